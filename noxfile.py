@@ -1,0 +1,136 @@
+"""A contributor's guide that runs: `nox -l` lists what one does here, `nox -s unit` does it.
+
+Sessions install the packages from this tree, editable. tox.ini is for the other question, whether
+the built wheels work: alone, together, and on every Python.
+"""
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import nox
+
+nox.needs_version = ">=2024.10"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["lint", "types", "unit"]
+
+ROOT = Path(__file__).parent
+PACKAGES = {"tinycore": ROOT, "tiny-cpu": ROOT / "plugins/tiny_cpu"}
+
+
+def project(folder: Path) -> Any:
+    """The [project] table of a package."""
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+
+def tool(name: str) -> str:
+    """The requirement on a tool, as the `dev` extra states it."""
+    stated: list[str] = project(ROOT)["optional-dependencies"]["dev"]
+    return next(requirement for requirement in stated if requirement.startswith(name))
+
+
+def install(session: nox.Session, *more: str) -> None:
+    """Install both packages from this tree, what tests need, and more."""
+    session.install("-e", ".[test]", "-e", "plugins/tiny_cpu", *more)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Look for mistakes and untidy code (`-- --fix` repairs what it can)."""
+    session.install(tool("ruff"))
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]))
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check every type, strictly."""
+    install(session, tool("mypy"))
+    session.run("mypy")
+    session.run("mypy", "plugins/tiny_cpu/src")
+    session.run("mypy", "tests")
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """Test one fact at a time; needs no device and takes less than a minute."""
+    install(session)
+    session.run("pytest", "tests/unit", "tests/test_floors.py", *session.posargs)
+
+
+@nox.session
+def golden(session: nox.Session) -> None:
+    """Compare generated kernels with the reviewed ones (`-- --update-golden` rewrites them)."""
+    install(session)
+    session.run("pytest", "tests/golden", *session.posargs)
+
+
+@nox.session
+def property(session: nox.Session) -> None:  # noqa: A001  the session's name is the command
+    """Test every rewrite rule, and random programs, against plain arithmetic."""
+    install(session)
+    session.run("pytest", "tests/property", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("device", ["PYTHON", "CPU:LLVM", "CPU:CLANG"])
+def conformance(session: nox.Session, device: str) -> None:
+    """Prove on a device everything that tinycore promises of one."""
+    install(session)
+    session.install("-e", "plugins/tiny_cpu[clang]")
+    session.run("python", "-m", "tinycore.testing", "--device", device, *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure, beside the hardware's limits and the peers that are installed."""
+    install(session)
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Run every example in the documents and follow every link between them."""
+    install(session)
+    session.run("pytest", "tests/test_docs.py", "tests/test_readme.py", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("package", list(PACKAGES))
+def build(session: nox.Session, package: str) -> None:
+    """Build a package's wheel and source archive into dist/."""
+    session.install(tool("build"))
+    session.run("python", "-m", "build", "--outdir", "dist", str(PACKAGES[package]))
+
+
+@nox.session
+@nox.parametrize("package", list(PACKAGES))
+def release_check(session: nox.Session, package: str) -> None:
+    """Check that version, changelog and tag agree, and that the wheel installs and runs alone."""
+    version = project(PACKAGES[package])["version"]
+    heads = [
+        line.split()[1]
+        for line in (PACKAGES[package] / "CHANGELOG.md").read_text().splitlines()
+        if line.startswith("## ")
+    ]
+    if not heads or heads[0] != version:
+        session.error(f"{package} is at {version}, its changelog at {heads[0] if heads else '?'}")
+    tags = str(session.run("git", "tag", "--points-at", "HEAD", external=True, silent=True)).split()
+    wrong = [
+        tag for tag in tags if tag.startswith(f"{package}-v") and tag != f"{package}-v{version}"
+    ]
+    if wrong:
+        session.error(f"{package} is at {version}, but tagged {wrong[0]}")
+    folder = Path(session.create_tmp()).resolve() / "wheels"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.install(tool("build"))
+    needed = dict.fromkeys(["tinycore", package])  # a plugin needs the core, never the reverse
+    for name in needed:
+        session.run(
+            "python", "-m", "build", "--wheel", "--outdir", str(folder), str(PACKAGES[name])
+        )
+    session.install("--force-reinstall", *map(str, sorted(folder.glob("*.whl"))))
+    session.chdir(folder)
+    session.run("tinycore", "devices")

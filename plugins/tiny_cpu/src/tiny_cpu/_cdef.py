@@ -1,0 +1,51 @@
+"""Every C declaration the plugin uses, and the generator of `_native.py` from them.
+
+`_native.py` is cffi's out-of-line form: importing it takes a millisecond, where parsing the text
+below would take thirty. Run `python -m tiny_cpu._cdef` after a change; a test holds the two
+together.
+"""
+
+from pathlib import Path
+from typing import Final
+
+__all__ = ["DECLARATIONS", "MODULE", "generate"]
+
+MODULE: Final = "tiny_cpu._native"
+
+DECLARATIONS: Final = """
+    void *mmap(void *address, size_t size, int protection, int flags, int file, int64_t offset);
+    int munmap(void *address, size_t size);
+    int mprotect(void *address, size_t size, int protection);
+    int madvise(void *address, size_t size, int advice);
+    int posix_memalign(void **result, size_t alignment, size_t size);
+    void free(void *address);
+    void *dlsym(void *library, const char *name);
+
+    /* A kernel, and the pool's entries; see pool.c. Arrays of int64_t travel as bytes. */
+    typedef void (*kernel_entry)(
+        const char *buffers, const char *values, int64_t begin, int64_t end);
+    typedef uint64_t (*pool_bytes)(void);
+    typedef int64_t (*pool_start)(void *pool, int64_t workers, int64_t spins, int64_t darwin);
+    typedef void (*pool_run)(void *pool, uintptr_t entry, const char *buffers, const char *values,
+        int64_t extent, int64_t chunk);
+    typedef void (*pool_run_many)(void *pool, void *records, int64_t count);
+
+    typedef void (*clear_cache)(uintptr_t begin, uintptr_t end);
+    typedef void (*invalidate_cache)(uintptr_t begin, size_t size);
+"""
+
+
+def generate(target: Path) -> None:
+    """Write the module for DECLARATIONS to `target`."""
+    from cffi import FFI  # noqa: PLC0415  its parser is needed here only
+
+    ffi = FFI()
+    ffi.cdef(DECLARATIONS)
+    ffi.set_source(MODULE, None)
+    ffi.emit_python_code(str(target))
+    made = target.read_text(encoding="utf-8")
+    target.write_text("# ruff: noqa\n# mypy: ignore-errors\n" + made, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    generate(Path(__file__).with_name("_native.py"))

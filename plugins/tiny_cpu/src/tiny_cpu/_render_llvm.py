@@ -1,0 +1,78 @@
+"""LLVM IR for a CPU. See `tiny_cpu.render` for the ABI and for what is defined beyond LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tinycore.dtype import DType, dtypes
+from tinycore.render.llvm import Llvm, Writer, type_name
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+
+class LlvmCpu(Llvm):
+    """LLVM IR as it is compiled for a CPU of any width."""
+
+    name: ClassVar[str] = "LLVM"
+    emulated: ClassVar[Mapping[DType, DType]] = {
+        dtypes.bfloat16: dtypes.float32,
+        dtypes.fp8e4m3: dtypes.float32,
+        dtypes.fp8e5m2: dtypes.float32,
+    }
+
+    def assemble(self, writer: Writer) -> str:
+        """The body as a function whose parameters say that buffers differ, and the entry."""
+        name = writer.kernel.name
+        parameters = [*self.parameters(writer), "i64 %begin", "i64 %end"]
+        lines = (
+            *writer.declarations,
+            f"define internal void @{name}_body({', '.join(parameters)}) nounwind {{",
+            "entry:",
+            *writer.entry,
+            *writer.lines,
+            "  ret void",
+            "}",
+            f"define void @{name}(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind {{",
+            *self.unpacked(writer),
+            "  ret void",
+            "}",
+        )
+        return "\n".join(lines) + "\n"
+
+    def unpacked(self, writer: Writer) -> list[str]:
+        """Instructions that read the buffers and values, and call the body with them."""
+        lines, arguments = [], []
+        for i in range(len(writer.kernel.buffers)):
+            lines += [
+                f"  %b{i} = getelementptr inbounds ptr, ptr %buffers, i64 {i}",
+                f"  %buffer{i} = load ptr, ptr %b{i}",
+            ]
+            arguments.append(f"ptr %buffer{i}")
+        for i, variable in enumerate(writer.kernel.variables):
+            kind = type_name(variable.dtype)
+            lines += [
+                f"  %v{i} = getelementptr inbounds i64, ptr %values, i64 {i}",
+                f"  %value{i} = load i64, ptr %v{i}",
+            ]
+            if kind != "i64":
+                lines.append(f"  %narrow{i} = trunc i64 %value{i} to {kind}")
+            arguments.append(f"{kind} %{'value' if kind == 'i64' else 'narrow'}{i}")
+        arguments += ["i64 %begin", "i64 %end"]
+        return [*lines, f"  call void @{writer.kernel.name}_body({', '.join(arguments)})"]
+
+    def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
+        """A PARALLEL range covers what this call was given."""
+        if u.op is Op.RANGE and u.arg.kind is AxisKind.PARALLEL:
+            return "%begin", "%end"
+        return super().extent(u, writer)
+
+
+class LlvmCpuBaseline(LlvmCpu):
+    """IR for a CPU that can neither convert halves nor round at once (x86-64 before v3)."""
+
+    native_ops: ClassVar[frozenset[Op]] = LlvmCpu.native_ops - {Op.TRUNC}
+    emulated: ClassVar[Mapping[DType, DType]] = {
+        **LlvmCpu.emulated,
+        dtypes.float16: dtypes.float32,
+    }

@@ -1,0 +1,52 @@
+"""The CPU as a device: its memory, its programs, and the two toolchains that make them.
+
+Launches have ended when they return, so there is nothing to wait for. CPU:1, CPU:2 and on are
+further devices with memory of their own, on the same threads; they serve programs and tests that
+want several.
+"""
+
+from __future__ import annotations
+
+from tiny_cpu.arch import Arch
+from tiny_cpu.clang import ClangCompiler
+from tiny_cpu.llvm import LlvmCompiler
+from tiny_cpu.memory import CpuAllocator
+from tiny_cpu.program import CpuProgram
+from tiny_cpu.render import Clang, ClangBaseline, LlvmCpu, LlvmCpuBaseline
+from tinycore.plugin import ProgramInfo, Toolchain
+
+__all__ = ["CpuDevice", "clang_toolchain", "llvm_toolchain"]
+
+
+class CpuDevice:
+    """An open CPU."""
+
+    def __init__(self, index: int = 0, interface: str = "") -> None:
+        self.index = index
+        self.allocator = CpuAllocator()
+
+    def load(self, binary: bytes, info: ProgramInfo) -> CpuProgram:
+        """Make an object file callable. Raises DeviceError when it is for another machine."""
+        return CpuProgram(binary, info)
+
+    def synchronize(self) -> None:
+        """Return at once: a launch is over when it returns."""
+
+    def close(self) -> None:
+        """Nothing to do: the pool's threads outlive every device."""
+
+
+def clang_toolchain(arch: str = "") -> Toolchain[Clang]:
+    """C by clang. Raises CompilerUnavailable, or SettingError for a malformed `arch`."""
+    parsed = Arch.parse(arch)
+    compiler = ClangCompiler(parsed)
+    dialect = ClangBaseline if parsed.is_baseline else Clang
+    return Toolchain("CLANG", str(parsed), dialect(parsed.limits()), compiler)
+
+
+def llvm_toolchain(arch: str = "") -> Toolchain[LlvmCpu]:
+    """LLVM IR by llvmlite. Raises CompilerUnavailable, or SettingError for a malformed `arch`."""
+    parsed = Arch.parse(arch)
+    compiler = LlvmCompiler(parsed)
+    dialect = LlvmCpuBaseline if parsed.is_baseline else LlvmCpu
+    return Toolchain("LLVM", str(parsed), dialect(parsed.limits()), compiler)

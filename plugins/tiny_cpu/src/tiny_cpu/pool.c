@@ -1,0 +1,209 @@
+/* The threads that run kernels.
+
+   One pool lives as long as the process. A run is `extent` iterations of one kernel; the caller and the
+   workers that happen to be awake take them in chunks from one counter, so a worker that another
+   program holds up delays nobody. A worker spins for a while after a run, because the next one tends to
+   follow at once, and then sleeps.
+
+   The hand-over is one word, `state`: the run's number, whether it is open, and how many workers are in it.
+   A worker enters by adding one while the run is open. The caller closes the run when no iteration is
+   left to take, and returns when the last worker has gone. A worker that comes late finds it closed.
+
+   No header is included, so that every clang compiles this for every target without a system's files. The
+   types of pthread are opaque and larger here than on any system. pool.ll is generated from this file for
+   machines without clang: run `python -m tiny_cpu.pool` after a change.
+   See docs/decisions/0020-cpu-thread-pool.md. */
+
+typedef int i32;
+typedef long long i64;
+typedef unsigned long long u64;
+
+typedef void kernel(void *const *buffers, const i64 *values, i64 begin, i64 end);
+typedef struct { i64 opaque[16]; } __attribute__((aligned(16))) system_object;
+
+int pthread_create(void **thread, const system_object *attributes, void *(*start)(void *), void *argument);
+int pthread_attr_init(system_object *attributes);
+int pthread_attr_setstacksize(system_object *attributes, u64 size);
+int pthread_attr_setdetachstate(system_object *attributes, int state);
+int pthread_mutex_init(system_object *mutex, const void *attributes);
+int pthread_mutex_lock(system_object *mutex);
+int pthread_mutex_unlock(system_object *mutex);
+int pthread_cond_init(system_object *condition, const void *attributes);
+int pthread_cond_wait(system_object *condition, system_object *mutex);
+int pthread_cond_signal(system_object *condition);
+int pthread_cond_broadcast(system_object *condition);
+
+/* One launch. `extent` at or below `chunk` means: in the calling thread, without the others. */
+struct record {
+  kernel *entry;
+  void *const *buffers;
+  const i64 *values;
+  i64 extent, chunk;
+};
+
+#define LINE __attribute__((aligned(128))) /* what one core writes and another reads, on lines of its own */
+
+struct pool {
+  LINE u64 state; /* run number << 32 | OPEN | workers inside */
+  LINE i64 next;  /* the first iteration that nobody has taken */
+  LINE struct record run;
+  LINE i32 sleepers;
+  i32 replaying; /* more runs follow at once: nobody goes to sleep */
+  i32 waiting;   /* the caller sleeps until the last worker has left */
+  i64 spins;
+  LINE system_object turn; /* held by the thread whose run it is */
+  system_object lock;      /* guards going to sleep */
+  system_object wake, left;
+};
+
+#define OPEN 0x80000000ull
+#define INSIDE 0x7fffffffull
+#define STACK_BYTES (8ull << 20)
+#define DETACHED_LINUX 1
+#define DETACHED_DARWIN 2
+
+/* Tell the processor that this thread only waits. pool.ll serves every machine, so there it is a call. */
+#if defined(FOR_EVERY_MACHINE)
+void relax(void);
+#elif defined(__x86_64__)
+static void relax(void) { __builtin_ia32_pause(); }
+#else
+static void relax(void) { __builtin_arm_isb(15); }
+#endif
+
+#define load(place, order) __atomic_load_n(&(place), __ATOMIC_##order)
+#define store(place, value, order) __atomic_store_n(&(place), value, __ATOMIC_##order)
+
+/* Take chunks until none is left. */
+static void work(struct pool *pool) {
+  struct record run = pool->run;
+  for (;;) {
+    i64 begin = __atomic_fetch_add(&pool->next, run.chunk, __ATOMIC_RELAXED);
+    if (begin >= run.extent) return;
+    i64 rest = run.extent - begin;
+    run.entry(run.buffers, run.values, begin, begin + (rest < run.chunk ? rest : run.chunk));
+  }
+}
+
+/* Enter the run that `state` describes; 0 when it has closed meanwhile. */
+static int enter(struct pool *pool, u64 state) {
+  while (state & OPEN) {
+    u64 found = state;
+    if (__atomic_compare_exchange_n(&pool->state, &found, state + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) return 1;
+    if (found >> 32 != state >> 32) return 0;
+    state = found;
+  }
+  return 0;
+}
+
+static void leave(struct pool *pool) {
+  u64 before = __atomic_fetch_sub(&pool->state, 1, __ATOMIC_SEQ_CST);
+  if (before & OPEN || (before & INSIDE) != 1) return;
+  if (!load(pool->waiting, SEQ_CST)) return;
+  pthread_mutex_lock(&pool->lock);
+  pthread_cond_signal(&pool->left);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+/* Sleep until a run after number `seen` is there. */
+static void sleep_until_run(struct pool *pool, u64 seen) {
+  pthread_mutex_lock(&pool->lock);
+  __atomic_fetch_add(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
+  while (load(pool->state, SEQ_CST) >> 32 == seen && !load(pool->replaying, SEQ_CST))
+    pthread_cond_wait(&pool->wake, &pool->lock);
+  __atomic_fetch_sub(&pool->sleepers, 1, __ATOMIC_SEQ_CST);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+static void *worker(void *argument) {
+  struct pool *pool = argument;
+  u64 seen = 0;
+  i64 idle = 0;
+  for (;;) {
+    u64 state = load(pool->state, ACQUIRE);
+    if (state >> 32 == seen) {
+      if (++idle < pool->spins || load(pool->replaying, RELAXED)) relax();
+      else sleep_until_run(pool, seen), idle = 0;
+      continue;
+    }
+    seen = state >> 32;
+    idle = 0;
+    if (enter(pool, state)) work(pool), leave(pool);
+  }
+  return 0;
+}
+
+/* Wake whoever sleeps. The caller has just changed what sleepers look at. */
+static void wake_sleepers(struct pool *pool) {
+  if (!load(pool->sleepers, SEQ_CST)) return;
+  pthread_mutex_lock(&pool->lock);
+  pthread_cond_broadcast(&pool->wake);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+/* Wait until the closed run is empty. */
+static void wait_until_left(struct pool *pool) {
+  for (i64 i = 0; i < pool->spins; i++) {
+    if (!(load(pool->state, ACQUIRE) & INSIDE)) return;
+    relax();
+  }
+  pthread_mutex_lock(&pool->lock);
+  store(pool->waiting, 1, SEQ_CST);
+  while (load(pool->state, SEQ_CST) & INSIDE) pthread_cond_wait(&pool->left, &pool->lock);
+  store(pool->waiting, 0, RELAXED);
+  pthread_mutex_unlock(&pool->lock);
+}
+
+/* One run, by the thread whose turn it is. */
+static void run_one(struct pool *pool, const struct record *run) {
+  if (run->extent <= run->chunk) {
+    run->entry(run->buffers, run->values, 0, run->extent);
+    return;
+  }
+  pool->run = *run;
+  store(pool->next, 0, RELAXED);
+  u64 number = (load(pool->state, RELAXED) >> 32) + 1;
+  store(pool->state, number << 32 | OPEN, SEQ_CST);
+  wake_sleepers(pool);
+  work(pool);
+  __atomic_fetch_and(&pool->state, ~OPEN, __ATOMIC_SEQ_CST);
+  wait_until_left(pool);
+}
+
+/* How much memory `tc_pool_start` wants, zeroed and aligned to 128 bytes, for as long as the process lives. */
+u64 tc_pool_bytes(void) { return sizeof(struct pool); }
+
+/* Start threads in `pool`; returns how many there are, which may be fewer than asked for. */
+i64 tc_pool_start(struct pool *pool, i64 workers, i64 spins, i64 darwin) {
+  system_object attributes;
+  void *thread;
+  i64 started = 0;
+  pool->spins = spins;
+  pthread_mutex_init(&pool->turn, 0);
+  pthread_mutex_init(&pool->lock, 0);
+  pthread_cond_init(&pool->wake, 0);
+  pthread_cond_init(&pool->left, 0);
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, STACK_BYTES);
+  pthread_attr_setdetachstate(&attributes, darwin ? DETACHED_DARWIN : DETACHED_LINUX);
+  while (started < workers && !pthread_create(&thread, &attributes, worker, pool)) started++;
+  return started;
+}
+
+/* Run one kernel. Any thread may call; one run happens after the other. */
+void tc_pool_run(struct pool *pool, kernel *entry, void *const *buffers, const i64 *values, i64 extent, i64 chunk) {
+  struct record run = {entry, buffers, values, extent, chunk};
+  pthread_mutex_lock(&pool->turn);
+  run_one(pool, &run);
+  pthread_mutex_unlock(&pool->turn);
+}
+
+/* Run `count` kernels in order: a whole captured step in one call. */
+void tc_pool_run_many(struct pool *pool, const struct record *records, i64 count) {
+  pthread_mutex_lock(&pool->turn);
+  store(pool->replaying, 1, SEQ_CST);
+  wake_sleepers(pool);
+  for (i64 i = 0; i < count; i++) run_one(pool, &records[i]);
+  store(pool->replaying, 0, RELAXED);
+  pthread_mutex_unlock(&pool->turn);
+}

@@ -1,0 +1,380 @@
+; Generated from pool.c by `python -m tiny_cpu.pool`: change that file, not this one.
+
+%struct.system_object = type { [16 x i64] }
+%struct.record = type { ptr, ptr, ptr, i64, i64 }
+
+define i64 @tc_pool_bytes() {
+  ret i64 1024
+}
+
+define i64 @tc_pool_start(ptr %0, i64 %1, i64 %2, i64 %3) {
+  %5 = alloca %struct.system_object, align 16
+  %6 = alloca ptr, align 8
+  %7 = getelementptr inbounds i8, ptr %0, i64 400
+  store i64 %2, ptr %7, align 16
+  %8 = getelementptr inbounds i8, ptr %0, i64 512
+  %9 = tail call i32 @pthread_mutex_init(ptr %8, ptr null)
+  %10 = getelementptr inbounds i8, ptr %0, i64 640
+  %11 = tail call i32 @pthread_mutex_init(ptr %10, ptr null)
+  %12 = getelementptr inbounds i8, ptr %0, i64 768
+  %13 = tail call i32 @pthread_cond_init(ptr %12, ptr null)
+  %14 = getelementptr inbounds i8, ptr %0, i64 896
+  %15 = tail call i32 @pthread_cond_init(ptr %14, ptr null)
+  %16 = call i32 @pthread_attr_init(ptr %5)
+  %17 = call i32 @pthread_attr_setstacksize(ptr %5, i64 8388608)
+  %18 = icmp eq i64 %3, 0
+  %19 = select i1 %18, i32 1, i32 2
+  %20 = call i32 @pthread_attr_setdetachstate(ptr %5, i32 %19)
+  %21 = icmp sgt i64 %1, 0
+  br i1 %21, label %22, label %29
+
+22:
+  %23 = phi i64 [ %27, %26 ], [ 0, %4 ]
+  %24 = call i32 @pthread_create(ptr %6, ptr %5, ptr @worker, ptr %0)
+  %25 = icmp eq i32 %24, 0
+  br i1 %25, label %26, label %29
+
+26:
+  %27 = add nuw nsw i64 %23, 1
+  %28 = icmp eq i64 %27, %1
+  br i1 %28, label %29, label %22
+
+29:
+  %30 = phi i64 [ 0, %4 ], [ %23, %22 ], [ %1, %26 ]
+  ret i64 %30
+}
+
+declare i32 @pthread_mutex_init(ptr, ptr)
+
+declare i32 @pthread_cond_init(ptr, ptr)
+
+declare i32 @pthread_attr_init(ptr)
+
+declare i32 @pthread_attr_setstacksize(ptr, i64)
+
+declare i32 @pthread_attr_setdetachstate(ptr, i32)
+
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+
+define internal ptr @worker(ptr %0) {
+  %2 = getelementptr inbounds i8, ptr %0, i64 256
+  %3 = getelementptr inbounds i8, ptr %0, i64 264
+  %4 = getelementptr inbounds i8, ptr %0, i64 272
+  %5 = getelementptr inbounds i8, ptr %0, i64 280
+  %6 = getelementptr inbounds i8, ptr %0, i64 288
+  %7 = getelementptr inbounds i8, ptr %0, i64 128
+  %8 = getelementptr inbounds i8, ptr %0, i64 392
+  %9 = getelementptr inbounds i8, ptr %0, i64 640
+  %10 = getelementptr inbounds i8, ptr %0, i64 896
+  %11 = getelementptr inbounds i8, ptr %0, i64 400
+  %12 = getelementptr inbounds i8, ptr %0, i64 388
+  %13 = getelementptr inbounds i8, ptr %0, i64 640
+  %14 = getelementptr inbounds i8, ptr %0, i64 384
+  %15 = getelementptr inbounds i8, ptr %0, i64 768
+  br label %16
+
+16:
+  %17 = phi i64 [ 0, %1 ], [ %21, %70 ]
+  br label %18
+
+18:
+  %19 = phi i64 [ 0, %16 ], [ %32, %31 ]
+  %20 = load atomic i64, ptr %0 acquire, align 128
+  %21 = lshr i64 %20, 32
+  %22 = icmp eq i64 %21, %17
+  br i1 %22, label %23, label %50
+
+23:
+  %24 = add nsw i64 %19, 1
+  %25 = load i64, ptr %11, align 16
+  %26 = icmp slt i64 %24, %25
+  br i1 %26, label %30, label %27
+
+27:
+  %28 = load atomic i32, ptr %12 monotonic, align 4
+  %29 = icmp eq i32 %28, 0
+  br i1 %29, label %33, label %30
+
+30:
+  tail call void @relax()
+  br label %31
+
+31:
+  %32 = phi i64 [ %24, %30 ], [ 0, %47 ]
+  br label %18
+
+33:
+  %34 = tail call i32 @pthread_mutex_lock(ptr %13)
+  %35 = atomicrmw add ptr %14, i32 1 seq_cst, align 128
+  %36 = load atomic i64, ptr %0 seq_cst, align 128
+  %37 = lshr i64 %36, 32
+  %38 = icmp eq i64 %37, %17
+  br i1 %38, label %39, label %47
+
+39:
+  %40 = load atomic i32, ptr %12 seq_cst, align 4
+  %41 = icmp eq i32 %40, 0
+  br i1 %41, label %42, label %47
+
+42:
+  %43 = tail call i32 @pthread_cond_wait(ptr %15, ptr %13)
+  %44 = load atomic i64, ptr %0 seq_cst, align 128
+  %45 = lshr i64 %44, 32
+  %46 = icmp eq i64 %45, %17
+  br i1 %46, label %39, label %47
+
+47:
+  %48 = atomicrmw sub ptr %14, i32 1 seq_cst, align 128
+  %49 = tail call i32 @pthread_mutex_unlock(ptr %13)
+  br label %31
+
+50:
+  %51 = phi i64 [ %64, %55 ], [ %20, %18 ]
+  %52 = phi i32 [ %65, %55 ], [ undef, %18 ]
+  %53 = and i64 %51, 2147483648
+  %54 = icmp eq i64 %53, 0
+  br i1 %54, label %67, label %55
+
+55:
+  %56 = add i64 %51, 1
+  %57 = cmpxchg ptr %0, i64 %51, i64 %56 acquire monotonic, align 128
+  %58 = extractvalue { i64, i1 } %57, 1
+  %59 = extractvalue { i64, i1 } %57, 0
+  %60 = xor i64 %59, %51
+  %61 = icmp ugt i64 %60, 4294967295
+  %62 = select i1 %61, i32 0, i32 %52
+  %63 = select i1 %58, i1 true, i1 %61
+  %64 = select i1 %63, i64 %51, i64 %59
+  %65 = select i1 %58, i32 1, i32 %62
+  %66 = select i1 %58, i1 true, i1 %61
+  br i1 %66, label %67, label %50
+
+67:
+  %68 = phi i32 [ %65, %55 ], [ 0, %50 ]
+  %69 = icmp eq i32 %68, 0
+  br i1 %69, label %70, label %71
+
+70:
+  br label %16
+
+71:
+  %72 = load ptr, ptr %2, align 128
+  %73 = load ptr, ptr %3, align 8
+  %74 = load ptr, ptr %4, align 16
+  %75 = load i64, ptr %5, align 8
+  %76 = load i64, ptr %6, align 32
+  %77 = atomicrmw add ptr %7, i64 %76 monotonic, align 128
+  %78 = icmp slt i64 %77, %75
+  br i1 %78, label %79, label %86
+
+79:
+  %80 = phi i64 [ %84, %79 ], [ %77, %71 ]
+  %81 = sub nsw i64 %75, %80
+  %82 = tail call i64 @llvm.smin.i64(i64 %81, i64 %76)
+  %83 = add nsw i64 %82, %80
+  tail call void %72(ptr %73, ptr %74, i64 %80, i64 %83)
+  %84 = atomicrmw add ptr %7, i64 %76 monotonic, align 128
+  %85 = icmp slt i64 %84, %75
+  br i1 %85, label %79, label %86
+
+86:
+  %87 = atomicrmw sub ptr %0, i64 1 seq_cst, align 128
+  %88 = and i64 %87, 4294967295
+  %89 = icmp eq i64 %88, 1
+  br i1 %89, label %90, label %70
+
+90:
+  %91 = load atomic i32, ptr %8 seq_cst, align 8
+  %92 = icmp eq i32 %91, 0
+  br i1 %92, label %70, label %93
+
+93:
+  %94 = tail call i32 @pthread_mutex_lock(ptr %9)
+  %95 = tail call i32 @pthread_cond_signal(ptr %10)
+  %96 = tail call i32 @pthread_mutex_unlock(ptr %9)
+  br label %70
+}
+
+define void @tc_pool_run(ptr %0, ptr %1, ptr %2, ptr %3, i64 %4, i64 %5) {
+  %7 = alloca %struct.record, align 8
+  store ptr %1, ptr %7, align 8
+  %8 = getelementptr inbounds i8, ptr %7, i64 8
+  store ptr %2, ptr %8, align 8
+  %9 = getelementptr inbounds i8, ptr %7, i64 16
+  store ptr %3, ptr %9, align 8
+  %10 = getelementptr inbounds i8, ptr %7, i64 24
+  store i64 %4, ptr %10, align 8
+  %11 = getelementptr inbounds i8, ptr %7, i64 32
+  store i64 %5, ptr %11, align 8
+  %12 = getelementptr inbounds i8, ptr %0, i64 512
+  %13 = tail call i32 @pthread_mutex_lock(ptr %12)
+  call fastcc void @run_one(ptr %0, ptr %7)
+  %14 = tail call i32 @pthread_mutex_unlock(ptr %12)
+  ret void
+}
+
+declare i32 @pthread_mutex_lock(ptr)
+
+define internal fastcc void @run_one(ptr %0, ptr %1) {
+  %3 = getelementptr inbounds i8, ptr %1, i64 24
+  %4 = load i64, ptr %3, align 8
+  %5 = getelementptr inbounds i8, ptr %1, i64 32
+  %6 = load i64, ptr %5, align 8
+  %7 = icmp sgt i64 %4, %6
+  br i1 %7, label %14, label %8
+
+8:
+  %9 = load ptr, ptr %1, align 8
+  %10 = getelementptr inbounds i8, ptr %1, i64 8
+  %11 = load ptr, ptr %10, align 8
+  %12 = getelementptr inbounds i8, ptr %1, i64 16
+  %13 = load ptr, ptr %12, align 8
+  tail call void %9(ptr %11, ptr %13, i64 0, i64 %4)
+  br label %78
+
+14:
+  %15 = getelementptr inbounds i8, ptr %0, i64 256
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 128 %15, ptr align 8 %1, i64 40, i1 false)
+  %16 = getelementptr inbounds i8, ptr %0, i64 128
+  store atomic i64 0, ptr %16 monotonic, align 128
+  %17 = load atomic i64, ptr %0 monotonic, align 128
+  %18 = and i64 %17, -4294967296
+  %19 = add i64 %18, 6442450944
+  store atomic i64 %19, ptr %0 seq_cst, align 128
+  %20 = getelementptr inbounds i8, ptr %0, i64 384
+  %21 = load atomic i32, ptr %20 seq_cst, align 128
+  %22 = icmp eq i32 %21, 0
+  br i1 %22, label %29, label %23
+
+23:
+  %24 = getelementptr inbounds i8, ptr %0, i64 640
+  %25 = tail call i32 @pthread_mutex_lock(ptr %24)
+  %26 = getelementptr inbounds i8, ptr %0, i64 768
+  %27 = tail call i32 @pthread_cond_broadcast(ptr %26)
+  %28 = tail call i32 @pthread_mutex_unlock(ptr %24)
+  br label %29
+
+29:
+  %30 = load ptr, ptr %15, align 128
+  %31 = getelementptr inbounds i8, ptr %0, i64 264
+  %32 = load ptr, ptr %31, align 8
+  %33 = getelementptr inbounds i8, ptr %0, i64 272
+  %34 = load ptr, ptr %33, align 16
+  %35 = getelementptr inbounds i8, ptr %0, i64 280
+  %36 = load i64, ptr %35, align 8
+  %37 = getelementptr inbounds i8, ptr %0, i64 288
+  %38 = load i64, ptr %37, align 32
+  %39 = atomicrmw add ptr %16, i64 %38 monotonic, align 128
+  %40 = icmp slt i64 %39, %36
+  br i1 %40, label %41, label %48
+
+41:
+  %42 = phi i64 [ %46, %41 ], [ %39, %29 ]
+  %43 = sub nsw i64 %36, %42
+  %44 = tail call i64 @llvm.smin.i64(i64 %43, i64 %38)
+  %45 = add nsw i64 %44, %42
+  tail call void %30(ptr %32, ptr %34, i64 %42, i64 %45)
+  %46 = atomicrmw add ptr %16, i64 %38 monotonic, align 128
+  %47 = icmp slt i64 %46, %36
+  br i1 %47, label %41, label %48
+
+48:
+  %49 = atomicrmw and ptr %0, i64 -2147483649 seq_cst, align 128
+  %50 = getelementptr inbounds i8, ptr %0, i64 400
+  %51 = load i64, ptr %50, align 16
+  %52 = icmp sgt i64 %51, 0
+  br i1 %52, label %53, label %62
+
+53:
+  %54 = phi i64 [ %59, %58 ], [ 0, %48 ]
+  %55 = load atomic i64, ptr %0 acquire, align 128
+  %56 = and i64 %55, 2147483647
+  %57 = icmp eq i64 %56, 0
+  br i1 %57, label %78, label %58
+
+58:
+  tail call void @relax()
+  %59 = add nuw nsw i64 %54, 1
+  %60 = load i64, ptr %50, align 16
+  %61 = icmp slt i64 %59, %60
+  br i1 %61, label %53, label %62
+
+62:
+  %63 = getelementptr inbounds i8, ptr %0, i64 640
+  %64 = tail call i32 @pthread_mutex_lock(ptr %63)
+  %65 = getelementptr inbounds i8, ptr %0, i64 392
+  store atomic i32 1, ptr %65 seq_cst, align 8
+  %66 = load atomic i64, ptr %0 seq_cst, align 128
+  %67 = and i64 %66, 2147483647
+  %68 = icmp eq i64 %67, 0
+  br i1 %68, label %76, label %69
+
+69:
+  %70 = getelementptr inbounds i8, ptr %0, i64 896
+  br label %71
+
+71:
+  %72 = tail call i32 @pthread_cond_wait(ptr %70, ptr %63)
+  %73 = load atomic i64, ptr %0 seq_cst, align 128
+  %74 = and i64 %73, 2147483647
+  %75 = icmp eq i64 %74, 0
+  br i1 %75, label %76, label %71
+
+76:
+  store atomic i32 0, ptr %65 monotonic, align 8
+  %77 = tail call i32 @pthread_mutex_unlock(ptr %63)
+  br label %78
+
+78:
+  ret void
+}
+
+declare i32 @pthread_mutex_unlock(ptr)
+
+define void @tc_pool_run_many(ptr %0, ptr %1, i64 %2) {
+  %4 = getelementptr inbounds i8, ptr %0, i64 512
+  %5 = tail call i32 @pthread_mutex_lock(ptr %4)
+  %6 = getelementptr inbounds i8, ptr %0, i64 388
+  store atomic i32 1, ptr %6 seq_cst, align 4
+  %7 = getelementptr inbounds i8, ptr %0, i64 384
+  %8 = load atomic i32, ptr %7 seq_cst, align 128
+  %9 = icmp eq i32 %8, 0
+  br i1 %9, label %16, label %10
+
+10:
+  %11 = getelementptr inbounds i8, ptr %0, i64 640
+  %12 = tail call i32 @pthread_mutex_lock(ptr %11)
+  %13 = getelementptr inbounds i8, ptr %0, i64 768
+  %14 = tail call i32 @pthread_cond_broadcast(ptr %13)
+  %15 = tail call i32 @pthread_mutex_unlock(ptr %11)
+  br label %16
+
+16:
+  %17 = icmp sgt i64 %2, 0
+  br i1 %17, label %20, label %18
+
+18:
+  store atomic i32 0, ptr %6 monotonic, align 4
+  %19 = tail call i32 @pthread_mutex_unlock(ptr %4)
+  ret void
+
+20:
+  %21 = phi i64 [ %23, %20 ], [ 0, %16 ]
+  %22 = getelementptr inbounds %struct.record, ptr %1, i64 %21
+  tail call fastcc void @run_one(ptr %0, ptr %22)
+  %23 = add nuw nsw i64 %21, 1
+  %24 = icmp eq i64 %23, %2
+  br i1 %24, label %18, label %20
+}
+
+declare void @relax()
+
+declare i32 @pthread_cond_wait(ptr, ptr)
+
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+declare i32 @pthread_cond_signal(ptr)
+
+declare i32 @pthread_cond_broadcast(ptr)
+
+declare i64 @llvm.smin.i64(i64, i64)

@@ -1,0 +1,186 @@
+"""The native thread pool, from Python: compiled once per machine, started once per process.
+
+`pool.c` is the pool. Clang compiles it as it is; llvmlite compiles `pool.ll`, which is that file
+as LLVM IR, in words that every LLVM since 15 reads. After a change of `pool.c` run
+`python -m tiny_cpu.pool`; a test compares the two. A forked child starts threads of its own.
+See docs/decisions/0020-cpu-thread-pool.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import struct
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tiny_cpu._lib import Pointer, aligned_memory, as_function, keep_forever, view
+from tiny_cpu.arch import Arch, host_machine
+from tiny_cpu.clang import Clang, ClangCompiler, candidates, is_clang_installed
+from tiny_cpu.code import Code
+from tiny_cpu.llvm import LlvmCompiler
+from tinycore import cache as disk
+from tinycore.config import cpu_count
+
+__all__ = ["RECORD", "Pool", "generate", "pool"]
+
+_HERE: Final = Path(__file__).parent
+_RELAX: Final = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)"}
+"""How a machine's processor is told that a thread only waits."""
+_SPINS: Final = 3000
+"""Turns a thread spins before it sleeps: 50 to 100 us, at 20 to 40 ns a turn."""
+_ALIGNMENT_BYTES: Final = 128
+
+RECORD: Final = struct.Struct("=QQQqq")
+"""One launch of `Pool.run_many`: addresses of entry, buffers and values, extent, chunk."""
+
+
+class Pool:
+    """Threads that run kernels together with the caller, until the process ends."""
+
+    def __init__(self, threads: int) -> None:
+        code = _code()
+        self._bytes = as_function("pool_bytes", code.symbols["tc_pool_bytes"])()
+        self._run = as_function("pool_run", code.symbols["tc_pool_run"])
+        self._run_many = as_function("pool_run_many", code.symbols["tc_pool_run_many"])
+        self._state = aligned_memory(self._bytes, _ALIGNMENT_BYTES)
+        keep_forever(self._state)
+        view(self._state, self._bytes)[:] = bytes(self._bytes)
+        self.threads = 1 + self._start(code, threads - 1)
+
+    def _start(self, code: Code, workers: int) -> int:
+        start = as_function("pool_start", code.symbols["tc_pool_start"])
+        inherited = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:  # workers inherit the mask, so signals reach the threads of Python
+            return int(start(self._state, workers, _SPINS, sys.platform == "darwin"))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
+
+    def run(self, entry: int, buffers: bytes, values: bytes, extent: int, chunk: int) -> None:
+        """Run iterations 0 to `extent` of a kernel, `chunk` at a time."""
+        self._run(self._state, entry, buffers, values, extent, chunk)
+
+    def run_many(self, records: Pointer, count: int) -> None:
+        """Run `count` launches, packed as RECORD, one after the other in one native call."""
+        self._run_many(self._state, records, count)
+
+
+# One pool per process
+
+_pools: Final[list[Pool]] = []
+_starting = threading.Lock()
+
+
+def pool() -> Pool:
+    """The pool of this process; the first call starts it, with as many threads as CPU_COUNT."""
+    if not _pools:
+        with _starting:
+            if not _pools:
+                _pools.append(Pool(cpu_count()))
+    return _pools[0]
+
+
+def _forget() -> None:
+    """In a forked child: the threads stayed behind in the parent."""
+    global _starting  # noqa: PLW0603  another thread may have held it
+    _starting = threading.Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+# From source to code
+
+
+@cache
+def _code() -> Code:
+    code = Code(_object(), "the thread pool")
+    code.keep_forever()  # workers are still inside it when the interpreter takes its modules apart
+    return code
+
+
+def _object() -> bytes:
+    """The compiled pool, of whichever compiler made it first on this machine."""
+    key = f"{host_machine()}\n{_source('pool.c')}\n{_source('pool.ll')}"
+    known = disk.get("pool", key)
+    if known is None:
+        known = compile_by_clang() if is_clang_installed() else compile_by_llvm()
+        disk.put("pool", key, known)
+    return known
+
+
+def compile_by_clang() -> bytes:
+    """The pool as clang makes it, for any processor of this machine's kind."""
+    return ClangCompiler(Arch.parse(host_machine())).compile(_source("pool.c"))
+
+
+def compile_by_llvm() -> bytes:
+    """The pool as llvmlite makes it."""
+    return LlvmCompiler(Arch.parse(host_machine())).compile(portable_source(host_machine()))
+
+
+def portable_source(machine: str) -> str:
+    """pool.ll, completed by what it leaves to the machine."""
+    relax = _RELAX[machine]
+    declaration = "declare void " + relax.replace("i32 15", "i32")
+    definition = (
+        f"{declaration}\n\ndefine internal void @relax() {{\n  call void {relax}\n  ret void\n}}"
+    )
+    return _source("pool.ll").replace("declare void @relax()", definition)
+
+
+def _source(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+# pool.ll, made from pool.c
+
+_HEADER: Final = (
+    "; Generated from pool.c by `python -m tiny_cpu.pool`: change that file, not this one.\n\n"
+)
+
+GENERATED_BY: Final = 22
+"""The clang that made the committed pool.ll; others word the same code differently."""
+
+_NOISE: Final = (
+    r"(?m)^(;|source_filename|target|attributes|!|.*llvm\.lifetime).*\n",
+    r" *; preds.*",
+    r",? !(tbaa|tbaa\.struct|llvm\.loop|srcloc) !\d+",
+    r" #\d+",
+    r" (noundef|nonnull|noalias|readonly|writeonly|immarg|dso_local|(local_)?unnamed_addr)\b",
+    r" (captures|initializes|dereferenceable)\((?:[^()]|\([^()]*\))*\)",
+    r"(?<=inbounds) nuw",
+    r"(?<=trunc) n[us]w",
+    r" (samesign|nneg|disjoint)\b",
+)
+"""What newer versions of LLVM add and older ones cannot read; without it the code is the same."""
+
+
+def generate(clang: Clang) -> str:
+    """pool.ll for the present pool.c."""
+    command = (
+        *clang.command, "--target=x86_64-none-elf", "-DFOR_EVERY_MACHINE",
+        "-x", "c", "-std=gnu11", "-S", "-emit-llvm", "-O1", "-w", "-ffreestanding", "-fPIC",
+        "-fno-stack-protector", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables",
+        "-o", "-", "-",
+    )  # fmt: skip
+    text = ClangCompiler.run(command, _source("pool.c")).decode()
+    for noise in _NOISE:
+        text = re.sub(noise, "", text)
+    return _HEADER + re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n"
+
+
+def _main() -> None:
+    fitting = [clang for clang in candidates() if clang.major == GENERATED_BY]
+    if not fitting:
+        raise SystemExit(f"pool.ll is made by clang {GENERATED_BY}: run `pip install ziglang`")
+    (_HERE / "pool.ll").write_text(generate(fitting[0]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main()

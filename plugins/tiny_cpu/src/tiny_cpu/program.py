@@ -1,0 +1,107 @@
+"""A compiled kernel on the CPU: what a launch costs beyond the kernel is one native call.
+
+A launch packs addresses and values into bytes of its own, so several threads may launch one
+program at once. `Replay` is a whole captured step: its launches lie ready in native memory, and
+one call runs them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from time import perf_counter
+from typing import Final
+
+from tiny_cpu._lib import address_of, aligned_memory, as_function, view
+from tiny_cpu.code import Code
+from tiny_cpu.memory import HostMemory
+from tiny_cpu.pool import RECORD, pool
+from tinycore.config import cpu_count
+from tinycore.plugin import ALIGNMENT_BYTES, ProgramInfo
+
+__all__ = ["CpuProgram", "Replay"]
+
+_CHUNKS_PER_THREAD: Final = 8
+"""Enough that a thread which is held up delays nobody for long; few enough to cost nothing."""
+_WORD_BYTES: Final = 8
+
+
+class CpuProgram:
+    """A kernel with the ABI of tiny_cpu.render, loaded and ready."""
+
+    def __init__(self, binary: bytes, info: ProgramInfo) -> None:
+        self.info = info
+        self._code = Code(binary, info.name)
+        self.entry = self._code.symbols[info.name]
+        self.extent = max(info.parallel, 1)
+        self.chunk = _chunk(self.extent)
+        self._call = as_function("kernel_entry", self.entry)
+        self._pack_buffers = Struct(f"={info.buffers}Q").pack
+        self._pack_values = Struct(f"={len(info.values)}q").pack
+
+    def __call__(
+        self, buffers: Sequence[HostMemory], values: Sequence[int], *, wait: bool = False
+    ) -> float | None:
+        """Run the kernel to its end. Returns the seconds it took when `wait`."""
+        addresses = self._pack_buffers(*[buffer.address for buffer in buffers])
+        numbers = self._pack_values(*values)
+        start = perf_counter() if wait else 0.0
+        if self.chunk == self.extent:
+            self._call(addresses, numbers, 0, self.extent)
+        else:
+            pool().run(self.entry, addresses, numbers, self.extent, self.chunk)
+        return perf_counter() - start if wait else None
+
+
+def _chunk(extent: int) -> int:
+    """How many iterations a thread takes at a time; all of them where there is one thread."""
+    if extent == 1 or cpu_count() == 1:
+        return extent
+    return -(-extent // (pool().threads * _CHUNKS_PER_THREAD))
+
+
+Launch = tuple[CpuProgram, Sequence[HostMemory], Sequence[int]]
+
+
+class Replay:
+    """Launches that were captured, run in order by one native call. Not for two threads at once."""
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self._launches = [
+            (program, list(buffers), len(values)) for program, buffers, values in launches
+        ]
+        words = sum(len(buffers) + len(values) for _, buffers, values in launches)
+        size = RECORD.size * len(launches) + _WORD_BYTES * words
+        self._memory = aligned_memory(max(size, 1), ALIGNMENT_BYTES)
+        memory = view(self._memory, size)
+        arguments = RECORD.size * len(launches)
+        self._arguments = memory[arguments:].cast("q")
+        self._first_words: list[int] = []
+        self._fill(launches, memory, address_of(self._memory) + arguments)
+
+    def _fill(self, launches: Sequence[Launch], memory: memoryview, arguments: int) -> None:
+        word = 0
+        for number, (program, buffers, values) in enumerate(launches):
+            first, split = arguments + word * _WORD_BYTES, len(buffers) * _WORD_BYTES
+            record = (program.entry, first, first + split, program.extent, program.chunk)
+            RECORD.pack_into(memory, number * RECORD.size, *record)
+            self._first_words.append(word)
+            for argument in (*(buffer.address for buffer in buffers), *values):
+                self._arguments[word] = argument
+                word += 1
+
+    def set_buffer(self, launch: int, slot: int, buffer: HostMemory) -> None:
+        """From now on, launch number `launch` uses `buffer` in this slot."""
+        self._launches[launch][1][slot] = buffer  # keeps the memory alive
+        self._arguments[self._first_words[launch] + slot] = buffer.address
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """From now on, launch number `launch` uses this value for its variable at `position`."""
+        buffers = len(self._launches[launch][1])
+        self._arguments[self._first_words[launch] + buffers + position] = value
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Run every launch to its end. Returns the seconds it all took when `wait`."""
+        start = perf_counter() if wait else 0.0
+        pool().run_many(self._memory, len(self._launches))
+        return perf_counter() - start if wait else None

@@ -1,0 +1,87 @@
+"""The documents: links lead somewhere, examples run, decisions keep to their form."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+DOCUMENTS += sorted(ROOT.glob("plugins/*/*.md"))
+DECISIONS = sorted(ROOT.glob("docs/decisions/*.md"))
+SOURCES = [*sorted(ROOT.glob("tinycore/**/*.py")), *sorted(ROOT.glob("plugins/*/src/**/*.py"))]
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def fenced(text: str) -> list[str]:
+    """The Python blocks of a document."""
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
+    local = [target for target in targets if "://" not in target]
+
+    assert [target for target in local if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
+def test_examples_with_a_prompt_print_what_they_say(path: Path) -> None:
+    session = "\n".join(block for block in fenced(path.read_text("utf-8")) if ">>> " in block)
+    test = doctest.DocTestParser().get_doctest(session, {}, shown(path), str(path), 0)
+    told: list[str] = []
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+    failed, _ = doctest.DocTestRunner(optionflags=options).run(test, out=told.append)
+
+    assert not failed, "".join(told)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
+def test_examples_without_a_prompt_are_python(path: Path) -> None:
+    for block in fenced(path.read_text("utf-8")):
+        if ">>> " not in block:
+            compile(block, shown(path), "exec")
+
+
+@pytest.mark.parametrize("path", DECISIONS, ids=shown)
+def test_a_decision_is_one_page_of_four_parts(path: Path) -> None:
+    text = path.read_text("utf-8")
+
+    assert text.startswith(f"# {path.name[:4]} ")
+    assert re.findall(r"^## (\w+)", text, re.MULTILINE) == [
+        "Context",
+        "Choice",
+        "Price",
+        "Reconsider",
+    ]
+    assert len(text.splitlines()) <= 60
+
+
+def test_the_index_lists_every_decision() -> None:
+    index = (ROOT / "docs/index.md").read_text("utf-8")
+
+    assert [path.name for path in DECISIONS if f"decisions/{path.name}" not in index] == []
+
+
+def test_decisions_are_numbered_apart() -> None:
+    numbers = [path.name[:4] for path in DECISIONS]
+
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_sources_cite_decisions_that_exist() -> None:
+    cited = {
+        name
+        for path in SOURCES
+        for name in re.findall(r"docs/[\w/-]+\.md", path.read_text("utf-8"))
+    }
+
+    assert sorted(name for name in cited if not (ROOT / name).exists()) == []

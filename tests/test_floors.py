@@ -1,0 +1,270 @@
+"""The architecture, held by reading every import in the tree: floors, plugins, no backend's name.
+
+The folders of `tinycore/` are floors; see docs/index.md. A file imports from lower floors and from
+its own, never from a neighbor of the same height, and never inside a function, where no one looks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tinycore.config import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+CORE = ROOT / "tinycore"
+
+FLOORS: dict[str, tuple[float, str]] = {
+    "_processors": (0, "foundation"),
+    "_setting": (0, "foundation"),
+    "cache": (0, "foundation"),
+    "config": (0, "foundation"),
+    "dtype": (0, "foundation"),
+    "errors": (0, "foundation"),
+    "trace": (0, "foundation"),
+    "uop": (1, "uop"),
+    "device": (1, "device"),
+    "plugin": (1, "device"),
+    "render": (2, "render"),
+    "schedule": (3, "schedule"),
+    "lower": (3, "lower"),
+    "engine": (4, "engine"),
+    "tensor": (5, "tensor"),
+    "nn": (6, "public"),
+    "cli": (6, "public"),
+    "helpers": (6, "public"),
+    "testing": (6, "public"),
+    "__init__": (6, "public"),
+    "__main__": (6, "public"),
+}
+"""Each part of the core: how high it lies, and who its neighbors are not."""
+
+FACE = {"plugin", "render", "uop", "dtype", "errors", "config", "trace", "cache"}
+"""What a backend may import of the core, and the core's own two backends as well."""
+
+IMPORTS_BY_NAME = {"tinycore/device/backend.py"}
+"""The one place that imports a module at run time: `deferred`."""
+
+BACKENDS = frozenset(
+    {"adreno", "amd", "amdgpu", "apple", "cuda", "dawn", "hip", "hsa", "kfd", "metal", "msl"}
+    | {"nvidia", "nvk", "nvptx", "nvrtc", "opencl", "ptx", "qcom", "radeon", "rocm", "vulkan"}
+    | {"webgpu", "wgsl"}
+)
+"""Words that no code of the core may say. Text for people may: docstrings and comments are free."""
+
+DEVICES = frozenset({"AMD", "CL", "CPU", "CUDA", "METAL", "NV", "QCOM", "WEBGPU"})
+"""Names that a string may not consist of, so that nothing can be compared with them."""
+
+
+class Import(NamedTuple):
+    """One module that a file imports, and where."""
+
+    module: str
+    line: int
+    inside_function: bool
+
+
+def python_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def module_of(path: Path, top: Path) -> str:
+    """The dotted name of a file below the folder that holds its package."""
+    parts = path.relative_to(top).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
+    """Every module of tinycore that a source imports, relative imports resolved."""
+
+    def visit(node: ast.AST, inside: bool) -> Iterator[Import]:
+        inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, inside)
+        elif isinstance(node, ast.ImportFrom):
+            package = module.split(".")[: None if is_package else -1]
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            if origin == "tinycore":
+                for alias in node.names:
+                    yield Import(f"tinycore.{alias.name}", node.lineno, inside)
+            else:
+                yield Import(origin, node.lineno, inside)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, inside)
+
+    for found in visit(ast.parse(source), False):
+        if found.module.split(".")[0] == "tinycore":
+            yield found
+
+
+def part_of(module: str) -> str:
+    """The part of the core that a module belongs to; names of the package itself are `__init__`."""
+    parts = module.split(".")
+    name = parts[1] if len(parts) > 1 else "__init__"
+    return name if name in FLOORS or name == "builtin" else "__init__"
+
+
+def objection(module: str, found: Import) -> str | None:
+    """Why `module` of the core may not have this import, None when it may."""
+    here, there = part_of(module), part_of(found.module)
+    if found.inside_function:
+        return "inside a function; import it above, or defer it by tinycore.plugin.deferred"
+    if here == there:
+        return None
+    if here == "builtin":
+        return None if there in FACE else f"a backend imports only {', '.join(sorted(FACE))}"
+    if there == "builtin":
+        return "the core's own backends are found by their entry points"
+    (height, group), (other_height, other_group) = FLOORS[here], FLOORS[there]
+    if other_height > height:
+        return f"{there} lies above {here}"
+    if other_height == height and other_group != group:
+        return f"{there} lies beside {here}"
+    return None
+
+
+# The tree
+
+
+def test_every_part_of_the_core_has_a_floor() -> None:
+    parts = {path.relative_to(CORE).parts[0].removesuffix(".py") for path in python_files(CORE)}
+
+    assert parts - {"builtin"} <= FLOORS.keys()
+
+
+@pytest.mark.parametrize("path", python_files(CORE), ids=shown)
+def test_a_file_imports_from_lower_floors_only(path: Path) -> None:
+    module = module_of(path, ROOT)
+    wrong = [
+        f"{shown(path)}:{found.line}: imports {found.module}: {why}"
+        for found in imports_of(path.read_text("utf-8"), module, path.name == "__init__.py")
+        if (why := objection(module, found))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+PLUGIN_FILES = [
+    path for source in sorted(ROOT.glob("plugins/*/src")) for path in python_files(source)
+]
+
+
+@pytest.mark.parametrize("path", PLUGIN_FILES, ids=shown)
+def test_a_plugin_imports_the_face_of_the_core_only(path: Path) -> None:
+    module = module_of(path, next(above for above in path.parents if above.name == "src"))
+    wrong = [
+        f"{shown(path)}:{found.line}: imports {found.module}"
+        for found in imports_of(path.read_text("utf-8"), module, path.name == "__init__.py")
+        if part_of(found.module) not in FACE or found.inside_function
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_modules_are_imported_by_name_in_one_place_only() -> None:
+    users = set()
+    for path in python_files(CORE):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+            if name in {"import_module", "__import__"}:
+                users.add(shown(path))
+    assert users <= IMPORTS_BY_NAME
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    files = [*python_files(CORE), *PLUGIN_FILES]
+    code = "".join(path.read_text("utf-8") for path in files)
+    names = {entry.name for entry in settings}
+
+    assert {name for name in names if not re.search(rf"ettings\.{name}\b", code)} == set()
+
+
+# No backend's name
+
+
+def words_of(text: str) -> set[str]:
+    """The words of an identifier or a text, in lower case: `NvDevice` and `nv_device` are two."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
+    return {word.lower() for word in re.split(r"[^A-Za-z]+", parted)}
+
+
+def backend_names_in(source: str) -> Iterator[tuple[int, str]]:
+    """Where code, that is neither comment nor docstring, names a backend."""
+    tree = ast.parse(source)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        texts = [getattr(node, slot, None) for slot in ("id", "attr", "name", "arg", "module")]
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            texts.append(node.value)
+            if node.value in DEVICES:
+                yield line, node.value
+        for text in texts:
+            if isinstance(text, str):
+                yield from ((line, word) for word in words_of(text) & BACKENDS)
+                if "tiny_" in text:
+                    yield line, text
+
+
+@pytest.mark.parametrize("path", python_files(CORE), ids=shown)
+def test_the_core_names_no_backend(path: Path) -> None:
+    found = [
+        f"{shown(path)}:{line}: {word}" for line, word in backend_names_in(path.read_text("utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+# The test itself
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "why"),
+    [
+        ("tinycore.uop.node", "from tinycore.tensor import Tensor", "tensor lies above uop"),
+        ("tinycore.uop.node", "import tinycore.device", "device lies beside uop"),
+        ("tinycore.lower.tile", "from tinycore import schedule", "schedule lies beside lower"),
+        ("tinycore.engine.run", "from tinycore import Tensor", "__init__ lies above engine"),
+        ("tinycore.engine.run", "from ..tensor import grad", "tensor lies above engine"),
+        ("tinycore.engine.run", "def f():\n  from tinycore.uop import UOp", "inside a function"),
+        ("tinycore.engine.run", "import tinycore.builtin.null", "found by their entry points"),
+        ("tinycore.builtin.null", "import tinycore.engine", "a backend imports only"),
+        ("tinycore.uop.node", "from tinycore.dtype import DType", None),
+        ("tinycore.uop.node", "from .op import Op", None),
+        ("tinycore.plugin", "from tinycore.device.backend import Backend", None),
+        ("tinycore.builtin.null", "from tinycore.plugin import Backend", None),
+    ],
+)
+def test_a_wrong_import_is_found(module: str, source: str, why: str | None) -> None:
+    (found,) = imports_of(source, module)
+    told = objection(module, found)
+
+    assert told == why or (why and told and why in told)
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("if device == 'CPU': pass", "CPU"),
+        ("class MetalDevice: pass", "metal"),
+        ("import tiny_cpu", "tiny_cpu"),
+        ("x = renderer.is_cuda", "cuda"),
+        ("print('install it for WebGPU' if nvrtc else '')", "nvrtc"),
+    ],
+)
+def test_a_backends_name_is_found(source: str, word: str) -> None:
+    assert word in {word for _, word in backend_names_in(source)}
+
+
+def test_text_for_people_may_name_backends() -> None:
+    source = '"""For AMD and CUDA."""\n\ndef f():\n    """As METAL does."""  # or QCOM\n'
+
+    assert not list(backend_names_in(source))

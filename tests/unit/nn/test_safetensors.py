@@ -1,0 +1,204 @@
+"""The safetensors reader checks everything before it gives out an array."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError, DTypeError, FileFormatError
+from tinycore.nn.files import SafetensorsFile, write_safetensors
+
+
+def packed(header: Any, data: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype: Any = "U8", shape: Any = (4,), offsets: Any = (0, 4)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def opened(content: bytes) -> SafetensorsFile:
+    return SafetensorsFile(memoryview(content), "model.safetensors")
+
+
+def test_an_array_is_where_the_header_says() -> None:
+    file = opened(packed({"w": entry("U8", (2, 2), (0, 4))}, b"\1\2\3\4"))
+
+    assert file["w"].tolist() == [[1, 2], [3, 4]]
+    assert list(file) == ["w"]
+
+
+def test_elements_are_little_endian() -> None:
+    file = opened(packed({"w": entry("I16", (2,), (0, 4))}, b"\1\0\0\1"))
+
+    assert file["w"].tolist() == [1, 256]
+
+
+def test_arrays_lie_in_the_file_and_cannot_be_written(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "m", {"w": numpy.ones(5, numpy.float32)})
+
+    array = SafetensorsFile.open(tmp_path / "m")["w"]
+
+    assert array.base is not None
+    assert not array.flags.writeable
+
+
+def test_an_empty_file_of_tensors_is_allowed() -> None:
+    assert len(opened(packed({}))) == 0
+
+
+def test_zero_sized_and_scalar_tensors_are_allowed() -> None:
+    header = {"none": entry("F32", (0, 3), (4, 4)), "one": entry("F32", (), (0, 4))}
+
+    file = opened(packed(header, struct.pack("<f", 2.5)))
+
+    assert file["none"].shape == (0, 3)
+    assert file["one"] == 2.5
+
+
+def test_a_header_may_end_in_spaces() -> None:
+    assert opened(packed(b'{"w":' + json.dumps(entry()).encode() + b"}   ", bytes(4)))["w"].size == 4
+
+
+def test_metadata_is_text_by_name() -> None:
+    assert opened(packed({"__metadata__": {"format": "pt"}})).metadata == {"format": "pt"}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "0 bytes cannot hold a header length"),
+        (b"1234567", "7 bytes cannot hold a header length"),
+        (struct.pack("<Q", 3) + b"{}", "the header claims 3 bytes; only 2 follow"),
+        (struct.pack("<Q", 2**63) + b"{}", "is over the limit of 100000000"),
+        (packed(b" {}"), "the header starts with b' '"),
+        (packed(b""), "the header starts with b''"),
+        (packed(b"{"), "the header is no valid JSON"),
+        (packed(b'{"a":' * 20_000 + b"{" + b"}" * 20_001), "the header is no valid JSON"),
+        (packed(b'{"a\xff":1}'), "the header is no valid JSON"),
+        (packed(b'{"__metadata__":{"a":NaN}}'), "NaN is no JSON"),
+        (packed(b'{"a":1,"a":1}'), "the key 'a' appears twice"),
+        (packed({"__metadata__": {"a": 1}}), "__metadata__ must map strings to strings"),
+        (packed({"__metadata__": []}), "__metadata__ must map strings to strings"),
+        (packed({"w": [1]}), "tensor 'w' needs exactly the fields data_offsets, dtype, shape"),
+        (packed({"w": {"dtype": "U8", "shape": []}}), "needs exactly the fields"),
+        (packed({"w": entry() | {"strides": []}}, bytes(4)), "needs exactly the fields"),
+        (packed({"w": entry("C64")}, bytes(4)), "unknown dtype 'C64'. Known: BOOL, U8"),
+        (packed({"w": entry(["U8"])}, bytes(4)), "unknown dtype"),
+        (packed({"w": entry(shape=4)}, bytes(4)), "has the shape 4"),
+        (packed({"w": entry(shape=(-4,))}, bytes(4)), r"has the shape \[-4\]"),
+        (packed({"w": entry(shape=(4.0,))}, bytes(4)), r"has the shape \[4.0\]"),
+        (packed({"w": entry(shape=(True,), offsets=(0, 1))}, b"1"), r"has the shape \[True\]"),
+        (packed({"w": entry(shape=(1,) * 33, offsets=(0, 1))}, b"1"), "has 33 axes; the limit is"),
+        (packed({"w": entry(shape=(2**40, 2**40))}, bytes(4)), "whose size overflows"),
+        (packed({"w": entry(shape=(0, 2**62, 4), offsets=(0, 0))}), "whose size overflows"),
+        (packed({"w": entry(offsets=(0,))}, bytes(4)), r"has the data_offsets \[0\]"),
+        (packed({"w": entry(offsets=(4, 0))}, bytes(4)), r"has the data_offsets \[4, 0\]"),
+        (packed({"w": entry(offsets=(-4, 0))}, bytes(4)), r"has the data_offsets \[-4, 0\]"),
+        (packed({"w": entry(offsets=(0, 3))}, bytes(3)), r"takes 4 bytes as uint8\(4,\), but"),
+        (packed({"w": entry()}, bytes(3)), "the tensors take 4 bytes, but 3 follow"),
+        (packed({"w": entry()}, bytes(5)), "the tensors take 4 bytes, but 5 follow"),
+        (packed({"w": entry(offsets=(1, 5))}, bytes(5)), "leaves a hole before it: 0 belongs"),
+        (packed({"a": entry(), "b": entry(offsets=(2, 6))}, bytes(6)), "'b' starts at byte 2"),
+        (packed({"a": entry(), "b": entry()}, bytes(4)), "overlaps what is before it"),
+        (packed({"a": entry(), "b": entry(offsets=(8, 12))}, bytes(12)), "leaves a hole"),
+    ],
+)
+def test_malformed_files_say_where(content: bytes, said: str) -> None:
+    with pytest.raises(FileFormatError, match=said) as caught:
+        opened(content)
+
+    assert str(caught.value).startswith("model.safetensors: ")
+
+
+def test_an_empty_file_on_disk_is_malformed(tmp_path: Path) -> None:
+    (tmp_path / "m").touch()
+
+    with pytest.raises(FileFormatError, match="the file is empty"):
+        SafetensorsFile.open(tmp_path / "m")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_file_is_refused_or_still_consistent(data: st.DataObject) -> None:
+    good = packed({"a": entry(), "b": entry("F16", (2, 1), (4, 8))}, bytes(range(8)))
+    position = data.draw(st.integers(0, len(good) - 1))
+    damaged = bytearray(good)
+    damaged[position] = data.draw(st.integers(0, 255))
+
+    try:
+        file = opened(bytes(damaged[: data.draw(st.integers(0, len(good)))]))
+    except FileFormatError:
+        return
+    assert sum(array.nbytes for array in file.values()) == 8
+
+
+def test_order_is_kept_and_arrays_are_aligned(tmp_path: Path) -> None:
+    arrays = {"b": numpy.arange(3, dtype=numpy.uint8), "a": numpy.arange(2, dtype=numpy.float64)}
+
+    write_safetensors(tmp_path / "m", arrays, {"made": "here"})
+    file = SafetensorsFile.open(tmp_path / "m")
+
+    assert list(file) == ["b", "a"]
+    assert all(numpy.array_equal(file[name], arrays[name]) for name in arrays)
+    assert file["a"].ctypes.data % 8 == 0
+    assert file.metadata == {"made": "here"}
+
+
+def test_bfloat16_is_written_from_its_bits(tmp_path: Path) -> None:
+    bits = numpy.array([0x3F80], numpy.uint16)
+
+    write_safetensors(tmp_path / "m", {"w": bits}, true_dtypes={"w": dtypes.bfloat16})
+    file = SafetensorsFile.open(tmp_path / "m")
+
+    assert file.entries["w"].dtype is dtypes.bfloat16
+    assert file["w"].tolist() == [0x3F80]
+
+
+def test_a_transposed_array_is_written_row_by_row(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "m", {"w": numpy.arange(6).reshape(2, 3).T})
+
+    assert SafetensorsFile.open(tmp_path / "m")["w"].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "m", {"w": numpy.ones(2)})
+
+    with pytest.raises(DTypeError, match="tensor 'c' is stored as 'complex64'"):
+        write_safetensors(tmp_path / "m", {"w": numpy.zeros(2), "c": numpy.zeros(1, "complex64")})
+
+    assert SafetensorsFile.open(tmp_path / "m")["w"].tolist() == [1, 1]
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_a_link_stays_a_link_and_permissions_stay(tmp_path: Path) -> None:
+    (tmp_path / "real").touch()
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+
+    write_safetensors(tmp_path / "link", {})
+
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_dtype_that_contradicts_the_array_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DTypeError, match="stored as 'float32' and said to be 'bfloat16'"):
+        write_safetensors(
+            tmp_path / "m", {"w": numpy.ones(1, "float32")}, true_dtypes={"w": dtypes.bfloat16}
+        )
+
+
+def test_the_reserved_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="__metadata__"):
+        write_safetensors(tmp_path / "m", {"__metadata__": numpy.ones(1)})

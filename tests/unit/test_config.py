@@ -1,0 +1,331 @@
+"""Settings: the environment, assignment, Context, messages, and the printed table."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tinycore import _setting, config
+from tinycore._processors import UNLIMITED, quota, usable_processors
+from tinycore.config import Context, Settings, misspelt_variables, settings, settings_table
+from tinycore.errors import SettingError
+
+
+@pytest.fixture(autouse=True)
+def fresh_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Settings as at the start of a process whose environment sets none of them."""
+    for entry in settings:
+        for variable in entry.variables:
+            monkeypatch.delenv(variable, raising=False)
+    before = dict(_setting.process)
+    _setting.process.clear()
+    yield
+    _setting.process.clear()
+    _setting.process.update(before)
+
+
+def in_new_process(program: str, **variables: str) -> str:
+    kept = {name: text for name, text in os.environ.items() if name not in _setting.rows}
+    command = [sys.executable, "-c", f"from tinycore.config import *\n{program}"]
+    done = subprocess.run(
+        command, env=kept | variables, capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.stdout + done.stderr
+
+
+# Reading
+
+
+def test_a_setting_has_its_default() -> None:
+    assert settings.DEBUG == 0
+    assert settings.LRU is True
+    assert settings.TINYCORE_PLUGINS == ("auto",)
+
+
+def test_the_environment_gives_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEBUG", "2")
+    monkeypatch.setenv("LRU", "0")
+    monkeypatch.setenv("TRACE", "run, source")
+    monkeypatch.setenv("DEFAULT_FLOAT", "HALF")
+
+    assert settings.DEBUG == 2
+    assert settings.LRU is False
+    assert settings.TRACE == ("run", "source")
+    assert settings.DEFAULT_FLOAT == "float16"
+
+
+def test_the_prefixed_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEBUG", "of another program")
+    monkeypatch.setenv("TINYCORE_DEBUG", "1")
+
+    assert settings.DEBUG == 1
+
+
+def test_a_blank_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEBUG", " ")
+    monkeypatch.setenv("TINYCORE_PLUGINS", "")
+
+    assert settings.DEBUG == 0
+    assert settings.TINYCORE_PLUGINS == ("auto",)
+
+
+def test_no_color_is_on_with_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "0")
+
+    assert settings.NO_COLOR is True
+
+
+def test_importing_reads_nothing_from_the_environment() -> None:
+    assert in_new_process("print('imported')", DEBUG="two") == "imported\n"
+
+
+def test_a_row_compares_like_its_value() -> None:
+    debug = Settings.DEBUG
+
+    with Context(DEBUG=2):
+        assert debug.value == 2
+        assert debug >= 2
+        assert not debug > 2
+        assert debug == 2
+        assert debug
+        assert ["a", "b", "c"][debug] == "c"
+        assert repr(debug) == "DEBUG=2"
+    assert debug < 1
+    assert debug <= 0
+
+
+# Malformed values
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("DEBUG", "two", "DEBUG=two is not understood; allowed is a whole number from 0 to 7."),
+        ("DEBUG", "9", "DEBUG=9 is not understood; allowed is a whole number from 0 to 7."),
+        ("LRU", "maybe", "LRU=maybe is not understood; allowed is 0 or 1."),
+        ("JIT", "3", "JIT=3 is not understood; allowed is a whole number from 0 to 2."),
+        ("TRACE", "rnu", "TRACE=rnu is not understood; allowed is words separated by commas, out"),
+        ("DEFAULT_INT", "uint8", "DEFAULT_INT=uint8 is not understood; allowed is one of int8,"),
+        ("CACHE_SIZE", "0", "CACHE_SIZE=0 is not understood; allowed is a whole number from 1 up."),
+    ],
+)
+def test_a_malformed_variable_names_itself_and_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(SettingError) as caught:
+        getattr(settings, name)
+
+    assert str(caught.value).startswith(message)
+    assert str(caught.value).endswith(
+        f" If it belongs to another program, set TINYCORE_{name} as well."
+    )
+
+
+def test_a_malformed_prefixed_variable_is_surely_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYCORE_STRICT", "very")
+
+    with pytest.raises(SettingError, match=r"^TINYCORE_STRICT=very .*allowed is 0 or 1\.$"):
+        _ = settings.TINYCORE_STRICT
+
+
+def test_assignment_is_checked_too() -> None:
+    with pytest.raises(SettingError, match=r"^DEBUG=1\.5 is not understood"):
+        settings.DEBUG = 1.5
+    with pytest.raises(SettingError, match=r"no setting is named 'DEBG'. Did you mean DEBUG\?"):
+        settings.DEBG = 1
+
+
+# Context
+
+
+def test_context_holds_for_its_block_only() -> None:
+    with Context(DEBUG=2, NOOPT=1):
+        assert (settings.DEBUG, settings.NOOPT) == (2, True)
+        with Context(DEBUG=4):
+            assert (settings.DEBUG, settings.NOOPT) == (4, True)
+        assert settings.DEBUG == 2
+    assert (settings.DEBUG, settings.NOOPT) == (0, False)
+
+
+def test_context_ends_when_its_block_raises() -> None:
+    with pytest.raises(KeyError), Context(DEBUG=2):
+        raise KeyError
+    assert settings.DEBUG == 0
+
+
+def test_context_decorates_a_function_even_a_recursive_one() -> None:
+    @Context(DEBUG=3)
+    def depth(count: int) -> list[int]:
+        return [settings.DEBUG, *(depth(count - 1) if count else [])]
+
+    assert depth(2) == [3, 3, 3]
+    assert settings.DEBUG == 0
+
+
+def test_one_context_can_be_entered_again_inside_itself() -> None:
+    context = Context(DEBUG=3)
+    with context, context:
+        assert settings.DEBUG == 3
+    assert settings.DEBUG == 0
+
+
+def test_context_is_not_seen_by_other_threads() -> None:
+    seen = []
+    with Context(DEBUG=5):
+        thread = threading.Thread(target=lambda: seen.append(settings.DEBUG))
+        thread.start()
+        thread.join()
+    assert seen == [0]
+
+
+def test_context_is_not_seen_by_other_tasks() -> None:
+    async def inside(ready: asyncio.Event) -> int:
+        with Context(DEBUG=6):
+            ready.set()
+            await asyncio.sleep(0)
+            return settings.DEBUG
+
+    async def outside(ready: asyncio.Event) -> int:
+        await ready.wait()
+        return settings.DEBUG
+
+    async def both() -> list[int]:
+        ready = asyncio.Event()
+        return list(await asyncio.gather(inside(ready), outside(ready)))
+
+    assert asyncio.run(both()) == [6, 0]
+
+
+def test_assigning_inside_a_context_ends_with_it() -> None:
+    with Context(NOOPT=1):
+        settings.DEBUG = 2
+        assert settings.DEBUG == 2
+    assert settings.DEBUG == 0
+
+
+def test_assigning_outside_a_context_holds_for_every_thread() -> None:
+    settings.DEBUG = 2
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(settings.DEBUG))
+    thread.start()
+    thread.join()
+    assert seen == [2]
+
+
+def test_a_context_sees_later_assignments_to_what_it_does_not_set() -> None:
+    with Context(NOOPT=1):
+        thread = threading.Thread(target=lambda: setattr(settings, "DEBUG", 2))
+        thread.start()
+        thread.join()
+        assert settings.DEBUG == 2
+
+
+def test_context_refuses_unknown_names_and_values_at_once() -> None:
+    with pytest.raises(SettingError, match=r"Did you mean NOOPT\?"):
+        Context(NOOPTS=1)
+    with pytest.raises(SettingError, match="`tinycore settings` lists them"):
+        Context(WHATEVER=1)
+    with pytest.raises(SettingError, match="DEBUG='loud' is not understood"):
+        Context(DEBUG="loud")
+
+
+# Misspelt variables
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("DEBGU", "DEBUG"),
+        ("DEBUGG", "DEBUG"),
+        ("NOOP", None),
+        ("NOOOPT", "NOOPT"),
+        ("TINYCORE_PLUGIN", "TINYCORE_PLUGINS"),
+        ("TINYCORE_QWXZ", ""),
+        ("CCACHE_DIR", None),
+        ("DEVX", None),
+        ("EDITOR", None),
+    ],
+)
+def test_a_misspelt_variable_is_told_from_a_foreign_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, near: str | None
+) -> None:
+    monkeypatch.setenv(name, "1")
+
+    assert misspelt_variables().get(name) == near
+
+
+def test_misspelt_variables_warn_once_at_the_first_read() -> None:
+    shown = in_new_process("settings.DEBUG; settings.JIT; settings.LRU", TINYCORE_DEBUGG="1")
+
+    assert shown.count("UserWarning") == 1
+    assert "no environment variable TINYCORE_DEBUGG; did you mean TINYCORE_DEBUG?" in shown
+
+
+def test_ordinary_environments_do_not_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config._warn_about_misspelt_variables()
+
+
+# The table
+
+
+def test_the_table_prints_value_origin_meaning_and_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TINYCORE_JIT", "2")
+    settings.NOOPT = True
+
+    table = settings_table()
+
+    assert "JIT=2  [from TINYCORE_JIT]\n" in table
+    assert "NOOPT=True  [set by the program]\n" in table
+    assert "DEBUG=0  [default]\n" in table
+    assert "    Keep freed device memory for the next allocation of the same size." in table
+    assert "Allowed: a whole number from 0 to 2." in table
+
+
+def test_every_default_is_allowed_and_every_row_documented() -> None:
+    for entry in settings:
+        assert entry.checked(entry.default) == entry.default
+        assert entry.doc
+        assert not entry.doc.endswith(".")
+
+
+# Processors
+
+
+def test_cpu_count_is_what_was_set_else_what_may_be_used() -> None:
+    assert config.cpu_count() == usable_processors() >= 1
+    with Context(CPU_COUNT=3):
+        assert config.cpu_count() == 3
+
+
+def test_a_container_quota_is_rounded_up(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+
+    assert quota(tmp_path) == 2
+
+
+def test_an_older_container_quota_is_read(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("100000\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+
+    assert quota(tmp_path) == 1
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1\n")
+    assert quota(tmp_path) == UNLIMITED
+
+
+def test_no_quota_or_an_odd_one_limits_nothing(tmp_path: Path) -> None:
+    assert quota(tmp_path) == UNLIMITED
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert quota(tmp_path) == UNLIMITED
+    (tmp_path / "cpu.max").write_text("nonsense\n")
+    assert quota(tmp_path) == UNLIMITED

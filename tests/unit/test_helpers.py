@@ -1,0 +1,126 @@
+"""What programs import from tinycore.helpers."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinycore import helpers
+from tinycore.config import Context
+from tinycore.errors import SettingError
+from tinycore.helpers import (
+    Timing,
+    argsort,
+    ceildiv,
+    dedup,
+    fetch,
+    flatten,
+    getenv,
+    prod,
+    round_up,
+)
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(getattr(helpers, name) is not None for name in helpers.__all__)
+
+
+def test_progress_bars_are_imported_only_when_asked_for() -> None:
+    program = (
+        "import sys, tinycore.helpers as h; print('tqdm' in sys.modules);"
+        "from tinycore.helpers import trange, tqdm; print(list(trange(2, disable=True)))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.stdout == "False\n[0, 1]\n", done.stderr
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"'tinycore\.helpers' has no attribute 'trnge'"):
+        helpers.trnge  # noqa: B018
+
+
+def test_getenv_has_the_type_of_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPS", "70")
+    monkeypatch.setenv("RATE", "1e-3")
+    monkeypatch.setenv("FAST", "0")
+    monkeypatch.setenv("MODEL", "small")
+    monkeypatch.setenv("BLANK", "")
+
+    assert getenv("STEPS", 10) == 70
+    assert getenv("RATE", 0.1) == 0.001
+    assert getenv("FAST", True) is False
+    assert getenv("MODEL", "large") == "small"
+    assert getenv("BLANK", 3) == 3
+    assert getenv("STEPS_ABSENT") == 0
+
+
+def test_getenv_names_a_malformed_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPS", "many")
+
+    with pytest.raises(SettingError, match="STEPS=many is not understood; allowed is any int"):
+        getenv("STEPS", 10)
+
+
+def test_timing_prints_a_line_and_keeps_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    with Timing("load: ", on_exit=lambda nanoseconds: f", {nanoseconds > 0}") as timing:
+        pass
+    with Timing(enabled=False):
+        pass
+
+    printed = capsys.readouterr().out
+    assert printed.startswith("load: ")
+    assert printed.endswith(" ms, True\n")
+    assert timing.seconds > 0
+
+
+def test_small_functions() -> None:
+    assert dedup([3, 1, 3, 2, 1]) == [3, 1, 2]
+    assert flatten([[1], [], [2, 3]]) == [1, 2, 3]
+    assert argsort((2, 0, 1)) == [1, 2, 0]
+    assert (ceildiv(7, 2), ceildiv(-7, 2), round_up(7, 4), prod(())) == (4, -3, 8, 1)
+
+
+def test_fetch_downloads_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source.gz"
+    source.write_bytes(gzip.compress(b"content"))
+    asked = []
+
+    def answer(request: object, timeout: float) -> object:
+        asked.append(request)
+        return source.open("rb")
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    with Context(CACHE_DIR=tmp_path / "cache"):
+        first = fetch("https://example.org/data.gz", gunzip=True)
+        second = fetch("https://example.org/data.gz", gunzip=True)
+        packed = fetch("https://example.org/data.gz", name="data.gz", subdir="set")
+
+    assert first == second
+    assert first.read_bytes() == b"content"
+    assert packed == tmp_path / "cache/downloads/set/data.gz"
+    assert len(asked) == 2
+
+
+def test_fetch_leaves_nothing_of_a_failed_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(request: object, timeout: float) -> object:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", fail)
+    with Context(CACHE_DIR=tmp_path), pytest.raises(OSError, match="no route"):
+        fetch("https://example.org/data.gz")
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_fetch_uses_a_local_file_where_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "a file"
+    path.write_text("here")
+
+    assert fetch(str(path)) == path
+    assert fetch(path.as_uri()) == path

@@ -1,0 +1,253 @@
+"""What one setting is: its kinds, its value in layers, and the environment behind it.
+
+Floor 0, private to `config`, which holds the table. Imports `errors`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
+from typing import Any, Final, Generic, TypeVar, overload
+
+from tinycore.errors import SettingError
+
+PREFIX: Final = "TINYCORE_"
+
+T = TypeVar("T")
+
+rows: Final[dict[str, Setting[Any]]] = {}
+"""Every setting by name, in the order of the table."""
+
+
+class Process(dict[str, Any]):
+    """What holds for the whole process: what was assigned, else the environment, read at first use.
+
+    The first value read from the environment also calls `on_first_read`.
+    """
+
+    on_first_read: Callable[[], None] | None = None
+
+    def __missing__(self, name: str) -> Any:
+        if self.on_first_read is not None:
+            notify, self.on_first_read = self.on_first_read, None
+            notify()
+        self[name] = value = rows[name].from_environment()
+        return value
+
+
+class Overrides(dict[str, Any]):
+    """What holds inside a `Context`; everything else is asked of the process."""
+
+    def __missing__(self, name: str) -> Any:
+        return process[name]
+
+
+process: Final = Process()
+current: Final[ContextVar[dict[str, Any]]] = ContextVar("tinycore settings", default=process)
+
+
+class Setting(Generic[T]):
+    """One row of the table: a default, the values it takes, and what it does.
+
+    Read from an instance of the table it gives the value (`settings.DEBUG`). The row itself
+    (`Settings.DEBUG`) has `.value` and compares like its value, so `if DEBUG >= 2:` works.
+    """
+
+    __slots__ = ("allowed", "convert", "default", "doc", "name")
+
+    def __init__(self, default: T, doc: str, convert: Callable[[object], T], allowed: str) -> None:
+        self.name = ""
+        self.default = default
+        self.doc = doc
+        self.convert = convert
+        self.allowed = allowed
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        rows[name] = self
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Setting[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> Setting[T] | T:
+        return self if instance is None else current.get()[self.name]
+
+    def __set__(self, instance: object, value: object) -> None:
+        current.get()[self.name] = self.checked(value)
+
+    @property
+    def value(self) -> T:
+        """The value in force here and now."""
+        found: T = current.get()[self.name]
+        return found
+
+    @value.setter
+    def value(self, value: object) -> None:
+        current.get()[self.name] = self.checked(value)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set it, the winning one first."""
+        return (self.name,) if self.name.startswith(PREFIX) else (PREFIX + self.name, self.name)
+
+    def checked(self, value: object, variable: str = "") -> T:
+        """`value` in the setting's own type. Raises SettingError when it is not allowed."""
+        try:
+            return self.convert(value)
+        except (TypeError, ValueError) as error:
+            shown = f"{variable}={value}" if variable else f"{self.name}={value!r}"
+            message = f"{shown} is not understood; allowed is {self.allowed}."
+            if variable and variable != self.variables[0]:
+                message += f" If it belongs to another program, set {self.variables[0]} as well."
+            raise SettingError(message) from error
+
+    def from_environment(self) -> T:
+        """The value the environment gives, else the default."""
+        for variable in self.variables:
+            found = environment(variable)
+            if found is not None:
+                return self.checked(found, variable)
+        return self.default
+
+    def __repr__(self) -> str:
+        return f"{self.name}={self.value!r}"
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)  # type: ignore[call-overload,no-any-return]
+
+    __index__ = __int__
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.value == other
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.value >= other)
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.value > other)
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.value <= other)
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.value < other)
+
+
+# The kinds of setting
+
+_OFF: Final = frozenset({"0", "false", "no", "off"})
+_ON: Final = frozenset({"1", "true", "yes", "on"})
+
+
+def switch(default: bool, doc: str) -> Setting[bool]:
+    """On or off."""
+
+    def convert(value: object) -> bool:
+        word = str(value).strip().lower()
+        if word not in _ON and word not in _OFF:
+            raise ValueError(word)
+        return word in _ON
+
+    return Setting(default, doc, convert, "0 or 1")
+
+
+def number(default: int, doc: str, least: int, most: int | None = None) -> Setting[int]:
+    """A whole number from `least` to `most`."""
+
+    def convert(value: object) -> int:
+        if not isinstance(value, str | int):
+            raise TypeError(value)
+        result = int(value)
+        if result < least or (most is not None and result > most):
+            raise ValueError(result)
+        return result
+
+    allowed = f"a whole number from {least} " + ("up" if most is None else f"to {most}")
+    return Setting(default, doc, convert, allowed)
+
+
+def text(default: str, doc: str, allowed: str) -> Setting[str]:
+    """Free text; whoever uses it judges it."""
+
+    def convert(value: object) -> str:
+        if not isinstance(value, str | os.PathLike):
+            raise TypeError(value)
+        return os.fspath(value).strip()
+
+    return Setting(default, doc, convert, allowed)
+
+
+def choice(default: str, doc: str, choices: dict[str, str]) -> Setting[str]:
+    """One of several words, in any case; `choices` maps each spelling to the word meant."""
+
+    def convert(value: object) -> str:
+        word = str(getattr(value, "name", value)).strip().lower()  # a dtype stands for its name
+        if word not in choices:
+            raise ValueError(word)
+        return choices[word]
+
+    return Setting(default, doc, convert, "one of " + ", ".join(choices))
+
+
+def words(default: str, doc: str, known: Collection[str] | None = None) -> Setting[tuple[str, ...]]:
+    """Words separated by commas: any, or only `known` ones and ones with a dot in them."""
+
+    def convert(value: object) -> tuple[str, ...]:
+        found = _split(value)
+        if known is not None and not all(word in known or "." in word for word in found):
+            raise ValueError(value)
+        return found
+
+    allowed = "words separated by commas" + (f", out of {', '.join(known)}" if known else "")
+    return Setting(_split(default), doc, convert, allowed)
+
+
+def presence(doc: str) -> Setting[bool]:
+    """On when the variable is there with any text at all, as https://no-color.org asks."""
+    return Setting(False, doc, bool, "any text")
+
+
+def _split(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = value.split(",")
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise TypeError(value)
+    return tuple(word for word in (str(item).strip() for item in value) if word)
+
+
+# Names in the environment
+
+
+def environment(name: str) -> str | None:
+    """The text of an environment variable; None when it is absent or blank.
+
+    For what is no setting, such as the device spellings `CPU=1`, whose names come from plugins.
+    """
+    return os.environ.get(name, "").strip() or None
+
+
+def nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name most like `name`, if one is like it at all."""
+    from difflib import get_close_matches  # noqa: PLC0415  4 ms that only a mistake should cost
+
+    found = get_close_matches(name.upper(), known, n=1, cutoff=0.75)
+    return found[0] if found else None
+
+
+def one_edit_apart(a: str, b: str) -> bool:
+    """Whether one letter added, dropped, changed or swapped with the next makes `a` into `b`."""
+    if len(a) > len(b):
+        a, b = b, a
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
+    if len(a) < len(b):
+        return a[at:] == b[at + 1 :] and len(a) + 1 == len(b)
+    if a == b:
+        return False
+    swapped = a[at : at + 2] == b[at : at + 2][::-1] and a[at + 2 :] == b[at + 2 :]
+    return swapped or a[at + 1 :] == b[at + 1 :]

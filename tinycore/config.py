@@ -1,0 +1,217 @@
+"""Settings: one table, read from the environment once and changed for a while by `Context`.
+
+Floor 0. Imports `errors`, and `_setting`, which says what one row is.
+`Settings` is the table; nothing else in tinycore reads a setting from the environment. Every
+setting is also understood with the prefix TINYCORE_ (TINYCORE_DEBUG=2), which wins, so that
+another program's DEBUG need not disturb us. A value is looked up in three layers: the innermost
+`Context` of this thread or task, what the program assigned (`settings.DEBUG = 2`), the environment.
+See docs/decisions/0001-settings.md.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import ContextDecorator
+from contextvars import Token
+from typing import Any, Final
+
+from tinycore._processors import usable_processors
+from tinycore._setting import (
+    PREFIX,
+    Overrides,
+    Setting,
+    choice,
+    current,
+    environment,
+    nearest,
+    number,
+    one_edit_apart,
+    presence,
+    process,
+    rows,
+    switch,
+    text,
+    words,
+)
+from tinycore.errors import SettingError
+
+__all__ = [
+    "CHANNELS",
+    "Context",
+    "Setting",
+    "Settings",
+    "cpu_count",
+    "environment",
+    "misspelt_variables",
+    "row",
+    "settings",
+    "settings_table",
+]
+
+CHANNELS: Final[dict[str, tuple[int, str]]] = {
+    "device": (1, "which device was chosen, and why not the others"),
+    "run": (2, "one line per kernel run: device, name, time, GFLOP/s, GB/s"),
+    "schedule": (3, "kernels in order, and the buffers they share"),
+    "plan": (3, "the tiling chosen for each kernel"),
+    "source": (4, "each kernel's source"),
+    "kernel": (5, "each kernel's UOps before lowering"),
+    "linear": (6, "each kernel's UOps in the order in which they are rendered"),
+    "binary": (7, "each kernel's machine code, disassembled where the compiler can"),
+    "rewrite": (0, "every rewrite rule that fires, by name"),
+    "memory": (0, "allocations, frees, and the memory plan"),
+    "cache": (0, "hits, misses and damage in the on-disk cache"),
+    "jit": (0, "what a TinyJit captured, and what it replays"),
+}
+"""Trace channels: the DEBUG level that turns each on (0: only TRACE=name does), what it prints."""
+
+_FLOATS: Final = {"float16": "float16", "half": "float16", "bfloat16": "bfloat16"} | {
+    "float32": "float32", "float": "float32", "float64": "float64", "double": "float64",
+}  # fmt: skip
+_INTS: Final = {"int8": "int8", "char": "int8", "int16": "int16", "short": "int16"} | {
+    "int32": "int32", "int": "int32", "int64": "int64", "long": "int64",
+}  # fmt: skip
+
+
+class Settings:
+    """The table. `settings` is its one instance."""
+
+    __slots__ = ()
+
+    # what is shown
+    DEBUG = number(
+        0, "How much to print: 1 devices, 2 runs, 3 plans, 4 source, 5 and 6 UOps, 7 binary", 0, 7
+    )
+    TRACE = words("", "Trace channels to print by name, whatever DEBUG is", CHANNELS)
+    NO_COLOR = presence("Print no colors, even in a terminal")
+
+    # which device, and which plugins are considered
+    DEV = text(
+        "", "The device to use; empty chooses the best that is ready",
+        "[INTERFACE+]DEVICE[:RENDERER[:ARCH]]",
+    )  # fmt: skip
+    CPU_COUNT = number(
+        0, "Threads a kernel may use on a CPU; 0 takes all this process may", 0, 4096
+    )
+    LRU = switch(True, "Keep freed device memory for the next allocation of the same size")
+    TINYCORE_PLUGINS = words("auto", "Backends to consider: auto, none, or their names")
+    TINYCORE_PLUGINS_DENY = words("", "Backends to leave out")
+    TINYCORE_STRICT = switch(False, "Raise for any broken plugin instead of going on without it")
+
+    # what is computed, and how
+    DEFAULT_FLOAT = choice("float32", "The dtype of Python floats and of random tensors", _FLOATS)
+    DEFAULT_INT = choice("int32", "The dtype of Python integers", _INTS)
+    TRAINING = switch(False, "Layers and optimizers work as in training: dropout, batch statistics")
+    JIT = number(1, "TinyJit: 0 runs as written, 1 replays, 2 replays kernel by kernel", 0, 2)
+    NOOPT = switch(False, "Lower kernels to plain loops, without tiling, vectors or threads")
+    VERIFY = switch(False, "Check every graph against its stage's rules at every stage boundary")
+
+    # files
+    DATA_DIR = text("", "Folder of data sets; empty takes the user's cache folder", "a folder")
+
+    # the on-disk cache
+    CCACHE = switch(True, "Use the on-disk cache, which keeps compiled kernels between runs")
+    CACHE_DIR = text("", "Folder of the on-disk cache; empty takes the user's own", "a folder")
+    CACHE_SIZE = number(1024, "MiB the on-disk cache may take; what is unused longest goes", 1)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        row(name)  # an unknown name is told with the nearest known one
+        object.__setattr__(self, name, value)
+
+    def __iter__(self) -> Iterator[Setting[Any]]:
+        return iter(rows.values())
+
+
+settings: Final = Settings()
+"""Settings as attributes: `settings.DEBUG`. Assigning changes the innermost Context, or, outside
+one, the whole process."""
+
+
+class Context(ContextDecorator):
+    """Settings that hold for a `with` block or a decorated function, in this thread or task only.
+
+        with Context(DEBUG=2, NOOPT=1): ...
+
+        @Context(JIT=0)
+        def step(): ...
+
+    Raises SettingError when it is made, for an unknown name or a value that is not allowed.
+    """
+
+    def __init__(self, **overrides: object) -> None:
+        self._overrides = {name: row(name).checked(value) for name, value in overrides.items()}
+        self._tokens: list[Token[dict[str, Any]]] = []
+
+    def __enter__(self) -> None:
+        outer = current.get()
+        inherited = outer if isinstance(outer, Overrides) else {}
+        self._tokens.append(current.set(Overrides(inherited | self._overrides)))
+
+    def __exit__(self, *exception: object) -> None:
+        current.reset(self._tokens.pop())
+
+    def _recreate_cm(self) -> Context:
+        return Context(**self._overrides)  # a decorated function may run in several threads at once
+
+
+def row(name: str) -> Setting[Any]:
+    """The setting with this name. Raises SettingError naming the nearest one."""
+    if name in rows:
+        return rows[name]
+    near = nearest(name, rows)
+    hint = f"Did you mean {near}?" if near else "`tinycore settings` lists them."
+    raise SettingError(f"no setting is named {name!r}. {hint}")
+
+
+def settings_table() -> str:
+    """Every setting with its value, where that came from, and what it does."""
+    lines = []
+    for entry in settings:
+        shown = ",".join(entry.value) if isinstance(entry.value, tuple) else str(entry.value)
+        lines.append(f"{entry.name}={shown}  [{_origin(entry)}]")
+        lines.append(f"    {entry.doc}. Allowed: {entry.allowed}.")
+    return "\n".join(lines)
+
+
+def _origin(entry: Setting[Any]) -> str:
+    for variable in entry.variables:
+        if environment(variable) is not None:
+            if entry.value == entry.from_environment():
+                return f"from {variable}"
+            break
+    return "default" if entry.value == entry.default else "set by the program"
+
+
+def cpu_count() -> int:
+    """How many threads are worth starting: CPU_COUNT, else what this process may use."""
+    return settings.CPU_COUNT or usable_processors()
+
+
+_SHORT: Final = 5
+"""Names with fewer letters are one edit from anything, so no guess is made: DEV, LRU, JIT."""
+_OF_OTHERS: Final = frozenset({"CCACHE_DIR"})
+"""Variables of other programs that happen to be one edit from ours."""
+
+
+def misspelt_variables() -> dict[str, str]:
+    """Environment variables that look like a setting but are none: name -> the nearest or ""."""
+    known = {variable for entry in rows.values() for variable in entry.variables}
+    found = {}
+    for name in sorted(set(os.environ) - known - _OF_OTHERS):
+        if name.startswith(PREFIX):
+            found[name] = nearest(name, known) or ""
+        elif len(name) >= _SHORT:
+            near = [real for real in known if one_edit_apart(name, real)]
+            found |= {name: near[0]} if near else {}
+    return found
+
+
+def _warn_about_misspelt_variables() -> None:
+    for name, near in misspelt_variables().items():
+        hint = f"did you mean {near}?" if near else "`tinycore settings` lists the known ones."
+        message = f"tinycore knows no environment variable {name}; {hint}"
+        warnings.warn(message, stacklevel=2)
+
+
+process.on_first_read = _warn_about_misspelt_variables

@@ -1,0 +1,158 @@
+"""`Backend`: the one light object by which a plugin declares a device.
+
+Floor 1. Imports `protocols`. The only place in the core that imports a module by its name:
+`deferred` keeps everything heavy out of the declaration, so importing a plugin costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
+from tinycore.errors import PluginError
+
+__all__ = ["API_VERSION", "Backend", "Deferred", "api_objection", "deferred"]
+
+API_VERSION: Final = (1, 0)
+"""(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one."""
+
+_WORD: Final = re.compile(r"[A-Z][A-Z0-9]*")
+_REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+class Deferred:
+    """A function or class in a module that is imported at the first call."""
+
+    __slots__ = ("_target", "reference")
+
+    def __init__(self, reference: str) -> None:
+        if not _REFERENCE.fullmatch(reference):
+            raise PluginError(f'deferred({reference!r}) must be written "package.module:attribute"')
+        self.reference = reference
+        self._target: Any = None
+
+    @property
+    def module(self) -> str:
+        """The module it lies in."""
+        return self.reference.partition(":")[0]
+
+    def resolve(self) -> Any:
+        """The object itself. Raises what importing its module raises; AttributeError if it is not there."""
+        if self._target is None:
+            module, _, attributes = self.reference.partition(":")
+            target: Any = importlib.import_module(module)
+            for attribute in attributes.split("."):
+                target = getattr(target, attribute)
+            self._target = target
+        return self._target
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.resolve()(*arguments, **options)
+
+    def __repr__(self) -> str:
+        return f"deferred({self.reference!r})"
+
+
+def deferred(reference: str) -> Deferred:
+    """What `"package.module:attribute"` names, callable now and imported when it is called."""
+    return Deferred(reference)
+
+
+def one_device() -> int:
+    """The count of a backend that always has its one device."""
+    return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """A kind of device, declared. What is heavy is a `deferred`.
+
+    Raises PluginError when a field breaks the contract.
+    """
+
+    name: str
+    """The word users write, in capitals: the name of the entry point as well."""
+    api: tuple[int, int]
+    """The lowest `API_VERSION` it needs."""
+    open: Callable[[int, str], DeviceRuntime]
+    """Opens the device with an index, through an interface ("" where there are none)."""
+    renderers: Mapping[str, Callable[[str], Toolchain[Any]]]
+    """Toolchains by name, the preferred first, each made for an architecture ("" means the device's own).
+
+    Raise CompilerUnavailable when the compiler is missing; the next one is tried unless it was named.
+    """
+    count: Callable[[], int] = one_device
+    """How many devices there are, 0 without a driver. Opens nothing."""
+    probe: Callable[[], str] | None = None
+    """Why no device can be used, and what to do about it; "" when all is well. Opens nothing."""
+    interfaces: tuple[str, ...] = ()
+    """Ways to reach the device, the preferred first."""
+    capabilities: frozenset[str] = frozenset()
+    """What it claims of CAPABILITIES; the conformance suite holds it to that."""
+    priority: int = 0
+    """Where it stands in the automatic choice: accelerators from 200, processors from 100,
+    interpreters from 0. Below 0 it is used only when it is named."""
+    platforms: tuple[str, ...] = ()
+    """Values of `sys.platform` it runs on; any when empty."""
+    dlpack: int | None = None
+    """Its DLDeviceType, where it can exchange memory by DLPack."""
+
+    def __new__(cls, **given: Any) -> Backend:
+        # A plugin of a later version may state fields that are not known here: say which versions.
+        known = {field.name for field in fields(cls)}
+        api = given.get("api")
+        if not known.issuperset(given) and (why := api_objection(api)):
+            raise PluginError(f"{given.get('name', 'the backend')} {why}")
+        return object.__new__(cls)
+
+    def __post_init__(self) -> None:
+        problems = [text for text in self._problems() if text]
+        if problems:
+            raise PluginError(f"Backend {self.name!r}: {'; '.join(problems)}")
+
+    def _problems(self) -> list[str]:
+        words = {"name": (self.name,), "renderers": self.renderers, "interfaces": self.interfaces}
+        found = [
+            f"{field} must be words in capitals, not {word!r}"
+            for field, given in words.items()
+            # NULL's renderers are those of the others, and not known before they are.
+            if field != "renderers" or isinstance(given, dict)
+            for word in given
+            if not (isinstance(word, str) and _WORD.fullmatch(word))
+        ]
+        if not _is_version(self.api):
+            found.append(f"api must be (major, minor), not {self.api!r}")
+        if isinstance(self.renderers, dict) and not self.renderers:
+            found.append("it has no renderers")
+        callables = {"open": self.open, "count": self.count, "probe": self.probe or one_device}
+        found += [f"{field} must be callable" for field, x in callables.items() if not callable(x)]
+        unknown = sorted(set(self.capabilities) - CAPABILITIES.keys())
+        if unknown:
+            found.append(
+                f"unknown capabilities {', '.join(unknown)}; known are {', '.join(CAPABILITIES)}"
+            )
+        return found
+
+
+def _is_version(api: object) -> bool:
+    return isinstance(api, tuple) and len(api) == 2 and all(isinstance(x, int) for x in api)
+
+
+def api_objection(api: object) -> str:
+    """Why this core cannot take a backend written for version `api`; "" when it can."""
+    if not _is_version(api):
+        return f"declares api={api!r}, which is not (major, minor)"
+    major, minor = api  # type: ignore[misc]
+    if major == API_VERSION[0] and minor <= API_VERSION[1]:
+        return ""
+    ours = ".".join(map(str, API_VERSION))
+    newer = (major, minor) > API_VERSION
+    advice = "upgrade tinycore" if newer else "upgrade the plugin"
+    return (
+        f"needs version {major}.{minor} of the plugin API, this tinycore has {ours}: {advice}, "
+        "e.g. `pip install --upgrade " + ("tinycore`" if newer else "<the plugin>`")
+    )

@@ -1,0 +1,268 @@
+"""`Buffer`: a typed span of device memory, allocated at the first use and freed when dropped.
+
+Floor 1. Imports `dtype`, `errors`, `registry`. All that is asked of a device about memory is checked
+here, so allocators need not. NumPy is imported only where arrays are asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from tinycore.device.pool import LRUAllocator
+from tinycore.device.protocols import Handle
+from tinycore.device.registry import Device
+from tinycore.dtype import DType, PointerDType, from_numpy_dtype, to_numpy_dtype
+from tinycore.errors import ArgumentError, DTypeError
+
+if TYPE_CHECKING:
+    import numpy
+
+    Array = numpy.ndarray[Any, numpy.dtype[Any]]
+
+__all__ = ["Buffer"]
+
+_allocating: Final = threading.RLock()
+"""Held while a buffer gets its memory, which is rare; so two threads never allocate it twice."""
+
+
+class Buffer:
+    """`size` elements of `dtype` on a device.
+
+    A buffer with a `base` is a view: it shares the base's memory from byte `offset` on. Raises
+    ArgumentError when the size is negative or the view does not fit.
+    """
+
+    __slots__ = ("__weakref__", "_handle", "_owner", "_pool", "base", "device", "dtype", "offset", "size")
+
+    def __init__(
+        self,
+        device: str,
+        size: int,
+        dtype: DType,
+        *,
+        base: Buffer | None = None,
+        offset_bytes: int = 0,
+    ) -> None:
+        if dtype.itemsize == 0 or dtype.count != 1 or isinstance(dtype, PointerDType):
+            raise DTypeError(f"a buffer holds elements of a scalar dtype, not {dtype!r}")
+        if size < 0:
+            raise ArgumentError(f"a buffer cannot have {size} elements")
+        self._handle: Handle = None
+        self._pool: LRUAllocator | None = None
+        """Where the memory goes back to; None while there is none, and for views."""
+        self._owner: object = None
+        self.device = Device.canonicalize(device)
+        self.size = size
+        self.dtype = dtype
+        self.base = base
+        self.offset = offset_bytes
+        """In bytes, from the start of the base."""
+        if base is not None:
+            self._verify_view(base)
+
+    def _verify_view(self, base: Buffer) -> None:
+        if base.base is not None:  # a view of a view is one of the same base
+            self.base = base.base
+            self.offset += base.offset
+        if self.offset < base.offset or self.offset + self.nbytes > base.offset + base.nbytes:
+            raise ArgumentError(
+                f"{self.size} elements of {self.dtype!r} from byte {self.offset - base.offset} on do not "
+                f"lie inside the {base.nbytes} bytes of {base!r}"
+            )
+        if self.offset % self.dtype.itemsize:
+            raise ArgumentError(f"byte {self.offset} is no place for an element of {self.dtype!r}")
+
+    def __repr__(self) -> str:
+        place = f", from byte {self.offset} of a base" if self.base is not None else ""
+        return f"<Buffer {self.device} {self.size} x {self.dtype!r}{place}>"
+
+    def __del__(self) -> None:
+        self.deallocate()
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return self.size * self.dtype.itemsize
+
+    # --- memory
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether it has memory; an empty buffer needs none."""
+        return self._handle is not None or self.size == 0
+
+    @property
+    def handle(self) -> Handle:
+        """What the device's programs take, allocated if need be."""
+        if self._handle is None:
+            self.ensure_allocated()
+        return self._handle
+
+    def ensure_allocated(self) -> Buffer:
+        """Give the buffer memory if it has none yet. Raises OutOfMemory."""
+        if self.is_allocated:
+            return self
+        with _allocating:
+            if self._handle is None:
+                if self.base is not None:
+                    allocator = Device[self.device].allocator
+                    self._handle = allocator.offset(self.base.handle, self.nbytes, self.offset)
+                else:
+                    pool = Device[self.device].allocator
+                    self._handle = pool.alloc(self.nbytes)
+                    self._pool = pool
+        return self
+
+    def deallocate(self) -> None:
+        """Give the memory back now; what it held is lost, and views of it must not be used again."""
+        handle, pool = getattr(self, "_handle", None), getattr(self, "_pool", None)
+        self._handle = self._pool = None
+        if pool is not None:
+            pool.free(handle, self.nbytes)
+
+    def view(self, size: int, dtype: DType | None = None, offset_bytes: int = 0) -> Buffer:
+        """`size` elements from a byte of this buffer on, sharing its memory and keeping it alive."""
+        return Buffer(self.device, size, dtype or self.dtype, base=self, offset_bytes=offset_bytes)
+
+    @staticmethod
+    def external(
+        device: str, pointer: int, size: int, dtype: DType, owner: object = None
+    ) -> Buffer:
+        """Memory that somebody else owns, at an address of the device; `owner` is kept alive.
+
+        Raises UnsupportedError on devices without the capability `external_pointer`.
+        """
+        if pointer <= 0:
+            raise ArgumentError(f"{pointer:#x} is no address of device memory")
+        buffer = Buffer(device, size, dtype)
+        buffer._handle = Device[device].ability("external_pointer").wrap(pointer, buffer.nbytes)
+        buffer._owner = owner
+        return buffer
+
+    # --- copies
+
+    def copyin(self, source: memoryview | bytes | bytearray) -> Buffer:
+        """Fill the buffer from host bytes of exactly its size."""
+        view = self._checked(source)
+        if self.size:
+            Device[self.device].allocator.write(self.handle, view)
+        return self
+
+    def copyout(self, target: memoryview | bytearray) -> memoryview:
+        """Fill host bytes of exactly its size from the buffer, and return them."""
+        view = self._checked(target)
+        if view.readonly:
+            raise ArgumentError(f"cannot copy {self!r} to read-only memory")
+        if self.size:
+            Device[self.device].allocator.read(view, self.handle)
+        return view
+
+    def _checked(self, data: memoryview | bytes | bytearray) -> memoryview:
+        view = memoryview(data)
+        if view.nbytes != self.nbytes:
+            raise ArgumentError(f"{self!r} has {self.nbytes} bytes, the host memory {view.nbytes}")
+        if not view.c_contiguous:
+            raise ArgumentError(f"the host memory for {self!r} is not contiguous")
+        return view.cast("B") if view.nbytes else memoryview(bytearray())
+
+    def copy_from(self, source: Buffer) -> Buffer:
+        """Fill the buffer from one of the same size, which may be on another device."""
+        if source.nbytes != self.nbytes:
+            raise ArgumentError(f"cannot copy {source!r} of {source.nbytes} bytes to {self!r}")
+        if not self.size:
+            return self
+        here, there = Device[self.device], Device[source.device]
+        if here.backend is there.backend and here.has("peer_copy"):
+            there.synchronize()
+            peer = here.ability("peer_copy")
+            peer.copy_from(self.handle, source.handle, self.nbytes, there.runtime)
+        elif there.has("host_memory"):
+            here.allocator.write(self.handle, source._mapped())
+        elif here.has("host_memory"):
+            there.allocator.read(self._mapped(), source.handle)
+        else:
+            self.copyin(source.copyout(bytearray(self.nbytes)))
+        return self
+
+    def _mapped(self) -> memoryview:
+        """The memory itself; the caller keeps the buffer alive while it uses it."""
+        device = Device[self.device]
+        allocator = device.ability("host_memory")
+        device.synchronize()
+        view: memoryview = allocator.map(self.handle, self.nbytes)
+        return view
+
+    def as_memoryview(self) -> memoryview:
+        """The memory itself, without a copy, as bytes; it keeps the buffer alive.
+
+        A kernel launched later may change what it shows. Raises UnsupportedError on devices without
+        the capability `host_memory`: use `copyout` there.
+        """
+        if self.size == 0:
+            return memoryview(bytearray())
+        return _held(self._mapped(), self)
+
+    def tobytes(self) -> bytes:
+        """A copy of the content."""
+        return bytes(self.copyout(bytearray(self.nbytes)))
+
+    # --- arrays
+
+    @staticmethod
+    def from_cpu(device: str, array: Array, dtype: DType | None = None) -> Buffer:
+        """A new buffer with the elements of an array in row-major order.
+
+        `dtype` says what integers of the array stand for where NumPy lacks the type: bfloat16, fp8.
+        """
+        import numpy  # noqa: PLC0415
+
+        native = numpy.ascontiguousarray(array, array.dtype.newbyteorder("="))
+        kind = dtype or from_numpy_dtype(native.dtype)
+        if to_numpy_dtype(kind) != native.dtype:
+            raise DTypeError(f"an array of {native.dtype} cannot stand for {kind!r}")
+        return Buffer(device, native.size, kind).copyin(memoryview(native.reshape(-1)))
+
+    def to_cpu(self) -> Array:
+        """The elements as a flat array, which shares the memory where the device maps it.
+
+        bfloat16 and fp8 appear as the integers they are stored in.
+        """
+        if not Device[self.device].has("host_memory"):
+            return self.numpy()
+        import numpy  # noqa: PLC0415
+
+        view = self.as_memoryview()
+        return numpy.frombuffer(view, numpy.uint8).view(to_numpy_dtype(self.dtype))
+
+    def numpy(self) -> Array:
+        """A copy of the elements as a flat array."""
+        import numpy  # noqa: PLC0415
+
+        array = numpy.empty(self.size, to_numpy_dtype(self.dtype))
+        self.copyout(memoryview(array))
+        return array
+
+    fromCPU = from_cpu  # noqa: N815  the older names, see docs/spec-map.md
+    toCPU = to_cpu  # noqa: N815
+
+
+@cache
+def _holder() -> type[Any]:
+    """An array type that can hold on to a buffer: plain arrays and memoryviews take no attributes."""
+    import numpy  # noqa: PLC0415
+
+    class Held(numpy.ndarray[Any, numpy.dtype[Any]]):
+        owner: object
+
+    return Held
+
+
+def _held(view: memoryview, owner: object) -> memoryview:
+    """The same bytes, in a memoryview that keeps `owner` alive."""
+    import numpy  # noqa: PLC0415
+
+    array = numpy.frombuffer(view, numpy.uint8).view(_holder())
+    array.owner = owner
+    return memoryview(array)

@@ -1,0 +1,325 @@
+"""Which backends are installed, and in which state each of them is.
+
+Floor 1. Imports `backend`, `config`, `errors`. Nothing is looked for before the first need; then the
+entry points are read once, and a plugin is imported when its own device is asked for.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from tinycore.config import settings
+from tinycore.device.backend import Backend, Deferred, api_objection
+from tinycore.device.protocols import Toolchain
+from tinycore.errors import PluginError
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+__all__ = ["BACKEND_GROUP", "Candidate", "DeviceState", "EntryPoint", "Plugins", "State", "entry_points"]
+
+BACKEND_GROUP: Final = "tinycore.backends"
+CORE: Final = "tinycore"
+"""The distribution that this package comes in."""
+
+BUILT_IN: Final = {
+    "NULL": "tinycore.builtin.null:BACKEND",
+    "PYTHON": "tinycore.builtin.python:BACKEND",
+}
+"""The core's own entry points, for where its metadata is missing: frozen apps, a bare source tree."""
+
+
+class State(enum.Enum):
+    """How far a device has come."""
+
+    FOUND = "found"  # an entry point names it; not imported yet
+    BLOCKED = "blocked"  # a setting leaves it out, or two packages claim its name
+    INCOMPATIBLE = "incompatible"  # its declaration does not fit this core
+    IMPORT_FAILED = "import-failed"
+    NO_HARDWARE = "no-hardware"  # no device, no driver, the wrong system, or opening it failed
+    READY = "ready"
+    OPEN = "open"
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """What is known of one device."""
+
+    name: str
+    state: State
+    reason: str
+    distribution: str
+    version: str
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        origin = f"{self.distribution} {self.version}".strip()
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{self.name} ({origin}) is {self.state.value}{reason}"
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """One line of a distribution's metadata."""
+
+    name: str
+    reference: str
+    distribution: str
+    version: str
+
+
+@cache
+def _groups() -> dict[str, tuple[EntryPoint, ...]]:
+    from importlib.metadata import distributions  # noqa: PLC0415  20 ms, at the first need of a device
+
+    found: dict[str, dict[EntryPoint, None]] = {}
+    seen: set[str] = set()
+    for distribution in distributions():
+        for entry in distribution.entry_points:
+            if not entry.group.startswith(f"{CORE}."):
+                continue
+            name = _distribution_name(distribution)
+            # Of a distribution that is on sys.path twice, the first is the one that is imported.
+            key = f"{name} {entry.group} {entry.name}"
+            if key not in seen:
+                seen.add(key)
+                item = EntryPoint(entry.name, entry.value, name, distribution.version or "")
+                found.setdefault(entry.group, {})[item] = None
+    return {group: tuple(entries) for group, entries in found.items()}
+
+
+def _distribution_name(distribution: metadata.Distribution) -> str:
+    return (distribution.metadata["Name"] or "?").replace("_", "-").lower()
+
+
+def entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group, those of one distribution each once."""
+    return _groups().get(group, ())
+
+
+@cache
+def extras() -> frozenset[str] | None:
+    """The extras that the installed core offers, None where its metadata is missing."""
+    from importlib.metadata import PackageNotFoundError, metadata  # noqa: PLC0415
+
+    try:
+        return frozenset(metadata(CORE).get_all("Provides-Extra") or ())
+    except PackageNotFoundError:
+        return None
+
+
+@dataclass
+class Candidate:
+    """One claim to a device's name: by an entry point, or registered by the program."""
+
+    name: str
+    reference: str
+    distribution: str
+    version: str
+    backend: Backend | None = None
+    state: State = State.FOUND
+    reason: str = ""
+    error: BaseException | None = field(default=None, repr=False)
+
+    @property
+    def origin(self) -> str:
+        """The distribution with its version."""
+        return f"{self.distribution} {self.version}".strip()
+
+    def fail(self, state: State, reason: str, error: BaseException | None = None) -> None:
+        """Note why it cannot be used."""
+        self.state, self.reason, self.error = state, reason, error
+
+    def load(self) -> Backend | None:
+        """The declaration, imported at the first call; None when it cannot be used."""
+        if self.backend is None and self.state is State.FOUND:
+            self._import()
+        return self.backend
+
+    def check(self) -> None:
+        """Find out, without opening it, whether the device can be used."""
+        if self.state is not State.FOUND or (backend := self.load()) is None:
+            return
+        if backend.platforms and not sys.platform.startswith(backend.platforms):
+            systems = ", ".join(backend.platforms)
+            self.fail(State.NO_HARDWARE, f"it runs on {systems}, and this is {sys.platform}")
+            return
+        try:
+            reason = backend.probe() if backend.probe else ""
+            count = backend.count() if not reason else 0
+        except (Exception, SystemExit) as error:
+            self.fail(State.NO_HARDWARE, f"looking for devices failed: {told(error)}", error)
+            return
+        if reason or count < 1:
+            self.fail(State.NO_HARDWARE, reason or "no device was found")
+        else:
+            self.state = State.READY
+
+    def _import(self) -> None:
+        try:
+            found = Deferred(self.reference).resolve()
+        except ModuleNotFoundError as error:
+            self.fail(State.IMPORT_FAILED, self._missing(error), error)
+        except PluginError as error:
+            self.fail(State.INCOMPATIBLE, str(error), error)
+        except (Exception, SystemExit) as error:
+            self.fail(State.IMPORT_FAILED, f"importing {self.reference} raised {told(error)}", error)
+        else:
+            self._accept(found)
+
+    def _missing(self, error: ModuleNotFoundError) -> str:
+        """Tell a plugin whose own module is gone from one that lacks something it depends on."""
+        module = self.reference.partition(":")[0]
+        missing = error.name or "?"
+        if module == missing or module.startswith(f"{missing}."):
+            return (
+                f"its own module {missing} is missing, so the installation is damaged: "
+                f"`pip install --force-reinstall {self.distribution}`"
+            )
+        return (
+            f"{self.distribution} needs the module {missing}, which is not installed: "
+            f"`pip install --upgrade {self.distribution}` brings what it declares, else install it"
+        )
+
+    def _accept(self, found: object) -> None:
+        if not isinstance(found, Backend):
+            kind = type(found).__name__
+            self.fail(State.INCOMPATIBLE, f"{self.reference} is no Backend, but of type {kind}")
+        elif objection := api_objection(found.api):
+            self.fail(State.INCOMPATIBLE, objection.replace("<the plugin>", self.distribution))
+        elif found.name != self.name:
+            text = f"{self.reference} declares the name {found.name}, its entry point {self.name}"
+            self.fail(State.INCOMPATIBLE, text)
+        else:
+            self.backend = found
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class Plugins:
+    """All backends by name. Settings that allow or deny them are obeyed at every question."""
+
+    def __init__(self, entries: Iterable[EntryPoint] | None = None) -> None:
+        self._given = None if entries is None else tuple(entries)
+        self._lock = threading.RLock()
+        self._claims: dict[str, list[Candidate]] | None = None
+        self._registered: dict[str, Candidate] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all installed and registered backends, also of those that cannot be used."""
+        return sorted(self._all().keys() | self._registered.keys())
+
+    def register(self, backend: Backend) -> None:
+        """Add a backend of this program; it goes before an installed one of the same name."""
+        if objection := api_objection(backend.api):
+            raise PluginError(f"{backend.name} {objection}")
+        where = Candidate(backend.name, "", "this program", "", backend)
+        self._registered[backend.name] = where
+
+    def unregister(self, name: str) -> None:
+        """Take back what `register` added."""
+        self._registered.pop(name, None)
+
+    def find(self, name: str) -> Candidate | None:
+        """The one backend with this name, None when there is none; imports nothing.
+
+        Where a setting leaves it out, or two packages claim the name, the state is BLOCKED.
+        """
+        if name in self._registered:
+            return self._registered[name]
+        claims = self._all().get(name)
+        if claims is None:
+            return None
+        allowed = [claim for claim in claims if not blocked_by(claim)]
+        if len(allowed) == 1:
+            return allowed[0]
+        first = claims[0]
+        blocked = Candidate(name, first.reference, first.distribution, first.version)
+        if not allowed:
+            blocked.fail(State.BLOCKED, blocked_by(first))
+        else:
+            owners = " and ".join(claim.origin for claim in allowed)
+            reason = (
+                f"{owners} both claim the name. Uninstall one, or leave one out: "
+                f"TINYCORE_PLUGINS_DENY={allowed[-1].distribution}"
+            )
+            blocked.fail(State.BLOCKED, reason, PluginError(f"{name}: {reason}"))
+        return blocked
+
+    def check_all(self) -> list[Candidate]:
+        """Every backend, imported and checked as far as settings allow, the preferred first.
+
+        With TINYCORE_STRICT, raises PluginError for those that are broken.
+        """
+        with self._lock:
+            found = [claim for name in self.names if (claim := self.find(name)) is not None]
+            for claim in found:
+                claim.check()
+        found.sort(key=lambda claim: (-(claim.backend.priority if claim.backend else 0), claim.name))
+        if settings.TINYCORE_STRICT:
+            raise_for_broken(found)
+        return found
+
+    def renderers(self, without: str = "") -> dict[str, Callable[[str], Toolchain[Any]]]:
+        """What every backend compiles with, by name, the preferred backend's first."""
+        found: dict[str, Callable[[str], Toolchain[Any]]] = {}
+        for claim in self.check_all():
+            if claim.backend is not None and claim.name != without:
+                found = dict(claim.backend.renderers) | found
+        return found
+
+    def _all(self) -> dict[str, list[Candidate]]:
+        with self._lock:
+            if self._claims is None:
+                entries = entry_points(BACKEND_GROUP) if self._given is None else self._given
+                claims: dict[str, list[Candidate]] = {}
+                for entry in entries:
+                    claims.setdefault(entry.name, []).append(
+                        Candidate(entry.name, entry.reference, entry.distribution, entry.version)
+                    )
+                if self._given is None:
+                    for name, reference in BUILT_IN.items():
+                        claims.setdefault(name, [Candidate(name, reference, CORE, "")])
+                self._claims = claims
+            return self._claims
+
+
+def blocked_by(claim: Candidate) -> str:
+    """Why a setting leaves a backend out; "" when it does not."""
+    names = {claim.name.lower(), claim.distribution}
+    for word in settings.TINYCORE_PLUGINS_DENY:
+        if word.lower() in names:
+            return f"TINYCORE_PLUGINS_DENY names {word}; take it out of there to use it"
+    allowed = settings.TINYCORE_PLUGINS
+    # The core's own devices need no plugin.
+    if claim.distribution == CORE or names.union({"auto"}).intersection(map(str.lower, allowed)):
+        return ""
+    return (
+        f"TINYCORE_PLUGINS={','.join(allowed)} leaves it out; "
+        f"add {claim.name} to it, or set it to auto, to use it"
+    )
+
+
+BROKEN: Final = frozenset({State.INCOMPATIBLE, State.IMPORT_FAILED})
+
+
+def raise_for_broken(found: Iterable[Candidate]) -> None:
+    """Raise PluginError if any backend is broken or claimed twice, for CI."""
+    broken = [claim for claim in found if claim.state in BROKEN or _is_contested(claim)]
+    if broken:
+        lines = "\n".join(f"  {claim.name} ({claim.origin}): {claim.reason}" for claim in broken)
+        raise PluginError(f"TINYCORE_STRICT is set, and plugins are broken:\n{lines}") from broken[0].error
+
+
+def _is_contested(claim: Candidate) -> bool:
+    return claim.state is State.BLOCKED and claim.error is not None

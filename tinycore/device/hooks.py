@@ -1,0 +1,169 @@
+"""Observers: pluggy's many-to-one side, which costs nothing where nobody listens.
+
+Floor 1. Imports `config`, `errors`, `trace` and `discovery`. An observer is a package with an entry
+point in the group `tinycore.hooks`, or any object given to `hooks.register`; it marks its functions
+with `pluggy.HookimplMarker("tinycore")`. pluggy itself is imported when the first observer is there.
+
+    report = hooks.active("tinycore_kernel_ran")
+    if report:
+        report(name=..., device=..., seconds=...)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tinycore.config import settings
+from tinycore.device.backend import Deferred
+from tinycore.device.discovery import entry_points
+from tinycore.errors import PluginError
+from tinycore.trace import Trace
+
+if TYPE_CHECKING:
+    from pluggy import PluginManager
+
+__all__ = ["HOOK_GROUP", "PROJECT", "Hooks", "hooks", "specifications"]
+
+HOOK_GROUP: Final = "tinycore.hooks"
+PROJECT: Final = "tinycore"
+
+trace: Final = Trace("device")
+
+Caller = Callable[..., Any]
+Specification = Callable[..., Any]
+specifications: Final[dict[str, tuple[Specification, dict[str, bool]]]] = {}
+"""Every hook by name: the function that specifies it, and pluggy's options for it."""
+
+
+def specification(function: Specification) -> Specification:
+    """Make a function the specification of the hook it is named after."""
+    specifications[function.__name__] = function, {}
+    return function
+
+
+def first_result(function: Specification) -> Specification:
+    """As `specification`; the first observer that returns something but None decides."""
+    specifications[function.__name__] = function, {"firstresult": True}
+    return function
+
+
+@specification
+def tinycore_backend_opened(device: str) -> None:
+    """The device is open: "CPU", "CPU:1"."""
+
+
+@specification
+def tinycore_backend_closing(device: str) -> None:
+    """The device is about to be closed."""
+
+
+@first_result
+def tinycore_select_device(candidates: Sequence[str]) -> str | None:
+    """The device to use where DEV names none, out of those that are ready, best first; or None."""
+
+
+@specification
+def tinycore_kernel_compiled(
+    kernel: str, target: str, source: str, binary: bytes, seconds: float, cached: bool
+) -> None:
+    """A kernel was compiled for "CPU:LLVM:x86_64", or found in the disk cache."""
+
+
+@specification
+def tinycore_kernel_ran(kernel: str, device: str, seconds: float | None) -> None:
+    """A kernel was launched; `seconds` is known only where the launch was waited for (DEBUG=2)."""
+
+
+class Hooks:
+    """The observers of this process. `hooks` is the one instance that tinycore calls."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._manager: PluginManager | None = None
+        self._scanned = False
+        self._active: dict[str, Caller | None] = {}
+
+    def active(self, name: str) -> Caller | None:
+        """The hook to call, by keywords only, or None when nobody listens."""
+        try:
+            return self._active[name]
+        except KeyError:
+            return self._find(name)
+
+    def register(self, observer: object, name: str | None = None) -> None:
+        """Let an object with hook implementations listen. Raises PluginError when they do not fit."""
+        with self._lock:
+            manager = self._manager or self._start()
+            try:
+                manager.register(observer, name)
+            except ValueError as error:  # registered already
+                raise PluginError(str(error)) from error
+            except Exception as error:
+                manager.unregister(observer)
+                raise PluginError(f"the observer {name or observer!r} does not fit: {error}") from error
+            self._active.clear()
+
+    def unregister(self, observer: object) -> None:
+        """Stop an object from listening."""
+        with self._lock:
+            if self._manager is not None and self._manager.is_registered(observer):
+                self._manager.unregister(observer)
+            self._active.clear()
+
+    def check_pending(self) -> None:
+        """Raise PluginError for hook implementations that no specification knows, as a misspelt one."""
+        with self._lock:
+            self._scan()
+            if self._manager is None:
+                return
+            try:
+                self._manager.check_pending()
+            except Exception as error:
+                known = ", ".join(specifications)
+                raise PluginError(f"{error}. The hooks are {known}.") from error
+
+    def _find(self, name: str) -> Caller | None:
+        if name not in specifications:
+            raise PluginError(f"no hook is named {name!r}. The hooks are {', '.join(specifications)}.")
+        with self._lock:
+            self._scan()
+            caller: Any = getattr(self._manager.hook, name) if self._manager is not None else None
+            listens = caller is not None and bool(caller.get_hookimpls())
+            self._active[name] = caller if listens else None
+            return self._active[name]
+
+    def _start(self) -> PluginManager:
+        import pluggy  # noqa: PLC0415  12 ms that only an observer should cost
+
+        manager = pluggy.PluginManager(PROJECT)
+        mark = pluggy.HookspecMarker(PROJECT)
+
+        class Specifications:
+            """What pluggy reads the hooks from."""
+
+        for name, (function, options) in specifications.items():
+            setattr(Specifications, name, staticmethod(mark(function, **options)))
+        manager.add_hookspecs(Specifications)
+        self._manager = manager
+        return manager
+
+    def _scan(self) -> None:
+        """Register the observers that are installed, once. A broken one is told and left out."""
+        if self._scanned:
+            return
+        self._scanned = True
+        for entry in entry_points(HOOK_GROUP):
+            if entry.distribution in settings.TINYCORE_PLUGINS_DENY:
+                continue
+            try:
+                self.register(Deferred(entry.reference).resolve(), entry.name)
+            except Exception as error:
+                message = f"the observer {entry.name} of {entry.distribution} is left out: {error}"
+                if settings.TINYCORE_STRICT:
+                    raise PluginError(message) from error
+                trace(message)
+
+
+hooks: Final = Hooks()

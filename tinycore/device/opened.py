@@ -1,0 +1,188 @@
+"""`OpenDevice`: a device in use, with its memory and the toolchain that DEV chooses for it.
+
+Floor 1. Imports `backend`, `pool`, `target`, `hooks`. Made by the registry only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tinycore.device.backend import Backend
+from tinycore.device.discovery import told
+from tinycore.device.hooks import hooks
+from tinycore.device.pool import LRUAllocator
+from tinycore.device.protocols import ABILITIES, DeviceRuntime, Program, ProgramInfo, Toolchain
+from tinycore.device.target import Target
+from tinycore.errors import (
+    CompilerUnavailable,
+    DeviceUnavailable,
+    PluginError,
+    SettingError,
+    UnsupportedError,
+)
+from tinycore.trace import Trace
+
+__all__ = ["OpenDevice", "choose_toolchain", "open_device"]
+
+trace: Final = Trace("device")
+
+
+class OpenDevice:
+    """An open device. `name` is what tensors say: "CPU", "CPU:1"."""
+
+    def __init__(
+        self,
+        target: Target,
+        backend: Backend,
+        runtime: DeviceRuntime,
+        interface: str,
+        targets: Callable[[], tuple[Target, ...]],
+    ) -> None:
+        self.name = target.name
+        self.index = target.index
+        self.backend = backend
+        self.interface = interface
+        self.runtime = runtime
+        self.allocator = LRUAllocator(runtime.allocator, target.name, runtime.synchronize)
+        self._targets = targets
+        self._toolchains: dict[tuple[str, str], Toolchain[Any]] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<OpenDevice {self.name} of {self.backend.name}>"
+
+    @property
+    def toolchain(self) -> Toolchain[Any]:
+        """The renderer and compiler that DEV asks for here and now, else the best that is there."""
+        renderer = arch = ""
+        for target in self._targets():
+            if target.device == self.backend.name:
+                renderer, arch = target.renderer, target.arch
+                self._verify_interface(target)
+        return self.toolchain_for(renderer, arch)
+
+    def toolchain_for(self, renderer: str = "", arch: str = "") -> Toolchain[Any]:
+        """The toolchain with a renderer's name for an architecture; empty means the best there is.
+
+        Raises SettingError for an unknown name, CompilerUnavailable when its compiler is missing.
+        """
+        key = (renderer, arch)
+        found = self._toolchains.get(key)
+        if found is None:
+            with self._lock:
+                found = self._toolchains.get(key) or choose_toolchain(self.backend, *key)
+                self._toolchains[key] = found
+        return found
+
+    def _verify_interface(self, target: Target) -> None:
+        if target.interface and target.interface != self.interface:
+            raise DeviceUnavailable(
+                f"{self.name} is open through {self.interface}; choose {target.interface} before its "
+                f"first use, or close it: Device.close({self.backend.name!r})"
+            )
+
+    def has(self, capability: str) -> bool:
+        """Whether the backend declares a capability."""
+        return capability in self.backend.capabilities
+
+    def ability(self, capability: str) -> Any:
+        """The allocator, as the protocol behind a capability. Raises UnsupportedError without it."""
+        if capability not in self.backend.capabilities:
+            raise UnsupportedError(f"device {self.name} has no capability {capability!r}")
+        return self.allocator.allocator
+
+    def load(self, binary: bytes, info: ProgramInfo) -> Program:
+        """Make a compiled program ready to launch."""
+        return self.runtime.load(binary, info)
+
+    def synchronize(self) -> None:
+        """Wait until everything asked of the device is done."""
+        self.runtime.synchronize()
+
+    def close(self) -> None:
+        """Release the device; a second time does nothing."""
+        if self.allocator.closed:
+            return
+        if closing := hooks.active("tinycore_backend_closing"):
+            closing(device=self.name)
+        self.allocator.close()
+        self.runtime.close()
+
+
+def open_device(
+    target: Target, backend: Backend, targets: Callable[[], tuple[Target, ...]]
+) -> OpenDevice:
+    """Open a device through the interface asked for, else through the first that works.
+
+    Raises DeviceUnavailable with the reason of every interface tried.
+    """
+    if target.interface and target.interface not in backend.interfaces:
+        known = ", ".join(backend.interfaces) or "none"
+        raise SettingError(f"{backend.name} has no interface {target.interface}; it has {known}")
+    index = target.index
+    if target.visible:
+        if index >= len(target.visible):
+            shown = ",".join(map(str, target.visible))
+            raise DeviceUnavailable(f"{target.name} is not among the visible devices {shown}")
+        index = target.visible[index]
+    failures: list[tuple[str, BaseException]] = []
+    for interface in (target.interface,) if target.interface else backend.interfaces or ("",):
+        try:
+            runtime = backend.open(index, interface)
+            verify_abilities(backend, runtime)
+        except (Exception, SystemExit) as error:
+            failures.append((interface, error))
+            trace(f"{target.name} cannot be opened{via(interface)}: {told(error)}")
+            continue
+        return OpenDevice(target, backend, runtime, interface, targets)
+    reasons = "; ".join(
+        f"{via(interface).strip()}{': ' if interface else ''}{reason_of(error)}"
+        for interface, error in failures
+    )
+    raise DeviceUnavailable(f"{target.name} cannot be opened: {reasons}") from failures[-1][1]
+
+
+def via(interface: str) -> str:
+    """How a device was reached."""
+    return f" through {interface}" if interface else ""
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something did not work: the text of our own exceptions, and any other with its class."""
+    if isinstance(error, DeviceUnavailable | CompilerUnavailable):
+        return str(error)
+    return told(error)
+
+
+def verify_abilities(backend: Backend, runtime: DeviceRuntime) -> None:
+    """Raise PluginError when a declared capability lacks its methods."""
+    for capability, protocol in ABILITIES.items():
+        if capability in backend.capabilities and not isinstance(runtime.allocator, protocol):
+            raise PluginError(
+                f"{backend.name} declares {capability!r}, but its allocator "
+                f"{type(runtime.allocator).__name__} has not the methods of {protocol.__name__}"
+            )
+
+
+def choose_toolchain(backend: Backend, renderer: str, arch: str) -> Toolchain[Any]:
+    """A toolchain of a backend: the one named, which never falls back, or the best there is."""
+    ranked: Mapping[str, Callable[[str], Toolchain[Any]]] = backend.renderers
+    if renderer:
+        if renderer not in ranked:
+            known = ", ".join(ranked) or "none"
+            raise SettingError(f"{backend.name} has no renderer {renderer}; it has {known}")
+        return ranked[renderer](arch)
+    failures: list[str] = []
+    for name, make in ranked.items():
+        try:
+            found = make(arch)
+        except (CompilerUnavailable, DeviceUnavailable) as error:
+            failures.append(f"{name}: {error}")
+            trace(f"{backend.name} skips {name}: {error}")
+            continue
+        trace(f"{backend.name} compiles with {name}" + (f" for {found.arch}" if found.arch else ""))
+        return found
+    reasons = "\n  ".join(failures)
+    raise CompilerUnavailable(f"no compiler of {backend.name} can be used:\n  {reasons}")

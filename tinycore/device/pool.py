@@ -1,0 +1,175 @@
+"""Memory of one device, kept for reuse: `LRUAllocator`, and the count of what is in use.
+
+Floor 1. Imports `config`, `errors`, `trace`, `protocols`.
+A freed block waits, by its size, for the next allocation of that size. What waits is bounded: never
+more bytes than were in use at one time, the longest unused going first. So a loop that allocates
+the same sizes again asks the device for nothing, and a program never holds twice what it needs.
+When the device is out of memory, everything that waits is given back and the request tried once
+more. `LRU=0` keeps nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Final
+
+from tinycore.config import settings
+from tinycore.device.protocols import Allocator, Handle
+from tinycore.errors import ArgumentError, DeviceError, OutOfMemory
+from tinycore.trace import Trace
+
+__all__ = ["LRUAllocator", "MemoryStats", "memory"]
+
+trace: Final = Trace("memory")
+
+
+class MemoryStats:
+    """Bytes of device memory in use. `memory` is the one instance, over all devices."""
+
+    def __init__(self) -> None:
+        self._pools: weakref.WeakSet[LRUAllocator] = weakref.WeakSet()
+
+    def add(self, pool: LRUAllocator) -> None:
+        """Count a device's memory too, as long as its pool lives."""
+        self._pools.add(pool)
+
+    @property
+    def used(self) -> int:
+        """Bytes in allocated buffers on all devices."""
+        return sum(pool.used for pool in list(self._pools))
+
+    @property
+    def cached(self) -> int:
+        """Bytes that wait for reuse on all devices."""
+        return sum(pool.cached for pool in list(self._pools))
+
+    @property
+    def per_device(self) -> dict[str, int]:
+        """Bytes in allocated buffers of each device that is open."""
+        return {pool.device: pool.used for pool in sorted(self._pools, key=lambda pool: pool.device)}
+
+
+memory: Final = MemoryStats()
+
+
+def nothing() -> None:
+    """Wait for nothing: the synchronization of memory that no device uses."""
+
+
+class LRUAllocator:
+    """The allocator of a device, with a cache of freed blocks. Usable from several threads."""
+
+    def __init__(
+        self, allocator: Allocator, device: str = "", synchronize: Callable[[], None] = nothing
+    ) -> None:
+        self.allocator = allocator
+        self.device = device
+        self.used = 0
+        self.peak = 0
+        self.cached = 0
+        self.closed = False
+        self.write = allocator.write
+        self.read = allocator.read
+        self.offset = allocator.offset
+        self._synchronize = synchronize
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[int, list[Handle]] = OrderedDict()
+        # Buffers may be dropped by the garbage collector at any point, also inside `alloc`, so freeing
+        # never waits for the lock: what comes meanwhile is noted here and handled by whoever holds it.
+        self._returned: deque[tuple[Handle, int]] = deque()
+        memory.add(self)
+
+    def alloc(self, size: int) -> Handle:
+        """`size` bytes, aligned, not cleared.
+
+        Raises ArgumentError for a size below 1, OutOfMemory when the device has no more.
+        """
+        if size <= 0:
+            raise ArgumentError(f"a block of memory has at least 1 byte, not {size}")
+        with self._lock:
+            self._take_back()
+            handle = self._reuse(size)
+            if handle is None:
+                handle = self._ask(size)
+            self.used += size
+            self.peak = max(self.peak, self.used)
+        return handle
+
+    def free(self, handle: Handle, size: int) -> None:
+        """Give back a block of `size` bytes that `alloc` returned. Never waits, never raises."""
+        if self.closed:
+            return
+        self._returned.append((handle, size))
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                self._take_back()
+            finally:
+                self._lock.release()
+
+    def free_cache(self) -> None:
+        """Give all that waits for reuse back to the device."""
+        with self._lock:
+            self._take_back()
+            self._shrink(0)
+
+    def close(self) -> None:
+        """Give everything back, and take no more: the device is about to close."""
+        self.free_cache()
+        self.closed = True
+
+    def _ask(self, size: int) -> Handle:
+        if self.closed:
+            raise DeviceError(f"device {self.device} is closed")
+        try:
+            return self.allocator.alloc(size)
+        except OutOfMemory:
+            cached = self.cached
+            self._shrink(0)
+        trace(f"{self.device:<8} out of memory at {size} B: {cached} B of cache released")
+        try:
+            return self.allocator.alloc(size)
+        except OutOfMemory as error:
+            raise OutOfMemory(
+                f"{self.device or 'the device'} has no room for {size:,} bytes: {self.used:,} are in "
+                f"use by this program, and {cached:,} kept for reuse were released. ({error})"
+            ) from error
+
+    def _reuse(self, size: int) -> Handle | None:
+        blocks = self._waiting.get(size)
+        if not blocks:
+            return None
+        handle = blocks.pop()
+        if not blocks:
+            del self._waiting[size]
+        self.cached -= size
+        return handle
+
+    def _take_back(self) -> None:
+        """Put what was returned in the cache, and shrink that to its bound."""
+        while self._returned:
+            handle, size = self._returned.popleft()
+            self.used -= size
+            self.cached += size
+            self._waiting.setdefault(size, []).append(handle)
+            self._waiting.move_to_end(size)
+            bound = self.peak if settings.LRU else 0
+            if self.cached > bound:
+                self._shrink(bound)
+
+    def _shrink(self, bound: int) -> None:
+        """Give blocks back to the device, the longest unused sizes first, until `bound` bytes wait."""
+        if self.cached <= bound:
+            return
+        try:
+            self._synchronize()  # a kernel may still use them
+        except DeviceError as error:  # a device that failed runs nothing any more
+            trace(f"{self.device:<8} cannot be waited for: {error}")
+        while self.cached > bound:
+            size, blocks = next(iter(self._waiting.items()))
+            self.allocator.free(blocks.pop(0))
+            if not blocks:
+                del self._waiting[size]
+            self.cached -= size

@@ -1,0 +1,218 @@
+"""What a backend implements: memory, compilers, programs, and a device that holds them together.
+
+Floor 1, beside `uop`. Imports `dtype`. These are protocols: a backend inherits from nothing.
+
+**Who validates.** The core. Sizes are positive, spans lie inside their memory, slots and values match
+`ProgramInfo`, a handle comes from the same device and is not freed yet. An implementation checks
+only what the core cannot know, such as a status the driver returns.
+
+**Threads.** Any thread may call, several at once, except that the core serializes the calls of
+`alloc` and `free` of one device. What a device cannot do from several threads it locks itself.
+Importing a plugin starts no thread.
+
+**Order.** What is asked of one device happens as if in the order in which it was asked: a launch sees
+the writes and launches before it. `Program.__call__` and `Allocator.write` may return early;
+`Allocator.read` and `DeviceRuntime.synchronize` wait. Two devices know nothing of each other's order:
+the core waits for the one before it asks the other.
+
+**Lifetime.** A `DeviceRuntime` is opened once per device and process, and closed at exit at the latest.
+Its memory and programs are not used after `close`, and may be dropped after it. Memory is freed once; a
+handle made by `offset` is never freed, and is not used after the handle it came from. Before memory
+is freed the core has waited for the device. A forked child does not use devices its parent opened.
+
+**Errors.** `OutOfMemory` when memory is short, `DeviceUnavailable` from opening, `CompilerUnavailable`
+from a toolchain, `CompileError` from a compiler with its log, `UnsupportedError` for an ability that
+is missing, `DeviceError` for all other failures of a device, its text naming the call and the status.
+A message says what to do. `free`, `synchronize` after a failure, and `close` do not raise.
+
+**Abilities.** What not every device can do is a protocol of its own (`Supports...`) under a capability
+word. A backend declares the word; the core checks the methods once, when it opens the device, and
+calls them only where the word is declared. CAPABILITIES lists the words.
+
+**Not promised yet.** Queues, signals and launching a whole captured step at once (the words `graph` and
+`queues` are kept for them), images, and memory that several devices address. They will come as
+capabilities, never as new methods of the protocols below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
+
+from tinycore.dtype import dtypes
+
+__all__ = [
+    "ABILITIES",
+    "ALIGNMENT_BYTES",
+    "CAPABILITIES",
+    "Allocator",
+    "Compiler",
+    "DeviceRuntime",
+    "Handle",
+    "Program",
+    "ProgramInfo",
+    "RendererType",
+    "SupportsExternalPointer",
+    "SupportsMap",
+    "SupportsPeerCopy",
+    "Toolchain",
+]
+
+Handle: TypeAlias = Any
+"""A span of device memory: whatever the allocator returns, opaque to everyone else."""
+
+ALIGNMENT_BYTES: Final = 64
+"""What `Allocator.alloc` aligns to at least."""
+
+RendererType = TypeVar("RendererType", covariant=True)
+
+
+class Allocator(Protocol):
+    """Device memory. Sizes and offsets are bytes."""
+
+    def alloc(self, size: int) -> Handle:
+        """`size` bytes (at least 1), aligned to ALIGNMENT_BYTES, not cleared.
+
+        Raises OutOfMemory; the core then frees what it keeps for reuse and asks once more.
+        """
+        ...
+
+    def free(self, handle: Handle) -> None:
+        """Give memory back. The core has waited for every launch that uses it. Never raises."""
+        ...
+
+    def write(self, dst: Handle, src: memoryview) -> None:
+        """Copy host bytes (contiguous, format B) to the start of `dst`; `src` may be reused after."""
+        ...
+
+    def read(self, dst: memoryview, src: Handle) -> None:
+        """Fill host bytes (contiguous, writable, format B) from the start of `src`; waits."""
+        ...
+
+    def offset(self, handle: Handle, size: int, start: int) -> Handle:
+        """The `size` bytes from `start` on, as a handle that shares the memory."""
+        ...
+
+
+@runtime_checkable
+class SupportsMap(Protocol):
+    """Capability `host_memory`, of an allocator: the host can address device memory."""
+
+    def map(self, handle: Handle, size: int) -> memoryview:
+        """The first `size` bytes, writable and without a copy. The core has synchronized."""
+        ...
+
+
+@runtime_checkable
+class SupportsExternalPointer(Protocol):
+    """Capability `external_pointer`, of an allocator: memory that somebody else owns."""
+
+    def wrap(self, pointer: int, size: int) -> Handle:
+        """A handle to `size` bytes at a device address; it is never freed."""
+        ...
+
+
+@runtime_checkable
+class SupportsPeerCopy(Protocol):
+    """Capability `peer_copy`, of an allocator: copies between two devices of the same backend."""
+
+    def copy_from(self, dst: Handle, src: Handle, size: int, source: DeviceRuntime) -> None:
+        """Copy to `dst` the first `size` bytes of `src`, memory of `source`, which has synchronized.
+
+        Has copied when it returns.
+        """
+        ...
+
+
+class Compiler(Protocol):
+    """Turns source into a binary. Needs no device."""
+
+    name: str
+    """As in DEV: CLANG."""
+    key: str
+    """All that decides the binary besides the source: version, flags, target. Keys the disk cache."""
+
+    def compile(self, source: str) -> bytes:
+        """The binary. Raises CompileError with the compiler's log."""
+        ...
+
+
+@dataclass(frozen=True)
+class Toolchain(Generic[RendererType]):
+    """A renderer with the compiler that takes its source, both for one architecture."""
+
+    name: str
+    arch: str
+    renderer: RendererType
+    compiler: Compiler
+
+
+@dataclass(frozen=True)
+class ProgramInfo:
+    """What a device must know of a program to launch it."""
+
+    name: str
+    """The entry point."""
+    buffers: int
+    """How many buffers it takes."""
+    values: tuple[str, ...] = ()
+    """The variables given at launch, by name, in the order in which their values are passed."""
+    parallel: int = 1
+    """Steps of the loop that may be shared out among threads; 1 when there is none."""
+    grid: tuple[int, int, int] = (1, 1, 1)
+    """Groups to launch per axis."""
+    block: tuple[int, int, int] = (1, 1, 1)
+    """Threads in a group per axis."""
+    shared_bytes: int = 0
+    """Memory that the threads of a group share."""
+    written: frozenset[int] = frozenset()
+    """The buffers it writes to, by position."""
+
+
+class Program(Protocol):
+    """A loaded program, launched by calling it."""
+
+    def __call__(
+        self, buffers: Sequence[Handle], values: Sequence[int], *, wait: bool = False
+    ) -> float | None:
+        """Launch. With `wait`, wait for the end and return the seconds the device took."""
+        ...
+
+
+class DeviceRuntime(Protocol):
+    """An open device."""
+
+    @property
+    def allocator(self) -> Allocator:
+        """Its memory; always the same object."""
+        ...
+
+    def load(self, binary: bytes, info: ProgramInfo) -> Program:
+        """Make what any toolchain of this backend compiled ready to launch."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until everything asked of this device is done."""
+        ...
+
+    def close(self) -> None:
+        """Wait, then release the device. Nothing is asked of it afterwards."""
+        ...
+
+
+ABILITIES: Final[dict[str, type]] = {
+    "host_memory": SupportsMap,
+    "external_pointer": SupportsExternalPointer,
+    "peer_copy": SupportsPeerCopy,
+}
+"""Capabilities that are methods of the allocator, checked when a device is opened."""
+
+CAPABILITIES: Final[dict[str, str]] = {
+    "host_memory": "the host reads and writes device memory in place",
+    "external_pointer": "memory that another library owns can be used",
+    "peer_copy": "two devices of this backend copy without the host",
+    "local_memory": "threads of a group share memory and meet at barriers",
+    **{dtype.name: f"kernels load, store and compute {dtype.name}" for dtype in dtypes.all},
+}
+"""Every word a backend may declare, and what it claims."""

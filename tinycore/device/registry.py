@@ -1,0 +1,275 @@
+"""`Device`: the devices by name, the default one, and why another cannot be used.
+
+Floor 1. The top of the device floor: imports `discovery`, `target`, `opened` and `hooks`.
+A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice takes the
+first that works of: what the hook `tinycore_select_device` says, then the highest priority; with
+DEBUG=1 it says what it took and why not the others. See docs/decisions/ for the order.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import warnings
+from collections.abc import Iterable
+from typing import Final, NoReturn
+
+from tinycore.config import settings
+from tinycore.device.backend import Backend
+from tinycore.device.discovery import Candidate, DeviceState, Plugins, State, extras
+from tinycore.device.hooks import hooks
+from tinycore.device.opened import OpenDevice, open_device, reason_of
+from tinycore.device.target import (
+    Target,
+    device_and_index,
+    older_spellings,
+    parse_targets,
+    target_for,
+)
+from tinycore.errors import (
+    CompilerUnavailable,
+    DeviceUnavailable,
+    PluginError,
+    UnknownDevice,
+)
+from tinycore.trace import Trace
+
+__all__ = ["Device", "Registry"]
+
+trace: Final = Trace("device")
+
+PROCESSORS: Final = 100
+"""Backends with a lower priority interpret; to end up on one by itself is told the user."""
+
+
+class Registry:
+    """Every device. `Device` is the one instance that tinycore uses."""
+
+    def __init__(self, plugins: Plugins | None = None) -> None:
+        self.plugins = plugins or Plugins()
+        self._lock = threading.RLock()
+        self._open: dict[str, OpenDevice] = {}
+        self._automatic: str | None = None
+        self._older: tuple[Target, ...] | None = None
+        self._closes_at_exit = False
+
+    # --- names
+
+    @property
+    def DEFAULT(self) -> str:  # noqa: N802  the name tinygrad's users know
+        """The device of tensors that name none: the first of DEV, else the best that works."""
+        targets = self.targets()
+        return targets[0].name if targets else self._chosen_automatically()
+
+    @DEFAULT.setter
+    def DEFAULT(self, text: str) -> None:  # noqa: N802
+        parse_targets(text)
+        settings.DEV = text  # type: ignore[assignment]  a setting converts
+
+    def targets(self) -> tuple[Target, ...]:
+        """What the user asked for, by DEV, or by older spellings where DEV is empty."""
+        text = settings.DEV
+        if text:
+            return parse_targets(text)
+        if self._older is None:
+            self._older = older_spellings(self.plugins.names, self._is_renderer)
+        return self._older
+
+    def canonicalize(self, name: str | None) -> str:
+        """The one spelling of a device's name: "cpu:0" is "CPU", None the default.
+
+        Says nothing about whether there is such a device. Raises SettingError for what is no name.
+        """
+        if name is None:
+            return self.DEFAULT
+        device, index = device_and_index(name)
+        return f"{device}:{index}" if index else device
+
+    # --- devices
+
+    def __getitem__(self, name: str) -> OpenDevice:
+        """The device with this name, opened at the first use.
+
+        Raises UnknownDevice when no backend has the name, DeviceUnavailable with state, reason and fix
+        when it has one that cannot be used. Never another device instead.
+        """
+        found = self._open.get(name)
+        return found if found is not None else self._opened(self.canonicalize(name))
+
+    def get_available_devices(self) -> list[str]:
+        """The names of all backends that can be used, the preferred first. Opens nothing."""
+        with self._lock:
+            ready = (State.READY, State.OPEN)
+            return [claim.name for claim in self.plugins.check_all() if claim.state in ready]
+
+    def states(self) -> list[DeviceState]:
+        """What is known of every installed backend, the preferred first. Opens nothing."""
+        with self._lock:
+            return [
+                DeviceState(c.name, c.state, c.reason, c.distribution, c.version, c.error)
+                for c in self.plugins.check_all()
+            ]
+
+    def opened(self) -> list[OpenDevice]:
+        """The devices that are open."""
+        return list(self._open.values())
+
+    def backend(self, name: str) -> Backend:
+        """The declaration of the backend with this name. Raises as `Device[name]` does; opens nothing."""
+        return self._usable(device_and_index(name)[0])
+
+    def register(self, backend: Backend) -> None:
+        """Add a backend from this program: for tests, notebooks and frozen apps.
+
+        It goes before an installed one of the same name. Raises PluginError while a device of that
+        name is open, or when it needs another version of the API.
+        """
+        with self._lock:
+            self._refuse_open(backend.name)
+            self.plugins.register(backend)
+            self.forget_choice()
+
+    def unregister(self, name: str) -> None:
+        """Take back what `register` added, closing its devices."""
+        with self._lock:
+            self.close(name)
+            self.plugins.unregister(name)
+            self.forget_choice()
+
+    def forget_choice(self) -> None:
+        """Choose again when next asked: plugins or the environment changed."""
+        self._automatic = self._older = None
+
+    def close(self, name: str | None = None) -> None:
+        """Close the devices of one backend, or all. Their buffers are lost."""
+        with self._lock:
+            for key, device in list(self._open.items()):
+                if name is None or device.backend.name == name:
+                    del self._open[key]
+                    device.close()
+                    claim = self.plugins.find(device.backend.name)
+                    if claim is not None and claim.state is State.OPEN:
+                        claim.state = State.READY
+
+    # --- how
+
+    def _opened(self, name: str) -> OpenDevice:
+        with self._lock:
+            if name in self._open:
+                return self._open[name]
+            word, index = device_and_index(name)
+            backend = self._usable(word)
+            asked = target_for(word, self.targets())
+            target = Target(word, index, asked.renderer, asked.arch, asked.interface, asked.visible)
+            claim = self.plugins.find(word)
+            assert claim is not None
+            try:
+                device = open_device(target, backend, self.targets)
+            except DeviceUnavailable as error:
+                if claim.state is not State.OPEN:
+                    claim.fail(State.NO_HARDWARE, str(error), error)
+                raise
+            self._note(claim, device)
+        if opened := hooks.active("tinycore_backend_opened"):
+            opened(device=name)
+        return device
+
+    def _note(self, claim: Candidate, device: OpenDevice) -> None:
+        self._open[device.name] = device
+        claim.state, claim.reason, claim.error = State.OPEN, "", None
+        if not self._closes_at_exit:
+            self._closes_at_exit = True
+            atexit.register(self.close)
+
+    def _usable(self, word: str) -> Backend:
+        """The declaration behind a name, checked; raises when it cannot be used."""
+        with self._lock:
+            claim = self.plugins.find(word)
+            if claim is None:
+                raise UnknownDevice(self._unknown(word))
+            if claim.state is State.NO_HARDWARE:  # things change: a driver was loaded since
+                claim.state = State.FOUND
+            claim.check()
+            if claim.backend is None or claim.state not in (State.READY, State.OPEN):
+                self._refuse(claim)
+            return claim.backend
+
+    def _refuse(self, claim: Candidate) -> NoReturn:
+        text = f"{claim.name} ({claim.origin}) is {claim.state.value}: {claim.reason}"
+        if isinstance(claim.error, PluginError) and claim.state is State.BLOCKED:
+            raise PluginError(text)
+        raise DeviceUnavailable(text) from claim.error
+
+    def _unknown(self, word: str) -> str:
+        installed = ", ".join(self.plugins.names) or "none"
+        text = f"no backend named {word!r} is installed. Installed: {installed}."
+        known = extras()
+        if known is None or word.lower() in known:
+            return f'{text} Install it with `pip install "tinycore[{word.lower()}]"`, or set DEV.'
+        return (
+            f"{text} No extra of tinycore brings one of that name; a package that does declares it "
+            "in the entry-point group tinycore.backends. Install one, or set DEV to one that is there."
+        )
+
+    def _is_renderer(self, device: str, word: str) -> bool:
+        claim = self.plugins.find(device)
+        backend = claim.load() if claim is not None else None
+        return backend is not None and word in backend.renderers
+
+    def _refuse_open(self, name: str) -> None:
+        if any(device.backend.name == name for device in self._open.values()):
+            raise PluginError(f"{name} is open; close it before registering another: Device.close({name!r})")
+
+    # --- the automatic choice
+
+    def _chosen_automatically(self) -> str:
+        if self._automatic is None:
+            with self._lock:
+                if self._automatic is None:
+                    self._automatic = self._choose()
+        return self._automatic
+
+    def _choose(self) -> str:
+        skipped: list[str] = []
+        ready = []
+        for claim in self.plugins.check_all():
+            if claim.state in (State.READY, State.OPEN):
+                ready.append(claim)
+            else:
+                skipped.append(f"{claim.name} ({claim.state.value}: {claim.reason})")
+        names = [claim.name for claim in ready if claim.backend and claim.backend.priority >= 0]
+        for name in self._ranked(names):
+            try:
+                self._opened(name).toolchain  # noqa: B018  a device without a compiler is no use
+            except (DeviceUnavailable, CompilerUnavailable) as error:
+                skipped.append(f"{name} ({reason_of(error)})")
+                continue
+            self._tell(name, skipped)
+            return name
+        raise DeviceUnavailable("no device can be used: " + ("; ".join(skipped) or "none is installed"))
+
+    def _ranked(self, names: list[str]) -> Iterable[str]:
+        select = hooks.active("tinycore_select_device")
+        selected = select(candidates=tuple(names)) if select else None
+        if selected is None:
+            return names
+        if selected not in names:
+            raise PluginError(
+                f"a tinycore_select_device hook chose {selected!r}, which is none of {', '.join(names)}"
+            )
+        return [selected, *(name for name in names if name != selected)]
+
+    def _tell(self, name: str, skipped: list[str]) -> None:
+        for reason in skipped:
+            trace(f"skipped {reason}")
+        trace(f"{name} is the default; set DEV to choose another")
+        if self._open[name].backend.priority < PROCESSORS:
+            others = f" Not ready: {'; '.join(skipped)}." if skipped else ""
+            warnings.warn(
+                f"tinycore computes on {name}, an interpreter, which is slow: nothing faster is ready.{others} "
+                f'`pip install "tinycore[cpu]"` is faster; DEV={name} stays with it and says nothing.',
+                stacklevel=4,
+            )
+
+
+Device: Final = Registry()

@@ -1,0 +1,120 @@
+"""From a kernel's graph to a loaded program: lowered, rendered, compiled, each only once.
+
+Floor 4. Programs are kept per device and graph; binaries also on disk, keyed by the source and by all
+that decides what the compiler makes of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+from tinycore import cache
+from tinycore.device.hooks import hooks
+from tinycore.device.protocols import Program, ProgramInfo, Toolchain
+from tinycore.device.registry import Device, OpenDevice
+from tinycore.engine.counters import Estimate
+from tinycore.engine.estimate import estimate
+from tinycore.lower.pipeline import lower
+from tinycore.render.base import LinearKernel, Renderer
+from tinycore.schedule.kernel import kernel_name
+from tinycore.trace import Trace
+from tinycore.uop.node import UOp
+
+trace_source = Trace("source")
+trace_plan = Trace("plan")
+
+BINARIES = "binary"
+"""The table of the disk cache that binaries are in."""
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel lowered for one toolchain, with its source and its binary."""
+
+    linear: LinearKernel
+    source: str
+    binary: bytes
+    estimate: Estimate
+
+    @cached_property
+    def info(self) -> ProgramInfo:
+        """What a device must know to launch it."""
+        linear = self.linear
+        return ProgramInfo(
+            name=linear.name,
+            buffers=len(linear.buffers),
+            values=tuple(v.arg[0] for v in linear.variables),
+            parallel=linear.parallel,
+            grid=linear.launch("grid"),
+            block=linear.launch("block"),
+            shared_bytes=linear.shared_bytes,
+            written=linear.written,
+        )
+
+
+@dataclass(frozen=True)
+class CompiledRunner:
+    """A program ready to launch on one device."""
+
+    name: str
+    device: str
+    program: Program
+    info: ProgramInfo
+    estimate: Estimate
+
+
+programs: dict[tuple[UOp, str, int], CompiledRunner] = {}
+lock = threading.Lock()
+
+
+def compile_kernel(ast: UOp, toolchain: Toolchain[Renderer]) -> CompiledKernel:
+    """Lower, render and compile a kernel; the binary comes from the disk cache if it is there.
+
+    Raises CompileError with the compiler's log.
+    """
+    began = time.perf_counter()
+    linear = lower(ast, toolchain.renderer, kernel_name(ast))
+    source = toolchain.renderer.render(linear)
+    if trace_source.on:
+        trace_source(f"{toolchain.name} {linear.name}", source)
+    rendered = time.perf_counter()
+    key = f"{toolchain.compiler.key}\n{source}"
+    found = cache.get(BINARIES, key)
+    binary = toolchain.compiler.compile(source) if found is None else found
+    if found is None:
+        cache.put(BINARIES, key, binary)
+    if compiled := hooks.active("tinycore_kernel_compiled"):
+        compiled(
+            kernel=linear.name,
+            target=f"{toolchain.name}:{toolchain.arch}",
+            source=source,
+            binary=binary,
+            seconds=time.perf_counter() - began,
+            cached=found is not None,
+        )
+    if trace_plan.on:
+        ours, theirs = (rendered - began) * 1e3, (time.perf_counter() - rendered) * 1e3
+        trace_plan(f"{linear.name}: lowered in {ours:.1f} ms, compiled in {theirs:.1f} ms")
+    return CompiledKernel(linear, source, binary, estimate(ast))
+
+
+def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
+    """The program for a kernel on a device, compiled and loaded at first need."""
+    device: OpenDevice = Device[device_name]
+    toolchain = device.toolchain
+    key = (ast, device.name, id(toolchain))
+    found = programs.get(key)
+    if found is None:
+        with lock:
+            found = programs.get(key)
+            if found is None:
+                compiled = compile_kernel(ast, toolchain)
+                program = device.runtime.load(compiled.binary, compiled.info)
+                found = CompiledRunner(
+                    compiled.linear.name, device.name, program, compiled.info, compiled.estimate
+                )
+                programs[key] = found
+    return found

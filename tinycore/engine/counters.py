@@ -1,0 +1,87 @@
+"""What has been run so far: `GlobalCounters`, and the line that DEBUG=2 prints per kernel.
+
+Floor 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.device.hooks import hooks
+from tinycore.device.pool import memory
+from tinycore.trace import Trace
+
+trace = Trace("run")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The work of one launch: arithmetic operations, and bytes of distinct memory touched.
+
+    A multiply-add counts as two operations; index arithmetic and comparisons of indices do not count.
+    """
+
+    ops: int = 0
+    bytes: int = 0
+
+
+class Counters:
+    """Totals since the start of the process, or since `reset`. `GlobalCounters` is the one instance."""
+
+    def __init__(self) -> None:
+        self.global_ops = 0
+        self.global_mem = 0
+        self.time_sum_s = 0.0
+        self.kernel_count = 0
+
+    def reset(self) -> None:
+        """Set the totals of work, time and kernels to zero; memory in use stays what it is."""
+        self.__init__()  # type: ignore[misc]
+
+    @property
+    def mem_used(self) -> int:
+        """Bytes of device memory that buffers hold now, on all devices."""
+        return memory.used
+
+    @property
+    def mem_used_per_device(self) -> dict[str, int]:
+        """The same by device."""
+        return memory.per_device
+
+
+GlobalCounters: Final = Counters()
+
+
+def update_stats(
+    name: str,
+    device: str,
+    estimate: Estimate,
+    seconds: float | None,
+    *,
+    jit: bool = False,
+    kernels: int = 1,
+) -> None:
+    """Add one launch to the totals; with DEBUG=2, print a line about it.
+
+    `seconds` is None for a launch that nobody timed.
+    """
+    GlobalCounters.kernel_count += kernels
+    GlobalCounters.global_ops += estimate.ops
+    GlobalCounters.global_mem += estimate.bytes
+    GlobalCounters.time_sum_s += seconds or 0.0
+    if ran := hooks.active("tinycore_kernel_ran"):
+        ran(kernel=name, device=device, seconds=seconds)
+    if trace.on:
+        trace(stats_line(name, device, estimate, seconds, jit))
+
+
+def stats_line(name: str, device: str, estimate: Estimate, seconds: float | None, jit: bool) -> str:
+    """`<device> <number> <name> <time> us <rate> GFLOP/s <rate> GB/s`, aligned."""
+    head = f"{device:<8}{'jit ' if jit else ''}{GlobalCounters.kernel_count:5d} {name:<36}"
+    if not seconds:
+        return f"{head} {'':>10}  {estimate.ops / 1e6:9.2f} MFLOP {estimate.bytes / 1e6:9.2f} MB"
+    return (
+        f"{head} {seconds * 1e6:9.1f} us {estimate.ops / seconds / 1e9:8.2f} GFLOP/s"
+        f" {estimate.bytes / seconds / 1e9:8.2f} GB/s"
+    )

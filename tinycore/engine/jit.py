@@ -1,0 +1,67 @@
+"""A captured step: the launches of one call of a function, ready to run again on other inputs.
+
+Floor 4. What tensors are and where they stand in arguments is the frontend's business (`tensor/jit.py`);
+here a step is a list of launches over buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from tinycore.device.buffer import Buffer
+from tinycore.engine.realize import refreshed
+from tinycore.engine.run import ExecItem, capturing
+from tinycore.trace import Trace
+
+trace = Trace("jit")
+
+
+@contextmanager
+def capture() -> Iterator[list[ExecItem]]:
+    """Note every launch made inside, in order."""
+    items: list[ExecItem] = []
+    capturing.append(items)
+    try:
+        yield items
+    finally:
+        capturing.pop()
+
+
+@dataclass(frozen=True)
+class CapturedStep:
+    """Launches, the buffers that were inputs, and the buffers that are results."""
+
+    items: tuple[ExecItem, ...]
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+
+    @cached_property
+    def fresh_outputs(self) -> tuple[Buffer, ...]:
+        """Results that are written in full by the step and are no state: each replay gets new memory for them."""
+        first_use: dict[Buffer, bool] = {}
+        for item in self.items:
+            written = item.written
+            for slot, buffer in enumerate(item.bufs):
+                first_use.setdefault(buffer, slot in written and buffer not in item.bufs[slot + 1 :])
+        return tuple(b for b in dict.fromkeys(self.outputs) if first_use.get(b) and b not in self.inputs)
+
+    @cached_property
+    def refreshed(self) -> tuple[Buffer, ...]:
+        """Buffers filled by the host anew for each replay, such as counters of random numbers."""
+        used = dict.fromkeys(b for item in self.items for b in item.bufs)
+        return tuple(b for b in used if b in refreshed)
+
+    def replay(self, inputs: Iterable[Buffer]) -> tuple[Buffer, ...]:
+        """Run the step on other inputs; the results, in memory that no later replay touches."""
+        exchange = dict(zip(self.inputs, inputs, strict=True))
+        exchange |= {b: Buffer(b.device, b.size, b.dtype) for b in self.fresh_outputs}
+        for buffer in self.refreshed:
+            buffer.copyin(memoryview(refreshed[buffer]()).cast("B"))
+        if trace.on:
+            trace(f"replaying {len(self.items)} launches")
+        for item in self.items:
+            replace(item, bufs=tuple(exchange.get(b, b) for b in item.bufs)).run(jit=True)
+        return tuple(exchange.get(b, b) for b in self.outputs)

@@ -1,0 +1,98 @@
+"""`Engine`: what the frontend asks of the floors below it.
+
+Floor 4. The one object that joins schedule, compiler and devices behind `tensor.runtime.Runtime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy
+
+from tinycore.device.buffer import Buffer
+from tinycore.device.registry import Device
+from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.engine.run import capturing, run_schedule
+from tinycore.errors import JitError
+from tinycore.schedule.kernelize import kernelize, memory_of
+from tinycore.schedule.order import ScheduleItem, buffer_of, memory, schedule
+from tinycore.uop.node import UOp, unique
+from tinycore.uop.op import Op
+
+HostArray = numpy.ndarray[Any, numpy.dtype[Any]]
+Refresh = Callable[[], HostArray]
+
+refreshed: WeakKeyDictionary[Buffer, Refresh] = WeakKeyDictionary()
+"""Buffers whose content a captured step asks for again before every replay."""
+
+
+class Engine:
+    """Computes tensor graphs on the installed devices."""
+
+    def default_device(self) -> str:
+        """The device of tensors that name none."""
+        return Device.DEFAULT
+
+    def canonicalize(self, device: str) -> str:
+        """The full spelling of a device's name. Raises UnknownDevice."""
+        return Device.canonicalize(device)
+
+    def from_host(
+        self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None
+    ) -> UOp:
+        """A new BUFFER with the elements of a C-contiguous array, which may be reused on return.
+
+        A captured step that reads this buffer calls `refresh` before each replay and writes the result.
+        """
+        node = UOp(
+            Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), int(array.size)
+        )
+        buffer = memory[node] = Buffer(device, int(array.size), dtype)
+        if array.size:
+            buffer.copyin(memoryview(array).cast("B"))
+        if refresh is not None:
+            refreshed[buffer] = refresh
+        return node
+
+    def to_host(self, buffer: UOp) -> HostArray:
+        """The content of a realized BUFFER or BUFFER_VIEW, as a flat array of its own.
+
+        Raises JitError inside a step being captured, which must not depend on what it computes.
+        """
+        if capturing:
+            raise JitError(
+                "a value was read back (item, numpy, tolist ...) inside a function being captured by TinyJit; "
+                "a replay could not do that. Return the tensor and read it outside."
+            )
+        found = buffer_of(buffer)
+        result = numpy.empty(found.size, to_numpy_dtype(found.dtype))
+        if found.size:
+            found.copyout(memoryview(result).cast("B"))
+        return result
+
+    def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
+        """Cut the graph below the roots into kernels without running them."""
+        return kernelize(roots)
+
+    def schedule(self, roots: list[UOp]) -> list[ScheduleItem]:
+        """The kernels of the roots in dependency order, not run."""
+        return schedule([UOp.sink(*roots).substitute(kernelize(roots))])
+
+    def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
+        """Compute the roots; map each node that now is memory to that memory, of the same shape."""
+        cut = kernelize(roots)
+        sink = UOp.sink(*roots).substitute(cut)
+        run_schedule(schedule([sink]), bound_values([sink]))
+        done = {n: memory_of(n) for n in sink.toposort() if n.op is Op.ASSIGN and n.src[1].op is Op.KERNEL}
+        return done | {node: memory.substitute(done) for node, memory in cut.items()}
+
+    def describe(self, buffer: UOp) -> str:
+        """A few words on a BUFFER, for `repr`."""
+        return repr(buffer_of(buffer))
+
+
+def bound_values(roots: Iterable[UOp]) -> dict[str, int]:
+    """The values of the variables bound anywhere below some roots, by name."""
+    return {n.src[0].arg[0]: n.src[1].arg for n in UOp.sink(*roots).toposort() if n.op is Op.BIND}

@@ -1,0 +1,132 @@
+"""Run a schedule: each item becomes an `ExecItem`, which launches a program or copies memory.
+
+Floor 4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tinycore.device.buffer import Buffer
+from tinycore.device.registry import Device
+from tinycore.engine.compile import CompiledRunner, runner_for
+from tinycore.engine.counters import Estimate, trace, update_stats
+from tinycore.engine.estimate import estimate
+from tinycore.errors import ArgumentError
+from tinycore.schedule.order import ScheduleItem
+from tinycore.uop.op import Op
+
+
+class Runner(Protocol):
+    """What an ExecItem runs: a compiled program, or a copy."""
+
+    name: str
+    device: str
+    estimate: Estimate
+    written: frozenset[int]
+
+    def launch(self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool) -> float | None:
+        """Run once; the seconds it took if `wait`, else None."""
+
+
+@dataclass(frozen=True)
+class ProgramRunner:
+    """Launches a compiled program."""
+
+    compiled: CompiledRunner
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.compiled.name
+
+    @property
+    def device(self) -> str:
+        """Where it runs."""
+        return self.compiled.device
+
+    @property
+    def estimate(self) -> Estimate:
+        """The work of one launch."""
+        return self.compiled.estimate
+
+    @property
+    def written(self) -> frozenset[int]:
+        """The slots it writes to."""
+        return self.compiled.info.written
+
+    def launch(self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool) -> float | None:
+        """Launch on the memory of `bufs`. Raises ArgumentError when a variable has no value."""
+        names = self.compiled.info.values
+        if missing := [n for n in names if n not in values]:
+            raise ArgumentError(f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable.")
+        handles = [b.ensure_allocated().handle for b in bufs]
+        return self.compiled.program(handles, [values[n] for n in names], wait=wait)
+
+
+@dataclass(frozen=True)
+class CopyRunner:
+    """Copies one buffer to another, on any two devices."""
+
+    device: str
+    estimate: Estimate
+    name: str = "copy"
+    written: frozenset[int] = frozenset({0})
+
+    def launch(self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool) -> float | None:
+        """Copy the second buffer into the first."""
+        began = time.perf_counter()
+        bufs[0].ensure_allocated().copy_from(bufs[1])
+        if wait:
+            Device[self.device].synchronize()
+        return time.perf_counter() - began if wait else None
+
+
+@dataclass(frozen=True)
+class ExecItem:
+    """One launch: what to run, and on which memory."""
+
+    runner: Runner
+    bufs: tuple[Buffer, ...]
+    metadata: tuple[str, ...] = ()
+
+    @property
+    def written(self) -> frozenset[int]:
+        """The positions in `bufs` that the launch writes to."""
+        return self.runner.written
+
+    def run(
+        self, values: Mapping[str, int] | None = None, *, wait: bool = False, jit: bool = False
+    ) -> float | None:
+        """Launch, count it, and return the seconds it took if `wait` (or DEBUG=2), else None."""
+        seconds = self.runner.launch(self.bufs, values or {}, wait or trace.on)
+        update_stats(self.runner.name, self.runner.device, self.runner.estimate, seconds, jit=jit)
+        return seconds
+
+
+def lower_item(item: ScheduleItem) -> ExecItem:
+    """A schedule item with its program compiled and loaded."""
+    device = item.bufs[0].device
+    if item.ast.op is Op.COPY:
+        return ExecItem(CopyRunner(device, estimate(item.ast)), item.bufs, item.metadata)
+    return ExecItem(ProgramRunner(runner_for(item.ast, device)), item.bufs, item.metadata)
+
+
+def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
+    """ExecItems for schedule items, each made when it is asked for."""
+    return map(lower_item, items)
+
+
+capturing: list[list[ExecItem]] = []
+"""Steps being captured by a JIT, innermost last: what runs is also noted there."""
+
+
+def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None) -> None:
+    """Run schedule items in order."""
+    for item in lower_schedule(items):
+        item.run(values)
+        if capturing:
+            capturing[-1].append(item)

@@ -1,0 +1,147 @@
+"""Every exception tinycore raises on purpose.
+
+Floor 0. Imports nothing.
+One family, so `except TinycoreError` catches what a user or a device did wrong and nothing else. A
+class that refines a built-in exception also inherits from it: code that expects a `ValueError`, as
+from NumPy or torch, keeps working. A message says what happened, with which values, and what to do
+about it. `assert` guards our own invariants only.
+"""
+
+__all__ = [
+    "ArgumentError",
+    "CacheError",
+    "CompileError",
+    "CompilerUnavailable",
+    "DTypeError",
+    "DeviceError",
+    "DeviceUnavailable",
+    "FileFormatError",
+    "GradientError",
+    "IndexRangeError",
+    "JitError",
+    "OutOfMemory",
+    "PluginError",
+    "ScheduleError",
+    "SettingError",
+    "ShapeError",
+    "TinycoreError",
+    "UnknownDevice",
+    "UnsupportedError",
+    "VerifyError",
+]
+
+
+class TinycoreError(Exception):
+    """The root of the family; never raised itself."""
+
+
+# What a caller asked for
+
+
+class ArgumentError(TinycoreError, ValueError):
+    """Raised when an argument has a value the function cannot take and no narrower class fits."""
+
+
+class ShapeError(TinycoreError, ValueError):
+    """Raised when shapes do not fit together; the message names every operand's shape."""
+
+
+class DTypeError(TinycoreError, TypeError):
+    """Raised when an operation is not defined for a dtype, or dtypes cannot be combined."""
+
+
+class IndexRangeError(TinycoreError, IndexError):
+    """Raised when an index or an axis lies outside the bounds, which the message names."""
+
+
+class GradientError(TinycoreError, RuntimeError):
+    """Raised when a gradient is asked of something that has none, or of more than one number."""
+
+
+class JitError(TinycoreError, RuntimeError):
+    """Raised when a replay would be wrong: a shape, dtype, device or aliasing changed."""
+
+
+class SettingError(TinycoreError, ValueError):
+    """Raised when a setting or its environment variable is unknown, malformed or out of range."""
+
+
+class FileFormatError(TinycoreError, ValueError):
+    """Raised when a file does not follow its format; the message names the file and the place."""
+
+
+# Devices, plugins and compilers
+
+
+class DeviceError(TinycoreError, RuntimeError):
+    """Raised when a device or its driver reports a failure while it is in use."""
+
+
+class UnknownDevice(DeviceError):
+    """Raised when no installed backend has the name; the message lists those that are installed."""
+
+
+class DeviceUnavailable(DeviceError):
+    """Raised when a known device cannot be opened; the message gives the reason and the fix."""
+
+
+class PluginError(TinycoreError, RuntimeError):
+    """Raised when a backend breaks the contract: declaration, API version, a name claimed twice."""
+
+
+class UnsupportedError(DeviceError, NotImplementedError):
+    """Raised when a device or a renderer lacks an ability the program needs, such as a dtype."""
+
+
+class OutOfMemory(DeviceError, MemoryError):
+    """Raised when a device cannot give the bytes asked for, also after its cache was released."""
+
+
+class CompilerUnavailable(DeviceError):
+    """Raised when a renderer's compiler is not installed; the message says how to get it."""
+
+
+class CompileError(TinycoreError, RuntimeError):
+    """Raised when a compiler rejects a kernel.
+
+    `log` is what the compiler said and `source` what it was given, both complete; the message holds
+    the first lines of the log.
+    """
+
+    MESSAGE_LINES = 20
+
+    def __init__(self, message: str, *, log: str = "", source: str = "") -> None:
+        super().__init__(message, log, source)
+        self.message = message
+        self.log = log
+        self.source = source
+
+    def __str__(self) -> str:
+        lines = self.log.strip().splitlines()
+        shown = [self.message, *lines[: self.MESSAGE_LINES]]
+        if len(lines) > self.MESSAGE_LINES:
+            hidden = len(lines) - self.MESSAGE_LINES
+            shown.append(f"... {hidden} more lines in `.log`; the program is in `.source`")
+        return "\n".join(shown)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_compile_error, (self.message, self.log, self.source)
+
+
+# What tinycore finds wrong with its own work or its own files
+
+
+class VerifyError(TinycoreError, RuntimeError):
+    """Raised when a graph is illegal for its stage: a fault in a pass, a rule or a plugin."""
+
+
+class ScheduleError(TinycoreError, RuntimeError):
+    """Raised when kernels cannot be ordered, as when one would read what it overwrites."""
+
+
+class CacheError(TinycoreError, RuntimeError):
+    """Raised when the on-disk cache is misused, as by a malformed key; damage is never raised."""
+
+
+def _rebuild_compile_error(message: str, log: str, source: str) -> CompileError:
+    return CompileError(message, log=log, source=source)

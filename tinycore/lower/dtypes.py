@@ -1,0 +1,271 @@
+"""Types that a target can only store: computed in float32, converted where they meet memory.
+
+Floor 3'. `Renderer.emulated` names them (bfloat16, the fp8 types, float16 on some targets). In memory
+they are unsigned integers of their width. A value of such a type takes one of two forms while the
+rules run: its bits, as BITCAST from that integer (after LOAD, CAST and BITCAST), or a float32 that
+stands for it unrounded (after arithmetic). Conversions round to nearest even by integer operations;
+overflow and NaN follow the OCP 8-bit floating point specification, revision 1.0, as torch does.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Final
+
+from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.render.base import Renderer
+from tinycore.uop.evaluate import round_to, to_bits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, COMPARISON, Op
+from tinycore.uop.pattern import RuleSet, node, var
+
+UNROUNDED: Final = "unrounded"
+"""The argument of a CAST whose source, a float32, stands for the value of the type as it is."""
+
+STORAGE: Final = {1: dtypes.uint8, 2: dtypes.uint16}
+"""The integer that holds a type of so many bytes."""
+
+CONVERSIONS: Final = frozenset({Op.CAST, Op.BITCAST})
+
+
+@cache
+def lower_dtypes(renderer: Renderer) -> RuleSet:
+    """The rules that leave no value of a type the renderer emulates."""
+    return emulate(frozenset(renderer.emulated)) + detours
+
+
+detours: Final = RuleSet("detours")
+
+
+@detours.rule(node(Op.CAST, var("x", when=lambda x: is_lane_of(x, dtypes.float64)), name="root"))
+def double_to_half(root: UOp, x: UOp) -> UOp | None:
+    """float16(x) == float16(float32(x)): what targets can do without a library, and torch does."""
+    if not is_lane_of(root, dtypes.float16):
+        return None
+    return x.cast(dtypes.float32).cast(dtypes.float16)
+
+
+@cache
+def emulate(types: frozenset[DType]) -> RuleSet:
+    """Rules that compute values of `types` in float32."""
+    rules = RuleSet("emulate " + " ".join(sorted(dtype.name for dtype in types)))
+
+    def held(u: UOp) -> bool:
+        return not isinstance(u.dtype, PointerDType) and u.dtype.scalar() in types
+
+    value = var("value", when=held)
+    rules.rule(node(Op.CONST, name="root", when=held))(constant)
+    rules.rule(node(ALU - CONVERSIONS - {Op.WHERE}, name="root", when=held))(arithmetic)
+    rules.rule(node({Op.WHERE, Op.VECTORIZE, Op.EXTRACT}, name="root", when=held))(selection)
+    rules.rule(node(COMPARISON, value, var(), name="root", ordered=True))(comparison)
+    rules.rule(node(Op.CAST, name="root", when=held))(cast_to)
+    rules.rule(node(Op.CAST, value, name="root"))(cast_from)
+    rules.rule(node(Op.BITCAST, value, name="root"))(bits_from)
+    rules.rule(node(Op.BITCAST, name="root", when=held))(bits_to)
+    rules.rule(node(Op.LOAD, name="root", when=held))(load)
+    rules.rule(node(Op.STORE, var("index"), value))(store)
+    return rules
+
+
+def is_lane_of(u: UOp, dtype: DType) -> bool:
+    """Whether a value is of a scalar type, in any number of lanes."""
+    return not isinstance(u.dtype, PointerDType) and u.dtype.scalar() is dtype
+
+
+# --- the two forms of a value
+
+
+def unrounded(dtype: DType, value: UOp) -> UOp:
+    """A float32 that stands for a value of `dtype`."""
+    return UOp(Op.CAST, dtype.vec(value.dtype.count), (value,), UNROUNDED)
+
+
+def as_float(value: UOp) -> UOp:
+    """The float32 of a value in either form."""
+    if value.op is Op.CAST and value.arg == UNROUNDED:
+        return value.src[0]
+    return decode(bits_of(value), value.dtype.scalar())
+
+
+def bits_of(value: UOp) -> UOp:
+    """The integer of a value in either form."""
+    if value.op is Op.CAST and value.arg == UNROUNDED:
+        return encode(value.src[0], value.dtype.scalar())
+    assert value.op is Op.BITCAST, f"{value!r} is in neither form"
+    return value.src[0]
+
+
+def storage(dtype: DType) -> DType:
+    """The integer type with the bits of `dtype`, lane by lane."""
+    return STORAGE[dtype.itemsize].vec(dtype.count)
+
+
+def float32(dtype: DType) -> DType:
+    """float32 with as many lanes."""
+    return dtypes.float32.vec(dtype.count)
+
+
+# --- rules; sources are in one of the two forms already
+
+
+def constant(root: UOp) -> UOp:
+    """A constant becomes the float32 it rounds to in its type."""
+    return unrounded(root.dtype, UOp.const(dtypes.float32, round_to(root.dtype, root.arg)))
+
+
+def arithmetic(root: UOp) -> UOp:
+    """op(a, b) == op(float32(a), float32(b)), left unrounded."""
+    src = tuple(as_float(s) for s in root.src)
+    return unrounded(root.dtype.scalar(), UOp(root.op, float32(root.dtype), src, root.arg))
+
+
+def selection(root: UOp) -> UOp:
+    """Choosing values chooses their bits, or their floats where one is unrounded."""
+    start = 1 if root.op is Op.WHERE else 0
+    values = root.src[start:]
+    if all(v.op is Op.BITCAST for v in values):
+        src = (*root.src[:start], *map(bits_of, values))
+        return UOp(root.op, storage(root.dtype), src, root.arg).bitcast(root.dtype)
+    src = (*root.src[:start], *map(as_float, values))
+    return unrounded(root.dtype.scalar(), UOp(root.op, float32(root.dtype), src, root.arg))
+
+
+def comparison(root: UOp) -> UOp:
+    """a < b == float32(a) < float32(b)."""
+    return root.with_src(tuple(as_float(s) for s in root.src))
+
+
+def cast_to(root: UOp) -> UOp | None:
+    """A conversion to the type rounds to it. What is unrounded already is left alone."""
+    if root.arg == UNROUNDED:
+        return None
+    source = root.src[0]
+    wide = as_float(source) if source.dtype.itemsize < 4 and is_small(source) else source
+    return encode(wide.cast(dtypes.float32), root.dtype.scalar()).bitcast(root.dtype)
+
+
+def is_small(value: UOp) -> bool:
+    """Whether a value is in one of the two forms."""
+    return value.dtype.kind == "float" and (value.op is Op.BITCAST or value.arg == UNROUNDED)
+
+
+def cast_from(root: UOp, value: UOp) -> UOp:
+    """A conversion from the type is one from float32."""
+    return as_float(value).cast(root.dtype)
+
+
+def bits_from(root: UOp, value: UOp) -> UOp:
+    """The bits of a value are those of its integer."""
+    return bits_of(value).bitcast(root.dtype)
+
+
+def bits_to(root: UOp) -> UOp | None:
+    """The bits come from the unsigned integer."""
+    source = root.src[0]
+    if source.dtype is storage(root.dtype):
+        return None
+    return source.bitcast(storage(root.dtype)).bitcast(root.dtype)
+
+
+def load(root: UOp) -> UOp:
+    """A LOAD reads the integer, from a register the float32."""
+    index = stored(root.src[0])
+    assert isinstance(index.dtype, PointerDType)
+    dtype = index.dtype.base.scalar().vec(root.dtype.count)
+    if dtype.kind == "float":
+        return unrounded(root.dtype.scalar(), UOp(Op.LOAD, dtype, (index,)))
+    other = tuple(bits_of(s) for s in root.src[1:])
+    return UOp(Op.LOAD, dtype, (index, *other)).bitcast(root.dtype)
+
+
+def store(index: UOp, value: UOp) -> UOp:
+    """A STORE writes the integer, to a register the float32."""
+    target = stored(index)
+    assert isinstance(target.dtype, PointerDType)
+    text = as_float(value) if target.dtype.base.kind == "float" else bits_of(value)
+    return UOp(Op.STORE, dtypes.void, (target, text))
+
+
+def stored(pointer: UOp) -> UOp:
+    """An INDEX, AFTER or DEFINE of the type as one of what is kept there in its place."""
+    kind = pointer.dtype
+    assert isinstance(kind, PointerDType)
+    if pointer.op in (Op.INDEX, Op.AFTER):
+        inner = stored(pointer.src[0])
+        return UOp(pointer.op, inner.dtype, (inner, *pointer.src[1:]), pointer.arg)
+    base = float32(kind.base) if pointer.op is Op.DEFINE_REG else storage(kind.base)
+    return pointer.replace(dtype=base.ptr(kind.size, kind.space))
+
+
+# --- bits
+
+
+def encode(value: UOp, dtype: DType) -> UOp:
+    """The bits of a float32 rounded to `dtype`, to nearest even."""
+    bits = value.bitcast(dtypes.uint32.vec(value.dtype.count))
+    magnitude = bits & 0x7FFFFFFF
+    if dtype is dtypes.bfloat16:
+        rounded = (bits + ((bits >> 16) & 1) + 0x7FFF) >> 16
+        code = (magnitude > 0x7F800000).where(bits.const_like(0x7FC0), rounded)
+        return code.cast(dtypes.uint16)
+    _, mantissa = dtypes.finfo(dtype)
+    shift = 23 - mantissa
+    bias = exponent_bias(dtype)
+    odd = (magnitude >> shift) & 1
+    normal = (magnitude + odd - ((127 - bias << 23) - ((1 << shift - 1) - 1))) >> shift
+    # Adding `unit * 2**23` leaves the count of the type's smallest numbers in the low bits.
+    offset = bits.const_like(127 + 24 - bias - mantissa << 23)
+    counted = magnitude.bitcast(value.dtype) + offset.bitcast(value.dtype)
+    subnormal = counted.bitcast(bits.dtype) - offset
+    code = (magnitude < (128 - bias << 23)).where(subnormal, normal)
+    infinite, nan = to_bits(round_to(dtype, float("inf")), dtype), nan_code(dtype)
+    code = (magnitude < overflow(dtype)).where(code, bits.const_like(infinite))
+    code = (magnitude > 0x7F800000).where(bits.const_like(nan), code)
+    sign = (bits >> 31) << (dtype.bits - 1)
+    return (code | sign).cast(storage(dtype))
+
+
+def decode(code: UOp, dtype: DType) -> UOp:
+    """The float32 that `code`, the bits of a value of `dtype`, stands for: exactly."""
+    bits = code.cast(dtypes.uint32)
+    real = dtypes.float32.vec(code.dtype.count)
+    if dtype is dtypes.bfloat16:
+        return (bits << 16).bitcast(real)
+    _, mantissa = dtypes.finfo(dtype)
+    bias = exponent_bias(dtype)
+    magnitude = bits & ((1 << dtype.bits - 1) - 1)
+    shifted = magnitude << (23 - mantissa)
+    normal = shifted + (127 - bias << 23)
+    # A subnormal: put its digits behind a leading 1, then take the 1 away.
+    one = bits.const_like(128 - bias << 23)
+    subnormal = ((shifted + one).bitcast(real) - one.bitcast(real)).bitcast(bits.dtype)
+    result = (magnitude < (1 << mantissa)).where(subnormal, normal)
+    special = bits.const_like(0x7FC00000) if dtype is dtypes.fp8e4m3 else shifted | 0x7F800000
+    first_special = 0x7F if dtype is dtypes.fp8e4m3 else to_bits(float("inf"), dtype)
+    result = (magnitude < first_special).where(result, special)
+    sign = (bits >> (dtype.bits - 1)) << 31
+    return (result | sign).bitcast(real)
+
+
+def exponent_bias(dtype: DType) -> int:
+    """What is added to an exponent to store it."""
+    return (1 << (dtypes.finfo(dtype)[0] - 1)) - 1
+
+
+def nan_code(dtype: DType) -> int:
+    """The bits of a quiet NaN, without its sign: all ones in 8 bits, as torch has it."""
+    return 0x7E00 if dtype is dtypes.float16 else 0x7F
+
+
+def overflow(dtype: DType) -> int:
+    """The bits of the least float32 magnitude that the rounding above cannot encode."""
+    if dtype is dtypes.fp8e4m3:  # 480 would be next after 448, but its code means NaN
+        return float32_bits(480.0)
+    exponent_bits, _ = dtypes.finfo(dtype)
+    return float32_bits(2.0 ** ((1 << exponent_bits) - 1 - exponent_bias(dtype)))
+
+
+def float32_bits(value: float) -> int:
+    """The bits of a float32."""
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])

@@ -1,0 +1,224 @@
+"""Write out UNROLL loops and turn VECTOR loops into lanes.
+
+Floor 3'. An unrolled loop becomes copies of its body, one for each value of the counter; nodes that do
+not depend on the counter are the same node in every copy, so sharing is free. A vector loop
+becomes vector nodes: only what depends on the counter gets lanes, and each access decides, from how
+its address moves, whether it is one vector access or one per lane.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from tinycore.dtype import dtypes
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, AxisKind, Op
+from tinycore.uop.pattern import RuleSet, node, var
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
+
+
+def counters_of(closer: UOp, *kinds: AxisKind) -> tuple[UOp, ...]:
+    """The loops of these kinds that a node closes."""
+    return tuple(s for s in closer.src[1:] if s.op is Op.RANGE and s.arg.kind in kinds)
+
+
+def without(closer: UOp, counters: Iterable[UOp]) -> tuple[UOp, ...]:
+    """The sources of a closer after its body, less some loops."""
+    gone = set(counters)
+    return tuple(s for s in closer.src[1:] if s not in gone)
+
+
+def instances(body: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
+    """The body once for every combination of the counters' values."""
+    steps = [range(int(c.vmax) + 1) for c in counters]
+    return [
+        body.substitute({c: UOp.index(v) for c, v in zip(counters, values, strict=True)})
+        for values in itertools.product(*steps)
+    ]
+
+
+unroll = RuleSet("unroll")
+
+
+@unroll.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
+def unroll_reduction(root: UOp) -> UOp | None:
+    """reduce over an UNROLL loop == one reduce of several values: they go into the same accumulator."""
+    counters = counters_of(root, AxisKind.UNROLL)
+    if not counters:
+        return None
+    values = [s for s in root.src if s.op is not Op.RANGE]
+    written = [i for v in values for i in instances(v, counters)]
+    loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in counters)
+    if not loops:
+        return folded(written, root.arg)
+    return root.with_src((*written, *loops))
+
+
+@unroll.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
+def unroll_partial_reduction(root: UOp) -> UOp | None:
+    """reduce over a PARTIAL loop == the fold of one reduce for each of its steps."""
+    counters = counters_of(root, AxisKind.PARTIAL)
+    if not counters:
+        return None
+    inner = root.with_src((root.src[0], *without(root, counters)))
+    return folded(instances(inner, counters), root.arg)
+
+
+@unroll.rule(node(Op.END, var("body"), rest=var()).named("root"))
+def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
+    """A body closed over an UNROLL loop == all its copies, closed over the other loops."""
+    counters = counters_of(root, *WRITTEN_OUT)
+    if not counters:
+        return None
+    copies = UOp(Op.GROUP, dtypes.void, tuple(instances(body, counters)))
+    ranges = without(root, counters)
+    return root.with_src((copies, *ranges)) if ranges else copies
+
+
+def folded(values: list[UOp], op: Op) -> UOp:
+    """All values joined by `op`, as a balanced tree."""
+    while len(values) > 1:
+        pairs = [a.alu(op, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = pairs + values[len(pairs) * 2 :]
+    return values[0]
+
+
+vectorize = RuleSet("vectorize")
+
+
+@vectorize.rule(node(Op.END, var("body"), rest=var()).named("root"))
+def vectorize_outputs(root: UOp, body: UOp) -> UOp | None:
+    """A body closed over a VECTOR loop == the body on vectors."""
+    counters = counters_of(root, AxisKind.VECTOR)
+    if not counters:
+        return None
+    ranges = without(root, counters)
+    wide = Lanes(counters[0]).of(body)
+    return root.with_src((wide, *ranges)) if ranges else wide
+
+
+@vectorize.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
+def vectorize_reduction(root: UOp) -> UOp | None:
+    """reduce over a VECTOR loop == the fold of the lanes of one reduce of vectors."""
+    counters = counters_of(root, AxisKind.VECTOR)
+    if not counters:
+        return None
+    lanes = Lanes(counters[0])
+    values = [lanes.full(s) for s in root.src if s.op is not Op.RANGE]
+    loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s is not counters[0])
+    total = UOp(Op.REDUCE, values[0].dtype, (*values, *loops), root.arg) if loops else folded(values, root.arg)
+    return fold_lanes(total, root.arg)
+
+
+def fold_lanes(vector: UOp, op: Op) -> UOp:
+    """All lanes of a vector joined by `op`: halves on halves."""
+    while (count := vector.dtype.count) > 1:
+        if count % 2:
+            return folded([lane(vector, i) for i in range(count)], op)
+        half = count // 2
+        vector = lanes_of(vector, range(half)).alu(op, lanes_of(vector, range(half, count)))
+    return vector
+
+
+def lane(vector: UOp, number: int) -> UOp:
+    """One lane."""
+    return lanes_of(vector, (number,))
+
+
+def lanes_of(vector: UOp, numbers: Iterable[int]) -> UOp:
+    """Some lanes, in the order given."""
+    chosen = tuple(numbers)
+    if vector.op is Op.VECTORIZE:
+        parts = tuple(vector.src[n] for n in chosen)
+        return parts[0] if len(parts) == 1 else UOp(Op.VECTORIZE, vector.dtype.vec(len(parts)), parts)
+    return UOp(Op.EXTRACT, vector.dtype.vec(len(chosen)), (vector,), chosen)
+
+
+class Lanes:
+    """One VECTOR loop on its way to becoming lanes."""
+
+    def __init__(self, counter: UOp) -> None:
+        self.counter = counter
+        self.count = int(counter.vmax) + 1
+        self.done: dict[UOp, UOp] = {}
+
+    def of(self, root: UOp) -> UOp:
+        """`root` with lanes where it depends on the counter, scalar where it does not."""
+        for node in root.toposort(lambda n: self.counter in n.ranges and n not in self.done):
+            if node not in self.done:
+                self.done[node] = self.step(node) if self.counter in node.ranges else node
+        return self.done[root]
+
+    def full(self, root: UOp) -> UOp:
+        """`root` with all lanes, repeated where they are equal."""
+        return self.widened(self.of(root))
+
+    def widened(self, value: UOp) -> UOp:
+        """A scalar repeated in every lane; a vector as it is."""
+        if value.dtype.count == self.count or value.dtype is dtypes.void:
+            return value
+        return UOp(Op.VECTORIZE, value.dtype.vec(self.count), (value,) * self.count)
+
+    def at(self, node: UOp, step: int) -> UOp:
+        """A scalar node for one value of the counter."""
+        return node.substitute({self.counter: UOp.index(step)})
+
+    def step(self, node: UOp) -> UOp:
+        """One node that depends on the counter, its sources being done."""
+        match node.op:
+            case Op.RANGE:
+                return UOp(Op.VECTORIZE, dtypes.index.vec(self.count), tuple(map(UOp.index, range(self.count))))
+            case Op.INDEX:
+                return node  # its LOAD or STORE looks at the scalar form
+            case Op.LOAD:
+                return self.load(node)
+            case Op.STORE:
+                return self.store(node)
+            case Op.GROUP | Op.END:
+                return node.with_src(tuple(self.done[s] for s in node.src))
+            case Op.REDUCE:
+                values = [self.widened(self.done[s]) if s.op is not Op.RANGE else s for s in node.src]
+                return UOp(Op.REDUCE, node.dtype.vec(self.count), tuple(values), node.arg)
+            case _:
+                assert node.op in ALU, f"no lanes for {node!r}"
+                sources = tuple(self.widened(self.done[s]) for s in node.src)
+                return UOp(node.op, node.dtype.vec(self.count), sources, node.arg)
+
+    def movement(self, index: UOp) -> int | None:
+        """How the address moves from lane to lane; None if unevenly, or where a gate differs by lane."""
+        if any(self.counter in gate.ranges for gate in index.src[2:]):
+            return None
+        return coefficient(index.src[1], self.counter)
+
+    def load(self, node: UOp) -> UOp:
+        """A LOAD: one vector, one vector reversed, or one scalar per lane."""
+        index = node.src[0]
+        move = self.movement(index)
+        if move not in (1, -1):
+            scalars = tuple(self.at(node, i) for i in range(self.count))
+            return UOp(Op.VECTORIZE, node.dtype.vec(self.count), scalars)
+        first = self.at(index, 0 if move == 1 else self.count - 1)
+        alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
+        whole = UOp(Op.LOAD, node.dtype.vec(self.count), (first, *alternative))
+        return whole if move == 1 else lanes_of(whole, reversed(range(self.count)))
+
+    def store(self, node: UOp) -> UOp:
+        """A STORE: one vector, or one scalar per lane."""
+        index, value = node.src[0], self.widened(self.done[node.src[1]])
+        if self.movement(index) == 1:
+            return node.with_src((self.at(index, 0), value))
+        scalars = (node.with_src((self.at(index, i), lane(value, i))) for i in range(self.count))
+        return UOp(Op.GROUP, dtypes.void, tuple(scalars))
+
+
+def expand(kernel: UOp) -> UOp:
+    """The kernel without UNROLL, PARTIAL and VECTOR loops."""
+    kernel = rewrite(kernel, unroll, name="unroll")
+    kernel = rewrite(kernel, simplify, name="simplify unrolled")
+    kernel = rewrite(kernel, vectorize, name="vectorize")
+    return rewrite(kernel, simplify, name="simplify vectors")

@@ -1,0 +1,317 @@
+"""A good plan for a kernel, from its addresses and the device's limits alone, without measuring.
+
+Floor 3'. Nothing here knows a matmul from a convolution: what counts is which operand moves with
+which loop. An address that moves by 1 with a loop makes that loop a candidate for vector lanes; an
+operand that stands still while a loop runs can be kept in registers across it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.lower.tile import (
+    Assign,
+    Merge,
+    Number,
+    Plan,
+    Reorder,
+    Split,
+    Step,
+    apply_plan,
+    counter_of,
+    overwrites_what_it_reads,
+)
+from tinycore.render.base import Limits
+from tinycore.trace import Trace
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, AxisKind, Op
+
+trace = Trace("plan")
+
+SERIAL_WORK: Final = 50_000
+"""Operations below which waking other threads costs more than it saves."""
+CHUNKS_PER_THREAD: Final = 8
+SCATTERED: Final = -3
+"""What an access that is neither contiguous nor constant over the lanes counts, against 1 for contiguous."""
+LEAST_LANES: Final = 4
+MOST_ROWS: Final = 8
+ENOUGH_ACCUMULATORS: Final = 8
+"""Independent sums that hide the latency of fused multiply-add."""
+SMALL_LOOP: Final = 4
+
+
+@dataclass
+class Planner:
+    """Builds a plan step by step, looking at the kernel as the steps so far have made it."""
+
+    kernel: UOp
+    limits: Limits
+    steps: list[Step] = field(default_factory=list)
+
+    def do(self, *steps: Step) -> None:
+        """Add steps to the plan."""
+        self.steps += steps
+        self.kernel = apply_plan(self.kernel, steps)
+
+    @property
+    def outputs(self) -> list[UOp]:
+        """The loops over outputs, outermost first."""
+        return [r for n in self.kernel.toposort() if n.op is Op.END for r in n.src[1:]]
+
+    @property
+    def reductions(self) -> list[UOp]:
+        """The REDUCE nodes."""
+        return [n for n in self.kernel.toposort() if n.op is Op.REDUCE]
+
+    def accesses(self) -> list[UOp]:
+        """Every INDEX: what is loaded and stored."""
+        return [n for n in self.kernel.toposort() if n.op is Op.INDEX]
+
+    # --- loops that are one
+
+    def merge_loops(self) -> None:
+        """Join neighbouring loops that every address sees as one."""
+        while (pair := next(self.mergeable(), None)) is not None:
+            self.do(Merge(pair[0].arg.number, pair[1].arg.number))
+
+    def mergeable(self) -> Iterator[tuple[UOp, UOp]]:
+        """Neighbours (outer, inner) where each address moves by a whole inner loop per outer step."""
+        nests = {tuple(n.src[1:]) for n in self.kernel.toposort() if n.op in (Op.END, Op.REDUCE)}
+        values = [n for n in self.kernel.toposort() if n.op is not Op.RANGE]
+        for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
+            for outer, inner in zip(nest, nest[1:], strict=False):
+                if self.seen_as_one(values, outer, inner):
+                    yield outer, inner
+
+    @staticmethod
+    def seen_as_one(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
+        """Whether the two counters occur only in addresses, there always as outer * extent + inner."""
+        size = int(inner.vmax) + 1
+        for node in nodes:
+            for position, source in enumerate(node.src):
+                if source.dtype is not dtypes.index or not source.ranges & {outer, inner}:
+                    continue
+                if node.op in (Op.END, Op.REDUCE) or node.dtype is dtypes.index:
+                    continue
+                a, b = coefficient(source, outer), coefficient(source, inner)
+                if node.op is not Op.INDEX or position != 1 or a is None or b is None or a != b * size:
+                    return False
+        return True
+
+    # --- a CPU: vectors, registers, threads
+
+    def plan_loops(self) -> None:
+        """A plan for a device that runs loops: lanes, register tiles, threads."""
+        lanes = self.lanes()
+        axis = self.best_vector_loop() if lanes >= LEAST_LANES else None
+        if axis is not None and axis.arg.kind is AxisKind.REDUCE:
+            self.vectorize_reduction(axis, lanes)
+        elif axis is not None:
+            self.vectorize_output(axis, lanes)
+        self.unroll_small_reductions()
+        self.share_among_threads()
+
+    def lanes(self) -> int:
+        """How many of the widest values loaded or computed fit in a vector register."""
+        plain = ("index", "bool", "void")
+        sizes = [
+            n.dtype.itemsize
+            for n in self.kernel.toposort()
+            if (n.op in ALU or n.op is Op.LOAD) and n.dtype.kind not in plain
+        ]
+        return self.limits.vector_bytes // max([*sizes, 1])
+
+    def best_vector_loop(self) -> UOp | None:
+        """The loop whose lanes are contiguous in most accesses, or None if all scatter."""
+        candidates = [(self.score(r), i, r) for i, r in enumerate([*self.outputs, *self.reduced()])]
+        candidates = [c for c in candidates if extent(c[2]) >= LEAST_LANES and c[0] > 0]
+        return max(candidates, key=lambda c: (c[0], c[1]))[2] if candidates else None
+
+    def reduced(self) -> list[UOp]:
+        """The loops over what is reduced, each once."""
+        return list(dict.fromkeys(r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE))
+
+    def score(self, counter: UOp) -> int:
+        """How well the accesses suit lanes along a loop."""
+        total = 0
+        for access in self.accesses():
+            move = coefficient(access.src[1], counter)
+            total += {1: 1, 0: 0}.get(SCATTERED if move is None else move, SCATTERED)
+            if len(access.src) > 2 and counter in access.src[2].ranges:
+                total += SCATTERED
+        return total
+
+    def vectorize_output(self, axis: UOp, lanes: int) -> None:
+        """Lanes along an output loop; with a reduction inside, a tile of registers."""
+        size = extent(axis)
+        width = 1 << (min(lanes, size).bit_length() - 1)
+        if overwrites_what_it_reads(self.kernel):
+            width = math.gcd(width, size)
+        if width < LEAST_LANES:
+            return
+        number = axis.arg.number
+        row = self.row_loop(axis) if self.reductions else None
+        self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
+        vectors = -(-size // width)
+        if not self.reductions:
+            return
+        tall, wide = self.register_tile(1 if row is None else extent(row), vectors)
+        if wide > 1:
+            self.do(Split((*number, 0), wide), Assign((*number, 0, 1), AxisKind.UNROLL))
+        if row is not None and tall > 1:
+            self.do(Split(row.arg.number, tall), Assign((*row.arg.number, 1), AxisKind.UNROLL))
+        if row is not None:
+            self.rows_inside(number, row.arg.number)
+
+    def row_loop(self, axis: UOp) -> UOp | None:
+        """An output loop over which what is loaded along `axis` stands still: its rows share the loads."""
+        inside = [
+            n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX and axis in n.src[1].ranges
+        ]
+        others = [r for r in self.outputs if r is not axis and extent(r) > 1]
+        still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
+        return max(still, key=lambda r: (min(extent(r), MOST_ROWS), r.arg.number), default=None)
+
+    def register_tile(self, rows: int, vectors: int) -> tuple[int, int]:
+        """(rows, vectors) of accumulators: the tile with the least estimated time for the whole.
+
+        A step of the reduction costs the larger of its multiply-adds and its loads at two per cycle; too few
+        accumulators wait for each other. All must fit the registers with the operands.
+        """
+        best, tile = math.inf, (1, 1)
+        for wide in range(1, min(vectors, self.limits.vector_registers) + 1):
+            for tall in range(1, min(rows, MOST_ROWS) + 1):
+                if tall * wide + wide + 1 > self.limits.vector_registers - 2:
+                    break
+                tiles = -(-rows // tall) * -(-vectors // wide)
+                step = max(tall * wide, ENOUGH_ACCUMULATORS, (tall + wide) / 2) + (tall + wide) / 8
+                if tiles * step < best:
+                    best, tile = tiles * step, (tall, wide)
+        return tile
+
+    def rows_inside(self, column: Number, row: Number) -> None:
+        """Run the tiles of one column block for all rows before the next block: its operand stays near."""
+        order = [r.arg.number for r in self.outputs]
+        outer_row = (*row, 0) if (*row, 0) in order else row
+        outer_column = next((n for n in ((*column, 0, 0), (*column, 0)) if n in order), column)
+        if outer_row in order and outer_column in order:
+            rest = [n for n in order if n not in (outer_row, outer_column)]
+            place = sum(n < min(outer_row, outer_column) for n in rest)
+            self.do(Reorder((*rest[:place], outer_column, outer_row, *rest[place:])))
+
+    def vectorize_reduction(self, axis: UOp, lanes: int) -> None:
+        """Lanes along a reduced loop, several accumulators, summed across at the end."""
+        size = extent(axis)
+        width = 1 << (min(lanes, size).bit_length() - 1)
+        number = axis.arg.number
+        self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
+        rows = self.reused_rows()
+        for row in rows:
+            tall = min(4, extent(row))
+            self.do(Split(row.arg.number, tall), Assign((*row.arg.number, 1), AxisKind.UNROLL))
+        steps = size // width
+        partial = next((p for p in (8, 4, 2) if steps >= 2 * p), 1)
+        if not rows and partial > 1:
+            self.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
+
+    def reused_rows(self) -> list[UOp]:
+        """Up to two output loops over which some operand of the reduction stands still, if the two differ."""
+        loads = [n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
+        rows = [
+            r
+            for r in self.outputs
+            if extent(r) > 1 and any(r not in n.ranges for n in loads) and any(r in n.ranges for n in loads)
+        ]
+        return rows[-2:] if len(rows) >= 2 else []
+
+    def unroll_small_reductions(self) -> None:
+        """Write out short innermost reduced loops, such as the width of a convolution's window."""
+        instances = math.prod(extent(r) for r in self.all_of(AxisKind.UNROLL))
+        for node in self.reductions:
+            loops = [r for r in node.src[1:] if r.op is Op.RANGE and r.arg.kind is AxisKind.REDUCE]
+            if loops and extent(loops[-1]) <= SMALL_LOOP and instances * extent(loops[-1]) <= 128:
+                number = loops[-1].arg.number
+                if counter_of(self.kernel, number).arg.kind is AxisKind.REDUCE:
+                    self.do(Assign(number, AxisKind.UNROLL))
+
+    def all_of(self, kind: AxisKind) -> list[UOp]:
+        """Every loop of a kind."""
+        return [n for n in self.kernel.toposort() if n.op is Op.RANGE and n.arg.kind is kind]
+
+    def share_among_threads(self) -> None:
+        """Give the outermost loops to threads, if there is enough to do."""
+        ends = [n for n in self.kernel.src[0].toposort() if n.op is Op.END]
+        if self.limits.threads < 2 or len(ends) != 1 or self.work < SERIAL_WORK:
+            return
+        loops = [r for r in ends[0].src[1:] if r.arg.kind is AxisKind.LOOP]
+        if not loops or ends[0].src[1] is not loops[0]:
+            return
+        wanted = self.limits.threads * CHUNKS_PER_THREAD
+        first = loops[0].arg.number
+        for inner in loops[1:]:
+            if extent(counter_of(self.kernel, first)) >= wanted:
+                break
+            self.do(Merge(first, inner.arg.number))
+        if extent(counter_of(self.kernel, first)) > 1:
+            self.do(Assign(first, AxisKind.PARALLEL))
+
+    @cached_property
+    def work(self) -> int:
+        """Loads, stores and arithmetic of the whole kernel, roughly."""
+        return sum(
+            math.prod(extent(r) for r in n.ranges)
+            for n in self.kernel.toposort()
+            if n.dtype is not dtypes.index and (n.op in ALU or n.op in (Op.LOAD, Op.STORE))
+        )
+
+    # --- a device with a grid
+
+    def plan_grid(self) -> None:
+        """A plan for a device that runs a grid: every output is a thread of its own."""
+        outputs = self.outputs
+        for inner in outputs[1:]:
+            self.do(Merge(outputs[0].arg.number, inner.arg.number))
+        if outputs:
+            self.do(Assign(outputs[0].arg.number, AxisKind.GRID))
+
+
+def extent(counter: UOp) -> int:
+    """The trip count of a RANGE, the greatest one where it varies."""
+    return int(counter.vmax) + 1
+
+
+def plan_for(kernel: UOp, limits: Limits) -> Plan:
+    """A plan for `kernel` on a device with these limits."""
+    planner = Planner(kernel, limits)
+    planner.merge_loops()
+    if limits.grid is not None:
+        planner.plan_grid()
+    else:
+        planner.plan_loops()
+    if trace.on:
+        trace(" ".join(map(describe, planner.steps)) or "as it stands")
+    return tuple(planner.steps)
+
+
+def describe(step: Step) -> str:
+    """A step in a few characters, as DEBUG=3 prints it: split(1 by 16), vector(1.1) ..."""
+    match step:
+        case Split(axis, by):
+            return f"split({dotted(axis)} by {by})"
+        case Assign(axis, kind):
+            return f"{kind.value}({dotted(axis)})"
+        case Reorder(axes):
+            return f"reorder({' '.join(map(dotted, axes))})"
+        case Merge(outer, inner):
+            return f"merge({dotted(outer)} {dotted(inner)})"
+
+
+def dotted(axis: Number) -> str:
+    """An axis number as text."""
+    return ".".join(map(str, axis))

@@ -1,0 +1,94 @@
+"""Put a kernel's nodes in the order in which they happen.
+
+Floor 3'. Every node belongs to the innermost loop it depends on, so what does not depend on a loop is
+outside of it without further ado. Loops nest as their ENDs say. Within a loop, nodes keep an order in
+which sources come first, and stores to memory come last, after all that may read what they change.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.render.base import pointer_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+Block = UOp | None
+"""The loop that a node is in: its RANGE, or None outside all loops."""
+
+NOTHING: Final = UOp(Op.GROUP, dtypes.void)
+"""What the END of a linear kernel closes: all that stands between it and its RANGE."""
+DROPPED: Final = frozenset({Op.SINK, Op.GROUP, Op.AFTER, Op.RANGE, Op.END})
+DEFINITIONS: Final = (Op.DEFINE_GLOBAL, Op.DEFINE_VAR, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL)
+
+
+class Nest:
+    """The loops of a kernel as a tree."""
+
+    def __init__(self, order: list[UOp]) -> None:
+        self.depth: dict[Block, int] = {None: 0}
+        self.closed_by: dict[UOp, UOp] = {}  # the first loop of an END -> that END
+        for end in reversed(order):  # outer ENDs come later in the order, so first here
+            if end.op is Op.END:
+                depth = self.depth[self.innermost(end.ranges)]
+                for level, counter in enumerate(end.src[1:], 1):
+                    assert counter not in self.depth, f"{counter!r} is closed twice"
+                    self.depth[counter] = depth + level
+
+    def innermost(self, ranges: frozenset[UOp]) -> Block:
+        """The deepest of some loops that are all open at one place."""
+        return max(ranges, key=self.depth.__getitem__, default=None)
+
+    def block(self, node: UOp) -> Block:
+        """The loop that a node is in."""
+        return self.innermost(node.ranges)
+
+
+def linearize(kernel: UOp) -> tuple[UOp, ...]:
+    """The nodes of a kernel in order: definitions, then the body, each loop from RANGE to END."""
+    order = kernel.toposort()
+    nest = Nest(order)
+    items: dict[Block, list[UOp]] = defaultdict(list)
+    for node in order:
+        if node.op not in DROPPED or node.op is Op.END:
+            items[nest.block(node)].append(node)
+    body: list[UOp] = []
+    emit(items, None, body)
+    return resolved(body)
+
+
+def emit(items: dict[Block, list[UOp]], block: Block, body: list[UOp]) -> None:
+    """Append the nodes of a block, and the loops inside it."""
+    inside = sorted(items[block], key=writes_memory)
+    for node in inside:
+        if node.op is not Op.END:
+            body.append(node)
+            continue
+        for counter in node.src[1:]:
+            body.append(counter)
+            emit(items, counter, body)
+        body += [UOp(Op.END, dtypes.void, (NOTHING, counter)) for counter in reversed(node.src[1:])]
+
+
+def writes_memory(node: UOp) -> bool:
+    """Whether a node is a STORE to a buffer; registers have their own order."""
+    return node.op is Op.STORE and pointer_of(node.src[0]).op is Op.DEFINE_GLOBAL
+
+
+def resolved(body: list[UOp]) -> tuple[UOp, ...]:
+    """The list with AFTER taken out, now that order says what it said; definitions first."""
+    new: dict[UOp, UOp] = {NOTHING: NOTHING}
+
+    def final(node: UOp) -> UOp:
+        while node.op is Op.AFTER:
+            node = node.src[0]
+        return new[node]
+
+    for node in body:
+        new[node] = node.with_src(tuple([final(s) for s in node.src]))
+    lines = [new[n] for n in body]
+    front = [n for n in lines if n.op in DEFINITIONS]
+    front.sort(key=lambda n: (DEFINITIONS.index(n.op), n.arg))
+    return (*front, *(n for n in lines if n.op not in DEFINITIONS))

@@ -1,0 +1,103 @@
+"""From a kernel's graph to its linear form: the list of passes.
+
+Floor 3'. In: the SINK of a kernel (stage "kernel" of `uop.verify`), a renderer, a plan. Out: a
+`LinearKernel`, which the renderer turns into source. The names of the passes are those of DEBUG and of
+golden files; their order is stated here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tinycore.config import settings
+from tinycore.lower.dims import loops_to_launch
+from tinycore.lower.dtypes import lower_dtypes
+from tinycore.lower.expand import expand
+from tinycore.lower.heuristic import plan_for
+from tinycore.lower.linearize import linearize
+from tinycore.lower.math import lower_math
+from tinycore.lower.memory import gates
+from tinycore.lower.registers import reduce_to_registers
+from tinycore.lower.tile import Plan, apply_plan
+from tinycore.render.base import LinearKernel, Renderer
+from tinycore.trace import Trace
+from tinycore.uop.node import UOp
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+from tinycore.uop.text import to_text
+from tinycore.uop.verify import verify
+
+trace_kernel = Trace("kernel")
+trace_linear = Trace("linear")
+
+
+class Pass(NamedTuple):
+    """One step of lowering."""
+
+    name: str
+    run: Callable[[UOp, Renderer], UOp]
+
+
+def expand_loops(kernel: UOp, renderer: Renderer) -> UOp:
+    """UNROLL and VECTOR loops become copies and lanes."""
+    return expand(kernel)
+
+
+def fold_registers(kernel: UOp, renderer: Renderer) -> UOp:
+    """REDUCE becomes loops over registers."""
+    return reduce_to_registers(kernel)
+
+
+def launch(kernel: UOp, renderer: Renderer) -> UOp:
+    """GRID and BLOCK loops become launch indices."""
+    return loops_to_launch(kernel)
+
+
+def lower_gates(kernel: UOp, renderer: Renderer) -> UOp:
+    """Gated loads take over what a WHERE around them says."""
+    return rewrite(kernel, simplify + gates, name="gates")
+
+
+def lower_values(kernel: UOp, renderer: Renderer) -> UOp:
+    """Types and functions that the target lacks become what it has."""
+    rules = lower_dtypes(renderer) + lower_math(renderer)
+    return rewrite(kernel, rules, name="lower values")
+
+
+def tidy(kernel: UOp, renderer: Renderer) -> UOp:
+    """What lowering left to fold is folded."""
+    return rewrite(kernel, simplify + gates + lower_math(renderer), name="tidy")
+
+
+KERNEL_PIPELINE: Final = (
+    Pass("expand", expand_loops),
+    Pass("gates", lower_gates),
+    Pass("registers", fold_registers),
+    Pass("launch", launch),
+    Pass("lower", lower_values),
+    Pass("tidy", tidy),
+)
+"""What follows tiling, which alone looks at the device's limits (`heuristic.py`, `tile.py`)."""
+
+
+def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) -> LinearKernel:
+    """The linear form of a kernel under a plan; without one, under the heuristic's.
+
+    `NOOPT=1` leaves the loops as they are. `VERIFY=1` checks the graph at every stage.
+    """
+    if settings.VERIFY:
+        verify(kernel, "kernel")
+    if trace_kernel.on:
+        trace_kernel(name, to_text(kernel))
+    if plan is None:
+        plan = () if settings.NOOPT else plan_for(kernel, renderer.limits)
+    kernel = apply_plan(kernel, plan)
+    for step in KERNEL_PIPELINE:
+        kernel = step.run(kernel, renderer)
+    linear = LinearKernel(name, linearize(kernel))
+    if settings.VERIFY:
+        verify(list(linear.uops), "linear")
+    if trace_linear.on:
+        trace_linear(name, to_text(linear.uops))
+    return linear

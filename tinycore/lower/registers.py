@@ -1,0 +1,98 @@
+"""Turn REDUCE into loops over accumulators held in registers.
+
+Floor 3'. A REDUCE becomes: set the accumulator, run the loops adding to it, read it. Reductions over the
+same loops at the same place share one pass of these loops, however many accumulators that makes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.uop.node import Axis, UOp
+from tinycore.uop.op import Op
+
+SHARED_PASS = 3
+"""Marks the number of a loop copied because a reduction needs another pass over the same counters."""
+
+Nest = tuple[tuple[UOp, ...], frozenset[UOp], int]
+
+
+def identity(op: Op, dtype: DType) -> Scalar:
+    """The value that changes nothing under a fold by `op`."""
+    scalar = dtype.scalar()
+    return {Op.ADD: 0, Op.MUL: 1, Op.MAX: dtypes.min(scalar), Op.MIN: dtypes.max(scalar)}[op]
+
+
+def loops_of(reduce: UOp) -> tuple[UOp, ...]:
+    """The loops a REDUCE closes."""
+    return tuple(s for s in reduce.src[1:] if s.op is Op.RANGE)
+
+
+def depth_of(reduces: list[UOp]) -> dict[UOp, int]:
+    """How many of the other reductions lie on the longest path below each."""
+    depth: dict[UOp, int] = {}
+    below: dict[UOp, int] = {}
+    for node in UOp.sink(*reduces).toposort():
+        under = max((below[s] for s in node.src), default=0)
+        if node.op is Op.REDUCE:
+            depth[node] = under
+            under += 1
+        below[node] = under
+    return depth
+
+
+def reduce_to_registers(kernel: UOp) -> UOp:
+    """The kernel with every REDUCE turned into loops over registers."""
+    reduces = [n for n in kernel.toposort() if n.op is Op.REDUCE]
+    depth = depth_of(reduces)
+    nests: dict[Nest, list[UOp]] = defaultdict(list)
+    for reduce in reduces:
+        nests[loops_of(reduce), reduce.ranges, depth[reduce]].append(reduce)
+    done: dict[UOp, UOp] = {}
+    used: set[UOp] = set()
+    for number, ((loops, outside, _), members) in enumerate(sorted(nests.items(), key=lambda n: n[0][2])):
+        exchange = {r: r.replace(arg=Axis((*r.arg.number, SHARED_PASS, number), r.arg.kind)) for r in loops}
+        fresh = exchange if used & set(loops) else {}
+        used |= set(loops)
+        done |= one_pass(members, loops, outside, done, fresh)
+    return kernel.substitute(done)
+
+
+def one_pass(
+    members: list[UOp],
+    loops: tuple[UOp, ...],
+    outside: frozenset[UOp],
+    done: dict[UOp, UOp],
+    fresh: dict[UOp, UOp],
+) -> dict[UOp, UOp]:
+    """Reductions that share loops, each with what its value becomes."""
+    order = sorted(outside, key=lambda r: r.arg.number)
+    counters = tuple(fresh.get(r, r) for r in loops)
+    updates, registers = [], []
+    for member in members:
+        register = UOp(Op.DEFINE_REG, member.dtype.ptr(1, "register"), (), next_register(done, registers))
+        start = register_index(UOp(Op.AFTER, register.dtype, (register, *order)) if order else register)
+        clear = UOp(Op.STORE, dtypes.void, (start, UOp.const(member.dtype, identity(member.arg, member.dtype))))
+        inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, *counters)))
+        total = UOp(Op.LOAD, member.dtype, (inside,))
+        for value in (s for s in member.src if s.op is not Op.RANGE):
+            total = total.alu(member.arg, value.substitute(done | fresh))
+        updates.append(UOp(Op.STORE, dtypes.void, (inside, total)))
+        registers.append((member, register))
+    body = updates[0] if len(updates) == 1 else UOp(Op.GROUP, dtypes.void, tuple(updates))
+    end = UOp(Op.END, dtypes.void, (body, *counters))
+    return {
+        member: UOp(Op.LOAD, member.dtype, (register_index(UOp(Op.AFTER, register.dtype, (register, end))),))
+        for member, register in registers
+    }
+
+
+def next_register(done: dict[UOp, UOp], registers: list[tuple[UOp, UOp]]) -> int:
+    """The first register number not taken yet."""
+    return len(done) + len(registers)
+
+
+def register_index(register: UOp) -> UOp:
+    """The one element of a register."""
+    return UOp(Op.INDEX, register.dtype, (register, UOp.index(0)))

@@ -1,0 +1,215 @@
+"""The tile language: how the loops of a kernel are cut, ordered and mapped to the device.
+
+Floor 3'. A plan is a tuple of steps; each names loops by their axis number, a path that grows with
+every split: splitting (1,) gives (1, 0) outside and (1, 1) inside. Steps change loops and never
+values, so a plan that is legal is right; what it costs is the business of `heuristic.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.render.base import pointer_of
+from tinycore.uop.node import Axis, UOp
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+Number = tuple[int, ...]
+OUTER: Final = 0
+INNER: Final = 1
+REST: Final = 2
+
+
+@dataclass(frozen=True)
+class Split:
+    """Cut a loop into steps of `by`: (axis, 0) counts the steps, (axis, 1) within a step.
+
+    Where `by` does not divide the extent of an output loop, the last step starts early and computes
+    some elements twice; that is sound unless the kernel overwrites what it reads. In that case, and in
+    a reduction, the rest becomes a loop of its own, (axis, 2).
+    """
+
+    axis: Number
+    by: int
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Give a loop its kind: written out, lanes of a vector, shared among threads, ..."""
+
+    axis: Number
+    kind: AxisKind
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """Put output loops in this order, outermost first. Loops not named keep their place inside."""
+
+    axes: tuple[Number, ...]
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Make one loop of two, where every address sees them as one; it keeps the number of `outer`."""
+
+    outer: Number
+    inner: Number
+
+
+Step = Split | Assign | Reorder | Merge
+Plan = tuple[Step, ...]
+
+
+def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
+    """The kernel with every step of the plan done."""
+    for step in plan:
+        match step:
+            case Split(axis, by):
+                kernel = split(kernel, axis, by)
+            case Assign(axis, kind):
+                counter = counter_of(kernel, axis)
+                kernel = kernel.substitute({counter: counter.replace(arg=Axis(axis, kind))})
+            case Reorder(axes):
+                kernel = reorder(kernel, axes)
+            case Merge(outer, inner):
+                kernel = merge(kernel, outer, inner)
+    return rewrite(kernel, simplify, name="simplify tiles")
+
+
+def counters(kernel: UOp) -> list[UOp]:
+    """Every RANGE of a kernel, by number."""
+    return sorted((n for n in kernel.toposort() if n.op is Op.RANGE), key=lambda n: n.arg.number)
+
+
+def counter_of(kernel: UOp, axis: Number) -> UOp:
+    """The RANGE with an axis number."""
+    return next(n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.number == axis)
+
+
+def closer_of(kernel: UOp, counter: UOp) -> list[UOp]:
+    """The END or the REDUCEs that close a RANGE."""
+    closers = (Op.END, Op.REDUCE)
+    return [n for n in kernel.toposort() if n.op in closers and counter in n.src[1:]]
+
+
+def split(kernel: UOp, axis: Number, by: int) -> UOp:
+    """One Split."""
+    counter = counter_of(kernel, axis)
+    extent = int(counter.vmax) + 1
+    if extent % by == 0:
+        return replaced(kernel, counter, *parts(counter, extent // by, by))
+    if counter.arg.kind is AxisKind.REDUCE:
+        return split_with_rest(kernel, counter, by)
+    if not overwrites_what_it_reads(kernel):
+        outer, inner, _ = parts(counter, -(-extent // by), by)
+        start = (outer * by).minimum(extent - by)
+        return replaced(kernel, counter, outer, inner, start + inner)
+    return split_with_rest(kernel, counter, by)
+
+
+def parts(counter: UOp, steps: int, by: int) -> tuple[UOp, UOp, UOp]:
+    """The outer and the inner counter of a split, and the old counter in terms of them."""
+    number, kind = counter.arg
+    outer = UOp.range(steps, (*number, OUTER), kind)
+    inner = UOp.range(by, (*number, INNER), kind)
+    return outer, inner, outer * by + inner
+
+
+def replaced(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UOp) -> UOp:
+    """The kernel with `counter` replaced by two loops that together give `value`."""
+    swapped = {c: closing(c, {counter: (outer, inner)}) for c in closer_of(kernel, counter)}
+    kernel = substitute_once(kernel, swapped)
+    return kernel.substitute({counter: value})
+
+
+def closing(node: UOp, exchange: dict[UOp, tuple[UOp, ...]]) -> UOp:
+    """An END or REDUCE whose ranges are exchanged for others; its body is left alone."""
+    ranges = [new for r in node.src[1:] for new in exchange.get(r, (r,))]
+    return node.with_src((node.src[0], *ranges))
+
+
+def substitute_once(kernel: UOp, replacements: dict[UOp, UOp]) -> UOp:
+    """Replace nodes from the inside out, so that one replaced node may contain another."""
+    done: dict[UOp, UOp] = {}
+    for node in kernel.toposort():
+        rebuilt = node.with_src(tuple([done[s] for s in node.src]))
+        if (new := replacements.get(node)) is not None:
+            body = done[node.src[0]]
+            rebuilt = new.with_src((body, *new.src[1:]))
+        done[node] = rebuilt
+    return done[kernel]
+
+
+def split_with_rest(kernel: UOp, counter: UOp, by: int) -> UOp:
+    """A split whose rest is a second, shorter loop over a copy of the body."""
+    replacements = {c: with_rest(c, counter, by) for c in closer_of(kernel, counter)}
+    return kernel.substitute(replacements)
+
+
+def with_rest(closer: UOp, counter: UOp, by: int) -> UOp:
+    """The main loop over whole steps, and the loop over the rest."""
+    extent = int(counter.vmax) + 1
+    steps = extent // by
+    number, kind = counter.arg
+    outer, inner, value = parts(counter, steps, by)
+    rest = UOp.range(extent - steps * by, (*number, REST), kind)
+    inside = closer.src[closer.src.index(counter) + 1 :] if closer.op is Op.END else closer.src[1:]
+    around = tuple(r for r in closer.src[1:] if r is not counter and r not in inside)
+    own = tuple(r for r in inside if r is not counter)
+    main = closer.src[0].substitute({counter: value})
+    outside = tuple(r for r in closer.ranges if r not in own) + around
+    copy = copied(closer.src[0], outside, counter, rest + steps * by)
+    copied_own = tuple(renumbered(r) for r in own)
+    if closer.op is Op.REDUCE:
+        whole = closer.with_src((main, *own, outer, inner))
+        return whole.alu(closer.arg, closer.with_src((copy, *copied_own, rest)))
+    first = UOp(Op.END, dtypes.void, (main, outer, inner, *own))
+    second = UOp(Op.END, dtypes.void, (copy, rest, *copied_own))
+    both = UOp(Op.GROUP, dtypes.void, (first, second))
+    return UOp(Op.END, dtypes.void, (both, *around)) if around else both
+
+
+def copied(body: UOp, around: tuple[UOp, ...], counter: UOp, value: UOp) -> UOp:
+    """A copy of a loop body with `value` for `counter`, and loops of its own for those inside."""
+    inside = [n for n in body.toposort() if n.op is Op.RANGE and n is not counter and n not in around]
+    return body.substitute({n: renumbered(n) for n in inside} | {counter: value})
+
+
+def renumbered(counter: UOp) -> UOp:
+    """A RANGE like this one, under a number of its own."""
+    number, kind = counter.arg
+    return counter.replace(arg=Axis((*number, REST), kind))
+
+
+def overwrites_what_it_reads(kernel: UOp) -> bool:
+    """Whether a buffer is both loaded from and stored to."""
+    touched = [n for n in kernel.toposort() if n.op in (Op.LOAD, Op.STORE)]
+    loaded = {pointer_of(n.src[0]) for n in touched if n.op is Op.LOAD}
+    return any(pointer_of(n.src[0]) in loaded for n in touched if n.op is Op.STORE)
+
+
+def reorder(kernel: UOp, axes: tuple[Number, ...]) -> UOp:
+    """One Reorder, on every END that closes one of the loops."""
+    replacements = {}
+    for end in kernel.toposort():
+        if end.op is Op.END:
+            by_number = {r.arg.number: r for r in end.src[1:]}
+            front = [by_number[a] for a in axes if a in by_number]
+            back = [r for r in end.src[1:] if r not in front]
+            replacements[end] = end.with_src((end.src[0], *front, *back))
+    return substitute_once(kernel, replacements)
+
+
+def merge(kernel: UOp, outer_axis: Number, inner_axis: Number) -> UOp:
+    """One Merge: the merged counter replaces `outer * extent(inner) + inner` wherever it stands."""
+    outer, inner = counter_of(kernel, outer_axis), counter_of(kernel, inner_axis)
+    size = int(inner.vmax) + 1
+    merged = UOp.range((int(outer.vmax) + 1) * size, outer_axis, outer.arg.kind)
+    exchange: dict[UOp, tuple[UOp, ...]] = {outer: (merged,), inner: ()}
+    kernel = substitute_once(kernel, {c: closing(c, exchange) for c in closer_of(kernel, outer)})
+    kernel = kernel.substitute({outer: merged // size, inner: merged % size})
+    return rewrite(kernel, simplify, name="simplify merged loops")

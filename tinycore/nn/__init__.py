@@ -1,0 +1,40 @@
+"""Neural networks as programs over tensors: layers, optimizers, state, data sets, file formats.
+
+Floor 6, on the public API only. A layer is a plain object with tensors as attributes and a
+`__call__`; there is no base class to inherit from and nothing to register. `nn.state` finds a
+model's tensors by walking its attributes.
+"""
+
+from tinycore.nn import datasets, optim, state
+from tinycore.nn.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
+from tinycore.nn.linear import Embedding, Linear
+from tinycore.nn.normalization import (
+    BatchNorm,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm,
+    LayerNorm,
+    LayerNorm2d,
+    RMSNorm,
+)
+
+__all__ = [
+    "BatchNorm",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "Conv1d",
+    "Conv2d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "Embedding",
+    "GroupNorm",
+    "InstanceNorm",
+    "LayerNorm",
+    "LayerNorm2d",
+    "Linear",
+    "RMSNorm",
+    "datasets",
+    "optim",
+    "state",
+]

@@ -1,0 +1,186 @@
+"""Layers that bring values to mean zero and variance one, over different axes.
+
+Floor 6. Imports the public API, the settings and the errors.
+"""
+
+from __future__ import annotations
+
+from tinycore import Tensor, dtypes
+from tinycore.config import settings
+from tinycore.errors import ArgumentError, ShapeError
+
+__all__ = [
+    "BatchNorm",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "GroupNorm",
+    "InstanceNorm",
+    "LayerNorm",
+    "LayerNorm2d",
+    "RMSNorm",
+]
+
+
+class BatchNorm:
+    """Batch normalization (https://arxiv.org/abs/1502.03167): x (N, C, ...) -> the same shape.
+
+    Each channel is normalized by its mean and variance: in training those of the batch, which also
+    move the running ones by `momentum`, else the running ones. The running variance is that of the
+    population. With `affine`, weight and bias (C,) follow. Training is `Context(TRAINING=1)`.
+
+    Raises ShapeError when `x` has no channel axis or other channels.
+    """
+
+    def __init__(
+        self,
+        sz: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        momentum: float = 0.1,
+    ) -> None:
+        self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
+        self.weight = Tensor.ones(sz).contiguous() if affine else None
+        self.bias = Tensor.zeros(sz).contiguous() if affine else None
+        self.num_batches_tracked = _statistic(Tensor.zeros(dtype=dtypes.int64))
+        if track_running_stats:
+            self.running_mean = _statistic(Tensor.zeros(sz))
+            self.running_var = _statistic(Tensor.ones(sz))
+        self._channels = sz
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize; in training also note the batch's statistics."""
+        if x.ndim < 2 or x.shape[1] != self._channels:
+            raise ShapeError(f"BatchNorm of {self._channels} channels cannot take {x.shape}")
+        if self.track_running_stats and not settings.TRAINING:
+            mean, variance = self.running_mean, self.running_var
+        else:
+            mean, variance = self.calc_stats(x)
+        if self.track_running_stats and settings.TRAINING:
+            self._track(x, mean.detach(), variance.detach())
+        return x.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt())
+
+    def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance (C,) of the batch."""
+        others = tuple(axis for axis in range(x.ndim) if axis != 1)
+        mean = x.mean(axis=others)
+        # the variance does not change with the mean, so no gradient need flow through it
+        centered = x - mean.detach().reshape(1, -1, *[1] * (x.ndim - 2))
+        return mean, centered.square().mean(axis=others)
+
+    def _track(self, x: Tensor, mean: Tensor, variance: Tensor) -> None:
+        count = x.numel() // self._channels
+        if count < 2:
+            raise ShapeError(f"BatchNorm needs two values per channel to train, {x.shape} has one")
+        population = variance * (count / (count - 1))
+        self.running_mean.assign(_moved(self.running_mean, mean, self.momentum))
+        self.running_var.assign(_moved(self.running_var, population, self.momentum))
+        self.num_batches_tracked.assign(self.num_batches_tracked + 1)
+
+
+BatchNorm2d = BatchNorm3d = BatchNorm
+
+
+def _statistic(tensor: Tensor) -> Tensor:
+    """State that is loaded and saved but not trained."""
+    return tensor.contiguous().is_param_(False)
+
+
+def _moved(running: Tensor, seen: Tensor, momentum: float) -> Tensor:
+    return ((1 - momentum) * running + momentum * seen).cast(running.dtype)
+
+
+class GroupNorm:
+    """Group normalization (https://arxiv.org/abs/1803.08494): x (N, C, ...) -> the same shape.
+
+    The channels of one sample are normalized in `num_groups` groups. With `affine`, weight and bias
+    (C,) follow. Raises ArgumentError when the groups do not divide the channels, ShapeError when
+    `x` has other channels.
+    """
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
+    ) -> None:
+        if num_groups < 1 or num_channels % num_groups:
+            raise ArgumentError(f"{num_groups} groups do not divide {num_channels} channels")
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = Tensor.ones(num_channels).contiguous() if affine else None
+        self.bias = Tensor.zeros(num_channels).contiguous() if affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize every group of every sample."""
+        if x.ndim < 2 or x.shape[1] != self.num_channels:
+            name = type(self).__name__
+            raise ShapeError(f"{name} of {self.num_channels} channels cannot take {x.shape}")
+        groups = x.reshape(x.shape[0], self.num_groups, -1)
+        normal = groups.layernorm(eps=self.eps).reshape(x.shape)
+        if self.weight is None or self.bias is None:
+            return normal
+        per_channel = (1, -1, *[1] * (x.ndim - 2))
+        return normal * self.weight.reshape(per_channel) + self.bias.reshape(per_channel)
+
+
+class InstanceNorm(GroupNorm):
+    """Instance normalization (https://arxiv.org/abs/1607.08022): every channel is its own group."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
+        super().__init__(num_features, num_features, eps, affine)
+        self.num_features = num_features
+
+
+class LayerNorm:
+    """Layer normalization (https://arxiv.org/abs/1607.06450) over the last axes.
+
+    x (..., *normalized_shape) -> the same shape; weight and bias have `normalized_shape`.
+    Raises ShapeError when the last axes of `x` differ from it.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | tuple[int, ...],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+    ) -> None:
+        shape = normalized_shape if isinstance(normalized_shape, tuple) else (normalized_shape,)
+        self.normalized_shape, self.eps = shape, eps
+        self.axis = tuple(range(-len(shape), 0))
+        self.weight = Tensor.ones(*shape).contiguous() if elementwise_affine else None
+        self.bias = Tensor.zeros(*shape).contiguous() if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize over the last axes."""
+        if x.shape[-len(self.axis) :] != self.normalized_shape:
+            raise ShapeError(f"LayerNorm over {self.normalized_shape} cannot take {x.shape}")
+        normal = x.layernorm(axis=self.axis, eps=self.eps)
+        if self.weight is None or self.bias is None:
+            return normal
+        return normal * self.weight + self.bias
+
+
+class LayerNorm2d(LayerNorm):
+    """Layer normalization over the channels of an image: x (N, C, H, W) -> the same shape."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize every pixel over its channels. Raises ShapeError when `x` is no image."""
+        if x.ndim != 4:
+            raise ShapeError(f"LayerNorm2d takes (N, C, H, W), not {x.shape}")
+        return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class RMSNorm:
+    """Root-mean-square normalization (https://arxiv.org/abs/1910.07467) over the last axis.
+
+    x (..., dim) -> the same shape: x / sqrt(mean(x**2) + eps), computed in float32 and given back
+    in the dtype of `x`, times weight (dim,).
+    """
+
+    def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
+        self.eps = eps
+        self.weight = Tensor.ones(dim).contiguous() if elementwise_affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize over the last axis."""
+        precise = x.float()
+        scale = (precise.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+        normal = (precise * scale).cast(x.dtype)
+        return normal if self.weight is None else normal * self.weight

@@ -1,0 +1,198 @@
+"""A model's tensors by name: collect them, load them, keep them in safetensors files.
+
+Floor 6. Imports the public API, `nn.files` and the errors.
+There is no module base class. A model is any object, and the names of its tensors are the paths to
+them through attributes, lists, tuples and dictionaries: `layers.0.weight`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy
+from tqdm import tqdm
+
+from tinycore import Tensor, dtypes
+from tinycore.dtype import DType
+from tinycore.errors import ArgumentError, ShapeError
+from tinycore.nn.files.safetensors import SafetensorsFile, write_safetensors
+
+__all__ = [
+    "get_parameters",
+    "get_state_dict",
+    "load_state_dict",
+    "safe_load",
+    "safe_load_metadata",
+    "safe_save",
+]
+
+T = TypeVar("T")
+Source = Tensor | str | os.PathLike[str]
+"""A safetensors file: its path, or its bytes as a uint8 tensor."""
+
+
+def get_state_dict(
+    obj: object, prefix: str = "", tensor_type: type[T] = Tensor  # type: ignore[assignment]
+) -> dict[str, T]:
+    """Every tensor reachable from `obj`, by its path, in the order in which they are met.
+
+    A path joins attribute names, dictionary keys and positions with dots, after `prefix`. A tensor
+    reachable by two paths has two names. An object that contains itself is entered once.
+    `tensor_type` collects instances of another class instead.
+    """
+    return dict(_tensors(obj, prefix, tensor_type, frozenset()))
+
+
+def _tensors(
+    obj: object, prefix: str, tensor_type: type[T], around: frozenset[int]
+) -> Iterator[tuple[str, T]]:
+    """Pairs of path and tensor below `obj`; `around` holds the ids of what encloses it."""
+    if isinstance(obj, tensor_type):
+        yield prefix.removesuffix("."), obj
+        return
+    if id(obj) in around:
+        return
+    for name, child in _children(obj):
+        yield from _tensors(child, f"{prefix}{name}.", tensor_type, around | {id(obj)})
+
+
+def _children(obj: object) -> Iterable[tuple[object, object]]:
+    if isinstance(obj, tuple) and hasattr(obj, "_fields"):  # a named tuple
+        return zip(obj._fields, obj, strict=True)
+    if isinstance(obj, (list, tuple)):
+        return enumerate(obj)
+    if isinstance(obj, Mapping):
+        return obj.items()
+    return getattr(obj, "__dict__", {}).items()
+
+
+def get_parameters(obj: object) -> list[Tensor]:
+    """Every tensor reachable from `obj`, in the order of `get_state_dict`."""
+    return list(get_state_dict(obj).values())
+
+
+def load_state_dict(
+    model: object,
+    state_dict: dict[str, Tensor],
+    strict: bool = True,
+    verbose: bool = True,
+    consume: bool = False,
+    realize: bool = True,
+) -> list[Tensor]:
+    """Give the model's tensors the values, and the dtypes, of those in `state_dict`.
+
+    A value is moved to the device of the tensor it replaces. With `strict` every tensor of the
+    model must be there. `verbose` shows progress in a terminal and warns of entries the model has
+    no place for. `consume` takes what was loaded out of `state_dict`, so that its memory can be
+    freed on the way. `realize` computes the values now. Returns the model's tensors that were set.
+
+    Raises ArgumentError naming what is missing, and ShapeError naming the first shape that does not
+    fit; the model is then unchanged.
+    """
+    targets = get_state_dict(model)
+    missing = [name for name in targets if name not in state_dict]
+    if strict and missing:
+        raise ArgumentError(
+            f"the state dict lacks {_enumerated(missing)} of the model's {len(targets)} tensors. "
+            "Load with strict=False to keep those as they are."
+        )
+    values = {
+        name: _fitted(name, state_dict[name], target.shape)
+        for name, target in targets.items()
+        if name in state_dict
+    }
+    if verbose and (unused := [name for name in state_dict if name not in targets]):
+        warnings.warn(f"the model has no place for {_enumerated(unused)}", stacklevel=2)
+    names = tqdm(list(values), "loading weights", leave=False, disable=None if verbose else True)
+    for name in names:
+        target, value = targets[name], values.pop(name)
+        target.replace(value.to(target.device))
+        if realize:
+            target.realize()
+        if consume:
+            del state_dict[name]
+    return [targets[name] for name in targets if name not in missing]
+
+
+def _fitted(name: str, value: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    if value.shape == shape:
+        return value
+    if {value.shape, shape} == {(), (1,)}:  # a single number is stored either way
+        return value.reshape(shape)
+    raise ShapeError(
+        f"tensor {name!r} has shape {shape} in the model, but {value.shape} in the state dict"
+    )
+
+
+def _enumerated(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:5]))
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def safe_load(fn: Source, device: str | None = None) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by name, on `device`.
+
+    Raises FileFormatError when the file breaks its format in any way, and OSError when it cannot be
+    read.
+    """
+    file = _opened(fn)
+    return {name: _tensor(file[name], file.entries[name].dtype, device) for name in file}
+
+
+def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
+    """The bytes of a safetensors file, the position where its data start, and its header.
+
+    The header maps each name to `dtype`, `shape` and `data_offsets`, and `__metadata__` to the
+    text that the file's author added. Raises as `safe_load` does.
+    """
+    file = _opened(fn)
+    content = fn if isinstance(fn, Tensor) else Tensor(numpy.frombuffer(file.content, numpy.uint8))
+    return content, file.data_start, file.header
+
+
+def safe_save(
+    tensors: dict[str, Tensor],
+    fn: str | os.PathLike[str],
+    metadata: Mapping[str, Any] | None = None,
+) -> None:
+    """Write tensors to a safetensors file, which appears whole or not at all.
+
+    `metadata` is kept as text: a value that is no string is written as JSON. Raises DTypeError for
+    a dtype that the format lacks, ArgumentError for the reserved name `__metadata__`.
+    """
+    stored = {name: _stored(tensor) for name, tensor in tensors.items()}
+    texts = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in (metadata or {}).items()
+    }
+    true_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    write_safetensors(Path(fn), stored, texts, true_dtypes=true_dtypes)
+
+
+def _opened(source: Source) -> SafetensorsFile:
+    if isinstance(source, Tensor):
+        return SafetensorsFile(source.contiguous().data().cast("B"), "a tensor of bytes")
+    return SafetensorsFile.open(source)
+
+
+_STORED_AS = {
+    dtypes.bfloat16: dtypes.uint16,
+    dtypes.fp8e4m3: dtypes.uint8,
+    dtypes.fp8e5m2: dtypes.uint8,
+}
+"""What NumPy, which lacks these types, sees in their place."""
+
+
+def _stored(tensor: Tensor) -> numpy.ndarray[Any, Any]:
+    integer = _STORED_AS.get(tensor.dtype)
+    return (tensor if integer is None else tensor.bitcast(integer)).numpy()
+
+
+def _tensor(array: numpy.ndarray[Any, Any], dtype: DType, device: str | None) -> Tensor:
+    tensor = Tensor(array, device=device)
+    return tensor if dtype not in _STORED_AS else tensor.bitcast(dtype)

@@ -1,0 +1,118 @@
+"""The stable face of tinycore for backend authors: all that a plugin needs, and what is versioned.
+
+Floor 1, of the device side. A backend imports this module, `tinycore.render`, `tinycore.uop`,
+`tinycore.dtype`, `tinycore.errors`, `tinycore.config` and `tinycore.trace`, and nothing else.
+Importing it opens no device and imports neither NumPy nor pluggy.
+
+    BACKEND = Backend(
+        name="TOY",
+        api=(1, 0),
+        count=deferred("tiny_toy.probe:count"),
+        open=deferred("tiny_toy.device:ToyDevice"),
+        renderers={"C": deferred("tiny_toy.toolchain:c")},
+    )
+
+with `TOY = "tiny_toy:BACKEND"` in the package's entry-point group `tinycore.backends`. The protocols
+are described in `tinycore/device/protocols.py`, whose first page is the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinycore.device.backend import API_VERSION, Backend, Deferred, deferred
+from tinycore.device.discovery import DeviceState, State
+from tinycore.device.elf import ElfImage
+from tinycore.device.hooks import (
+    hooks,
+    tinycore_backend_closing,
+    tinycore_backend_opened,
+    tinycore_kernel_compiled,
+    tinycore_kernel_ran,
+    tinycore_select_device,
+)
+from tinycore.device.protocols import (
+    ALIGNMENT_BYTES,
+    CAPABILITIES,
+    Allocator,
+    Compiler,
+    DeviceRuntime,
+    Handle,
+    Program,
+    ProgramInfo,
+    SupportsExternalPointer,
+    SupportsMap,
+    SupportsPeerCopy,
+    Toolchain,
+)
+from tinycore.device.registry import Device
+
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "API_VERSION",
+    "CAPABILITIES",
+    "Allocator",
+    "Backend",
+    "Compiler",
+    "Deferred",
+    "DeviceRuntime",
+    "DeviceState",
+    "ElfImage",
+    "Handle",
+    "Program",
+    "ProgramInfo",
+    "State",
+    "SupportsExternalPointer",
+    "SupportsMap",
+    "SupportsPeerCopy",
+    "Toolchain",
+    "check_pending",
+    "deferred",
+    "installed_renderers",
+    "register",
+    "register_observer",
+    "tinycore_backend_closing",
+    "tinycore_backend_opened",
+    "tinycore_kernel_compiled",
+    "tinycore_kernel_ran",
+    "tinycore_select_device",
+    "unregister",
+    "unregister_observer",
+]
+
+
+def register(backend: Backend) -> None:
+    """Add a backend from this program: for tests, notebooks and frozen apps."""
+    Device.register(backend)
+
+
+def unregister(name: str) -> None:
+    """Take back what `register` added, closing its devices."""
+    Device.unregister(name)
+
+
+def register_observer(observer: object, name: str | None = None) -> None:
+    """Let an object's functions marked by `pluggy.HookimplMarker("tinycore")` be called."""
+    hooks.register(observer, name)
+
+
+def unregister_observer(observer: object) -> None:
+    """Stop calling an object's functions."""
+    hooks.unregister(observer)
+
+
+def check_pending() -> None:
+    """Raise PluginError when an observer implements a hook that there is not, such as a misspelt one.
+
+    For the tests of packages that have an entry point in `tinycore.hooks`.
+    """
+    hooks.check_pending()
+
+
+def installed_renderers(without: str = "") -> dict[str, Callable[[str], Toolchain[Any]]]:
+    """The renderers of every backend that can be imported, by name, the preferred backend's first.
+
+    They render and compile without a device. `without` names a backend to leave out.
+    """
+    return Device.plugins.renderers(without)

@@ -1,0 +1,114 @@
+"""What every renderer shares: the device's limits, the linear kernel, and the `Renderer` itself.
+
+Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for one compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Final
+
+from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, AxisKind, Op
+
+Dims = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device can do, as far as plans depend on it.
+
+    A device with a `grid` runs outputs as threads of a grid; one without runs loops, the outermost of
+    them shared among `threads`. Sizes are bytes, `block` and `grid` are threads and groups per axis.
+    """
+
+    vector_bytes: int = 0  # widest SIMD register or vector type; 0: scalars only
+    vector_registers: int = 16
+    threads: int = 1
+    fused_multiply_add: bool = False
+    level1_bytes: int = 32 << 10
+    level2_bytes: int = 512 << 10
+    grid: Dims | None = None
+    block: Dims = (1, 1, 1)
+    block_threads: int = 1
+    shared_bytes: int = 0
+    max_buffers: int | None = None
+
+
+@dataclass(frozen=True)
+class LinearKernel:
+    """A kernel as renderers get it: its name, and its nodes in the order in which they happen."""
+
+    name: str
+    uops: tuple[UOp, ...]
+
+    @cached_property
+    def buffers(self) -> tuple[UOp, ...]:
+        """The DEFINE_GLOBAL nodes, by slot."""
+        return tuple(sorted((u for u in self.uops if u.op is Op.DEFINE_GLOBAL), key=lambda u: u.arg))
+
+    @cached_property
+    def variables(self) -> tuple[UOp, ...]:
+        """The DEFINE_VAR nodes, by name."""
+        return tuple(sorted((u for u in self.uops if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0]))
+
+    @cached_property
+    def parallel(self) -> int:
+        """The extent of the PARALLEL range, 1 where there is none."""
+        for u in self.uops:
+            if u.op is Op.RANGE and u.arg.kind is AxisKind.PARALLEL:
+                return int(u.src[0].arg)
+        return 1
+
+    def launch(self, prefix: str) -> Dims:
+        """The sizes of SPECIAL `prefix`0, 1 and 2 (`grid` or `block`), 1 where there is none."""
+        sizes = {u.arg: int(u.src[0].arg) for u in self.uops if u.op is Op.SPECIAL}
+        x, y, z = (sizes.get(f"{prefix}{axis}", 1) for axis in range(3))
+        return x, y, z
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Bytes of workgroup memory."""
+        locals_ = (u.dtype for u in self.uops if u.op is Op.DEFINE_LOCAL)
+        return sum(d.size * d.base.size_bytes for d in locals_ if isinstance(d, PointerDType))
+
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """The slots that a STORE goes to."""
+        targets = (pointer_of(u.src[0]) for u in self.uops if u.op is Op.STORE)
+        return frozenset(t.arg for t in targets if t.op is Op.DEFINE_GLOBAL)
+
+
+def pointer_of(index: UOp) -> UOp:
+    """The DEFINE_* node that an INDEX (or a pointer behind AFTERs) points into."""
+    node = index
+    while node.op in (Op.INDEX, Op.AFTER):
+        node = node.src[0]
+    return node
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """Turns linear kernels into source for one compiler. Subclasses are families, then dialects."""
+
+    limits: Limits = field(default_factory=Limits)
+
+    name: ClassVar[str] = "renderer"
+    native_ops: ClassVar[frozenset[Op]] = ALU
+    """Arithmetic this language has; what is missing is lowered to what is there."""
+    emulated: ClassVar[Mapping[DType, DType]] = {}
+    """Types the language can only store, and the type to compute in instead."""
+
+    def render(self, kernel: LinearKernel) -> str:
+        """The source text of a kernel."""
+        raise NotImplementedError
+
+    def computes_in(self, dtype: DType) -> DType:
+        """The scalar type in which values of `dtype` are computed."""
+        return self.emulated.get(dtype, dtype)
+
+
+SMALL_FLOATS: Final = (dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16)

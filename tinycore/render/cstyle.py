@@ -1,0 +1,474 @@
+"""The family of C-like languages: linear UOps to source, from tables that dialects override.
+
+Floor 2. A dialect states differences: type names, an expression template per op, the words for
+memory spaces and barriers, the signature. A method is overridden only where no template can say it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+from tinycore.dtype import DType, PointerDType, Scalar, dtypes
+from tinycore.render.base import LinearKernel, Renderer, pointer_of
+from tinycore.render.inline import inlinable
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, TRANSCENDENTAL, AxisKind, Op
+
+RANGE_LETTERS: Final = {AxisKind.LOOP: "i", AxisKind.REDUCE: "r", AxisKind.PARALLEL: "p"}
+INLINE_COLUMNS: Final = 72
+"""Longer expressions get a name even when they are used once."""
+
+WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
+"""Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
+
+BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
+"""What arithmetic on bool means."""
+
+
+class Writer:
+    """The text of one kernel while it grows: lines, names, and definitions needed before it."""
+
+    def __init__(self, renderer: CStyle, kernel: LinearKernel) -> None:
+        self.renderer = renderer
+        self.kernel = kernel
+        self.inline = inlinable(kernel.uops)
+        self.place = 0
+        """Which of the kernel's nodes is being written."""
+        self.texts: dict[UOp, str] = {}
+        self.lines: list[str] = []
+        self.depth = 1
+        self.definitions: dict[str, None] = {}
+        """Type definitions and helper functions, in the order in which they were first needed."""
+        self.taken: dict[str, int] = {}
+
+    def define(self, text: str) -> None:
+        """Put `text` before the kernel, once."""
+        self.definitions.setdefault(text)
+
+    def line(self, text: str) -> None:
+        """Add a line at the current depth."""
+        self.lines.append("  " * self.depth + text)
+
+    def type(self, dtype: DType) -> str:
+        """The name of a type, defined if it needs a definition."""
+        return self.renderer.type_name(dtype, self)
+
+    def fresh(self, prefix: str) -> str:
+        """A name that nothing else has: the prefix with the next number."""
+        number = self.taken.get(prefix, 0)
+        self.taken[prefix] = number + 1
+        return f"{prefix}{number}"
+
+    def unique(self, name: str) -> str:
+        """The name itself, or with a suffix where it is taken."""
+        number = self.taken.get(name, 0)
+        self.taken[name] = number + 1
+        return f"{name}_{number}" if number else name
+
+    def __getitem__(self, u: UOp) -> str:
+        return self.texts[u]
+
+    def value(self, u: UOp, text: str) -> None:
+        """Give `u` the value `text`: under a name of its own, or in place where it is used."""
+        if self.place in self.inline and len(text) <= INLINE_COLUMNS:
+            self.texts[u] = text
+            return
+        name = self.texts[u] = self.fresh(name_prefix(u))
+        self.declare(u.dtype, name, unwrapped(text))
+
+    def declare(self, dtype: DType, name: str, text: str) -> None:
+        """A local variable with its value."""
+        template = self.renderer.declaration
+        self.line(template.format(type=self.type(dtype), name=name, value=text))
+
+
+def name_prefix(u: UOp) -> str:
+    """What to call a value, by what it is."""
+    if u.op is Op.LOAD:
+        return "val"
+    if u.dtype.count > 1:
+        return "vec"
+    return {"index": "idx", "bool": "is"}.get(u.dtype.kind, "alu")
+
+
+def unwrapped(text: str) -> str:
+    """The text without parentheses around the whole of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for i, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return text[1:-1] if i == len(text) - 1 else text
+    return text
+
+
+class CStyle(Renderer):
+    """C and what looks like it."""
+
+    native_ops: ClassVar[frozenset[Op]] = (
+        ALU - TRANSCENDENTAL - {Op.THREEFRY, Op.FLOORDIV, Op.FLOORMOD}
+    )
+
+    types: ClassVar[Mapping[DType, str]] = {
+        dtypes.void: "void",
+        dtypes.index: "int",
+        dtypes.bool: "bool",
+        dtypes.int8: "char",
+        dtypes.uint8: "unsigned char",
+        dtypes.int16: "short",
+        dtypes.uint16: "unsigned short",
+        dtypes.int32: "int",
+        dtypes.uint32: "unsigned int",
+        dtypes.int64: "long",
+        dtypes.uint64: "unsigned long",
+        dtypes.float16: "half",
+        dtypes.float32: "float",
+        dtypes.float64: "double",
+    }
+    suffixes: ClassVar[Mapping[DType, str]] = {
+        dtypes.uint32: "u",
+        dtypes.int64: "l",
+        dtypes.uint64: "ul",
+        dtypes.float16: "h",
+        dtypes.float32: "f",
+    }
+    """What follows the digits of a literal."""
+    vector_type: ClassVar[str] = "{scalar}{count}"
+    spaces: ClassVar[Mapping[str, str]] = {"global": "", "local": "", "register": ""}
+    """The words in front of a pointer's or an array's type."""
+    restrict: ClassVar[str] = "restrict "
+    builtins: ClassVar[Mapping[str, str]] = {}
+    """The expression for SPECIAL `grid` and `block`; {0} is the axis."""
+    barrier: ClassVar[str] = ""
+    declaration: ClassVar[str] = "{type} {name} = {value};"
+    register_declaration: ClassVar[str] = "{type} {name};"
+    array_declaration: ClassVar[str] = "{space}{type} {name}[{size}];"
+    loop: ClassVar[str] = "for ({type} {name} = {start}; {name} < {end}; {name}++) {{"
+    infinity: ClassVar[str] = "INFINITY"
+    nan: ClassVar[str] = "NAN"
+    splat: ClassVar[str] = "({type})({0})"
+    vector: ClassVar[str] = "({type})({lanes})"
+    cast_template: ClassVar[str] = "({type}){0}"
+    bitcast_template: ClassVar[str] = "as_{type}({0})"
+    vector_memory: ClassVar[str] = "*({space}{type}*)({pointer})"
+    """Contiguous lanes in memory; {pointer} is the address of the first."""
+
+    expressions: ClassVar[Mapping[Op, str]] = {
+        Op.NEG: "(-{0})",
+        Op.RECIPROCAL: "({one} / {0})",
+        Op.SQRT: "sqrt({0})",
+        Op.TRUNC: "trunc({0})",
+        Op.EXP2: "exp2({0})",
+        Op.LOG2: "log2({0})",
+        Op.EXP: "exp({0})",
+        Op.LOG: "log({0})",
+        Op.SIN: "sin({0})",
+        Op.ADD: "({0} + {1})",
+        Op.SUB: "({0} - {1})",
+        Op.MUL: "({0} * {1})",
+        Op.FDIV: "({0} / {1})",
+        Op.IDIV: "({0} / {1})",
+        Op.MOD: "({0} % {1})",
+        Op.MAX: "max({0}, {1})",
+        Op.MIN: "min({0}, {1})",
+        Op.CMPLT: "({0} < {1})",
+        Op.CMPNE: "({0} != {1})",
+        Op.CMPEQ: "({0} == {1})",
+        Op.AND: "({0} & {1})",
+        Op.OR: "({0} | {1})",
+        Op.XOR: "({0} ^ {1})",
+        Op.SHL: "({0} << {1})",
+        Op.SHR: "({0} >> {1})",
+        Op.WHERE: "({0} ? {1} : {2})",
+        Op.MULACC: "({0} * {1} + {2})",
+    }
+
+    def render(self, kernel: LinearKernel) -> str:
+        """The source text of a kernel."""
+        writer = Writer(self, kernel)
+        for writer.place, u in enumerate(kernel.uops):
+            self.write(u, writer)
+        return self.assemble(writer)
+
+    # --- the frame around the body
+
+    def assemble(self, writer: Writer) -> str:
+        """Definitions, signature and body as one text."""
+        head = f"{self.signature(writer)} {{"
+        lines = (*self.prelude(), *writer.definitions, head, *writer.lines, "}")
+        return "\n".join(lines) + "\n"
+
+    def prelude(self) -> Sequence[str]:
+        """Lines in front of every kernel."""
+        return ()
+
+    def signature(self, writer: Writer) -> str:
+        """The head of the function, without the brace."""
+        return f"void {writer.kernel.name}({', '.join(self.parameters(writer))})"
+
+    def parameters(self, writer: Writer) -> list[str]:
+        """The buffers by slot, then the variables by name."""
+        kernel = writer.kernel
+        buffers = [
+            f"{self.pointer_type(u, writer)}{self.restrict}{writer[u]}" for u in kernel.buffers
+        ]
+        return buffers + [f"{writer.type(u.dtype)} {writer[u]}" for u in kernel.variables]
+
+    def pointer_type(self, buffer: UOp, writer: Writer) -> str:
+        """The type of a buffer parameter, const where nothing is stored."""
+        assert isinstance(buffer.dtype, PointerDType)
+        const = "" if buffer.arg in writer.kernel.written else "const "
+        scalar = self.storage_type(buffer.dtype.base.scalar(), writer)
+        return f"{const}{self.spaces['global']}{scalar} *"
+
+    # --- types and constants
+
+    def type_name(self, dtype: DType, writer: Writer) -> str:
+        """The name of a type in this language."""
+        if dtype.count == 1:
+            return self.types[dtype]
+        scalar = self.type_name(dtype.scalar(), writer)
+        return self.vector_type.format(scalar=scalar, count=dtype.count)
+
+    def storage_type(self, dtype: DType, writer: Writer) -> str:
+        """The name of a type in memory."""
+        return self.type_name(dtype, writer)
+
+    def constant(self, dtype: DType, value: Scalar) -> str:
+        """A literal that stands for exactly this value."""
+        if dtype.kind == "bool":
+            return str(int(bool(value)))
+        if dtype.kind == "float":
+            return self.float_constant(dtype, float(value))
+        number, suffix = int(value), self.suffixes.get(dtype, "")
+        if dtype.kind != "uint" and number == dtypes.min(dtype) and dtype.itemsize >= 4:
+            return f"(-{-number - 1}{suffix} - 1)"  # the literal alone would be too large
+        return f"({number}{suffix})" if number < 0 else f"{number}{suffix}"
+
+    def float_constant(self, dtype: DType, value: float) -> str:
+        """The shortest decimal literal that reads back as the value."""
+        if math.isnan(value):
+            return self.nan
+        rounded = as_stored(dtype, value)
+        if math.isinf(rounded):
+            return self.infinity if rounded > 0 else f"(-{self.infinity})"
+        text = shortest(dtype, rounded) + self.suffixes.get(dtype, "")
+        return f"({text})" if text.startswith("-") else text
+
+    # --- one node
+
+    def write(self, u: UOp, writer: Writer) -> None:
+        """Add what one node stands for."""
+        match u.op:
+            case Op.DEFINE_GLOBAL:
+                writer.texts[u] = writer.unique(f"data{u.arg}")
+            case Op.DEFINE_VAR:
+                writer.texts[u] = writer.unique(u.arg[0])
+            case Op.DEFINE_REG | Op.DEFINE_LOCAL:
+                self.write_memory(u, writer)
+            case Op.SPECIAL:
+                text = self.builtins[u.arg[:-1]].format(u.arg[-1])
+                writer.texts[u] = u.arg
+                writer.declare(u.dtype, u.arg, text)
+            case Op.CONST:
+                writer.texts[u] = self.constant(u.dtype, u.arg)
+            case Op.RANGE:
+                self.write_range(u, writer)
+            case Op.END:
+                writer.depth -= 1
+                writer.line("}")
+            case Op.INDEX:
+                writer.texts[u] = self.element(u, writer)
+            case Op.LOAD:
+                self.write_load(u, writer)
+            case Op.STORE:
+                self.write_store(u, writer)
+            case Op.BARRIER:
+                if self.barrier:
+                    writer.line(self.barrier)
+            case Op.AFTER:
+                writer.texts[u] = writer.texts.get(u.src[0], "")
+            case Op.SINK | Op.GROUP:
+                return
+            case _:
+                writer.value(u, self.expression(u, writer))
+
+    def write_memory(self, u: UOp, writer: Writer) -> None:
+        """A register, named, or an array in local memory."""
+        assert isinstance(u.dtype, PointerDType)
+        local = u.op is Op.DEFINE_LOCAL
+        name = writer.texts[u] = writer.unique(f"{'temp' if local else 'acc'}{u.arg}")
+        if u.dtype.size == 1 and not local:
+            template = self.register_declaration
+            writer.line(template.format(type=writer.type(u.dtype.base), name=name))
+            return
+        template, space = self.array_declaration, self.spaces[u.dtype.space]
+        kind = self.storage_type(u.dtype.base.scalar(), writer)
+        size = u.dtype.size * u.dtype.base.count
+        writer.line(template.format(space=space, type=kind, name=name, size=size))
+
+    def write_range(self, u: UOp, writer: Writer) -> None:
+        """The head of a loop."""
+        letter = RANGE_LETTERS.get(u.arg.kind, "i")
+        name = writer.texts[u] = writer.unique(letter + "_".join(map(str, u.arg.number)))
+        start, end = self.extent(u, writer)
+        kind = writer.type(u.dtype)
+        writer.line(self.loop.format(type=kind, name=name, start=start, end=end))
+        writer.depth += 1
+
+    def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
+        """Where a loop starts and ends."""
+        return "0", writer[u.src[0]]
+
+    def element(self, u: UOp, writer: Writer) -> str:
+        """The memory that an INDEX names: a register, or an element of an array."""
+        pointer = pointer_of(u)
+        if is_register(pointer):
+            return writer[pointer]
+        return f"{writer[pointer]}[{unwrapped(writer[u.src[1]])}]"
+
+    def lanes(self, u: UOp, dtype: DType, writer: Writer) -> str:
+        """The memory of `dtype`, possibly several lanes, that starts at an INDEX."""
+        pointer = pointer_of(u)
+        if dtype.count == 1 or is_register(pointer):
+            return writer[u]
+        index = u.src[1]
+        at = "" if index.op is Op.CONST and index.arg == 0 else f" + {unwrapped(writer[index])}"
+        kind = self.storage_type(dtype, writer)
+        space = "" if pointer.op is not Op.DEFINE_GLOBAL else self.spaces["global"]
+        address = f"{writer[pointer]}{at}"
+        return self.vector_memory.format(space=space, type=kind, pointer=address)
+
+    def write_load(self, u: UOp, writer: Writer) -> None:
+        """The value at an INDEX, or the alternative where its gate is false."""
+        index = u.src[0]
+        text = self.loaded(u, self.lanes(index, u.dtype, writer), writer)
+        if len(index.src) == 3:
+            other = writer[u.src[1]] if len(u.src) > 1 else self.zero(u.dtype, writer)
+            text = f"{writer[index.src[2]]} ? {text} : {other}"
+        writer.value(u, text)
+
+    def loaded(self, u: UOp, text: str, writer: Writer) -> str:
+        """The value of what was read from memory."""
+        return text
+
+    def zero(self, dtype: DType, writer: Writer) -> str:
+        """Zero in every lane."""
+        text = self.constant(dtype.scalar(), 0)
+        return text if dtype.count == 1 else self.splat.format(text, type=writer.type(dtype))
+
+    def write_store(self, u: UOp, writer: Writer) -> None:
+        """Write a value at an INDEX, where its gate holds."""
+        index, value = u.src
+        text = f"{self.lanes(index, value.dtype, writer)} = {unwrapped(writer[value])};"
+        if len(index.src) == 3:
+            text = f"if ({unwrapped(writer[index.src[2]])}) {{ {text} }}"
+        writer.line(text)
+
+    # --- expressions
+
+    def expression(self, u: UOp, writer: Writer) -> str:
+        """The value of a node that computes."""
+        match u.op:
+            case Op.CAST:
+                return self.cast(u, writer)
+            case Op.BITCAST:
+                return self.bitcast(u, writer)
+            case Op.VECTORIZE:
+                return self.vectorize(u, writer)
+            case Op.EXTRACT:
+                return self.extract(u, writer)
+            case _:
+                return self.alu(u, [writer[s] for s in u.src], writer)
+
+    def template(self, u: UOp) -> str:
+        """The expression template of a node."""
+        op = BOOL_ARITHMETIC.get(u.op, u.op) if u.dtype.kind == "bool" else u.op
+        return self.expressions[op]
+
+    def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
+        """Arithmetic, by its template; integers wrap."""
+        wide = wraps_as(u)
+        template = self.template(u)
+        if wide is None:
+            kind = writer.type(u.dtype)
+            return template.format(*operands, type=kind, one=self.constant(u.dtype.scalar(), 1))
+        unsigned = [self.convert(wide, x, writer) for x in operands]
+        return self.convert(u.dtype, template.format(*unsigned, type=writer.type(wide)), writer)
+
+    def convert(self, dtype: DType, text: str, writer: Writer) -> str:
+        """The text reinterpreted between integers that wrap."""
+        return self.cast_template.format(text, type=writer.type(dtype))
+
+    def cast(self, u: UOp, writer: Writer) -> str:
+        """A value converted."""
+        if u.dtype.kind == "bool":
+            return f"({writer[u.src[0]]} != 0)"
+        return self.cast_template.format(writer[u.src[0]], type=writer.type(u.dtype))
+
+    def bitcast(self, u: UOp, writer: Writer) -> str:
+        """The same bits as another type."""
+        return self.bitcast_template.format(writer[u.src[0]], type=writer.type(u.dtype))
+
+    def vectorize(self, u: UOp, writer: Writer) -> str:
+        """Lanes as a vector: a splat where they are all the same node."""
+        kind = writer.type(u.dtype)
+        if len(set(u.src)) == 1:
+            return self.splat.format(unwrapped(writer[u.src[0]]), type=kind)
+        lanes = ", ".join(unwrapped(writer[s]) for s in u.src)
+        return self.vector.format(type=kind, lanes=lanes)
+
+    def extract(self, u: UOp, writer: Writer) -> str:
+        """Some lanes of a vector."""
+        source = writer[u.src[0]]
+        source = source if source.isidentifier() else f"({unwrapped(source)})"
+        lanes = ", ".join(f"{source}[{lane}]" for lane in u.arg)
+        if u.dtype.count == 1:
+            return lanes
+        return self.vector.format(type=writer.type(u.dtype), lanes=lanes)
+
+
+def is_register(pointer: UOp) -> bool:
+    """Whether a DEFINE is one named variable."""
+    kind = pointer.dtype
+    return pointer.op is Op.DEFINE_REG and isinstance(kind, PointerDType) and kind.size == 1
+
+
+def wraps_as(u: UOp) -> DType | None:
+    """The unsigned type to compute a node in so that it wraps, None where it needs none.
+
+    Types below 32 bits are promoted to int by C, so they too must be cut to size afterwards.
+    """
+    if u.op not in WRAPPING or u.dtype.kind not in ("int", "uint"):
+        return None
+    if u.dtype.itemsize >= 4 or u.dtype.count > 1:
+        if u.dtype.kind == "uint":
+            return None
+        return dtypes.by_name[f"u{u.dtype.name}"].vec(u.dtype.count)
+    return dtypes.uint32
+
+
+FORMATS: Final = {dtypes.float16: ("e", 5), dtypes.float32: ("f", 9), dtypes.float64: ("d", 17)}
+"""The struct code of a float type, and how many decimal digits always identify a value."""
+
+
+def as_stored(dtype: DType, value: float) -> float:
+    """`value` rounded to a float type."""
+    code, _ = FORMATS[dtype]
+    try:
+        return float(struct.unpack(code, struct.pack(code, value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def shortest(dtype: DType, value: float) -> str:
+    """The shortest decimal text, with a point or an exponent, that rounds to `value`."""
+    for digits in range(1, FORMATS[dtype][1] + 1):
+        text = f"{value:.{digits}g}"
+        if as_stored(dtype, float(text)) == value:
+            break
+    return text if any(c in text for c in ".en") else f"{text}.0"

@@ -1,0 +1,547 @@
+"""The family of LLVM IR dialects: linear UOps to IR text with opaque pointers (LLVM 15 and newer).
+
+Floor 2. Registers become allocas, which LLVM's `sroa` turns into values; loops become blocks with a
+phi; a gate becomes a branch. A dialect states the function's frame and what differs in its tables.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+from tinycore.dtype import DType, PointerDType, Scalar, dtypes
+from tinycore.render.base import LinearKernel, Renderer, pointer_of
+from tinycore.render.cstyle import as_stored
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, COMPARISON, TRANSCENDENTAL, AxisKind, Op
+
+TYPES: Final = {
+    dtypes.void: "void",
+    dtypes.index: "i64",
+    dtypes.bool: "i1",
+    **{d: f"i{d.bits}" for d in dtypes.ints},
+    dtypes.float16: "half",
+    dtypes.bfloat16: "bfloat",
+    dtypes.float32: "float",
+    dtypes.float64: "double",
+}
+
+FLOAT_OPS: Final = {
+    # A product may be fused into a sum; nothing else about floats may change.
+    Op.ADD: "fadd contract",
+    Op.SUB: "fsub contract",
+    Op.MUL: "fmul contract",
+    Op.FDIV: "fdiv",
+}
+INT_OPS: Final = {
+    Op.ADD: "add",
+    Op.SUB: "sub",
+    Op.MUL: "mul",
+    Op.AND: "and",
+    Op.OR: "or",
+    Op.XOR: "xor",
+    Op.SHL: "shl",
+}
+SIGNED_OPS: Final = {Op.IDIV: "sdiv", Op.MOD: "srem", Op.SHR: "ashr"}
+UNSIGNED_OPS: Final = {Op.IDIV: "udiv", Op.MOD: "urem", Op.SHR: "lshr"}
+INDEX_OPS: Final = {Op.ADD: "add nsw", Op.SUB: "sub nsw", Op.MUL: "mul nsw"}
+"""Index math does not overflow."""
+BOOL_OPS: Final = {Op.ADD: "or", Op.MUL: "and", Op.MAX: "or", Op.MIN: "and"}
+
+OPERATIONS: Final[Mapping[str, Mapping[Op, str]]] = {
+    "float": FLOAT_OPS,
+    "int": INT_OPS | SIGNED_OPS,
+    "index": INT_OPS | SIGNED_OPS | INDEX_OPS,
+    "uint": INT_OPS | UNSIGNED_OPS,
+    "bool": INT_OPS | UNSIGNED_OPS | BOOL_OPS,
+}
+"""Instructions of two operands, by kind of type."""
+
+PREDICATES: Final[Mapping[str, Mapping[Op, str]]] = {
+    "float": {Op.CMPLT: "fcmp olt", Op.CMPEQ: "fcmp oeq", Op.CMPNE: "fcmp une"},
+    "int": {Op.CMPLT: "icmp slt", Op.CMPEQ: "icmp eq", Op.CMPNE: "icmp ne"},
+    "uint": {Op.CMPLT: "icmp ult", Op.CMPEQ: "icmp eq", Op.CMPNE: "icmp ne"},
+}
+
+INTRINSICS: Final = {Op.SQRT: "sqrt", Op.TRUNC: "trunc"}
+
+RANGE_LETTERS: Final = {AxisKind.LOOP: "i", AxisKind.REDUCE: "r", AxisKind.PARALLEL: "p"}
+
+
+class Writer:
+    """The text of one function while it grows."""
+
+    def __init__(self, renderer: Llvm, kernel: LinearKernel) -> None:
+        self.renderer = renderer
+        self.kernel = kernel
+        self.values: dict[UOp, str] = {}
+        self.entry: list[str] = []
+        """Allocas, which belong at the head of the function."""
+        self.lines: list[str] = []
+        self.declarations: dict[str, None] = {}
+        self.count = 0
+
+    def __getitem__(self, u: UOp) -> str:
+        return self.values[u]
+
+    def line(self, text: str) -> None:
+        """Add an instruction."""
+        self.lines.append(f"  {text}")
+
+    def label(self, name: str) -> None:
+        """Start a block."""
+        self.lines.append(f"{name}:")
+
+    def fresh(self, prefix: str = "v") -> str:
+        """A name nothing else has, without its `%`."""
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def add(self, text: str, prefix: str = "v") -> str:
+        """Add an instruction that yields a value; return the value's name."""
+        name = f"%{self.fresh(prefix)}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def call(self, name: str, dtype: DType, operands: Sequence[str]) -> str:
+        """Call an overloaded intrinsic whose operands are all of one type."""
+        kind = type_name(dtype)
+        full = f"@llvm.{name}.{suffix(dtype)}"
+        self.declarations.setdefault(f"declare {kind} {full}({', '.join([kind] * len(operands))})")
+        return self.add(f"call {kind} {full}({', '.join(f'{kind} {x}' for x in operands)})")
+
+
+class Llvm(Renderer):
+    """LLVM IR."""
+
+    native_ops: ClassVar[frozenset[Op]] = (
+        ALU - TRANSCENDENTAL - {Op.THREEFRY, Op.FLOORDIV, Op.FLOORMOD}
+    )
+    safe_integers: ClassVar[bool] = True
+    """Whether to guard what traps or is poison: division by zero, floats that fit no integer."""
+
+    def render(self, kernel: LinearKernel) -> str:
+        """The source text of a kernel."""
+        writer = Writer(self, kernel)
+        for u in kernel.uops:
+            self.write(u, writer)
+        return self.assemble(writer)
+
+    # --- the frame around the body
+
+    def assemble(self, writer: Writer) -> str:
+        """Declarations, signature and body as one text."""
+        raise NotImplementedError
+
+    def parameters(self, writer: Writer) -> list[str]:
+        """The buffers by slot, then the variables by name."""
+        kernel = writer.kernel
+        buffers = [f"ptr {self.buffer_attributes(u, writer)}{writer[u]}" for u in kernel.buffers]
+        return buffers + [f"{type_name(u.dtype)} {writer[u]}" for u in kernel.variables]
+
+    def buffer_attributes(self, buffer: UOp, writer: Writer) -> str:
+        """What is promised of a buffer parameter, each word followed by a space."""
+        return "noalias " if buffer.arg in writer.kernel.written else "noalias readonly "
+
+    def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
+        """Where a loop starts and ends."""
+        return "0", writer[u.src[0]]
+
+    # --- one node
+
+    def write(self, u: UOp, writer: Writer) -> None:
+        """Add what one node stands for."""
+        match u.op:
+            case Op.DEFINE_GLOBAL:
+                writer.values[u] = f"%data{u.arg}"
+            case Op.DEFINE_VAR:
+                writer.values[u] = f"%{u.arg[0]}"
+            case Op.DEFINE_REG | Op.DEFINE_LOCAL:
+                self.write_memory(u, writer)
+            case Op.CONST:
+                writer.values[u] = constant(u.dtype, u.arg)
+            case Op.RANGE:
+                self.write_range(u, writer)
+            case Op.END:
+                self.write_end(u, writer)
+            case Op.INDEX:
+                writer.values[u] = self.address(u, writer)
+            case Op.LOAD:
+                self.write_load(u, writer)
+            case Op.STORE:
+                self.write_store(u, writer)
+            case Op.BARRIER:
+                self.write_barrier(u, writer)
+            case Op.AFTER:
+                writer.values[u] = writer.values.get(u.src[0], "")
+            case Op.SINK | Op.GROUP:
+                return
+            case Op.SPECIAL:
+                writer.values[u] = self.special(u, writer)
+            case _:
+                writer.values[u] = self.expression(u, writer)
+
+    def write_barrier(self, u: UOp, writer: Writer) -> None:
+        """Wait for the workgroup; nothing where there is none."""
+
+    def special(self, u: UOp, writer: Writer) -> str:
+        """The index of this thread."""
+        raise NotImplementedError
+
+    def write_memory(self, u: UOp, writer: Writer) -> None:
+        """An alloca: for a register as its type, for local memory as bytes aligned for vectors."""
+        assert isinstance(u.dtype, PointerDType)
+        base, local = u.dtype.base, u.op is Op.DEFINE_LOCAL
+        name = writer.values[u] = f"%{'temp' if local else 'acc'}{u.arg}"
+        kind = storage_name(base)
+        kind = kind if u.dtype.size == 1 else f"[{u.dtype.size} x {kind}]"
+        align = ", align 64" if local else ""
+        writer.entry.append(f"  {name} = alloca {kind}{align}")
+
+    def write_range(self, u: UOp, writer: Writer) -> None:
+        """The head of a loop: its counter, and the test before each step."""
+        letter = RANGE_LETTERS.get(u.arg.kind, "i")
+        name = writer.fresh(letter + "_".join(map(str, u.arg.number)) + "_")
+        writer.values[u] = f"%{name}"
+        start, end = self.extent(u, writer)
+        kind = type_name(u.dtype)
+        writer.line(f"br label %{name}_enter")
+        writer.label(f"{name}_enter")
+        writer.line(f"br label %{name}_test")
+        writer.label(f"{name}_test")
+        phi = f"[ {start}, %{name}_enter ], [ %{name}_next, %{name}_step ]"
+        writer.line(f"%{name} = phi {kind} {phi}")
+        writer.line(f"%{name}_more = icmp slt {kind} %{name}, {end}")
+        writer.line(f"br i1 %{name}_more, label %{name}_body, label %{name}_done")
+        writer.label(f"{name}_body")
+
+    def write_end(self, u: UOp, writer: Writer) -> None:
+        """The step of a loop, and the block after it."""
+        name = writer[u.src[1]].removeprefix("%")
+        writer.line(f"br label %{name}_step")
+        writer.label(f"{name}_step")
+        writer.line(f"%{name}_next = add nuw nsw {type_name(u.src[1].dtype)} %{name}, 1")
+        writer.line(f"br label %{name}_test")
+        writer.label(f"{name}_done")
+
+    def address(self, u: UOp, writer: Writer) -> str:
+        """The pointer to an element."""
+        pointer, index = pointer_of(u), u.src[1]
+        if index.op is Op.CONST and index.arg == 0:
+            return writer[pointer]
+        assert isinstance(pointer.dtype, PointerDType)
+        kind = storage_name(pointer.dtype.base)
+        at = f"{type_name(index.dtype)} {writer[index]}"
+        return writer.add(f"getelementptr inbounds {kind}, ptr {writer[pointer]}, {at}", "p")
+
+    def write_load(self, u: UOp, writer: Writer) -> None:
+        """The value at an INDEX, or the alternative where its gate is false."""
+        index = u.src[0]
+        if len(index.src) < 3:
+            writer.values[u] = self.load(u, writer)
+            return
+        other = writer[u.src[1]] if len(u.src) > 1 else zero(u.dtype)
+        name = writer.fresh("gate")
+        writer.line(f"br label %{name}")
+        writer.label(name)
+        writer.line(f"br i1 {writer[index.src[2]]}, label %{name}_read, label %{name}_done")
+        writer.label(f"{name}_read")
+        value = self.load(u, writer)
+        writer.line(f"br label %{name}_done")
+        writer.label(f"{name}_done")
+        incoming = f"[ {value}, %{name}_read ], [ {other}, %{name} ]"
+        writer.values[u] = writer.add(f"phi {type_name(u.dtype)} {incoming}", "load")
+
+    def load(self, u: UOp, writer: Writer) -> str:
+        """What is in memory, as the type of a value."""
+        align = alignment(u.src[0], u.dtype)
+        name = writer.add(f"load {storage_name(u.dtype)}, ptr {writer[u.src[0]]}{align}", "load")
+        if u.dtype.kind != "bool":
+            return name
+        return writer.add(f"icmp ne {storage_name(u.dtype)} {name}, {zero(stored_as(u.dtype))}")
+
+    def write_store(self, u: UOp, writer: Writer) -> None:
+        """Write a value at an INDEX, where its gate holds."""
+        index, value = u.src
+        gated = len(index.src) == 3
+        name = writer.fresh("gate") if gated else ""
+        if gated:
+            gate = writer[index.src[2]]
+            writer.line(f"br i1 {gate}, label %{name}_write, label %{name}_done")
+            writer.label(f"{name}_write")
+        kind, text = storage_name(value.dtype), writer[value]
+        if value.dtype.kind == "bool":
+            text = writer.add(f"zext {type_name(value.dtype)} {text} to {kind}")
+        align = alignment(index, value.dtype)
+        writer.line(f"store {kind} {text}, ptr {writer[index]}{align}")
+        if gated:
+            writer.line(f"br label %{name}_done")
+            writer.label(f"{name}_done")
+
+    # --- expressions
+
+    def expression(self, u: UOp, writer: Writer) -> str:
+        """The value of a node that computes."""
+        kind, source = type_name(u.dtype), u.src[0].dtype
+        operands = [writer[s] for s in u.src]
+        if u.op in COMPARISON:
+            predicate = PREDICATES[comparison_kind(source)][u.op]
+            return writer.add(f"{predicate} {type_name(source)} {operands[0]}, {operands[1]}")
+        match u.op:
+            case Op.CAST:
+                return self.cast(u, writer)
+            case Op.BITCAST:
+                return writer.add(f"bitcast {type_name(source)} {operands[0]} to {kind}")
+            case Op.VECTORIZE:
+                return self.vectorize(u, writer)
+            case Op.EXTRACT:
+                return self.extract(u, writer)
+            case Op.WHERE:
+                test, yes, no = operands
+                return writer.add(f"select {type_name(source)} {test}, {kind} {yes}, {kind} {no}")
+            case Op.NEG if u.dtype.kind == "float":
+                return writer.add(f"fneg {kind} {operands[0]}")
+            case Op.NEG:
+                return writer.add(f"sub {kind} {zero(u.dtype)}, {operands[0]}")
+            case Op.RECIPROCAL:
+                return writer.add(f"fdiv {kind} {repeated(u.dtype, 1)}, {operands[0]}")
+            case Op.MULACC:
+                return self.multiply_add(u, operands, writer)
+            case Op.MAX | Op.MIN if u.dtype.kind != "bool":
+                return self.extreme(u, operands, writer)
+            case Op.IDIV | Op.MOD if self.safe_integers and not is_safe_division(u):
+                return self.guarded_division(u, operands, writer)
+            case Op.SHL | Op.SHR if self.safe_integers and not is_safe_shift(u):
+                mask = repeated(u.dtype, u.dtype.bits - 1)
+                operands[1] = writer.add(f"and {kind} {operands[1]}, {mask}")
+        if u.op in INTRINSICS:
+            return writer.call(INTRINSICS[u.op], u.dtype, operands)
+        instruction = OPERATIONS[u.dtype.kind][u.op]
+        return writer.add(f"{instruction} {kind} {', '.join(operands)}")
+
+    def multiply_add(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
+        """a * b + c, fused where that is one instruction."""
+        if u.dtype.kind == "float":
+            return writer.call("fmuladd", u.dtype, operands)
+        kind = type_name(u.dtype)
+        product = writer.add(f"mul {kind} {operands[0]}, {operands[1]}")
+        return writer.add(f"add {kind} {product}, {operands[2]}")
+
+    def extreme(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
+        """MAX or MIN: one instruction, and one more for NaN in `b`; NaN in `a` passes the first."""
+        kind, (a, b) = type_name(u.dtype), operands
+        less = PREDICATES[comparison_kind(u.dtype)][Op.CMPLT]
+        pair = f"{a}, {b}" if u.op is Op.MAX else f"{b}, {a}"
+        test, lanes = writer.add(f"{less} {kind} {pair}"), mask_name(u.dtype)
+        value = writer.add(f"select {lanes} {test}, {kind} {b}, {kind} {a}")
+        if u.dtype.kind != "float":
+            return value
+        number = writer.add(f"fcmp ord {kind} {b}, {zero(u.dtype)}")
+        nan = repeated(u.dtype, math.nan)
+        return writer.add(f"select {lanes} {number}, {kind} {value}, {kind} {nan}")
+
+    def guarded_division(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
+        """IDIV or MOD that yields 0 for a zero divisor, and wraps for the least number over -1."""
+        kind, lanes, (a, b) = type_name(u.dtype), mask_name(u.dtype), operands
+        zeros, ones = zero(u.dtype), repeated(u.dtype, 1)
+        by_zero = trivial = writer.add(f"icmp eq {kind} {b}, {zeros}")
+        signed = u.dtype.kind != "uint"
+        if signed:
+            by_minus = writer.add(f"icmp eq {kind} {b}, {repeated(u.dtype, -1)}")
+            trivial = writer.add(f"or {lanes} {by_zero}, {by_minus}")
+        divisor = writer.add(f"select {lanes} {trivial}, {kind} {ones}, {kind} {b}")
+        value = writer.add(f"{OPERATIONS[u.dtype.kind][u.op]} {kind} {a}, {divisor}")
+        if u.op is Op.MOD:
+            return value
+        if signed:
+            negated = writer.add(f"sub {kind} {zeros}, {a}")
+            value = writer.add(f"select {lanes} {by_minus}, {kind} {negated}, {kind} {value}")
+        return writer.add(f"select {lanes} {by_zero}, {kind} {zeros}, {kind} {value}")
+
+    # --- conversions
+
+    def cast(self, u: UOp, writer: Writer) -> str:
+        """A value converted."""
+        source, text = u.src[0].dtype, writer[u.src[0]]
+        if u.dtype.kind == "bool":
+            compare = "fcmp une" if source.kind == "float" else "icmp ne"
+            return writer.add(f"{compare} {type_name(source)} {text}, {zero(source)}")
+        if source.kind == "float" and u.dtype.kind != "float":
+            return self.truncation(u.dtype, source, text, writer)
+        return convert(source, u.dtype, text, writer)
+
+    def truncation(self, target: DType, source: DType, text: str, writer: Writer) -> str:
+        """A float to an integer; what does not fit becomes the least of a carrier type."""
+        if not self.safe_integers:
+            op = "fptoui" if target.kind == "uint" else "fptosi"
+            return writer.add(f"{op} {type_name(source)} {text} to {type_name(target)}")
+        if source.itemsize < 4:
+            wider = dtypes.float32.vec(source.count)
+            source, text = wider, convert(source, wider, text, writer)
+        scalar = target.scalar()
+        if scalar is dtypes.uint64:
+            return self.unsigned_truncation(target, source, text, writer)
+        wide = scalar.itemsize == 8 or scalar is dtypes.uint32
+        carrier = (dtypes.int64 if wide else dtypes.int32).vec(target.count)
+        fits = in_range(carrier, source, text, writer)
+        kind = type_name(carrier)
+        value = writer.add(f"fptosi {type_name(source)} {text} to {kind}")
+        least = repeated(carrier, -(2 ** (carrier.bits - 1)))
+        value = writer.add(f"select {mask_name(target)} {fits}, {kind} {value}, {kind} {least}")
+        return convert(carrier, target, value, writer)
+
+    def unsigned_truncation(self, target: DType, source: DType, text: str, writer: Writer) -> str:
+        """A float to uint64: below 2**63 as int64, from there on shifted down and up again."""
+        kind, wide, lanes = type_name(source), type_name(target), mask_name(target)
+        signed = dtypes.int64.vec(target.count)
+        half, sign = repeated(source, 2.0**63), repeated(signed, -(2**63))
+        low = self.truncation(signed, source, text, writer)
+        shifted = writer.add(f"fsub {kind} {text}, {half}")
+        high = writer.add(f"xor {wide} {self.truncation(signed, source, shifted, writer)}, {sign}")
+        small = writer.add(f"fcmp olt {kind} {text}, {half}")
+        fits = writer.add(f"fcmp olt {kind} {text}, {repeated(source, 2.0**64)}")
+        value = writer.add(f"select {lanes} {fits}, {wide} {high}, {wide} {sign}")
+        return writer.add(f"select {lanes} {small}, {wide} {low}, {wide} {value}")
+
+    # --- lanes
+
+    def vectorize(self, u: UOp, writer: Writer) -> str:
+        """Lanes as a vector: constants as a literal, equal lanes by a splat, others one by one."""
+        kind, lane = type_name(u.dtype), type_name(u.dtype.scalar())
+        if all(s.op is Op.CONST for s in u.src):
+            return f"<{', '.join(f'{lane} {writer[s]}' for s in u.src)}>"
+        if len(set(u.src)) == 1:
+            first = writer.add(f"insertelement {kind} poison, {lane} {writer[u.src[0]]}, i64 0")
+            mask = f"<{u.dtype.count} x i32> zeroinitializer"
+            return writer.add(f"shufflevector {kind} {first}, {kind} poison, {mask}")
+        value = "poison"
+        for i, source in enumerate(u.src):
+            value = writer.add(f"insertelement {kind} {value}, {lane} {writer[source]}, i64 {i}")
+        return value
+
+    def extract(self, u: UOp, writer: Writer) -> str:
+        """One lane by its number, several as a shuffle."""
+        kind, value = type_name(u.src[0].dtype), writer[u.src[0]]
+        if u.dtype.count == 1:
+            return writer.add(f"extractelement {kind} {value}, i64 {u.arg[0]}")
+        lanes = ", ".join(f"i32 {lane}" for lane in u.arg)
+        mask = f"<{len(u.arg)} x i32> <{lanes}>"
+        return writer.add(f"shufflevector {kind} {value}, {kind} poison, {mask}")
+
+
+# --- types and constants
+
+
+def type_name(dtype: DType) -> str:
+    """The type of a value."""
+    scalar = TYPES[dtype.scalar()]
+    return scalar if dtype.count == 1 else f"<{dtype.count} x {scalar}>"
+
+
+def storage_name(dtype: DType) -> str:
+    """The type in memory, where a bool is a byte."""
+    return type_name(stored_as(dtype))
+
+
+def stored_as(dtype: DType) -> DType:
+    """The type whose values are in memory: bytes for bool."""
+    return dtypes.uint8.vec(dtype.count) if dtype.kind == "bool" else dtype
+
+
+def mask_name(dtype: DType) -> str:
+    """The type of a comparison of values of `dtype`."""
+    return type_name(dtypes.bool.vec(dtype.count))
+
+
+def suffix(dtype: DType) -> str:
+    """The type as part of an intrinsic's name: f32, or v8f32."""
+    letter = {"float": "f"}.get(dtype.kind, "i")
+    name = "bf16" if dtype.scalar() is dtypes.bfloat16 else f"{letter}{dtype.bits}"
+    return name if dtype.count == 1 else f"v{dtype.count}{name}"
+
+
+def comparison_kind(dtype: DType) -> str:
+    """Which predicates compare values of `dtype`."""
+    return {"index": "int", "bool": "uint"}.get(dtype.kind, dtype.kind)
+
+
+def constant(dtype: DType, value: Scalar) -> str:
+    """A scalar literal that stands for exactly this value."""
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if dtype.kind != "float":
+        return str(int(value))
+    number = float(value)
+    if dtype is dtypes.float16:
+        bits = struct.unpack("<H", struct.pack("<e", as_stored(dtype, number)))[0]
+        return f"0xH{bits:04X}"
+    if dtype is dtypes.bfloat16:
+        raise NotImplementedError("bfloat16 is computed in float32")
+    if dtype is dtypes.float32 and not math.isnan(number):
+        number = as_stored(dtype, number)  # a float is written as the double of the same value
+    if math.isfinite(number) and number == int(number) and abs(number) < 2**24:
+        return f"{number:.1f}"
+    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+
+
+def repeated(dtype: DType, value: Scalar) -> str:
+    """A constant in every lane."""
+    text = constant(dtype.scalar(), value)
+    if dtype.count == 1:
+        return text
+    return f"<{', '.join([f'{type_name(dtype.scalar())} {text}'] * dtype.count)}>"
+
+
+def zero(dtype: DType) -> str:
+    """Zero in every lane."""
+    if dtype.count > 1:
+        return "zeroinitializer"
+    return "0.0" if dtype.kind == "float" else "false" if dtype.kind == "bool" else "0"
+
+
+def alignment(index: UOp, dtype: DType) -> str:
+    """What is known of an address: the alignment of one scalar, except in registers."""
+    if pointer_of(index).op is Op.DEFINE_REG:
+        return ""
+    return f", align {dtype.itemsize}"
+
+
+def is_safe_division(u: UOp) -> bool:
+    """Whether an IDIV or MOD divides index math, or by what is known to be neither 0 nor -1."""
+    low, high = u.src[1].bounds
+    return u.dtype.kind == "index" or low > 0 or high < -1
+
+
+def is_safe_shift(u: UOp) -> bool:
+    """Whether the amount of a shift is known to be below the width."""
+    low, high = u.src[1].bounds
+    return bool(low >= 0 and high < u.dtype.bits)
+
+
+def convert(source: DType, target: DType, text: str, writer: Writer) -> str:
+    """A conversion that cannot fail: between integers, between floats, or from integer to float."""
+    if type_name(source) == type_name(target):
+        return text
+    if source.kind == "float":
+        op = "fpext" if target.itemsize > source.itemsize else "fptrunc"
+    elif target.kind == "float":
+        op = "uitofp" if source.kind in ("uint", "bool") else "sitofp"
+    elif source.kind == "bool":
+        op = "zext"
+    elif target.itemsize < source.itemsize:
+        op = "trunc"
+    else:
+        op = "zext" if source.kind == "uint" else "sext"
+    return writer.add(f"{op} {type_name(source)} {text} to {type_name(target)}")
+
+
+def in_range(carrier: DType, source: DType, text: str, writer: Writer) -> str:
+    """Whether a float32 or float64, truncated, fits the carrier; NaN does not."""
+    kind, limit = type_name(source), 2.0 ** (carrier.bits - 1)
+    exact = source.itemsize == 8 and carrier.bits == 32
+    above = ("fcmp ogt", -limit - 1) if exact else ("fcmp oge", -limit)
+    low = writer.add(f"{above[0]} {kind} {text}, {repeated(source, above[1])}")
+    high = writer.add(f"fcmp olt {kind} {text}, {repeated(source, limit)}")
+    return writer.add(f"and {mask_name(source)} {low}, {high}")

@@ -1,0 +1,225 @@
+"""Decide which values of the tensor graph get memory of their own.
+
+Floor 3. Everything else is recomputed inside the kernels that use it. The reasons for memory:
+
+1. the user asked (an output, CONTIGUOUS, ASSIGN) or the op needs it (COPY, the table of a GATHER);
+2. a reduction whose result is used by more than one kernel, or repeated (expanded): computing it
+   again costs more than loading it. What is elementwise after it stays with it;
+3. something dear, or a padded image, that a reduction would recompute many times over;
+4. a chain so long that a kernel would outgrow what compilers handle well.
+
+See docs/decisions/0007-fusion-boundaries.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from tinycore.schedule.ranges import TRANSPARENT
+from tinycore.uop.node import UOp, all_sources
+from tinycore.uop.op import ALU, MOVEMENT, TRANSCENDENTAL, Op
+
+LONGEST_CHAIN = 128
+"""Elementwise ops in a row that one kernel may hold."""
+DEAREST_REPEATED = 2
+"""Cost that a reduction may recompute for each time it reads an expanded value."""
+DEAREST_EXPANDED = 16
+"""Cost that elementwise code may recompute for an expanded value."""
+DEAREST_SHARED = 40
+"""Cost that several kernels may each compute for themselves."""
+REPEATED_OFTEN = 4
+"""Reads of each element from which a padded copy pays."""
+
+COSTS = dict.fromkeys(TRANSCENDENTAL, 10) | dict.fromkeys((Op.SQRT, Op.RECIPROCAL, Op.FDIV), 3) | {
+    Op.IDIV: 3, Op.MOD: 3, Op.FLOORDIV: 3, Op.FLOORMOD: 3, Op.THREEFRY: 60, Op.CAST: 0, Op.BITCAST: 0
+}  # fmt: skip
+SAME_SIZE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP}) | TRANSPARENT
+SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD}
+
+
+def is_stored(node: UOp) -> bool:
+    """Whether a node already is memory: a buffer, or one that a kernel of an earlier call fills."""
+    if node.op is Op.ASSIGN:
+        return node.src[1].op is Op.KERNEL
+    return node.op in (Op.BUFFER, Op.BUFFER_VIEW)
+
+
+def is_leaf(node: UOp) -> bool:
+    """Whether scheduling stops at a node."""
+    return is_stored(node) or node.op in (Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND)
+
+
+def base_of(node: UOp) -> UOp:
+    """What has to be computed for a node: itself, less repetition and reshapes on top of it."""
+    while node.op in (Op.RESHAPE, Op.EXPAND, Op.DETACH, Op.CONTIGUOUS_BACKWARD):
+        node = node.src[0]
+    below = node
+    while below.op in SHAPE_ONLY:
+        below = below.src[0]
+    return below if is_leaf(below) else node
+
+
+class Boundaries:
+    """The nodes below some roots that get memory, in an order that puts sources first."""
+
+    def __init__(self, roots: Iterable[UOp]) -> None:
+        self.roots = [b for root in roots if not is_leaf(b := base_of(root))]
+        self.graph = [n for n in self.traverse(self.roots) if n.shape_or_none is not None]
+        self.users: dict[UOp, list[UOp]] = {n: [] for n in self.graph}
+        for node in self.graph:
+            if not is_leaf(node):
+                for source in dict.fromkeys(node.src):
+                    if source in self.users:
+                        self.users[source].append(node)
+        self.stored: set[UOp] = set(self.roots)
+        self.store_required()
+        self.reduced_above = self.below_reductions()
+        self.cost: dict[UOp, int] = {}
+        self.depth: dict[UOp, int] = {}
+        for node in self.graph:
+            self.visit(node)
+
+    @staticmethod
+    def traverse(roots: list[UOp]) -> list[UOp]:
+        """Every node down to the leaves, sources first."""
+        if not roots:
+            return []
+        return UOp.sink(*roots).toposort(lambda n: not is_leaf(n))[:-1]
+
+    def ordered(self) -> list[UOp]:
+        """The nodes that get memory, sources first."""
+        return [n for n in self.graph if n in self.stored and not is_leaf(n)]
+
+    def store(self, node: UOp) -> None:
+        """Give a node memory, unless it needs none."""
+        if not is_leaf(base_of(node)):
+            self.stored.add(node)
+
+    def store_flat(self, node: UOp) -> None:
+        """Give memory to the source of a COPY, unless it already fills a buffer row by row."""
+        while node.op is Op.RESHAPE:
+            node = node.src[0]
+        if not is_stored(node):
+            self.stored.add(node)
+
+    def store_required(self) -> None:
+        """Reason 1: asked for, or needed by the op."""
+        for node in self.graph:
+            if is_leaf(node):
+                continue
+            if node.op in (Op.CONTIGUOUS, Op.COPY, Op.ASSIGN):
+                self.stored.add(node)
+            if node.op is Op.GATHER:
+                self.store(node.src[0])
+            if node.op is Op.COPY:
+                self.store_flat(node.src[0])
+
+    def below_reductions(self) -> set[UOp]:
+        """Nodes that some reduction reads through nothing but fused work."""
+        found: set[UOp] = set()
+        for node in reversed(self.graph):
+            for user in self.users[node]:
+                if user.op is Op.REDUCE_AXIS or (user in found and user not in self.stored):
+                    found.add(node)
+        return found
+
+    def visit(self, node: UOp) -> None:
+        """Decide one node, all its sources being decided."""
+        if is_leaf(node):
+            self.cost[node] = self.depth[node] = 0
+            return
+        if node.op is Op.REDUCE_AXIS and node not in self.stored:
+            self.place_reduction(node)
+        if node.op is Op.EXPAND:
+            self.place_expanded(node)
+        self.cost[node] = self.count(node, self.cost, COSTS.get(node.op, 1), sum)
+        self.depth[node] = self.count(node, self.depth, 1, max)
+        shared = len(self.users[node]) > 1 and self.cost[node] > DEAREST_SHARED
+        if shared or self.depth[node] > LONGEST_CHAIN:
+            self.store_here(node)
+
+    def store_here(self, node: UOp) -> None:
+        """Give memory to a node that is worth it; an expanded constant never is."""
+        if node.op in ALU:
+            self.stored.add(node)
+
+    def count(
+        self, node: UOp, known: dict[UOp, int], own: int, join: Callable[[Iterable[int]], int]
+    ) -> int:
+        """Work below a node that is not stored, with its own if it is arithmetic."""
+        below = join([0 if s in self.stored else known.get(s, 0) for s in node.src] or [0])
+        return below + (own if node.op in ALU else 0)
+
+    def place_reduction(self, node: UOp) -> None:
+        """Reason 2: find where the result of a reduction goes to memory, if it must."""
+        if self.single_exit(node) is None:
+            tip = node
+            while (user := self.only_user(tip)) is not None and self.single_exit(user) is None:
+                tip = user
+            self.stored.add(tip if tip.op in ALU else self.last_value(node, tip))
+
+    def only_user(self, node: UOp) -> UOp | None:
+        """The one user that could take a reduction's result in registers, if there is just one."""
+        users = self.users[node]
+        if node in self.stored or len(users) != 1 or not self.takes(users[0], node):
+            return None
+        return users[0]
+
+    @staticmethod
+    def takes(user: UOp, node: UOp) -> bool:
+        """Whether `user` reads each element of `node` once, at a place that is easy to invert."""
+        if user.op in SAME_SIZE:
+            return True
+        return user.op in ALU and user.shape == node.shape
+
+    def last_value(self, node: UOp, tip: UOp) -> UOp:
+        """The last node on the way from `node` to `tip` that is more than a change of shape."""
+        found = current = node
+        while current is not tip:
+            current = self.users[current][0]
+            if current.op in ALU:
+                found = current
+        return found
+
+    def single_exit(self, node: UOp) -> UOp | None:
+        """The one stored node that all elementwise paths from `node` lead to, or None."""
+        exits: set[UOp] = set()
+        seen = {node}
+        stack = [node]
+        while stack:
+            current = stack.pop()
+            if current in self.stored:
+                exits.add(current)
+                if len(exits) > 1:
+                    return None
+                continue
+            for user in self.users[current]:
+                if not self.takes(user, current):
+                    return None
+                if user not in seen:
+                    seen.add(user)
+                    stack.append(user)
+        return exits.pop() if len(exits) == 1 else None
+
+    def place_expanded(self, node: UOp) -> None:
+        """Reason 3: store what would be recomputed for every repetition, if that is dear."""
+        source = node.src[0]
+        repeats = math.prod(node.shape) // max(1, math.prod(source.shape))
+        bottom = source
+        while bottom.op in SHAPE_ONLY and bottom.op is not Op.PAD and bottom not in self.stored:
+            bottom = bottom.src[0]
+        if bottom in self.stored or is_leaf(bottom) or repeats <= 1:
+            return
+        under_reduction = node in self.reduced_above
+        if bottom.op is Op.PAD and under_reduction and repeats >= REPEATED_OFTEN:
+            self.store(bottom.src[0] if self.grows(bottom) else bottom)
+            if not self.grows(bottom):
+                self.stored.add(bottom)
+        elif self.cost.get(bottom, 0) >= (DEAREST_REPEATED if under_reduction else DEAREST_EXPANDED):
+            self.store_here(bottom)
+
+    @staticmethod
+    def grows(node: UOp) -> bool:
+        """Whether a PAD more than doubles its source."""
+        return math.prod(node.shape) > 2 * math.prod(node.src[0].shape)

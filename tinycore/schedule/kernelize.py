@@ -1,0 +1,342 @@
+"""Cut a tensor graph into kernels: BUFFER, KERNEL and ASSIGN in place of what they compute.
+
+Floor 3. Imports `uop` and nothing above it; knows no device and no renderer.
+In: roots of a tensor graph. Out: for each value that got memory, `ASSIGN(BUFFER, KERNEL(...))`. The
+kernels' sources are their buffers, so the graph itself holds every dependency, and calling again on
+a graph that was already cut finds nothing left to do for that part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tinycore.dtype import dtypes
+from tinycore.schedule.fuse import Boundaries, is_leaf, is_stored
+from tinycore.schedule.kernel import Kernel, numel
+from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten
+from tinycore.schedule.split import split_reductions
+from tinycore.uop.node import UOp, unique
+from tinycore.uop.op import Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+MOST_BUFFERS = 24
+"""Buffers that a kernel with several outputs may have; each needs an address register."""
+RECENT_GROUPS = 8
+"""How many kernels of the same loops are tried as a home for one more output."""
+
+
+def memory_of(node: UOp) -> UOp:
+    """The BUFFER or BUFFER_VIEW behind something stored."""
+    while node.op in (Op.ASSIGN, Op.RESHAPE):
+        node = node.src[0]
+    return node
+
+
+@dataclass(eq=False)
+class Draft:
+    """A kernel in the making: the values it stores, and what it needs from elsewhere."""
+
+    outputs: list[UOp]
+    needs: dict[UOp, None]  # stored nodes read, as they stand in the tensor graph
+    old: dict[UOp, UOp] = field(default_factory=dict)  # version about to be replaced -> its saved copy
+    replaced: dict[UOp, UOp] = field(default_factory=dict)  # output -> what is computed for it instead
+
+    @property
+    def first(self) -> UOp:
+        """The output that gave the draft its loops."""
+        return self.outputs[0]
+
+
+class Kernelizer:
+    """One call of `kernelize`: boundaries, then drafts, then kernels."""
+
+    def __init__(self, roots: Iterable[UOp]) -> None:
+        self.boundaries = Boundaries(roots)
+        self.drafts: list[Draft] = []
+        self.home: dict[UOp, Draft] = {}
+        self.built: dict[UOp, UOp] = {}  # stored node -> BUFFER, or ASSIGN(BUFFER, KERNEL)
+        self.recent: dict[object, list[Draft]] = {}
+
+    def run(self) -> dict[UOp, UOp]:
+        """Build all kernels; map each node that got memory to that memory."""
+        for node in self.boundaries.ordered():
+            if numel(node) == 0:
+                self.built[node] = new_buffer(node)
+            else:
+                self.place(node)
+        self.save_what_changes()
+        for draft in self.in_order():
+            self.build(draft)
+        return {n: with_shape(m, n.shape) for n, m in self.built.items() if n in self.boundaries.stored}
+
+    # --- drafts
+
+    def place(self, node: UOp) -> None:
+        """Put a stored node into a draft: one with the same loops if that is sound, else its own."""
+        computed, partial = split_reductions(node, self.is_memory)
+        for extra in partial:
+            self.place(extra)
+        needs = dict.fromkeys(self.reads(computed if computed is not node else node))
+        draft = Draft([node], needs, {}, {node: computed} if computed is not node else {})
+        key = self.loops(node) if computed is node else None
+        home = self.find_home(draft, key) if key is not None else None
+        if home is None:
+            self.drafts.append(draft)
+            self.home[node] = draft
+            if key is not None:
+                self.recent.setdefault(key, []).append(draft)
+            return
+        home.outputs.append(node)
+        home.needs.update(needs)
+        self.home[node] = home
+
+    def is_memory(self, node: UOp) -> bool:
+        """Whether a node is read from memory by the kernels of this call."""
+        return is_stored(node) or node in self.boundaries.stored or node in self.home
+
+    def region(self, node: UOp) -> list[UOp]:
+        """The nodes computed in the kernel of `node`, and the leaves they read."""
+        return [
+            n
+            for n in node.toposort(lambda n: n is node or not (is_leaf(n) or self.is_memory(n)))
+            if n.shape_or_none is not None
+        ]
+
+    def reads(self, node: UOp) -> list[UOp]:
+        """The memory that the kernel of `node` loads; the target of an ASSIGN is not read."""
+        region = self.region(node.src[1]) if node.op is Op.ASSIGN else self.region(node)
+        found = [n for n in region if n is not node and self.is_memory(n)]
+        if node.op is Op.ASSIGN and self.is_memory(node.src[1]) and node.src[1] not in found:
+            found.append(node.src[1])
+        return found
+
+    def loops(self, node: UOp) -> object | None:
+        """A key under which drafts can share loops, or None for a node that shares with no one."""
+        if node.op is Op.COPY:
+            return None
+        sizes = []
+        for n in self.region(node):
+            if n.op is Op.REDUCE_AXIS:
+                if any(m.op is Op.EXPAND and numel(m) > numel(m.src[0]) for m in self.region(n)):
+                    return None  # operands are reused: such kernels want registers of their own
+                sizes.append(tuple(n.src[0].shape[axis] for axis in n.arg[1]))
+            elif n.op is Op.GATHER:
+                return None
+        return node.device, node.shape, tuple(dict.fromkeys(sizes))
+
+    def find_home(self, draft: Draft, key: object) -> Draft | None:
+        """A draft with the same loops, common data, and no path through a third kernel."""
+        for other in reversed(self.recent.get(key, [])[-RECENT_GROUPS:]):
+            ours = set(other.outputs)
+            direct = [n for n in draft.needs if n in ours]
+            if not direct and not any(n in other.needs for n in draft.needs):
+                continue
+            if len({*draft.needs, *other.needs}) + len(ours) >= MOST_BUFFERS:
+                continue
+            if any(not self.reads_in_place(draft.first, n) for n in direct):
+                continue
+            if not any(self.depends(n, other) for n in draft.needs if n not in ours):
+                return other
+        return None
+
+    def reads_in_place(self, node: UOp, source: UOp) -> bool:
+        """Whether every path from `source` to `node` is elementwise, so that it meets no movement."""
+        for n in self.region(node):
+            if source in n.src and not (n.shape == source.shape and n.op not in MOVED):
+                return False
+            if n is not source and n.op in MOVED and self.region_has(n, source):
+                return False
+        return True
+
+    def region_has(self, node: UOp, source: UOp) -> bool:
+        """Whether the region below a node reads `source`."""
+        return any(n is source for n in self.region(node))
+
+    def depends(self, node: UOp, draft: Draft) -> bool:
+        """Whether the kernel that fills `node` comes after `draft`."""
+        seen: set[int] = set()
+        stack = [self.home[node]] if node in self.home else []
+        while stack:
+            found = stack.pop()
+            if found is draft:
+                return True
+            if id(found) not in seen:
+                seen.add(id(found))
+                stack.extend(self.before(found))
+        return False
+
+    # --- memory that changes in place
+
+    def save_what_changes(self) -> None:
+        """Where a kernel needs the content of a buffer that an ASSIGN before it replaces, copy it first."""
+        for node in [n for n in self.home if n.op is Op.ASSIGN]:
+            writer = self.home[node]
+            for version in versions(node):
+                for draft in self.readers(version):
+                    if draft is writer:
+                        unsafe = not self.reads_only_here(draft, memory_of(version))
+                    else:
+                        unsafe = any(self.depends(n, writer) for n in draft.needs)
+                    if unsafe:
+                        draft.old[version] = self.saved(version)
+
+    def readers(self, version: UOp) -> list[Draft]:
+        """The drafts that read a buffer as one particular ASSIGN, or none, left it."""
+        return [d for d in self.drafts if version in d.needs and version not in d.old]
+
+    def reads_only_here(self, draft: Draft, target: UOp) -> bool:
+        """Whether each element of `target` is read only by the step that overwrites it."""
+        ast, memory = self.lower(draft)
+        slots = {number for number, m in enumerate(memory) if memory_of(m) is target}
+        touched = [n for n in ast.toposort() if n.op in (Op.LOAD, Op.STORE) and n.src[0].src[0].arg in slots]
+        stored = {n.src[0] for n in touched if n.op is Op.STORE}
+        return all(n.src[0] in stored for n in touched)
+
+    def saved(self, version: UOp) -> UOp:
+        """A copy of a buffer's present content, made by a kernel of its own."""
+        copy = UOp(Op.CONTIGUOUS, version.dtype, (version,), "saved")
+        if copy not in self.home:
+            self.home[copy] = Draft([copy], {version: None})
+            self.drafts.append(self.home[copy])
+        return copy
+
+    # --- kernels
+
+    def in_order(self) -> list[Draft]:
+        """Drafts after all they depend on: what they read, and who still reads what they overwrite."""
+        ordered: dict[int, Draft] = {}
+        stack = [(d, False) for d in reversed(self.drafts)]
+        while stack:
+            draft, ready = stack.pop()
+            if id(draft) in ordered:
+                continue
+            if ready:
+                ordered[id(draft)] = draft
+                continue
+            stack.append((draft, True))
+            stack.extend((d, False) for d in self.before(draft) if id(d) not in ordered)
+        return list(ordered.values())
+
+    def before(self, draft: Draft) -> list[Draft]:
+        """The drafts that must run before one."""
+        found = [self.home.get(draft.old.get(n, n)) for n in draft.needs]
+        for node in draft.outputs:
+            if node.op is Op.ASSIGN:
+                for version in versions(node):
+                    found += [self.home.get(version), *self.readers(version)]
+        return [d for d in found if d is not None and d is not draft]
+
+    def memory_list(self, draft: Draft) -> list[UOp]:
+        """What the slots of a kernel hold: its outputs, then what it reads."""
+        outputs = [self.output_memory(n) for n in draft.outputs]
+        inputs = [self.resolve(draft, n) for n in draft.needs if n not in draft.outputs]
+        targets = {memory_of(m) for m in outputs}
+        return outputs + list(dict.fromkeys(m for m in inputs if memory_of(m) not in targets))
+
+    @cached_property
+    def fresh(self) -> dict[UOp, UOp]:
+        """New BUFFERs by the node they are for."""
+        return {}
+
+    def output_memory(self, node: UOp) -> UOp:
+        """Where a node is stored: the target of an ASSIGN, else a new buffer."""
+        if node.op is Op.ASSIGN:
+            return memory_of(node)
+        if node not in self.fresh:
+            self.fresh[node] = new_buffer(node)
+        return self.fresh[node]
+
+    def resolve(self, draft: Draft, node: UOp) -> UOp:
+        """The memory that a draft reads a stored node from."""
+        node = draft.old.get(node, node)
+        if node in self.built:
+            return self.built[node]
+        return self.output_memory(node) if node in self.home else node
+
+    def build(self, draft: Draft) -> None:
+        """Make the KERNEL of a draft, and point its outputs at it."""
+        ast, memory = self.lower(draft)
+        waits = [self.built[n] for d in self.before(draft) for n in d.outputs]
+        waits += [v for n in draft.outputs for v in versions(n) if is_stored(v) and v.op is Op.ASSIGN]
+        later = dict.fromkeys(w for w in waits if w not in memory)
+        kernel = UOp(Op.KERNEL, dtypes.void, (*memory, *later), Kernel(ast))
+        for node in draft.outputs:
+            target = self.output_memory(node)
+            self.built[node] = UOp(Op.ASSIGN, target.dtype, (target, kernel))
+
+    def lower(self, draft: Draft) -> tuple[UOp, list[UOp]]:
+        """The graph of a draft over its slots, and the memory in those slots."""
+        memory = self.memory_list(draft)
+        if draft.first.op is Op.COPY:
+            return UOp(Op.COPY, dtypes.void, (slot(memory[0], 0), slot(memory[1], 1))), memory
+        shape = draft.first.shape
+        point = tuple(UOp.range(n, axis) if n != 1 else ZERO for axis, n in enumerate(shape))
+        reader = RegionReader(lambda n: self.pointer(draft, n, memory), len(shape))
+        stores = [
+            self.store(reader, draft.replaced.get(n, n), point, slot(memory[i], i))
+            for i, n in enumerate(draft.outputs)
+        ]
+        ranges = tuple(p for p in point if p.op is Op.RANGE)
+        body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
+        end = UOp(Op.END, dtypes.void, (body, *ranges)) if ranges else body
+        return rewrite(UOp.sink(end), simplify, name="simplify kernel"), memory
+
+    def store(self, reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
+        """The STORE of one output."""
+        value = node.src[1] if node.op is Op.ASSIGN else node
+        index = UOp(Op.INDEX, pointer.dtype, (pointer, flatten(point, node.shape)))
+        return UOp(Op.STORE, dtypes.void, (index, reader.read(value, point)))
+
+    def pointer(self, draft: Draft, node: UOp, memory: list[UOp]) -> UOp | None:
+        """The slot that a node is loaded from, or None if the draft computes it."""
+        if node in draft.outputs or not self.is_memory(node):
+            return None
+        found = self.resolve(draft, node)
+        where = next((i for i, m in enumerate(memory) if m is found or memory_of(m) is memory_of(found)), None)
+        assert where is not None, f"{node!r} is read by no slot"
+        return slot(memory[where], where)
+
+
+def versions(node: UOp) -> list[UOp]:
+    """What the target of an ASSIGN was before it: each earlier ASSIGN, then the BUFFER. [] for other ops."""
+    found: list[UOp] = []
+    while node.op is Op.ASSIGN:
+        node = node.src[0]
+        while node.op is Op.RESHAPE:
+            node = node.src[0]
+        found.append(node)
+    return found
+
+
+MOVED = frozenset({Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}) | {
+    Op.REDUCE_AXIS, Op.GATHER
+}  # fmt: skip
+
+
+def slot(memory: UOp, number: int) -> UOp:
+    """The pointer through which a kernel reaches the memory in one of its slots."""
+    return UOp(Op.DEFINE_GLOBAL, memory.dtype.ptr(math.prod(memory.shape)), (), number)
+
+
+def new_buffer(node: UOp) -> UOp:
+    """A BUFFER as large as a node, on its device."""
+    device = UOp(Op.DEVICE, dtypes.void, (), node.device)
+    return UOp(Op.BUFFER, node.dtype, (device, unique()), numel(node))
+
+
+def with_shape(memory: UOp, shape: tuple[int, ...]) -> UOp:
+    """Flat memory under the shape of what is stored there."""
+    return memory if memory.shape == shape else UOp(Op.RESHAPE, memory.dtype, (memory,), shape)
+
+
+def kernelize(roots: Iterable[UOp]) -> dict[UOp, UOp]:
+    """Cut the graph below `roots` into kernels.
+
+    Returns, for each node that got memory, its replacement of the same shape: a (reshaped)
+    ASSIGN(BUFFER, KERNEL), or a BUFFER where there is nothing to compute. Fused nodes are not in it.
+    """
+    return Kernelizer(roots).run()

@@ -1,0 +1,60 @@
+"""The kernels of a graph in the order in which they may run, with the memory they run on.
+
+Floor 3. A KERNEL's sources are all it depends on, so any order that puts sources first will do, and a
+graph, having no cycles, has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from tinycore.device.buffer import Buffer
+from tinycore.schedule.kernelize import memory_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+memory: WeakKeyDictionary[UOp, Buffer] = WeakKeyDictionary()
+"""The device memory of each BUFFER node. It goes when the node goes."""
+
+
+@dataclass(frozen=True)
+class ScheduleItem:
+    """One launch to be: `ast` says what to compute, `bufs` the memory for its slots, outputs first.
+
+    `kernel` is the node it came from, in the graph that `kernelize` made.
+    """
+
+    ast: UOp
+    bufs: tuple[Buffer, ...]
+    metadata: tuple[str, ...]
+    kernel: UOp
+
+
+def buffer_of(node: UOp) -> Buffer:
+    """The Buffer behind a BUFFER or BUFFER_VIEW node, made (but not yet allocated) at first use."""
+    node = memory_of(node)
+    if (found := memory.get(node)) is None:
+        if node.op is Op.BUFFER_VIEW:
+            size, offset = node.arg
+            found = buffer_of(node.src[0]).view(size, node.dtype, offset * node.src[0].dtype.itemsize)
+        else:
+            found = Buffer(node.device, node.arg, node.dtype)
+        memory[node] = found
+    return found
+
+
+def slots_of(kernel: UOp) -> int:
+    """How many sources of a KERNEL are its buffers; the rest it only waits for."""
+    return sum(n.op is Op.DEFINE_GLOBAL for n in kernel.arg.ast.toposort())
+
+
+def schedule(roots: Iterable[UOp]) -> list[ScheduleItem]:
+    """The launches that roots cut by `kernelize` still need, each after all it depends on."""
+    order = UOp.sink(*roots).toposort(lambda n: n.op is not Op.BUFFER)
+    return [
+        ScheduleItem(n.arg.ast, tuple(map(buffer_of, n.src[: slots_of(n)])), n.arg.metadata, n)
+        for n in order
+        if n.op is Op.KERNEL
+    ]

@@ -1,0 +1,278 @@
+"""Turn a region of the tensor graph into arithmetic over loop counters.
+
+Floor 3. Every tensor value is read at a *point*: one index expression per axis. Movement ops only
+change the point on the way down, so nothing like a view object exists: a permute swaps two
+expressions, a reshape divides, a pad adds a gate. Reductions open new loop counters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, MOVEMENT, AxisKind, Op
+from tinycore.uop.shape import Shape
+
+Point = tuple[UOp, ...]
+"""Where a tensor is read: one index per axis."""
+
+ZERO = UOp.index(0)
+TRANSPARENT = frozenset({Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD})
+"""Ops that say something to the scheduler and change no value."""
+
+
+class Place(NamedTuple):
+    """One value of the tensor graph, read at a point, where `gate` holds (None: everywhere)."""
+
+    node: UOp
+    point: Point
+    gate: UOp | None
+
+
+class Moved(NamedTuple):
+    """Where a movement op reads its source, and where that is valid (None: everywhere)."""
+
+    point: Point
+    valid: UOp | None
+
+
+def both(a: UOp | None, b: UOp | None) -> UOp | None:
+    """The conjunction of two optional conditions."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a & b
+
+
+def flatten(point: Point, shape: Shape) -> UOp:
+    """The row-major offset of a point."""
+    offset, stride = ZERO, 1
+    for index, size in zip(reversed(point), reversed(shape), strict=True):
+        if size != 1:
+            offset = index * stride + offset if offset is not ZERO else index * stride
+        stride *= size
+    return offset
+
+
+def unflatten(offset: UOp, shape: Shape) -> Point:
+    """The point at a row-major offset."""
+    point: list[UOp] = []
+    stride = 1
+    for axis in reversed(range(len(shape))):
+        index = offset // stride if stride != 1 else offset
+        point.append(index % shape[axis] if axis else index)
+        stride *= shape[axis]
+    return tuple(reversed(point))
+
+
+def reshaped(point: Point, shape: Shape, source: Shape) -> Point:
+    """Read an array of shape `source` at the point of its reshape to `shape`.
+
+    Axes are matched in groups of equal size, so that only axes that really merge or split
+    meet a division.
+    """
+    if 0 in shape:
+        return (ZERO,) * len(source)
+    here = [(p, n) for p, n in zip(point, shape, strict=True) if n != 1]
+    there = [axis for axis, n in enumerate(source) if n != 1]
+    result = [ZERO] * len(source)
+    while there:
+        group, axes = [here.pop(0)], [there.pop(0)]
+        while (left := math.prod(n for _, n in group)) != (right := math.prod(source[a] for a in axes)):
+            if left < right:
+                group.append(here.pop(0))
+            else:
+                axes.append(there.pop(0))
+        offset = flatten(tuple(p for p, _ in group), tuple(n for _, n in group))
+        inner = unflatten(offset, tuple(source[a] for a in axes))
+        for axis, index in zip(axes, inner, strict=True):
+            result[axis] = index
+    return tuple(result)
+
+
+def read_through(node: UOp, point: Point) -> Moved:
+    """Where the source of a movement op is read when its result is read at `point`."""
+    source = node.src[0].shape
+    match node.op:
+        case Op.RESHAPE:
+            return Moved(reshaped(point, node.shape, source), None)
+        case Op.EXPAND:
+            return Moved(tuple([ZERO if n == 1 else p for p, n in zip(point, source, strict=True)]), None)
+        case Op.PERMUTE:
+            return Moved(tuple([point[node.arg.index(axis)] for axis in range(len(source))]), None)
+        case Op.SHRINK:
+            return Moved(tuple([p + a if a else p for p, (a, _) in zip(point, node.arg, strict=True)]), None)
+        case Op.FLIP:
+            return Moved(
+                tuple([(n - 1) - p if f else p for p, n, f in zip(point, source, node.arg, strict=True)]),
+                None,
+            )
+        case Op.PAD:
+            return padded(node, point)
+        case Op.SKEW:
+            return skewed(node, point)
+        case _:
+            return unskewed(node, point)
+
+
+def padded(node: UOp, point: Point) -> Moved:
+    """PAD: outside the source nothing is read."""
+    inner: list[UOp] = []
+    valid: UOp | None = None
+    for index, size, (before, after) in zip(point, node.src[0].shape, node.arg, strict=True):
+        moved = index - before if before else index
+        inner.append(moved)
+        if before:
+            valid = both(valid, moved >= 0)
+        if after:
+            valid = both(valid, moved < size)
+    return Moved(tuple(inner), valid)
+
+
+def skewed(node: UOp, point: Point) -> Moved:
+    """SKEW: index o of the axis and k of the window axis read o*stride + k*dilation."""
+    how = node.arg
+    inner = list(point)
+    inner[how.axis] = point[how.axis] * how.stride + point[how.window_axis] * how.dilation
+    return Moved(tuple(inner), None)
+
+
+def unskewed(node: UOp, point: Point) -> Moved:
+    """UNSKEW: index i and window index k read (i - k*dilation) / stride, where that is exact."""
+    how = node.arg
+    inner = list(point)
+    offset = point[how.axis] - point[how.window_axis] * how.dilation
+    inner[how.axis] = offset // how.stride if how.stride != 1 else offset
+    valid = (offset >= 0) & (inner[how.axis] < node.src[0].shape[how.axis])
+    if how.stride != 1:
+        valid = valid & (offset % how.stride).eq(0)
+    return Moved(tuple(inner), valid)
+
+
+class RegionReader:
+    """Reads one fused region of the tensor graph as arithmetic.
+
+    `leaf` maps a node that lives in memory to the pointer it is loaded from, or None for a node to
+    be computed here.
+    """
+
+    def __init__(self, leaf: Callable[[UOp], UOp | None], first_range: int) -> None:
+        self.leaf = leaf
+        self.next_range = first_range
+        self.done: dict[Place, UOp] = {}
+        self.opened: dict[tuple[object, ...], tuple[UOp, ...]] = {}
+        self.levels: dict[UOp, int] = {}
+
+    def read(self, node: UOp, point: Point, gate: UOp | None = None) -> UOp:
+        """The value of `node` at `point` as a kernel expression."""
+        root = Place(node, point, gate)
+        stack = [root]
+        while stack:
+            place = stack[-1]
+            if place in self.done:
+                stack.pop()
+                continue
+            result = self.step(place)
+            if isinstance(result, UOp):
+                self.done[place] = result
+                stack.pop()
+            else:
+                stack.extend(result)
+        return self.done[root]
+
+    def step(self, place: Place) -> UOp | list[Place]:
+        """The value at a place, or the places that must be read first."""
+        node, point, gate = place
+        if (pointer := self.leaf(node)) is not None:
+            return load(pointer, flatten(point, node.shape), gate)
+        if node.op is Op.CONST:
+            return UOp.const(node.dtype, node.arg)
+        if node.op is Op.ARANGE:
+            return point[0].cast(node.dtype)
+        if node.op is Op.BIND:
+            return node.src[0]
+        if node.op in ALU:
+            return self.combine(node, [Place(s, point, gate) for s in node.src])
+        if node.op in TRANSPARENT:
+            return self.pass_on(Place(node.src[0], point, gate), None)
+        if node.op is Op.ASSIGN:  # another output of this kernel: what it stores
+            return self.pass_on(Place(node.src[1], point, gate), None)
+        if node.op in MOVEMENT:
+            moved = read_through(node, point)
+            return self.pass_on(Place(node.src[0], moved.point, both(gate, moved.valid)), moved.valid)
+        if node.op is Op.REDUCE_AXIS:
+            return self.reduce(place)
+        assert node.op is Op.GATHER, f"{node!r} cannot be part of a kernel"
+        return self.gather(place)
+
+    def combine(self, node: UOp, sources: list[Place]) -> UOp | list[Place]:
+        """An arithmetic op over its sources read at the same point."""
+        if missing := [s for s in sources if s not in self.done]:
+            return missing
+        return UOp(node.op, node.dtype, tuple([self.done[s] for s in sources]), node.arg)
+
+    def pass_on(self, source: Place, valid: UOp | None) -> UOp | list[Place]:
+        """The source's value; zero where it is not valid."""
+        value = self.done.get(source)
+        if value is None:
+            return [source]
+        return value if valid is None else valid.where(value, value.const_like(0))
+
+    def reduce(self, place: Place) -> UOp | list[Place]:
+        """A fold over counters opened for the reduced axes."""
+        node, point, gate = place
+        op, axes = node.arg
+        source_shape = node.src[0].shape
+        counters = self.counters(place, [source_shape[axis] for axis in axes])
+        inner = list(point)
+        for axis, counter in zip(axes, counters, strict=True):
+            inner[axis] = counter
+        source = Place(node.src[0], tuple(inner), gate)
+        value = self.done.get(source)
+        if value is None:
+            return [source]
+        ranges = tuple(c for c in counters if c.op is Op.RANGE)
+        return UOp(Op.REDUCE, value.dtype, (value, *ranges), op) if ranges else value
+
+    def counters(self, place: Place, sizes: list[int]) -> tuple[UOp, ...]:
+        """Counters for reduced axes. Reductions that do not feed each other share their loops."""
+        level = self.level(place.node)
+        key = (level, place.point, place.gate, *sizes)
+        if key not in self.opened:
+            found = []
+            for size in sizes:
+                found.append(ZERO if size == 1 else UOp.range(size, self.next_range, AxisKind.REDUCE))
+                self.next_range += size != 1
+            self.opened[key] = tuple(found)
+        return self.opened[key]
+
+    def level(self, node: UOp) -> int:
+        """How many reductions of this region lie on the longest path below a node."""
+        for n in node.toposort(lambda n: n not in self.levels and self.leaf(n) is None):
+            if n not in self.levels:
+                below = 0 if self.leaf(n) is not None else max((self.levels[s] for s in n.src), default=0)
+                self.levels[n] = below + (n.op is Op.REDUCE_AXIS)
+        return self.levels[node]
+
+    def gather(self, place: Place) -> UOp | list[Place]:
+        """Rows read at an index that is itself read from memory."""
+        (table, index), point, gate = place.node.src, place.point, place.gate
+        position = Place(index, point[: len(index.shape)], gate)
+        if position not in self.done:
+            return [position]
+        row = self.done[position].cast(dtypes.index)
+        valid = (row >= 0) & (row < table.shape[0])
+        source = Place(table, (row, *point[len(index.shape) :]), both(gate, valid))
+        return self.pass_on(source, valid)
+
+
+def load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:
+    """The element of a buffer at an offset; zero where the gate is false."""
+    assert isinstance(pointer.dtype, PointerDType)
+    base = pointer.dtype.base
+    if gate is None:
+        return UOp(Op.LOAD, base, (UOp(Op.INDEX, pointer.dtype, (pointer, offset)),))
+    index = UOp(Op.INDEX, pointer.dtype, (pointer, offset, gate))
+    return UOp(Op.LOAD, base, (index, UOp.const(base, 0)))

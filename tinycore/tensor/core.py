@@ -1,0 +1,252 @@
+"""What every tensor is: a node of the graph, a gradient, and a place among the living.
+
+Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
+before it: core, movement, elementwise, functions, reduce, scan, creation, indexing, linalg, windows,
+losses, random, realize, and at last tensor.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Final, Self
+
+from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
+from tinycore.errors import DTypeError, GradientError, IndexRangeError
+from tinycore.tensor import graph
+from tinycore.tensor.checks import resolve_axis
+from tinycore.tensor.data import Data, node_from_data
+from tinycore.tensor.runtime import runtime
+from tinycore.uop.node import UOp
+from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.shape import Shape
+
+living: Final[dict[int, weakref.ref[Core]]] = {}
+"""Every tensor that somebody holds, by id, in order of creation."""
+
+
+class Core:
+    """A tensor's identity: `uop`, what it computes; `grad`, filled by `backward`."""
+
+    __slots__ = ("__weakref__", "grad", "requires_grad", "uop")
+
+    uop: UOp
+    grad: Self | None
+    requires_grad: bool | None
+
+    def __init__(
+        self,
+        data: Data | Core,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> None:
+        """Make a tensor of a number, nested list, bytes, path, NumPy array, node or tensor.
+
+        `requires_grad` True asks `backward` for a gradient, False refuses one, None leaves it open.
+        Raises ShapeError for ragged lists, DTypeError for what no dtype can hold.
+        """
+        target = None if dtype is None else to_dtype(dtype)
+        if isinstance(data, Core):
+            data = data.uop
+        if isinstance(data, UOp):
+            place = canonical(device) if device is not None else data.device
+            node = data if data.device == place else UOp(Op.COPY, data.dtype, (data, graph.device_node(place)))
+            node = node if target is None else node.cast(target)
+        else:
+            node = node_from_data(data, canonical(device), target)
+        self.enter(node)
+        if requires_grad is not None:
+            self.requires_grad_(requires_grad)
+
+    def enter(self, node: UOp) -> None:
+        """Take `node` as value and register among the living."""
+        self.uop = node
+        self.grad = None
+        self.requires_grad = None
+        key = id(self)
+        living[key] = weakref.ref(self, lambda _: living.pop(key, None))
+
+    @classmethod
+    def from_uop(cls, node: UOp) -> Self:
+        """The tensor of a graph node."""
+        self = object.__new__(cls)
+        self.enter(node)
+        return self
+
+    def __repr__(self) -> str:
+        grad = None if self.grad is None else summary(self.grad.uop)
+        return f"<Tensor {summary(self.uop)} on {self.device} with grad {grad}>"
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("the truth of a Tensor is not known before it is computed; use .item() or .any()")
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor with no axes")
+        return self.shape[0]
+
+    # --- facts
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the axes."""
+        return self.uop.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self.uop.dtype
+
+    @property
+    def device(self) -> str:
+        """Name of the device that holds or computes it."""
+        return self.uop.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.numel() * self.element_size()
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is a float."""
+        return dtypes.is_float(self.dtype)
+
+    def size(self, dim: int | None = None) -> int | Shape:
+        """The shape, or the size of one axis. Raises IndexRangeError for an axis it has not."""
+        if dim is None:
+            return self.shape
+        if not self.shape:
+            raise IndexRangeError(f"size: axis {dim} of a tensor with no axes")
+        return self.shape[resolve_axis("size", dim, self.ndim)]
+
+    # --- gradients: who wants one
+
+    @property
+    def is_param(self) -> bool:
+        """Whether an optimizer should train it: true unless `requires_grad` is False."""
+        return self.requires_grad is not False
+
+    @is_param.setter
+    def is_param(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def is_param_(self, is_param: bool = True) -> Self:
+        """Mark as trained or not; returns itself."""
+        return self.requires_grad_(is_param)
+
+    def requires_grad_(self, requires_grad: bool | None = True) -> Self:
+        """Ask for a gradient, or refuse it; returns itself.
+
+        A constant that asks for one moves into memory of its own: equal constants are one node.
+        Raises GradientError for a dtype that is no float.
+        """
+        if requires_grad and not dtypes.is_float(self.dtype):
+            raise GradientError(f"requires_grad: only float tensors have gradients, got {self.dtype!r}")
+        if requires_grad and graph.is_constant(self.uop):
+            memory = graph.new_buffer(self.shape, self.dtype, self.device)
+            self.uop = UOp(Op.ASSIGN, self.dtype, (memory, self.uop))
+        self.requires_grad = requires_grad
+        return self
+
+    # --- identity in the graph
+
+    def detach(self) -> Self:
+        """The same value, through which no gradient flows."""
+        return self.from_uop(UOp(Op.DETACH, self.dtype, (self.uop,)))
+
+    def contiguous(self) -> Self:
+        """The same value in memory of its own, row by row; itself when it is that already."""
+        if graph.base_of(self.uop).op in (Op.BUFFER, Op.CONTIGUOUS, Op.ASSIGN):
+            return self
+        return self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
+
+    def contiguous_backward(self) -> Self:
+        """The same value; its gradient is made contiguous."""
+        return self.from_uop(UOp(Op.CONTIGUOUS_BACKWARD, self.dtype, (self.uop,)))
+
+    def cast(self, dtype: DTypeLike) -> Self:
+        """Every element converted: to an integer truncates, to bool is x != 0. Raises DTypeError."""
+        target = to_dtype(dtype)
+        return self if target is self.dtype else self.from_uop(self.uop.cast(target))
+
+    def bitcast(self, dtype: DTypeLike) -> Self:
+        """The same bytes as another dtype; the last axis grows or shrinks when widths differ.
+
+        Raises DTypeError when the last axis does not hold a whole number of the new elements.
+        """
+        target = to_dtype(dtype)
+        if target is self.dtype:
+            return self
+        if target.itemsize == self.dtype.itemsize and dtypes.bool not in (target, self.dtype):
+            return self.from_uop(self.uop.bitcast(target))
+        raise DTypeError(f"bitcast: {self.dtype!r} and {target!r} differ in width")
+
+    def const_like(self, value: Scalar, dtype: DTypeLike | None = None) -> Self:
+        """A constant of the same shape and device; it takes no memory."""
+        target = self.dtype if dtype is None else to_dtype(dtype)
+        return self.from_uop(graph.full_like(self.uop, value, target))
+
+    def elementwise_node(self, op: Op, *others: Self) -> Self:
+        """The node `op(self, *others)` over operands of one shape."""
+        return self.from_uop(self.uop.alu(op, *[x.uop for x in others]))
+
+    def alu(self, op: Op, *src: Self) -> Self:
+        """An op of the table applied element by element. All operands have one shape and dtype."""
+        return self.elementwise_node(op, *src)
+
+
+def canonical(device: str | None) -> str:
+    """The full name of a device; the default one for None. Raises UnknownDevice."""
+    return runtime().default_device() if device is None else runtime().canonicalize(device)
+
+
+def summary(node: UOp) -> str:
+    """One node in a few words, as `repr` of a tensor shows it."""
+    base = graph.base_of(node)
+    shown = base if base.op in (Op.BUFFER, Op.ASSIGN) else node
+    detail = runtime().describe(base) if base.op is Op.BUFFER else None
+    return f"<UOp {node.device} {node.shape} {node.dtype.name} ({shown.op!r}, {detail})>"
+
+
+def live_tensors() -> list[Core]:
+    """Every tensor that somebody holds, in order of creation."""
+    return [tensor for reference in list(living.values()) if (tensor := reference()) is not None]
+
+
+def replace_nodes(replacements: dict[UOp, UOp]) -> None:
+    """Put every replaced node's value in its place, in the graphs of all living tensors."""
+    changed = {old: new for old, new in replacements.items() if old is not new}
+    tensors = live_tensors() if changed else []
+    if tensors:
+        nodes = UOp.sink(*[t.uop for t in tensors]).substitute(changed).src
+        for tensor, node in zip(tensors, nodes, strict=True):
+            tensor.uop = node
+
+
+def views_of(base: UOp) -> Iterator[Core]:
+    """Living tensors that only reshape, slice or permute `base`."""
+    for tensor in live_tensors():
+        node = tensor.uop
+        while node.op in MOVEMENT:
+            node = node.src[0]
+        if node is base:
+            yield tensor
+
+

@@ -1,0 +1,168 @@
+"""Tensors from sizes and numbers.
+
+Floor 5. `device` and `dtype` default to the default device and the default float or integer. What
+fills memory (`full`, `zeros`, `ones`, `empty`) has memory of its own, so that it can be trained and
+assigned to; with `buffer=False` it is a constant that takes none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
+from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor import graph
+from tinycore.tensor.checks import int_arguments, spread
+from tinycore.tensor.core import canonical
+from tinycore.tensor.scan import Scan
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+from tinycore.uop.shape import Shape
+
+Ints = int | Sequence[int]
+
+
+def sizes_from(name: str, shape: tuple[object, ...]) -> Shape:
+    """A shape given as one tuple or as separate sizes. Raises ShapeError for a negative size."""
+    sizes = int_arguments(name, spread(shape))
+    if any(n < 0 for n in sizes):
+        raise ShapeError(f"{name}: sizes cannot be negative, got {sizes}")
+    return sizes
+
+
+def float_or(dtype: DTypeLike | None) -> DType:
+    """The dtype asked for, else the default float."""
+    return dtypes.default_float if dtype is None else to_dtype(dtype)
+
+
+class Creation(Scan):
+    """Constructors."""
+
+    __slots__ = ()
+
+    @classmethod
+    def empty(cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None, requires_grad: bool | None = None) -> Self:
+        """Memory filled with nothing in particular."""
+        node = graph.new_buffer(sizes_from("empty", shape), float_or(dtype), canonical(device))
+        return cls.from_uop(node).marked(requires_grad)
+
+    @classmethod
+    def full(
+        cls,
+        shape: Ints,
+        fill_value: Scalar,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """One number everywhere; its dtype follows the number."""
+        target = dtypes.from_py(fill_value) if dtype is None else to_dtype(dtype)
+        node = graph.full(sizes_from("full", (shape,)), target, fill_value, canonical(device))
+        return cls.from_uop(stored(node) if buffer else node).marked(requires_grad)
+
+    @classmethod
+    def zeros(cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None, buffer: bool = True, requires_grad: bool | None = None) -> Self:
+        """0 everywhere."""
+        return cls.full(sizes_from("zeros", shape), 0.0, float_or(dtype), device, buffer, requires_grad)
+
+    @classmethod
+    def ones(cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None, buffer: bool = True, requires_grad: bool | None = None) -> Self:
+        """1 everywhere."""
+        return cls.full(sizes_from("ones", shape), 1.0, float_or(dtype), device, buffer, requires_grad)
+
+    @classmethod
+    def arange(
+        cls,
+        start: Scalar,
+        stop: Scalar | None = None,
+        step: Scalar = 1,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
+        """start, start + step, ... before stop; `arange(n)` counts 0 to n - 1. Integers unless a number is a float.
+
+        Raises ArgumentError when step is 0.
+        """
+        if stop is None:
+            start, stop = 0, start
+        if step == 0:
+            raise ArgumentError(f"arange: the step from {start} to {stop} must not be 0")
+        fractional = any(isinstance(n, float) for n in (start, stop, step))
+        target = (dtypes.default_float if fractional else dtypes.default_int) if dtype is None else to_dtype(dtype)
+        size = max(0, math.ceil((stop - start) / step))
+        return cls.from_uop(counted(start, step, size, target, canonical(device))).marked(requires_grad)
+
+    @classmethod
+    def linspace(
+        cls, start: Scalar, stop: Scalar, steps: int, device: str | None = None, dtype: DTypeLike | None = None, requires_grad: bool | None = None
+    ) -> Self:
+        """`steps` numbers evenly from start to stop, both included. Raises ArgumentError for steps < 0."""
+        if steps < 0:
+            raise ArgumentError(f"linspace: the number of steps must not be negative, got {steps}")
+        target, place = float_or(dtype), canonical(device)
+        if steps == 1:
+            return cls.from_uop(graph.full((1,), target, start, place)).marked(requires_grad)
+        wide = target if target is dtypes.float64 else dtypes.float32
+        share = cls.from_uop(graph.arange(steps, dtypes.int32, place)).cast(wide) / max(1, steps - 1)
+        ramp = (1 - share) * start + share * stop
+        return ramp.cast(target).marked(requires_grad)
+
+    @classmethod
+    def eye(cls, n: int, m: int | None = None, device: str | None = None, dtype: DTypeLike | None = None, requires_grad: bool | None = None) -> Self:
+        """n rows and m (or n) columns, 1 on the diagonal, 0 elsewhere."""
+        rows, columns = sizes_from("eye", (n, n if m is None else m))
+        place = canonical(device)
+        down = cls.from_uop(graph.arange(rows, dtypes.int32, place)).unsqueeze(1)
+        return down.eq(cls.from_uop(graph.arange(columns, dtypes.int32, place))).cast(float_or(dtype)).marked(requires_grad)
+
+    # --- like another tensor
+
+    def full_like(
+        self, fill_value: Scalar, dtype: DTypeLike | None = None, device: str | None = None, buffer: bool = True, requires_grad: bool | None = None
+    ) -> Self:
+        """One number in the shape, dtype and device of this tensor."""
+        target = self.dtype if dtype is None else to_dtype(dtype)
+        return self.full(self.shape, fill_value, target, device or self.device, buffer, requires_grad)
+
+    def zeros_like(self, dtype: DTypeLike | None = None, device: str | None = None, buffer: bool = True, requires_grad: bool | None = None) -> Self:
+        """0 in the shape, dtype and device of this tensor."""
+        return self.full_like(0, dtype, device, buffer, requires_grad)
+
+    def ones_like(self, dtype: DTypeLike | None = None, device: str | None = None, buffer: bool = True, requires_grad: bool | None = None) -> Self:
+        """1 in the shape, dtype and device of this tensor."""
+        return self.full_like(1, dtype, device, buffer, requires_grad)
+
+    def empty_like(self, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool | None = None) -> Self:
+        """Memory in the shape, dtype and device of this tensor, filled with nothing in particular."""
+        target = self.dtype if dtype is None else to_dtype(dtype)
+        return self.empty(self.shape, device=device or self.device, dtype=target, requires_grad=requires_grad)
+
+    def marked(self, requires_grad: bool | None) -> Self:
+        """The tensor itself, after saying whether it wants a gradient."""
+        return self if requires_grad is None else self.requires_grad_(requires_grad)
+
+
+def stored(node: UOp) -> UOp:
+    """A constant in memory of its own."""
+    memory = graph.new_buffer(node.shape, node.dtype, node.device)
+    return UOp(Op.ASSIGN, node.dtype, (memory, node)) if 0 not in node.shape else node
+
+
+def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -> UOp:
+    """start + i * step for i below size, computed in integers or at least float32."""
+    whole = not any(isinstance(n, float) and not n.is_integer() for n in (start, step))
+    if whole:
+        small = max(abs(start), abs(start + size * step)) < 1 << 31
+        exact = dtypes.int32 if small or not dtypes.is_int(dtype) else dtype
+    else:
+        exact = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+    numbers = graph.arange(size, exact, device)
+    if step != 1:
+        numbers = numbers.alu(Op.MUL, graph.full_like(numbers, step))
+    if start != 0:
+        numbers = numbers.alu(Op.ADD, graph.full_like(numbers, start))
+    return numbers.cast(dtype)

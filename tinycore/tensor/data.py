@@ -1,0 +1,104 @@
+"""What `Tensor(...)` accepts, turned into a node of the tensor graph.
+
+Floor 5. Host data is copied into a buffer on the target device at once; a Python number becomes a
+constant, which takes no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy
+
+from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype
+from tinycore.errors import DTypeError, ShapeError
+from tinycore.tensor import graph
+from tinycore.tensor.runtime import HostArray, runtime
+from tinycore.tensor.storage import encode
+from tinycore.uop.node import UOp, as_scalar
+from tinycore.uop.shape import Shape
+
+
+@runtime_checkable
+class SupportsArray(Protocol):
+    """Anything that gives itself as a NumPy array, such as a torch tensor on the CPU."""
+
+    def __array__(self) -> HostArray: ...  # noqa: D105  the protocol is NumPy's
+
+
+Nested: TypeAlias = "Scalar | list[Any] | tuple[Any, ...]"
+Data: TypeAlias = "Nested | bytes | bytearray | memoryview | Path | UOp | SupportsArray | None"
+
+
+def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
+    """The node that holds `data`. Raises ShapeError for ragged lists, DTypeError for strange items."""
+    if isinstance(data, numpy.generic):
+        data = as_python(data, dtype := dtype or from_numpy_dtype(data.dtype))
+    if data is None:
+        return graph.scalar(dtype or dtypes.default_float, 0, device)
+    if isinstance(data, (bool, int, float)):
+        return graph.scalar(dtype or dtypes.from_py(data), data, device)
+    if isinstance(data, (list, tuple)):
+        shape = nested_shape(data)
+        return from_flat(list(leaves(data)), shape, dtype or dtypes.from_py(data), device)
+    if isinstance(data, Path):
+        return from_array(numpy.fromfile(data, numpy.uint8), device, dtype)
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return from_array(numpy.frombuffer(data, numpy.uint8), device, dtype)
+    if isinstance(data, SupportsArray):
+        return from_array(numpy.asarray(data), device, dtype)
+    raise DTypeError(
+        f"Tensor: cannot hold a {type(data).__name__}. "
+        "Give a number, a nested list of numbers, bytes, a path, a NumPy array or a Tensor."
+    )
+
+
+def as_python(value: numpy.generic, dtype: DType) -> Scalar:
+    """A NumPy scalar as the Python number a constant holds."""
+    return as_scalar(value.item(), dtype)
+
+
+def from_array(array: HostArray, device: str, dtype: DType | None) -> UOp:
+    """A NumPy array in a buffer of its own."""
+    target = dtype or from_numpy_dtype(array.dtype)
+    if array.size == 0:
+        return graph.full(array.shape, target, 0, device)
+    flat = encode(array, target).reshape(-1)
+    return graph.reshape(runtime().from_host(flat, target, device), array.shape)
+
+
+def from_flat(values: list[Scalar], shape: Shape, dtype: DType, device: str) -> UOp:
+    """Python numbers in row-major order in a buffer of their own; integers wrap to the dtype."""
+    array = numpy.array(values) if values else numpy.zeros(0)
+    if array.dtype.kind not in "biuf" or (dtypes.is_int(dtype) and array.dtype.kind == "f"):
+        array = numpy.array([as_scalar(value, dtype) for value in values], numpy.dtype(host_kind(dtype)))
+    return from_array(array.reshape(shape), device, dtype)
+
+
+def host_kind(dtype: DType) -> str:
+    """The widest NumPy type of the same kind."""
+    return {"bool": "bool", "uint": "uint64", "float": "float64"}.get(dtype.kind, "int64")
+
+
+def nested_shape(data: object) -> Shape:
+    """The shape of a nested list. Raises ShapeError when it is ragged."""
+    if not isinstance(data, (list, tuple)):
+        return ()
+    inner = [nested_shape(item) for item in data]
+    for number, shape in enumerate(inner):
+        if shape != inner[0]:
+            raise ShapeError(
+                f"Tensor: the nested list is ragged: item 0 has shape {inner[0]}, item {number} has {shape}"
+            )
+    return (len(data), *(inner[0] if inner else ()))
+
+
+def leaves(data: object) -> Iterator[Any]:
+    """The numbers in a nested list, left to right."""
+    if isinstance(data, (list, tuple)):
+        for item in data:
+            yield from leaves(item)
+    else:
+        yield data

@@ -1,0 +1,362 @@
+"""Arithmetic, comparison and selection, element by element.
+
+Floor 5. Operands are broadcast together and promoted to their common dtype; a Python number takes
+the tensor's dtype where it can hold it (a float beside integers makes them the default float).
+Shapes and devices are checked at the call.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self, TypeVar
+
+import numpy
+
+from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype, least_upper_float
+from tinycore.errors import ArgumentError, DTypeError
+from tinycore.tensor import graph
+from tinycore.tensor.checks import broadcast_shapes, same_device
+from tinycore.tensor.movement import Movement
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+LOGICAL = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
+"""What arithmetic means between bools."""
+
+
+class Elementwise(Movement):
+    """One result element per element."""
+
+    __slots__ = ()
+
+    # --- operands
+
+    def ufix(self, x: Self | Scalar) -> Self:
+        """`x` as a tensor that can meet this one: a number becomes a constant of a fitting dtype."""
+        if isinstance(x, Elementwise):
+            return x
+        if isinstance(x, numpy.generic):
+            x = x.item()
+        if isinstance(x, UOp):
+            return self.from_uop(x)
+        if not isinstance(x, (bool, int, float)):
+            raise DTypeError(f"an operand of type {type(x).__name__} is neither a Tensor nor a number")
+        return self.from_uop(graph.scalar(scalar_dtype(x, self.dtype), x, self.device))
+
+    def broadcasted(self, name: str, *others: Self | Scalar, promote: bool = True) -> tuple[Self, ...]:
+        """This tensor and others on one device, in one shape and (unless told not) one dtype.
+
+        Raises ShapeError and DeviceError naming the operation and its operands.
+        """
+        operands = on_one_device(name, [self, *[self.ufix(x) for x in others]])
+        shape = broadcast_shapes(name, *[x.shape for x in operands])
+        nodes = [x.uop for x in operands]
+        if promote:
+            dtype = least_upper_dtype(*[x.dtype for x in operands])
+            nodes = [node.cast(dtype) for node in nodes]
+        return tuple([self.from_uop(graph.broadcast_to(node, shape)) for node in nodes])
+
+    def binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
+        """The op between broadcast, promoted operands; between bools what it means in logic."""
+        left, right = self.broadcasted(name, other)
+        if left.dtype is dtypes.bool:
+            op = LOGICAL.get(op, op)
+        return right.elementwise_node(op, left) if reverse else left.elementwise_node(op, right)
+
+    def as_float(self) -> Self:
+        """The tensor itself if it is a float, else in the default float."""
+        return self.cast(least_upper_float(self.dtype))
+
+    # --- arithmetic
+
+    def add(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a + b; logical or between bools."""
+        return self.binary("add", Op.ADD, x, reverse)
+
+    def sub(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a - b. Raises DTypeError between bools."""
+        left, right = self.broadcasted("sub", x)
+        if left.dtype is dtypes.bool:
+            raise DTypeError("sub: bools cannot be subtracted; use ^, or cast one of them")
+        return right.elementwise_node(Op.SUB, left) if reverse else left.elementwise_node(Op.SUB, right)
+
+    def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a * b; logical and between bools."""
+        return self.binary("mul", Op.MUL, x, reverse)
+
+    def div(self, x: Self | Scalar, reverse: bool = False, rounding_mode: Literal["trunc", "floor"] | None = None) -> Self:
+        """a / b as floats; rounded toward zero or down when `rounding_mode` says so, integers then staying integers."""
+        if rounding_mode not in (None, "trunc", "floor"):
+            raise ArgumentError(f"div: rounding_mode {rounding_mode!r} is none of None, 'trunc', 'floor'")
+        left, right = self.broadcasted("div", x)
+        if reverse:
+            left, right = right, left
+        if rounding_mode is not None and dtypes.is_int(left.dtype):
+            return left.elementwise_node(Op.FLOORDIV if rounding_mode == "floor" else Op.IDIV, right)
+        quotient = left.as_float().elementwise_node(Op.FDIV, right.as_float())
+        if rounding_mode is None:
+            return quotient
+        return quotient.floor() if rounding_mode == "floor" else quotient.trunc()
+
+    def idiv(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """floor(a / b), in the operands' dtype. An integer divided by 0 gives no defined number."""
+        return self.div(x, reverse, rounding_mode="floor")
+
+    def mod(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a - b * floor(a / b): the remainder with the sign of b."""
+        left, right = self.broadcasted("mod", x)
+        if reverse:
+            left, right = right, left
+        if dtypes.is_int(left.dtype):
+            return left.elementwise_node(Op.FLOORMOD, right)
+        rest = left.fmod(right)
+        wrong_sign = (rest.ne(0)) & ((rest < 0).ne(right < 0))
+        return wrong_sign.where(rest + right, rest)
+
+    def fmod(self, x: Self | Scalar) -> Self:
+        """a - b * trunc(a / b): the remainder with the sign of a."""
+        left, right = self.broadcasted("fmod", x)
+        if dtypes.is_int(left.dtype):
+            return left.elementwise_node(Op.MOD, right)
+        left, right = left.as_float(), right.as_float()
+        return left - left.div(right).trunc() * right
+
+    def neg(self) -> Self:
+        """-a; the opposite of a bool. Unsigned integers wrap."""
+        return self.logical_not() if self.dtype is dtypes.bool else self.elementwise_node(Op.NEG)
+
+    def reciprocal(self) -> Self:
+        """1 / a as a float."""
+        return self.as_float().elementwise_node(Op.RECIPROCAL)
+
+    def maximum(self, x: Self | Scalar) -> Self:
+        """The greater of two; NaN if either is NaN."""
+        return self.binary("maximum", Op.MAX, x)
+
+    def minimum(self, x: Self | Scalar) -> Self:
+        """The lesser of two; NaN if either is NaN."""
+        return self.binary("minimum", Op.MIN, x)
+
+    # --- bits
+
+    def bitwise_and(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a & b of integers or bools."""
+        return self.bitwise("bitwise_and", Op.AND, x, reverse)
+
+    def bitwise_or(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a | b of integers or bools."""
+        return self.bitwise("bitwise_or", Op.OR, x, reverse)
+
+    def bitwise_xor(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a ^ b of integers or bools."""
+        return self.bitwise("bitwise_xor", Op.XOR, x, reverse)
+
+    def bitwise_not(self) -> Self:
+        """~a of integers; the opposite of a bool."""
+        if self.dtype is dtypes.bool:
+            return self.logical_not()
+        all_bits = -1 if not dtypes.is_unsigned(self.dtype) else int(dtypes.max(self.dtype))
+        return self.bitwise("bitwise_not", Op.XOR, all_bits)
+
+    def lshift(self, x: Self | int, reverse: bool = False) -> Self:
+        """a shifted left by b bits; b must be below the width."""
+        return self.bitwise("lshift", Op.SHL, x, reverse)
+
+    def rshift(self, x: Self | int, reverse: bool = False) -> Self:
+        """a shifted right by b bits, keeping the sign; b must be below the width."""
+        return self.bitwise("rshift", Op.SHR, x, reverse)
+
+    def bitwise(self, name: str, op: Op, x: Self | Scalar, reverse: bool = False) -> Self:
+        """An op on bits. Raises DTypeError for floats, and for shifts of bools."""
+        left, right = self.broadcasted(name, x)
+        if dtypes.is_float(left.dtype) or (left.dtype is dtypes.bool and op in (Op.SHL, Op.SHR)):
+            raise DTypeError(f"{name}: needs integers, got {self.dtype!r} and {self.ufix(x).dtype!r}")
+        return right.elementwise_node(op, left) if reverse else left.elementwise_node(op, right)
+
+    # --- comparison and logic
+
+    def eq(self, x: Self | Scalar) -> Self:
+        """a == b, as bools."""
+        return self.binary("eq", Op.CMPEQ, x)
+
+    def ne(self, x: Self | Scalar) -> Self:
+        """a != b, as bools."""
+        return self.binary("ne", Op.CMPNE, x)
+
+    def logical_not(self) -> Self:
+        """Whether a is zero (or False), as bools."""
+        if self.dtype is dtypes.bool:
+            return self.elementwise_node(Op.CMPNE, self.const_like(True))
+        return self.eq(0)
+
+    def less(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a < b, as bools; b < a when reversed."""
+        return self.binary("less", Op.CMPLT, x, reverse)
+
+    def less_or_equal(self, x: Self | Scalar, reverse: bool = False) -> Self:
+        """a <= b, as bools: false where either is NaN."""
+        left, right = self.broadcasted("less_or_equal", x)
+        if reverse:
+            left, right = right, left
+        if dtypes.is_float(left.dtype):
+            return (left < right) | left.eq(right)
+        return (right < left).logical_not()
+
+    def where(self, x: Self | Scalar, y: Self | Scalar) -> Self:
+        """`x` where this bool tensor holds, else `y`, in their common dtype.
+
+        Raises DTypeError when the condition is not bool.
+        """
+        if self.dtype is not dtypes.bool:
+            raise DTypeError(f"where: the condition must be bool, got {self.dtype!r}; compare it with something")
+        yes, no = self.choices(x, y)
+        condition, yes, no = self.broadcasted("where", yes, no, promote=False)
+        return condition.elementwise_node(Op.WHERE, yes, no)
+
+    def choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
+        """The two sides of `where` in their common dtype; numbers follow the tensor beside them."""
+        if isinstance(x, Elementwise):
+            yes, no = x, x.ufix(y)
+        elif isinstance(y, Elementwise):
+            yes, no = y.ufix(x), y
+        else:
+            yes, no = self.ufix(x), self.ufix(y)
+        dtype = least_upper_dtype(yes.dtype, no.dtype)
+        return yes.cast(dtype), no.cast(dtype)
+
+    def masked_fill(self, mask: Self, value: Self | Scalar) -> Self:
+        """`value` where the bool mask holds, else this tensor."""
+        return mask.where(value, self)
+
+    # --- rounding
+
+    def trunc(self) -> Self:
+        """Rounded toward zero."""
+        return self.elementwise_node(Op.TRUNC) if dtypes.is_float(self.dtype) else self
+
+    def floor(self) -> Self:
+        """Rounded down."""
+        whole = self.trunc()
+        return self if whole is self else (self < whole).where(whole - 1, whole)
+
+    def ceil(self) -> Self:
+        """Rounded up."""
+        whole = self.trunc()
+        return self if whole is self else (self > whole).where(whole + 1, whole)
+
+    # --- operators
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __invert__(self) -> Self:
+        return self.bitwise_not()
+
+    def __add__(self, x: Self | Scalar) -> Self:
+        return self.add(x)
+
+    def __radd__(self, x: Scalar) -> Self:
+        return self.add(x, reverse=True)
+
+    def __sub__(self, x: Self | Scalar) -> Self:
+        return self.sub(x)
+
+    def __rsub__(self, x: Scalar) -> Self:
+        return self.sub(x, reverse=True)
+
+    def __mul__(self, x: Self | Scalar) -> Self:
+        return self.mul(x)
+
+    def __rmul__(self, x: Scalar) -> Self:
+        return self.mul(x, reverse=True)
+
+    def __truediv__(self, x: Self | Scalar) -> Self:
+        return self.div(x)
+
+    def __rtruediv__(self, x: Scalar) -> Self:
+        return self.div(x, reverse=True)
+
+    def __floordiv__(self, x: Self | Scalar) -> Self:
+        return self.idiv(x)
+
+    def __rfloordiv__(self, x: Scalar) -> Self:
+        return self.idiv(x, reverse=True)
+
+    def __mod__(self, x: Self | Scalar) -> Self:
+        return self.mod(x)
+
+    def __rmod__(self, x: Scalar) -> Self:
+        return self.mod(x, reverse=True)
+
+    def __and__(self, x: Self | Scalar) -> Self:
+        return self.bitwise_and(x)
+
+    def __rand__(self, x: Scalar) -> Self:
+        return self.bitwise_and(x, reverse=True)
+
+    def __or__(self, x: Self | Scalar) -> Self:
+        return self.bitwise_or(x)
+
+    def __ror__(self, x: Scalar) -> Self:
+        return self.bitwise_or(x, reverse=True)
+
+    def __xor__(self, x: Self | Scalar) -> Self:
+        return self.bitwise_xor(x)
+
+    def __rxor__(self, x: Scalar) -> Self:
+        return self.bitwise_xor(x, reverse=True)
+
+    def __lshift__(self, x: Self | int) -> Self:
+        return self.lshift(x)
+
+    def __rlshift__(self, x: int) -> Self:
+        return self.lshift(x, reverse=True)
+
+    def __rshift__(self, x: Self | int) -> Self:
+        return self.rshift(x)
+
+    def __rrshift__(self, x: int) -> Self:
+        return self.rshift(x, reverse=True)
+
+    def __lt__(self, x: Self | Scalar) -> Self:
+        return self.less(x)
+
+    def __gt__(self, x: Self | Scalar) -> Self:
+        return self.less(x, reverse=True)
+
+    def __le__(self, x: Self | Scalar) -> Self:
+        return self.less_or_equal(x)
+
+    def __ge__(self, x: Self | Scalar) -> Self:
+        return self.less_or_equal(x, reverse=True)
+
+    def __eq__(self, x: object) -> Self:  # type: ignore[override]
+        return self.eq(x) if isinstance(x, OPERANDS) else NotImplemented  # type: ignore[arg-type]
+
+    def __ne__(self, x: object) -> Self:  # type: ignore[override]
+        return self.ne(x) if isinstance(x, OPERANDS) else NotImplemented  # type: ignore[arg-type]
+
+    __hash__ = Movement.__hash__
+    __array_ufunc__ = None  # NumPy leaves `array + tensor` to us
+
+
+def scalar_dtype(value: Scalar, beside: DType) -> DType:
+    """The dtype of a number beside a tensor: the tensor's, unless that could not hold its kind."""
+    if dtypes.is_float(beside) or (not isinstance(value, float) and dtypes.is_int(beside)):
+        return beside
+    return beside if isinstance(value, bool) and beside is dtypes.bool else dtypes.from_py(value)
+
+
+OPERANDS = (Elementwise, bool, int, float, numpy.generic, UOp)
+"""What may stand beside a tensor in an operation."""
+
+AnyTensor = TypeVar("AnyTensor", bound=Elementwise)
+
+
+def on_one_device(name: str, operands: list[AnyTensor]) -> list[AnyTensor]:
+    """Constants follow the operands that are none; DeviceError when two of those disagree."""
+    if len({x.device for x in operands}) > 1:
+        anchored = [x.device for x in operands if not graph.is_constant(x.uop)]
+        if anchored:
+            operands = [x.from_uop(graph.on_device(x.uop, anchored[0])) for x in operands]
+        same_device(name, [x.device for x in operands])
+    return operands

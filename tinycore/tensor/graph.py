@@ -1,0 +1,203 @@
+"""Builders of tensor-graph nodes, shared by the frontend and the gradient rules.
+
+Floor 5. Operands have been checked: here nothing is raised. A builder that would change nothing
+returns its operand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.uop.node import Skew, UOp, as_scalar, unique
+from tinycore.uop.op import Op
+from tinycore.uop.shape import Shape
+
+Pair = tuple[int, int]
+
+# --- sources
+
+
+def device_node(device: str) -> UOp:
+    """The DEVICE node of a name."""
+    return UOp(Op.DEVICE, dtypes.void, (), device)
+
+
+def scalar(dtype: DType, value: Scalar, device: str) -> UOp:
+    """A constant of shape ()."""
+    return UOp(Op.CONST, dtype, (device_node(device),), as_scalar(value, dtype))
+
+
+def full(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
+    """A constant of any shape; it takes no memory."""
+    return broadcast_to(scalar(dtype, value, device), shape)
+
+
+def full_like(x: UOp, value: Scalar, dtype: DType | None = None) -> UOp:
+    """A constant of the shape, device and (unless given) dtype of `x`."""
+    return full(x.shape, dtype or x.dtype, value, x.device)
+
+
+def arange(size: int, dtype: DType, device: str) -> UOp:
+    """0, 1, ... size - 1."""
+    return UOp(Op.ARANGE, dtype, (device_node(device),), size)
+
+
+def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
+    """Memory of its own, filled with nothing in particular."""
+    buffer = UOp(Op.BUFFER, dtype, (device_node(device), unique()), math.prod(shape))
+    return reshape(buffer, shape)
+
+
+# --- movement
+
+
+def reshape(x: UOp, shape: Shape) -> UOp:
+    """The elements of `x` in row-major order under another shape."""
+    return x if x.shape == shape else UOp(Op.RESHAPE, x.dtype, (x,), shape)
+
+
+def expand(x: UOp, shape: Shape) -> UOp:
+    """Axes of size 1 repeated; the number of axes stays."""
+    return x if x.shape == shape else UOp(Op.EXPAND, x.dtype, (x,), shape)
+
+
+def broadcast_to(x: UOp, shape: Shape) -> UOp:
+    """`x` repeated to `shape`, axes aligned at the end."""
+    return expand(reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape)
+
+
+def permute(x: UOp, order: Sequence[int]) -> UOp:
+    """Result axis i is source axis order[i]."""
+    return x if list(order) == list(range(len(order))) else UOp(Op.PERMUTE, x.dtype, (x,), tuple(order))
+
+
+def pad(x: UOp, pairs: Sequence[Pair]) -> UOp:
+    """Zeros around."""
+    return x if not any(a or b for a, b in pairs) else UOp(Op.PAD, x.dtype, (x,), tuple(pairs))
+
+
+def pad_with(x: UOp, pairs: Sequence[Pair], value: Scalar) -> UOp:
+    """`value` around."""
+    padded = pad(x, pairs)
+    if value == 0 or padded is x:
+        return padded
+    inside = pad(full_like(x, True, dtypes.bool), pairs)
+    return inside.where(padded, full_like(padded, value))
+
+
+def shrink(x: UOp, pairs: Sequence[Pair]) -> UOp:
+    """The box from start to stop on each axis."""
+    whole = all(pair == (0, size) for pair, size in zip(pairs, x.shape, strict=True))
+    return x if whole else UOp(Op.SHRINK, x.dtype, (x,), tuple(pairs))
+
+
+def flip(x: UOp, axes: Iterable[int]) -> UOp:
+    """Some axes reversed."""
+    chosen = set(axes)
+    if not any(x.shape[axis] > 1 for axis in chosen):
+        return x
+    return UOp(Op.FLIP, x.dtype, (x,), tuple([axis in chosen for axis in range(len(x.shape))]))
+
+
+def skew(x: UOp, how: Skew) -> UOp:
+    """y[o, k] = x[o*stride + k*dilation, k]."""
+    return UOp(Op.SKEW, x.dtype, (x,), how)
+
+
+def unskew(x: UOp, how: Skew) -> UOp:
+    """y[i, k] = x[(i - k*dilation)/stride, k], or 0."""
+    return UOp(Op.UNSKEW, x.dtype, (x,), how)
+
+
+def insert_axis(x: UOp, axis: int, size: int = 1) -> UOp:
+    """A new axis before `axis`, along which the elements repeat."""
+    shape = x.shape
+    return expand(reshape(x, (*shape[:axis], 1, *shape[axis:])), (*shape[:axis], size, *shape[axis:]))
+
+
+def drop_axes(x: UOp, axes: Iterable[int]) -> UOp:
+    """Axes of size 1 removed."""
+    gone = set(axes)
+    return reshape(x, tuple([size for axis, size in enumerate(x.shape) if axis not in gone]))
+
+
+def take_every(x: UOp, axis: int, step: int) -> UOp:
+    """Every step-th element of one axis, from the first."""
+    if step == 1:
+        return x
+    size = -(-x.shape[axis] // step)
+    thin = insert_axis(x, len(x.shape))
+    return reshape(skew(thin, Skew(axis, len(x.shape), step, 1, size)), (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+
+
+def spread_every(x: UOp, axis: int, step: int, size: int) -> UOp:
+    """The elements of one axis at places 0, step, 2*step ...; zeros between. Undoes `take_every`."""
+    if step == 1 and x.shape[axis] == size:
+        return x
+    thin = insert_axis(x, len(x.shape))
+    return reshape(unskew(thin, Skew(axis, len(x.shape), step, 1, size)), (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+
+
+def windows(x: UOp, axis: int, count: int, stride: int = 1, dilation: int = 1) -> UOp:
+    """Sliding windows of `count` elements on one axis; a last axis runs inside each window."""
+    size = (x.shape[axis] - dilation * (count - 1) - 1) // stride + 1
+    wide = insert_axis(x, len(x.shape), count)
+    return skew(wide, Skew(axis, len(x.shape), stride, dilation, size))
+
+
+# --- folding
+
+
+def fold(x: UOp, op: Op, axes: Sequence[int]) -> UOp:
+    """The given axes folded by `op` to size 1."""
+    kept = tuple(sorted(axis for axis in set(axes) if x.shape[axis] != 1))
+    return UOp(Op.REDUCE_AXIS, x.dtype, (x,), (op, kept)) if kept else x
+
+
+def sum_to(x: UOp, shape: Shape) -> UOp:
+    """Undo `broadcast_to`: what was repeated is added up. Narrow floats are added in float32."""
+    extra = len(x.shape) - len(shape)
+    axes = [*range(extra), *[a + extra for a, size in enumerate(shape) if size != x.shape[a + extra]]]
+    return reshape(wide_sum(x, axes), shape)
+
+
+def wide_sum(x: UOp, axes: Sequence[int]) -> UOp:
+    """A sum whose narrow floats are accumulated in float32 and rounded once."""
+    if not axes:
+        return x
+    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
+    return fold(x.cast(dtypes.float32), Op.ADD, axes).cast(x.dtype) if narrow else fold(x, Op.ADD, axes)
+
+
+def gather(table: UOp, index: UOp) -> UOp:
+    """Rows of the first axis; 0 where the index is out of range."""
+    return UOp(Op.GATHER, table.dtype, (table, index))
+
+
+# --- questions
+
+
+def base_of(x: UOp) -> UOp:
+    """What lies under reshapes."""
+    while x.op is Op.RESHAPE:
+        x = x.src[0]
+    return x
+
+
+def is_memory(x: UOp) -> bool:
+    """Whether a node is memory that can be written: a buffer, or one with assignments pending."""
+    return base_of(x).op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN)
+
+
+def is_constant(x: UOp) -> bool:
+    """Whether a graph is made of constants only, so that it can be rebuilt on any device."""
+    return not any(n.op in (Op.BUFFER, Op.COPY) for n in x.toposort())
+
+
+def on_device(x: UOp, device: str) -> UOp:
+    """A graph of constants rebuilt on a device; any other graph as it is."""
+    if x.device == device or not is_constant(x):
+        return x
+    return x.substitute({device_node(x.device): device_node(device)})

@@ -1,0 +1,194 @@
+"""Products of matrices, and einsum.
+
+Floor 5. A product is a broadcast multiplication and a sum. `dtype` is the type the sum is
+accumulated in; the result has the operands' common dtype, or `dtype` when that is given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype, to_dtype
+from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
+from tinycore.tensor.selection import Selection
+
+
+class Linalg(Selection):
+    """Matrix products and what is made of them."""
+
+    __slots__ = ()
+
+    def dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
+        """The matrix product by NumPy's rules.
+
+        (.., m, k) and (.., k, n) -> (.., m, n); a single axis stands for a row on the left and a column
+        on the right. Leading axes are broadcast. Raises ShapeError when the inner sizes differ.
+        """
+        if self.ndim == 0 or w.ndim == 0:
+            raise ShapeError(f"dot: both operands need an axis, got shapes {self.shape} and {w.shape}")
+        same_device("dot", [self.device, w.device])
+        inner = w.shape[-2] if w.ndim > 1 else w.shape[-1]
+        same_size("dot", "the inner sizes", self.shape[-1], inner, self.shape, w.shape)
+        broadcast_shapes("dot", self.shape[:-2], w.shape[:-2])
+        if w.ndim == 1:
+            return self.product_sum(w, dtype)
+        if self.ndim == 1:
+            return self.unsqueeze(0).dot(w, dtype).squeeze(-2)
+        return self.unsqueeze(-2).product_sum(w.transpose(-1, -2).unsqueeze(-3), dtype)
+
+    def product_sum(self, w: Self, dtype: DTypeLike | None) -> Self:
+        """The sum over the last axis of the broadcast product."""
+        common = least_upper_dtype(self.dtype, w.dtype)
+        wide = common if dtype is None else to_dtype(dtype)
+        if dtype is None and dtypes.is_float(common) and common.itemsize < 4:
+            wide = dtypes.float32  # products of narrow floats are exact there
+        product = self.cast(wide) * w.cast(wide)
+        if wide is dtypes.bool:
+            return product.any(-1)
+        return product.sum(-1, dtype=wide).cast(common if dtype is None else wide)
+
+    def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
+        """`dot`, or with operands exchanged."""
+        return x.dot(self, dtype) if reverse else self.dot(x, dtype)
+
+    def __matmul__(self, x: Self) -> Self:
+        return self.matmul(x)
+
+    def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None) -> Self:
+        """x @ weight + bias; a weight of one axis multiplies element by element."""
+        if dtype is not None:
+            target = to_dtype(dtype)
+            return self.cast(target).linear(weight.cast(target), None if bias is None else bias.cast(target))
+        x = self * weight if weight.ndim == 1 else self.dot(weight)
+        return x if bias is None else x + bias
+
+    def sequential(self, ll: list[Callable[[Self], Self]]) -> Self:
+        """The functions applied one after another."""
+        x = self
+        for function in ll:
+            x = function(x)
+        return x
+
+    @classmethod
+    def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DTypeLike | None = None) -> Self:
+        """Einstein's sum: letters name axes, those that the result does not name are summed.
+
+        "ij,jk->ik" is the matrix product; "..." stands for axes to broadcast; without an arrow the letters
+        that occur once stay, in alphabetical order.
+        Raises ArgumentError for a malformed formula, ShapeError when a letter has two sizes.
+        """
+        tensors: list[Self] = []
+        for operand in operands:
+            tensors += operand if isinstance(operand, (list, tuple)) else [operand]  # type: ignore[list-item]
+        inputs, output = letters_of(formula, [t.ndim for t in tensors])
+        sizes: dict[str, int] = {}
+        aligned = []
+        everything = sorted(set("".join(inputs)) | set(output))
+        for letters, tensor in zip(inputs, tensors, strict=True):
+            x, names = diagonal_of(tensor, letters)
+            note_sizes(formula, names, x, sizes)
+            order = [names.index(c) for c in everything if c in names]
+            aligned.append(x.permute(order).reshape([x.shape[names.index(c)] if c in names else 1 for c in everything]))
+        folded = [i for i, c in enumerate(everything) if c not in output]
+        common = least_upper_dtype(*[t.dtype for t in aligned]) if dtype is None else to_dtype(dtype)
+        narrow = dtypes.is_float(common) and common.itemsize < 4 and dtype is None
+        wide = dtypes.float32 if narrow else common
+        product = aligned[0].cast(wide)
+        for other in aligned[1:]:
+            product = product * other.cast(wide)
+        kept = [c for c in everything if c in output]
+        total = product.sum(folded, dtype=wide) if folded else product
+        return total.cast(common).permute([kept.index(c) for c in output])
+
+    def rearrange(self, formula: str, **sizes: int) -> Self:
+        """Axes split, merged and reordered as in einops: "b (h w) c -> b c h w" with h=2.
+
+        Raises ArgumentError for a malformed formula, ShapeError when sizes do not fit.
+        """
+        left, right = grouped(formula, self.ndim)
+        split = []
+        for group, size in zip(left, self.shape, strict=True):
+            known = math.prod(sizes.get(name, 1) for name in group)
+            unknown = [name for name in group if name not in sizes and name != "1"]
+            if len(unknown) > 1 or (known and size % known) or (not unknown and known != size):
+                raise ShapeError(f"rearrange: {formula!r} does not fit shape {self.shape} with {sizes}")
+            sizes |= {name: size // known for name in unknown}
+            split += [name for name in group if name != "1"]
+        names = [name for group in right for name in group if name != "1"]
+        if sorted(names) != sorted(split):
+            raise ArgumentError(f"rearrange: both sides of {formula!r} must name the same axes")
+        x = self.reshape([sizes[name] for name in split]).permute([split.index(name) for name in names])
+        return x.reshape([math.prod(sizes[name] for name in group if name != "1") for group in right])
+
+
+def letters_of(formula: str, ranks: list[int]) -> tuple[list[str], str]:
+    """The letters of every operand and of the result, ellipses spelled out in capital letters."""
+    text = formula.replace(" ", "")
+    sides = text.split("->")
+    inputs = sides[0].split(",")
+    if len(sides) > 2 or len(inputs) != len(ranks) or not re.fullmatch(r"[a-zA-Z.,>-]*", text):
+        raise ArgumentError(f"einsum: {formula!r} does not describe {len(ranks)} operands")
+    spare = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in text]
+    hidden = [rank - len(letters.replace("...", "")) if "..." in letters else 0 for letters, rank in zip(inputs, ranks, strict=True)]
+    most = max(hidden, default=0)
+    dots = "".join(spare[:most])
+    spelled = [letters.replace("...", dots[most - count :]) for letters, count in zip(inputs, hidden, strict=True)]
+    for letters, rank in zip(spelled, ranks, strict=True):
+        if len(letters) != rank:
+            raise ShapeError(f"einsum: {formula!r} names {len(letters)} axes of an operand with {rank}")
+    if len(sides) == 2:
+        output = sides[1].replace("...", dots)
+    else:
+        joined = "".join(inputs).replace(".", "")
+        output = dots + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
+    if len(set(output)) != len(output) or set(output) - set("".join(spelled)):
+        raise ArgumentError(f"einsum: the result of {formula!r} repeats a letter or names an unknown one")
+    return spelled, output
+
+
+def diagonal_of(x: Linalg, letters: str) -> tuple[Linalg, str]:
+    """Repeated letters reduced to one each, by taking diagonals."""
+    while len(set(letters)) != len(letters):
+        letter = next(c for c in letters if letters.count(c) > 1)
+        first, second = letters.index(letter), letters.rindex(letter)
+        same_size("einsum", f"the sizes of {letter!r}", x.shape[first], x.shape[second], x.shape)
+        x = x.diagonal(0, first, second)
+        letters = "".join(c for i, c in enumerate(letters) if i not in (first, second)) + letter
+    return x, letters
+
+
+def note_sizes(formula: str, letters: str, x: Linalg, sizes: dict[str, int]) -> None:
+    """Remember the size of every letter. Raises ShapeError when one has two (other than 1)."""
+    for letter, size in zip(letters, x.shape, strict=True):
+        known = sizes.setdefault(letter, size)
+        if known != size and 1 not in (known, size):
+            raise ShapeError(f"einsum: {letter!r} in {formula!r} has sizes {known} and {size}")
+        sizes[letter] = max(known, size)
+
+
+def grouped(formula: str, rank: int) -> tuple[list[list[str]], list[list[str]]]:
+    """Both sides of a rearrange formula as lists of axis groups, an ellipsis spelled out."""
+    sides = formula.split("->")
+    if len(sides) != 2:
+        raise ArgumentError(f"rearrange: {formula!r} has no single arrow")
+    tokens = [re.findall(r"\([^()]*\)|\.\.\.|\w+", side) for side in sides]
+    hidden = rank - len([t for t in tokens[0] if t != "..."])
+    dots = [f"_{i}" for i in range(hidden)] if "..." in tokens[0] else []
+    result = []
+    for side in tokens:
+        groups: list[list[str]] = []
+        for token in side:
+            if token == "...":
+                groups += [[name] for name in dots]
+            else:
+                inner = token.strip("()").replace("...", " ".join(dots)).split()
+                groups.append(inner if token.startswith("(") else [token])
+        result.append(groups)
+    if len(result[0]) != rank:
+        raise ShapeError(f"rearrange: {formula!r} names {len(result[0])} axes of a tensor with {rank}")
+    return result[0], result[1]

@@ -1,0 +1,199 @@
+"""Folding axes: sums, extremes, statistics, softmax.
+
+Floor 5. `axis` is an axis, several, or None for all; `keepdim` keeps folded axes with size 1.
+Sums are accumulated in at least 32 bits; narrow floats are rounded once, at the end, while bools
+and narrow integers stay in the wider type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+from tinycore.dtype import DTypeLike, Scalar, dtypes, sum_acc_dtype, to_dtype
+from tinycore.errors import ShapeError
+from tinycore.tensor import graph
+from tinycore.tensor.activations import Activations
+from tinycore.tensor.checks import resolve_axes, resolve_axis
+from tinycore.uop.op import Op
+
+Axes = int | Sequence[int] | None
+
+IDENTITY = {Op.ADD: 0, Op.MUL: 1}
+
+
+class Reduce(Activations):
+    """Many elements to one."""
+
+    __slots__ = ()
+
+    def fold(self, name: str, op: Op, axis: Axes, keepdim: bool) -> Self:
+        """The axes folded by an op of the table.
+
+        Raises IndexRangeError for an axis it has not, ShapeError for the extreme of no elements.
+        """
+        axes = resolve_axes(name, axis, self.ndim)
+        shape = tuple([1 if a in axes else n for a, n in enumerate(self.shape)])
+        if self.numel() == 0 and math.prod(shape):
+            if op not in IDENTITY:
+                raise ShapeError(f"{name}: no elements along axes {axes} of shape {self.shape}")
+            node = graph.full(shape, self.dtype, IDENTITY[op], self.device)
+        else:
+            node = graph.reshape(self.uop, shape) if self.numel() == 0 else graph.fold(self.uop, op, axes)
+        return self.from_uop(node if keepdim else graph.drop_axes(node, axes))
+
+    def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
+        """The sum; 0 of no elements. With `dtype` it is accumulated and returned in that."""
+        if dtype is not None:
+            return self.cast(dtype).fold("sum", Op.ADD, axis, keepdim)
+        result = self.cast(sum_acc_dtype(self.dtype)).fold("sum", Op.ADD, axis, keepdim)
+        return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+
+    def prod(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
+        """The product; 1 of no elements. With `dtype` it is accumulated and returned in that."""
+        if dtype is not None:
+            return self.cast(dtype).fold("prod", Op.MUL, axis, keepdim)
+        result = self.cast(sum_acc_dtype(self.dtype)).fold("prod", Op.MUL, axis, keepdim)
+        return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+
+    def max(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The greatest element; equal ones share the gradient."""
+        return self.fold("max", Op.MAX, axis, keepdim)
+
+    def min(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The least element; equal ones share the gradient."""
+        return self.fold("min", Op.MIN, axis, keepdim)
+
+    def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """Whether some element is nonzero; False of no elements."""
+        if self.numel() == 0:
+            return self.cast(dtypes.bool).sum(axis, keepdim).cast(dtypes.bool)
+        return self.cast(dtypes.bool).max(axis, keepdim)
+
+    def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """Whether every element is nonzero; True of no elements."""
+        return self.cast(dtypes.bool).logical_not().any(axis, keepdim).logical_not()
+
+    def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+        """Whether all elements are close, as one bool."""
+        return self.isclose(other, rtol, atol, equal_nan).all()
+
+    # --- statistics
+
+    def count(self, axes: Sequence[int]) -> int:
+        """How many elements are folded into one."""
+        return math.prod(self.shape[a] for a in axes)
+
+    def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The average as a float; NaN of no elements."""
+        x = self.as_float()
+        wide = x.cast(sum_acc_dtype(x.dtype))
+        count = self.count(resolve_axes("mean", axis, self.ndim))
+        return (wide.sum(axis, keepdim) / float(count)).cast(x.dtype)
+
+    def var(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> Self:
+        """The variance: squared distances from the mean, divided by max(0, count - correction)."""
+        return self.var_mean(axis, keepdim, correction)[0]
+
+    def var_mean(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> tuple[Self, Self]:
+        """The variance and the mean."""
+        x = self.as_float()
+        wide = x.cast(sum_acc_dtype(x.dtype))
+        axes = resolve_axes("var", axis, self.ndim)
+        mean = wide.mean(axes, keepdim=True)
+        degrees = max(0.0, float(self.count(axes) - correction))
+        variance = (wide - mean).square().sum(axes, keepdim) / degrees
+        kept = mean if keepdim else self.from_uop(graph.drop_axes(mean.uop, axes))
+        return variance.cast(x.dtype), kept.cast(x.dtype)
+
+    def std(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> Self:
+        """The standard deviation, the root of `var`."""
+        return self.var(axis, keepdim, correction).sqrt()
+
+    def std_mean(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> tuple[Self, Self]:
+        """The standard deviation and the mean."""
+        variance, mean = self.var_mean(axis, keepdim, correction)
+        return variance.sqrt(), mean
+
+    def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
+        """Divided by the p-norm along an axis, which counts as at least `eps`."""
+        x = self.as_float()
+        if p == 2:
+            norm = x.square().sum(dim, keepdim=True).sqrt()
+        elif p == 0:
+            norm = x.ne(0).sum(dim, keepdim=True).cast(x.dtype)
+        elif p == math.inf:
+            norm = x.abs().max(dim, keepdim=True)
+        else:
+            norm = x.abs().pow(p).sum(dim, keepdim=True).pow(1 / p)
+        return x / norm.clamp(min_=eps)
+
+    # --- places of extremes
+
+    def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """Where the greatest element is, the first of equals (NaN counts as greatest); in the flat tensor without `axis`."""
+        return self.argbest("argmax", axis, keepdim, greatest=True)
+
+    def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
+        """Where the least element is, the first of equals (NaN counts as least); in the flat tensor without `axis`."""
+        return self.argbest("argmin", axis, keepdim, greatest=False)
+
+    def argbest(self, name: str, axis: int | None, keepdim: bool, greatest: bool) -> Self:
+        """The first index, as the default integer, at which the extreme stands."""
+        if axis is None:
+            found = self.reshape(-1).argbest(name, 0, False, greatest)
+            return found.reshape((1,) * self.ndim) if keepdim else found
+        place = resolve_axis(name, axis, self.ndim)
+        if not self.ndim:
+            return self.const_like(0, dtypes.default_int)
+        best = self.max(place, keepdim=True) if greatest else self.min(place, keepdim=True)
+        hit = self.eq(best)
+        if dtypes.is_float(self.dtype):
+            hit = hit | self.isnan()
+        size = self.shape[place]
+        numbers = self.positions(place)
+        return hit.where(numbers, size).min(place, keepdim)
+
+    def positions(self, axis: int) -> Self:
+        """The index of each element along one axis, in the default integer, of a shape that broadcasts."""
+        numbers = graph.arange(self.shape[axis], dtypes.default_int, self.device)
+        return self.from_uop(graph.reshape(numbers, tuple([n if a == axis else 1 for a, n in enumerate(self.shape)])))
+
+    # --- softmax
+
+    def shifted(self, axis: Axes, dtype: DTypeLike | None) -> Self:
+        """The tensor less its greatest element along the axes, in at least float32."""
+        x = self.as_float() if dtype is None else self.cast(to_dtype(dtype))
+        wide = x.cast(sum_acc_dtype(x.dtype))
+        return wide - wide.max(axis, keepdim=True).detach()
+
+    def softmax(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
+        """exp(a) / sum(exp(a)) along an axis, without overflow; `dtype` is the result's."""
+        target = self.as_float().dtype if dtype is None else to_dtype(dtype)
+        if not self.numel():
+            return self.cast(target)
+        power = self.shifted(axis, dtype).exp()
+        return (power / power.sum(axis, keepdim=True)).cast(target)
+
+    def log_softmax(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
+        """The logarithm of `softmax`, accurate also where that underflows."""
+        target = self.as_float().dtype if dtype is None else to_dtype(dtype)
+        if not self.numel():
+            return self.cast(target)
+        below = self.shifted(axis, dtype)
+        return (below - below.exp().sum(axis, keepdim=True).log()).cast(target)
+
+    def softmin(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
+        """`softmax` of -a."""
+        return (-self).softmax(axis, dtype)
+
+    def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """log(sum(exp(a))), without overflow."""
+        x = self.as_float()
+        wide = x.cast(sum_acc_dtype(x.dtype))
+        peak = wide.max(axis, keepdim=True).detach()
+        peak = peak.isinf().where(0.0, peak)
+        total = (wide - peak).exp().sum(axis, keepdim=True).log() + peak
+        kept = total.uop if keepdim else graph.drop_axes(total.uop, resolve_axes("logsumexp", axis, self.ndim))
+        return self.from_uop(kept).cast(x.dtype)

@@ -1,0 +1,69 @@
+"""What the frontend needs of the engine: memory, kernels, and device names.
+
+Floor 5. The one seam between `Tensor` and what runs it. `use` replaces the runtime, which is how
+the tests run the same tensors on the plain evaluator of `tinycore.testing.reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy
+
+from tinycore.dtype import DType
+from tinycore.errors import DeviceUnavailable
+from tinycore.uop.node import UOp
+
+HostArray = numpy.ndarray[Any, numpy.dtype[Any]]
+Refresh = Callable[[], HostArray]
+"""Gives the new content of a buffer, for a captured step that is about to be replayed."""
+
+
+class Runtime(Protocol):
+    """Everything a tensor asks of the floors below. Arrays hold the bytes of `to_numpy_dtype`."""
+
+    def default_device(self) -> str:
+        """The device of tensors that name none."""
+
+    def canonicalize(self, device: str) -> str:
+        """The full spelling of a device's name. Raises UnknownDevice."""
+
+    def from_host(self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None) -> UOp:
+        """A new BUFFER with the elements of a C-contiguous array; `array` may be reused on return.
+
+        A captured step that reads this buffer calls `refresh` before each replay and writes the result.
+        """
+
+    def to_host(self, buffer: UOp) -> HostArray:
+        """The content of a realized BUFFER or BUFFER_VIEW, as a flat array of its own."""
+
+    def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
+        """Compute the roots; map each node that now is memory to that memory, of the same shape."""
+
+    def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
+        """Cut the graph below the roots into kernels without running them; map as `realize` does."""
+
+    def schedule(self, roots: list[UOp]) -> list[Any]:
+        """The kernels of the roots in dependency order, not run."""
+
+    def describe(self, buffer: UOp) -> str:
+        """A few words on a BUFFER, for `repr`."""
+
+
+class Holder:
+    """The runtime in use; absent until the engine or a test installs one."""
+
+    active: Runtime | None = None
+
+
+def use(runtime: Runtime) -> None:
+    """Make `runtime` the one that all tensors use from now on."""
+    Holder.active = runtime
+
+
+def runtime() -> Runtime:
+    """The runtime in use. Raises DeviceUnavailable when there is none."""
+    if Holder.active is None:
+        raise DeviceUnavailable("no runtime is installed: import tinycore, not tinycore.tensor alone")
+    return Holder.active

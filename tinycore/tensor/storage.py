@@ -1,0 +1,75 @@
+"""Host arrays in the bytes that devices use, also for the floats that NumPy lacks.
+
+Floor 5. bfloat16 and fp8 travel as the unsigned integers they are stored in; `decode` gives their
+numbers as float32, `encode` rounds to nearest, ties to even.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy
+
+from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.tensor.runtime import HostArray
+from tinycore.uop.evaluate import from_bits, largest
+
+FOREIGN = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+"""Dtypes that NumPy does not have."""
+
+
+def encode(array: HostArray, dtype: DType) -> HostArray:
+    """Numbers as the bytes of `dtype`: a C-contiguous array of `to_numpy_dtype(dtype)`."""
+    target = to_numpy_dtype(dtype)
+    if dtype not in FOREIGN:
+        return numpy.ascontiguousarray(converted(array, dtype, target))
+    rounded = round_to_dtype(array.astype(numpy.float64), dtype)
+    if dtype is dtypes.bfloat16:
+        bits = rounded.astype(numpy.float32).view(numpy.uint32) >> 16
+        return numpy.ascontiguousarray(bits.astype(target))
+    magnitudes, codes = code_table(dtype)
+    place = numpy.searchsorted(magnitudes, numpy.abs(rounded))
+    found = codes[numpy.minimum(place, len(codes) - 1)]
+    found = numpy.where(numpy.isnan(rounded), 0x7F, found) | (numpy.signbit(rounded) * 0x80)
+    return numpy.ascontiguousarray(found.astype(target))
+
+
+def converted(array: HostArray, dtype: DType, target: numpy.dtype[numpy.generic]) -> HostArray:
+    """`array` as a NumPy dtype; integers wrap, and floats truncate into integers of any width."""
+    with numpy.errstate(all="ignore"):
+        if array.dtype.kind == "f" and dtypes.is_int(dtype):
+            wide = numpy.uint64 if dtype is dtypes.uint64 and (array >= 0).all() else numpy.int64
+            return array.astype(wide).astype(target)
+        return array.astype(target)
+
+
+def decode(array: HostArray, dtype: DType) -> HostArray:
+    """The numbers stored in `array`; bfloat16 and fp8 become float32."""
+    if dtype is dtypes.bfloat16:
+        return (array.astype(numpy.uint32) << 16).view(numpy.float32)
+    if dtype in FOREIGN:
+        table = numpy.array([from_bits(code, dtype) for code in range(256)], numpy.float32)
+        return numpy.asarray(table[array])
+    return array
+
+
+def round_to_dtype(array: HostArray, dtype: DType) -> HostArray:
+    """float64 numbers rounded to those of a float dtype that NumPy lacks; still float64."""
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    least = 2 - (1 << (exponent_bits - 1))
+    with numpy.errstate(all="ignore"):
+        exponent = numpy.maximum(numpy.frexp(array)[1] - 1, least) - mantissa_bits
+        rounded = numpy.ldexp(numpy.round(numpy.ldexp(array, -exponent)), exponent)
+        over = math.nan if dtype is dtypes.fp8e4m3 else math.inf
+        big = numpy.where(numpy.isnan(array), array, numpy.copysign(over, array))
+        return numpy.asarray(numpy.where(numpy.abs(rounded) <= largest(dtype), rounded, big))
+
+
+@cache
+def code_table(dtype: DType) -> tuple[HostArray, HostArray]:
+    """Nonnegative values of an fp8 in ascending order, infinity included, and their codes."""
+    values = numpy.array([from_bits(code, dtype) for code in range(128)], numpy.float64)
+    codes = numpy.flatnonzero(~numpy.isnan(values))
+    order = numpy.argsort(values[codes], kind="stable")
+    return values[codes][order], codes[order]

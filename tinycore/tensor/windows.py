@@ -1,0 +1,288 @@
+"""Convolution and pooling over any number of spatial axes, and normalization.
+
+Floor 5. Windows are an expanded axis per spatial axis and Op.SKEW; a transposed convolution is
+Op.UNSKEW. Padding is an int, one per spatial axis, or (before, after) pairs flat with the last axis
+first, as in torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, Self, overload
+
+from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype, to_dtype
+from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor import graph
+from tinycore.tensor.checks import resolve_axes, same_device, same_size
+from tinycore.tensor.linalg import Linalg
+from tinycore.uop.node import Skew
+
+Ints = int | Sequence[int]
+Pair = tuple[int, int]
+
+
+class Windows(Linalg):
+    """What slides over images."""
+
+    __slots__ = ()
+
+    def windows(self, kernel: Sequence[int], stride: Ints = 1, dilation: Ints = 1) -> Self:
+        """Sliding windows over the last axes: (.., o1, o2 .., k1, k2 ..). Raises ShapeError if one does not fit."""
+        rank = len(kernel)
+        strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+        node, first = self.uop, self.ndim - rank
+        for i, (size, step, gap) in enumerate(zip(kernel, strides, dilations, strict=True)):
+            if size < 1 or step < 1 or gap < 1 or gap * (size - 1) + 1 > self.shape[first + i]:
+                raise ShapeError(
+                    f"window: size {tuple(kernel)} with stride {strides} and dilation {dilations} does not fit shape {self.shape}"
+                )
+            node = graph.windows(node, first + i, size, step, gap)
+        return self.from_uop(node)
+
+    def conv2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        groups: int = 1,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        padding: Ints = 0,
+        dtype: DTypeLike | None = None,
+    ) -> Self:
+        """Cross-correlation over the spatial axes of the weight (one, two, three or more).
+
+        x (N, C, H, W), weight (O, C/groups, kH, kW), bias (O) -> (N, O, H', W'),
+        H' = (H + padding - dilation*(kH - 1) - 1)//stride + 1. Narrow floats are accumulated in float32, or `dtype`.
+        Raises ShapeError when channels do not fit the groups or a window the padded image.
+        """
+        rank = weight.ndim - 2
+        if rank < 1 or self.ndim != rank + 2:
+            raise ShapeError(f"conv2d: an image of shape {self.shape} and a weight of shape {weight.shape}")
+        same_device("conv2d", [self.device, weight.device])
+        batch, channels = self.shape[:2]
+        outputs, inner, *kernel = weight.shape
+        same_size("conv2d", f"channels in {groups} groups", inner * groups, channels, self.shape, weight.shape)
+        if outputs % groups:
+            raise ShapeError(f"conv2d: {outputs} output channels cannot be cut into {groups} groups")
+        x = self.pad_constant([(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)], 0)
+        x = x.windows(kernel, stride, dilation)
+        sizes = x.shape[2 : 2 + rank]
+        x = x.reshape((batch, groups, 1, inner, *sizes, *kernel))
+        spatial = range(4, 4 + rank)
+        x = x.permute([0, 1, 2, *spatial, 3, *range(4 + rank, 4 + 2 * rank)])
+        w = weight.reshape((1, groups, outputs // groups, *[1] * rank, inner, *kernel))
+        result = x.folded_product(w, rank + 1, dtype).reshape((batch, outputs, *sizes))
+        return result if bias is None else result + bias.reshape((1, -1, *[1] * rank))
+
+    def folded_product(self, w: Self, count: int, dtype: DTypeLike | None) -> Self:
+        """The sum over the last `count` axes of the broadcast product."""
+        common = least_upper_dtype(self.dtype, w.dtype)
+        wide = dtypes.float32 if dtypes.is_float(common) and common.itemsize < 4 else common
+        wide = wide if dtype is None else to_dtype(dtype)
+        product = self.cast(wide) * w.cast(wide)
+        return product.sum(list(range(product.ndim - count, product.ndim)), dtype=wide).cast(common if dtype is None else wide)
+
+    def conv_transpose2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        groups: int = 1,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        padding: Ints = 0,
+        output_padding: Ints = 0,
+    ) -> Self:
+        """The adjoint of `conv2d`: every input element spreads a weighted kernel.
+
+        x (N, C, H, W), weight (C, O/groups, kH, kW) -> (N, O, H', W'),
+        H' = (H - 1)*stride - padding + dilation*(kH - 1) + output_padding + 1.
+        """
+        rank = weight.ndim - 2
+        if rank < 1 or self.ndim != rank + 2:
+            raise ShapeError(f"conv_transpose2d: an image of shape {self.shape} and a weight of shape {weight.shape}")
+        same_device("conv_transpose2d", [self.device, weight.device])
+        batch, channels = self.shape[:2]
+        _, outer, *kernel = weight.shape
+        same_size("conv_transpose2d", "channels", weight.shape[0], channels, self.shape, weight.shape)
+        if channels % groups:
+            raise ShapeError(f"conv_transpose2d: {channels} channels cannot be cut into {groups} groups")
+        inner = channels // groups
+        w = weight.reshape((1, groups, inner, outer, *[1] * rank, *kernel))
+        x = self.reshape((batch, groups, inner, 1, *self.shape[2:], *[1] * rank))
+        left, right = x.broadcasted("conv_transpose2d", w)
+        node = (left * right).sum(2).uop  # (N, groups, outer, *spatial, *kernel)
+        steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+        extra = per_axis("output_padding", output_padding, rank)
+        for i in range(rank):
+            size = (self.shape[2 + i] - 1) * steps[i] + gaps[i] * (kernel[i] - 1) + 1
+            node = graph.unskew(node, Skew(3 + i, 3 + rank + i, steps[i], gaps[i], size))
+        summed = self.from_uop(graph.drop_axes(graph.wide_sum(node, range(3 + rank, 3 + 2 * rank)), range(3 + rank, 3 + 2 * rank)))
+        trims = [(-a, e - b) for (a, b), e in zip(spatial_padding("conv_transpose2d", padding, rank), extra, strict=True)]
+        result = summed.reshape((batch, groups * outer, *summed.shape[3:])).pad_constant([(0, 0), (0, 0), *trims], 0)
+        return result if bias is None else result + bias.reshape((1, -1, *[1] * rank))
+
+    # --- pooling
+
+    def avg_pool2d(
+        self,
+        kernel_size: Ints = (2, 2),
+        stride: Ints | None = None,
+        dilation: Ints = 1,
+        padding: Ints = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Self:
+        """Averages of windows over the last axes, as many as `kernel_size` has.
+
+        With `ceil_mode` a last window may hang over the end. Padded zeros count unless `count_include_pad`
+        is false; what hangs over never counts.
+        """
+        kernel, pads = self.pooling("avg_pool2d", kernel_size, padding)
+        stride = kernel if stride is None else stride
+        x = self.as_float()
+        if ceil_mode:
+            hanging = x.overhang(kernel, stride, dilation, pads)
+        else:
+            hanging = pads
+        total = x.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(len(kernel), total=True)
+        if not any(a or b for a, b in hanging) or (count_include_pad and hanging == pads):
+            return total / float(math.prod(kernel))
+        ones = x.const_like(1.0)
+        if count_include_pad:
+            ones = ones.pad_constant([(0, 0)] * (self.ndim - len(kernel)) + pads, 1.0)
+            hanging = [(c - a, d - b) for (a, b), (c, d) in zip(pads, hanging, strict=True)]
+        return total / ones.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(len(kernel), total=True)
+
+    def folded_mean(self, rank: int, total: bool) -> Self:
+        """The sum (or mean) over the last axes."""
+        axes = list(range(self.ndim - rank, self.ndim))
+        return self.sum(axes) if total else self.mean(axes)
+
+    @overload
+    def max_pool2d(
+        self, kernel_size: Ints = ..., stride: Ints | None = ..., dilation: Ints = ..., padding: Ints = ..., ceil_mode: bool = ...,
+        return_indices: Literal[False] = ...,
+    ) -> Self: ...  # fmt: skip
+
+    @overload
+    def max_pool2d(
+        self, kernel_size: Ints = ..., stride: Ints | None = ..., dilation: Ints = ..., padding: Ints = ..., ceil_mode: bool = ...,
+        *, return_indices: Literal[True],
+    ) -> tuple[Self, Self]: ...  # fmt: skip
+
+    def max_pool2d(
+        self,
+        kernel_size: Ints = (2, 2),
+        stride: Ints | None = None,
+        dilation: Ints = 1,
+        padding: Ints = 0,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Self | tuple[Self, Self]:
+        """Greatest elements of windows over the last axes, as many as `kernel_size` has.
+
+        With `return_indices` also where they stand, counted row by row over the pooled axes of the input.
+        """
+        kernel, pads = self.pooling("max_pool2d", kernel_size, padding)
+        stride = kernel if stride is None else stride
+        if ceil_mode:
+            pads = self.overhang(kernel, stride, dilation, pads)
+        rank = len(kernel)
+        axes = list(range(self.ndim, self.ndim + rank))
+        values = self.padded_windows(kernel, stride, dilation, pads, dtypes.min(self.dtype))
+        best = values.max(axes)
+        if not return_indices:
+            return best
+        spatial = self.shape[self.ndim - rank :]
+        numbers = self.from_uop(graph.arange(math.prod(spatial), dtypes.default_int, self.device)).reshape(spatial)
+        places = numbers.padded_windows(kernel, stride, dilation, pads, int(dtypes.max(dtypes.default_int)))
+        stands = values.eq(best.reshape((*best.shape, *[1] * rank)))
+        return best, stands.where(places, math.prod(spatial)).min(axes)
+
+    def max_unpool2d(
+        self,
+        indices: Self,
+        kernel_size: Ints = (2, 2),
+        stride: Ints | None = None,
+        dilation: Ints = 1,
+        padding: Ints = 0,
+        output_size: Sequence[int] | None = None,
+    ) -> Self:
+        """Elements put back where `max_pool2d` found them, zeros elsewhere."""
+        kernel, pads = self.pooling("max_unpool2d", kernel_size, padding)
+        rank = len(kernel)
+        steps, gaps = per_axis("stride", kernel if stride is None else stride, rank), per_axis("dilation", dilation, rank)
+        spatial = self.shape[self.ndim - rank :]
+        sizes = [(n - 1) * s - a - b + g * (k - 1) + 1 for n, s, (a, b), g, k in zip(spatial, steps, pads, gaps, kernel, strict=True)]
+        sizes = sizes if output_size is None else list(output_size)[-rank:]
+        outer = self.shape[: self.ndim - rank]
+        flat = self.reshape((*outer, 1, math.prod(spatial)))
+        hot = indices.reshape((*outer, math.prod(spatial))).hot(math.prod(sizes)).transpose(-1, -2)
+        return hot.where(flat, 0).sum(-1, dtype=self.dtype).reshape((*outer, *sizes))
+
+    def pooling(self, name: str, kernel_size: Ints, padding: Ints) -> tuple[list[int], list[Pair]]:
+        """The window and the padding of a pooling. Raises ShapeError when there are too few axes."""
+        kernel = [kernel_size] * 2 if isinstance(kernel_size, int) else list(kernel_size)
+        if len(kernel) > self.ndim:
+            raise ShapeError(f"{name}: a window over {len(kernel)} axes in a tensor of shape {self.shape}")
+        return kernel, spatial_padding(name, padding, len(kernel))
+
+    def padded_windows(self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair], value: Any) -> Self:
+        """Windows over the last axes after padding them with `value`."""
+        node = graph.pad_with(self.uop, [(0, 0)] * (self.ndim - len(kernel)) + pads, value)
+        return self.from_uop(node).windows(kernel, stride, dilation)
+
+    def overhang(self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair]) -> list[Pair]:
+        """The padding with which a last window that starts inside the image or its front padding fits."""
+        rank = len(kernel)
+        result = []
+        for i, (step, gap) in enumerate(zip(per_axis("stride", stride, rank), per_axis("dilation", dilation, rank), strict=True)):
+            (before, after), size = pads[i], self.shape[self.ndim - rank + i]
+            span = gap * (kernel[i] - 1) + 1
+            count = -(-(size + before + after - span) // step) + 1
+            if (count - 1) * step >= size + before:
+                count -= 1
+            result.append((before, max(after, (count - 1) * step + span - size - before)))
+        return result
+
+    # --- normalization
+
+    def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Ints = 1) -> Self:
+        """(x - mean) * invstd * weight + bias, all of them running along `axis`."""
+        axes = resolve_axes("batchnorm", axis, self.ndim)
+        shape = [n if a in axes else 1 for a, n in enumerate(self.shape)]
+        x = self - mean.reshape(shape)
+        if weight is not None:
+            x = x * weight.reshape(shape)
+        scale = invstd.reshape(shape) if invstd.ndim == len(axes) else invstd
+        x = x * scale
+        return x if bias is None else x + bias.reshape(shape)
+
+    def layernorm(self, axis: Ints = -1, eps: float = 1e-5) -> Self:
+        """Shifted and scaled to mean 0 and variance 1 along axes; at least float32 inside."""
+        x = self.as_float()
+        wide = x.cast(least_upper_dtype(x.dtype, dtypes.float32))
+        centered = wide - wide.mean(axis, keepdim=True)
+        variance = centered.square().mean(axis, keepdim=True)
+        return (centered * (variance + eps).rsqrt()).cast(x.dtype)
+
+
+def per_axis(name: str, value: Ints, rank: int) -> list[int]:
+    """One number for each axis. Raises ArgumentError when there are too many or too few."""
+    values = [value] * rank if isinstance(value, int) else list(value)
+    if len(values) != rank:
+        raise ArgumentError(f"{name}: {tuple(values)} for {rank} spatial axes")
+    return values
+
+
+def spatial_padding(name: str, padding: Ints, rank: int) -> list[Pair]:
+    """(before, after) for each spatial axis, from any spelling."""
+    values = [padding] * rank if isinstance(padding, int) else list(padding)
+    if len(values) == rank:
+        return [(p, p) for p in values]
+    if len(values) != 2 * rank:
+        raise ArgumentError(f"{name}: padding {tuple(values)} for {rank} spatial axes")
+    return list(zip(values[::2], values[1::2], strict=True))[::-1]
+
+

@@ -1,0 +1,1 @@
+"""What tests of tinycore and of backends are made of."""

@@ -1,0 +1,86 @@
+"""Trace channels: what tinycore says about its work, when asked.
+
+Floor 0. Imports `config`, whose CHANNELS lists the channels.
+`DEBUG=n` turns on every channel of level n and below, `TRACE=run,source` turns channels on by name.
+Lines go to stderr, so that a program's own output stays clean: `DEBUG=2 tinycore devices --json`
+still prints JSON. A line is the channel's name in eight columns and then the text, so `grep '^run'`
+picks a channel; a body of several lines, such as source, follows as it is and can be copied.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final, TextIO
+
+from tinycore.config import CHANNELS, environment, settings
+from tinycore.errors import SettingError
+
+__all__ = ["CHANNELS", "Trace", "ansilen", "ansistrip", "colored"]
+
+_COLORS: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+_ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Trace:
+    """One channel. Guard what is costly to format: `if trace.on: trace(f"...")`.
+
+    A plugin's own channel has a dot in its name, `Trace("tiny_amd.ioctl")`, and is on by name only.
+    """
+
+    __slots__ = ("channel", "level")
+
+    def __init__(self, channel: str) -> None:
+        if channel not in CHANNELS and "." not in channel:
+            known = ", ".join(CHANNELS)
+            raise SettingError(
+                f"no trace channel {channel!r}. Known: {known}; a plugin's has a dot."
+            )
+        self.channel = channel
+        self.level = CHANNELS[channel][0] if channel in CHANNELS else 0
+
+    @property
+    def on(self) -> bool:
+        """Whether the channel is wanted here and now."""
+        return 0 < self.level <= settings.DEBUG or self.channel in settings.TRACE
+
+    def __call__(self, line: str, body: str = "") -> None:
+        """Print one line, then `body` as it is; nothing when the channel is off."""
+        if not self.on:
+            return
+        parts = [f"{self.colored(f'{self.channel:<8}', 'cyan')} {line}\n"]
+        if body:
+            parts.append(body if body.endswith("\n") else body + "\n")
+        sys.stderr.write("".join(parts))  # one write, so that threads do not mix their lines
+        sys.stderr.flush()
+
+    def colored(self, text: str, color: str | None) -> str:
+        """`text` in a color where this channel's lines are shown in color."""
+        return colored(text, color, stream=sys.stderr)
+
+
+def colored(
+    text: str, color: str | None, background: bool = False, *, stream: TextIO | None = None
+) -> str:
+    """`text` in a color, "red", or bright, "RED"; unchanged when `color` is None.
+
+    Also unchanged when `stream` (stdout unless told) is no terminal, or NO_COLOR is set.
+    """
+    if color is None or not _shows_colors(sys.stdout if stream is None else stream):
+        return text
+    code = 30 + _COLORS.index(color.lower()) + (60 if color.isupper() else 0)
+    return f"\x1b[{code + (10 if background else 0)}m{text}\x1b[0m"
+
+
+def ansistrip(text: str) -> str:
+    """`text` without color codes."""
+    return _ESCAPE.sub("", text)
+
+
+def ansilen(text: str) -> int:
+    """How many columns `text` takes, color codes apart."""
+    return len(ansistrip(text))
+
+
+def _shows_colors(stream: TextIO) -> bool:
+    return not settings.NO_COLOR and stream.isatty() and environment("TERM") != "dumb"

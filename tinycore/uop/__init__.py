@@ -1,0 +1,1 @@
+"""The graph that everything is made of: ops, nodes, patterns, rewriting, integer algebra."""

@@ -1,0 +1,306 @@
+"""What each arithmetic op computes, exactly and slowly, on Python scalars.
+
+Floor 1. `compute` is the meaning of the ALU rows of the op table: constant folding uses it, and so
+does `evaluate`, the plain interpreter of scalar expressions that rules are tested against.
+Integers wrap to their dtype; floats are rounded to theirs after every op. What the table calls
+undefined raises `Undefined`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.uop.node import UOp, as_scalar, truncated
+from tinycore.uop.op import ALU, Op
+
+__all__ = ["ALU_PYTHON", "Undefined", "compute", "evaluate", "from_bits", "round_to", "to_bits"]
+
+
+class Undefined(ArithmeticError):
+    """The op table leaves the result for these operands undefined."""
+
+
+# --- floats: rounding to a dtype, and their bits
+
+BINARY32: Final = struct.Struct("<f")
+BINARY16: Final = struct.Struct("<e")
+
+
+def round_to(dtype: DType, value: float) -> float:
+    """The float of `dtype` nearest to `value`, ties to even, infinite where it overflows.
+
+    An fp8e4m3 has no infinity: what overflows becomes NaN.
+    """
+    if dtype.name == "float64" or value != value:
+        return value
+    if math.isinf(value):
+        return math.nan if dtype.name == "fp8e4m3" else value
+    packer = {"float32": BINARY32, "float16": BINARY16}.get(dtype.name)
+    if packer is None:
+        return round_generic(dtype, value)
+    try:
+        rounded: float = packer.unpack(packer.pack(value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return rounded
+
+
+def round_generic(dtype: DType, value: float) -> float:
+    """`round_to` for any layout."""
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    least = 2 - (1 << (exponent_bits - 1))  # exponent of the smallest normal number
+    exponent = max(math.frexp(value)[1] - 1, least) - mantissa_bits
+    rounded = math.ldexp(round(math.ldexp(value, -exponent)), exponent)
+    if abs(rounded) <= largest(dtype):
+        return math.copysign(rounded, value)
+    return math.nan if dtype.name == "fp8e4m3" else math.copysign(math.inf, value)
+
+
+def largest(dtype: DType) -> float:
+    """The largest finite value; fp8e4m3 uses its top exponent for numbers, all but one pattern."""
+    if dtype.name == "fp8e4m3":
+        return 448.0
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    return math.ldexp(2.0 - 2.0**-mantissa_bits, (1 << (exponent_bits - 1)) - 1)
+
+
+def round_integer(dtype: DType, value: int) -> float:
+    """The float of `dtype` nearest to an integer, rounded once."""
+    bits = dtypes.finfo(dtype)[1] + 1
+    excess = max(0, abs(value).bit_length() - bits)
+    if excess:  # keep the bits that decide: the significant ones, one more, and whether more follow
+        kept = max(0, excess - 2)
+        low = abs(value) & ((1 << kept) - 1)
+        value = math.copysign(1, value) * (((abs(value) >> kept) | (low != 0)) << kept)  # type: ignore[assignment]
+    return round_to(dtype, float(value))
+
+
+def to_bits(value: Scalar, dtype: DType) -> int:
+    """The bits of a scalar of `dtype` as a nonnegative integer; there is one NaN only."""
+    if dtype.kind != "float":
+        return int(value) & ((1 << dtype.bits) - 1)
+    number = float(value) if value == value else math.nan
+    if dtype.name in NATIVE:
+        return int.from_bytes(struct.pack(NATIVE[dtype.name], number), "little")
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    sign = int(math.copysign(1, number) < 0) << (dtype.bits - 1)
+    top = (1 << exponent_bits) - 1
+    if number != number:
+        return (top << mantissa_bits) | ((1 << mantissa_bits) - 1)
+    if math.isinf(number):
+        return sign | (top << mantissa_bits)
+    bias = (1 << (exponent_bits - 1)) - 1
+    exponent = max(math.frexp(number)[1] - 1, 1 - bias) if number else 1 - bias
+    mantissa = int(math.ldexp(abs(number), mantissa_bits - exponent))
+    # A subnormal has no implicit bit, which makes its exponent field 0.
+    return sign | (((exponent + bias - 1) << mantissa_bits) + mantissa)
+
+
+def from_bits(bits: int, dtype: DType) -> Scalar:
+    """The scalar of `dtype` that has these bits."""
+    if dtype.kind != "float":
+        return as_scalar(bits, dtype)
+    if dtype.name in NATIVE:
+        packed = bits.to_bytes(dtype.itemsize, "little")
+        number: float = struct.unpack(NATIVE[dtype.name], packed)[0]
+        return number
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    bias, top = (1 << (exponent_bits - 1)) - 1, (1 << exponent_bits) - 1
+    sign = -1.0 if bits >> (dtype.bits - 1) else 1.0
+    exponent = (bits >> mantissa_bits) & top
+    mantissa = bits & ((1 << mantissa_bits) - 1)
+    if exponent == top:
+        if dtype.name != "fp8e4m3":
+            return math.nan if mantissa else sign * math.inf
+        if mantissa == (1 << mantissa_bits) - 1:
+            return math.nan
+    if exponent == 0:
+        return sign * math.ldexp(mantissa, 1 - bias - mantissa_bits)
+    return sign * math.ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits)
+
+
+NATIVE: Final = {"float64": "<d", "float32": "<f", "float16": "<e"}
+
+
+FloatFunction = Callable[[float], float]
+
+
+# --- the ops, on Python numbers, before the result is fitted to the dtype
+
+
+def quotient(a: float, b: float) -> float:
+    """a / b of floats, with IEEE infinities and NaN instead of exceptions."""
+    if b != 0:
+        return a / b
+    if a == 0 or a != a:
+        return math.nan
+    return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def quiet(function: FloatFunction, edge: FloatFunction) -> FloatFunction:
+    """A function of `math`, with `edge` deciding where that raises."""
+
+    def total(a: float) -> float:
+        try:
+            return function(a)
+        except (ValueError, OverflowError):
+            return edge(a)
+
+    return total
+
+
+def logarithm(function: FloatFunction) -> FloatFunction:
+    """A logarithm with log(0) = -inf and NaN below."""
+    return quiet(function, lambda a: -math.inf if a == 0 else math.nan)
+
+
+def nonzero(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """An integer division that is undefined for a zero divisor."""
+
+    def partial(a: int, b: int) -> int:
+        if b == 0:
+            raise Undefined(f"{a} divided by 0")
+        return function(a, b)
+
+    return partial
+
+
+def greater(a: Any, b: Any) -> Any:
+    """The greater, NaN if either is NaN. Of two zeros the positive one; devices may return either."""
+    if a == b == 0.0 and isinstance(a, float):
+        return a if math.copysign(1, a) > 0 else b
+    return a if a != a or a > b else b
+
+
+def lesser(a: Any, b: Any) -> Any:
+    """The lesser, NaN if either is NaN. Of two zeros the negative one; devices may return either."""
+    if a == b == 0.0 and isinstance(a, float):
+        return a if math.copysign(1, a) < 0 else b
+    return a if a != a or a < b else b
+
+
+def multiply(a: Any, b: Any) -> Any:
+    """a * b."""
+    return a * b
+
+
+def exact_trunc(a: float) -> float:
+    """a rounded toward zero, keeping the sign of zero."""
+    return a if math.isinf(a) or a != a else math.copysign(float(math.trunc(a)), a)
+
+
+MASK32: Final = 0xFFFFFFFF
+ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(counter: int, key: int) -> int:
+    """Threefry-2x32 with 20 rounds; the low half of each 64-bit word comes first.
+
+    Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), section 4.2.
+    """
+    keys = (key & MASK32, key >> 32, (key & MASK32) ^ (key >> 32) ^ 0x1BD11BDA)
+    low, high = (counter + keys[0]) & MASK32, ((counter >> 32) + keys[1]) & MASK32
+    for group in range(5):
+        for rotation in ROTATIONS[group % 2]:
+            low = (low + high) & MASK32
+            high = ((high << rotation | high >> (32 - rotation)) & MASK32) ^ low
+        low = (low + keys[(group + 1) % 3]) & MASK32
+        high = (high + keys[(group + 2) % 3] + group + 1) & MASK32
+    return high << 32 | low
+
+
+ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {
+    Op.NEG: lambda a: -a,
+    Op.RECIPROCAL: lambda a: quotient(1.0, a),
+    Op.SQRT: quiet(math.sqrt, lambda a: math.nan),
+    Op.EXP2: quiet(lambda a: 2.0**a, lambda a: math.inf),
+    Op.LOG2: logarithm(math.log2),
+    Op.EXP: quiet(math.exp, lambda a: math.inf),
+    Op.LOG: logarithm(math.log),
+    Op.SIN: quiet(math.sin, lambda a: math.nan),
+    Op.TRUNC: exact_trunc,
+    Op.ADD: lambda a, b: a + b,
+    Op.SUB: lambda a, b: a - b,
+    Op.MUL: multiply,
+    Op.FDIV: quotient,
+    Op.IDIV: nonzero(truncated),
+    Op.MOD: nonzero(lambda a, b: a - b * truncated(a, b)),
+    Op.FLOORDIV: nonzero(lambda a, b: a // b),
+    Op.FLOORMOD: nonzero(lambda a, b: a % b),
+    Op.MAX: greater,
+    Op.MIN: lesser,
+    Op.CMPLT: lambda a, b: a < b,
+    Op.CMPNE: lambda a, b: a != b,
+    Op.CMPEQ: lambda a, b: a == b,
+    Op.AND: lambda a, b: a & b,
+    Op.OR: lambda a, b: a | b,
+    Op.XOR: lambda a, b: a ^ b,
+    Op.SHL: lambda a, b: a << b,
+    Op.SHR: lambda a, b: a >> b,
+    Op.THREEFRY: threefry,
+    Op.WHERE: lambda condition, a, b: a if condition else b,
+    Op.MULACC: lambda a, b, c: a * b + c,
+}
+"""Each ALU op on Python numbers, as if these were exact; `compute` fits the result to a dtype.
+CAST and BITCAST depend on dtypes and are in `compute`."""
+
+
+def compute(op: Op, dtype: DType, operands: Sequence[Any], operand_dtype: DType) -> Scalar:
+    """The value of a scalar ALU node of `dtype`, its first operand being of `operand_dtype`.
+
+    Raises Undefined where the op table says so.
+    """
+    if op is Op.CAST:
+        return converted(operands[0], operand_dtype, dtype)
+    if op is Op.BITCAST:
+        return from_bits(to_bits(operands[0], operand_dtype), dtype)
+    if op in (Op.SHL, Op.SHR) and not 0 <= operands[1] < dtype.bits:
+        raise Undefined(f"shift of {dtype.bits} bits by {operands[1]}")
+    value = ALU_PYTHON[op](*operands)
+    return round_to(dtype, value) if dtype.kind == "float" else as_scalar(value, dtype)
+
+
+def converted(value: Any, source: DType, target: DType) -> Scalar:
+    """CAST of a scalar. A float that is no integer of the target, once truncated, is undefined."""
+    if target.kind == "float":
+        return round_to(target, value) if source.kind == "float" else round_integer(target, value)
+    if target.kind == "bool":
+        return bool(value != 0)
+    if source.kind != "float":
+        return as_scalar(value, target)
+    if not math.isfinite(value) or as_scalar(math.trunc(value), target) != math.trunc(value):
+        raise Undefined(f"{value} converted to {target!r}")
+    return int(value)
+
+
+def evaluate(node: UOp, values: Mapping[UOp, Scalar] | None = None) -> Any:
+    """The value of a scalar expression, given those of its leaves; a tuple for a vector.
+
+    `values` may hold any node and wins over computing it. Raises Undefined like `compute`.
+    """
+    known: dict[UOp, Any] = dict(values or {})
+    for u in node.toposort(lambda n: n not in known):
+        if u not in known:
+            known[u] = value_of(u, [known[s] for s in u.src if s in known])
+    return known[node]
+
+
+def value_of(node: UOp, operands: list[Any]) -> Any:
+    """The value of one node, given those of its sources."""
+    if node.op is Op.CONST:
+        return round_to(node.dtype, node.arg) if node.dtype.kind == "float" else node.arg
+    if node.op is Op.VECTORIZE:
+        return tuple(operands)
+    if node.op is Op.EXTRACT:
+        lanes = [operands[0][lane] for lane in node.arg]
+        return lanes[0] if len(lanes) == 1 else tuple(lanes)
+    if node.op not in ALU:
+        raise KeyError(f"no value was given for {node!r}")
+    scalar, source = node.dtype.scalar(), node.src[0].dtype.scalar()
+    if node.dtype.count == 1:
+        return compute(node.op, scalar, operands, source)
+    return tuple(compute(node.op, scalar, lane, source) for lane in zip(*operands, strict=True))

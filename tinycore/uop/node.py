@@ -1,0 +1,521 @@
+"""`UOp`: the one node type of every graph.
+
+Floor 1. A node is immutable and interned: building the same node twice gives the same object, so
+equality is identity, and graphs share structure without any effort. Nodes are held weakly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype
+from tinycore.uop.op import ANY, COMPARISON, AxisKind, Op
+from tinycore.uop.shape import Shape, device_of, shape_of
+
+Fact = TypeVar("Fact")
+Key: TypeAlias = tuple[Op, DType, tuple["UOp", ...], Any]
+
+printer: Callable[[UOp], str] = repr
+"""What `str` makes of a node; text.py puts its own here, which parses back."""
+
+nodes: Final[dict[Key, weakref.ref[UOp]]] = {}
+"""Every living node by what it is made of."""
+
+
+class Axis(NamedTuple):
+    """Which loop a RANGE is: a number (a path, longer after every split) and what becomes of it."""
+
+    number: tuple[int, ...]
+    kind: AxisKind
+
+
+class Skew(NamedTuple):
+    """How SKEW and UNSKEW couple `axis` with `window_axis`; `size` is the new length of `axis`."""
+
+    axis: int
+    window_axis: int
+    stride: int
+    dilation: int
+    size: int
+
+
+class UOp:
+    """One node: an op, the dtype of its value, its sources, and an argument.
+
+    Build nodes with `UOp(...)` or with the operators below. Never assign to the fields.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_bounds", "_device", "_key", "_normal", "_order", "_ranges", "_shape"),
+        *("arg", "dtype", "op", "src"),
+    )
+
+    op: Op
+    dtype: DType
+    src: tuple[UOp, ...]
+    arg: Any
+    _bounds: tuple[Any, Any]
+    _device: str | None
+    _key: Key
+    _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
+    _order: tuple[Any, ...]  # where it goes among the terms of a sum (order.py)
+    _ranges: frozenset[UOp]
+    _shape: Shape | None
+
+    def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+        # 0.0 and -0.0 are equal keys, and NaN equals nothing: floats are keyed by their text.
+        # 1 == True == 1.0 do no harm, since the dtype is in the key.
+        key = (op, dtype, src, arg if type(arg) is not float else arg.hex())
+        reference = nodes.get(key)
+        if reference is not None and (found := reference()) is not None:
+            return found
+        self = object.__new__(cls)
+        self.op, self.dtype, self.src, self.arg, self._key = op, dtype, src, arg, key
+        self._normal = 0
+        nodes[key] = weakref.ref(self)
+        return self
+
+    def __del__(self) -> None:
+        # The entry may already belong to a newer equal node.
+        try:
+            if (reference := nodes.get(self._key)) is not None and reference() is None:
+                del nodes[self._key]
+        except (AttributeError, TypeError):  # interpreter exit took the table away
+            return
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return UOp, (self.op, self.dtype, self.src, self.arg)
+
+    def __repr__(self) -> str:
+        argument = "" if self.arg is None else f" {self.arg!r}"
+        sources = ", ".join(s.op.name for s in self.src)
+        return f"<UOp {self.op.name} {self.dtype!r}{argument} ({sources})>"
+
+    def __str__(self) -> str:
+        return printer(self)
+
+    def __bool__(self) -> bool:
+        if self.op is Op.CONST:
+            return bool(self.arg)
+        raise TypeError(f"the truth of {self!r} is not known before it is computed")
+
+    # --- building
+
+    @staticmethod
+    def const(dtype: DType, value: Scalar) -> UOp:
+        """A constant, its value converted to what the dtype can hold; lanes repeat it."""
+        scalar = UOp(Op.CONST, dtype.scalar(), (), as_scalar(value, dtype))
+        return scalar if dtype.count == 1 else UOp(Op.VECTORIZE, dtype, (scalar,) * dtype.count)
+
+    @staticmethod
+    def index(value: int) -> UOp:
+        """A constant of dtype `index`."""
+        return UOp(Op.CONST, dtypes.index, (), value)
+
+    @staticmethod
+    def variable(name: str, least: int, greatest: int, dtype: DType = dtypes.index) -> UOp:
+        """An integer given at launch, between `least` and `greatest` inclusive."""
+        return UOp(Op.DEFINE_VAR, dtype, (), (name, least, greatest))
+
+    @staticmethod
+    def range(end: int | UOp, number: int | tuple[int, ...], kind: AxisKind = AxisKind.LOOP) -> UOp:
+        """A loop counter from 0 below `end`."""
+        path = number if isinstance(number, tuple) else (number,)
+        return UOp(Op.RANGE, dtypes.index, (as_index(end),), Axis(path, kind))
+
+    @staticmethod
+    def sink(*src: UOp) -> UOp:
+        """A root over `src`."""
+        return UOp(Op.SINK, dtypes.void, src)
+
+    def alu(self, op: Op, *others: UOp) -> UOp:
+        """The node `op(self, *others)`, its dtype given by the op's row."""
+        src = (self, *others)
+        return UOp(op, op.dtype_rule(src) or self.dtype, src)
+
+    def replace(self, **changes: Any) -> UOp:
+        """The same node with some of op, dtype, src and arg changed."""
+        return UOp(
+            changes.get("op", self.op),
+            changes.get("dtype", self.dtype),
+            changes.get("src", self.src),
+            changes.get("arg", self.arg),
+        )
+
+    def with_src(self, src: tuple[UOp, ...]) -> UOp:
+        """The same node over other sources."""
+        return self if src == self.src else UOp(self.op, self.dtype, src, self.arg)
+
+    def cast(self, dtype: DType) -> UOp:
+        """The value converted to `dtype`, with as many lanes as it has."""
+        target = dtype.vec(self.dtype.count) if dtype.count != self.dtype.count else dtype
+        return self if self.dtype is target else UOp(Op.CAST, target, (self,))
+
+    def bitcast(self, dtype: DType) -> UOp:
+        """The same bits read as `dtype` of equal width."""
+        return self if self.dtype is dtype else UOp(Op.BITCAST, dtype, (self,))
+
+    def const_like(self, value: Scalar) -> UOp:
+        """A constant of this node's dtype."""
+        return UOp.const(self.dtype, value)
+
+    def operand(self, other: UOp | Scalar) -> UOp:
+        """`other` as a node that can meet this one in an operation."""
+        return other if isinstance(other, UOp) else self.const_like(other)
+
+    def __add__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.ADD, self.operand(other))
+
+    def __radd__(self, other: Scalar) -> UOp:
+        return self.operand(other).alu(Op.ADD, self)
+
+    def __sub__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.SUB, self.operand(other))
+
+    def __rsub__(self, other: Scalar) -> UOp:
+        return self.operand(other).alu(Op.SUB, self)
+
+    def __mul__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.MUL, self.operand(other))
+
+    def __rmul__(self, other: Scalar) -> UOp:
+        return self.operand(other).alu(Op.MUL, self)
+
+    def __truediv__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.FDIV, self.operand(other))
+
+    def __floordiv__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.FLOORDIV, self.operand(other))
+
+    def __mod__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.FLOORMOD, self.operand(other))
+
+    def __neg__(self) -> UOp:
+        return self.alu(Op.NEG)
+
+    def __and__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.AND, self.operand(other))
+
+    def __or__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.OR, self.operand(other))
+
+    def __xor__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.XOR, self.operand(other))
+
+    def __lshift__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.SHL, self.operand(other))
+
+    def __rshift__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.SHR, self.operand(other))
+
+    def __lt__(self, other: UOp | Scalar) -> UOp:
+        return self.alu(Op.CMPLT, self.operand(other))
+
+    def __gt__(self, other: UOp | Scalar) -> UOp:
+        return self.operand(other).alu(Op.CMPLT, self)
+
+    def __ge__(self, other: UOp | Scalar) -> UOp:
+        return (self < other).logical_not()
+
+    def __le__(self, other: UOp | Scalar) -> UOp:
+        return (self > other).logical_not()
+
+    def ne(self, other: UOp | Scalar) -> UOp:
+        """a != b, as a node (`!=` itself compares nodes)."""
+        return self.alu(Op.CMPNE, self.operand(other))
+
+    def eq(self, other: UOp | Scalar) -> UOp:
+        """a == b, as a node (`==` itself compares nodes)."""
+        return self.alu(Op.CMPEQ, self.operand(other))
+
+    def logical_not(self) -> UOp:
+        """The opposite of a bool."""
+        return self.alu(Op.CMPNE, self.const_like(True))
+
+    def maximum(self, other: UOp | Scalar) -> UOp:
+        """The greater of two."""
+        return self.alu(Op.MAX, self.operand(other))
+
+    def minimum(self, other: UOp | Scalar) -> UOp:
+        """The lesser of two."""
+        return self.alu(Op.MIN, self.operand(other))
+
+    def where(self, yes: UOp, no: UOp) -> UOp:
+        """`yes` where this bool holds, else `no`."""
+        return self.alu(Op.WHERE, yes, no)
+
+    # --- facts, computed once per node
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """(least, greatest) value this node can take; the dtype's limits where nothing is known."""
+        try:
+            return self._bounds
+        except AttributeError:
+            return self.derive("_bounds", bounds_of)
+
+    @property
+    def shape_or_none(self) -> Shape | None:
+        """The shape of a tensor-graph node, None for any other."""
+        try:
+            return self._shape
+        except AttributeError:
+            return self.derive("_shape", shape_of)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of a tensor-graph node."""
+        shape = self.shape_or_none
+        assert shape is not None, f"{self!r} has no shape"
+        return shape
+
+    @property
+    def device_or_none(self) -> str | None:
+        """The device of a tensor-graph node, None where no source says."""
+        try:
+            return self._device
+        except AttributeError:
+            return self.derive("_device", device_of)
+
+    @property
+    def device(self) -> str:
+        """The device of a tensor-graph node."""
+        device = self.device_or_none
+        assert device is not None, f"{self!r} has no device"
+        return device
+
+    def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
+        """Fill `slot` of this node and of what is below it by `rule`, sources first, without recursion."""
+        for node in self.toposort(lambda n: not hasattr(n, slot)):
+            if not hasattr(node, slot):
+                setattr(node, slot, rule(node))
+        return cast(Fact, getattr(self, slot))
+
+    @property
+    def vmin(self) -> Any:
+        """The least value this node can take."""
+        return self.bounds[0]
+
+    @property
+    def vmax(self) -> Any:
+        """The greatest value this node can take."""
+        return self.bounds[1]
+
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The loop counters this node depends on, less those that a REDUCE or END inside closed."""
+        try:
+            return self._ranges
+        except AttributeError:
+            return self.derive("_ranges", ranges_of)
+
+    def toposort(self, enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
+        """This node and all below it, sources before users. Does not go below nodes that fail `enter`."""
+        order: dict[UOp, None] = {}
+        stack: list[tuple[UOp, bool]] = [(self, False)]
+        while stack:
+            node, ready = stack.pop()
+            if node in order:
+                continue
+            if ready or not node.src or (enter is not None and not enter(node)):
+                order[node] = None
+                continue
+            stack.append((node, True))
+            stack.extend((s, False) for s in reversed(node.src) if s not in order)
+        return list(order)
+
+    def substitute(self, replacements: dict[UOp, UOp]) -> UOp:
+        """The graph with every key replaced by its value, sources first."""
+        done: dict[UOp, UOp] = dict(replacements)
+        stack: list[tuple[UOp, bool]] = [(self, False)]
+        while stack:
+            node, ready = stack.pop()
+            if node in done:
+                continue
+            if ready:
+                done[node] = node.with_src(tuple([done[s] for s in node.src]))
+            elif node.src:
+                stack.append((node, True))
+                stack.extend((s, False) for s in node.src if s not in done)
+            else:
+                done[node] = node
+        return done[self]
+
+
+def as_scalar(value: Scalar, dtype: DType) -> Scalar:
+    """`value` as the Python type of the dtype's scalar; integers wrap to its width."""
+    kind = dtype.kind
+    if kind == "float":
+        return float(value)
+    if kind == "bool":
+        return bool(value)
+    number = int(value)
+    if kind == "uint":
+        return number & ((1 << dtype.bits) - 1)
+    half = 1 << (dtype.bits - 1)
+    return ((number + half) & (2 * half - 1)) - half
+
+
+def as_index(value: int | UOp) -> UOp:
+    """An index expression from an int or from itself."""
+    return value if isinstance(value, UOp) else UOp.index(value)
+
+
+counter = itertools.count()
+
+
+def unique() -> UOp:
+    """A new UNIQUE node, unlike all before it in this process."""
+    return UOp(Op.UNIQUE, dtypes.void, (), next(counter))
+
+
+def ranges_of(node: UOp) -> frozenset[UOp]:
+    """The open loop counters below one node, given those of its sources."""
+    if node.op is Op.RANGE:
+        return frozenset((node,)) | node.src[0].ranges
+    if not node.src:
+        return frozenset()
+    if node.op in (Op.REDUCE, Op.END):
+        closed = frozenset(s for s in node.src[1:] if s.op is Op.RANGE)
+        return frozenset().union(*(s.ranges for s in node.src)) - closed
+    if len(node.src) == 1:
+        return node.src[0].ranges
+    return frozenset().union(*[s.ranges for s in node.src])
+
+
+def bounds_of(node: UOp) -> tuple[Any, Any]:
+    """Interval arithmetic over one node, given the bounds of its sources."""
+    if node.op is Op.CONST:
+        return node.arg, node.arg
+    if node.op in (Op.RANGE, Op.SPECIAL):
+        return 0, max(0, node.src[0].vmax - 1)
+    if node.op is Op.DEFINE_VAR:
+        return node.arg[1], node.arg[2]
+    limits = dtypes.min(node.dtype), dtypes.max(node.dtype)
+    rule = INTERVALS.get(node.op)
+    if rule is None or node.dtype.kind not in ("int", "uint", "index", "bool"):
+        return limits
+    if node.op in COMPARISON and dtypes.is_float(node.src[0].dtype):
+        return limits
+    low, high = rule(node, *(s.bounds for s in node.src))
+    # Arithmetic that may leave the type's limits wraps, so nothing is known of it.
+    return (low, high) if limits[0] <= low and high <= limits[1] else limits
+
+
+Interval: TypeAlias = tuple[Any, Any]
+
+
+def corners(function: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
+    """The extremes of a function that is monotonic in each argument."""
+    values = [function(x, y) for x in a for y in b]
+    return min(values), max(values)
+
+
+def divided(function: Callable[[int, int], int], a: Interval, b: Interval) -> Interval:
+    """The extremes of a division; all is possible when the divisor may be 0."""
+    return corners(function, a, b) if b[0] > 0 or b[1] < 0 else (-math.inf, math.inf)
+
+
+def truncated(a: int, b: int) -> int:
+    """a / b rounded toward zero, exactly."""
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+def remainder_interval(a: Interval, b: Interval) -> Interval:
+    """Bounds of FLOORMOD: exact when `a` stays within one period of a constant."""
+    if b[0] <= 0:
+        return -math.inf, math.inf
+    if b[0] == b[1] and a[0] // b[0] == a[1] // b[0]:
+        return a[0] % b[0], a[1] % b[0]
+    return 0, b[1] - 1
+
+
+def truncated_remainder_interval(a: Interval, b: Interval) -> Interval:
+    """Bounds of MOD, which takes the sign of `a`."""
+    if b[0] <= 0:
+        return -math.inf, math.inf
+    if a[0] >= 0:
+        return remainder_interval(a, b)
+    return max(a[0], 1 - b[1]), max(0, min(a[1], b[1] - 1))
+
+
+def cast_interval(node: UOp, a: Interval) -> Interval:
+    """Bounds of a CAST to an integer from an integer or bool."""
+    if node.src[0].dtype.kind == "float":
+        return -math.inf, math.inf
+    if node.dtype.kind == "bool":
+        return a[0] > 0 or a[1] < 0, not (a[0] == a[1] == 0)
+    return int(a[0]), int(a[1])
+
+
+def and_interval(node: UOp, a: Interval, b: Interval) -> Interval:
+    """Bounds of AND: never above a nonnegative operand."""
+    if node.dtype.kind == "bool":
+        return a[0] and b[0], a[1] and b[1]
+    highs = [high for low, high in (a, b) if low >= 0]
+    return (0, min(highs)) if highs else (-math.inf, math.inf)
+
+
+def equal_interval(a: Interval, b: Interval) -> Interval:
+    """Bounds of a == b."""
+    if a[0] == a[1] == b[0] == b[1]:
+        return True, True
+    return False, not (a[1] < b[0] or b[1] < a[0])
+
+
+def shift_interval(left: bool) -> Callable[[UOp, Interval, Interval], Interval]:
+    """Bounds of a shift by a nonnegative amount below the width."""
+
+    def rule(node: UOp, a: Interval, b: Interval) -> Interval:
+        if b[0] < 0 or b[1] >= node.dtype.bits:
+            return -math.inf, math.inf
+        return corners((lambda x, y: x << y) if left else (lambda x, y: x >> y), a, b)
+
+    return rule
+
+
+INTERVALS: Final[dict[Op, Callable[..., Interval]]] = {
+    Op.ADD: lambda n, a, b: (a[0] + b[0], a[1] + b[1]),
+    Op.SUB: lambda n, a, b: (a[0] - b[1], a[1] - b[0]),
+    Op.MUL: lambda n, a, b: corners(lambda x, y: x * y, a, b),
+    Op.NEG: lambda n, a: (-a[1], -a[0]),
+    Op.MAX: lambda n, a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    Op.MIN: lambda n, a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    Op.FLOORDIV: lambda n, a, b: divided(lambda x, y: x // y, a, b),
+    Op.IDIV: lambda n, a, b: divided(truncated, a, b),
+    Op.FLOORMOD: lambda n, a, b: remainder_interval(a, b),
+    Op.MOD: lambda n, a, b: truncated_remainder_interval(a, b),
+    Op.CMPLT: lambda n, a, b: (a[1] < b[0], a[0] < b[1]),
+    Op.CMPEQ: lambda n, a, b: equal_interval(a, b),
+    Op.CMPNE: lambda n, a, b: tuple(not x for x in reversed(equal_interval(a, b))),
+    Op.AND: and_interval,
+    Op.SHL: shift_interval(left=True),
+    Op.SHR: shift_interval(left=False),
+    Op.WHERE: lambda n, c, a, b: (min(a[0], b[0]), max(a[1], b[1])),
+    Op.CAST: cast_interval,
+    Op.VECTORIZE: lambda n, *lanes: (min(low for low, _ in lanes), max(high for _, high in lanes)),
+    Op.EXTRACT: lambda n, a: a,
+    Op.AFTER: lambda n, a, *_: a,
+    Op.BIND: lambda n, a, _: a,
+}
+
+
+def verify_arity(node: UOp) -> bool:
+    """Whether the node has as many sources as its row says."""
+    return node.op.arity in (ANY, len(node.src))
+
+
+def promoted(*operands: UOp) -> tuple[UOp, ...]:
+    """Scalar operands cast to their least upper dtype."""
+    dtype = least_upper_dtype(*(x.dtype for x in operands))
+    return tuple(x.cast(dtype) for x in operands)
+
+
+def all_sources(roots: Iterable[UOp]) -> list[UOp]:
+    """Every node below any of the roots, sources before users."""
+    return UOp.sink(*roots).toposort()[:-1]

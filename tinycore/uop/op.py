@@ -1,0 +1,190 @@
+"""The op table: every kind of node, one row each.
+
+Floor 1. A row says how many sources a node has, which dtype it gets from them, and what it means.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tinycore.dtype import DType, dtypes
+
+if TYPE_CHECKING:
+    from tinycore.uop.node import UOp
+
+DTypeRule = Callable[[tuple["UOp", ...]], DType | None]
+
+ANY: Final = -1
+"""Arity of an op that takes any number of sources."""
+
+
+def given(src: tuple[UOp, ...]) -> DType | None:
+    """The dtype is not implied by the sources; the builder states it."""
+    return None
+
+
+def first(src: tuple[UOp, ...]) -> DType | None:
+    """The dtype of the first source."""
+    return src[0].dtype
+
+
+def second(src: tuple[UOp, ...]) -> DType | None:
+    """The dtype of the second source."""
+    return src[1].dtype
+
+
+def boolean(src: tuple[UOp, ...]) -> DType | None:
+    """Bool, with as many lanes as the first source."""
+    return dtypes.bool.vec(src[0].dtype.count)
+
+
+def nothing(src: tuple[UOp, ...]) -> DType | None:
+    """The node has no value."""
+    return dtypes.void
+
+
+@enum.unique
+class Op(enum.Enum):
+    """Every node kind: source count, dtype rule, meaning."""
+
+    # --- where data lives
+    DEVICE = 0, nothing, "the device named by `arg`"
+    UNIQUE = 0, nothing, "a number that makes one buffer differ from every other"
+    BUFFER = 2, given, "device memory of `arg` elements; sources: DEVICE, UNIQUE"
+    BUFFER_VIEW = 1, given, "`arg` = (size, offset) elements inside a BUFFER"
+    COPY = 2, first, "the value, on the device of the second source"
+    ASSIGN = 2, first, "the memory of the first source after the second was written into it"
+    KERNEL = ANY, nothing, "one launch; sources: its buffers, outputs first; `arg` is a Kernel"
+    BIND = 2, first, "the variable of the first source, holding the value of the second"
+
+    # --- the tensor graph: shape and identity
+    CONTIGUOUS = 1, first, "the same value, stored row by row in memory of its own"
+    DETACH = 1, first, "the same value, through which no gradient flows"
+    CONTIGUOUS_BACKWARD = 1, first, "the same value; its gradient is made contiguous"
+    RESHAPE = 1, first, "the same elements in row-major order under shape `arg`"
+    EXPAND = 1, first, "axes of size 1 repeated to the sizes in `arg`"
+    PERMUTE = 1, first, "axes reordered: result axis i is source axis `arg[i]`"
+    PAD = 1, first, "zeros around: `arg` = ((before, after), ...) per axis"
+    SHRINK = 1, first, "a box: `arg` = ((start, stop), ...) per axis"
+    FLIP = 1, first, "axes reversed where `arg[i]` is true"
+    SKEW = 1, first, "`arg` is a Skew: y[o, k] = x[o*stride + k*dilation, k]"
+    UNSKEW = 1, first, "`arg` is a Skew: y[i, k] = x[(i - k*dilation)/stride, k], or 0"
+    REDUCE_AXIS = 1, first, "`arg` = (op, axes): those axes folded by op to size 1"
+    GATHER = 2, first, "rows x[index] of the first axis; 0 where index is out of range"
+
+    # --- constants and variables
+    CONST = ANY, given, "the Python scalar in `arg`; in a tensor graph its source is the DEVICE"
+    ARANGE = 1, given, "0, 1, ... `arg` - 1 on the DEVICE of the source"
+    DEFINE_VAR = 0, given, "an integer given at launch; `arg` = (name, least, greatest)"
+
+    # --- arithmetic: unary
+    CAST = 1, given, "the value converted; float to integer truncates, to bool is x != 0"
+    BITCAST = 1, given, "the same bits as another type of the same width"
+    NEG = 1, first, "-a"
+    RECIPROCAL = 1, first, "1 / a"
+    SQRT = 1, first, "the square root"
+    EXP2 = 1, first, "2 ** a"
+    LOG2 = 1, first, "the logarithm to base 2"
+    EXP = 1, first, "e ** a"
+    LOG = 1, first, "the natural logarithm"
+    SIN = 1, first, "the sine of a in radians"
+    TRUNC = 1, first, "a rounded toward zero"
+
+    # --- arithmetic: binary
+    ADD = 2, first, "a + b; integers wrap"
+    SUB = 2, first, "a - b; integers wrap"
+    MUL = 2, first, "a * b; integers wrap"
+    FDIV = 2, first, "a / b of floats"
+    IDIV = 2, first, "a / b rounded toward zero; b == 0 is undefined"
+    MOD = 2, first, "a - b * (a IDIV b); takes the sign of a"
+    FLOORDIV = 2, first, "floor(a / b); b == 0 is undefined"
+    FLOORMOD = 2, first, "a - b * floor(a / b); takes the sign of b"
+    MAX = 2, first, "the greater; NaN if either is NaN"
+    MIN = 2, first, "the lesser; NaN if either is NaN"
+    CMPLT = 2, boolean, "a < b"
+    CMPNE = 2, boolean, "a != b"
+    CMPEQ = 2, boolean, "a == b"
+    AND = 2, first, "bitwise and; logical on bool"
+    OR = 2, first, "bitwise or; logical on bool"
+    XOR = 2, first, "bitwise exclusive or; logical on bool"
+    SHL = 2, first, "a shifted left by b bits; b at or above the width is undefined"
+    SHR = 2, first, "a shifted right by b bits, arithmetic for signed a"
+    THREEFRY = 2, first, "64 random bits from (counter, key): Threefry-2x32, 20 rounds"
+
+    # --- arithmetic: ternary
+    WHERE = 3, second, "b if a else c; both may be evaluated"
+    MULACC = 3, first, "a * b + c, rounded once or twice"
+
+    # --- the kernel: memory and lanes
+    DEFINE_GLOBAL = 0, given, "the buffer in slot `arg`"
+    DEFINE_LOCAL = 0, given, "memory shared by a workgroup (or a thread's scratch), number `arg`"
+    DEFINE_REG = 0, given, "registers of one thread, number `arg`"
+    INDEX = ANY, first, "the element of a pointer at an index, where the optional gate holds"
+    LOAD = ANY, given, "the value at an INDEX; where its gate is false, the second source"
+    STORE = 2, nothing, "write the second source at an INDEX"
+    VECTORIZE = ANY, given, "the sources as lanes of one vector"
+    EXTRACT = 1, given, "the lanes of a vector numbered in `arg`"
+
+    # --- the kernel: control
+    SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"
+    RANGE = 1, given, "counts from 0 below the source; `arg` is an Axis"
+    REDUCE = ANY, first, "the first source folded by op `arg` over the ranges that follow"
+    END = ANY, nothing, "the first source done for every step of the ranges that follow"
+    AFTER = ANY, first, "the first source, once the others are done"
+    BARRIER = ANY, nothing, "every thread of the workgroup has done the sources"
+    GROUP = ANY, nothing, "all sources done"
+    SINK = ANY, nothing, "the root of a graph"
+
+    # Enum hashes the name in Python, which is slow inside the rewriter.
+    __hash__ = object.__hash__
+
+    def __init__(self, arity: int, dtype_rule: DTypeRule, doc: str) -> None:
+        self.arity = arity
+        self.dtype_rule = dtype_rule
+        self.__doc__ = doc
+
+    def __repr__(self) -> str:
+        return f"Op.{self.name}"
+
+    def __reduce_ex__(self, protocol: object) -> tuple[object, tuple[object, ...]]:
+        return getattr, (Op, self.name)
+
+
+class AxisKind(enum.Enum):
+    """What a RANGE becomes on the device."""
+
+    LOOP = "loop"  # a plain loop over outputs
+    REDUCE = "reduce"  # a plain loop over what is summed away
+    PARALLEL = "parallel"  # iterations shared out among threads of a CPU
+    GRID = "grid"  # a workgroup index
+    BLOCK = "block"  # a thread index inside a workgroup
+    GROUP = "group"  # a reduction shared by the threads of a workgroup
+    UNROLL = "unroll"  # written out
+    PARTIAL = "partial"  # written out, each step of a reduction with an accumulator of its own
+    VECTOR = "vector"  # lanes of a vector
+
+    __hash__ = object.__hash__
+
+
+MOVEMENT: Final = frozenset(
+    {Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}
+)
+UNARY: Final = frozenset(
+    {Op.CAST, Op.BITCAST, Op.NEG, Op.RECIPROCAL, Op.SQRT, Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN}
+    | {Op.TRUNC}
+)
+COMPARISON: Final = frozenset({Op.CMPLT, Op.CMPNE, Op.CMPEQ})
+BINARY: Final = frozenset(
+    {Op.ADD, Op.SUB, Op.MUL, Op.FDIV, Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD, Op.MAX, Op.MIN}
+    | {Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR, Op.THREEFRY}
+    | COMPARISON
+)
+TERNARY: Final = frozenset({Op.WHERE, Op.MULACC})
+ALU: Final = UNARY | BINARY | TERNARY
+COMMUTATIVE: Final = frozenset(
+    {Op.ADD, Op.MUL, Op.MAX, Op.MIN, Op.CMPNE, Op.CMPEQ, Op.AND, Op.OR, Op.XOR}
+)
+TRANSCENDENTAL: Final = frozenset({Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN})
+REDUCTIONS: Final = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})

@@ -1,0 +1,367 @@
+"""Patterns, rules and rule sets, and their compilation to Python functions.
+
+Floor 1. A pattern looks like the expression it matches: `(x * a) // b`. A `RuleSet` collects named
+functions, each under a pattern, and turns them, per op and at first use, into one Python function
+of nested `if`s that tries them in order of definition. docs/write-a-rule.md shows how to write one,
+docs/decisions/0011-compiled-matchers.md has the measurements behind this form.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+from tinycore.dtype import DType, Scalar
+from tinycore.errors import ArgumentError
+from tinycore.uop.matcher import ANYTHING, IMPLICIT, Matcher, compile_matcher
+from tinycore.uop.node import UOp
+from tinycore.uop.op import COMMUTATIVE, Op
+
+Condition: TypeAlias = Callable[[UOp], bool]
+RuleFunction: TypeAlias = Callable[..., UOp | None]
+Tell: TypeAlias = Callable[["Rule", UOp, UOp], None]
+Function = TypeVar("Function", bound=RuleFunction)
+
+if TYPE_CHECKING:
+
+    class Const(UOp):
+        """What a `const` pattern captures, for annotations: a node whose argument is a number."""
+
+        arg: int
+
+else:
+    Const = UOp
+
+INTEGER: Final = ("int", "uint", "index")
+"""Kinds whose arithmetic is exact, apart from wrapping."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pattern:
+    """What a node must be: each field left at its default allows everything.
+
+    The same `name` twice in one pattern stands for one and the same node.
+    """
+
+    name: str | None = None
+    ops: frozenset[Op] | None = None
+    src: tuple[Pattern, ...] | None = None
+    rest: Pattern | None = None
+    """What every source after `src` must be; without it there are exactly as many as in `src`."""
+    dtypes: tuple[DType, ...] = ()
+    kinds: tuple[str, ...] = ()
+    arg: Any = ANYTHING
+    when: Condition | None = None
+    ordered: bool = False
+    """Whether the sources of a commutative op are tried only as written."""
+
+    def __repr__(self) -> str:
+        what = self.name or "_" if self.ops is None else "|".join(sorted(op.name for op in self.ops))
+        argument = "" if self.arg is ANYTHING else f"[{self.arg}]"
+        inner = "" if self.src is None else f"({', '.join(map(repr, self.src))})"
+        return what + argument + inner
+
+    def named(self, name: str) -> Pattern:
+        """The same pattern, capturing the node it matches."""
+        return replaced(self, name=name)
+
+    @property
+    def commutes(self) -> bool:
+        """Whether the two sources are also tried the other way round."""
+        two = self.src is not None and len(self.src) == 2 and self.rest is None
+        return two and not self.ordered and self.ops is not None and self.ops <= COMMUTATIVE
+
+    @property
+    def is_anything(self) -> bool:
+        """Whether every node matches."""
+        return not (self.ops or self.src or self.dtypes or self.kinds or self.when) and (
+            self.arg is ANYTHING
+        )
+
+    def with_src(self, src: tuple[Pattern, ...]) -> Pattern:
+        """The same pattern over other sources, to be tried only as written."""
+        return replaced(self, src=src, ordered=True)
+
+    def matches(self, node: UOp) -> bool:
+        """Whether a node matches this pattern, which has no sources: the slow way, for `rest`."""
+        return (
+            (self.ops is None or node.op in self.ops)
+            and (not self.dtypes or node.dtype in self.dtypes)
+            and (not self.kinds or node.dtype.kind in self.kinds)
+            and (self.arg is ANYTHING or node.arg == self.arg)
+            and (self.when is None or self.when(node))
+        )
+
+    def captures(self) -> Iterator[str]:
+        """The names of this pattern and of those inside."""
+        if self.name is not None:
+            yield self.name
+        for inner in self.src or ():
+            yield from inner.captures()
+
+    def alu(self, op: Op, *others: Pattern | Scalar) -> Pattern:
+        """The pattern of `op` over this one and others."""
+        return Pattern(ops=frozenset({op}), src=(self, *map(as_pattern, others)))
+
+    def __add__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.ADD, other)
+
+    def __sub__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.SUB, other)
+
+    def __rsub__(self, other: Scalar) -> Pattern:
+        return as_pattern(other).alu(Op.SUB, self)
+
+    def __mul__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.MUL, other)
+
+    def __truediv__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.FDIV, other)
+
+    def __floordiv__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.FLOORDIV, other)
+
+    def __mod__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.FLOORMOD, other)
+
+    def __neg__(self) -> Pattern:
+        return self.alu(Op.NEG)
+
+    def __and__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.AND, other)
+
+    def __or__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.OR, other)
+
+    def __xor__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.XOR, other)
+
+    def __lshift__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.SHL, other)
+
+    def __rshift__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.SHR, other)
+
+    def __lt__(self, other: Pattern | Scalar) -> Pattern:
+        return self.alu(Op.CMPLT, other)
+
+    def __gt__(self, other: Pattern | Scalar) -> Pattern:
+        return as_pattern(other).alu(Op.CMPLT, self)
+
+    def ne(self, other: Pattern | Scalar) -> Pattern:
+        """a != b."""
+        return self.alu(Op.CMPNE, other)
+
+    def eq(self, other: Pattern | Scalar) -> Pattern:
+        """a == b."""
+        return self.alu(Op.CMPEQ, other)
+
+    def logical_not(self) -> Pattern:
+        """The opposite of a bool, as `UOp.logical_not` builds it."""
+        return self.alu(Op.CMPNE, True)
+
+    def maximum(self, other: Pattern | Scalar) -> Pattern:
+        """The greater of two."""
+        return self.alu(Op.MAX, other)
+
+    def minimum(self, other: Pattern | Scalar) -> Pattern:
+        """The lesser of two."""
+        return self.alu(Op.MIN, other)
+
+    def where(self, yes: Pattern | Scalar, no: Pattern | Scalar) -> Pattern:
+        """`yes` where this bool holds, else `no`."""
+        return self.alu(Op.WHERE, yes, no)
+
+    def cast(self, name: str | None = None) -> Pattern:
+        """This value converted to any dtype; `name` captures the CAST."""
+        return replaced(self.alu(Op.CAST), name=name)
+
+
+def replaced(pattern: Pattern, **changes: Any) -> Pattern:
+    """The pattern with some fields changed."""
+    return Pattern(**({slot: getattr(pattern, slot) for slot in Pattern.__match_args__} | changes))
+
+
+def var(
+    name: str | None = None,
+    *,
+    dtype: DType | Iterable[DType] = (),
+    kind: str | Iterable[str] = (),
+    when: Condition | None = None,
+) -> Pattern:
+    """Any node, of one of the dtypes and kinds if they are given, for which `when` holds."""
+    return Pattern(name, dtypes=as_tuple(dtype, DType), kinds=as_tuple(kind, str), when=when)
+
+
+def const(
+    name: str | None = None,
+    *,
+    dtype: DType | Iterable[DType] = (),
+    kind: str | Iterable[str] = (),
+    arg: Any = ANYTHING,
+    when: Condition | None = None,
+) -> Pattern:
+    """A scalar CONST; `arg` compares by `==`, so 1 also stands for 1.0 and for True."""
+    return node(Op.CONST, name=name, dtype=dtype, kind=kind, arg=arg, when=when, rest=var())
+
+
+def node(
+    ops: Op | Iterable[Op] | None,
+    *src: Pattern | Scalar,
+    name: str | None = None,
+    dtype: DType | Iterable[DType] = (),
+    kind: str | Iterable[str] = (),
+    arg: Any = ANYTHING,
+    when: Condition | None = None,
+    rest: Pattern | None = None,
+    ordered: bool = False,
+) -> Pattern:
+    """A node of one of `ops` (None: any). Without `src` and `rest` its sources may be anything.
+
+    With `src` alone there must be exactly those; `rest` allows any number more like it. Sources of
+    a commutative op are tried in both orders unless `ordered`.
+    """
+    return Pattern(
+        name,
+        ops=None if ops is None else frozenset(as_tuple(ops, Op)),
+        src=tuple(map(as_pattern, src)) if src or rest is not None else None,
+        rest=rest,
+        dtypes=as_tuple(dtype, DType),
+        kinds=as_tuple(kind, str),
+        arg=arg,
+        when=when,
+        ordered=ordered,
+    )
+
+
+def as_tuple(value: Any, single: type) -> tuple[Any, ...]:
+    """One item or several, as a tuple."""
+    return (value,) if isinstance(value, single) else tuple(value)
+
+
+def as_pattern(value: Pattern | Scalar) -> Pattern:
+    """A pattern from itself or from a number.
+
+    True stands for the bool, an int for that integer of any width, and a float for that very float:
+    `-0.0` is not `0.0`.
+    """
+    if isinstance(value, Pattern):
+        return value
+    if isinstance(value, bool):
+        return const(kind="bool", arg=value)
+    if isinstance(value, int):
+        return const(kind=INTEGER, arg=value)
+    text = value.hex()
+    return const(kind="float", arg=value, when=lambda found: float(found.arg).hex() == text)
+
+
+# --- rules
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """A named rewrite: where `pattern` matches, `function` may return what to put there."""
+
+    name: str
+    pattern: Pattern
+    function: RuleFunction
+    doc: str
+    parameters: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        parameters = tuple(inspect.signature(self.function).parameters)
+        known = {*self.pattern.captures(), *IMPLICIT}
+        if unknown := [name for name in parameters if name not in known]:
+            raise ArgumentError(
+                f"rule {self.name!r} asks for {', '.join(unknown)}, but its pattern captures "
+                f"{', '.join(sorted(known - set(IMPLICIT))) or 'nothing'}"
+            )
+        object.__setattr__(self, "parameters", parameters)
+
+    def __repr__(self) -> str:
+        return f"<Rule {self.name}>"
+
+    def apply(self, node: UOp, context: object = None) -> UOp | None:
+        """What this rule alone makes of the node, None where it does not apply."""
+        ops = self.pattern.ops
+        if ops is not None and node.op not in ops:
+            return None
+        return compile_matcher(self.name, node.op, [self])(node, context)
+
+
+numbers: Final = count()
+
+
+class RuleSet:
+    """Rules under a name, tried in the order in which they were added.
+
+    What a rule returns may depend on the node and on the context of the rewrite, on nothing else.
+    """
+
+    def __init__(self, name: str, rules: Iterable[Rule] = ()) -> None:
+        self.name = name
+        self.rules: list[Rule] = list(rules)
+        self.bit = 1 << next(numbers)
+        """Marks the nodes that no rule here changes, in `UOp._normal`."""
+        self.matchers = Matchers(self, None)
+        """The matcher of each op, None where no rule can apply; compiled at first use."""
+        self.sums: dict[RuleSet, RuleSet] = {}
+
+    def __repr__(self) -> str:
+        return f"<RuleSet {self.name}: {len(self.rules)} rules>"
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
+    def __add__(self, other: RuleSet) -> RuleSet:
+        """The rules of both as they are now, those of `self` first. The same sum is one object."""
+        if other not in self.sums:
+            own = set(self.rules)
+            added = [rule for rule in other.rules if rule not in own]
+            self.sums[other] = RuleSet(f"{self.name}+{other.name}", [*self.rules, *added])
+        return self.sums[other]
+
+    def rule(self, pattern: Pattern) -> Callable[[Function], Function]:
+        """Add the decorated function as the rule for `pattern`; it may stand under several.
+
+        Its parameters are names that the pattern captures, and, if it wants them, `root` for the
+        matched node and `context` for what the rewrite was given. It returns None where the rule
+        does not apply after all.
+        """
+
+        def add(function: Function) -> Function:
+            name = getattr(function, "__name__", "rule")
+            self.rules.append(Rule(name, pattern, function, inspect.getdoc(function) or ""))
+            self.matchers.clear()
+            self.sums.clear()
+            self.bit = 1 << next(numbers)
+            return function
+
+        return add
+
+    def recording(self, tell: Tell) -> Matchers:
+        """Matchers that tell of every rule that fires: the rule, the node, what it became."""
+        return Matchers(self, tell)
+
+    def apply(self, node: UOp, context: object = None) -> UOp | None:
+        """What the first rule that applies makes of this one node, None if there is none."""
+        matcher = self.matchers[node.op]
+        return None if matcher is None else matcher(node, context)
+
+
+class Matchers(dict[Op, "Matcher | None"]):
+    """The compiled functions of a rule set by op, filled at first use."""
+
+    def __init__(self, rules: RuleSet, tell: Tell | None) -> None:
+        super().__init__()
+        self.rules = rules
+        self.tell = tell
+
+    def __missing__(self, op: Op) -> Matcher | None:
+        found = [r for r in self.rules.rules if r.pattern.ops is None or op in r.pattern.ops]
+        matcher = compile_matcher(self.rules.name, op, found, self.tell) if found else None
+        self[op] = matcher
+        return matcher

@@ -1,0 +1,132 @@
+"""Rewriting a graph by a rule set, to the end.
+
+Floor 1. `rewrite` visits sources before users, without recursion, and each node once. Where a rule
+fires, its result is visited in turn, until nothing changes any more: what comes out is a normal
+form. Without a context that is a fact about the node, so it is remembered on it, one bit per rule
+set, and later rewrites do not go there again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Final
+
+from tinycore.errors import VerifyError
+from tinycore.trace import Trace
+from tinycore.uop.node import UOp
+from tinycore.uop.pattern import Rule, RuleSet, Tell
+
+__all__ = ["count_hits", "observe", "rewrite"]
+
+trace: Final = Trace("rewrite")
+
+observers: Final[list[Tell]] = []
+"""Those who want to know of every rule that fires."""
+
+MAX_PENDING: Final = 100_000
+"""Results that may wait for one another. Only endless rewriting gets there, never a real graph."""
+
+SHOWN: Final = 200
+"""Pending results looked at to name the rules that rewrite endlessly."""
+
+
+def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = "") -> UOp:
+    """The graph below `root` with `rules` applied until none applies anywhere.
+
+    Sources are finished before the nodes that use them. `context` is handed to rules that ask for
+    it; `name` labels the trace. Raises VerifyError, naming the rules, when they go on forever.
+    """
+    bit = rules.bit if context is None else 0
+    if root._normal & bit and not observers:
+        return root
+    watched = bool(observers) or trace.on
+    matchers = rules.recording(teller(name or rules.name)) if watched else rules.matchers
+    done: dict[UOp, UOp] = {}
+    pending: dict[UOp, UOp] = {}  # rewritten nodes, and the nodes whose normal form they take
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node in done:
+            continue
+        if node in pending:
+            finished = done.get(pending.pop(node))
+            if finished is None:
+                raise endless(rules, [node, *pending], context)
+            done[node] = finished
+            continue
+        if missing := [s for s in node.src if s not in done and not s._normal & bit]:
+            stack.append(node)
+            stack += missing[::-1]
+            continue
+        rebuilt = node
+        if node.src and (src := tuple([done.get(s, s) for s in node.src])) != node.src:
+            rebuilt = UOp(node.op, node.dtype, src, node.arg)
+            if rebuilt in done:
+                done[node] = done[rebuilt]
+                continue
+            if rebuilt in pending:
+                raise endless(rules, list(pending), context)
+        new = None
+        if not rebuilt._normal & bit or watched:
+            matcher = matchers[rebuilt.op]
+            new = None if matcher is None else matcher(rebuilt, context)
+        if new is None:
+            rebuilt._normal |= bit
+            done[node] = done[rebuilt] = rebuilt
+        elif new in done:
+            done[node] = done[rebuilt] = done[new]
+        else:
+            pending[node] = pending[rebuilt] = new
+            if len(pending) > MAX_PENDING:
+                raise endless(rules, list(pending), context)
+            if rebuilt is not node:
+                stack.append(rebuilt)
+            stack += (node, new)
+    return done[root]
+
+
+def endless(rules: RuleSet, pending: list[UOp], context: object) -> VerifyError:
+    """The error for rules that undo one another; names those that fire on the last nodes."""
+    fired: Counter[str] = Counter()
+    matchers = rules.recording(lambda rule, before, after: fired.update([rule.name]))
+    for node in islice(reversed(pending), SHOWN):
+        if (matcher := matchers[node.op]) is not None:
+            matcher(node, context)
+    names = ", ".join(name for name, _ in fired.most_common(5))
+    return VerifyError(
+        f"rule set {rules.name!r} rewrites forever at {pending[-1]!r}. "
+        f"Rules involved: {names or 'unknown'}. One of them undoes another, or grows its own match."
+    )
+
+
+def teller(label: str) -> Tell:
+    """Passes what fires on to the observers and to the trace."""
+
+    def tell(rule: Rule, before: UOp, after: UOp) -> None:
+        for observer in observers:
+            observer(rule, before, after)
+        if trace.on:
+            trace(f"{label:<20} {rule.name:<32} {before!r} -> {after!r}")
+
+    return tell
+
+
+@contextmanager
+def observe(tell: Tell) -> Iterator[None]:
+    """While inside, every rule that fires in any rewrite calls `tell(rule, before, after)`."""
+    observers.append(tell)
+    try:
+        yield
+    finally:
+        observers.remove(tell)
+
+
+@contextmanager
+def count_hits() -> Iterator[Counter[Rule]]:
+    """While inside, counts how often each rule fires."""
+    hits: Counter[Rule] = Counter()
+    with observe(lambda rule, before, after: hits.update([rule])):
+        yield hits

@@ -1,0 +1,69 @@
+"""Shapes and devices of tensor-graph nodes, given those of their sources.
+
+Floor 1. The frontend checks operands before it builds a node, so here only what a node *is* counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinycore.uop.op import ALU, Op
+
+if TYPE_CHECKING:
+    from tinycore.uop.node import UOp
+
+Shape = tuple[int, ...]
+
+SAME_AS_FIRST = frozenset(
+    {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.FLIP} | ALU
+)
+STATED = frozenset({Op.RESHAPE, Op.EXPAND})
+
+
+def shape_of(node: UOp) -> Shape | None:
+    """The shape of one node, or None for a node that is no tensor."""
+    op, arg = node.op, node.arg
+    if op in STATED:
+        return tuple(arg)
+    if op is Op.CONST:
+        return () if node.src else None
+    if op in (Op.BUFFER, Op.ARANGE):
+        return (arg,)
+    if op is Op.BUFFER_VIEW:
+        return (arg[0],)
+    if op in SAME_AS_FIRST:
+        return node.src[0].shape_or_none
+    if not node.src or (shape := node.src[0].shape_or_none) is None:
+        return None
+    return moved(op, arg, shape, node)
+
+
+def moved(op: Op, arg: Any, shape: Shape, node: UOp) -> Shape | None:
+    """The shape after an op that changes it."""
+    match op:
+        case Op.PERMUTE:
+            return tuple([shape[axis] for axis in arg])
+        case Op.PAD:
+            return tuple([before + size + after for size, (before, after) in zip(shape, arg, strict=True)])
+        case Op.SHRINK:
+            return tuple([stop - start for start, stop in arg])
+        case Op.SKEW | Op.UNSKEW:
+            return (*shape[: arg.axis], arg.size, *shape[arg.axis + 1 :])
+        case Op.REDUCE_AXIS:
+            return tuple([1 if axis in arg[1] else size for axis, size in enumerate(shape)])
+        case Op.GATHER:
+            rows = node.src[1].shape_or_none
+            return None if rows is None else (*rows, *shape[1:])
+        case _:
+            return None
+
+
+def device_of(node: UOp) -> str | None:
+    """The device a tensor-graph node lives on, or None where no source says."""
+    match node.op:
+        case Op.DEVICE:
+            return str(node.arg)
+        case Op.COPY:
+            return node.src[1].device_or_none
+        case _:
+            return next((d for s in node.src if (d := s.device_or_none) is not None), None)

@@ -1,0 +1,401 @@
+"""Which graphs are legal at which stage, stated as checks.
+
+Floor 1. Stages: "tensor" (what the frontend builds), "kernel" (what the scheduler hands to
+lowering), "lowered" (after the passes of lowering, before linearization) and "linear" (a list in
+the order in which renderers print it). A check looks at one node and returns what is wrong with it,
+or None. `linear` has, beside those, an order to keep: scopes are checked by `check_order`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, get_args
+
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.errors import ArgumentError, VerifyError
+from tinycore.uop.node import UOp, as_scalar
+from tinycore.uop.op import ALU, ANY, MOVEMENT, REDUCTIONS, AxisKind, Op
+from tinycore.uop.text import inline
+
+__all__ = ["Stage", "verify"]
+
+Stage = Literal["tensor", "kernel", "lowered", "linear"]
+Check = Callable[[UOp], str | None]
+
+STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+IN_KERNELS: Final[tuple[Stage, ...]] = ("kernel", "lowered", "linear")
+
+TENSOR_OPS: Final = (
+    frozenset({Op.DEVICE, Op.UNIQUE, Op.BUFFER, Op.BUFFER_VIEW, Op.COPY, Op.ASSIGN, Op.KERNEL})
+    | {Op.BIND, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.REDUCE_AXIS, Op.GATHER}
+    | {Op.CONST, Op.ARANGE, Op.DEFINE_VAR, Op.SINK}
+    | MOVEMENT
+    | ALU
+)
+SHARED_OPS: Final = (
+    frozenset({Op.CONST, Op.DEFINE_VAR, Op.DEFINE_GLOBAL, Op.INDEX, Op.LOAD, Op.STORE, Op.RANGE})
+    | {Op.END, Op.GROUP}
+    | ALU
+)
+LOWERED_OPS: Final = (
+    frozenset({Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.VECTORIZE, Op.EXTRACT, Op.BARRIER})
+    | SHARED_OPS
+)
+LEGAL: Final[dict[Stage, frozenset[Op]]] = {
+    "tensor": TENSOR_OPS,
+    "kernel": SHARED_OPS | {Op.REDUCE, Op.AFTER, Op.SINK},
+    "lowered": LOWERED_OPS | {Op.AFTER, Op.SINK},
+    "linear": LOWERED_OPS - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY},
+}
+"""The ops that may occur at each stage."""
+
+LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.PARALLEL})
+FLOAT_OPS: Final = (
+    frozenset({Op.RECIPROCAL, Op.SQRT, Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN, Op.TRUNC})
+) | {Op.FDIV}
+INTEGER_OPS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD, Op.SHL, Op.SHR})
+BIT_OPS: Final = frozenset({Op.AND, Op.OR, Op.XOR})
+
+checks: Final[dict[Stage, dict[Op, list[Check]]]] = {
+    stage: {op: [] for op in Op} for stage in STAGES
+}
+
+
+def check(ops: Iterable[Op], stages: Sequence[Stage] = STAGES) -> Callable[[Check], Check]:
+    """Add the decorated function to the checks of some ops at some stages."""
+
+    def add(function: Check) -> Check:
+        for stage in stages:
+            for op in ops:
+                checks[stage][op].append(function)
+        return function
+
+    return add
+
+
+def verify(graph: UOp | Sequence[UOp], stage: Stage) -> None:
+    """Raise VerifyError, with the node and the reason, unless the graph is legal at `stage`.
+
+    A sequence is a program: at stage "linear" all its nodes, in order; else the roots of a graph.
+    """
+    if stage not in STAGES:
+        raise ArgumentError(f"no stage is named {stage!r}. Stages: {', '.join(STAGES)}.")
+    program = (graph,) if isinstance(graph, UOp) else tuple(graph)
+    if stage == "linear":
+        check_order(program)
+        nodes: Iterable[UOp] = program
+    else:
+        nodes = UOp.sink(*program).toposort()[:-1]
+    legal, by_op = LEGAL[stage], checks[stage]
+    for node in nodes:
+        if node.op not in legal:
+            raise illegal(stage, node, f"{node.op.name} does not occur at this stage")
+        for function in by_op[node.op]:
+            if (problem := function(node)) is not None:
+                raise illegal(stage, node, problem)
+
+
+def illegal(stage: Stage, node: UOp, problem: str) -> VerifyError:
+    """The error for one node."""
+    return VerifyError(f"illegal at stage {stage!r}: {problem}\n  in {node!r}\n  = {inline(node)}")
+
+
+# --- every stage: arity, dtypes, constants
+
+
+@check(Op)
+def has_its_sources(node: UOp) -> str | None:
+    """The row of the op table says how many sources there are."""
+    if node.op.arity in (ANY, len(node.src)):
+        return None
+    return f"{node.op.name} takes {node.op.arity} sources, here are {len(node.src)}"
+
+
+@check(ALU)
+def has_its_dtype(node: UOp) -> str | None:
+    """The row of the op table says which dtype follows from the sources."""
+    expected = node.op.dtype_rule(node.src)
+    if expected is None or expected is node.dtype:
+        return None
+    return f"the sources imply {expected!r}, the node says {node.dtype!r}"
+
+
+@check(ALU - {Op.WHERE, Op.CAST, Op.BITCAST})
+def operands_agree(node: UOp) -> str | None:
+    """Arithmetic needs operands of one dtype."""
+    if len({s.dtype for s in node.src}) == 1:
+        return None
+    return f"operands of different dtypes: {', '.join(repr(s.dtype) for s in node.src)}"
+
+
+@check([Op.WHERE])
+def choices_agree(node: UOp) -> str | None:
+    """WHERE needs a bool and two values of one dtype."""
+    condition, yes, no = node.src
+    wanted = dtypes.bool.vec(yes.dtype.count)
+    if condition.dtype is not wanted:
+        return f"the condition is {condition.dtype!r}, it should be {wanted!r}"
+    return None if yes.dtype is no.dtype else f"choices of {yes.dtype!r} and {no.dtype!r}"
+
+
+@check([Op.CAST, Op.BITCAST])
+def conversion_fits(node: UOp) -> str | None:
+    """Conversions keep the number of lanes, BITCAST the width too."""
+    source = node.src[0].dtype
+    if source.count != node.dtype.count:
+        return f"{source.count} lanes become {node.dtype.count}"
+    if node.op is Op.BITCAST and source.itemsize != node.dtype.itemsize:
+        return f"{source!r} and {node.dtype!r} differ in width"
+    return None
+
+
+@check(FLOAT_OPS | INTEGER_OPS | BIT_OPS | {Op.NEG, Op.THREEFRY})
+def dtype_has_op(node: UOp) -> str | None:
+    """Some ops are for floats only, some for integers, and bool has no sign."""
+    kind = node.dtype.kind
+    if node.op in FLOAT_OPS and kind != "float":
+        return f"{node.op.name} is for floats, not {node.dtype!r}"
+    if node.op in INTEGER_OPS and kind not in ("int", "uint", "index"):
+        return f"{node.op.name} is for integers, not {node.dtype!r}"
+    if node.op in BIT_OPS and kind == "float":
+        return f"{node.op.name} is for integers and bool, not {node.dtype!r}"
+    if node.op is Op.NEG and kind == "bool":
+        return "NEG is not for bool; use CMPNE with True"
+    if node.op is Op.THREEFRY and node.dtype.scalar() is not dtypes.uint64:
+        return f"THREEFRY is for uint64, not {node.dtype!r}"
+    return None
+
+
+@check([Op.CONST])
+def constant_fits(node: UOp) -> str | None:
+    """A constant is a scalar, and a Python value that its dtype holds."""
+    if node.dtype.count != 1 or isinstance(node.dtype, PointerDType):
+        return f"a CONST of {node.dtype!r}; vectors are VECTORIZE of equal CONSTs"
+    if isinstance(node.arg, bool | int | float):
+        expected = as_scalar(node.arg, node.dtype) if node.arg == node.arg else node.arg
+        if expected != node.arg and not math.isinf(node.arg):
+            return f"{node.arg!r} is no value of {node.dtype!r}"
+        return None
+    return f"{node.arg!r} is no bool, int or float"
+
+
+# --- tensor graphs
+
+
+@check(ALU, ["tensor"])
+def shapes_agree(node: UOp) -> str | None:
+    """Tensors are broadcast before they meet."""
+    shapes = {s.shape_or_none for s in node.src} - {None}
+    return None if len(shapes) <= 1 else f"operands of shapes {', '.join(map(str, sorted(shapes)))}"  # type: ignore[type-var]
+
+
+@check(MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER, Op.CONTIGUOUS, Op.COPY, Op.ASSIGN}, ["tensor"])
+def moves_a_tensor(node: UOp) -> str | None:
+    """Only what has a shape can be moved, reduced or copied."""
+    return None if node.src[0].shape_or_none is not None else "the source has no shape"
+
+
+@check([Op.RESHAPE], ["tensor"])
+def keeps_elements(node: UOp) -> str | None:
+    """RESHAPE keeps the number of elements."""
+    source = node.src[0].shape
+    same = math.prod(source) == math.prod(node.arg)
+    return None if same else f"shape {source} cannot become {node.arg}"
+
+
+@check([Op.EXPAND], ["tensor"])
+def expands_ones(node: UOp) -> str | None:
+    """EXPAND repeats axes of size 1."""
+    source = node.src[0].shape
+    fits = len(source) == len(node.arg) and all(
+        a in (1, b) for a, b in zip(source, node.arg, strict=True)
+    )
+    return None if fits else f"shape {source} cannot be expanded to {node.arg}"
+
+
+@check([Op.PERMUTE], ["tensor"])
+def is_permutation(node: UOp) -> str | None:
+    """PERMUTE names every axis once."""
+    axes = list(range(len(node.src[0].shape)))
+    return None if sorted(node.arg) == axes else f"{node.arg} is no order of {len(axes)} axes"
+
+
+@check([Op.PAD, Op.SHRINK, Op.FLIP], ["tensor"])
+def has_entry_per_axis(node: UOp) -> str | None:
+    """PAD, SHRINK and FLIP say something about every axis, and stay inside it."""
+    shape = node.src[0].shape
+    if len(node.arg) != len(shape):
+        return f"{len(node.arg)} entries for {len(shape)} axes"
+    if node.op is Op.PAD and any(n < 0 for pair in node.arg for n in pair):
+        return f"negative padding {node.arg}"
+    if node.op is Op.SHRINK and not all(
+        0 <= start <= stop <= size for size, (start, stop) in zip(shape, node.arg, strict=True)
+    ):
+        return f"{node.arg} is no box inside shape {shape}"
+    return None
+
+
+@check([Op.REDUCE_AXIS], ["tensor"])
+def reduces_axes(node: UOp) -> str | None:
+    """REDUCE_AXIS folds existing axes by an op that has a neutral element."""
+    op, axes = node.arg
+    if op not in REDUCTIONS:
+        return f"{op!r} is no reduction"
+    count = len(node.src[0].shape)
+    fits = len(set(axes)) == len(axes) and all(0 <= axis < count for axis in axes)
+    return None if fits else f"axes {axes} of {count}"
+
+
+# --- kernels
+
+
+@check([Op.CONST], IN_KERNELS)
+def constant_is_bare(node: UOp) -> str | None:
+    """Only tensor graphs say on which device a constant is."""
+    return "a CONST in a kernel has no sources" if node.src else None
+
+
+@check([Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG], IN_KERNELS)
+def defines_memory(node: UOp) -> str | None:
+    """Memory is defined as a pointer into its own space, with a number."""
+    spaces = {Op.DEFINE_GLOBAL: "global", Op.DEFINE_LOCAL: "local", Op.DEFINE_REG: "register"}
+    space = spaces[node.op]
+    if not isinstance(node.dtype, PointerDType) or node.dtype.space != space:
+        return f"the dtype is {node.dtype!r}, it should be a pointer in {space} memory"
+    return None if isinstance(node.arg, int) else f"the number is {node.arg!r}"
+
+
+@check([Op.RANGE, Op.SPECIAL], IN_KERNELS)
+def counts_with_index(node: UOp) -> str | None:
+    """Counters and their ends are of dtype index."""
+    wrong = next((u for u in (node, node.src[0]) if u.dtype is not dtypes.index), None)
+    return None if wrong is None else f"counters are of dtypes.index, not {wrong.dtype!r}"
+
+
+@check([Op.RANGE], ["linear"])
+def is_a_loop(node: UOp) -> str | None:
+    """Before rendering, every other kind of axis has become something else."""
+    return None if node.arg.kind in LOOPS else f"an axis of kind {node.arg.kind.name} is no loop"
+
+
+@check([Op.INDEX], IN_KERNELS)
+def indexes_memory(node: UOp) -> str | None:
+    """INDEX has a pointer, an index that may be inside of it, and perhaps a gate."""
+    if len(node.src) not in (2, 3):
+        return f"INDEX takes a pointer, an index and at most a gate, here are {len(node.src)}"
+    pointer, place = node.src[:2]
+    if not isinstance(pointer.dtype, PointerDType):
+        return f"{pointer.dtype!r} is no pointer"
+    if place.dtype is not dtypes.index:
+        return f"the index is of {place.dtype!r}, it should be dtypes.index"
+    if len(node.src) == 3:
+        gate = node.src[2].dtype
+        return None if gate is dtypes.bool else f"the gate is of {gate!r}, it should be dtypes.bool"
+    if place.vmin >= pointer.dtype.size or place.vmax < 0:
+        return f"index {place.vmin}..{place.vmax} is outside of {pointer.dtype.size} elements"
+    return None
+
+
+@check([Op.LOAD], IN_KERNELS)
+def loads_from_index(node: UOp) -> str | None:
+    """LOAD reads an INDEX; where that has a gate, it says what to yield instead."""
+    if not 1 <= len(node.src) <= 2 or node.src[0].op is not Op.INDEX:
+        return "LOAD takes an INDEX, and an alternative if that has a gate"
+    gated = len(node.src[0].src) == 3
+    if gated != (len(node.src) == 2):
+        return "a gated LOAD needs an alternative" if gated else "an alternative without a gate"
+    if gated and node.src[1].dtype is not node.dtype:
+        return f"the alternative is of {node.src[1].dtype!r}, the LOAD of {node.dtype!r}"
+    return moves_elements(node, node)
+
+
+@check([Op.STORE], IN_KERNELS)
+def stores_to_index(node: UOp) -> str | None:
+    """STORE writes a value at an INDEX."""
+    if node.src[0].op is not Op.INDEX:
+        return f"STORE writes at an INDEX, not {node.src[0].op.name}"
+    return moves_elements(node, node.src[1])
+
+
+def moves_elements(node: UOp, value: UOp) -> str | None:
+    """Memory holds scalars or vectors of one type; a vector access covers whole scalars."""
+    base = node.src[0].dtype.base if isinstance(node.src[0].dtype, PointerDType) else None
+    if base is not None and value.dtype in (base, base.scalar().vec(value.dtype.count)):
+        return None
+    return f"the memory holds {base!r}, the value is {value.dtype!r}"
+
+
+@check([Op.REDUCE, Op.END], IN_KERNELS)
+def closes_ranges(node: UOp) -> str | None:
+    """REDUCE and END are over loops that the value need not depend on."""
+    wrong = next((s for s in node.src[1:] if s.op is not Op.RANGE), None)
+    if wrong is not None:
+        return f"{node.op.name} is over RANGEs, not {wrong.op.name}"
+    if len(set(node.src[1:])) != len(node.src) - 1:
+        return f"{node.op.name} closes a RANGE twice"
+    if node.op is Op.REDUCE and node.arg not in REDUCTIONS:
+        return f"{node.arg!r} is no reduction"
+    return None
+
+
+@check([Op.VECTORIZE], IN_KERNELS)
+def makes_lanes(node: UOp) -> str | None:
+    """VECTORIZE has a scalar for every lane."""
+    lanes = {s.dtype for s in node.src}
+    if node.dtype.count == len(node.src) and lanes == {node.dtype.scalar()}:
+        return None
+    return f"{len(node.src)} lanes of {', '.join(map(repr, lanes))} are no {node.dtype!r}"
+
+
+@check([Op.EXTRACT], IN_KERNELS)
+def takes_lanes(node: UOp) -> str | None:
+    """EXTRACT takes lanes that are there."""
+    source = node.src[0].dtype
+    inside = isinstance(node.arg, tuple) and all(0 <= lane < source.count for lane in node.arg)
+    if inside and node.dtype is source.scalar().vec(len(node.arg)):
+        return None
+    return f"lanes {node.arg} of {source!r} are no {node.dtype!r}"
+
+
+@check([Op.SINK], ["kernel", "lowered"])
+def closes_everything(node: UOp) -> str | None:
+    """Every loop of a kernel is closed."""
+    open_loops = [inline(r) for r in node.ranges if r.arg.kind in LOOPS]
+    return f"loops are still open: {', '.join(sorted(open_loops))}" if open_loops else None
+
+
+# --- order
+
+
+def check_order(program: Sequence[UOp]) -> None:
+    """Raise VerifyError unless every node comes after its sources, inside their loops."""
+    scopes: dict[UOp, tuple[UOp, ...]] = {}
+    loops: tuple[UOp, ...] = ()
+    for node in program:
+        if node in scopes:
+            raise illegal("linear", node, "the node occurs twice")
+        if node.op is Op.END:
+            check_end(node, loops)
+            loops = loops[:-1]
+        for source in node.src if node.op is not Op.END else ():
+            if source not in scopes:
+                raise illegal("linear", node, f"{source.op.name} is used before it is defined")
+            scope = scopes[source]
+            if source.src and scope != loops[: len(scope)]:
+                raise illegal("linear", node, f"{source.op.name} is used outside of its loop")
+        if node.op is Op.RANGE:
+            loops = (*loops, node)
+        scopes[node] = loops
+    if loops:
+        raise illegal("linear", loops[-1], "the loop is never closed")
+
+
+def check_end(node: UOp, loops: tuple[UOp, ...]) -> None:
+    """Raise VerifyError unless an END closes just the innermost loop."""
+    if len(node.src) != 2:
+        raise illegal("linear", node, f"END closes one RANGE, here are {len(node.src) - 1}")
+    if not loops or loops[-1] is not node.src[1]:
+        innermost = inline(loops[-1]) if loops else "none"
+        problem = f"END closes {inline(node.src[1])}, the innermost open loop is {innermost}"
+        raise illegal("linear", node, problem)
