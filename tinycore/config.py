@@ -95,6 +95,7 @@ class Settings:
         0, "Threads a kernel may use on a CPU; 0 takes all this process may", 0, 4096
     )
     LRU = switch(True, "Keep freed device memory for the next allocation of the same size")
+    NULL_ALLOW_COPYOUT = switch(False, "Let memory of the device NULL be read, as zeros")
     TINYCORE_PLUGINS = words("auto", "Backends to consider: auto, none, or their names")
     TINYCORE_PLUGINS_DENY = words("", "Backends to leave out")
     TINYCORE_STRICT = switch(False, "Raise for any broken plugin instead of going on without it")

@@ -10,7 +10,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
 from tinycore.errors import PluginError
@@ -122,7 +122,7 @@ class Backend:
             # NULL's renderers are those of the others, and not known before they are.
             if field != "renderers" or isinstance(given, dict)
             for word in given
-            if not (isinstance(word, str) and _WORD.fullmatch(word))
+            if not _WORD.fullmatch(str(word))
         ]
         if not _is_version(self.api):
             found.append(f"api must be (major, minor), not {self.api!r}")
@@ -138,7 +138,7 @@ class Backend:
         return found
 
 
-def _is_version(api: object) -> bool:
+def _is_version(api: object) -> TypeGuard[tuple[int, int]]:
     return isinstance(api, tuple) and len(api) == 2 and all(isinstance(x, int) for x in api)
 
 
@@ -146,7 +146,7 @@ def api_objection(api: object) -> str:
     """Why this core cannot take a backend written for version `api`; "" when it can."""
     if not _is_version(api):
         return f"declares api={api!r}, which is not (major, minor)"
-    major, minor = api  # type: ignore[misc]
+    major, minor = api
     if major == API_VERSION[0] and minor <= API_VERSION[1]:
         return ""
     ours = ".".join(map(str, API_VERSION))

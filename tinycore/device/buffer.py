@@ -34,7 +34,17 @@ class Buffer:
     ArgumentError when the size is negative or the view does not fit.
     """
 
-    __slots__ = ("__weakref__", "_handle", "_owner", "_pool", "base", "device", "dtype", "offset", "size")
+    __slots__ = (
+        "__weakref__",
+        "_handle",
+        "_owner",
+        "_pool",
+        "base",
+        "device",
+        "dtype",
+        "offset",
+        "size",
+    )
 
     def __init__(
         self,
@@ -222,7 +232,7 @@ class Buffer:
         kind = dtype or from_numpy_dtype(native.dtype)
         if to_numpy_dtype(kind) != native.dtype:
             raise DTypeError(f"an array of {native.dtype} cannot stand for {kind!r}")
-        return Buffer(device, native.size, kind).copyin(memoryview(native.reshape(-1)))
+        return Buffer(device, native.size, kind).copyin(native.reshape(-1).data)
 
     def to_cpu(self) -> Array:
         """The elements as a flat array, which shares the memory where the device maps it.
@@ -241,7 +251,7 @@ class Buffer:
         import numpy  # noqa: PLC0415
 
         array = numpy.empty(self.size, to_numpy_dtype(self.dtype))
-        self.copyout(memoryview(array))
+        self.copyout(array.data)
         return array
 
     fromCPU = from_cpu  # noqa: N815  the older names, see docs/spec-map.md
@@ -265,4 +275,4 @@ def _held(view: memoryview, owner: object) -> memoryview:
 
     array = numpy.frombuffer(view, numpy.uint8).view(_holder())
     array.owner = owner
-    return memoryview(array)
+    return array.data

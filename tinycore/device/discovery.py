@@ -22,7 +22,15 @@ from tinycore.errors import PluginError
 if TYPE_CHECKING:
     from importlib import metadata
 
-__all__ = ["BACKEND_GROUP", "Candidate", "DeviceState", "EntryPoint", "Plugins", "State", "entry_points"]
+__all__ = [
+    "BACKEND_GROUP",
+    "Candidate",
+    "DeviceState",
+    "EntryPoint",
+    "Plugins",
+    "State",
+    "entry_points",
+]
 
 BACKEND_GROUP: Final = "tinycore.backends"
 CORE: Final = "tinycore"
@@ -169,7 +177,9 @@ class Candidate:
         except PluginError as error:
             self.fail(State.INCOMPATIBLE, str(error), error)
         except (Exception, SystemExit) as error:
-            self.fail(State.IMPORT_FAILED, f"importing {self.reference} raised {told(error)}", error)
+            self.fail(
+                State.IMPORT_FAILED, f"importing {self.reference} raised {told(error)}", error
+            )
         else:
             self._accept(found)
 
@@ -265,7 +275,9 @@ class Plugins:
             found = [claim for name in self.names if (claim := self.find(name)) is not None]
             for claim in found:
                 claim.check()
-        found.sort(key=lambda claim: (-(claim.backend.priority if claim.backend else 0), claim.name))
+        found.sort(
+            key=lambda claim: (-(claim.backend.priority if claim.backend else 0), claim.name)
+        )
         if settings.TINYCORE_STRICT:
             raise_for_broken(found)
         return found
@@ -318,7 +330,9 @@ def raise_for_broken(found: Iterable[Candidate]) -> None:
     broken = [claim for claim in found if claim.state in BROKEN or _is_contested(claim)]
     if broken:
         lines = "\n".join(f"  {claim.name} ({claim.origin}): {claim.reason}" for claim in broken)
-        raise PluginError(f"TINYCORE_STRICT is set, and plugins are broken:\n{lines}") from broken[0].error
+        raise PluginError(f"TINYCORE_STRICT is set, and plugins are broken:\n{lines}") from broken[
+            0
+        ].error
 
 
 def _is_contested(claim: Candidate) -> bool:

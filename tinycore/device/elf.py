@@ -263,7 +263,9 @@ class ElfImage:
         try:
             found = resolve(symbol.name) if resolve is not None else 0
         except LookupError as error:
-            raise FileFormatError(f"{self.name} calls {symbol.name!r}, which is not known") from error
+            raise FileFormatError(
+                f"{self.name} calls {symbol.name!r}, which is not known"
+            ) from error
         if not found and not symbol.weak:
             raise FileFormatError(f"{self.name} calls {symbol.name!r}, which is not known")
         return found

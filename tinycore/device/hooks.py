@@ -33,19 +33,19 @@ trace: Final = Trace("device")
 
 Caller = Callable[..., Any]
 Specification = Callable[..., Any]
-specifications: Final[dict[str, tuple[Specification, dict[str, bool]]]] = {}
-"""Every hook by name: the function that specifies it, and pluggy's options for it."""
+specifications: Final[dict[str, tuple[Specification, bool]]] = {}
+"""Every hook by name: the function that specifies it, and whether the first result decides."""
 
 
 def specification(function: Specification) -> Specification:
     """Make a function the specification of the hook it is named after."""
-    specifications[function.__name__] = function, {}
+    specifications[function.__name__] = function, False
     return function
 
 
 def first_result(function: Specification) -> Specification:
     """As `specification`; the first observer that returns something but None decides."""
-    specifications[function.__name__] = function, {"firstresult": True}
+    specifications[function.__name__] = function, True
     return function
 
 
@@ -102,7 +102,9 @@ class Hooks:
                 raise PluginError(str(error)) from error
             except Exception as error:
                 manager.unregister(observer)
-                raise PluginError(f"the observer {name or observer!r} does not fit: {error}") from error
+                raise PluginError(
+                    f"the observer {name or observer!r} does not fit: {error}"
+                ) from error
             self._active.clear()
 
     def unregister(self, observer: object) -> None:
@@ -126,7 +128,9 @@ class Hooks:
 
     def _find(self, name: str) -> Caller | None:
         if name not in specifications:
-            raise PluginError(f"no hook is named {name!r}. The hooks are {', '.join(specifications)}.")
+            raise PluginError(
+                f"no hook is named {name!r}. The hooks are {', '.join(specifications)}."
+            )
         with self._lock:
             self._scan()
             caller: Any = getattr(self._manager.hook, name) if self._manager is not None else None
@@ -143,8 +147,8 @@ class Hooks:
         class Specifications:
             """What pluggy reads the hooks from."""
 
-        for name, (function, options) in specifications.items():
-            setattr(Specifications, name, staticmethod(mark(function, **options)))
+        for name, (function, first) in specifications.items():
+            setattr(Specifications, name, staticmethod(mark(function, firstresult=first)))
         manager.add_hookspecs(Specifications)
         self._manager = manager
         return manager

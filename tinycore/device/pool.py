@@ -49,7 +49,9 @@ class MemoryStats:
     @property
     def per_device(self) -> dict[str, int]:
         """Bytes in allocated buffers of each device that is open."""
-        return {pool.device: pool.used for pool in sorted(self._pools, key=lambda pool: pool.device)}
+        return {
+            pool.device: pool.used for pool in sorted(self._pools, key=lambda pool: pool.device)
+        }
 
 
 memory: Final = MemoryStats()

@@ -64,7 +64,7 @@ class Registry:
     @DEFAULT.setter
     def DEFAULT(self, text: str) -> None:  # noqa: N802
         parse_targets(text)
-        settings.DEV = text  # type: ignore[assignment]  a setting converts
+        settings.DEV = text
 
     def targets(self) -> tuple[Target, ...]:
         """What the user asked for, by DEV, or by older spellings where DEV is empty."""
@@ -218,7 +218,9 @@ class Registry:
 
     def _refuse_open(self, name: str) -> None:
         if any(device.backend.name == name for device in self._open.values()):
-            raise PluginError(f"{name} is open; close it before registering another: Device.close({name!r})")
+            raise PluginError(
+                f"{name} is open; close it before registering another: Device.close({name!r})"
+            )
 
     # --- the automatic choice
 
@@ -246,7 +248,9 @@ class Registry:
                 continue
             self._tell(name, skipped)
             return name
-        raise DeviceUnavailable("no device can be used: " + ("; ".join(skipped) or "none is installed"))
+        raise DeviceUnavailable(
+            "no device can be used: " + ("; ".join(skipped) or "none is installed")
+        )
 
     def _ranked(self, names: list[str]) -> Iterable[str]:
         select = hooks.active("tinycore_select_device")

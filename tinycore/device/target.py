@@ -15,7 +15,14 @@ from typing import Final, NoReturn
 from tinycore.config import settings
 from tinycore.errors import SettingError
 
-__all__ = ["GRAMMAR", "Target", "device_and_index", "older_spellings", "parse_targets", "target_for"]
+__all__ = [
+    "GRAMMAR",
+    "Target",
+    "device_and_index",
+    "older_spellings",
+    "parse_targets",
+    "target_for",
+]
 
 GRAMMAR: Final = "[INTERFACE[:IDX]+]DEVICE[:INDEX][:RENDERER[:ARCH]], several separated by ;"
 EXAMPLES: Final = "CPU, CPU:1, CPU:LLVM, CPU:LLVM:x86_64,znver2,-avx512f"
@@ -69,7 +76,7 @@ def _parse_target(part: str, text: str) -> Target:
     if not part:
         _refuse(text, "a device is missing beside ';'")
     before, plus, rest = part.partition("+")
-    if before.count(":") > 1:  # this plus is a part of ARCH
+    if not plus or before.count(":") > 1:  # a plus after two colons is a part of ARCH
         plus, rest = "", part
     interface, visible = _parse_interface(before, text) if plus else ("", ())
     device, *fields = rest.split(":")
@@ -122,7 +129,9 @@ def device_and_index(name: str) -> tuple[str, int]:
     word = device.upper()
     if not _WORD.fullmatch(word) or (colon and not number.isdigit()):
         renderer = " A renderer is chosen by DEV, not in the name." if colon and word else ""
-        raise SettingError(f"{name!r} is no device. Devices are named as in CPU or CPU:1.{renderer}")
+        raise SettingError(
+            f"{name!r} is no device. Devices are named as in CPU or CPU:1.{renderer}"
+        )
     return word, int(number or 0)
 
 

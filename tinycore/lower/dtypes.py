@@ -1,6 +1,6 @@
 """Types that a target can only store: computed in float32, converted where they meet memory.
 
-Floor 3'. `Renderer.emulated` names them (bfloat16, the fp8 types, float16 on some targets). In memory
+Floor 3'. `Renderer.emulated` names them (bfloat16, the fp8s, float16 on some targets). In memory
 they are unsigned integers of their width. A value of such a type takes one of two forms while the
 rules run: its bits, as BITCAST from that integer (after LOAD, CAST and BITCAST), or a float32 that
 stands for it unrounded (after arithmetic). Conversions round to nearest even by integer operations;
@@ -9,6 +9,7 @@ overflow and NaN follow the OCP 8-bit floating point specification, revision 1.0
 
 from __future__ import annotations
 
+import math
 import struct
 from functools import cache
 from typing import Final
@@ -219,9 +220,8 @@ def encode(value: UOp, dtype: DType) -> UOp:
     counted = magnitude.bitcast(value.dtype) + offset.bitcast(value.dtype)
     subnormal = counted.bitcast(bits.dtype) - offset
     code = (magnitude < (128 - bias << 23)).where(subnormal, normal)
-    infinite, nan = to_bits(round_to(dtype, float("inf")), dtype), nan_code(dtype)
-    code = (magnitude < overflow(dtype)).where(code, bits.const_like(infinite))
-    code = (magnitude > 0x7F800000).where(bits.const_like(nan), code)
+    code = (magnitude < overflow(dtype)).where(code, bits.const_like(first_special(dtype)))
+    code = (magnitude > 0x7F800000).where(bits.const_like(nan_code(dtype)), code)
     sign = (bits >> 31) << (dtype.bits - 1)
     return (code | sign).cast(storage(dtype))
 
@@ -242,8 +242,7 @@ def decode(code: UOp, dtype: DType) -> UOp:
     subnormal = ((shifted + one).bitcast(real) - one.bitcast(real)).bitcast(bits.dtype)
     result = (magnitude < (1 << mantissa)).where(subnormal, normal)
     special = bits.const_like(0x7FC00000) if dtype is dtypes.fp8e4m3 else shifted | 0x7F800000
-    first_special = 0x7F if dtype is dtypes.fp8e4m3 else to_bits(float("inf"), dtype)
-    result = (magnitude < first_special).where(result, special)
+    result = (magnitude < first_special(dtype)).where(result, special)
     sign = (bits >> (dtype.bits - 1)) << 31
     return (result | sign).bitcast(real)
 
@@ -251,6 +250,11 @@ def decode(code: UOp, dtype: DType) -> UOp:
 def exponent_bias(dtype: DType) -> int:
     """What is added to an exponent to store it."""
     return (1 << (dtypes.finfo(dtype)[0] - 1)) - 1
+
+
+def first_special(dtype: DType) -> int:
+    """The bits of infinity, or of NaN where there is none: all below are finite."""
+    return 0x7F if dtype is dtypes.fp8e4m3 else to_bits(math.inf, dtype)
 
 
 def nan_code(dtype: DType) -> int:

@@ -270,6 +270,8 @@ class Rule:
     function: RuleFunction
     doc: str
     parameters: tuple[str, ...] = field(init=False)
+    alone: RuleSet = field(init=False)
+    """The set of this rule only."""
 
     def __post_init__(self) -> None:
         parameters = tuple(inspect.signature(self.function).parameters)
@@ -280,16 +282,14 @@ class Rule:
                 f"{', '.join(sorted(known - set(IMPLICIT))) or 'nothing'}"
             )
         object.__setattr__(self, "parameters", parameters)
+        object.__setattr__(self, "alone", RuleSet(self.name, [self]))
 
     def __repr__(self) -> str:
         return f"<Rule {self.name}>"
 
     def apply(self, node: UOp, context: object = None) -> UOp | None:
         """What this rule alone makes of the node, None where it does not apply."""
-        ops = self.pattern.ops
-        if ops is not None and node.op not in ops:
-            return None
-        return compile_matcher(self.name, node.op, [self])(node, context)
+        return self.alone.apply(node, context)
 
 
 numbers: Final = count()

@@ -155,7 +155,9 @@ def recombine(root: UOp, y: UOp) -> UOp | None:
     for low in [t for t in terms if t.op is Op.FLOORMOD and t.src[1].op is Op.CONST]:
         whole, period, factor = low.src[0], low.src[1], terms[low]
         for high in terms:
-            if terms[high] != factor * period.arg or high.op not in (Op.FLOORDIV, Op.FLOORMOD):
+            if terms[high] != factor * period.arg or high is low:
+                continue
+            if high.op not in (Op.FLOORDIV, Op.FLOORMOD):
                 continue
             quotient = high if high.op is Op.FLOORDIV else high.src[0]
             if not divides(quotient, whole, period.arg):

@@ -1,0 +1,285 @@
+"""What each op computes, on NumPy arrays: the reference meaning of arithmetic.
+
+Imports `dtype` and `uop`. Values of bfloat16 and fp8 are float32 arrays that hold only numbers of
+their type, rounded to nearest even after every op; all other types are computed as themselves.
+Transcendental functions are computed in float64, so they are correctly rounded but for rare ties.
+What the op table leaves undefined gets some value, never an exception: x / 0 is 0 for integers, and
+shifts take their amount modulo the width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy
+from numpy.typing import NDArray
+
+from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.uop.op import ALU, COMPARISON, Op
+
+__all__ = ["OPERATIONS", "Array", "computed_as", "from_storage", "operation", "to_storage"]
+
+Array = NDArray[Any]
+Function = Callable[..., Array]
+
+SMALL_FLOATS: Final = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+"""Types that NumPy lacks."""
+
+
+@cache
+def computed_as(dtype: DType) -> numpy.dtype[Any]:
+    """The NumPy type in which values of a dtype are held."""
+    return numpy.dtype(numpy.float32) if dtype.scalar() in SMALL_FLOATS else to_numpy_dtype(dtype)
+
+
+# --- small floats: rounding, and the bits in memory
+
+
+def rounded(values: Array, dtype: DType) -> Array:
+    """float32 or float64 values rounded to nearest even in a small float type, as float32."""
+    if dtype is dtypes.bfloat16 and values.dtype == numpy.float32:
+        bits = values.view(numpy.uint32)
+        nearest = (bits + (0x7FFF + (bits >> 16 & 1))) & numpy.uint32(0xFFFF0000)
+        return numpy.where(
+            numpy.isnan(values), numpy.float32(numpy.nan), nearest.view(numpy.float32)
+        )
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    wide = values.astype(numpy.float64)
+    least = 2 - (1 << (exponent_bits - 1))  # exponent of the smallest normal number
+    step = numpy.maximum(numpy.frexp(wide)[1] - 1, least) - mantissa_bits
+    nearest = numpy.ldexp(numpy.rint(numpy.ldexp(wide, -step)), step)
+    finite = numpy.abs(nearest) <= largest(dtype)
+    # An fp8e4m3 has no infinity.
+    beyond = numpy.nan if dtype is dtypes.fp8e4m3 else numpy.copysign(numpy.inf, wide)
+    result = numpy.where(finite, nearest, numpy.where(numpy.isnan(wide), numpy.nan, beyond))
+    return result.astype(numpy.float32)
+
+
+def largest(dtype: DType) -> float:
+    """The largest finite value of a small float type."""
+    if dtype is dtypes.fp8e4m3:
+        return 448.0
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    return float((2.0 - 2.0**-mantissa_bits) * 2.0 ** ((1 << (exponent_bits - 1)) - 1))
+
+
+def small_float_bits(values: Array, dtype: DType) -> Array:
+    """The bits of numbers of a small float type."""
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    storage = to_numpy_dtype(dtype)
+    if dtype is dtypes.bfloat16:
+        return (numpy.ascontiguousarray(values).view(numpy.uint32) >> 16).astype(storage)
+    top = (1 << exponent_bits) - 1
+    bias = top >> 1
+    size = numpy.nan_to_num(numpy.abs(values).astype(numpy.float64), nan=0.0, posinf=0.0)
+    exponent = numpy.maximum(numpy.frexp(size)[1] - 1, 1 - bias)
+    mantissa = numpy.ldexp(size, mantissa_bits - exponent).astype(numpy.int64)
+    # A subnormal has no implicit bit, which makes its exponent field 0.
+    bits = ((exponent + (bias - 1)).astype(numpy.int64) << mantissa_bits) + mantissa
+    bits = numpy.where(numpy.isinf(values), top << mantissa_bits, bits)
+    bits |= numpy.signbit(values).astype(numpy.int64) << (dtype.bits - 1)
+    not_a_number = (top << mantissa_bits) | ((1 << mantissa_bits) - 1)
+    return numpy.where(numpy.isnan(values), not_a_number, bits).astype(storage)
+
+
+@cache
+def fp8_values(dtype: DType) -> Array:
+    """What each of the 256 bit patterns of an fp8 type stands for."""
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    bits = numpy.arange(256)
+    bias = (1 << (exponent_bits - 1)) - 1
+    exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1)
+    mantissa = bits & ((1 << mantissa_bits) - 1)
+    implicit = numpy.where(exponent == 0, 0, 1 << mantissa_bits)
+    scale = numpy.maximum(exponent, 1) - bias - mantissa_bits
+    values = numpy.ldexp((mantissa + implicit).astype(numpy.float64), scale)
+    if dtype is dtypes.fp8e4m3:
+        values[bits & 0x7F == 0x7F] = numpy.nan
+    else:
+        top = exponent == (1 << exponent_bits) - 1
+        values[top] = numpy.where(mantissa[top], numpy.nan, numpy.inf)
+    return numpy.where(bits >= 128, -values, values).astype(numpy.float32)
+
+
+def from_storage(stored: Array, dtype: DType) -> Array:
+    """Values from what lies in memory."""
+    scalar = dtype.scalar()
+    if scalar is dtypes.bfloat16:
+        return (stored.astype(numpy.uint32) << 16).view(numpy.float32)
+    if scalar in SMALL_FLOATS:
+        return fp8_values(scalar)[stored]
+    return stored
+
+
+def to_storage(values: Array, dtype: DType) -> Array:
+    """What lies in memory for values."""
+    scalar = dtype.scalar()
+    return small_float_bits(values, scalar) if scalar in SMALL_FLOATS else values
+
+
+# --- the ops
+
+
+def truncated_quotient(a: Array, b: Array) -> Array:
+    """a / b of integers rounded toward zero; 0 where b is 0."""
+    if a.dtype.kind == "u":
+        return numpy.floor_divide(a, b)
+    quotient = numpy.floor_divide(a, b)
+    inexact = (quotient * b != a) & ((a < 0) != (b < 0))
+    return numpy.where(b == 0, quotient.dtype.type(0), quotient + inexact.astype(quotient.dtype))
+
+
+def truncated_remainder(a: Array, b: Array) -> Array:
+    """What is left of the truncated quotient; 0 where b is 0."""
+    return numpy.where(b == 0, a.dtype.type(0), a - truncated_quotient(a, b) * b)
+
+
+def in_double(function: Function) -> Function:
+    """A function of floats, computed in float64 and rounded once to the type of its argument."""
+
+    def wide(a: Array) -> Array:
+        return function(a.astype(numpy.float64)).astype(a.dtype)
+
+    return wide
+
+
+def modulo_width(shift: Function) -> Function:
+    """A shift whose amount is taken modulo the width of what is shifted."""
+
+    def by(a: Array, b: Array) -> Array:
+        return shift(a, (b & (8 * a.dtype.itemsize - 1)).astype(a.dtype))
+
+    return by
+
+
+def reciprocal(a: Array) -> Array:
+    """1 / a."""
+    return numpy.divide(a.dtype.type(1), a)
+
+
+def select(condition: Array, yes: Array, no: Array) -> Array:
+    """`yes` where the condition holds, else `no`; one condition may decide over all lanes."""
+    wide = condition.ndim < max(yes.ndim, no.ndim)
+    return numpy.where(condition[:, None] if wide else condition, yes, no)
+
+
+def multiply_add(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c, each rounded."""
+    return a * b + c
+
+
+MASK32: Final = numpy.uint64(0xFFFFFFFF)
+HALF: Final = numpy.uint64(32)
+PARITY: Final = numpy.uint64(0x1BD11BDA)
+ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(counter: Array, key: Array) -> Array:
+    """Threefry-2x32 with 20 rounds on the halves of 64-bit words, the low one first.
+
+    Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), section 4.2.
+    """
+    first, second = key & MASK32, key >> HALF
+    keys = (first, second, first ^ second ^ PARITY)
+    low, high = (counter & MASK32) + first & MASK32, (counter >> HALF) + second & MASK32
+    for group in range(5):
+        for rotation in ROTATIONS[group % 2]:
+            low = low + high & MASK32
+            turned = high << numpy.uint64(rotation) | high >> numpy.uint64(32 - rotation)
+            high = turned & MASK32 ^ low
+        low = low + keys[(group + 1) % 3] & MASK32
+        high = high + keys[(group + 2) % 3] + numpy.uint64(group + 1) & MASK32
+    return high << HALF | low
+
+
+OPERATIONS: Final[dict[Op, Function]] = {
+    Op.NEG: numpy.negative,
+    Op.RECIPROCAL: reciprocal,
+    Op.SQRT: numpy.sqrt,
+    Op.EXP2: in_double(numpy.exp2),
+    Op.LOG2: in_double(numpy.log2),
+    Op.EXP: in_double(numpy.exp),
+    Op.LOG: in_double(numpy.log),
+    Op.SIN: in_double(numpy.sin),
+    Op.TRUNC: numpy.trunc,
+    Op.ADD: numpy.add,
+    Op.SUB: numpy.subtract,
+    Op.MUL: numpy.multiply,
+    Op.FDIV: numpy.divide,
+    Op.IDIV: truncated_quotient,
+    Op.MOD: truncated_remainder,
+    Op.FLOORDIV: numpy.floor_divide,
+    Op.FLOORMOD: numpy.remainder,
+    Op.MAX: numpy.maximum,
+    Op.MIN: numpy.minimum,
+    Op.CMPLT: numpy.less,
+    Op.CMPNE: numpy.not_equal,
+    Op.CMPEQ: numpy.equal,
+    Op.AND: numpy.bitwise_and,
+    Op.OR: numpy.bitwise_or,
+    Op.XOR: numpy.bitwise_xor,
+    Op.SHL: modulo_width(numpy.left_shift),
+    Op.SHR: modulo_width(numpy.right_shift),
+    Op.THREEFRY: threefry,
+    Op.WHERE: select,
+    Op.MULACC: multiply_add,
+}
+"""Each op on arrays of one type, before rounding to a small float type. CAST and BITCAST depend on two
+types: see `converter` and `reinterpreter`."""
+
+EXACT: Final = frozenset({Op.NEG, Op.MAX, Op.MIN, Op.WHERE, Op.TRUNC}) | COMPARISON
+"""Ops on floats whose result needs no rounding."""
+
+
+@cache
+def operation(op: Op, dtype: DType, source: DType) -> Function:
+    """The function for a node of `dtype` whose first source is of `source`."""
+    scalar = dtype.scalar()
+    if op is Op.CAST:
+        return converter(source.scalar(), scalar)
+    if op is Op.BITCAST:
+        return reinterpreter(source.scalar(), scalar)
+    assert op in ALU, op
+    function = OPERATIONS[op]
+    if scalar not in SMALL_FLOATS or op in EXACT:
+        return function
+
+    def then_round(*operands: Array) -> Array:
+        return rounded(function(*operands), scalar)
+
+    return then_round
+
+
+def converter(source: DType, target: DType) -> Function:
+    """CAST from one scalar type to another."""
+    kind = computed_as(target)
+    if target.kind == "bool":
+        return lambda a: a != 0
+    if target in SMALL_FLOATS:
+        return lambda a: rounded(as_float(a), target)
+    if target is dtypes.float16 and source.kind in ("int", "uint", "index"):
+        return lambda a: as_float(a).astype(kind)
+    return lambda a: a.astype(kind)
+
+
+def as_float(values: Array) -> Array:
+    """Numbers as float32 or float64 such that rounding them to a shorter type is rounding once."""
+    if values.dtype.kind not in "iu" or values.dtype.itemsize < 8:
+        wide = numpy.float32 if values.dtype in (numpy.float32, numpy.float16) else numpy.float64
+        return values.astype(wide)
+    # Of 64 bits, the last 11 do not fit float64: they only tell whether there was more.
+    fits = numpy.abs(values.astype(numpy.float64)) < 2.0**53
+    sticky = (values >> 11 | (values & 0x7FF != 0).astype(values.dtype)) << 11
+    return numpy.where(fits, values, sticky).astype(numpy.float64)
+
+
+def reinterpreter(source: DType, target: DType) -> Function:
+    """BITCAST from one scalar type to another of the same width."""
+    storage = to_numpy_dtype(target)
+
+    def same_bits(a: Array) -> Array:
+        return from_storage(numpy.ascontiguousarray(to_storage(a, source)).view(storage), target)
+
+    return same_bits

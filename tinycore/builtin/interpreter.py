@@ -1,0 +1,177 @@
+"""The PYTHON device: linear programs run on NumPy, all threads of the grid at once.
+
+A value is an array over threads: shape (threads,), or (1,) where it is the same for all; a vector has
+its lanes on a second axis. Every node is done for all threads before the next one, so barriers have
+nothing to do. Loops are Python loops; where their ends differ between threads, the threads that are
+through wait under a mask. Large grids go in pieces of whole workgroups.
+Every access to memory is checked: this interpreter is what other devices are compared with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any, Final
+
+import numpy
+
+from tinycore.builtin.arithmetic import OPERATIONS, Array
+from tinycore.builtin.plan import Frame, Memory, Plan
+from tinycore.dtype import to_numpy_dtype
+from tinycore.errors import ArgumentError, CompileError, DeviceError, FileFormatError, OutOfMemory
+from tinycore.plugin import DeviceRuntime, ProgramInfo, Toolchain
+from tinycore.render.base import Limits, LinearKernel, Renderer
+from tinycore.uop.op import Op
+from tinycore.uop.text import program_from_text, to_text
+
+__all__ = ["PythonAllocator", "PythonCompiler", "PythonProgram", "PythonRenderer", "PythonRuntime"]
+
+GRID: Final = (1 << 31) - 1
+BLOCK_THREADS: Final = 1024
+SHARED_BYTES: Final = 64 << 10
+PIECE_THREADS: Final = 1 << 15
+"""Threads run at once: enough to keep NumPy busy, few enough that their values stay in the cache."""
+
+
+class PythonRenderer(Renderer):
+    """Writes a linear program in the text form of graphs, which reads back to the same nodes."""
+
+    name = "PYTHON"
+
+    def render(self, kernel: LinearKernel) -> str:
+        """The program as text, one node per line."""
+        return to_text(kernel.uops)
+
+
+class PythonCompiler:
+    """Checks that the text can be read, and keeps it as the binary."""
+
+    name = "PYTHON"
+    key = "PYTHON 1"
+
+    def compile(self, source: str) -> bytes:
+        """The text as bytes. Raises CompileError when it is no program."""
+        try:
+            program_from_text(source)
+        except FileFormatError as error:
+            raise CompileError(
+                "the interpreter cannot read a program", log=str(error), source=source
+            ) from error
+        return source.encode()
+
+
+def toolchain(arch: str) -> Toolchain[Renderer]:
+    """The one toolchain of PYTHON, which knows no architectures."""
+    limits = Limits(
+        grid=(GRID, GRID, GRID),
+        block=(BLOCK_THREADS, BLOCK_THREADS, BLOCK_THREADS),
+        block_threads=BLOCK_THREADS,
+        shared_bytes=SHARED_BYTES,
+    )
+    return Toolchain("PYTHON", arch, PythonRenderer(limits), PythonCompiler())
+
+
+class PythonAllocator:
+    """Memory of this process, as NumPy arrays of bytes."""
+
+    def alloc(self, size: int) -> Array:
+        """`size` bytes, not cleared."""
+        try:
+            return numpy.empty(size, numpy.uint8)
+        except (MemoryError, ValueError) as error:
+            raise OutOfMemory(f"NumPy cannot allocate {size} bytes") from error
+
+    def free(self, handle: Array) -> None:
+        """Nothing to do: the memory goes with its last reference."""
+
+    def write(self, dst: Array, src: memoryview) -> None:
+        """Copy host bytes to the start of `dst`."""
+        dst[: src.nbytes] = numpy.frombuffer(src, numpy.uint8)
+
+    def read(self, dst: memoryview, src: Array) -> None:
+        """Fill host bytes from the start of `src`."""
+        dst[:] = src[: dst.nbytes].data
+
+    def offset(self, handle: Array, size: int, start: int) -> Array:
+        """A part of the memory."""
+        return handle[start : start + size]
+
+    def map(self, handle: Array, size: int) -> memoryview:
+        """The memory itself."""
+        return handle[:size].data
+
+    def wrap(self, pointer: int, size: int) -> Array:
+        """Memory at an address of this process."""
+        return numpy.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer))
+
+    def copy_from(self, dst: Array, src: Array, size: int, source: DeviceRuntime) -> None:
+        """Copy from the memory of another device, which is the same memory."""
+        dst[:size] = src[:size]
+
+
+class PythonProgram:
+    """A program, ready to be interpreted."""
+
+    def __init__(self, binary: bytes, info: ProgramInfo) -> None:
+        self.info = info
+        self.uops = program_from_text(binary.decode())
+        self.plan = Plan(info.name, self.uops)
+        variables = sorted((u for u in self.uops if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0])
+        self._variables = [(self.plan.slots[u], to_numpy_dtype(u.dtype)) for u in variables]
+        self._globals = [u for u in self.uops if u.op is Op.DEFINE_GLOBAL]
+
+    def __call__(
+        self, buffers: Sequence[Array], values: Sequence[int], *, wait: bool = False
+    ) -> float | None:
+        """Interpret the program to its end. Returns the seconds it took when `wait`."""
+        start = perf_counter()
+        frame = self._frame(buffers, values)
+        info = self.info
+        threads = int(numpy.prod(info.block, dtype=numpy.int64))
+        groups = int(numpy.prod(info.grid, dtype=numpy.int64))
+        piece = max(1, PIECE_THREADS // threads)
+        with numpy.errstate(all="ignore"):
+            for first in range(0, groups, piece):
+                frame.enter(first, min(piece, groups - first), info.grid, info.block)
+                self.plan.run(frame)
+        return perf_counter() - start if wait else None
+
+    def _frame(self, buffers: Sequence[Array], values: Sequence[int]) -> Frame:
+        if len(values) != len(self._variables):
+            raise ArgumentError(
+                f"kernel {self.info.name} takes {len(self._variables)} values, not {len(values)}"
+            )
+        frame = Frame(self.plan)
+        for (slot, kind), value in zip(self._variables, values, strict=True):
+            frame.values[slot] = numpy.array([value], kind)
+        for u in self._globals:
+            if u.arg >= len(buffers):
+                raise ArgumentError(
+                    f"kernel {self.info.name} uses buffer {u.arg} of {len(buffers)} given"
+                )
+            frame.values[self.plan.slots[u]] = Memory.of_buffer(u, buffers[u.arg], self.info.name)
+        return frame
+
+
+class PythonRuntime:
+    """The device. Its index only tells it from others of its kind."""
+
+    fxn_for_op: Final[dict[Op, Callable[..., Any]]] = OPERATIONS
+    """What each op computes on arrays; see docs/spec-map.md."""
+
+    def __init__(self, index: int, interface: str) -> None:
+        self.allocator = PythonAllocator()
+
+    def load(self, binary: bytes, info: ProgramInfo) -> PythonProgram:
+        """Read a program."""
+        try:
+            return PythonProgram(binary, info)
+        except (FileFormatError, UnicodeDecodeError) as error:
+            raise DeviceError(f"the program {info.name} cannot be read: {error}") from error
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a launch returns when it is done."""
+
+    def close(self) -> None:
+        """Nothing to release."""
