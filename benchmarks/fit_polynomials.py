@@ -51,11 +51,11 @@ LOG_REST = smooth(lambda x: (log1p(x) - x + x**2 / 2) / x**3, series(taylor(log1
 
 
 def log_ratio_rest(z: mpf) -> mpf:
-    """R with log(1 + f) = f - s*(f - R(s*s)) where s = f / (2 + f): R = log((1+s)/(1-s))/s - 2."""
+    """R with log((1 + s) / (1 - s)) = 2*s + s * z * R(z) where z = s*s."""
     if abs(z) < SMALL:
-        return sum(2 * z**k / (2 * k + 1) for k in range(1, 9))
+        return sum(2 * z ** (k - 1) / (2 * k + 1) for k in range(1, 9))
     s = sqrt(z)
-    return log((1 + s) / (1 - s)) / s - 2
+    return (log((1 + s) / (1 - s)) / s - 2) / z
 
 
 def sin_rest(z: mpf) -> mpf:
@@ -87,7 +87,7 @@ def fits(name: str, terms: tuple[int, int, int, int, int]) -> list[Fit]:
         if name == "float32"
         else Fit(
             "LOG_RATIO", log_ratio_rest, RATIO_RANGE, log_terms,
-            lambda z: log_ratio_rest(z) + 2, lambda z, r: r + 2,
+            lambda z: z * log_ratio_rest(z) + 2, lambda z, r: z * r + 2,
         )
     )  # fmt: skip
     return [
@@ -103,6 +103,12 @@ def fits(name: str, terms: tuple[int, int, int, int, int]) -> list[Fit]:
             lambda z: cos(sqrt(z)), lambda z, r: 1 - z / 2 + z**2 * r,
         ),
     ]  # fmt: skip
+
+
+def two_over_pi(words: int) -> str:
+    """The binary digits of 2/pi after the point, 32 to a word, in hexadecimal."""
+    mp.dps = words * 10 + 60
+    return f"{int(mp.floor(2 / pi * mpf(2) ** (32 * words))):0{8 * words}x}"
 
 
 def report(fit: Fit) -> None:
@@ -122,10 +128,11 @@ def report(fit: Fit) -> None:
 
 def main() -> None:
     """Print every polynomial."""
-    for name, terms in (("float32", (5, 6, 9, 3, 3)), ("float64", (11, 12, 8, 7, 6))):
+    for name, terms in (("float32", (5, 6, 9, 3, 3)), ("float64", (11, 12, 7, 6, 6))):
         print(f"--- {name}")
         for fit in fits(name, terms):
             report(fit)
+    print("--- 2/pi", two_over_pi(37), sep="\n")
 
 
 if __name__ == "__main__":

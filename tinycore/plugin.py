@@ -12,8 +12,8 @@ Importing it opens no device and imports neither NumPy nor pluggy.
         renderers={"C": deferred("tiny_toy.toolchain:c")},
     )
 
-with `TOY = "tiny_toy:BACKEND"` in the package's entry-point group `tinycore.backends`. The protocols
-are described in `tinycore/device/protocols.py`, whose first page is the contract.
+with `TOY = "tiny_toy:BACKEND"` in the package's entry-point group `tinycore.backends`. The
+protocols are described in `tinycore/device/protocols.py`, whose first page is the contract.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def unregister_observer(observer: object) -> None:
 
 
 def check_pending() -> None:
-    """Raise PluginError when an observer implements a hook that there is not, such as a misspelt one.
+    """Raise PluginError when an observer implements a hook that there is not, such as a misspelt
+    one.
 
     For the tests of packages that have an entry point in `tinycore.hooks`.
     """

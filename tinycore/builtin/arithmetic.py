@@ -22,7 +22,7 @@ from tinycore.uop.op import ALU, COMPARISON, Op
 __all__ = ["OPERATIONS", "Array", "computed_as", "from_storage", "operation", "to_storage"]
 
 Array = NDArray[Any]
-Function = Callable[..., Array]
+Function = Callable[..., Any]
 
 SMALL_FLOATS: Final = frozenset({dtypes.bfloat16, *dtypes.fp8s})
 """Types that NumPy lacks."""
@@ -78,6 +78,7 @@ def small_float_bits(values: Array, dtype: DType) -> Array:
     mantissa = numpy.ldexp(size, mantissa_bits - exponent).astype(numpy.int64)
     # A subnormal has no implicit bit, which makes its exponent field 0.
     bits = ((exponent + (bias - 1)).astype(numpy.int64) << mantissa_bits) + mantissa
+    bits = numpy.where(size == 0, 0, bits)  # frexp gives 0 an exponent of its own
     bits = numpy.where(numpy.isinf(values), top << mantissa_bits, bits)
     bits |= numpy.signbit(values).astype(numpy.int64) << (dtype.bits - 1)
     not_a_number = (top << mantissa_bits) | ((1 << mantissa_bits) - 1)
@@ -100,14 +101,16 @@ def fp8_values(dtype: DType) -> Array:
     else:
         top = exponent == (1 << exponent_bits) - 1
         values[top] = numpy.where(mantissa[top], numpy.nan, numpy.inf)
-    return numpy.where(bits >= 128, -values, values).astype(numpy.float32)
+    signed: Array = numpy.where(bits >= 128, -values, values).astype(numpy.float32)
+    return signed
 
 
 def from_storage(stored: Array, dtype: DType) -> Array:
     """Values from what lies in memory."""
     scalar = dtype.scalar()
     if scalar is dtypes.bfloat16:
-        return (stored.astype(numpy.uint32) << 16).view(numpy.float32)
+        wide: Array = (stored.astype(numpy.uint32) << 16).view(numpy.float32)
+        return wide
     if scalar in SMALL_FLOATS:
         return fp8_values(scalar)[stored]
     return stored
@@ -125,22 +128,26 @@ def to_storage(values: Array, dtype: DType) -> Array:
 def truncated_quotient(a: Array, b: Array) -> Array:
     """a / b of integers rounded toward zero; 0 where b is 0."""
     if a.dtype.kind == "u":
-        return numpy.floor_divide(a, b)
-    quotient = numpy.floor_divide(a, b)
+        whole: Array = numpy.floor_divide(a, b)
+        return whole
+    quotient: Array = numpy.floor_divide(a, b)
     inexact = (quotient * b != a) & ((a < 0) != (b < 0))
-    return numpy.where(b == 0, quotient.dtype.type(0), quotient + inexact.astype(quotient.dtype))
+    result: Array = numpy.where(b == 0, a.dtype.type(0), quotient + inexact.astype(a.dtype))
+    return result
 
 
 def truncated_remainder(a: Array, b: Array) -> Array:
     """What is left of the truncated quotient; 0 where b is 0."""
-    return numpy.where(b == 0, a.dtype.type(0), a - truncated_quotient(a, b) * b)
+    result: Array = numpy.where(b == 0, a.dtype.type(0), a - truncated_quotient(a, b) * b)
+    return result
 
 
 def in_double(function: Function) -> Function:
     """A function of floats, computed in float64 and rounded once to the type of its argument."""
 
     def wide(a: Array) -> Array:
-        return function(a.astype(numpy.float64)).astype(a.dtype)
+        result: Array = function(a.astype(numpy.float64))
+        return result.astype(a.dtype)
 
     return wide
 
@@ -148,7 +155,7 @@ def in_double(function: Function) -> Function:
 def modulo_width(shift: Function) -> Function:
     """A shift whose amount is taken modulo the width of what is shifted."""
 
-    def by(a: Array, b: Array) -> Array:
+    def by(a: Array, b: Array) -> Any:
         return shift(a, (b & (8 * a.dtype.itemsize - 1)).astype(a.dtype))
 
     return by
@@ -156,7 +163,8 @@ def modulo_width(shift: Function) -> Function:
 
 def reciprocal(a: Array) -> Array:
     """1 / a."""
-    return numpy.divide(a.dtype.type(1), a)
+    result: Array = numpy.divide(a.dtype.type(1), a)
+    return result
 
 
 def select(condition: Array, yes: Array, no: Array) -> Array:
@@ -226,8 +234,9 @@ OPERATIONS: Final[dict[Op, Function]] = {
     Op.WHERE: select,
     Op.MULACC: multiply_add,
 }
-"""Each op on arrays of one type, before rounding to a small float type. CAST and BITCAST depend on two
-types: see `converter` and `reinterpreter`."""
+"""Each op on arrays of one type, before rounding to a small float type. CAST and BITCAST depend on
+two types: see `converter` and `reinterpreter`.
+"""
 
 EXACT: Final = frozenset({Op.NEG, Op.MAX, Op.MIN, Op.WHERE, Op.TRUNC}) | COMPARISON
 """Ops on floats whose result needs no rounding."""

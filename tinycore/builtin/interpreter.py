@@ -1,10 +1,10 @@
 """The PYTHON device: linear programs run on NumPy, all threads of the grid at once.
 
-A value is an array over threads: shape (threads,), or (1,) where it is the same for all; a vector has
-its lanes on a second axis. Every node is done for all threads before the next one, so barriers have
-nothing to do. Loops are Python loops; where their ends differ between threads, the threads that are
-through wait under a mask. Large grids go in pieces of whole workgroups.
-Every access to memory is checked: this interpreter is what other devices are compared with.
+A value is an array over threads: shape (threads,), or (1,) where it is the same for all; a vector
+has its lanes on a second axis. Every node is done for all threads before the next one, so barriers
+have nothing to do. Loops are Python loops; where their ends differ between threads, the threads
+that are through wait under a mask. Large grids go in pieces of whole workgroups. Every access to
+memory is checked: this interpreter is what other devices are compared with.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ GRID: Final = (1 << 31) - 1
 BLOCK_THREADS: Final = 1024
 SHARED_BYTES: Final = 64 << 10
 PIECE_THREADS: Final = 1 << 15
-"""Threads run at once: enough to keep NumPy busy, few enough that their values stay in the cache."""
+"""Threads run at once: enough to keep NumPy busy, few enough that their values stay in the cache.
+"""
 
 
 class PythonRenderer(Renderer):

@@ -1,8 +1,9 @@
-"""NULL: compiles for any renderer and runs nothing. For looking at kernels, and timing the compiler.
+"""NULL: compiles for any renderer and runs nothing. For looking at kernels, and timing the
+compiler.
 
 `DEV=NULL:LLVM` takes the renderer named LLVM of another installed backend, with its compiler, which
-needs no device; `DEV=NULL` takes the first of the preferred backend. Memory holds nothing: writing to it does
-nothing, and reading it raises, unless NULL_ALLOW_COPYOUT=1 gives zeros.
+needs no device; `DEV=NULL` takes the first of the preferred backend. Memory holds nothing: writing
+to it does nothing, and reading it raises, unless NULL_ALLOW_COPYOUT=1 gives zeros.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A linear program as a list of steps over arrays, and the state they work on.
 
-Private to the interpreter, whose header says how values are held. A `Plan` is made once per program:
-one step per node, the steps of a loop's body inside the loop's own. A `Frame` is one launch.
+Private to the interpreter, whose header says how values are held. A `Plan` is made once per
+program: one step per node, the steps of a loop's body inside the loop's own. A `Frame` is one
+launch.
 """
 
 from __future__ import annotations
@@ -28,8 +29,13 @@ from tinycore.uop.op import ALU, Op
 __all__ = ["Frame", "Memory", "Plan"]
 
 SILENT: Final = frozenset({Op.SINK, Op.BARRIER, Op.GROUP, Op.END, Op.INDEX, Op.AFTER})
-"""Nodes that have no step of their own; threads run in lockstep, so a barrier has been reached by all."""
-DEFINITIONS: Final = frozenset({Op.DEFINE_GLOBAL, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST})
+"""Nodes that have no step of their own; threads run in lockstep, so a barrier has been reached by
+all.
+"""
+DEFINITIONS: Final = frozenset(
+    {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST}
+)
+"""Nodes whose value is there before the first step."""
 
 
 class Memory:
@@ -165,9 +171,8 @@ class Plan:
                 return steps
             if u.op is Op.RANGE:
                 steps.append(self._loop(u, self._block(uops, u)))
-            elif u.op not in SILENT and u.op not in DEFINITIONS and u.op is not Op.DEFINE_REG:
-                if u.op is not Op.DEFINE_LOCAL:
-                    steps.append(self._step(u))
+            elif u.op not in SILENT and u.op not in DEFINITIONS:
+                steps.append(self._step(u))
         if until is not None:
             raise UnsupportedError(f"program {self.name} never closes the loop {until!r}")
         return steps
@@ -266,7 +271,7 @@ class Plan:
             values = frame.values
             memory: Memory = values[pointer]
             wanted = None if gate is None else values[gate]
-            where = self._where(frame, memory, values[position], wanted, count, "reads")
+            where = self._where(frame, memory, values[position], wanted, count=count, verb="reads")
             found = from_storage(memory.array.take(where), memory.dtype)
             if wanted is not None:
                 absent = values[other] if other is not None else numpy.zeros(1, kind)
@@ -298,7 +303,7 @@ class Plan:
             values = frame.values
             memory: Memory = values[pointer]
             wanted = None if gate is None else values[gate]
-            where = self._where(frame, memory, values[position], wanted, count, "writes")
+            where = self._where(frame, memory, values[position], wanted, count=count, verb="writes")
             stored = to_storage(values[source], memory.dtype)
             active = both(frame.mask, wanted)
             if active is not None:
@@ -335,6 +340,7 @@ class Plan:
         memory: Memory,
         index: Array,
         gate: Array | None,
+        *,
         count: int,
         verb: str,
     ) -> Array:

@@ -53,5 +53,7 @@ def beside(blocks: list[list[str]], gap: int = 3) -> list[str]:
     columns = []
     for block in blocks:
         width = max(len(line) for line in block)
-        columns.append([line.ljust(width) for line in block] + [" " * width] * (height - len(block)))
+        columns.append(
+            [line.ljust(width) for line in block] + [" " * width] * (height - len(block))
+        )
     return [(" " * gap).join(lines).rstrip() for lines in zip(*columns, strict=True)]

@@ -2,7 +2,6 @@
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.discovery import DeviceState, State
-from tinycore.device.hooks import hooks
 from tinycore.device.opened import OpenDevice
 from tinycore.device.pool import LRUAllocator, MemoryStats, memory
 from tinycore.device.registry import Device
@@ -17,6 +16,5 @@ __all__ = [
     "OpenDevice",
     "State",
     "Target",
-    "hooks",
     "memory",
 ]

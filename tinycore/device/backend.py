@@ -10,7 +10,7 @@ import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, Self, TypeGuard
 
 from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
 from tinycore.errors import PluginError
@@ -18,7 +18,8 @@ from tinycore.errors import PluginError
 __all__ = ["API_VERSION", "Backend", "Deferred", "api_objection", "deferred"]
 
 API_VERSION: Final = (1, 0)
-"""(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one."""
+"""(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
+"""
 
 _WORD: Final = re.compile(r"[A-Z][A-Z0-9]*")
 _REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -35,13 +36,8 @@ class Deferred:
         self.reference = reference
         self._target: Any = None
 
-    @property
-    def module(self) -> str:
-        """The module it lies in."""
-        return self.reference.partition(":")[0]
-
     def resolve(self) -> Any:
-        """The object itself. Raises what importing its module raises; AttributeError if it is not there."""
+        """The object itself. Raises what importing raises, or AttributeError if it is not there."""
         if self._target is None:
             module, _, attributes = self.reference.partition(":")
             target: Any = importlib.import_module(module)
@@ -51,6 +47,7 @@ class Deferred:
         return self._target
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call it."""
         return self.resolve()(*arguments, **options)
 
     def __repr__(self) -> str:
@@ -81,9 +78,11 @@ class Backend:
     open: Callable[[int, str], DeviceRuntime]
     """Opens the device with an index, through an interface ("" where there are none)."""
     renderers: Mapping[str, Callable[[str], Toolchain[Any]]]
-    """Toolchains by name, the preferred first, each made for an architecture ("" means the device's own).
+    """Toolchains by name, the preferred first, each made for an architecture ("" means the device's
+    own).
 
-    Raise CompilerUnavailable when the compiler is missing; the next one is tried unless it was named.
+    Raise CompilerUnavailable when the compiler is missing; the next one is tried unless it was
+    named.
     """
     count: Callable[[], int] = one_device
     """How many devices there are, 0 without a driver. Opens nothing."""
@@ -101,7 +100,7 @@ class Backend:
     dlpack: int | None = None
     """Its DLDeviceType, where it can exchange memory by DLPack."""
 
-    def __new__(cls, **given: Any) -> Backend:
+    def __new__(cls, **given: Any) -> Self:  # noqa: D102
         # A plugin of a later version may state fields that are not known here: say which versions.
         known = {field.name for field in fields(cls)}
         api = given.get("api")

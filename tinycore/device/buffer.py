@@ -1,7 +1,7 @@
 """`Buffer`: a typed span of device memory, allocated at the first use and freed when dropped.
 
-Floor 1. Imports `dtype`, `errors`, `registry`. All that is asked of a device about memory is checked
-here, so allocators need not. NumPy is imported only where arrays are asked for.
+Floor 1. Imports `dtype`, `errors`, `registry`. All that is asked of a device about memory is
+checked here, so allocators need not. NumPy is imported only where arrays are asked for.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Buffer:
             self.offset += base.offset
         if self.offset < base.offset or self.offset + self.nbytes > base.offset + base.nbytes:
             raise ArgumentError(
-                f"{self.size} elements of {self.dtype!r} from byte {self.offset - base.offset} on do not "
-                f"lie inside the {base.nbytes} bytes of {base!r}"
+                f"{self.size} elements of {self.dtype!r} from byte {self.offset - base.offset} on "
+                f"do not lie inside the {base.nbytes} bytes of {base!r}"
             )
         if self.offset % self.dtype.itemsize:
             raise ArgumentError(f"byte {self.offset} is no place for an element of {self.dtype!r}")
@@ -126,14 +126,14 @@ class Buffer:
         return self
 
     def deallocate(self) -> None:
-        """Give the memory back now; what it held is lost, and views of it must not be used again."""
+        """Give the memory back now; what it held is lost, and views of it are of no use."""
         handle, pool = getattr(self, "_handle", None), getattr(self, "_pool", None)
         self._handle = self._pool = None
         if pool is not None:
             pool.free(handle, self.nbytes)
 
     def view(self, size: int, dtype: DType | None = None, offset_bytes: int = 0) -> Buffer:
-        """`size` elements from a byte of this buffer on, sharing its memory and keeping it alive."""
+        """`size` elements from a byte of this buffer on, sharing its memory and holding it."""
         return Buffer(self.device, size, dtype or self.dtype, base=self, offset_bytes=offset_bytes)
 
     @staticmethod
@@ -260,7 +260,7 @@ class Buffer:
 
 @cache
 def _holder() -> type[Any]:
-    """An array type that can hold on to a buffer: plain arrays and memoryviews take no attributes."""
+    """An array type that can hold on to a buffer: plain arrays take no attributes."""
     import numpy  # noqa: PLC0415
 
     class Held(numpy.ndarray[Any, numpy.dtype[Any]]):
@@ -273,6 +273,6 @@ def _held(view: memoryview, owner: object) -> memoryview:
     """The same bytes, in a memoryview that keeps `owner` alive."""
     import numpy  # noqa: PLC0415
 
-    array = numpy.frombuffer(view, numpy.uint8).view(_holder())
-    array.owner = owner
+    array: Array = numpy.frombuffer(view, numpy.uint8).view(_holder())
+    array.owner = owner  # type: ignore[attr-defined]
     return array.data

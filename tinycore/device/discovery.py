@@ -1,7 +1,7 @@
 """Which backends are installed, and in which state each of them is.
 
-Floor 1. Imports `backend`, `config`, `errors`. Nothing is looked for before the first need; then the
-entry points are read once, and a plugin is imported when its own device is asked for.
+Floor 1. Imports `backend`, `config`, `errors`. Nothing is looked for before the first need; then
+the entry points are read once, and a plugin is imported when its own device is asked for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ BUILT_IN: Final = {
     "NULL": "tinycore.builtin.null:BACKEND",
     "PYTHON": "tinycore.builtin.python:BACKEND",
 }
-"""The core's own entry points, for where its metadata is missing: frozen apps, a bare source tree."""
+"""The core's own entry points, for where its metadata is missing: frozen apps, a bare source tree.
+"""
 
 
 class State(enum.Enum):
@@ -287,8 +288,16 @@ class Plugins:
         found: dict[str, Callable[[str], Toolchain[Any]]] = {}
         for claim in self.check_all():
             if claim.backend is not None and claim.name != without:
-                found = dict(claim.backend.renderers) | found
+                for name, make in claim.backend.renderers.items():
+                    found.setdefault(name, make)
         return found
+
+    def loaded_owner_of_renderer(self, word: str) -> str:
+        """The backend with a renderer of this name, of those imported so far; "" for none."""
+        found = [claim for name in self.names if (claim := self.find(name)) is not None]
+        renderers = {c.name: c.backend.renderers for c in found if c.backend}
+        owners = [name for name, r in renderers.items() if isinstance(r, dict) and word in r]
+        return owners[0] if owners else ""
 
     def _all(self) -> dict[str, list[Candidate]]:
         with self._lock:

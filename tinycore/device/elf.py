@@ -4,8 +4,9 @@ Floor 1. Imports `errors`. In: a 64-bit little-endian ET_REL object for x86-64 o
 `ElfImage`: how much memory it needs, its symbols, and its bytes for any base address. It maps no
 memory and runs nothing; that writable pages are never executable is the duty of whoever does.
 
-Every length, offset and index is checked, so a damaged file raises FileFormatError and nothing else.
-References: "System V ABI, AMD64 Supplement" and "ELF for the Arm 64-bit Architecture (AArch64)".
+Every length, offset and index is checked, so a damaged file raises FileFormatError and nothing
+else. References: "System V ABI, AMD64 Supplement" and "ELF for the Arm 64-bit Architecture
+(AArch64)".
 """
 
 from __future__ import annotations
@@ -117,7 +118,15 @@ class ElfImage:
             struct.pack_into("<Q", memory, offset, addresses[number] % (1 << 64))
         for site in self._relocations:
             try:
-                relocate(self.machine, memory, base, site, addresses, self._stubs, self._entries)
+                relocate(
+                    self.machine,
+                    memory,
+                    base,
+                    site,
+                    addresses=addresses,
+                    stubs=self._stubs,
+                    entries=self._entries,
+                )
             except RelocationError as error:
                 self._refuse(f"{error} (symbol {self._symbols[site.symbol].name!r})")
         return bytes(memory)
@@ -178,7 +187,7 @@ class ElfImage:
         return offsets, -(-end // ENTRY_BYTES) * ENTRY_BYTES
 
     def _is_constant(self, section: Section) -> bool:
-        """Whether a section is marked writable only because it holds addresses, or unwind tables."""
+        """Whether a section is writable only because it holds addresses, or unwind tables."""
         if section.kind in self.machine.harmless or not self._section_names:
             return section.kind in self.machine.harmless
         return self._section_names.startswith(b".data.rel.ro", section.name)
@@ -193,11 +202,10 @@ class ElfImage:
         if table.link >= len(self._sections) or self._sections[table.link].kind != STRING_TABLE:
             self._refuse("the symbol table has no string table")
         names = self._content(self._sections[table.link])
-        return [self._symbol(names, *f) for f in SYMBOL.iter_unpack(self._content(table))]
+        return [self._symbol(names, f) for f in SYMBOL.iter_unpack(self._content(table))]
 
-    def _symbol(
-        self, names: bytes, at: int, info: int, other: int, section: int, value: int, size: int
-    ) -> Symbol:
+    def _symbol(self, names: bytes, fields: tuple[int, ...]) -> Symbol:
+        at, info, _, section, value, _ = fields
         end = names.find(b"\0", at)
         if at >= len(names) or end < 0:
             self._refuse(f"a symbol's name starts at {at}, outside the string table")
@@ -209,7 +217,7 @@ class ElfImage:
                 self._refuse(f"symbol {name!r} is in section {section} of {len(self._sections)}")
             if section in self._offsets and value > self._sections[section].size:
                 self._refuse(f"symbol {name!r} lies outside its section")
-        elif section != ABSOLUTE and section != 0xFFFF:
+        elif section != ABSOLUTE:
             self._refuse(f"symbol {name!r} is in the reserved section {section:#x}")
         return Symbol(name, section, value, info >> 4 == WEAK)
 
@@ -242,7 +250,9 @@ class ElfImage:
         return tuple(sorted(names))
 
     def _needs(self) -> tuple[dict[int, None], dict[int, None]]:
-        """The symbols that need a stub, being called and far away, and an entry of the address table."""
+        """The symbols that need a stub, being called and far away, and an entry of the address
+        table.
+        """
         stubs: dict[int, None] = {}
         entries: dict[int, None] = {}
         for site in self._relocations:

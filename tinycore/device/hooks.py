@@ -2,7 +2,8 @@
 
 Floor 1. Imports `config`, `errors`, `trace` and `discovery`. An observer is a package with an entry
 point in the group `tinycore.hooks`, or any object given to `hooks.register`; it marks its functions
-with `pluggy.HookimplMarker("tinycore")`. pluggy itself is imported when the first observer is there.
+with `pluggy.HookimplMarker("tinycore")`. pluggy itself is imported when the first observer is
+there.
 
     report = hooks.active("tinycore_kernel_ran")
     if report:
@@ -12,12 +13,12 @@ with `pluggy.HookimplMarker("tinycore")`. pluggy itself is imported when the fir
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tinycore.config import settings
 from tinycore.device.backend import Deferred
-from tinycore.device.discovery import entry_points
+from tinycore.device.discovery import EntryPoint, entry_points
 from tinycore.errors import PluginError
 from tinycore.trace import Trace
 
@@ -65,7 +66,7 @@ def tinycore_select_device(candidates: Sequence[str]) -> str | None:
 
 
 @specification
-def tinycore_kernel_compiled(
+def tinycore_kernel_compiled(  # noqa: PLR0917  called by keywords only
     kernel: str, target: str, source: str, binary: bytes, seconds: float, cached: bool
 ) -> None:
     """A kernel was compiled for "CPU:LLVM:x86_64", or found in the disk cache."""
@@ -79,7 +80,8 @@ def tinycore_kernel_ran(kernel: str, device: str, seconds: float | None) -> None
 class Hooks:
     """The observers of this process. `hooks` is the one instance that tinycore calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Iterable[EntryPoint] | None = None) -> None:
+        self._given = entries
         self._lock = threading.RLock()
         self._manager: PluginManager | None = None
         self._scanned = False
@@ -93,7 +95,7 @@ class Hooks:
             return self._find(name)
 
     def register(self, observer: object, name: str | None = None) -> None:
-        """Let an object with hook implementations listen. Raises PluginError when they do not fit."""
+        """Let an object with hook implementations listen. Raises PluginError if it does not fit."""
         with self._lock:
             manager = self._manager or self._start()
             try:
@@ -101,7 +103,8 @@ class Hooks:
             except ValueError as error:  # registered already
                 raise PluginError(str(error)) from error
             except Exception as error:
-                manager.unregister(observer)
+                if manager.is_registered(observer):
+                    manager.unregister(observer)
                 raise PluginError(
                     f"the observer {name or observer!r} does not fit: {error}"
                 ) from error
@@ -115,7 +118,9 @@ class Hooks:
             self._active.clear()
 
     def check_pending(self) -> None:
-        """Raise PluginError for hook implementations that no specification knows, as a misspelt one."""
+        """Raise PluginError for hook implementations that no specification knows, as a misspelt
+        one.
+        """
         with self._lock:
             self._scan()
             if self._manager is None:
@@ -158,7 +163,7 @@ class Hooks:
         if self._scanned:
             return
         self._scanned = True
-        for entry in entry_points(HOOK_GROUP):
+        for entry in entry_points(HOOK_GROUP) if self._given is None else self._given:
             if entry.distribution in settings.TINYCORE_PLUGINS_DENY:
                 continue
             try:

@@ -79,8 +79,8 @@ class OpenDevice:
     def _verify_interface(self, target: Target) -> None:
         if target.interface and target.interface != self.interface:
             raise DeviceUnavailable(
-                f"{self.name} is open through {self.interface}; choose {target.interface} before its "
-                f"first use, or close it: Device.close({self.backend.name!r})"
+                f"{self.name} is open through {self.interface}; choose {target.interface} before "
+                f"its first use, or close it: Device.close({self.backend.name!r})"
             )
 
     def has(self, capability: str) -> bool:
@@ -88,7 +88,7 @@ class OpenDevice:
         return capability in self.backend.capabilities
 
     def ability(self, capability: str) -> Any:
-        """The allocator, as the protocol behind a capability. Raises UnsupportedError without it."""
+        """The allocator, as a capability's protocol. Raises UnsupportedError without it."""
         if capability not in self.backend.capabilities:
             raise UnsupportedError(f"device {self.name} has no capability {capability!r}")
         return self.allocator.allocator

@@ -79,8 +79,9 @@ class LRUAllocator:
         self._synchronize = synchronize
         self._lock = threading.Lock()
         self._waiting: OrderedDict[int, list[Handle]] = OrderedDict()
-        # Buffers may be dropped by the garbage collector at any point, also inside `alloc`, so freeing
-        # never waits for the lock: what comes meanwhile is noted here and handled by whoever holds it.
+        # Buffers may be dropped by the garbage collector at any point, also inside `alloc`, so
+        # freeing never waits for the lock: what comes meanwhile is noted here and handled by
+        # whoever holds it.
         self._returned: deque[tuple[Handle, int]] = deque()
         memory.add(self)
 
@@ -135,8 +136,8 @@ class LRUAllocator:
             return self.allocator.alloc(size)
         except OutOfMemory as error:
             raise OutOfMemory(
-                f"{self.device or 'the device'} has no room for {size:,} bytes: {self.used:,} are in "
-                f"use by this program, and {cached:,} kept for reuse were released. ({error})"
+                f"{self.device or 'the device'} has no room for {size:,} bytes: {self.used:,} are "
+                f"in use by this program, and {cached:,} kept for reuse were released. ({error})"
             ) from error
 
     def _reuse(self, size: int) -> Handle | None:
@@ -162,7 +163,7 @@ class LRUAllocator:
                 self._shrink(bound)
 
     def _shrink(self, bound: int) -> None:
-        """Give blocks back to the device, the longest unused sizes first, until `bound` bytes wait."""
+        """Give blocks back, the longest unused sizes first, until `bound` bytes wait."""
         if self.cached <= bound:
             return
         try:

@@ -2,35 +2,37 @@
 
 Floor 1, beside `uop`. Imports `dtype`. These are protocols: a backend inherits from nothing.
 
-**Who validates.** The core. Sizes are positive, spans lie inside their memory, slots and values match
-`ProgramInfo`, a handle comes from the same device and is not freed yet. An implementation checks
-only what the core cannot know, such as a status the driver returns.
+**Who validates.** The core. Sizes are positive, spans lie inside their memory, slots and values
+match `ProgramInfo`, a handle comes from the same device and is not freed yet. An implementation
+checks only what the core cannot know, such as a status the driver returns.
 
 **Threads.** Any thread may call, several at once, except that the core serializes the calls of
 `alloc` and `free` of one device. What a device cannot do from several threads it locks itself.
 Importing a plugin starts no thread.
 
-**Order.** What is asked of one device happens as if in the order in which it was asked: a launch sees
-the writes and launches before it. `Program.__call__` and `Allocator.write` may return early;
-`Allocator.read` and `DeviceRuntime.synchronize` wait. Two devices know nothing of each other's order:
-the core waits for the one before it asks the other.
+**Order.** What is asked of one device happens as if in the order in which it was asked: a launch
+sees the writes and launches before it. `Program.__call__` and `Allocator.write` may return early;
+`Allocator.read` and `DeviceRuntime.synchronize` wait. Two devices know nothing of each other's
+order: the core waits for the one before it asks the other.
 
-**Lifetime.** A `DeviceRuntime` is opened once per device and process, and closed at exit at the latest.
-Its memory and programs are not used after `close`, and may be dropped after it. Memory is freed once; a
-handle made by `offset` is never freed, and is not used after the handle it came from. Before memory
-is freed the core has waited for the device. A forked child does not use devices its parent opened.
+**Lifetime.** A `DeviceRuntime` is opened once per device and process, and closed at exit at the
+latest. Its memory and programs are not used after `close`, and may be dropped after it. Memory is
+freed once; a handle made by `offset` is never freed, and is not used after the handle it came from.
+Before memory is freed the core has waited for the device. A forked child does not use devices its
+parent opened.
 
-**Errors.** `OutOfMemory` when memory is short, `DeviceUnavailable` from opening, `CompilerUnavailable`
-from a toolchain, `CompileError` from a compiler with its log, `UnsupportedError` for an ability that
-is missing, `DeviceError` for all other failures of a device, its text naming the call and the status.
-A message says what to do. `free`, `synchronize` after a failure, and `close` do not raise.
+**Errors.** `OutOfMemory` when memory is short, `DeviceUnavailable` from opening,
+`CompilerUnavailable` from a toolchain, `CompileError` from a compiler with its log,
+`UnsupportedError` for an ability that is missing, `DeviceError` for all other failures of a device,
+its text naming the call and the status. A message says what to do. `free`, `synchronize` after a
+failure, and `close` do not raise.
 
-**Abilities.** What not every device can do is a protocol of its own (`Supports...`) under a capability
-word. A backend declares the word; the core checks the methods once, when it opens the device, and
-calls them only where the word is declared. CAPABILITIES lists the words.
+**Abilities.** What not every device can do is a protocol of its own (`Supports...`) under a
+capability word. A backend declares the word; the core checks the methods once, when it opens the
+device, and calls them only where the word is declared. CAPABILITIES lists the words.
 
-**Not promised yet.** Queues, signals and launching a whole captured step at once (the words `graph` and
-`queues` are kept for them), images, and memory that several devices address. They will come as
+**Not promised yet.** Queues, signals and launching a whole captured step at once (the words `graph`
+and `queues` are kept for them), images, and memory that several devices address. They will come as
 capabilities, never as new methods of the protocols below.
 """
 
@@ -52,7 +54,7 @@ __all__ = [
     "Handle",
     "Program",
     "ProgramInfo",
-    "RendererType",
+    "RendererType_co",
     "SupportsExternalPointer",
     "SupportsMap",
     "SupportsPeerCopy",
@@ -65,7 +67,7 @@ Handle: TypeAlias = Any
 ALIGNMENT_BYTES: Final = 64
 """What `Allocator.alloc` aligns to at least."""
 
-RendererType = TypeVar("RendererType", covariant=True)
+RendererType_co = TypeVar("RendererType_co", covariant=True)
 
 
 class Allocator(Protocol):
@@ -83,7 +85,7 @@ class Allocator(Protocol):
         ...
 
     def write(self, dst: Handle, src: memoryview) -> None:
-        """Copy host bytes (contiguous, format B) to the start of `dst`; `src` may be reused after."""
+        """Copy host bytes (contiguous, format B) to the start of `dst`; `src` is free then."""
         ...
 
     def read(self, dst: memoryview, src: Handle) -> None:
@@ -118,7 +120,8 @@ class SupportsPeerCopy(Protocol):
     """Capability `peer_copy`, of an allocator: copies between two devices of the same backend."""
 
     def copy_from(self, dst: Handle, src: Handle, size: int, source: DeviceRuntime) -> None:
-        """Copy to `dst` the first `size` bytes of `src`, memory of `source`, which has synchronized.
+        """Copy to `dst` the first `size` bytes of `src`, memory of `source`, which has
+        synchronized.
 
         Has copied when it returns.
         """
@@ -131,7 +134,8 @@ class Compiler(Protocol):
     name: str
     """As in DEV: CLANG."""
     key: str
-    """All that decides the binary besides the source: version, flags, target. Keys the disk cache."""
+    """All that decides the binary besides the source: version, flags, target. Keys the disk cache.
+    """
 
     def compile(self, source: str) -> bytes:
         """The binary. Raises CompileError with the compiler's log."""
@@ -139,12 +143,12 @@ class Compiler(Protocol):
 
 
 @dataclass(frozen=True)
-class Toolchain(Generic[RendererType]):
+class Toolchain(Generic[RendererType_co]):
     """A renderer with the compiler that takes its source, both for one architecture."""
 
     name: str
     arch: str
-    renderer: RendererType
+    renderer: RendererType_co
     compiler: Compiler
 
 

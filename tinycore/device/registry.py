@@ -1,9 +1,9 @@
 """`Device`: the devices by name, the default one, and why another cannot be used.
 
 Floor 1. The top of the device floor: imports `discovery`, `target`, `opened` and `hooks`.
-A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice takes the
-first that works of: what the hook `tinycore_select_device` says, then the highest priority; with
-DEBUG=1 it says what it took and why not the others. See docs/decisions/ for the order.
+A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice takes
+the first that works of: what the hook `tinycore_select_device` says, then the highest priority;
+with DEBUG=1 it says what it took and why not the others. See docs/decisions/ for the order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tinycore.errors import (
 )
 from tinycore.trace import Trace
 
-__all__ = ["Device", "Registry"]
+__all__ = ["Device", "OpenDevice", "Registry"]
 
 trace: Final = Trace("device")
 
@@ -49,6 +49,7 @@ class Registry:
         self.plugins = plugins or Plugins()
         self._lock = threading.RLock()
         self._open: dict[str, OpenDevice] = {}
+        self._spellings: dict[str, str] = {}
         self._automatic: str | None = None
         self._older: tuple[Target, ...] | None = None
         self._closes_at_exit = False
@@ -78,20 +79,26 @@ class Registry:
     def canonicalize(self, name: str | None) -> str:
         """The one spelling of a device's name: "cpu:0" is "CPU", None the default.
 
-        Says nothing about whether there is such a device. Raises SettingError for what is no name.
+        Raises UnknownDevice when no backend of that name is installed; whether it can be used is
+        found out when it is. Raises SettingError for what is no device name at all.
         """
         if name is None:
             return self.DEFAULT
-        device, index = device_and_index(name)
-        return f"{device}:{index}" if index else device
+        found = self._spellings.get(name)
+        if found is None:
+            device, index = device_and_index(name)
+            if self.plugins.find(device) is None:
+                raise UnknownDevice(self._unknown(device))
+            found = self._spellings[name] = f"{device}:{index}" if index else device
+        return found
 
     # --- devices
 
     def __getitem__(self, name: str) -> OpenDevice:
         """The device with this name, opened at the first use.
 
-        Raises UnknownDevice when no backend has the name, DeviceUnavailable with state, reason and fix
-        when it has one that cannot be used. Never another device instead.
+        Raises UnknownDevice when no backend has the name, DeviceUnavailable with state, reason and
+        fix when it has one that cannot be used. Never another device instead.
         """
         found = self._open.get(name)
         return found if found is not None else self._opened(self.canonicalize(name))
@@ -115,7 +122,9 @@ class Registry:
         return list(self._open.values())
 
     def backend(self, name: str) -> Backend:
-        """The declaration of the backend with this name. Raises as `Device[name]` does; opens nothing."""
+        """The declaration of the backend with this name. Raises as `Device[name]` does; opens
+        nothing.
+        """
         return self._usable(device_and_index(name)[0])
 
     def register(self, backend: Backend) -> None:
@@ -139,6 +148,7 @@ class Registry:
     def forget_choice(self) -> None:
         """Choose again when next asked: plugins or the environment changed."""
         self._automatic = self._older = None
+        self._spellings.clear()
 
     def close(self, name: str | None = None) -> None:
         """Close the devices of one backend, or all. Their buffers are lost."""
@@ -203,12 +213,15 @@ class Registry:
     def _unknown(self, word: str) -> str:
         installed = ", ".join(self.plugins.names) or "none"
         text = f"no backend named {word!r} is installed. Installed: {installed}."
+        owner = self.plugins.loaded_owner_of_renderer(word)
+        if owner:
+            return f"{text} {word} is a renderer of {owner}: DEV={owner}:{word}."
         known = extras()
         if known is None or word.lower() in known:
             return f'{text} Install it with `pip install "tinycore[{word.lower()}]"`, or set DEV.'
         return (
             f"{text} No extra of tinycore brings one of that name; a package that does declares it "
-            "in the entry-point group tinycore.backends. Install one, or set DEV to one that is there."
+            "in the entry-point group tinycore.backends. Install one, or set DEV to what is there."
         )
 
     def _is_renderer(self, device: str, word: str) -> bool:
@@ -259,7 +272,7 @@ class Registry:
             return names
         if selected not in names:
             raise PluginError(
-                f"a tinycore_select_device hook chose {selected!r}, which is none of {', '.join(names)}"
+                f"a tinycore_select_device hook chose {selected!r}, none of {', '.join(names)}"
             )
         return [selected, *(name for name in names if name != selected)]
 
@@ -270,8 +283,8 @@ class Registry:
         if self._open[name].backend.priority < PROCESSORS:
             others = f" Not ready: {'; '.join(skipped)}." if skipped else ""
             warnings.warn(
-                f"tinycore computes on {name}, an interpreter, which is slow: nothing faster is ready.{others} "
-                f'`pip install "tinycore[cpu]"` is faster; DEV={name} stays with it and says nothing.',
+                f"tinycore computes on {name}, an interpreter, which is slow: nothing faster is "
+                f'ready.{others} `pip install "tinycore[cpu]"` helps; DEV={name} stays with it.',
                 stacklevel=4,
             )
 

@@ -96,7 +96,7 @@ def field(
 
 
 def page_offset(shift: int) -> Callable[[bytearray, int, int], None]:
-    """Write the low 12 bits of an address, in units of the access, into an immediate (bits 10-21)."""
+    """Write the low 12 bits of an address, in units of the access, into bits 10 to 21."""
     write_field = field(10, 12 - shift, shift, signed=False)
 
     def write(memory: bytearray, offset: int, value: int) -> None:
@@ -218,6 +218,7 @@ def relocate(
     memory: bytearray,
     base: int,
     site: Site,
+    *,
     addresses: Sequence[int],
     stubs: Mapping[int, int],
     entries: Mapping[int, int],

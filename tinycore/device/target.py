@@ -140,8 +140,9 @@ def older_spellings(
 ) -> tuple[Target, ...]:
     """The targets that variables such as CPU=1, CPU_LLVM=1 or CPU_IFACE=X name, the default first.
 
-    Any installed backend's name may stand for CPU. NAME_WORD=1 counts only where WORD is a renderer of
-    NAME: `is_renderer` is asked, so that the variables of other programs and plugins are left alone.
+    Any installed backend's name may stand for CPU. NAME_WORD=1 counts only where WORD is a renderer
+    of NAME: `is_renderer` is asked, so that the variables of other programs and plugins are left
+    alone.
 
     Raises SettingError when two of them choose a device.
     """
@@ -149,8 +150,8 @@ def older_spellings(
     chosen = [name for name, value in variables if value == "1" and name in installed]
     if len(chosen) > 1:
         raise SettingError(
-            f"{' and '.join(f'{name}=1' for name in chosen)} each choose a device. Keep one of them, "
-            f"or set DEV={';'.join(chosen)}, whose first is the default."
+            f"{' and '.join(f'{name}=1' for name in chosen)} each choose a device. Keep one of "
+            f"them, or set DEV={';'.join(chosen)}, whose first is the default."
         )
     targets = {name: Target(name) for name in chosen}
     for key, value in variables:

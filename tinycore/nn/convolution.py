@@ -64,7 +64,7 @@ class Conv2d:
 
 
 class ConvTranspose2d(Conv2d):
-    """Transposed convolution, which turns each pixel into a window: x (N, C, H, W) -> (N, O, H', W').
+    """Transposed convolution, each pixel becomes a window: x (N, C, H, W) -> (N, O, H', W').
 
     H' = (H - 1)*stride - 2*padding + dilation*(kernel_size - 1) + output_padding + 1.
     Weight (C, O/groups, *kernel_size) and bias (O,) start uniform within 1/sqrt(O/groups * kernel).

@@ -92,7 +92,7 @@ def _labeled_images(images_file: Path, labels_file: Path) -> tuple[Array, Array]
             f"{labels_file}: {images.shape[0]} labels of uint8 belong to {images_file.name}, "
             f"but this is {labels.dtype.name} of shape {labels.shape}."
         )
-    if (greatest := int(labels.max())) >= _CLASSES:  # type: ignore[call-overload]
+    if (greatest := int(labels.max())) >= _CLASSES:
         raise FileFormatError(f"{labels_file}: the label {greatest} is not a digit from 0 to 9.")
     return images[:, None], labels
 

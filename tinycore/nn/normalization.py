@@ -40,8 +40,8 @@ class BatchNorm:
         momentum: float = 0.1,
     ) -> None:
         self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
-        self.weight = Tensor.ones(sz).contiguous() if affine else None
-        self.bias = Tensor.zeros(sz).contiguous() if affine else None
+        self.weight = Tensor.ones(sz) if affine else None
+        self.bias = Tensor.zeros(sz) if affine else None
         self.num_batches_tracked = _statistic(Tensor.zeros(dtype=dtypes.int64))
         if track_running_stats:
             self.running_mean = _statistic(Tensor.zeros(sz))
@@ -83,7 +83,7 @@ BatchNorm2d = BatchNorm3d = BatchNorm
 
 def _statistic(tensor: Tensor) -> Tensor:
     """State that is loaded and saved but not trained."""
-    return tensor.contiguous().is_param_(False)
+    return tensor.is_param_(False)
 
 
 def _moved(running: Tensor, seen: Tensor, momentum: float) -> Tensor:
@@ -104,8 +104,8 @@ class GroupNorm:
         if num_groups < 1 or num_channels % num_groups:
             raise ArgumentError(f"{num_groups} groups do not divide {num_channels} channels")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
-        self.weight = Tensor.ones(num_channels).contiguous() if affine else None
-        self.bias = Tensor.zeros(num_channels).contiguous() if affine else None
+        self.weight = Tensor.ones(num_channels) if affine else None
+        self.bias = Tensor.zeros(num_channels) if affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every group of every sample."""
@@ -144,8 +144,8 @@ class LayerNorm:
         shape = normalized_shape if isinstance(normalized_shape, tuple) else (normalized_shape,)
         self.normalized_shape, self.eps = shape, eps
         self.axis = tuple(range(-len(shape), 0))
-        self.weight = Tensor.ones(*shape).contiguous() if elementwise_affine else None
-        self.bias = Tensor.zeros(*shape).contiguous() if elementwise_affine else None
+        self.weight = Tensor.ones(*shape) if elementwise_affine else None
+        self.bias = Tensor.zeros(*shape) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize over the last axes."""
@@ -176,7 +176,7 @@ class RMSNorm:
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
         self.eps = eps
-        self.weight = Tensor.ones(dim).contiguous() if elementwise_affine else None
+        self.weight = Tensor.ones(dim) if elementwise_affine else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize over the last axis."""

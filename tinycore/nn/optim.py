@@ -92,11 +92,11 @@ class Optimizer:
     def _single(self, value: float) -> Tensor:
         """A tensor (1,) of state."""
         state = Tensor.full((1,), value, dtype=dtypes.float32, device=self.device)
-        return state.contiguous().is_param_(False).realize()
+        return state.is_param_(False)
 
     def _zeros(self) -> list[Tensor]:
         """State of the shape of each parameter."""
-        return [Tensor.zeros_like(self._wide(p)).contiguous().is_param_(False) for p in self.params]
+        return [Tensor.zeros_like(self._wide(p)).is_param_(False) for p in self.params]
 
 
 def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:

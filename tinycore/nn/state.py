@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy
 from tqdm import tqdm
@@ -32,12 +32,14 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Source = Tensor | str | os.PathLike[str]
+Source: TypeAlias = Tensor | str | os.PathLike[str]
 """A safetensors file: its path, or its bytes as a uint8 tensor."""
 
 
 def get_state_dict(
-    obj: object, prefix: str = "", tensor_type: type[T] = Tensor  # type: ignore[assignment]
+    obj: object,
+    prefix: str = "",
+    tensor_type: type[T] = Tensor,  # type: ignore[assignment]
 ) -> dict[str, T]:
     """Every tensor reachable from `obj`, by its path, in the order in which they are met.
 
@@ -94,7 +96,7 @@ def load_state_dict(
     Raises ArgumentError naming what is missing, and ShapeError naming the first shape that does not
     fit; the model is then unchanged.
     """
-    targets = get_state_dict(model)
+    targets: dict[str, Tensor] = get_state_dict(model)
     missing = [name for name in targets if name not in state_dict]
     if strict and missing:
         raise ArgumentError(

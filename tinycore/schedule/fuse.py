@@ -31,6 +31,9 @@ DEAREST_SHARED = 40
 REPEATED_OFTEN = 4
 """Reads of each element from which a padded copy pays."""
 
+MOST_COUNTED = 1 << 20
+"""Where counting of costs stops: shared subgraphs are counted once per use, which doubles fast."""
+
 COSTS = dict.fromkeys(TRANSCENDENTAL, 10) | dict.fromkeys((Op.SQRT, Op.RECIPROCAL, Op.FDIV), 3) | {
     Op.IDIV: 3, Op.MOD: 3, Op.FLOORDIV: 3, Op.FLOORMOD: 3, Op.THREEFRY: 60, Op.CAST: 0, Op.BITCAST: 0
 }  # fmt: skip
@@ -73,6 +76,7 @@ class Boundaries:
                     if source in self.users:
                         self.users[source].append(node)
         self.stored: set[UOp] = set(self.roots)
+        self.cuts: set[UOp] = set()  # stored to end a kernel here, so nothing may take them from registers
         self.store_required()
         self.reduced_above = self.below_reductions()
         self.cost: dict[UOp, int] = {}
@@ -138,6 +142,8 @@ class Boundaries:
         shared = len(self.users[node]) > 1 and self.cost[node] > DEAREST_SHARED
         if shared or self.depth[node] > LONGEST_CHAIN:
             self.store_here(node)
+        if self.depth[node] > LONGEST_CHAIN and node in self.stored:
+            self.cuts.add(node)
 
     def store_here(self, node: UOp) -> None:
         """Give memory to a node that is worth it; an expanded constant never is."""
@@ -149,7 +155,7 @@ class Boundaries:
     ) -> int:
         """Work below a node that is not stored, with its own if it is arithmetic."""
         below = join([0 if s in self.stored else known.get(s, 0) for s in node.src] or [0])
-        return below + (own if node.op in ALU else 0)
+        return min(below + (own if node.op in ALU else 0), MOST_COUNTED)
 
     def place_reduction(self, node: UOp) -> None:
         """Reason 2: find where the result of a reduction goes to memory, if it must."""

@@ -40,11 +40,11 @@ def kernel_name(ast: UOp) -> str:
     nodes = ast.toposort()
     outputs: dict[UOp, None] = {}
     for end in ast.src:
-        outputs.update(dict.fromkeys(end.src[1:]))
+        outputs.update(dict.fromkeys(end.src[1:] if end.op is Op.END else ()))
     reduced = dict.fromkeys(r for n in nodes if n.op is Op.REDUCE for r in n.src[1:])
     kind = "reduce" if reduced else "elementwise"
     sizes = [extent(r) for r in (*outputs, *reduced)]
-    return "_".join([kind, *sizes])
+    return "_".join([kind, *(sizes or ["1"])])
 
 
 def extent(counter: UOp) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tinycore.dtype import dtypes
+from tinycore.errors import ScheduleError
 from tinycore.schedule.fuse import Boundaries, is_leaf, is_stored
 from tinycore.schedule.kernel import Kernel, numel
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten
@@ -137,9 +138,11 @@ class Kernelizer:
                 continue
             if len({*draft.needs, *other.needs}) + len(ours) >= MOST_BUFFERS:
                 continue
-            if any(not self.reads_in_place(draft.first, n) for n in direct):
+            if any(n in self.boundaries.cuts or not self.reads_in_place(draft.first, n) for n in direct):
                 continue
-            if not any(self.depends(n, other) for n in draft.needs if n not in ours):
+            if any(self.home.get(v) is other for v in versions(draft.first)):
+                continue
+            if not any(self.comes_after(d, other) for d in self.before(draft) if d is not other):
                 return other
         return None
 
@@ -156,10 +159,10 @@ class Kernelizer:
         """Whether the region below a node reads `source`."""
         return any(n is source for n in self.region(node))
 
-    def depends(self, node: UOp, draft: Draft) -> bool:
-        """Whether the kernel that fills `node` comes after `draft`."""
+    def comes_after(self, later: Draft, draft: Draft) -> bool:
+        """Whether one draft has to wait for another, itself included."""
         seen: set[int] = set()
-        stack = [self.home[node]] if node in self.home else []
+        stack = [later]
         while stack:
             found = stack.pop()
             if found is draft:
@@ -180,7 +183,8 @@ class Kernelizer:
                     if draft is writer:
                         unsafe = not self.reads_only_here(draft, memory_of(version))
                     else:
-                        unsafe = any(self.depends(n, writer) for n in draft.needs)
+                        needed = (self.home.get(n) for n in draft.needs)
+                        unsafe = any(d is not None and self.comes_after(d, writer) for d in needed)
                     if unsafe:
                         draft.old[version] = self.saved(version)
 
@@ -209,16 +213,19 @@ class Kernelizer:
     def in_order(self) -> list[Draft]:
         """Drafts after all they depend on: what they read, and who still reads what they overwrite."""
         ordered: dict[int, Draft] = {}
-        stack = [(d, False) for d in reversed(self.drafts)]
+        open_: set[int] = set()
+        stack = list(reversed(self.drafts))
         while stack:
-            draft, ready = stack.pop()
-            if id(draft) in ordered:
+            draft = stack[-1]
+            waiting = [d for d in self.before(draft) if id(d) not in ordered]
+            if id(draft) in ordered or not waiting:
+                ordered.setdefault(id(draft), stack.pop())
                 continue
-            if ready:
-                ordered[id(draft)] = draft
-                continue
-            stack.append((draft, True))
-            stack.extend((d, False) for d in self.before(draft) if id(d) not in ordered)
+            if id(draft) in open_:
+                names = ", ".join(n.op.name for n in draft.outputs)
+                raise ScheduleError(f"kernels that wait for each other, at the one that stores {names}")
+            open_.add(id(draft))
+            stack.extend(waiting)
         return list(ordered.values())
 
     def before(self, draft: Draft) -> list[Draft]:

@@ -30,7 +30,7 @@ class Elementwise(Movement):
 
     # --- operands
 
-    def ufix(self, x: Self | Scalar) -> Self:
+    def ufix(self, x: Self | Scalar | UOp) -> Self:
         """`x` as a tensor that can meet this one: a number becomes a constant of a fitting dtype."""
         if isinstance(x, Elementwise):
             return x

@@ -29,8 +29,8 @@ def in_wide_float(
     """Run a method on at least float32; the result has the tensor's own float dtype."""
 
     @wraps(function)
-    def widened(self: AnyTensor, *rest: Rest.args, **named: Rest.kwargs) -> AnyTensor:
-        x = self.as_float()
+    def widened(x: AnyTensor, /, *rest: Rest.args, **named: Rest.kwargs) -> AnyTensor:
+        x = x.as_float()
         if x.dtype.itemsize >= 4:
             return function(x, *rest, **named)
         return function(x.cast(dtypes.float32), *rest, **named).cast(x.dtype)

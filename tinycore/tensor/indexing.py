@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from types import EllipsisType
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy
@@ -19,18 +20,19 @@ from tinycore.errors import ArgumentError, DTypeError, IndexRangeError, ShapeErr
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, integer_dtype, same_device
 from tinycore.tensor.creation import Creation
+from tinycore.tensor.data import SupportsArray
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 
-Index: TypeAlias = "int | slice | None | Creation | Sequence[Any] | numpy.ndarray[Any, Any] | ellipsis"  # type: ignore[name-defined]  # noqa: F821
+Index: TypeAlias = "int | slice | None | Creation | Sequence[Any] | numpy.ndarray[Any, Any] | EllipsisType"
 
 
 class AxisIndex(NamedTuple):
-    """What one entry of an index takes from one axis: `count` elements from `start`, every `step`."""
+    """What one entry of an index takes from one axis: `size` elements from `start`, every `step`."""
 
     start: int
-    count: int
+    size: int
     step: int
     keep: bool  # False for an integer, whose axis goes away
 
@@ -73,16 +75,17 @@ class Indexing(Creation):
         else:
             self.uop = new.uop
 
-    def masked(self, mask: Self, value: Scalar) -> Self:
+    def masked(self, mask: Creation, value: Scalar) -> Self:
         """This tensor with a number where a mask of its leading axes holds; nothing is computed yet."""
         if mask.shape != self.shape[: mask.ndim]:
             raise IndexRangeError(f"setitem: a mask of shape {mask.shape} does not cover the first axes of {self.shape}")
-        wide = mask.reshape((*mask.shape, *[1] * (self.ndim - mask.ndim)))
+        wide = self.from_uop(graph.reshape(mask.uop, (*mask.shape, *[1] * (self.ndim - mask.ndim))))
         return wide.where(self.const_like(value), self)
 
     def ufix_nested(self, value: Scalar | Sequence[Any]) -> Self:
         """A number or nested list as a tensor of this dtype and device."""
-        return type(self)(value, device=self.device, dtype=self.dtype)
+        data = value if isinstance(value, (bool, int, float, SupportsArray)) else list(value)
+        return type(self)(data, device=self.device, dtype=self.dtype)
 
     # --- reading
 
@@ -170,13 +173,13 @@ class Indexing(Creation):
     def with_box(self, parsed: Parsed, value: Self) -> Self:
         """This tensor with a box replaced by `value`, which has the layout of the result."""
         inner = [a for a in parsed.layout if a is not None]
-        sizes = [parsed.boxes[a].count if a in inner else 1 for a in range(self.ndim)]
+        sizes = [parsed.boxes[a].size if a in inner else 1 for a in range(self.ndim)]
         node = graph.reshape(value.uop, tuple(sizes))
         inside = graph.full_like(node, True, dtypes.bool)
         for axis, box in enumerate(parsed.boxes):
             node = spread_box(node, axis, box, self.shape[axis])
             inside = spread_box(inside, axis, box, self.shape[axis])
-        everywhere = all(box.count == size for box, size in zip(parsed.boxes, self.shape, strict=True))
+        everywhere = all(box.size == size for box, size in zip(parsed.boxes, self.shape, strict=True))
         return self.from_uop(node if everywhere else inside.where(node, self.uop))
 
     def scattered_rows(self, index: UOp, rows: Self) -> Self:
@@ -235,8 +238,8 @@ def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
 
 def span(box: AxisIndex) -> tuple[int, int]:
     """The elements from the first to the last that a box touches."""
-    last = box.start + (box.count - 1) * box.step
-    return (min(box.start, last), max(box.start, last) + 1) if box.count else (0, 0)
+    last = box.start + (box.size - 1) * box.step
+    return (min(box.start, last), max(box.start, last) + 1) if box.size else (0, 0)
 
 
 def take_box(node: UOp, axis: int, box: AxisIndex) -> UOp:
@@ -245,13 +248,13 @@ def take_box(node: UOp, axis: int, box: AxisIndex) -> UOp:
     pairs[axis] = span(box)
     node = graph.shrink(node, pairs)
     node = graph.flip(node, [axis]) if box.step < 0 else node
-    return graph.take_every(node, axis, abs(box.step)) if box.count > 1 else node
+    return graph.take_every(node, axis, abs(box.step)) if box.size > 1 else node
 
 
 def spread_box(node: UOp, axis: int, box: AxisIndex, size: int) -> UOp:
     """Undo `take_box`: elements back in their places on an axis of `size`, zeros elsewhere."""
     start, stop = span(box)
-    if box.count > 1:
+    if box.size > 1:
         node = graph.spread_every(node, axis, abs(box.step), stop - start)
     node = graph.flip(node, [axis]) if box.step < 0 else node
     pairs = [(0, 0)] * len(node.shape)

@@ -10,7 +10,7 @@ import math
 import re
 import string
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
@@ -126,6 +126,9 @@ class Linalg(Selection):
         return x.reshape([math.prod(sizes[name] for name in group if name != "1") for group in right])
 
 
+AnyTensor = TypeVar("AnyTensor", bound=Linalg)
+
+
 def letters_of(formula: str, ranks: list[int]) -> tuple[list[str], str]:
     """The letters of every operand and of the result, ellipses spelled out in capital letters."""
     text = formula.replace(" ", "")
@@ -151,7 +154,7 @@ def letters_of(formula: str, ranks: list[int]) -> tuple[list[str], str]:
     return spelled, output
 
 
-def diagonal_of(x: Linalg, letters: str) -> tuple[Linalg, str]:
+def diagonal_of(x: AnyTensor, letters: str) -> tuple[AnyTensor, str]:
     """Repeated letters reduced to one each, by taking diagonals."""
     while len(set(letters)) != len(letters):
         letter = next(c for c in letters if letters.count(c) > 1)

@@ -17,6 +17,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.activations import Activations
 from tinycore.tensor.checks import resolve_axes, resolve_axis
 from tinycore.uop.op import Op
+from tinycore.uop.shape import Shape
 
 Axes = int | Sequence[int] | None
 
@@ -34,13 +35,13 @@ class Reduce(Activations):
         Raises IndexRangeError for an axis it has not, ShapeError for the extreme of no elements.
         """
         axes = resolve_axes(name, axis, self.ndim)
-        shape = tuple([1 if a in axes else n for a, n in enumerate(self.shape)])
-        if self.numel() == 0 and math.prod(shape):
+        shape: Shape = tuple([1 if a in axes else n for a, n in enumerate(self.shape)])
+        if not self.numel() and 0 not in shape:
             if op not in IDENTITY:
                 raise ShapeError(f"{name}: no elements along axes {axes} of shape {self.shape}")
             node = graph.full(shape, self.dtype, IDENTITY[op], self.device)
         else:
-            node = graph.reshape(self.uop, shape) if self.numel() == 0 else graph.fold(self.uop, op, axes)
+            node = graph.reshape(self.uop, shape) if not self.numel() else graph.fold(self.uop, op, axes)
         return self.from_uop(node if keepdim else graph.drop_axes(node, axes))
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
@@ -83,7 +84,8 @@ class Reduce(Activations):
 
     def count(self, axes: Sequence[int]) -> int:
         """How many elements are folded into one."""
-        return math.prod(self.shape[a] for a in axes)
+        sizes = [self.shape[a] for a in axes]
+        return math.prod(sizes)
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The average as a float; NaN of no elements."""

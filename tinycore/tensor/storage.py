@@ -23,16 +23,16 @@ def encode(array: HostArray, dtype: DType) -> HostArray:
     """Numbers as the bytes of `dtype`: a C-contiguous array of `to_numpy_dtype(dtype)`."""
     target = to_numpy_dtype(dtype)
     if dtype not in FOREIGN:
-        return numpy.ascontiguousarray(converted(array, dtype, target))
+        return numpy.asarray(converted(array, dtype, target), order="C")
     rounded = round_to_dtype(array.astype(numpy.float64), dtype)
     if dtype is dtypes.bfloat16:
         bits = rounded.astype(numpy.float32).view(numpy.uint32) >> 16
-        return numpy.ascontiguousarray(bits.astype(target))
+        return numpy.asarray(bits.astype(target), order="C")
     magnitudes, codes = code_table(dtype)
     place = numpy.searchsorted(magnitudes, numpy.abs(rounded))
     found = codes[numpy.minimum(place, len(codes) - 1)]
     found = numpy.where(numpy.isnan(rounded), 0x7F, found) | (numpy.signbit(rounded) * 0x80)
-    return numpy.ascontiguousarray(found.astype(target))
+    return numpy.asarray(found.astype(target), order="C")
 
 
 def converted(array: HostArray, dtype: DType, target: numpy.dtype[numpy.generic]) -> HostArray:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from random import Random
 
 from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.uop.compare import bound_of
 from tinycore.uop.evaluate import round_to
 from tinycore.uop.matcher import ANYTHING
 from tinycore.uop.node import UOp, as_scalar
@@ -264,7 +265,9 @@ class Instance:
 
     def allowed_for(self, op: Op, pattern: Pattern, dtype: DType | None) -> DType:
         """A dtype that both an op and a pattern allow."""
-        result = self.allowed(pattern, dtype if dtype is not None else self.implied(pattern))
+        if dtype is None and op not in (Op.CAST, Op.BITCAST):
+            dtype = self.implied(pattern)
+        result = self.allowed(pattern, dtype)
         kind = result.kind
         unfit = {
             "bool": DIVISIONS | SHIFTS | {Op.NEG, Op.FDIV, Op.ADD, Op.SUB, Op.MUL, Op.MULACC},
@@ -279,7 +282,8 @@ class Instance:
 
     def implied(self, pattern: Pattern) -> DType | None:
         """A dtype that a source of the pattern asks for."""
-        for source in pattern.src or ():
+        sources = pattern.src or ()
+        for source in sources[pattern.ops == {Op.WHERE} :]:
             if source.name in self.captured:
                 return self.captured[source.name].dtype
             if options := [*source.dtypes, *self.known(source)]:
@@ -313,8 +317,13 @@ class Instance:
         return simplified(drawn) if self.random.random() < 0.5 else drawn
 
     def split_index(self) -> UOp:
-        """A quotient scaled up again, or the remainder that completes one drawn before."""
+        """A quotient scaled up again, or what goes with something drawn before: the remainder that
+        completes a quotient, or a division that a bound may make trivial."""
         for part in self.parts:
+            if (bound := bound_of(part)) is not None:
+                moved = bound[0] + self.random.choice(SMALL)
+                op = self.random.choice((Op.FLOORDIV, Op.FLOORMOD, Op.MAX, Op.MIN))
+                return moved.alu(op, UOp.index(self.random.choice(FACTORS)))
             quotient, factor = term_of(part)
             if quotient.op is Op.FLOORMOD:
                 quotient = quotient.src[0]

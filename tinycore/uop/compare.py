@@ -14,7 +14,15 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.order import order_of
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
-from tinycore.uop.sums import Terms, bounds_of_terms, common_factor, scaled, sum_of, terms_of
+from tinycore.uop.sums import (
+    Terms,
+    bounds_of_terms,
+    common_factor,
+    is_index,
+    scaled,
+    sum_of,
+    terms_of,
+)
 
 __all__ = ["comparisons"]
 
@@ -37,6 +45,8 @@ def less_with_shared_terms(x: UOp, y: UOp) -> UOp | None:
     right, subtracted = terms_of(y)
     difference = subtract_terms(left, right)
     constant -= subtracted
+    if not is_index(constant):
+        return None
     if len(difference) == len(left) + len(right) and not (x.op is Op.CONST or subtracted):
         return None
     if not difference or not all(factor > 0 for factor in right.values()) or x.op is Op.CONST:
@@ -60,14 +70,16 @@ def subtract_terms(left: Terms, right: Terms) -> Terms:
 def less_than_constant(x: UOp, a: Const) -> UOp | None:
     """x + b < a == x < a - b."""
     terms, constant = terms_of(x)
-    return sum_of(terms, 0) < a.arg - constant if constant else None
+    if not constant or not is_index(a.arg - constant):
+        return None
+    return sum_of(terms, 0) < a.arg - constant
 
 
 @comparisons.rule(x < a)
 def less_with_negative_factor(x: UOp, a: Const) -> UOp | None:
     """-x < a == !(x < 1 - a), where the first factor of the sum is negative."""
     terms, constant = terms_of(x)
-    if not terms or terms[min(terms, key=order_of)] > 0:
+    if not terms or terms[min(terms, key=order_of)] > 0 or not is_index(constant - a.arg):
         return None
     negated = {base: -factor for base, factor in terms.items()}
     return (sum_of(negated, 0) < 1 - a.arg + constant).logical_not()
@@ -92,9 +104,9 @@ def less_by_factor(x: UOp, a: Const) -> UOp | None:
 
 
 @comparisons.rule((x // positive) < a)
-def less_quotient(x: UOp, c: Const, a: Const) -> UOp:
+def less_quotient(x: UOp, c: Const, a: Const) -> UOp | None:
     """x // c < a == x < a*c, for c > 0."""
-    return x < a.arg * c.arg
+    return x < a.arg * c.arg if is_index(a.arg * c.arg) else None
 
 
 @comparisons.rule(node({Op.CMPNE, Op.CMPEQ}, x, y, name="root", ordered=True))
@@ -104,6 +116,8 @@ def equal_with_shared_terms(root: UOp, x: UOp, y: UOp) -> UOp | None:
     right, subtracted = terms_of(y)
     difference = subtract_terms(terms, right)
     target = subtracted - constant
+    if not is_index(target):
+        return None
     if not difference:
         return UOp.const(boolean, (target == 0) == (root.op is Op.CMPEQ))
     common = gcd(*difference.values())

@@ -14,7 +14,7 @@ from tinycore.dtype import dtypes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
-from tinycore.uop.sums import Terms, bounds_of_terms, scaled, sum_of, terms_of
+from tinycore.uop.sums import Terms, bounds_of_terms, is_index, scaled, sum_of, terms_of
 
 __all__ = ["divmod_rules"]
 
@@ -23,7 +23,7 @@ divmod_rules: Final = RuleSet("divmod")
 index: Final = dtypes.index
 x, y = var("x", dtype=index), var("y", dtype=index)
 positive: Final = const("c", dtype=index, when=lambda c: c.arg > 0)
-negative: Final = const("c", dtype=index, when=lambda c: c.arg < 0)
+negative: Final = const("c", dtype=index, when=lambda c: -(1 << 62) < c.arg < 0)
 divisor: Final = const("a", dtype=index, when=lambda a: a.arg > 0)
 
 
@@ -69,8 +69,10 @@ def quotient_by_factor(x: UOp, c: Const) -> UOp | None:
 
 
 @divmod_rules.rule(node(Op.ADD, x // divisor, const("b"), ordered=True) // positive)
-def quotient_of_shifted_quotient(x: UOp, a: Const, b: Const, c: Const) -> UOp:
+def quotient_of_shifted_quotient(x: UOp, a: Const, b: Const, c: Const) -> UOp | None:
     """(x//a + b) // c == (x + a*b) // (a*c), for a > 0 and c > 0."""
+    if not (is_index(a.arg * b.arg) and is_index(a.arg * c.arg)):
+        return None
     return (x + a.arg * b.arg) // (a.arg * c.arg)
 
 
@@ -86,8 +88,9 @@ def quotient_of_remainder(x: UOp, a: Const, c: Const) -> UOp | None:
 @divmod_rules.rule(x % positive)
 def remainder_in_one_period(x: UOp, c: Const) -> UOp | None:
     """x % c == x - c*q, when x // c is q for all values of x."""
-    quotient: int = x.vmin // c.arg
-    return x + -quotient * c.arg if quotient == x.vmax // c.arg else None
+    low, high = x.bounds
+    quotient: int = low // c.arg
+    return x + -quotient * c.arg if quotient == high // c.arg else None
 
 
 @divmod_rules.rule(x % positive)
@@ -102,7 +105,7 @@ def remainder_without_periods(x: UOp, c: Const) -> UOp | None:
             inner = inner.src[0]
         changed |= kept != factor or inner is not base
         reduced[inner] = reduced.get(inner, 0) + kept
-    return sum_of(*terms_of(sum_of(reduced, constant % c.arg))) % c if changed else None
+    return sum_of(reduced, constant % c.arg) % c if changed else None
 
 
 @divmod_rules.rule(x % positive)

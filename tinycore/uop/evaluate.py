@@ -170,14 +170,14 @@ def nonzero(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
 
 
 def greater(a: Any, b: Any) -> Any:
-    """The greater, NaN if either is NaN. Of two zeros the positive one; devices may return either."""
+    """The greater, NaN if either is. Of two zeros the positive; devices may return either."""
     if a == b == 0.0 and isinstance(a, float):
         return a if math.copysign(1, a) > 0 else b
     return a if a != a or a > b else b
 
 
 def lesser(a: Any, b: Any) -> Any:
-    """The lesser, NaN if either is NaN. Of two zeros the negative one; devices may return either."""
+    """The lesser, NaN if either is. Of two zeros the negative; devices may return either."""
     if a == b == 0.0 and isinstance(a, float):
         return a if math.copysign(1, a) < 0 else b
     return a if a != a or a < b else b

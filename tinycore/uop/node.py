@@ -51,7 +51,7 @@ class UOp:
 
     __slots__ = (
         *("__weakref__", "_bounds", "_device", "_key", "_normal", "_order", "_ranges", "_shape"),
-        *("arg", "dtype", "op", "src"),
+        *("_terms", "arg", "dtype", "op", "src"),
     )
 
     op: Op
@@ -65,6 +65,7 @@ class UOp:
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (order.py)
     _ranges: frozenset[UOp]
     _shape: Shape | None
+    _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
         # 0.0 and -0.0 are equal keys, and NaN equals nothing: floats are keyed by their text.
@@ -290,6 +291,9 @@ class UOp:
 
     def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
         """Fill `slot` of this node and of what is below it by `rule`, sources first, without recursion."""
+        if all([hasattr(s, slot) for s in self.src]):  # the usual case, without a walk
+            setattr(self, slot, rule(self))
+            return cast(Fact, getattr(self, slot))
         for node in self.toposort(lambda n: not hasattr(n, slot)):
             if not hasattr(node, slot):
                 setattr(node, slot, rule(node))

@@ -18,6 +18,7 @@ from tinycore.errors import VerifyError
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.pattern import Rule, RuleSet, Tell
+from tinycore.uop.text import inline
 
 __all__ = ["count_hits", "observe", "rewrite"]
 
@@ -97,7 +98,7 @@ def endless(rules: RuleSet, pending: list[UOp], context: object) -> VerifyError:
             matcher(node, context)
     names = ", ".join(name for name, _ in fired.most_common(5))
     return VerifyError(
-        f"rule set {rules.name!r} rewrites forever at {pending[-1]!r}. "
+        f"rule set {rules.name!r} rewrites forever at `{inline(pending[-1])}`. "
         f"Rules involved: {names or 'unknown'}. One of them undoes another, or grows its own match."
     )
 
@@ -109,7 +110,7 @@ def teller(label: str) -> Tell:
         for observer in observers:
             observer(rule, before, after)
         if trace.on:
-            trace(f"{label:<20} {rule.name:<32} {before!r} -> {after!r}")
+            trace(f"{label:<20} {rule.name:<32} {inline(before)} -> {inline(after)}")
 
     return tell
 

@@ -16,7 +16,7 @@ from tinycore.uop.op import Op
 from tinycore.uop.order import order_of
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
 
-__all__ = ["bounds_of_terms", "scaled", "sum_of", "sums", "term_of", "terms_of"]
+__all__ = ["bounds_of_terms", "is_index", "scaled", "sum_of", "sums", "term_of", "terms_of"]
 
 Terms = dict[UOp, int]
 
@@ -35,7 +35,19 @@ def term_of(node: UOp) -> tuple[UOp, int]:
 
 
 def terms_of(node: UOp) -> tuple[Terms, int]:
-    """The terms of a sum and its constant: node == sum(base * factor) + constant."""
+    """The terms of a sum and its constant: node == sum(base * factor) + constant.
+
+    The result is remembered on the node: do not change it.
+    """
+    try:
+        return node._terms
+    except AttributeError:
+        node._terms = found = derived_terms(node)
+        return found
+
+
+def derived_terms(node: UOp) -> tuple[Terms, int]:
+    """`terms_of`, computed."""
     terms: Terms = {}
     constant = 0
     stack = [node]
@@ -58,16 +70,21 @@ def sum_of(terms: Mapping[UOp, int], constant: int) -> UOp:
         factor = terms[base]
         if not factor:
             continue
-        part = base if factor == 1 else base * factor
-        total = part if total is None else total.alu(Op.ADD, part)
+        part = base if factor == 1 else UOp(Op.MUL, index, (base, UOp.index(factor)))
+        total = part if total is None else UOp(Op.ADD, index, (total, part))
     if total is None:
         return UOp.index(constant)
-    return total.alu(Op.ADD, UOp.index(constant)) if constant else total
+    return UOp(Op.ADD, index, (total, UOp.index(constant))) if constant else total
 
 
 def scaled(terms: Mapping[UOp, int], divisor: int) -> Terms:
     """The terms with factors divided by `divisor`, which divides them all."""
     return {base: factor // divisor for base, factor in terms.items()}
+
+
+def is_index(value: int) -> bool:
+    """Whether a constant fits, with room for one more step of arithmetic."""
+    return -(1 << 62) < value < 1 << 62
 
 
 def bounds_of_terms(terms: Mapping[UOp, int], constant: int = 0) -> tuple[int, int]:
@@ -162,10 +179,9 @@ def recombine(root: UOp, y: UOp) -> UOp | None:
             quotient = high if high.op is Op.FLOORDIV else high.src[0]
             if not divides(quotient, whole, period.arg):
                 continue
-            del terms[high], terms[low]
-            joined = whole if high is quotient else whole % (high.src[1] * period)
-            terms[joined] = terms.get(joined, 0) + factor
-            return sum_of(*terms_of(sum_of(terms, constant)))
+            rest = {base: terms[base] for base in terms if base is not low and base is not high}
+            joined = whole if high is quotient else whole % (high.src[1].arg * period.arg)
+            return sum_of(rest, constant) + joined * factor
     return None
 
 

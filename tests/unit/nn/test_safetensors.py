@@ -67,7 +67,9 @@ def test_zero_sized_and_scalar_tensors_are_allowed() -> None:
 
 
 def test_a_header_may_end_in_spaces() -> None:
-    assert opened(packed(b'{"w":' + json.dumps(entry()).encode() + b"}   ", bytes(4)))["w"].size == 4
+    assert (
+        opened(packed(b'{"w":' + json.dumps(entry()).encode() + b"}   ", bytes(4)))["w"].size == 4
+    )
 
 
 def test_metadata_is_text_by_name() -> None:

@@ -129,7 +129,8 @@ def _header(content: memoryview, place: str) -> tuple[dict[str, Any], int]:
         )
     if length > len(content) - _LENGTH_BYTES:
         raise FileFormatError(
-            f"{place}: the header claims {length} bytes; only {len(content) - _LENGTH_BYTES} follow."
+            f"{place}: the header claims {length} bytes; "
+            f"only {len(content) - _LENGTH_BYTES} follow."
         )
     text = bytes(content[_LENGTH_BYTES : _LENGTH_BYTES + length])
     if not text.startswith(b"{"):
@@ -174,11 +175,15 @@ def _entry(name: str, fields: object, place: str) -> TensorEntry:
         )
     shape, offsets = fields["shape"], fields["data_offsets"]
     if not _are_counts(shape):
-        raise FileFormatError(f"{place} has the shape {shown(shape)}; sizes are integers from 0 on.")
+        raise FileFormatError(
+            f"{place} has the shape {shown(shape)}; sizes are integers from 0 on."
+        )
     if len(shape) > _MAX_AXES:
         raise FileFormatError(f"{place} has {len(shape)} axes; the limit is {_MAX_AXES}.")
     if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise FileFormatError(f"{place} has the data_offsets {shown(offsets)}; [start, stop] belongs.")
+        raise FileFormatError(
+            f"{place} has the data_offsets {shown(offsets)}; [start, stop] belongs."
+        )
     start, stop = offsets
     if math.prod(size for size in shape if size) > _MAX_ELEMENTS:
         raise FileFormatError(f"{place} has the shape {shown(shape)}, whose size overflows.")

@@ -19,6 +19,7 @@ DECLARATIONS: Final = """
     int madvise(void *address, size_t size, int advice);
     int posix_memalign(void **result, size_t alignment, size_t size);
     void free(void *address);
+    void *dlopen(const char *name, int mode);
     void *dlsym(void *library, const char *name);
 
     /* A kernel, and the pool's entries; see pool.c. Arrays of int64_t travel as bytes. */

@@ -5,9 +5,7 @@ Nothing else in the plugin touches cffi objects of unknown type.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -18,10 +16,14 @@ from tiny_cpu._native import ffi
 from tinycore.errors import DeviceError, OutOfMemory
 
 __all__ = [
+    "Pointer",
+    "address_of",
     "aligned_memory",
     "as_function",
+    "as_pointer",
     "find_symbol",
-    "flush_instructions",
+    "keep_forever",
+    "lookup",
     "make_executable",
     "mapped_memory",
     "view",
@@ -30,13 +32,14 @@ __all__ = [
 Pointer = Any
 """A cffi pointer: `address_of` gives its number."""
 
-PAGE_BYTES: Final = mmap.PAGESIZE
 _HUGE_PAGE_BYTES: Final = 2 << 20
 _IS_DARWIN: Final = sys.platform == "darwin"
 _MAP_ANONYMOUS: Final = 0x1000 if _IS_DARWIN else 0x20
 _MAP_PRIVATE: Final = 0x2
 _READ, _WRITE, _EXECUTE = 1, 2, 4
 _MADV_HUGEPAGE: Final = 14
+_MOST_BYTES: Final = 1 << 47  # what a process can address
+_RTLD_NOW: Final = 2
 _RTLD_DEFAULT: Final = -2 if _IS_DARWIN else 0
 
 _libc: Final = ffi.dlopen(None)
@@ -80,6 +83,8 @@ def mapped_memory(size: int) -> Pointer:
     Large ones start at a huge page and ask for huge pages: fewer faults, and fewer misses of the
     TLB.
     """
+    if size > _MOST_BYTES:
+        raise _exhausted(size)
     slack = _HUGE_PAGE_BYTES if size >= 2 * _HUGE_PAGE_BYTES else 0
     start = _libc.mmap(ffi.NULL, size + slack, _READ | _WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, -1, 0)
     base = address_of(start)
@@ -88,10 +93,8 @@ def mapped_memory(size: int) -> Pointer:
             raise _exhausted(size)
         raise DeviceError(f"mmap of {size} bytes failed: {os.strerror(ffi.errno)}")
     aligned = base + (-base % _HUGE_PAGE_BYTES if slack else 0)
-    if slack and not _IS_DARWIN:
-        _libc.madvise(
-            as_pointer(aligned), size, _MADV_HUGEPAGE
-        )  # only advice: may fail, costs nothing
+    if slack and not _IS_DARWIN:  # advice only: that it fails does no harm
+        _libc.madvise(as_pointer(aligned), size, _MADV_HUGEPAGE)
     unmap = _libc.munmap  # bound here: the module may be gone when the interpreter ends
     return ffi.gc(as_pointer(aligned), lambda _: unmap(start, size + slack), size)
 
@@ -116,11 +119,6 @@ def make_executable(pointer: Pointer, size: int) -> None:
     address = address_of(pointer)
     _protect(address, size, _READ | _EXECUTE)
     flush_instructions(address, size)
-
-
-def make_read_only(pointer: Pointer, size: int) -> None:
-    """Turn written pages into constants."""
-    _protect(address_of(pointer), size, _READ)
 
 
 def _protect(address: int, size: int, protection: int) -> None:
@@ -161,22 +159,19 @@ def find_symbol(name: str) -> int:
 @cache
 def lookup(name: str) -> int:
     """The address of a symbol in this process, libm and the compiler's run time; 0 when absent."""
-    for library in (_RTLD_DEFAULT, *_companions()):
-        handle = library if isinstance(library, int) else library._handle
-        found = _libc.dlsym(as_pointer(handle), name.encode())
+    for library in (as_pointer(_RTLD_DEFAULT), *_companions()):
+        found = _libc.dlsym(library, name.encode())
         if found != ffi.NULL:
             return address_of(found)
     return 0
 
 
 @cache
-def _companions() -> tuple[ctypes.CDLL, ...]:
-    """Libraries that need not be loaded yet: mathematics, and what compilers call for halves."""
-    opened = []
-    names = () if _IS_DARWIN else ("libm.so.6", "libgcc_s.so.1")
-    for name in names:
-        try:
-            opened.append(ctypes.CDLL(name))
-        except OSError:
-            continue  # musl has libm inside libc; libgcc_s need not be installed
-    return tuple(opened)
+def _companions() -> tuple[Pointer, ...]:
+    """Libraries that need not be loaded yet: mathematics, and what compilers call for halves.
+
+    Where one is missing, it is part of the C library (musl), or nothing needs it.
+    """
+    names = () if _IS_DARWIN else (b"libm.so.6", b"libgcc_s.so.1")
+    opened = [_libc.dlopen(name, _RTLD_NOW) for name in names]
+    return tuple(library for library in opened if library != ffi.NULL)

@@ -29,9 +29,7 @@ PLAIN_C: Final = {
 """What stands behind the names of <stdint.h>."""
 
 
-ENTRY_PARAMETERS: Final = (
-    "void *const *buffers, const int64_t *values, int64_t begin, int64_t end"
-)
+ENTRY_PARAMETERS: Final = "void *const *buffers, const int64_t *values, int64_t begin, int64_t end"
 
 
 class Clang(CStyle):

@@ -1,7 +1,7 @@
 """The native thread pool, from Python: compiled once per machine, started once per process.
 
 `pool.c` is the pool. Clang compiles it as it is; llvmlite compiles `pool.ll`, which is that file
-as LLVM IR, in words that every LLVM since 15 reads. After a change of `pool.c` run
+as LLVM IR, in words that every LLVM since 20 reads. After a change of `pool.c` run
 `python -m tiny_cpu.pool`; a test compares the two. A forked child starts threads of its own.
 See docs/decisions/0020-cpu-thread-pool.md.
 """

@@ -1,0 +1,108 @@
+"""Measure, print the table, and write it where `--output` says."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from benchmarks.case import Case
+from benchmarks.cases import CASES, selected
+from benchmarks.machine import facts, load
+from benchmarks.peers import PEERS, environment_of, why_absent
+from benchmarks.report import Limits, Row, figures, markdown, slower
+from benchmarks.session import Pace, Worker, WorkerFailed, measure, measure_starts
+
+_DEFAULT_PEERS: Final = ("tinycore", "tinycore-jit", "torch", "tinygrad", "numpy")
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="cases whose name has a match"
+    )
+    parser.add_argument(
+        "--peers", default=",".join(_DEFAULT_PEERS), metavar="A,B", help=", ".join(PEERS)
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table there, too")
+    parser.add_argument("--rounds", type=int, default=Pace.rounds, help="turns of each peer")
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    """0 when every peer that was measured agreed with the others and none failed."""
+    given = arguments()
+    if given.list:
+        print("\n".join(case.name for case in CASES))
+        return 0
+    peers = list(present(given.peers.split(",")))
+    pace = Pace(rounds=given.rounds, starts=min(given.rounds, Pace.starts))
+    rows, rates, loads = [], [], [load()]
+    told = dict(facts(peers))
+    with tempfile.TemporaryDirectory() as folder, _limits(Path(folder)) as limits:
+        for case in selected(given.only):
+            if isinstance(case, Case):
+                outcomes, seen = measure(case, peers, Path(folder), pace, limits)
+                rates += seen
+            else:
+                outcomes = measure_starts(case, peers, Path(folder), pace)
+            rows.append(Row(case, outcomes))
+            told |= {f"{p} runs on": o.about for p, o in outcomes.items() if o.about}
+            print(progress(rows[-1]), file=sys.stderr)
+    loads.append(load())
+    told["processes wanting a processor"] = " before, ".join(loads) + " after (2 is what we need)"
+    told["date"] = date.today().isoformat()
+    text = markdown(rows, peers, Limits.best_of(rates), list(told.items()))
+    print(text)
+    for row in slower(rows):
+        print(f"slower than {row.best(ours=False)}: {row.case.name}, {row.ratio:.2f}")
+    if given.output:
+        given.output.write_text(text, encoding="utf-8")
+    doubtful = [o for row in rows for o in row.outcomes.values() if o.failure or o.doubt]
+    return 1 if doubtful else 0
+
+
+def present(peers: Sequence[str]) -> Iterator[str]:
+    """The peers that can be measured; the others are told."""
+    for peer in peers:
+        if peer not in PEERS:
+            raise SystemExit(f"no peer is named {peer!r}; there are {', '.join(PEERS)}")
+        reason = why_absent(peer)
+        if reason:
+            print(f"{peer} is left out: {reason}", file=sys.stderr)
+        else:
+            yield peer
+
+
+@contextmanager
+def _limits(caches: Path) -> Iterator[Worker | None]:
+    """The worker that measures the hardware, where it can."""
+    with ExitStack() as stack:
+        try:
+            found: Worker | None = Worker(("benchmarks.limits",), environment_of("", caches))
+        except WorkerFailed as failed:
+            print(f"the hardware's limits are not measured: {failed}", file=sys.stderr)
+            found = None
+        if found is not None:
+            stack.callback(found.close)
+        yield found
+
+
+def progress(row: Row) -> str:
+    """One line as soon as a case is done."""
+    words = [
+        f"{peer} {figures(outcome.summary.median) if outcome.summary else 'fails'}"
+        for peer, outcome in row.outcomes.items()
+    ]
+    return f"{row.case.name}: " + ", ".join(words)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,44 @@
+"""Everything that is measured, by subject."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from benchmarks.case import Case, StartCase
+from benchmarks.cases import (
+    compiler,
+    convolution,
+    linear,
+    memory,
+    normalization,
+    selection,
+    start,
+    training,
+)
+
+__all__ = ["CASES", "find_case", "selected"]
+
+CASES: Final[tuple[Case | StartCase, ...]] = (
+    *start.CASES,
+    *compiler.CASES,
+    *memory.CASES,
+    *normalization.CASES,
+    *selection.CASES,
+    *linear.CASES,
+    *convolution.CASES,
+    *training.CASES,
+)
+
+
+def find_case(name: str) -> Case | StartCase:
+    """The case with this name."""
+    return next(case for case in CASES if case.name == name)
+
+
+def selected(pattern: str) -> Iterator[Case | StartCase]:
+    """Cases whose name has a match of the regular expression; all default ones for an empty one."""
+    for case in CASES:
+        if re.search(pattern, case.name) if pattern else case.by_default:
+            yield case

@@ -1,0 +1,87 @@
+"""What Python costs: building and scheduling a long program, launching many small kernels.
+
+96 layers of relu(x @ w) * c + x. In the "new" program the constants c change every time, so that no
+cache of schedules helps; in the "seen" one they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from benchmarks.case import TENSOR, Case, Input, Kind, Prepared
+
+__all__ = ["CASES"]
+
+_LAYERS: Final = 96
+_KERNELS: Final = 100
+
+
+def _layers(x: Any, weights: Any, constant: float) -> Any:
+    for layer in range(_LAYERS):
+        x = (x @ weights[layer]).relu() * (constant + layer / 1000) + x
+    return x
+
+
+def _weights(tiny: Any, weights: Any) -> list[Any]:
+    return [weights[layer].contiguous().realize() for layer in range(_LAYERS)]
+
+
+def _kernels_of(tiny: Any, result: Any) -> int:
+    """Schedule without running anything; how many kernels that makes."""
+    if hasattr(result, "schedule_linear"):
+        return len(result.schedule_linear().src)
+    return len(result.schedule())
+
+
+def _build(tiny: Any, x: Any, weights: Any) -> Callable[[], int]:
+    matrices = _weights(tiny, weights)
+
+    def step() -> int:
+        _layers(x, matrices, 0.5)
+        return _LAYERS
+
+    return step
+
+
+def _schedule_new(tiny: Any, x: Any, weights: Any) -> Prepared:
+    matrices = _weights(tiny, weights)
+    constants = iter(range(1, 1_000_000))
+    return Prepared(
+        lambda: _layers(x, matrices, 1 / next(constants)),
+        lambda result: _kernels_of(tiny, result),
+    )
+
+
+def _schedule_seen(tiny: Any, x: Any, weights: Any) -> Prepared:
+    matrices = _weights(tiny, weights)
+    return Prepared(
+        lambda: _layers(x, matrices, 0.5),
+        lambda result: _kernels_of(tiny, result),
+    )
+
+
+def _tiny_kernels(tiny: Any, x: Any) -> Any:
+    for _ in range(_KERNELS):
+        x = (x + 1).realize()
+    return x
+
+
+def _tiny_calls(_: Any, x: Any) -> Any:
+    for _ in range(_KERNELS):
+        x = x + 1
+    return x
+
+
+_SMALL: Final = (Input((32, 64)), Input((_LAYERS, 64, 64)))
+
+CASES: Final = (
+    Case("build 96 layers", {TENSOR: _build}, _SMALL, kind=Kind.TOOL),
+    Case("schedule 96 layers, new", {TENSOR: _schedule_new}, _SMALL, kind=Kind.TOOL),
+    Case("schedule 96 layers, seen", {TENSOR: _schedule_seen}, _SMALL, kind=Kind.TOOL),
+    Case(
+        "100 tiny kernels",
+        {TENSOR: _tiny_kernels, "torch": _tiny_calls, "numpy": _tiny_calls},
+        (Input((256,)),),
+    ),
+)

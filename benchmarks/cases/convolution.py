@@ -1,0 +1,67 @@
+"""Convolutions, alone and in a residual block."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from benchmarks.case import FLOAT_BYTES, TENSOR, Case, Input
+
+__all__ = ["CASES"]
+
+
+def _conv(
+    name: str, batch: int, channels: int, outputs: int, side: int, kernel: int,
+    *, stride: int = 1, groups: int = 1,
+) -> Case:  # fmt: skip
+    padding = kernel // 2
+    out = (side + 2 * padding - kernel) // stride + 1
+    weight = (outputs, channels // groups, kernel, kernel)
+
+    def tiny(_: Any, x: Any, w: Any) -> Any:
+        return x.conv2d(w, stride=stride, padding=padding, groups=groups)
+
+    def torch(torch: Any, x: Any, w: Any) -> Any:
+        return torch.conv2d(x, w, stride=stride, padding=padding, groups=groups)
+
+    pixels = batch * outputs * out * out
+    return Case(
+        name,
+        {TENSOR: tiny, "torch": torch},
+        (Input((batch, channels, side, side)), Input(weight)),
+        flops=2.0 * pixels * weight[1] * kernel * kernel,
+        read_bytes=batch * channels * side * side * FLOAT_BYTES,
+        written_bytes=pixels * FLOAT_BYTES,
+    )
+
+
+_CHANNELS, _SIDE = 64, 56
+
+
+def _block_tiny(_: Any, x: Any, *w: Any) -> Any:
+    first = x.conv2d(w[0], padding=1).mul(w[1]).add(w[2]).relu()
+    return first.conv2d(w[3], padding=1).mul(w[4]).add(w[5]).add(x).relu()
+
+
+def _block_torch(torch: Any, x: Any, *w: Any) -> Any:
+    first = torch.conv2d(x, w[0], padding=1).mul(w[1]).add(w[2]).relu()
+    return torch.conv2d(first, w[3], padding=1).mul(w[4]).add(w[5]).add(x).relu()
+
+
+def _block() -> Case:
+    weight = Input((_CHANNELS, _CHANNELS, 3, 3), scale=0.1)
+    scale = Input((1, _CHANNELS, 1, 1))
+    return Case(
+        "residual block 1x64x56x56",
+        {TENSOR: _block_tiny, "torch": _block_torch},
+        (Input((1, _CHANNELS, _SIDE, _SIDE)), *(weight, scale, scale) * 2),
+        flops=2 * 2.0 * _CHANNELS * _SIDE * _SIDE * _CHANNELS * 9,
+    )
+
+
+CASES: Final = (
+    _conv("conv 8x64x56x56 3x3", 8, 64, 64, 56, 3),
+    _conv("conv 8x64x56x56 3x3 stride 2", 8, 64, 64, 56, 3, stride=2),
+    _conv("conv 8x64x56x56 1x1 to 256", 8, 64, 256, 56, 1),
+    _conv("conv 8x64x56x56 3x3 depthwise", 8, 64, 64, 56, 3, groups=64),
+    _block(),
+)

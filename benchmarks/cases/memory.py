@@ -1,0 +1,65 @@
+"""Work that memory limits: chains of elementwise operations, sums, copies, running sums."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from benchmarks.case import FLOAT_BYTES, TENSOR, Case, Input
+
+__all__ = ["CASES"]
+
+_CHAIN: Final = 32 << 20
+_SUM: Final = 64 << 20
+_SIDE: Final = 4096
+_MATRIX_BYTES: Final = _SIDE * _SIDE * FLOAT_BYTES
+
+
+def _chain(_: Any, a: Any, b: Any) -> Any:
+    return ((a * 2 + b).relu() - 1) * b
+
+
+def _chain_numpy(numpy: Any, a: Any, b: Any) -> Any:
+    return (numpy.maximum(a * 2 + b, 0) - 1) * b
+
+
+CASES: Final = (
+    Case(
+        "elementwise chain 32M",
+        {TENSOR: _chain, "torch": _chain, "numpy": _chain_numpy},
+        (Input((_CHAIN,)), Input((_CHAIN,))),
+        read_bytes=2 * _CHAIN * FLOAT_BYTES,
+        written_bytes=_CHAIN * FLOAT_BYTES,
+    ),
+    Case(
+        "sum 64M",
+        dict.fromkeys((TENSOR, "torch", "numpy"), lambda _, a: a.sum()),
+        (Input((_SUM,)),),
+        read_bytes=_SUM * FLOAT_BYTES,
+        tolerance=0.05,  # the terms nearly cancel
+    ),
+    Case(
+        "transpose copy 4096²",
+        {
+            TENSOR: lambda _, a: a.transpose(0, 1).contiguous(),
+            "torch": lambda _, a: a.transpose(0, 1).contiguous(),
+            "numpy": lambda _, a: a.T.copy(),
+        },
+        (Input((_SIDE, _SIDE)),),
+        read_bytes=_MATRIX_BYTES,
+        written_bytes=_MATRIX_BYTES,
+    ),
+    *(
+        Case(
+            f"cumsum 4096² axis {axis}",
+            {
+                TENSOR: lambda _, a, axis=axis: a.cumsum(axis),
+                "torch": lambda _, a, axis=axis: a.cumsum(axis),
+                "numpy": lambda _, a, axis=axis: a.cumsum(axis),
+            },
+            (Input((_SIDE, _SIDE)),),
+            read_bytes=_MATRIX_BYTES,
+            written_bytes=_MATRIX_BYTES,
+        )
+        for axis in (1, 0)
+    ),
+)

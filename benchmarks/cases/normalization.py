@@ -1,0 +1,54 @@
+"""Rows of a matrix: softmax, layer normalization, the largest element."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from benchmarks.case import FLOAT_BYTES, TENSOR, Case, Input
+
+__all__ = ["CASES"]
+
+_SIDE: Final = 4096
+_BYTES: Final = _SIDE * _SIDE * FLOAT_BYTES
+
+
+def _softmax_numpy(numpy: Any, x: Any) -> Any:
+    powers = numpy.exp(x - x.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def _layernorm_numpy(numpy: Any, x: Any) -> Any:
+    centered = x - x.mean(1, keepdims=True)
+    return centered / numpy.sqrt((centered * centered).mean(1, keepdims=True) + 1e-5)
+
+
+CASES: Final = (
+    Case(
+        "softmax 4096²",
+        {
+            TENSOR: lambda _, x: x.softmax(-1),
+            "torch": lambda _, x: x.softmax(-1),
+            "numpy": _softmax_numpy,
+        },
+        (Input((_SIDE, _SIDE), scale=8.0),),
+        read_bytes=_BYTES,
+        written_bytes=_BYTES,
+    ),
+    Case(
+        "layernorm 4096²",
+        {
+            TENSOR: lambda _, x: x.layernorm(),
+            "torch": lambda torch, x: torch.nn.functional.layer_norm(x, (_SIDE,)),
+            "numpy": _layernorm_numpy,
+        },
+        (Input((_SIDE, _SIDE)),),
+        read_bytes=_BYTES,
+        written_bytes=_BYTES,
+    ),
+    Case(
+        "argmax 4096² axis 1",
+        dict.fromkeys((TENSOR, "torch", "numpy"), lambda _, x: x.argmax(1)),
+        (Input((_SIDE, _SIDE)),),
+        read_bytes=_BYTES,
+    ),
+)

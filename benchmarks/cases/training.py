@@ -1,0 +1,158 @@
+"""Steps of training, from the forward pass to new weights, and a transformer's forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from benchmarks.case import TENSOR, Case, Input, Kind
+
+__all__ = ["CASES"]
+
+_BATCH: Final = 128
+_RATE: Final = 0.01
+
+
+def _step_tiny(forward: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """A step of stochastic gradient descent: x, labels, then weights."""
+
+    def build(tiny: Any, x: Any, labels: Any, *weights: Any) -> Callable[[], Any]:
+        for weight in weights:
+            weight.requires_grad = True
+        optimizer = tiny.nn.optim.SGD(list(weights), lr=_RATE)
+
+        def step() -> Any:
+            with tiny.Tensor.train():
+                optimizer.zero_grad()
+                loss = forward(x, *weights).sparse_categorical_crossentropy(labels).backward()
+                optimizer.step()
+                return loss
+
+        return step
+
+    return build
+
+
+def _step_torch(forward: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    def build(torch: Any, x: Any, labels: Any, *weights: Any) -> Callable[[], Any]:
+        for weight in weights:
+            weight.requires_grad_()
+        optimizer = torch.optim.SGD(weights, lr=_RATE)
+
+        def step() -> Any:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(forward(torch, x, *weights), labels)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    return build
+
+
+def _mlp(x: Any, *w: Any) -> Any:
+    return ((x @ w[0]).relu() @ w[1]).relu() @ w[2]
+
+
+def _cnn_tiny(x: Any, *w: Any) -> Any:
+    x = x.conv2d(w[0]).relu().conv2d(w[1]).relu().max_pool2d((2, 2))
+    x = x.conv2d(w[2]).relu().conv2d(w[3]).relu().max_pool2d((2, 2))
+    return x.flatten(1) @ w[4]
+
+
+def _cnn_torch(torch: Any, x: Any, *w: Any) -> Any:
+    conv, pool = torch.conv2d, torch.nn.functional.max_pool2d
+    x = pool(conv(conv(x, w[0]).relu(), w[1]).relu(), 2)
+    x = pool(conv(conv(x, w[2]).relu(), w[3]).relu(), 2)
+    return x.flatten(1) @ w[4]
+
+
+_MLP_INPUTS: Final = (
+    Input((_BATCH, 784)),
+    Input((_BATCH,), "int32", limit=10),
+    Input((784, 512), scale=0.06),
+    Input((512, 512), scale=0.07),
+    Input((512, 10), scale=0.07),
+)
+_CNN_INPUTS: Final = (
+    Input((_BATCH, 1, 28, 28)),
+    Input((_BATCH,), "int32", limit=10),
+    Input((32, 1, 5, 5), scale=0.3),
+    Input((32, 32, 5, 5), scale=0.06),
+    Input((64, 32, 3, 3), scale=0.1),
+    Input((64, 64, 3, 3), scale=0.07),
+    Input((576, 10), scale=0.07),
+)
+_CNN_MULTIPLIES: Final = (
+    24 * 24 * 32 * 25 + 20 * 20 * 32 * 32 * 25 + 8 * 8 * 64 * 32 * 9 + 6 * 6 * 64 * 64 * 9
+)
+
+_LAYERS, _WIDTH, _HEADS, _LENGTH = 6, 512, 8, 256
+_HEAD: Final = _WIDTH // _HEADS
+_OF_LAYER: Final = 4
+
+
+def _heads(x: Any) -> Any:
+    return x.reshape(1, _LENGTH, _HEADS, _HEAD).transpose(1, 2)
+
+
+def _block(x: Any, w: Any, norm: Callable[[Any], Any], attention: Callable[..., Any]) -> Any:
+    """One layer: attention, then two linear maps, each on normalized input and added to it."""
+    queries, keys, values = (
+        _heads(part) for part in (norm(x) @ w[0]).reshape(1, _LENGTH, 3, _WIDTH).unbind(2)
+    )
+    mixed = attention(queries, keys, values).transpose(1, 2).reshape(1, _LENGTH, _WIDTH)
+    x = x + mixed @ w[1]
+    return x + (norm(x) @ w[2]).relu() @ w[3]
+
+
+def _transformer_tiny(tiny: Any, x: Any, *w: Any) -> Any:
+    for layer in range(0, len(w), _OF_LAYER):
+        x = _block(
+            x, w[layer : layer + _OF_LAYER], lambda t: t.layernorm(),
+            tiny.Tensor.scaled_dot_product_attention,
+        )  # fmt: skip
+    return x
+
+
+def _transformer_torch(torch: Any, x: Any, *w: Any) -> Any:
+    functions = torch.nn.functional
+    for layer in range(0, len(w), _OF_LAYER):
+        x = _block(
+            x, w[layer : layer + _OF_LAYER], lambda t: functions.layer_norm(t, (_WIDTH,)),
+            functions.scaled_dot_product_attention,
+        )  # fmt: skip
+    return x
+
+
+_LAYER_INPUTS: Final = (
+    Input((_WIDTH, 3 * _WIDTH), scale=0.07),
+    Input((_WIDTH, _WIDTH), scale=0.07),
+    Input((_WIDTH, 4 * _WIDTH), scale=0.07),
+    Input((4 * _WIDTH, _WIDTH), scale=0.04),
+)
+
+CASES: Final = (
+    Case(
+        "MLP training step",
+        {TENSOR: _step_tiny(_mlp), "torch": _step_torch(lambda _, *all: _mlp(*all))},
+        _MLP_INPUTS,
+        flops=6.0 * _BATCH * (784 * 512 + 512 * 512 + 512 * 10),
+        kind=Kind.STEP,
+    ),
+    Case(
+        "small CNN training step",
+        {TENSOR: _step_tiny(_cnn_tiny), "torch": _step_torch(_cnn_torch)},
+        _CNN_INPUTS,
+        flops=6.0 * _BATCH * _CNN_MULTIPLIES,
+        kind=Kind.STEP,
+    ),
+    Case(
+        "transformer forward, 6 layers of 512",
+        {TENSOR: _transformer_tiny, "torch": _transformer_torch},
+        (Input((1, _LENGTH, _WIDTH)), *_LAYER_INPUTS * _LAYERS),
+        flops=_LAYERS * 2.0 * _LENGTH * (12 * _WIDTH**2 + 2 * _LENGTH * _WIDTH),
+        tolerance=5e-3,
+    ),
+)

@@ -1,0 +1,181 @@
+"""How each peer is driven: make tensors, make a program callable, wait for it, read its result."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy
+
+from benchmarks.case import Case, Kind, Prepared
+
+__all__ = ["OURS", "PEERS", "Peer", "TinyPeer", "TorchPeer", "environment_of", "why_absent"]
+
+Array = numpy.ndarray[Any, numpy.dtype[Any]]
+Step = Callable[[], Any]
+
+OURS: Final = ("tinycore", "tinycore-jit")
+
+
+class Peer:
+    """NumPy, and what the others change."""
+
+    module_name = "numpy"
+
+    def __init__(self) -> None:
+        self.module = importlib.import_module(self.module_name)
+
+    def tensor(self, array: Array, dtype: str) -> Any:
+        """A tensor of this peer. The array is not used again."""
+        if dtype != str(array.dtype):
+            raise NotImplementedError(f"{self.module_name} has no {dtype}")
+        return array
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function in the form in which this peer runs it fastest; the result is computed."""
+        return function
+
+    def array(self, result: Any) -> Array:
+        """The result, in a dtype that NumPy has."""
+        return numpy.asarray(result)
+
+    def about(self) -> str:
+        """More than the version, where there is more to say."""
+        return ""
+
+    def step(self, case: Case, inputs: Sequence[Any]) -> Step | Prepared:
+        """What is called again and again."""
+        program = case.program_of(self.module_name)
+        if program is None:
+            raise NotImplementedError(f"{self.module_name} cannot do {case.name}")
+        if case.kind is Kind.CALL:
+            run = self.compiled(lambda *tensors: program(self.module, *tensors))
+            return lambda: run(*inputs)
+        step: Step | Prepared = program(self.module, *inputs)
+        return step if isinstance(step, Prepared) or case.kind is Kind.TOOL else self.compiled(step)
+
+
+class TorchPeer(Peer):
+    """PyTorch, eager, on the CPU."""
+
+    module_name = "torch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module.set_num_threads(processors())
+
+    def tensor(self, array: Array, dtype: str) -> Any:
+        made = self.module.from_numpy(array)
+        return made.long() if dtype == "int32" else made.to(getattr(self.module, dtype))
+
+    def array(self, result: Any) -> Array:
+        result = result.detach()
+        wide = result.float() if result.dtype == self.module.bfloat16 else result
+        return numpy.asarray(wide.numpy())
+
+
+class TinyPeer(Peer):
+    """tinygrad, or tinycore: they have one interface. With `jit`, programs are captured."""
+
+    def __init__(self, module_name: str, *, jit: bool) -> None:
+        self.module_name = module_name
+        self.jit = jit
+        super().__init__()
+        self.device = self.module.Device[self.module.Device.DEFAULT]
+
+    def tensor(self, array: Array, dtype: str) -> Any:
+        return self.module.Tensor(array).cast(getattr(self.module.dtypes, dtype)).realize()
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def realized(*tensors: Any) -> Any:
+            return function(*tensors).realize()
+
+        run = self.module.TinyJit(realized) if self.jit else realized
+
+        def finished(*tensors: Any) -> Any:
+            result = run(*tensors)
+            self.device.synchronize()
+            return result
+
+        return finished
+
+    def array(self, result: Any) -> Array:
+        if isinstance(result, int):
+            return numpy.asarray(result)
+        floats = result.dtype in {self.module.dtypes.bfloat16, self.module.dtypes.float16}
+        return numpy.asarray((result.float() if floats else result).numpy())
+
+    def about(self) -> str:
+        if self.module_name != "tinycore":
+            return ""
+        toolchain = self.device.toolchain
+        version = toolchain.compiler.key.partition(" -")[0] if toolchain else ""
+        return f"{self.device.name}, {version}"
+
+
+PEERS: Final[Mapping[str, Callable[[], Peer]]] = {
+    "tinycore": lambda: TinyPeer("tinycore", jit=False),
+    "tinycore-jit": lambda: TinyPeer("tinycore", jit=True),
+    "torch": TorchPeer,
+    "tinygrad": lambda: TinyPeer("tinygrad", jit=True),
+    "tinygrad-plain": lambda: TinyPeer("tinygrad", jit=False),
+    "numpy": Peer,
+}
+"""Every peer there is. tinygrad is measured at its best, which is with its JIT."""
+
+
+def package_of(peer: str) -> str:
+    """The package that must be installed for a peer."""
+    return peer.partition("-")[0]
+
+
+def why_absent(peer: str) -> str:
+    """Why a peer cannot be measured here; empty when it can."""
+    package = package_of(peer)
+    if importlib.util.find_spec(package) is None:
+        return f"{package} is not installed"
+    if package == "tinygrad" and not find_clang():
+        return "tinygrad computes on the CPU with clang, and there is none"
+    return ""
+
+
+def version_of(peer: str) -> str:
+    """The peer's version."""
+    return importlib.metadata.version(package_of(peer))
+
+
+def environment_of(peer: str, caches: Path) -> dict[str, str]:
+    """The environment of a peer's process: all processors, and caches of this run only."""
+    count = str(processors())
+    own = dict(os.environ) | dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), count
+    )
+    root = str(Path(__file__).resolve().parent.parent)
+    own["PYTHONPATH"] = os.pathsep.join(filter(None, (root, own.get("PYTHONPATH"))))
+    own["XDG_CACHE_HOME"] = str(caches)
+    if package_of(peer) == "tinygrad":
+        own |= {"DEV": "CPU", "CC": find_clang(), "CACHEDB": str(caches / "tinygrad.db")}
+    return own | ({"CACHE_DIR": str(caches)} if peer in OURS else {})
+
+
+def find_clang() -> str:
+    """The clang that tinygrad is given: what CC says, if that is a clang, else one on PATH."""
+    chosen = os.environ.get("CC", "")
+    names = (
+        chosen if "clang" in Path(chosen).name else "clang",
+        *(f"clang-{version}" for version in range(23, 14, -1)),
+    )
+    return next((path for path in map(shutil.which, names) if path), "")
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,220 @@
+"""What kernels compute, by both compilers: every type, scalars and vectors, the odd cases included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy
+import pytest
+
+from tiny_cpu import BACKEND
+from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.testing.kernels import Array, Bench, bench, elementwise
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+SIZE = 64
+NATIVE = (dtypes.bool, *dtypes.ints, dtypes.float16, dtypes.float32, dtypes.float64)
+INTS = dtypes.ints
+FLOATS = (dtypes.float16, dtypes.float32, dtypes.float64)
+LANES = (1, 4, 16)
+ARCHS = ("native", "x86_64,x86-64", "x86_64,x86-64-v3")
+
+
+@cache
+def bench_for(toolchain: str, arch: str = "native") -> Bench:
+    return bench(BACKEND, toolchain, arch)
+
+
+@pytest.fixture(params=ARCHS)
+def cpu(request: pytest.FixtureRequest, toolchain: str) -> Bench:
+    """Each compiler, for this processor and for two older ones."""
+    machine = request.param.split(",")[0]
+    if machine not in ("native", bench_for(toolchain).toolchain.arch.split(",")[0]):
+        pytest.skip(f"this machine is not {machine}")
+    return bench_for(toolchain, request.param)
+
+
+def samples(dtype: DType, seed: int = 0) -> Array:
+    """Values of a type: its extremes, small ones, and random ones of all sizes."""
+    random = numpy.random.default_rng([seed, dtype.priority])
+    kind = to_numpy_dtype(dtype)
+    if dtype.kind == "bool":
+        return random.integers(0, 2, SIZE).astype(bool)
+    if dtype.kind == "float":
+        wide = random.standard_normal(SIZE) * 10.0 ** random.integers(-3, 5, SIZE)
+        wide[:8] = [numpy.nan, numpy.inf, -numpy.inf, 0.0, -0.0, 1.0, -1.0, 3e9]
+        with numpy.errstate(over="ignore"):
+            return random.permutation(wide.astype(kind))
+    info = numpy.iinfo(kind)
+    values = random.integers(info.min, info.max, SIZE, dtype=kind, endpoint=True)
+    values[:5] = [0, info.min, info.max, 1, -1 if dtype.kind == "int" else 2]
+    values[5:24] = random.integers(0, 20, 19)
+    return random.permutation(values)
+
+
+def bits_of(numbers: list[int], like: Array) -> Array:
+    """Python integers, wrapped to the type of an array."""
+    return numpy.array([n & (2**64 - 1) for n in numbers], numpy.uint64).astype(like.dtype)
+
+
+def divided(a: Array, b: Array) -> Array:
+    def one(x: int, y: int) -> int:
+        return 0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+
+    return bits_of([one(int(x), int(y)) for x, y in zip(a, b, strict=True)], a)
+
+
+def remainder(a: Array, b: Array) -> Array:
+    def one(x: int, y: int) -> int:
+        return 0 if y == 0 else abs(x) % abs(y) * (1 if x >= 0 else -1)
+
+    return bits_of([one(int(x), int(y)) for x, y in zip(a, b, strict=True)], a)
+
+
+def shifted(function: Callable[..., Any]) -> Callable[[Array, Array], Array]:
+    return lambda a, b: function(a, b & (a.itemsize * 8 - 1))
+
+
+EVERY = {
+    Op.CMPLT: numpy.less,
+    Op.CMPNE: numpy.not_equal,
+    Op.CMPEQ: numpy.equal,
+    Op.MAX: numpy.maximum,
+    Op.MIN: numpy.minimum,
+    Op.ADD: numpy.add,
+    Op.MUL: numpy.multiply,
+}
+BITS = {Op.AND: numpy.bitwise_and, Op.OR: numpy.bitwise_or, Op.XOR: numpy.bitwise_xor}
+INTEGER = {
+    Op.SUB: numpy.subtract,
+    Op.IDIV: divided,
+    Op.MOD: remainder,
+    Op.FLOORDIV: numpy.floor_divide,
+    Op.FLOORMOD: numpy.mod,
+    Op.SHL: shifted(numpy.left_shift),
+    Op.SHR: shifted(numpy.right_shift),
+}
+FLOAT = {Op.SUB: numpy.subtract, Op.FDIV: numpy.divide}
+UNARY_FLOAT = {
+    Op.NEG: numpy.negative,
+    Op.SQRT: numpy.sqrt,
+    Op.RECIPROCAL: numpy.reciprocal,
+    Op.TRUNC: numpy.trunc,
+}
+
+
+def binary_ops(dtype: DType) -> dict[Op, Callable[..., Any]]:
+    if dtype.kind == "float":
+        return EVERY | FLOAT
+    return EVERY | BITS | ({} if dtype.kind == "bool" else INTEGER)
+
+
+def check(
+    cpu: Bench,
+    build: Callable[..., list[UOp]],
+    inputs: list[DType],
+    expected: Callable[..., list[Array]],
+    names: list[str],
+) -> None:
+    """Run a kernel of several outputs on samples, with each number of lanes."""
+    arrays = [samples(dtype, seed) for seed, dtype in enumerate(inputs)]
+    with numpy.errstate(all="ignore"):
+        wanted = expected(*arrays)
+    for lanes in LANES:
+        kernel = elementwise(build, inputs, SIZE, lanes)
+        found = cpu.run(kernel, *(numpy.zeros_like(w) for w in wanted), *arrays)
+        for name, got, want in zip(names, found, wanted, strict=False):
+            numpy.testing.assert_array_equal(got, want, f"{name}, {lanes} lanes, {inputs}")
+
+
+@pytest.mark.parametrize("dtype", NATIVE, ids=lambda d: d.name)
+def test_binary_operations(cpu: Bench, dtype: DType) -> None:
+    ops = binary_ops(dtype)
+    if dtype in cpu.toolchain.renderer.emulated:
+        pytest.skip("computed in float32, so it is rounded later than NumPy rounds")
+    check(
+        cpu,
+        lambda a, b: [a.alu(op, b) for op in ops],
+        [dtype, dtype],
+        lambda a, b: [function(a, b) for function in ops.values()],
+        [op.name for op in ops],
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_operations_on_one_float(cpu: Bench, dtype: DType) -> None:
+    check(
+        cpu,
+        lambda a: [a.alu(op) for op in UNARY_FLOAT],
+        [dtype],
+        lambda a: [function(a) for function in UNARY_FLOAT.values()],
+        [op.name for op in UNARY_FLOAT],
+    )
+
+
+@pytest.mark.parametrize("dtype", NATIVE, ids=lambda d: d.name)
+def test_choice(cpu: Bench, dtype: DType) -> None:
+    check(
+        cpu,
+        lambda c, a, b: [c.where(a, b)],
+        [dtypes.bool, dtype, dtype],
+        lambda c, a, b: [numpy.where(c, a, b)],
+        ["WHERE"],
+    )
+
+
+def converted(values: Array, target: DType) -> Array:
+    """What a conversion yields here; `tiny_cpu.render` says what becomes of floats that do not fit."""
+    kind = to_numpy_dtype(target)
+    if target.kind == "bool":
+        return values != 0
+    if values.dtype.kind != "f" or target.kind == "float":
+        half = target is dtypes.float16 and values.dtype == numpy.float64
+        return values.astype(numpy.float32).astype(kind) if half else values.astype(kind)
+    wide = target.itemsize == 8 or target is dtypes.uint32
+    least = -(2**63) if wide else -(2**31)
+    greatest = 2**64 if target is dtypes.uint64 else -least
+
+    def one(value: float) -> int:
+        return int(value) if least <= numpy.trunc(value) < greatest else least
+
+    return bits_of([one(float(v)) for v in values], numpy.zeros(1, kind))
+
+
+@pytest.mark.parametrize("source", NATIVE, ids=lambda d: d.name)
+def test_conversions(cpu: Bench, source: DType) -> None:
+    targets = [d for d in NATIVE if d is not source]
+    check(
+        cpu,
+        lambda a: [a.cast(d) for d in targets],
+        [source],
+        lambda a: [converted(a, d) for d in targets],
+        [f"to {d.name}" for d in targets],
+    )
+
+
+@pytest.mark.parametrize("source", [*INTS, *FLOATS], ids=lambda d: d.name)
+def test_same_bits_as_another_type(cpu: Bench, source: DType) -> None:
+    targets = [d for d in (*INTS, *FLOATS) if d.itemsize == source.itemsize and d is not source]
+    if source in cpu.toolchain.renderer.emulated or not targets:
+        pytest.skip("NaN may change its bits on the way through float32")
+    targets = [d for d in targets if d not in cpu.toolchain.renderer.emulated]
+    check(
+        cpu,
+        lambda a: [a.bitcast(d.vec(a.dtype.count)) for d in targets],
+        [source],
+        lambda a: [a.view(to_numpy_dtype(d)) for d in targets],
+        [f"as {d.name}" for d in targets],
+    )
+
+
+def test_any_byte_but_zero_is_true(toolchain: str) -> None:
+    cpu = bench_for(toolchain)
+    raw = numpy.arange(SIZE, dtype=numpy.uint8) % 5
+    for lanes in LANES:
+        kernel = elementwise(lambda p: [p.cast(dtypes.int32)], [dtypes.bool], SIZE, lanes)
+        found = cpu.run(kernel, numpy.zeros(SIZE, numpy.int32), raw)[0]
+        numpy.testing.assert_array_equal(found, raw != 0)

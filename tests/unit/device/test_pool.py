@@ -1,0 +1,180 @@
+"""LRUAllocator: reuse by size, its bound, exhaustion, and what is counted."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tinycore.config import Context
+from tinycore.device.pool import LRUAllocator, memory
+from tinycore.errors import ArgumentError, DeviceError, OutOfMemory
+
+
+@pytest.fixture
+def allocator(toy_allocator: Any) -> Any:
+    return toy_allocator(capacity=1000)
+
+
+@pytest.fixture
+def pool(allocator: Any) -> LRUAllocator:
+    return LRUAllocator(allocator, "TOY")
+
+
+def test_a_freed_block_serves_the_next_allocation_of_its_size(
+    pool: LRUAllocator, allocator: Any
+) -> None:
+    first = pool.alloc(100)
+    pool.free(first, 100)
+
+    assert pool.alloc(100) is first
+    assert allocator.allocations == [100]
+
+
+def test_another_size_is_asked_of_the_device(pool: LRUAllocator, allocator: Any) -> None:
+    pool.free(pool.alloc(100), 100)
+    pool.alloc(101)
+
+    assert allocator.allocations == [100, 101]
+
+
+def test_without_lru_nothing_is_kept(pool: LRUAllocator, allocator: Any) -> None:
+    with Context(LRU=0):
+        pool.free(pool.alloc(100), 100)
+
+    assert not allocator.live
+    assert pool.cached == 0
+
+
+def test_exhaustion_releases_the_cache_and_tries_once_more(
+    pool: LRUAllocator, allocator: Any
+) -> None:
+    pool.free(pool.alloc(800), 800)
+    block = pool.alloc(900)
+
+    assert len(block) == 900
+    assert allocator.allocations == [800, 900]
+    assert (pool.used, pool.cached) == (900, 0)
+
+
+def test_real_exhaustion_says_what_is_in_use(pool: LRUAllocator) -> None:
+    kept = pool.alloc(700)
+    pool.free(pool.alloc(200), 200)
+
+    with pytest.raises(OutOfMemory) as raised:
+        pool.alloc(400)
+
+    assert str(raised.value) == (
+        "TOY has no room for 400 bytes: 700 are in use by this program, and 200 kept for reuse were "
+        "released. (toy memory of 1000 bytes is full)"
+    )
+    assert len(kept) == 700
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_block_has_at_least_a_byte(pool: LRUAllocator, size: int) -> None:
+    with pytest.raises(ArgumentError, match=f"a block of memory has at least 1 byte, not {size}"):
+        pool.alloc(size)
+
+
+def test_the_cache_is_never_larger_than_what_was_in_use(
+    pool: LRUAllocator, allocator: Any
+) -> None:
+    for size in (100, 90, 80, 70):  # one at a time: at most 100 bytes were in use at once
+        pool.free(pool.alloc(size), size)
+
+    assert pool.peak == 100
+    assert pool.cached == 70
+    assert sum(map(len, allocator.live.values())) == 70
+
+
+def test_the_size_unused_longest_goes_first(pool: LRUAllocator, allocator: Any) -> None:
+    blocks = [pool.alloc(size) for size in (50, 40)]
+    for block in blocks:
+        pool.free(block, len(block))
+    pool.free(pool.alloc(50), 50)  # 40 is now the one unused longest
+    pool.free(pool.alloc(30), 30)
+
+    assert sorted(map(len, allocator.live.values())) == [30, 50]
+
+
+def test_the_device_is_waited_for_before_memory_goes_back(allocator: Any) -> None:
+    events: list[str] = []
+    pool = LRUAllocator(allocator, "TOY", lambda: events.append("wait"))
+    pool.free(pool.alloc(10), 10)
+    assert events == []
+    pool.free_cache()
+
+    assert events == ["wait"]
+    assert not allocator.live
+
+
+def test_a_device_that_failed_still_gives_memory_back(allocator: Any) -> None:
+    def fail() -> None:
+        raise DeviceError("hung")
+
+    pool = LRUAllocator(allocator, "TOY", fail)
+    pool.free(pool.alloc(10), 10)
+    pool.free_cache()
+
+    assert not allocator.live
+
+
+def test_bytes_are_counted_over_all_devices(toy_allocator: Any) -> None:
+    before = memory.used
+    one, other = LRUAllocator(toy_allocator(), "ONE"), LRUAllocator(toy_allocator(), "OTHER")
+    block = one.alloc(64)
+    other.alloc(8)
+
+    assert memory.used - before == 72
+    assert memory.per_device["ONE"] == 64
+    one.free(block, 64)
+    assert memory.per_device["ONE"] == 0
+    assert memory.cached >= 64
+
+
+def test_a_block_freed_by_the_garbage_collector_inside_alloc_does_not_deadlock(
+    toy_allocator: Any,
+) -> None:
+    pool: LRUAllocator
+
+    class Collecting(toy_allocator):  # type: ignore[misc]
+        def alloc(self, size: int) -> Any:
+            if size == 20:  # as if the garbage collector ran now, in this thread
+                pool.free(first, 10)
+            return super().alloc(size)
+
+    pool = LRUAllocator(Collecting(), "TOY")
+    first = pool.alloc(10)
+    pool.alloc(20)
+    pool.free_cache()
+
+    assert pool.used == 20
+
+
+def test_after_close_nothing_is_given_and_nothing_taken(pool: LRUAllocator, allocator: Any) -> None:
+    block = pool.alloc(10)
+    pool.close()
+    pool.free(block, 10)
+
+    with pytest.raises(DeviceError, match="device TOY is closed"):
+        pool.alloc(10)
+
+
+def test_many_threads(toy_allocator: Any) -> None:
+    pool = LRUAllocator(toy_allocator(), "TOY")
+
+    def work() -> None:
+        for _ in range(300):
+            pool.free(pool.alloc(16), 16)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pool.free_cache()
+
+    assert (pool.used, pool.cached) == (0, 0)
+    assert not pool.allocator.live  # type: ignore[attr-defined]

@@ -1,0 +1,183 @@
+"""`tinycore demo`: train a small network on real handwritten digits, and show what it learned.
+
+Floor 6. Imports the public API. Everything is seeded: the same device gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy
+from tqdm import tqdm
+
+from tinycore import Context, Device, Tensor, TinyJit, nn
+from tinycore.cli.devices import table
+from tinycore.cli.draw import beside, picture, ramp_for, shrunk
+from tinycore.errors import ArgumentError
+from tinycore.nn.datasets import Split, digits, mnist
+
+__all__ = ["DigitNet", "add", "run"]
+
+STEPS = 300
+LEARNING_RATE = 0.01
+SLOWER_FROM = 0.7
+"""The share of the steps after which the learning rate falls to a tenth."""
+EVALUATED_AT_ONCE = 500
+PICTURE_SIDE = 10
+PICTURES = 5
+
+EPILOG = """\
+examples:
+  tinycore demo                              1,797 digits of 8 x 8 pixels, part of the package
+  tinycore demo --data mnist --steps 600     the four idx-ubyte files of MNIST in the folder `mnist`
+  DEV=PYTHON tinycore demo --steps 10        on the interpreter: slow, but it needs nothing
+  DEBUG=2 tinycore demo --steps 3            and see every kernel that runs
+"""
+
+
+class DigitNet:
+    """Two convolutions and a linear layer: images (N, 1, side, side) -> scores (N, 10)."""
+
+    def __init__(self, side: int) -> None:
+        self.layers: list[Callable[[Tensor], Tensor]] = [
+            nn.Conv2d(1, 16, 3, padding=1, bias=False),
+            nn.BatchNorm(16),
+            Tensor.relu,
+            Tensor.max_pool2d,
+            nn.Conv2d(16, 32, 3, padding=1, bias=False),
+            nn.BatchNorm(32),
+            Tensor.relu,
+            Tensor.max_pool2d,
+            lambda x: x.flatten(1),
+            nn.Linear(32 * (side // 4) ** 2, 10),
+        ]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """The score of each digit."""
+        return images.sequential(self.layers)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Digits to learn from, digits held out, and the value of the darkest pixel."""
+
+    images: Tensor
+    labels: Tensor
+    held_out: Tensor
+    truth: Tensor
+    ink: float
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this command to the command line."""
+    command = commands.add_parser(
+        "demo",
+        help="train a small network on handwritten digits",
+        description="Train a small convolutional network on real handwritten digits, "
+        "test it on digits it has not seen, and draw a few.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--data", metavar="PATH", help="a folder with the four idx files of MNIST")
+    command.add_argument(
+        "--steps", type=_positive, default=STEPS, help=f"steps, {STEPS} unless given"
+    )
+    command.add_argument(
+        "--batch", type=_positive, default=64, help="digits per step, 64 unless given"
+    )
+    command.add_argument("--seed", type=int, default=0, help="another seed, another network")
+    command.add_argument("--device", help="where to compute, as DEV says it: PYTHON, CPU:LLVM ...")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, test, draw."""
+    if arguments.device is None:
+        return _run(arguments)
+    with Context(DEV=arguments.device):
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    print("\n".join(table(Device.DEFAULT)))
+    task = _task(digits() if arguments.data is None else mnist(path=arguments.data))
+    print(f"\n{len(task.images)} digits to learn from, {len(task.held_out)} held out")
+    Tensor.manual_seed(arguments.seed)
+    model = DigitNet(task.images.shape[-1])
+    start = time.perf_counter()
+    first, last = _train(model, task, arguments.steps, arguments.batch)
+    seconds = time.perf_counter() - start
+    print(f"{arguments.steps} steps in {seconds:.1f} s, loss {first:.3f} -> {last:.3f}")
+    said, truth = _classify(model, task), task.truth.numpy()
+    right = int((said == truth).sum())
+    print(f"held-out accuracy {right / len(truth):.2%}: {right} of {len(truth)} right\n")
+    _show(task.held_out.numpy()[:, 0], said, truth)
+    return 0
+
+
+def _task(split: Split) -> Task:
+    images, labels, held_out, truth = split
+    side = images.shape[-1]
+    if images.shape[-2] != side or side < 4:
+        raise ArgumentError(f"the demo takes square images of 4 pixels or more, not {images.shape}")
+    return Task(images, labels.int(), held_out, truth, float(images.max().item()))
+
+
+def _train(model: DigitNet, task: Task, steps: int, batch: int) -> tuple[float, float]:
+    """Train, showing progress; the losses of the first step and the last."""
+    optimizer = nn.optim.Adam(nn.state.get_parameters(model), lr=LEARNING_RATE)
+
+    @TinyJit
+    def step() -> Tensor:
+        chosen = Tensor.randint(batch, high=len(task.images))
+        scores = model(task.images[chosen].float() / task.ink)
+        optimizer.zero_grad()
+        loss = scores.sparse_categorical_crossentropy(task.labels[chosen]).backward()
+        return loss.realize(*optimizer.schedule_step())
+
+    losses = []
+    progress = tqdm(range(steps), "training", disable=None, leave=False)
+    with Context(TRAINING=1):
+        for number in progress:
+            if number == int(steps * SLOWER_FROM):
+                optimizer.lr.assign(optimizer.lr * 0.1).realize()
+            losses.append(float(step().item()))
+            progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+    return losses[0], losses[-1]
+
+
+def _classify(model: DigitNet, task: Task) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
+    """The digit the network sees in each held-out image."""
+    said = []
+    for start in range(0, len(task.held_out), EVALUATED_AT_ONCE):
+        images = task.held_out[start : start + EVALUATED_AT_ONCE]
+        said.append(model(images.float() / task.ink).argmax(1).numpy())
+    return numpy.concatenate(said).astype(numpy.int64)
+
+
+def _show(images: numpy.ndarray, said: numpy.ndarray, truth: numpy.ndarray) -> None:
+    """Draw the first few digits, and a mistake if there was one, with what was said of each."""
+    columns = shutil.get_terminal_size().columns
+    fitting = max(1, min(PICTURES, columns // (2 * min(images.shape[-1], PICTURE_SIDE) + 3)))
+    wrong = numpy.flatnonzero(said != truth)[:1]
+    right = numpy.flatnonzero(said == truth)[: fitting - len(wrong)]
+    ramp = ramp_for(sys.stdout)
+    blocks = []
+    for position in [*right, *wrong]:
+        caption = f"says {said[position]}"
+        if said[position] != truth[position]:
+            caption += f", is {truth[position]}"
+        blocks.append([*picture(shrunk(images[position], PICTURE_SIDE), ramp), caption])
+    print("\n".join(beside(blocks)))
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number

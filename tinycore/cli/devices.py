@@ -1,0 +1,82 @@
+"""`tinycore devices`: what there is to compute on, and why the rest cannot be used.
+
+Floor 6. Imports the public API. Opens no device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from typing import Any
+
+from tinycore import Device
+from tinycore.errors import TinycoreError
+
+__all__ = ["add", "run", "table"]
+
+EPILOG = """\
+A device is chosen by DEV=[INTERFACE+]DEVICE[:RENDERER[:ARCH]]. What is named is used or fails;
+nothing else takes its place. The core alone has PYTHON, which is slow, and NULL, which compiles and
+runs nothing. Others come with plugins: `pip install "tinycore[cpu]"`.
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this command to the command line."""
+    command = commands.add_parser(
+        "devices",
+        help="list the devices, and why some cannot be used",
+        description="List every installed backend, its state and the reason for it.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--json", action="store_true", help="print JSON for programs")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the list. Status 1 when there is no device to use by default."""
+    default, objection = _default()
+    if arguments.json:
+        print(
+            json.dumps({"default": default, "objection": objection, "devices": _rows()}, indent=2)
+        )
+    else:
+        print("\n".join(table(default, objection)))
+    return 0 if default else 1
+
+
+def table(default: str | None, objection: str = "") -> list[str]:
+    """One line per backend, the default marked by a star, and its reason below it."""
+    lines = []
+    for row in _rows():
+        mark = "*" if default and row["name"] == default.partition(":")[0] else " "
+        origin = f"{row['distribution']} {row['version']}".strip()
+        lines.append(f"{mark} {row['name']:<8} {row['state']:<14} {origin}")
+        lines += textwrap.wrap(
+            row["reason"], 90, initial_indent=" " * 11, subsequent_indent=" " * 11
+        )
+    lines.append(f"* {default} is used unless DEV names another" if default else objection)
+    return lines
+
+
+def _rows() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": found.name,
+            "state": found.state.value,
+            "reason": found.reason,
+            "distribution": found.distribution,
+            "version": found.version,
+        }
+        for found in Device.states()
+    ]
+
+
+def _default() -> tuple[str | None, str]:
+    """The default device, or why there is none."""
+    try:
+        return Device.DEFAULT, ""
+    except TinycoreError as error:
+        return None, str(error)

@@ -1,0 +1,32 @@
+"""`tinycore settings`: every setting, its value, and where that came from.
+
+Floor 6. Imports the settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from tinycore.config import misspelt_variables, settings_table
+
+__all__ = ["add", "run"]
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this command to the command line."""
+    command = commands.add_parser(
+        "settings",
+        help="list the settings with their values",
+        description="List every setting, its value, where that came from, and what it does.",
+        epilog="Set one for a command (DEBUG=2 tinycore demo), or for a block of a program "
+        "(with Context(DEBUG=2): ...). TINYCORE_DEBUG is the same as DEBUG, and wins.",
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the table, and the variables that look like a setting and are none."""
+    print(settings_table())
+    for name, near in misspelt_variables().items():
+        print(f"{name} is no setting" + (f"; did you mean {near}?" if near else ""))
+    return 0

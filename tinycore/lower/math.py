@@ -1,0 +1,205 @@
+"""Arithmetic that a target lacks, in terms of what it has.
+
+Floor 3'. One function per op, each under its equation; `lower_math` gathers those whose op is not
+in `Renderer.native_ops`. What they build is made of plain arithmetic, comparisons, WHERE, shifts
+and BITCAST, so it vectorizes, and holds for vectors as for scalars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.lower.elementary import exp, exp2, lanes, layout_of, log, log2
+from tinycore.lower.sine import sin
+from tinycore.render.base import Renderer
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, Op
+from tinycore.uop.pattern import RuleSet, node
+
+Lowering = Callable[[UOp], UOp | None]
+
+HALF_WORD: Final = 32
+ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY: Final = 0x1BD11BDA
+ROUNDS: Final = 20
+
+
+@cache
+def lower_math(renderer: Renderer) -> RuleSet:
+    """The rules that leave no arithmetic but what the renderer has."""
+    return lowering_of(ALU - renderer.native_ops)
+
+
+@cache
+def lowering_of(missing: frozenset[Op]) -> RuleSet:
+    """The rules for some ops."""
+    rules = RuleSet("lower math")
+    for op, function in LOWERINGS.items():
+        if op in missing:
+            rules.rule(node(op, name="root"))(function)
+    return rules
+
+
+# --- functions of one float
+
+
+def elementary(function: Callable[[UOp], UOp], name: str) -> Lowering:
+    """The lowering of a function that exists for float32 and float64; halves go by float32."""
+
+    def lower(root: UOp) -> UOp | None:
+        x = root.src[0]
+        if x.dtype.scalar() in (dtypes.float32, dtypes.float64):
+            return function(x)
+        return function(x.cast(dtypes.float32)).cast(x.dtype)
+
+    lower.__name__ = f"lower_{name}"
+    lower.__doc__ = function.__doc__
+    return lower
+
+
+def lower_trunc(root: UOp) -> UOp:
+    """trunc(x) == float(int(x)) with the sign of x, where |x| is small enough for a fraction."""
+    x = root.src[0]
+    if x.dtype.scalar() is dtypes.float16:
+        return x.cast(dtypes.float32).alu(Op.TRUNC).cast(x.dtype)
+    layout = layout_of(x)
+    bits = x.bitcast(lanes(x, layout.unsigned))
+    sign = bits & (1 << x.dtype.bits - 1)
+    magnitude = (bits ^ sign).bitcast(x.dtype)
+    whole = x.cast(layout.signed).cast(x.dtype).bitcast(bits.dtype) | sign
+    return (magnitude < 2.0**layout.mantissa).where(whole.bitcast(x.dtype), x)
+
+
+def lower_reciprocal(root: UOp) -> UOp:
+    """1 / x is a division."""
+    return root.const_like(1.0).alu(Op.FDIV, root.src[0])
+
+
+def lower_fdiv(root: UOp) -> UOp:
+    """a / b == a * (1 / b), rounded twice."""
+    a, b = root.src
+    return a * b.alu(Op.RECIPROCAL)
+
+
+# --- the lesser and the greater
+
+
+def lower_max(root: UOp) -> UOp:
+    """max(a, b) == b if a < b else a; NaN in b wins, and NaN in a fails the comparison."""
+    a, b = root.src
+    greater = (a < b).where(b, a)
+    return b.eq(b).where(greater, b) if root.dtype.kind == "float" else greater
+
+
+def lower_min(root: UOp) -> UOp:
+    """min(a, b) == b if b < a else a; NaN in b wins, and NaN in a fails the comparison."""
+    a, b = root.src
+    lesser = (b < a).where(b, a)
+    return b.eq(b).where(lesser, b) if root.dtype.kind == "float" else lesser
+
+
+# --- integers
+
+
+def lower_floordiv(root: UOp) -> UOp:
+    """floor(a / b): a shift for powers of 2, else a / b, less 1 where it was rounded up."""
+    a, b = root.src
+    if (shift := power_of_two(b)) is not None and a.vmin < 0:
+        return a >> shift
+    quotient = a.alu(Op.IDIV, b)
+    if signs_agree(a, b):
+        return quotient
+    return quotient - rounds_up(a, b).cast(a.dtype)
+
+
+def lower_floormod(root: UOp) -> UOp:
+    """a - b*floor(a / b): a mask for powers of 2, else a % b, plus b where that differs in sign."""
+    a, b = root.src
+    if (shift := power_of_two(b)) is not None and a.vmin < 0:
+        return a & ((1 << shift) - 1)
+    remainder = a.alu(Op.MOD, b)
+    if signs_agree(a, b):
+        return remainder
+    return rounds_up(a, b).where(remainder + b, remainder)
+
+
+def power_of_two(divisor: UOp) -> int | None:
+    """The n with divisor == 2**n in every lane, None where it is no such constant."""
+    low, high = divisor.bounds
+    if low != high or low <= 0 or low & (low - 1):
+        return None
+    return int(low).bit_length() - 1
+
+
+def signs_agree(a: UOp, b: UOp) -> bool:
+    """Whether a quotient is known not to be negative, so that truncating it is the floor."""
+    return bool((a.vmin >= 0 and b.vmin >= 0) or (a.vmax <= 0 and b.vmax <= 0))
+
+
+def rounds_up(a: UOp, b: UOp) -> UOp:
+    """Whether truncating a / b rounds up: there is a remainder, of another sign than b."""
+    remainder = a.alu(Op.MOD, b)
+    return remainder.ne(0) & ((remainder < 0) ^ (b < 0))
+
+
+def lower_mulacc(root: UOp) -> UOp:
+    """mulacc(a, b, c) == a*b + c."""
+    a, b, c = root.src
+    return a * b + c
+
+
+def lower_cmpeq(root: UOp) -> UOp:
+    """a == b is not a != b."""
+    a, b = root.src
+    return a.ne(b).logical_not()
+
+
+def lower_neg(root: UOp) -> UOp:
+    """-a == a * -1, which also turns the sign of zero."""
+    return root.src[0] * -1
+
+
+def lower_threefry(root: UOp) -> UOp:
+    """Threefry-2x32 with 20 rounds on 32-bit halves; the low half is the first word.
+
+    Salmon, Moraes, Dror & Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), section 4.2.
+    """
+    counter, key = (halves(s) for s in root.src)
+    keys = (*key, key[0] ^ key[1] ^ PARITY)
+    low, high = counter[0] + keys[0], counter[1] + keys[1]
+    for group in range(ROUNDS // 4):
+        for rotation in ROTATIONS[group % 2]:
+            low = low + high
+            high = ((high << rotation) | (high >> (HALF_WORD - rotation))) ^ low
+        low = low + keys[(group + 1) % 3]
+        high = high + keys[(group + 2) % 3] + (group + 1)
+    return (high.cast(dtypes.uint64) << HALF_WORD) | low.cast(dtypes.uint64)
+
+
+def halves(word: UOp) -> tuple[UOp, UOp]:
+    """The low and the high 32 bits of a uint64."""
+    return word.cast(dtypes.uint32), (word >> HALF_WORD).cast(dtypes.uint32)
+
+
+LOWERINGS: Final[Mapping[Op, Lowering]] = {
+    Op.EXP: elementary(exp, "exp"),
+    Op.EXP2: elementary(exp2, "exp2"),
+    Op.LOG: elementary(log, "log"),
+    Op.LOG2: elementary(log2, "log2"),
+    Op.SIN: elementary(sin, "sin"),
+    Op.TRUNC: lower_trunc,
+    Op.RECIPROCAL: lower_reciprocal,
+    Op.FDIV: lower_fdiv,
+    Op.MAX: lower_max,
+    Op.MIN: lower_min,
+    Op.FLOORDIV: lower_floordiv,
+    Op.FLOORMOD: lower_floormod,
+    Op.MULACC: lower_mulacc,
+    Op.CMPEQ: lower_cmpeq,
+    Op.NEG: lower_neg,
+    Op.THREEFRY: lower_threefry,
+}
+"""How each op is done without it. RECIPROCAL and FDIV do each other: one must be native."""

@@ -1,0 +1,317 @@
+"""Reverse-mode derivatives on the tensor graph: one rule per op, graph in, graph out.
+
+Floor 5. A rule gets a node and the gradient of its value, and gives that of each source: nodes
+again, so derivatives can be differentiated. None stands for no gradient, as of integers and bools.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tinycore.dtype import Scalar, dtypes
+from tinycore.tensor import graph
+from tinycore.uop.node import Skew, UOp
+from tinycore.uop.op import Op
+
+Gradients = tuple[UOp | None, ...]
+Rule = Callable[[UOp, UOp], Gradients]
+
+RULES: Final[dict[Op, Rule]] = {}
+"""The derivative of every op that has one."""
+
+
+def rule(*ops: Op) -> Callable[[Rule], Rule]:
+    """Register a function as the derivative of some ops."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(ops, function))
+        return function
+
+    return register
+
+
+def times(x: UOp, number: Scalar) -> UOp:
+    """x * number."""
+    return x.alu(Op.MUL, graph.full_like(x, number))
+
+
+def zero(x: UOp) -> UOp:
+    """0 in the shape of `x`."""
+    return graph.full_like(x, 0)
+
+
+# --- arithmetic
+
+
+@rule(Op.ADD)
+def of_add(node: UOp, g: UOp) -> Gradients:
+    """d(a + b) = da + db."""
+    return g, g
+
+
+@rule(Op.SUB)
+def of_sub(node: UOp, g: UOp) -> Gradients:
+    """d(a - b) = da - db."""
+    return g, -g
+
+
+@rule(Op.MUL)
+def of_mul(node: UOp, g: UOp) -> Gradients:
+    """d(a b) = b da + a db."""
+    a, b = node.src
+    return g * b, g * a
+
+
+@rule(Op.MULACC)
+def of_mulacc(node: UOp, g: UOp) -> Gradients:
+    """d(a b + c) = b da + a db + dc."""
+    a, b, _ = node.src
+    return g * b, g * a, g
+
+
+@rule(Op.FDIV)
+def of_fdiv(node: UOp, g: UOp) -> Gradients:
+    """d(a / b) = da / b - (a / b) db / b."""
+    share = g / node.src[1]
+    return share, -(share * node)
+
+
+@rule(Op.NEG)
+def of_neg(node: UOp, g: UOp) -> Gradients:
+    """d(-a) = -da."""
+    return (-g,)
+
+
+@rule(Op.RECIPROCAL)
+def of_reciprocal(node: UOp, g: UOp) -> Gradients:
+    """d(1/a) = -da / a**2."""
+    return (-(g * node * node),)
+
+
+@rule(Op.SQRT)
+def of_sqrt(node: UOp, g: UOp) -> Gradients:
+    """d sqrt(a) = da / (2 sqrt(a))."""
+    return (g / times(node, 2),)
+
+
+@rule(Op.EXP)
+def of_exp(node: UOp, g: UOp) -> Gradients:
+    """d e**a = e**a da."""
+    return (g * node,)
+
+
+@rule(Op.EXP2)
+def of_exp2(node: UOp, g: UOp) -> Gradients:
+    """d 2**a = 2**a ln(2) da."""
+    return (times(g * node, math.log(2)),)
+
+
+@rule(Op.LOG)
+def of_log(node: UOp, g: UOp) -> Gradients:
+    """d ln(a) = da / a."""
+    return (g / node.src[0],)
+
+
+@rule(Op.LOG2)
+def of_log2(node: UOp, g: UOp) -> Gradients:
+    """d log2(a) = da / (a ln(2))."""
+    return (g / times(node.src[0], math.log(2)),)
+
+
+@rule(Op.SIN)
+def of_sin(node: UOp, g: UOp) -> Gradients:
+    """d sin(a) = cos(a) da, with cos(a) = 1 - 2 sin(a/2)**2."""
+    half = times(node.src[0], 0.5).alu(Op.SIN)
+    return (g * (graph.full_like(g, 1) - times(half * half, 2)),)
+
+
+@rule(Op.MAX, Op.MIN)
+def of_extreme(node: UOp, g: UOp) -> Gradients:
+    """The gradient goes to the operand that was taken, half to each of equals."""
+    a, b = node.src
+    first = (b < a) if node.op is Op.MAX else (a < b)
+    second = (a < b) if node.op is Op.MAX else (b < a)
+    shared = a.eq(b).where(times(g, 0.5), zero(g))
+    return first.where(g, shared), second.where(g, shared)
+
+
+@rule(Op.WHERE)
+def of_where(node: UOp, g: UOp) -> Gradients:
+    """The gradient goes to the side that was taken."""
+    condition = node.src[0]
+    return None, condition.where(g, zero(g)), condition.where(zero(g), g)
+
+
+@rule(Op.CAST)
+def of_cast(node: UOp, g: UOp) -> Gradients:
+    """Converted back, between floats."""
+    source = node.src[0].dtype
+    return (g.cast(source) if dtypes.is_float(source) else None,)
+
+
+# --- movement: each op's adjoint is a movement op or a sum
+
+
+@rule(Op.RESHAPE)
+def of_reshape(node: UOp, g: UOp) -> Gradients:
+    """Reshaped back."""
+    return (graph.reshape(g, node.src[0].shape),)
+
+
+@rule(Op.EXPAND)
+def of_expand(node: UOp, g: UOp) -> Gradients:
+    """Repetitions are added up."""
+    return (graph.sum_to(g, node.src[0].shape),)
+
+
+@rule(Op.PERMUTE)
+def of_permute(node: UOp, g: UOp) -> Gradients:
+    """Axes put back."""
+    return (graph.permute(g, [node.arg.index(axis) for axis in range(len(node.arg))]),)
+
+
+@rule(Op.PAD)
+def of_pad(node: UOp, g: UOp) -> Gradients:
+    """What was added is cut off."""
+    sizes = node.src[0].shape
+    return (graph.shrink(g, [(before, before + n) for (before, _), n in zip(node.arg, sizes, strict=True)]),)
+
+
+@rule(Op.SHRINK)
+def of_shrink(node: UOp, g: UOp) -> Gradients:
+    """What was cut off gets zeros."""
+    sizes = node.src[0].shape
+    return (graph.pad(g, [(start, n - stop) for (start, stop), n in zip(node.arg, sizes, strict=True)]),)
+
+
+@rule(Op.FLIP)
+def of_flip(node: UOp, g: UOp) -> Gradients:
+    """Reversed again."""
+    return (graph.flip(g, [axis for axis, reverse in enumerate(node.arg) if reverse]),)
+
+
+@rule(Op.SKEW)
+def of_skew(node: UOp, g: UOp) -> Gradients:
+    """UNSKEW is the adjoint of SKEW."""
+    how: Skew = node.arg
+    return (graph.unskew(g, how._replace(size=node.src[0].shape[how.axis])),)
+
+
+@rule(Op.UNSKEW)
+def of_unskew(node: UOp, g: UOp) -> Gradients:
+    """SKEW is the adjoint of UNSKEW; what it would read beyond the end is zero."""
+    how: Skew = node.arg
+    count = node.src[0].shape[how.axis]
+    reach = (count - 1) * how.stride + (g.shape[how.window_axis] - 1) * how.dilation + 1
+    pairs = [(0, 0)] * len(g.shape)
+    pairs[how.axis] = (0, max(0, reach - g.shape[how.axis]))
+    return (graph.skew(graph.pad(g, pairs), how._replace(size=count)),)
+
+
+# --- reductions and rows
+
+
+@rule(Op.REDUCE_AXIS)
+def of_reduce(node: UOp, g: UOp) -> Gradients:
+    """A sum's gradient is repeated, an extreme's shared by equals, a product's times the other factors."""
+    x = node.src[0]
+    op, axes = node.arg
+    if op is Op.ADD:
+        return (graph.expand(g, x.shape),)
+    if op is Op.MUL:
+        return (graph.expand(g, x.shape) * other_factors(x, axes),)
+    chosen = x.eq(graph.expand(node, x.shape))
+    count = graph.wide_sum(chosen.cast(dtypes.float32).cast(g.dtype), axes)
+    share = graph.expand(g / count, x.shape)
+    return (chosen.where(share, zero(share)),)
+
+
+def other_factors(x: UOp, axes: Iterable[int]) -> UOp:
+    """For each element the product of all others along `axes`: those before times those after."""
+    folded = list(axes)
+    order = [a for a in range(len(x.shape)) if a not in folded] + folded
+    moved = graph.permute(x, order)
+    outer = moved.shape[: len(order) - len(folded)]
+    flat = graph.reshape(moved, (*outer, math.prod(x.shape[a] for a in folded)))
+    last = len(outer)
+    after = graph.flip(product_before(graph.flip(flat, [last]), last), [last])
+    others = graph.reshape(product_before(flat, last) * after, moved.shape)
+    return graph.permute(others, [order.index(a) for a in range(len(order))])
+
+
+def product_before(x: UOp, last: int) -> UOp:
+    """Along the last axis, the product of all elements before each."""
+    size = x.shape[last]
+    pairs = [(0, 0)] * last + [(size, 0)]
+    slid = graph.windows(graph.pad_with(x, pairs, 1), last, size)
+    box = [(0, n) for n in slid.shape]
+    box[last] = (0, size)
+    return graph.drop_axes(graph.fold(graph.shrink(slid, box), Op.MUL, [last + 1]), [last + 1])
+
+
+@rule(Op.GATHER)
+def of_gather(node: UOp, g: UOp) -> Gradients:
+    """Each row of the table gets the sum of the gradients of its copies."""
+    table, index = node.src
+    count, rest = math.prod(index.shape), math.prod(table.shape[1:])
+    shape = (table.shape[0], count, rest)
+    places = graph.reshape(index, (1, count, 1))
+    rows = graph.reshape(graph.arange(table.shape[0], index.dtype, table.device), (table.shape[0], 1, 1))
+    copies = graph.expand(graph.reshape(g, (1, count, rest)), shape)
+    hit = graph.expand(rows, shape).eq(graph.expand(places, shape))
+    return graph.reshape(graph.wide_sum(hit.where(copies, zero(copies)), [1]), table.shape), None
+
+
+# --- identity
+
+
+@rule(Op.CONTIGUOUS)
+def of_contiguous(node: UOp, g: UOp) -> Gradients:
+    """Passed on."""
+    return (g,)
+
+
+@rule(Op.CONTIGUOUS_BACKWARD)
+def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
+    """Passed on through memory of its own."""
+    return (UOp(Op.CONTIGUOUS, g.dtype, (g,)),)
+
+
+@rule(Op.COPY)
+def of_copy(node: UOp, g: UOp) -> Gradients:
+    """Copied back to the device of the source."""
+    return UOp(Op.COPY, g.dtype, (g, graph.device_node(node.src[0].device))), None
+
+
+@rule(Op.ASSIGN)
+def of_assign(node: UOp, g: UOp) -> Gradients:
+    """What was written gets it; what was there before is gone."""
+    return None, g
+
+
+# --- the walk
+
+
+def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
+    """The gradient of every target that `root` depends on, given that of `root`."""
+    wanted = set(targets)
+    order = [n for n in root.toposort(passes_gradient) if n.shape_or_none is not None]
+    useful = set()
+    for node in order:
+        if node in wanted or (passes_gradient(node) and any(s in useful for s in node.src)):
+            useful.add(node)
+    found = {root: seed}
+    for node in reversed(order):
+        if node not in useful or node not in found or not passes_gradient(node):
+            continue
+        for source, part in zip(node.src, RULES[node.op](node, found[node]), strict=True):
+            if part is not None and source in useful:
+                found[source] = found[source] + part if source in found else part
+    return {target: found[target] for target in wanted if target in found}
+
+
+def passes_gradient(node: UOp) -> bool:
+    """Whether a gradient of this node reaches its sources."""
+    return dtypes.is_float(node.dtype) and node.op in RULES and not any(s.op is Op.KERNEL for s in node.src)

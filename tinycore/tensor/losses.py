@@ -1,0 +1,140 @@
+"""Losses and attention.
+
+Floor 5. `reduction` is "mean", "sum" or "none". Class scores have their classes on axis 1 (or the
+only axis), labels are integers with one axis less, or probabilities of the scores' shape.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, Self
+
+from tinycore.dtype import dtypes, least_upper_dtype
+from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor.checks import floating_dtype, integer_dtype
+from tinycore.tensor.windows import Windows
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+class Losses(Windows):
+    """One number that says how wrong a prediction is."""
+
+    __slots__ = ()
+
+    def reduced(self, reduction: Reduction) -> Self:
+        """The mean, the sum, or all of it. Raises ArgumentError for another word."""
+        if reduction not in ("mean", "sum", "none"):
+            raise ArgumentError(f"reduction {reduction!r} is none of 'mean', 'sum', 'none'")
+        return self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
+
+    def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:  # noqa: N803  tinygrad's name
+        """-Y log(p) - (1 - Y) log(1 - p) of probabilities p; logarithms stop at -100."""
+        floating_dtype("binary_crossentropy", self.dtype)
+        hit, miss = self.log().clamp(min_=-100.0), (1 - self).log().clamp(min_=-100.0)
+        return (-Y * hit - (1 - Y) * miss).reduced(reduction)
+
+    def binary_crossentropy_logits(self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None) -> Self:  # noqa: N803
+        """`binary_crossentropy` of sigmoid(a), without overflow."""
+        floating_dtype("binary_crossentropy_logits", self.dtype)
+        weight = Y if pos_weight is None else Y * pos_weight
+        return (-(weight * self.logsigmoid()) - (1 - Y) * (-self).logsigmoid()).reduced(reduction)
+
+    def sparse_categorical_crossentropy(
+        self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: Reduction = "mean"  # noqa: N803
+    ) -> Self:
+        """Cross-entropy of scores (.., classes) with integer labels (..).
+
+        Labels equal to `ignore_index` do not count. Smoothing mixes in a uniform distribution.
+        """
+        integer_dtype("sparse_categorical_crossentropy", Y.dtype, "label")
+        if Y.shape != self.shape[:-1]:
+            raise ShapeError(f"sparse_categorical_crossentropy: labels {Y.shape} do not fit scores {self.shape}")
+        check_smoothing(label_smoothing)
+        logs = self.log_softmax()
+        counted = Y.ne(ignore_index)
+        picked = (Y.hot(self.shape[-1]) & counted.unsqueeze(-1)).where(logs, 0).sum(-1)
+        even = counted.where(logs.mean(-1), 0)
+        loss = -(picked * (1 - label_smoothing) + even * label_smoothing) if label_smoothing else -picked
+        if reduction != "mean":
+            return loss.reduced(reduction)
+        return loss.sum() / counted.sum().cast(loss.dtype)
+
+    def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:  # noqa: N803
+        """Cross-entropy of scores (N, C, ...) with labels (N, ...) or probabilities (N, C, ...).
+
+        Raises ShapeError when they do not fit.
+        """
+        check_smoothing(label_smoothing)
+        axis = 0 if self.ndim == 1 else 1
+        classes = self.shape[axis]
+        if Y.ndim < self.ndim:
+            integer_dtype("cross_entropy", Y.dtype, "label")
+            Y = Y.hot(classes).cast(self.as_float().dtype).movedim(-1, axis)  # noqa: N806
+        if Y.shape != self.shape:
+            raise ShapeError(f"cross_entropy: labels of shape {Y.shape} do not fit scores of shape {self.shape}")
+        Y = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y  # noqa: N806
+        loss = -(self.log_softmax(axis) * Y).sum(axis)
+        if reduction == "mean" and self.ndim > 1:
+            return loss.sum() / float(max(1, loss.numel()))
+        return loss.reduced(reduction)
+
+    def nll_loss(self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: Reduction = "mean") -> Self:  # noqa: N803
+        """-a[.., label, ..] of log-probabilities (N, C, ...) and integer labels (N, ...), weighted by class.
+
+        The mean is over the weights that count.
+        """
+        integer_dtype("nll_loss", Y.dtype, "label")
+        axis = 0 if self.ndim == 1 else 1
+        if Y.shape != self.shape[:axis] + self.shape[axis + 1 :]:
+            raise ShapeError(f"nll_loss: labels of shape {Y.shape} do not fit scores of shape {self.shape}")
+        hot = Y.hot(self.shape[axis])
+        weights = Y.const_like(1.0, self.dtype) if weight is None else hot.where(weight, 0).sum(-1)
+        if ignore_index is not None:
+            weights = Y.ne(ignore_index).where(weights, 0)
+        picked = hot.movedim(-1, axis).where(self, 0).sum(axis)
+        loss = -picked * weights
+        return loss.sum() / weights.sum() if reduction == "mean" else loss.reduced(reduction)
+
+    def scaled_dot_product_attention(
+        self,
+        key: Self,
+        value: Self,
+        attn_mask: Self | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        enable_gqa: bool = False,
+    ) -> Self:
+        """softmax(q @ k.T / sqrt(d) + mask) @ v over (.., heads, length, d).
+
+        A bool mask lets through where it holds, any other is added. Causal lets position i see up to i.
+        With `enable_gqa` fewer key and value heads are shared by groups of query heads.
+        Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not fit.
+        """
+        if attn_mask is not None and is_causal:
+            raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
+        if enable_gqa:
+            shared = self.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
+        wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
+        scores = self.matmul(key.transpose(-2, -1), dtype=wide) / math.sqrt(self.shape[-1])
+        if is_causal:
+            rows = scores.const_like(True, dtypes.bool)
+            attn_mask = rows.tril()
+        if attn_mask is not None:
+            blocked = attn_mask.dtype is dtypes.bool
+            scores = attn_mask.where(scores, -math.inf) if blocked else scores + attn_mask
+        weights = scores.cast(self.dtype).softmax(-1)
+        return weights.dropped(dropout_p).matmul(value)
+
+    def dropped(self, p: float) -> Self:
+        """The tensor after dropout, which the random class provides."""
+        raise NotImplementedError
+
+
+def check_smoothing(label_smoothing: float) -> None:
+    """Raises ArgumentError outside [0, 1]."""
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ArgumentError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
+
+

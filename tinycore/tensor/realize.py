@@ -1,0 +1,240 @@
+"""From a graph to numbers: realizing, reading back, assigning, moving between devices.
+
+Floor 5. What runs the graph is behind `tinycore.tensor.runtime`. After it has run, every living
+tensor whose graph contains something computed now sees the memory that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import numpy
+
+from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
+from tinycore.errors import DTypeError, GradientError, ShapeError
+from tinycore.tensor import graph
+from tinycore.tensor.checks import broadcast_shapes, same_device
+from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes, views_of
+from tinycore.tensor.grad import gradients
+from tinycore.tensor.random import Random
+from tinycore.tensor.runtime import HostArray, runtime
+from tinycore.tensor.storage import decode
+from tinycore.uop.node import Skew, UOp
+from tinycore.uop.op import MOVEMENT, Op
+
+
+class Realization(Random):
+    """Everything that computes, writes or differentiates."""
+
+    __slots__ = ()
+
+    # --- computing
+
+    def realize(self, *lst: Self) -> Self:
+        """Compute this tensor and others now; their graphs become buffers. Constants stay constants."""
+        if roots := unrealized([self, *lst]):
+            replace_nodes(runtime().realize(roots))
+        return self
+
+    def kernelize(self, *lst: Self) -> Self:
+        """Cut the graph into kernels without running them: what follows loads the results.
+
+        May be called again and again, to place the borders between kernels.
+        """
+        if roots := unrealized([self, *lst]):
+            replace_nodes(runtime().kernelize(roots))
+        return self
+
+    def schedule(self, *lst: Self) -> list[Any]:
+        """The kernels that `realize` would run, in an order that respects their dependencies."""
+        return runtime().schedule(unrealized([self, *lst]))
+
+    # --- reading back
+
+    def host_array(self) -> HostArray:
+        """The elements in the bytes of `to_numpy_dtype`, as an array of its own."""
+        if not self.numel():
+            return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
+        base = graph.base_of(self.uop)
+        stored = self if base.op in (Op.BUFFER, Op.ASSIGN, Op.CONTIGUOUS) else self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
+        stored.realize()
+        return runtime().to_host(graph.base_of(stored.uop)).reshape(self.shape)
+
+    def numpy(self) -> HostArray:
+        """The elements as a NumPy array of its own; bfloat16 and fp8 become float32."""
+        return decode(self.host_array(), self.dtype)
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers; a number for a tensor with no axes."""
+        return self.numpy().tolist()
+
+    def item(self) -> Scalar:
+        """The one element as a Python number. Raises ShapeError when there are more or fewer."""
+        if self.numel() != 1:
+            raise ShapeError(f"item: needs exactly one element, got shape {self.shape}")
+        value: Scalar = self.numpy().reshape(()).item()
+        return value
+
+    def data(self) -> memoryview:
+        """The elements as a memoryview of a copy, in this tensor's shape. Raises DTypeError for bfloat16 and fp8."""
+        if dtypes.is_float(self.dtype) and to_numpy_dtype(self.dtype).kind != "f":
+            raise DTypeError(f"data: Python's buffers have no {self.dtype!r}; cast to float first")
+        return self.host_array().data
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    # --- devices and copies
+
+    def to(self, device: str | None) -> Self:
+        """The tensor on a device; itself when it is there already, or for None."""
+        target = self.device if device is None else canonical(device)
+        if target == self.device:
+            return self
+        node = graph.on_device(self.uop, target)
+        moved = node if node is not self.uop else UOp(Op.COPY, self.dtype, (node, graph.device_node(target)))
+        result = self.from_uop(moved)
+        result.requires_grad = self.requires_grad
+        return result
+
+    def to_(self, device: str | None) -> Self:
+        """Move this tensor, and its gradient, to a device; returns itself."""
+        self.uop = self.to(device).uop
+        if self.grad is not None:
+            self.grad.to_(device)
+        return self
+
+    def clone(self, device: str | None = None) -> Self:
+        """A copy in memory of its own, which assignments to this tensor do not change."""
+        source = self.to(device)
+        memory = graph.new_buffer(self.shape, self.dtype, source.device)
+        result = self.from_uop(UOp(Op.ASSIGN, self.dtype, (memory, source.uop)) if self.numel() else source.uop)
+        result.requires_grad = self.requires_grad
+        return result
+
+    # --- writing
+
+    def replace(self, x: Self) -> Self:
+        """Take over the value and dtype of another tensor of the same shape; no memory is written."""
+        if x.shape != self.shape:
+            raise ShapeError(f"replace: {x.shape} in place of {self.shape}")
+        self.uop = x.uop
+        return self
+
+    def assign(self, x: Self | Scalar | Sequence[Any]) -> Self:
+        """Write a value, broadcast, into the memory of this tensor; returns itself.
+
+        A slice of a buffer writes into that buffer. A tensor with no memory yet takes over the value.
+        Raises ShapeError, DTypeError or DeviceError when the value does not fit.
+        """
+        value = x if isinstance(x, Realization) else self.ufix_nested(x)
+        if value.dtype is not self.dtype:
+            raise DTypeError(f"assign: a value of {value.dtype!r} into {self.dtype!r}; cast it first")
+        node = graph.on_device(value.uop, self.device)
+        same_device("assign", [self.device, node.device])
+        if len(node.shape) > self.ndim or broadcast_shapes("assign", self.shape, node.shape) != self.shape:
+            raise ShapeError(f"assign: a value of shape {value.shape} does not fit shape {self.shape}")
+        node = graph.broadcast_to(node, self.shape)
+        if node is self.uop or not self.numel():
+            return self
+        if graph.is_memory(self.uop):
+            self.uop = UOp(Op.ASSIGN, self.dtype, (self.uop, node))
+        elif (base := viewed_memory(self.uop)) is not None:
+            self.assign_through(base, node)
+        else:
+            self.uop = node
+        return self
+
+    def assign_through(self, base: UOp, value: UOp) -> None:
+        """Write a value into the part of `base` that this tensor shows; all views of it see that."""
+        inside = graph.full_like(value, True, dtypes.bool)
+        node = self.uop
+        while node is not base:
+            value, inside = put_back(node, value), put_back(node, inside)
+            node = node.src[0]
+        written = UOp(Op.ASSIGN, base.dtype, (base, inside.where(value, base)))
+        for tensor in list(views_of(base)):
+            tensor.uop = tensor.uop.substitute({base: written})
+
+    # --- differentiating
+
+    def gradient(self, *targets: Self, gradient: Self | None = None) -> list[Self]:
+        """The derivatives of this number with respect to targets; zeros for one it does not depend on.
+
+        `gradient` is that of some later number with respect to this tensor, which then may have any shape.
+        Raises GradientError when it is missing, or anything is no float.
+        """
+        seed = self.seed_gradient(gradient)
+        for tensor in targets:
+            if not dtypes.is_float(tensor.dtype):
+                raise GradientError(f"gradient: only floats have gradients, got a target of {tensor.dtype!r}")
+        found = gradients(self.uop, seed, [t.uop for t in targets])
+        return [self.from_uop(found.get(t.uop, graph.full_like(t.uop, 0))) for t in targets]
+
+    def backward(self, gradient: Self | None = None) -> Self:
+        """Add derivatives of this number to `grad` of living float tensors it was computed from.
+
+        These are the tensors that require a gradient; if none does so explicitly, all that do not refuse it.
+        Raises GradientError as `gradient` does.
+        """
+        seed = self.seed_gradient(gradient)
+        nodes = set(self.uop.toposort())
+        tensors = [t for t in live_tensors() if t.uop in nodes and dtypes.is_float(t.dtype)]
+        explicit = [t for t in tensors if t.requires_grad]
+        chosen = explicit or [t for t in tensors if t.requires_grad is None]
+        found = gradients(self.uop, seed, [t.uop for t in chosen])
+        for tensor in chosen:
+            if (node := found.get(tensor.uop)) is not None:
+                tensor.grad = self.from_uop(node if tensor.grad is None else tensor.grad.uop + node)
+        return self
+
+    def seed_gradient(self, gradient: Self | None) -> UOp:
+        """The gradient of this tensor itself: 1, or what is given. Raises GradientError."""
+        if not dtypes.is_float(self.dtype):
+            raise GradientError(f"backward: only floats have gradients, got {self.dtype!r}")
+        if gradient is None:
+            if self.numel() != 1:
+                raise GradientError(f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it")
+            return graph.full_like(self.uop, 1)
+        if gradient.shape != self.shape:
+            raise GradientError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}")
+        return gradient.uop.cast(self.dtype)
+
+
+def unrealized(tensors: Iterable[Core]) -> list[UOp]:
+    """The graphs that have something to compute."""
+    nodes = dict.fromkeys(t.uop for t in tensors)
+    return [n for n in nodes if graph.base_of(n).op is not Op.BUFFER and 0 not in n.shape]
+
+
+def viewed_memory(node: UOp) -> UOp | None:
+    """The memory of which a node shows a part, each element once; None for any other node."""
+    while node.op in MOVEMENT and node.op not in (Op.EXPAND, Op.PAD, Op.UNSKEW):
+        if node.op is Op.SKEW and node.shape[node.arg.window_axis] != 1:
+            return None
+        node = node.src[0]
+    return node if graph.is_memory(node) else None
+
+
+def put_back(node: UOp, value: UOp) -> UOp:
+    """A value of the shape of a movement op's result, each element where the op took it from; zeros elsewhere."""
+    source = node.src[0]
+    match node.op:
+        case Op.RESHAPE:
+            return graph.reshape(value, source.shape)
+        case Op.PERMUTE:
+            return graph.permute(value, [node.arg.index(axis) for axis in range(len(node.arg))])
+        case Op.SHRINK:
+            return graph.pad(value, [(start, n - stop) for (start, stop), n in zip(node.arg, source.shape, strict=True)])
+        case Op.FLIP:
+            return graph.flip(value, [axis for axis, reverse in enumerate(node.arg) if reverse])
+        case _:
+            how: Skew = node.arg
+            return graph.unskew(value, how._replace(size=source.shape[how.axis]))

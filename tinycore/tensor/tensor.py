@@ -1,0 +1,94 @@
+"""`Tensor`: the class that users know.
+
+Floor 5. The subjects are in the files it inherits from, see `core`; here are the names that would
+shadow Python's own in the others, and the training mode.
+"""
+
+from __future__ import annotations
+
+from contextlib import ContextDecorator
+from typing import Self
+
+from tinycore.config import Context, settings
+from tinycore.dtype import dtypes
+from tinycore.tensor.realize import Realization
+
+
+class TensorType(type):
+    """Gives the class itself a `training` property."""
+
+    @property
+    def training(cls) -> bool:
+        """Whether layers work as in training; the setting TRAINING."""
+        return settings.TRAINING
+
+    @training.setter
+    def training(cls, value: bool) -> None:
+        settings.TRAINING = value
+
+
+class Mode(ContextDecorator):
+    """Training on or off for a `with` block or a decorated function."""
+
+    def __init__(self, training: bool) -> None:
+        self.context = Context(TRAINING=training)
+
+    def __enter__(self) -> None:
+        self.context.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self.context.__exit__(*exception)
+
+
+class Tensor(Realization, metaclass=TensorType):
+    """An array of numbers that is computed when it is needed.
+
+    Operations build a graph and check shapes, dtypes and devices at once; `realize`, `numpy`, `item`
+    and `tolist` compute it. `backward` and `gradient` differentiate.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def train(mode: bool = True) -> Mode:
+        """Training on (or off) for a `with` block or a decorated function."""
+        return Mode(mode)
+
+    @staticmethod
+    def test(mode: bool = True) -> Mode:
+        """Training off (or on) for a `with` block or a decorated function."""
+        return Mode(not mode)
+
+    # --- casts, named as in torch
+
+    def half(self) -> Self:
+        """As float16."""
+        return self.cast(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """As bfloat16."""
+        return self.cast(dtypes.bfloat16)
+
+    def double(self) -> Self:
+        """As float64."""
+        return self.cast(dtypes.float64)
+
+    def short(self) -> Self:
+        """As int16."""
+        return self.cast(dtypes.int16)
+
+    def long(self) -> Self:
+        """As int64."""
+        return self.cast(dtypes.int64)
+
+    def float(self) -> Self:
+        """As float32."""
+        return self.cast(dtypes.float32)
+
+    def int(self) -> Self:
+        """As int32."""
+        return self.cast(dtypes.int32)
+
+    def bool(self) -> Self:
+        """As bool: whether an element is nonzero."""
+        return self.cast(dtypes.bool)

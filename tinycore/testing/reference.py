@@ -1,0 +1,315 @@
+"""What a tensor graph means, computed slowly and plainly with NumPy.
+
+The oracle: no scheduling, no fusion, one array per node. `evaluate` takes a graph to an array;
+`ReferenceRuntime` lets tensors run on it, without an engine and without a device.
+Floats narrower than float32 are computed in float32 and rounded to their dtype after every node.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final
+
+import numpy
+
+from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.tensor import graph
+from tinycore.tensor.runtime import HostArray, Refresh
+from tinycore.tensor.storage import FOREIGN, decode, encode
+from tinycore.uop.node import Skew, UOp
+from tinycore.uop.op import ALU, Op
+
+Memory = MutableMapping[UOp, HostArray]
+"""The content of every BUFFER, flat, in the bytes of `to_numpy_dtype`."""
+
+
+def evaluate(root: UOp, memory: Memory) -> HostArray:
+    """The value of a tensor graph as numbers; ASSIGN writes to `memory`, in the order of the graph."""
+    return evaluate_all([root], memory)[0]
+
+
+def evaluate_all(roots: list[UOp], memory: Memory) -> list[HostArray]:
+    """Several graphs at once. Assignments run after everything that reads what was there before."""
+    values: dict[UOp, HostArray] = {}
+    writes: list[tuple[UOp, HostArray, DType]] = []
+    with numpy.errstate(all="ignore"):
+        for node in UOp.sink(*roots).toposort()[:-1]:
+            if node.shape_or_none is None:
+                continue
+            values[node] = step(node, values, memory)
+            assert values[node].shape == node.shape, f"{node!r}: {values[node].shape} instead of {node.shape}"
+            if node.op is Op.ASSIGN:
+                writes.append((memory_of(node), values[node], node.dtype))
+    for buffer, value, dtype in writes:
+        memory[buffer] = encode(value, dtype).reshape(-1)
+    return [values[root] for root in roots]
+
+
+def memory_of(node: UOp) -> UOp:
+    """The BUFFER behind the target of an ASSIGN."""
+    while node.op in (Op.ASSIGN, Op.RESHAPE):
+        node = node.src[0]
+    return node
+
+
+def step(node: UOp, values: dict[UOp, HostArray], memory: Memory) -> HostArray:
+    """One node, given the values of its sources."""
+    if node.op in LEAVES:
+        return LEAVES[node.op](node, memory)
+    sources = [values[s] for s in node.src if s in values]
+    if node.op in ALU:
+        return fitted(ARITHMETIC[node.op](node, *sources), node.dtype)
+    return fitted(STRUCTURE[node.op](node, *sources), node.dtype)
+
+
+def fitted(value: HostArray, dtype: DType) -> HostArray:
+    """A value rounded or wrapped to what its dtype can hold; foreign floats stay float32."""
+    if dtype in FOREIGN:
+        return decode(encode(value, dtype), dtype)
+    return numpy.asarray(value).astype(to_numpy_dtype(dtype), copy=False)
+
+
+# --- sources
+
+
+def buffer(node: UOp, memory: Memory) -> HostArray:
+    """The content of memory; zeros where nothing was written yet."""
+    if node not in memory:
+        memory[node] = numpy.zeros(node.arg, to_numpy_dtype(node.dtype))
+    return decode(memory[node], node.dtype)
+
+
+def constant(node: UOp, memory: Memory) -> HostArray:
+    """A number of shape ()."""
+    return fitted(numpy.array(node.arg), node.dtype)
+
+
+def counted(node: UOp, memory: Memory) -> HostArray:
+    """0, 1, 2 ..."""
+    return fitted(numpy.arange(node.arg), node.dtype)
+
+
+def part(node: UOp, memory: Memory) -> HostArray:
+    """Some elements of a buffer."""
+    size, offset = node.arg
+    return decode(memory[node.src[0]][offset : offset + size], node.dtype)
+
+
+LEAVES: Final[dict[Op, Callable[[UOp, Memory], HostArray]]] = {
+    Op.BUFFER: buffer,
+    Op.CONST: constant,
+    Op.ARANGE: counted,
+    Op.BUFFER_VIEW: part,
+}
+
+# --- arithmetic
+
+
+def cast(node: UOp, x: HostArray) -> HostArray:
+    """Converted; a float truncates into an integer."""
+    if node.dtype is dtypes.bool:
+        return numpy.asarray(x != 0)
+    if dtypes.is_int(node.dtype) and x.dtype.kind == "f":
+        wide = numpy.uint64 if node.dtype is dtypes.uint64 else numpy.int64
+        return numpy.asarray(numpy.trunc(x).astype(wide))
+    return x
+
+
+def bitcast(node: UOp, x: HostArray) -> HostArray:
+    """The same bytes."""
+    stored = encode(x, node.src[0].dtype).view(to_numpy_dtype(node.dtype))
+    return decode(stored, node.dtype)
+
+
+def truncated_quotient(a: HostArray, b: HostArray) -> HostArray:
+    """a / b toward zero; 0 where b is 0."""
+    floor = numpy.floor_divide(a, numpy.where(b == 0, 1, b))
+    inexact = floor * b != a
+    return numpy.where(b == 0, 0, floor + (inexact & ((a < 0) != (b < 0)))).astype(a.dtype)
+
+
+def threefry(counter: HostArray, key: HostArray) -> HostArray:
+    """Threefry-2x32 with 20 rounds, by Salmon and others (SC 2011): both 64-bit numbers as two words, low first."""
+    low, mask = numpy.uint64(0xFFFFFFFF), numpy.uint64(32)
+    x0, x1 = (counter & low).astype(numpy.uint32), (counter >> mask).astype(numpy.uint32)
+    k0, k1 = (key & low).astype(numpy.uint32), (key >> mask).astype(numpy.uint32)
+    keys = [k0, k1, k0 ^ k1 ^ numpy.uint32(0x1BD11BDA)]
+    x0, x1 = x0 + keys[0], x1 + keys[1]
+    for block in range(5):
+        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[block % 2]:
+            x0 = x0 + x1
+            x1 = ((x1 << numpy.uint32(rotation)) | (x1 >> numpy.uint32(32 - rotation))) ^ x0
+        x0 = x0 + keys[(block + 1) % 3]
+        x1 = x1 + keys[(block + 2) % 3] + numpy.uint32(block + 1)
+    return x0.astype(numpy.uint64) | (x1.astype(numpy.uint64) << mask)
+
+
+def safe(b: HostArray) -> HostArray:
+    """A divisor without zeros."""
+    return numpy.where(b == 0, 1, b)
+
+
+def negated(x: HostArray) -> HostArray:
+    """-x, wrapping."""
+    return numpy.subtract(numpy.zeros_like(x), x) if x.dtype.kind != "f" else -x
+
+
+ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
+    Op.CAST: cast,
+    Op.BITCAST: bitcast,
+    Op.NEG: lambda n, a: negated(a),
+    Op.RECIPROCAL: lambda n, a: 1 / a,
+    Op.SQRT: lambda n, a: numpy.sqrt(a),
+    Op.EXP2: lambda n, a: numpy.exp2(a),
+    Op.LOG2: lambda n, a: numpy.log2(a),
+    Op.EXP: lambda n, a: numpy.exp(a),
+    Op.LOG: lambda n, a: numpy.log(a),
+    Op.SIN: lambda n, a: numpy.sin(a),
+    Op.TRUNC: lambda n, a: numpy.trunc(a),
+    Op.ADD: lambda n, a, b: a + b,
+    Op.SUB: lambda n, a, b: a - b,
+    Op.MUL: lambda n, a, b: a * b,
+    Op.FDIV: lambda n, a, b: a / b,
+    Op.IDIV: lambda n, a, b: truncated_quotient(a, b),
+    Op.MOD: lambda n, a, b: a - b * truncated_quotient(a, b),
+    Op.FLOORDIV: lambda n, a, b: numpy.floor_divide(a, safe(b)),
+    Op.FLOORMOD: lambda n, a, b: numpy.mod(a, safe(b)),
+    Op.MAX: lambda n, a, b: numpy.maximum(a, b),
+    Op.MIN: lambda n, a, b: numpy.minimum(a, b),
+    Op.CMPLT: lambda n, a, b: a < b,
+    Op.CMPNE: lambda n, a, b: a != b,
+    Op.CMPEQ: lambda n, a, b: a == b,
+    Op.AND: lambda n, a, b: a & b,
+    Op.OR: lambda n, a, b: a | b,
+    Op.XOR: lambda n, a, b: a ^ b,
+    Op.SHL: lambda n, a, b: a << b,
+    Op.SHR: lambda n, a, b: a >> b,
+    Op.THREEFRY: lambda n, a, b: threefry(a, b),
+    Op.WHERE: lambda n, c, a, b: numpy.where(c, a, b),
+    Op.MULACC: lambda n, a, b, c: a * b + c,
+}
+
+# --- structure
+
+
+def skew(node: UOp, x: HostArray) -> HostArray:
+    """y[o, k] = x[o*stride + k*dilation, k]."""
+    how: Skew = node.arg
+    k = numpy.arange(node.shape[how.window_axis])
+    o = numpy.arange(how.size)
+    moved = numpy.moveaxis(x, (how.axis, how.window_axis), (0, 1))
+    found = moved[o[:, None] * how.stride + k * how.dilation, k]
+    return numpy.moveaxis(found, (0, 1), (how.axis, how.window_axis))
+
+
+def unskew(node: UOp, x: HostArray) -> HostArray:
+    """y[i, k] = x[(i - k*dilation)/stride, k], or 0."""
+    how: Skew = node.arg
+    moved = numpy.moveaxis(x, (how.axis, how.window_axis), (0, 1))
+    offset = numpy.arange(how.size)[:, None] - numpy.arange(moved.shape[1]) * how.dilation
+    valid = (offset >= 0) & (offset % how.stride == 0) & (offset // how.stride < moved.shape[0])
+    if not moved.shape[0]:
+        found = numpy.zeros((how.size, *moved.shape[1:]), x.dtype)
+    else:
+        found = moved[numpy.where(valid, offset // how.stride, 0), numpy.arange(moved.shape[1])]
+    mask = valid.reshape(valid.shape + (1,) * (moved.ndim - 2))
+    return numpy.moveaxis(numpy.where(mask, found, numpy.zeros((), x.dtype)), (0, 1), (how.axis, how.window_axis))
+
+
+FOLDS: Final[dict[Op, Callable[..., Any]]] = {
+    Op.ADD: numpy.add.reduce,
+    Op.MUL: numpy.multiply.reduce,
+    Op.MAX: numpy.maximum.reduce,
+    Op.MIN: numpy.minimum.reduce,
+}
+
+
+def reduce_axis(node: UOp, x: HostArray) -> HostArray:
+    """Axes folded to size 1. Floats are folded in float64, where rounding is beyond notice."""
+    op, axes = node.arg
+    exact = op is Op.ADD and x.dtype.kind == "f"
+    return numpy.asarray(FOLDS[op](x.astype(numpy.float64) if exact else x, axis=axes, keepdims=True, dtype=None if exact else x.dtype))
+
+
+def gather(node: UOp, table: HostArray, index: HostArray) -> HostArray:
+    """Rows of the first axis; 0 out of range."""
+    valid = (index >= 0) & (index < table.shape[0])
+    if not table.shape[0]:
+        return numpy.zeros(node.shape, table.dtype)
+    found = table[numpy.where(valid, index, 0).astype(numpy.int64)]
+    return numpy.where(valid.reshape(valid.shape + (1,) * (table.ndim - 1)), found, numpy.zeros((), table.dtype))
+
+
+STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
+    Op.CONTIGUOUS: lambda n, x: x,
+    Op.CONTIGUOUS_BACKWARD: lambda n, x: x,
+    Op.DETACH: lambda n, x: x,
+    Op.COPY: lambda n, x: x,
+    Op.ASSIGN: lambda n, target, value: value,
+    Op.RESHAPE: lambda n, x: x.reshape(n.arg),
+    Op.EXPAND: lambda n, x: numpy.broadcast_to(x, n.arg),
+    Op.PERMUTE: lambda n, x: x.transpose(n.arg),
+    Op.PAD: lambda n, x: numpy.pad(x, n.arg),
+    Op.SHRINK: lambda n, x: x[tuple([slice(a, b) for a, b in n.arg])],
+    Op.FLIP: lambda n, x: numpy.flip(x, tuple([a for a, reverse in enumerate(n.arg) if reverse])),
+    Op.SKEW: skew,
+    Op.UNSKEW: unskew,
+    Op.REDUCE_AXIS: reduce_axis,
+    Op.GATHER: gather,
+}
+
+
+class ReferenceRuntime:
+    """A runtime for tensors on which nothing is compiled: `tinycore.tensor.runtime.use(ReferenceRuntime())`."""
+
+    def __init__(self, device: str = "REFERENCE") -> None:
+        self.device = device
+        self.memory: weakref.WeakKeyDictionary[UOp, HostArray] = weakref.WeakKeyDictionary()
+
+    def default_device(self) -> str:
+        """The one device, unless others are named."""
+        return self.device
+
+    def canonicalize(self, device: str) -> str:
+        """Any name in capitals is a device."""
+        return device.upper().removesuffix(":0")
+
+    def from_host(self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None) -> UOp:
+        """A BUFFER that holds a copy."""
+        node = graph.new_buffer((array.size,), dtype, device)
+        self.memory[node] = array.reshape(-1).copy()
+        return node
+
+    def to_host(self, buffer: UOp) -> HostArray:
+        """A copy of what a BUFFER holds."""
+        if buffer not in self.memory:
+            self.memory[buffer] = numpy.zeros(math.prod(buffer.shape), to_numpy_dtype(buffer.dtype))
+        return self.memory[buffer].copy()
+
+    def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
+        """Evaluate the roots, and put what is not memory already into new buffers."""
+        below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
+        wanted = list(dict.fromkeys([*below, *[r for r in roots if graph.base_of(r).op is not Op.BUFFER]]))
+        found: dict[UOp, UOp] = {}
+        for node, value in zip(wanted, evaluate_all(wanted, self.memory), strict=True):
+            if graph.base_of(node).op is Op.ASSIGN:
+                target = memory_of(node)
+            else:
+                target = graph.new_buffer((value.size,), node.dtype, node.device)
+                self.memory[target] = encode(value, node.dtype).reshape(-1)
+            found[node] = graph.reshape(target, node.shape)
+        return found
+
+    def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
+        """There are no kernels here."""
+        return {}
+
+    def schedule(self, roots: list[UOp]) -> list[Any]:
+        """There are no kernels here."""
+        return []
+
+    def describe(self, buffer: UOp) -> str:
+        """The size and dtype."""
+        return f"<buffer of {buffer.arg} {buffer.dtype.name}>"

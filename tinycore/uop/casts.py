@@ -1,0 +1,125 @@
+"""Conversions between dtypes: those that change nothing, and those that can be one.
+
+Floor 1. A counter cast to a narrower integer that holds all its values is the same number, so
+arithmetic on it is done before the cast, where the algebra of `index` applies.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tinycore.dtype import DType, dtypes
+from tinycore.uop.node import UOp
+from tinycore.uop.op import COMPARISON, Op
+from tinycore.uop.pattern import INTEGER, Const, Pattern, RuleSet, const, node, var
+
+__all__ = ["casts"]
+
+casts: Final = RuleSet("casts")
+
+x, y = var("x"), var("y")
+i, j = var("i", dtype=dtypes.index), var("j", dtype=dtypes.index)
+a = const("a", kind=("int", "uint"))
+NARROW: Final = ("int", "uint")
+RING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.FLOORDIV, Op.FLOORMOD})
+
+
+@casts.rule(x.cast("root"))
+@casts.rule(node(Op.BITCAST, x, name="root"))
+def convert_to_itself(root: UOp, x: UOp) -> UOp | None:
+    """x converted to its own dtype is x."""
+    return x if x.dtype is root.dtype else None
+
+
+@casts.rule(node(Op.BITCAST, node(Op.BITCAST, x, name="inner"), name="root"))
+def bitcast_twice(root: UOp, inner: UOp, x: UOp) -> UOp | None:
+    """Bits read as one type and then another are read as the last; bool keeps one bit only."""
+    return x.bitcast(root.dtype) if inner.dtype.kind != "bool" else None
+
+
+@casts.rule(x.cast("inner").cast("root"))
+def convert_twice(root: UOp, inner: UOp, x: UOp) -> UOp | None:
+    """(x as t) as u == x as u, when t holds every value of x, or both only drop high bits."""
+    source, middle, target = x.dtype.scalar(), inner.dtype.scalar(), root.dtype.scalar()
+    if holds(middle, source) or only_drops_bits(source, middle, target):
+        return x.cast(root.dtype)
+    # To a float, the cast from the narrower integer is the cheaper one.
+    return x.cast(root.dtype) if target.kind != "float" and fits(x, middle) else None
+
+
+def holds(wide: DType, narrow: DType) -> bool:
+    """Whether `wide` represents every value of `narrow` exactly."""
+    if wide is narrow or narrow.kind == "bool":
+        return wide.kind != "bool" or wide is narrow
+    if wide.kind == "bool":
+        return False
+    if wide.kind == "float":
+        exponent, mantissa = dtypes.finfo(wide)
+        if narrow.kind == "float":
+            inner = dtypes.finfo(narrow)
+            return exponent >= inner[0] and mantissa >= inner[1]
+        return narrow.bits <= mantissa and exponent > 4
+    return narrow.kind != "float" and (
+        dtypes.min(wide) <= dtypes.min(narrow) and dtypes.max(narrow) <= dtypes.max(wide)
+    )
+
+
+def fits(x: UOp, wide: DType) -> bool:
+    """Whether an integer `wide` holds every value that the integer x can take."""
+    if x.dtype.kind not in INTEGER or wide.kind not in INTEGER:
+        return False
+    low, high = x.bounds
+    return bool(dtypes.min(wide) <= low and high <= dtypes.max(wide))
+
+
+def only_drops_bits(source: DType, middle: DType, target: DType) -> bool:
+    """Whether two integer conversions keep the low bits that one would keep."""
+    integers = all(d.kind in INTEGER for d in (source, middle, target))
+    return integers and target.bits <= middle.bits
+
+
+# --- counters
+
+
+def narrow(name: str) -> Pattern:
+    """A cast of an index to an integer."""
+    return node(Op.CAST, var(name, dtype=dtypes.index), kind=NARROW)
+
+
+@casts.rule(node(COMPARISON, narrow("i"), narrow("j"), name="root", ordered=True))
+def compare_counters(root: UOp, i: UOp, j: UOp) -> UOp | None:
+    """(i as t) < (j as t) == i < j, when t holds every value of the indices i and j."""
+    target = root.src[0].dtype
+    return i.alu(root.op, j) if fits(i, target) and fits(j, target) else None
+
+
+@casts.rule(node(COMPARISON, narrow("i"), a, name="root", ordered=True))
+@casts.rule(node(COMPARISON, a, narrow("i"), name="root", ordered=True))
+def compare_counter(root: UOp, i: UOp, a: Const) -> UOp | None:
+    """(i as t) < a == i < a, when t holds every value of the index i."""
+    if not fits(i, a.dtype):
+        return None
+    left, right = (UOp.index(a.arg) if s is a else i for s in root.src)
+    return left.alu(root.op, right)
+
+
+@casts.rule(node(RING, narrow("i"), narrow("j"), name="root", ordered=True))
+def combine_counters(root: UOp, i: UOp, j: UOp) -> UOp | None:
+    """(i as t) + (j as t) == (i + j) as t, when t holds i, j and the result."""
+    return combined(root, i, j)
+
+
+@casts.rule(node(RING, narrow("i"), a, name="root", ordered=True))
+@casts.rule(node(RING, a, narrow("i"), name="root", ordered=True))
+def combine_counter(root: UOp, i: UOp, a: Const) -> UOp | None:
+    """(i as t) + a == (i + a) as t, when t holds i and the result."""
+    left, right = (UOp.index(a.arg) if s is a else i for s in root.src)
+    return combined(root, left, right)
+
+
+def combined(root: UOp, left: UOp, right: UOp) -> UOp | None:
+    """The cast of an index operation, None where the narrow one could differ."""
+    result = left.alu(root.op, right)
+    if fits(left, root.dtype) and fits(right, root.dtype) and fits(result, root.dtype):
+        return result.cast(root.dtype)
+    return None
