@@ -2,7 +2,7 @@
 
 Floor 1, of the device side. A backend imports this module, `tinycore.render`, `tinycore.uop`,
 `tinycore.dtype`, `tinycore.errors`, `tinycore.config` and `tinycore.trace`, and nothing else.
-Importing it opens no device and imports neither NumPy nor pluggy.
+Importing it looks for no device and opens none.
 
     BACKEND = Backend(
         name="TOY",

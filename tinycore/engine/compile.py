@@ -42,17 +42,21 @@ class CompiledKernel:
     @cached_property
     def info(self) -> ProgramInfo:
         """What a device must know to launch it."""
-        linear = self.linear
-        return ProgramInfo(
-            name=linear.name,
-            buffers=len(linear.buffers),
-            values=tuple(v.arg[0] for v in linear.variables),
-            parallel=linear.parallel,
-            grid=linear.launch("grid"),
-            block=linear.launch("block"),
-            shared_bytes=linear.shared_bytes,
-            written=linear.written,
-        )
+        return info_of(self.linear)
+
+
+def info_of(linear: LinearKernel) -> ProgramInfo:
+    """What a device must know to launch a kernel."""
+    return ProgramInfo(
+        name=linear.name,
+        buffers=len(linear.buffers),
+        values=tuple(v.arg[0] for v in linear.variables),
+        parallel=linear.parallel,
+        grid=linear.launch("grid"),
+        block=linear.launch("block"),
+        shared_bytes=linear.shared_bytes,
+        written=linear.written,
+    )
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Realization(Random):
     def realize(self, *lst: Self) -> Self:
         """Compute this tensor and others now; their graphs become buffers. Constants stay constants."""
         if roots := unrealized([self, *lst]):
-            replace_nodes(runtime().realize(roots))
+            replace_nodes(runtime().realize(roots + readers_of_old_content(roots)))
         return self
 
     def kernelize(self, *lst: Self) -> Self:
@@ -212,6 +212,31 @@ def unrealized(tensors: Iterable[Core]) -> list[UOp]:
     """The graphs that have something to compute."""
     nodes = dict.fromkeys(t.uop for t in tensors)
     return [n for n in nodes if graph.base_of(n).op is not Op.BUFFER and 0 not in n.shape]
+
+
+def readers_of_old_content(roots: list[UOp]) -> list[UOp]:
+    """What living tensors still have to compute from memory that an ASSIGN below the roots overwrites.
+
+    They are computed in the same run, before the memory changes. Plain views are not among them: they
+    show the new content.
+    """
+    below = [n for n in UOp.sink(*roots).toposort() if n.op is Op.ASSIGN]
+    if not below:
+        return []
+    replaced = {graph.base_of(n.src[0]) for n in below}
+    latest = set(below) - replaced
+    waiting = [n for n in dict.fromkeys(t.uop for t in live_tensors()) if n not in roots and not is_view(n)]
+    reads: dict[UOp, bool] = {}
+    for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
+        reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
+    return [n for n in waiting if reads[n]]
+
+
+def is_view(node: UOp) -> bool:
+    """Whether a node only rearranges memory."""
+    while node.op in MOVEMENT or node.op is Op.DETACH:
+        node = node.src[0]
+    return node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CONST)
 
 
 def viewed_memory(node: UOp) -> UOp | None:

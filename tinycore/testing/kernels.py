@@ -28,7 +28,8 @@ Array: TypeAlias = NDArray[Any]
 def element(slot: int, dtype: DType, size: int, index: UOp, gate: UOp | None = None) -> UOp:
     """The INDEX of an element of the buffer in `slot`, which has `size` of them."""
     pointer = UOp(Op.DEFINE_GLOBAL, dtype.ptr(size), (), slot)
-    return UOp(Op.INDEX, pointer.dtype, (pointer, index) if gate is None else (pointer, index, gate))
+    gates = () if gate is None else (gate,)
+    return UOp(Op.INDEX, pointer.dtype, (pointer, index, *gates))
 
 
 def load(place: UOp, dtype: DType, *alternative: UOp) -> UOp:
@@ -116,7 +117,8 @@ def bench(backend: Backend, renderer: str, arch: str = "") -> Bench:
 def ulps(found: Array, exact: Array) -> Array:
     """How far results are from the exact values, in units of the last place of their type.
 
-    0 where both are NaN or the same infinity, infinite where only one is; `exact` has a longer type.
+    0 where both are NaN or the same infinity, infinite where only one is. `exact` is of a longer
+    type.
     """
     info = numpy.finfo(found.dtype)
     with numpy.errstate(all="ignore"):

@@ -38,7 +38,7 @@ p, q = var("p", dtype=boolean), var("q", dtype=boolean)
 
 @comparisons.rule(x < y)
 def less_with_shared_terms(x: UOp, y: UOp) -> UOp | None:
-    """x + z < y + z == x < y, for terms and constants z; what is left has positive factors."""
+    """x + z < y + z == x < y, for terms z; what is left has positive factors on both sides."""
     if y.op is Op.CONST and x.op is not Op.CONST:
         return None
     left, constant = terms_of(x)
@@ -47,10 +47,6 @@ def less_with_shared_terms(x: UOp, y: UOp) -> UOp | None:
     constant -= subtracted
     if not is_index(constant):
         return None
-    if len(difference) == len(left) + len(right) and not (x.op is Op.CONST or subtracted):
-        return None
-    if not difference or not all(factor > 0 for factor in right.values()) or x.op is Op.CONST:
-        return sum_of(difference, 0) < -constant
     positive = {base: factor for base, factor in difference.items() if factor > 0}
     negative = {base: -factor for base, factor in difference.items() if factor < 0}
     if not positive or not negative:

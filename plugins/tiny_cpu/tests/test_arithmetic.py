@@ -1,4 +1,4 @@
-"""What kernels compute, by both compilers: every type, scalars and vectors, the odd cases included."""
+"""What kernels compute, by both compilers: each type, scalars and vectors, odd cases included."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_choice(cpu: Bench, dtype: DType) -> None:
 
 
 def converted(values: Array, target: DType) -> Array:
-    """What a conversion yields here; `tiny_cpu.render` says what becomes of floats that do not fit."""
+    """What a conversion yields; `tiny_cpu.render` says what becomes of floats that do not fit."""
     kind = to_numpy_dtype(target)
     if target.kind == "bool":
         return values != 0

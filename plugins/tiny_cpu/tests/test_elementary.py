@@ -1,4 +1,4 @@
-"""Transcendental functions and small floats as compiled code computes them, fused products and all."""
+"""Transcendental functions and small floats as compiled code computes them, with fused products."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_what_is_undefined_does_not_raise() -> None:
                 least = as_array([dtypes.min(dtype), 5], dtype)
                 for divisor in (0, 1) if dtype.kind == "uint" else (0, -1):
                     operation(op, dtype, dtype)(least, as_array([divisor] * 2, dtype))
-    found = operation(Op.IDIV, dtypes.int32, dtypes.int32)(
-        as_array([7, -7], dtypes.int32), as_array([0, 0], dtypes.int32)
-    )
+        found = operation(Op.IDIV, dtypes.int32, dtypes.int32)(
+            as_array([7, -7], dtypes.int32), as_array([0, 0], dtypes.int32)
+        )
     assert found.tolist() == [0, 0]

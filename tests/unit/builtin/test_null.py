@@ -34,7 +34,9 @@ def refuse(index: int, interface: str) -> Any:
 @pytest.fixture(autouse=True)
 def toy() -> Iterator[None]:
     """An accelerator that must not be opened, with a renderer of its own."""
-    register(Backend(name="TOY", api=(1, 0), open=refuse, renderers={"TOYC": toolchain}, priority=900))
+    register(
+        Backend(name="TOY", api=(1, 0), open=refuse, renderers={"TOYC": toolchain}, priority=900)
+    )
     yield
     unregister("TOY")
 
@@ -52,8 +54,9 @@ def test_without_a_name_it_takes_that_of_the_preferred_backend() -> None:
 
 
 def test_a_renderer_that_nobody_has() -> None:
-    with Context(DEV="NULL:NOSUCH"), pytest.raises(
-        SettingError, match="NULL has no renderer NOSUCH; it has TOYC, "
+    with (
+        Context(DEV="NULL:NOSUCH"),
+        pytest.raises(SettingError, match="NULL has no renderer NOSUCH; it has TOYC"),
     ):
         _ = Device["NULL"].toolchain
 

@@ -127,9 +127,7 @@ BACKEND = Backend(
 
 
 @pytest.fixture
-def install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., EntryPoint]:
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EntryPoint]:
     """Puts a module that declares a backend on sys.path, and returns its entry point."""
     monkeypatch.syspath_prepend(tmp_path)
 

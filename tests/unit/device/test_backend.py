@@ -51,9 +51,7 @@ def test_a_missing_target_is_told_by_python() -> None:
         ({"capabilities": {"float12"}}, "unknown capabilities float12; known are host_memory, "),
     ],
 )
-def test_a_broken_declaration_is_refused(
-    toy: Toy, changes: dict[str, Any], problem: str
-) -> None:
+def test_a_broken_declaration_is_refused(toy: Toy, changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(PluginError) as raised:
         toy(**changes)
 

@@ -123,18 +123,18 @@ def test_a_view_must_fit(device: str, size: int, dtype: Any, offset: int) -> Non
 def test_a_view_of_a_view_must_fit_the_inner_one(device: str) -> None:
     inner = Buffer(device, 8, dtypes.int8).view(2, offset_bytes=2)
 
-    with pytest.raises(ArgumentError, match="4 elements of dtypes.int8 from byte 0 on do not lie"):
+    with pytest.raises(ArgumentError, match=r"4 elements of dtypes.int8 from byte 0 on do not lie"):
         inner.view(4)
 
 
 def test_a_view_starts_at_a_whole_element(device: str) -> None:
-    with pytest.raises(ArgumentError, match="byte 2 is no place for an element of dtypes.float32"):
+    with pytest.raises(ArgumentError, match=r"byte 2 is no place for an element of dtypes.float32"):
         Buffer(device, 2, dtypes.float32).view(1, offset_bytes=2)
 
 
 @pytest.mark.parametrize("dtype", [dtypes.void, dtypes.float32.vec(4), dtypes.float32.ptr(4)])
 def test_elements_are_scalars(dtype: Any) -> None:
-    with pytest.raises(DTypeError, match="a buffer holds elements of a scalar dtype, not dtypes."):
+    with pytest.raises(DTypeError, match=r"a buffer holds elements of a scalar dtype, not dtypes."):
         Buffer("PYTHON", 4, dtype)
 
 
@@ -167,12 +167,12 @@ def test_the_size_must_match(device: str, data: bytes) -> None:
 
 
 def test_host_memory_must_be_contiguous(device: str) -> None:
-    with pytest.raises(ArgumentError, match="the host memory for .* is not contiguous"):
+    with pytest.raises(ArgumentError, match=r"the host memory for .* is not contiguous"):
         Buffer(device, 4, dtypes.int8).copyin(memoryview(bytes(8))[::2])
 
 
 def test_read_only_memory_is_no_target(device: str) -> None:
-    with pytest.raises(ArgumentError, match="cannot copy .* to read-only memory"):
+    with pytest.raises(ArgumentError, match=r"cannot copy .* to read-only memory"):
         Buffer(device, 4, dtypes.int8).copyout(memoryview(bytes(4)))
 
 
@@ -187,7 +187,7 @@ def test_copies_between_devices(device: str, target: str, source: str) -> None:
 
 
 def test_a_copy_must_have_the_same_size(device: str) -> None:
-    with pytest.raises(ArgumentError, match="cannot copy .* of 8 bytes to <Buffer TOY 3 x"):
+    with pytest.raises(ArgumentError, match=r"cannot copy .* of 8 bytes to <Buffer TOY 3 x"):
         Buffer(device, 3, dtypes.float32).copy_from(floats(device, 1, 2))
 
 
@@ -208,7 +208,7 @@ def test_small_floats_are_given_as_the_integers_they_are_stored_in(device: str) 
 
 
 def test_an_array_cannot_stand_for_another_width(device: str) -> None:
-    with pytest.raises(DTypeError, match="an array of float64 cannot stand for dtypes.float32"):
+    with pytest.raises(DTypeError, match=r"an array of float64 cannot stand for dtypes.float32"):
         Buffer.from_cpu(device, numpy.zeros(2), dtypes.float32)
 
 

@@ -134,7 +134,8 @@ def test_an_absolute_address_of_32_bits_works_low_and_is_refused_high() -> None:
     with pytest.raises(FileFormatError) as raised:
         image.place(BASE)
     assert str(raised.value) == (
-        "object is no ELF object that can be loaded: R_X86_64_32S: 0x7f0000000048 does not fit into "
+        "object is no ELF object that can be loaded: R_X86_64_32S: 0x7f0000000048 does not fit "
+        "into "
         "4 bytes (symbol 'data')"
     )
 
@@ -289,7 +290,9 @@ def test_damaged_files(machine: int) -> None:
     for _ in range(3000):
         data = bytearray(good)
         for _ in range(rng.choice((1, 1, 2, 5))):
-            data[rng.randrange(len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+            data[rng.randrange(len(data))] = rng.choice(
+                (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))
+            )
         load_anything(bytes(data))
 
 

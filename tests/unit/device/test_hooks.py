@@ -80,9 +80,7 @@ def test_devices_tell_when_they_open_and_close(
     assert watcher.seen == [("opened", "TOY"), ("closing", "TOY")]
 
 
-@pytest.mark.parametrize(
-    ("selected", "default"), [("SLOW", "SLOW"), (None, "FAST")]
-)
+@pytest.mark.parametrize(("selected", "default"), [("SLOW", "SLOW"), (None, "FAST")])
 def test_an_observer_selects_the_device(
     registry: Callable[..., Registry],
     toy: Callable[..., Backend],
@@ -119,7 +117,9 @@ def test_a_selection_out_of_nowhere_is_refused(
     selector = Selector()
     hooks.register(selector)
     try:
-        with pytest.raises(PluginError, match="a tinycore_select_device hook chose 'MARS', none of"):
+        with pytest.raises(
+            PluginError, match="a tinycore_select_device hook chose 'MARS', none of"
+        ):
             _ = devices.DEFAULT
     finally:
         hooks.unregister(selector)
@@ -135,7 +135,7 @@ def test_a_misspelt_hook_is_found_when_asked(fresh: Hooks) -> None:
 
     fresh.register(Misspelt())
 
-    with pytest.raises(PluginError, match="unknown hook 'tinycore_kernel_run'.*The hooks are"):
+    with pytest.raises(PluginError, match=r"unknown hook 'tinycore_kernel_run'.*The hooks are"):
         fresh.check_pending()
 
 
@@ -158,7 +158,7 @@ def test_the_same_observer_twice(fresh: Hooks) -> None:
 
 
 def test_a_hook_that_there_is_not(fresh: Hooks) -> None:
-    with pytest.raises(PluginError, match="no hook is named 'tinycore_coffee'. The hooks are tiny"):
+    with pytest.raises(PluginError, match=r"no hook is named 'tinycore_coffee'. The hooks are tiny"):
         fresh.active("tinycore_coffee")
 
 
@@ -214,7 +214,10 @@ def test_a_broken_observer_is_told_and_left_out(
 
 
 def test_a_broken_observer_raises_under_strict(installed: Callable[[str], Hooks]) -> None:
-    with Context(TINYCORE_STRICT=1), pytest.raises(PluginError, match="the observer watch of tiny-"):
+    with (
+        Context(TINYCORE_STRICT=1),
+        pytest.raises(PluginError, match="the observer watch of tiny-"),
+    ):
         installed("10 / 0").active("tinycore_kernel_ran")
 
 

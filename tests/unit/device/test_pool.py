@@ -66,7 +66,8 @@ def test_real_exhaustion_says_what_is_in_use(pool: LRUAllocator) -> None:
         pool.alloc(400)
 
     assert str(raised.value) == (
-        "TOY has no room for 400 bytes: 700 are in use by this program, and 200 kept for reuse were "
+        "TOY has no room for 400 bytes: 700 are in use by this program, and 200 kept for reuse "
+        "were "
         "released. (toy memory of 1000 bytes is full)"
     )
     assert len(kept) == 700
@@ -78,9 +79,7 @@ def test_a_block_has_at_least_a_byte(pool: LRUAllocator, size: int) -> None:
         pool.alloc(size)
 
 
-def test_the_cache_is_never_larger_than_what_was_in_use(
-    pool: LRUAllocator, allocator: Any
-) -> None:
+def test_the_cache_is_never_larger_than_what_was_in_use(pool: LRUAllocator, allocator: Any) -> None:
     for size in (100, 90, 80, 70):  # one at a time: at most 100 bytes were in use at once
         pool.free(pool.alloc(size), size)
 

@@ -84,7 +84,7 @@ def test_device_names() -> None:
 
 @pytest.mark.parametrize("name", ["", "CPU:", "CPU:-1", "a b", ":1"])
 def test_what_is_no_device_name(name: str) -> None:
-    with pytest.raises(SettingError, match="is no device. Devices are named as in CPU or CPU:1."):
+    with pytest.raises(SettingError, match=r"is no device. Devices are named as in CPU or CPU:1."):
         device_and_index(name)
 
 

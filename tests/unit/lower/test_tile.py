@@ -1,0 +1,154 @@
+"""Plans change loops and never values: whatever the plan, a kernel computes the same."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy
+import pytest
+
+from tests.unit.schedule.graphs import buffer, kernels, matmul, permute, reshape, total
+from tinycore.device import Buffer, Device
+from tinycore.dtype import dtypes
+from tinycore.engine.compile import info_of
+from tinycore.lower.heuristic import plan_for
+from tinycore.lower.pipeline import lower
+from tinycore.lower.tile import Assign, Merge, Plan, Reorder, Split, Step, apply_plan, counters
+from tinycore.render import Limits
+from tinycore.uop.node import Skew, UOp
+from tinycore.uop.op import AxisKind, Op
+
+CPU = Limits(vector_bytes=64, vector_registers=32, threads=2)
+
+
+def softmax_tail() -> UOp:
+    return (buffer(9, 20) * buffer(9, 20)).alu(Op.EXP2)
+
+
+def window_sums() -> UOp:
+    x = UOp(Op.EXPAND, dtypes.float32, (reshape(buffer(3, 40), (3, 40, 1)),), (3, 40, 5))
+    return total(UOp(Op.SKEW, x.dtype, (x,), Skew(1, 2, 2, 1, 18)), 2)
+
+
+def padded() -> UOp:
+    x = buffer(6, 13)
+    return UOp(Op.PAD, x.dtype, (x,), ((1, 2), (3, 0))).alu(Op.NEG)
+
+
+GRAPHS = {
+    "matmul": lambda: matmul(buffer(14, 24), buffer(24, 37)),
+    "matmul transposed": lambda: matmul(buffer(14, 24), permute(buffer(37, 24), 1, 0)),
+    "row sums": lambda: total(buffer(10, 67), 1),
+    "column maxima": lambda: total(buffer(10, 67), 0, op=Op.MAX),
+    "elementwise": softmax_tail,
+    "transpose": lambda: UOp(Op.CONTIGUOUS, dtypes.float32, (permute(buffer(17, 12), 1, 0),)),
+    "windows": window_sums,
+    "pad": padded,
+    "statistics": lambda: total(buffer(4, 8, 6), 0, 2),
+}
+
+
+def run(ast: UOp, plan: Plan) -> numpy.ndarray:  # type: ignore[type-arg]
+    """The kernel's first output on PYTHON, whose loops are those of a CPU here."""
+    device = Device["PYTHON"]
+    toolchain = device.toolchain
+    linear = lower(ast, toolchain.renderer, "kernel", plan)
+    binary = toolchain.compiler.compile(toolchain.renderer.render(linear))
+    program = device.runtime.load(binary, info_of(linear))
+    generator = numpy.random.default_rng(0)
+    buffers = [
+        Buffer.from_cpu("PYTHON", generator.standard_normal(b.dtype.size).astype("f"))  # type: ignore[attr-defined]
+        for b in linear.buffers
+    ]
+    program([b.handle for b in buffers], [], wait=True)
+    return buffers[0].numpy()
+
+
+def random_plan(ast: UOp, generator: random.Random) -> Plan:
+    """Up to five legal steps; at most one vector loop, and none beside it that shares its nodes."""
+    plan: list[Step] = []
+    for _ in range(generator.randint(1, 5)):
+        tiled = apply_plan(ast, plan)
+        ends = [n for n in tiled.toposort() if n.op is Op.END]
+        outputs = [r for e in ends for r in e.src[1:]]
+        reduced = [r for n in tiled.toposort() if n.op is Op.REDUCE for r in n.src[1:] if r.op is Op.RANGE]
+        loops = list(dict.fromkeys([*outputs, *reduced]))
+        plain = [r for r in loops if r.arg.kind in (AxisKind.LOOP, AxisKind.REDUCE)]
+        if not plain:
+            break
+        loop = generator.choice(plain)
+        size = int(loop.vmax) + 1
+        kind = generator.choice(["split", "split", "unroll", "vector", "reorder", "merge"])
+        if kind == "split" and size > 3:
+            plan.append(Split(loop.arg.number, generator.randint(2, min(size, 16))))
+        elif kind == "unroll" and size <= 8:
+            partial = loop.arg.kind is AxisKind.REDUCE and generator.random() < 0.5
+            plan.append(Assign(loop.arg.number, AxisKind.PARTIAL if partial else AxisKind.UNROLL))
+        elif kind == "vector" and size <= 16 and not any(r.arg.kind is AxisKind.VECTOR for r in loops):
+            plan.append(Assign(loop.arg.number, AxisKind.VECTOR))
+        elif kind == "reorder":
+            plan.append(Reorder(tuple(r.arg.number for r in generator.sample(outputs, len(outputs)))))
+        elif kind == "merge" and len(ends) == 1 and len(outputs) > 1:
+            outer, inner = outputs[0], outputs[1]
+            if outer.arg.kind is inner.arg.kind is AxisKind.LOOP:
+                plan.append(Merge(outer.arg.number, inner.arg.number))
+    return tuple(plan)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_heuristic_plan_computes_the_same(name: str) -> None:
+    ast = kernels(GRAPHS[name]())[-1].arg.ast
+
+    numpy.testing.assert_allclose(run(ast, plan_for(ast, CPU)), run(ast, ()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("name", GRAPHS)
+def test_random_plan_computes_the_same(name: str, seed: int) -> None:
+    ast = kernels(GRAPHS[name]())[-1].arg.ast
+    plan = random_plan(ast, random.Random(f"{name} {seed}"))
+    print(name, seed, plan)
+
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-5, atol=1e-5)
+
+
+def test_uneven_output_split_starts_its_last_step_early() -> None:
+    ast = kernels(buffer(10) * buffer(10))[0].arg.ast
+    tiled = apply_plan(ast, (Split((0,), 4),))
+
+    assert {r.arg.number: int(r.vmax) + 1 for r in counters(tiled)} == {(0, 0): 3, (0, 1): 4}
+
+
+def test_uneven_split_of_a_kernel_that_works_in_place_has_a_loop_for_the_rest() -> None:
+    weight = buffer(10)
+    ast = kernels(UOp(Op.ASSIGN, weight.dtype, (weight, weight + weight)))[0].arg.ast
+    tiled = apply_plan(ast, (Split((0,), 4),))
+
+    assert {r.arg.number: int(r.vmax) + 1 for r in counters(tiled)} == {(0, 0): 2, (0, 1): 4, (0, 2): 2}
+
+
+def test_matmul_plan_has_a_register_tile_that_fits() -> None:
+    ast = kernels(matmul(buffer(256, 256), buffer(256, 256)))[0].arg.ast
+    tiled = apply_plan(ast, plan_for(ast, CPU))
+    written = [int(r.vmax) + 1 for r in counters(tiled) if r.arg.kind is AxisKind.UNROLL]
+
+    assert 16 <= math.prod(written) < CPU.vector_registers
+
+
+def test_contiguous_loops_become_one() -> None:
+    ast = kernels(buffer(3, 4, 5) + buffer(3, 4, 5))[0].arg.ast
+
+    assert plan_for(ast, Limits()) == (Merge((0,), (1,)), Merge((0,), (2,)))
+
+
+def test_small_kernels_stay_on_one_thread() -> None:
+    ast = kernels(buffer(100) + buffer(100))[0].arg.ast
+
+    assert not any(isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU))
+
+
+def test_large_kernels_are_shared_among_threads() -> None:
+    ast = kernels(buffer(1 << 20) + buffer(1 << 20))[0].arg.ast
+
+    assert any(isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU))

@@ -1,0 +1,1 @@
+"""Tests of layers, optimizers, state, data sets and file formats."""

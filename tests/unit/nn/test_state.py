@@ -1,0 +1,202 @@
+"""A model's tensors have names, can be replaced by name, and survive a file."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+import pytest
+
+from tinycore import Tensor, dtypes, nn
+from tinycore.errors import ArgumentError, FileFormatError, ShapeError
+from tinycore.nn.state import (
+    get_parameters,
+    get_state_dict,
+    load_state_dict,
+    safe_load,
+    safe_load_metadata,
+    safe_save,
+)
+
+
+class Pair(NamedTuple):
+    left: Tensor
+    right: list[Tensor]
+
+
+class Model:
+    def __init__(self) -> None:
+        self.layers = [nn.Linear(2, 3), Tensor.relu, nn.BatchNorm(3)]
+        self.table = {"a": Tensor([1.0]), 7: Tensor([2.0])}
+        self.pair = Pair(Tensor([3.0]), [Tensor([4.0])])
+        self.count, self.nothing = 3, None
+
+
+def test_names_are_paths() -> None:
+    assert list(get_state_dict(Model())) == [
+        "layers.0.weight",
+        "layers.0.bias",
+        "layers.2.weight",
+        "layers.2.bias",
+        "layers.2.num_batches_tracked",
+        "layers.2.running_mean",
+        "layers.2.running_var",
+        "table.a",
+        "table.7",
+        "pair.left",
+        "pair.right.0",
+    ]
+
+
+def test_a_prefix_goes_before_the_path() -> None:
+    assert list(get_state_dict({"w": Tensor([1.0])}, prefix="net.")) == ["net.w"]
+    assert list(get_state_dict(Tensor([1.0]), prefix="w.")) == ["w"]
+
+
+def test_a_shared_tensor_has_two_names() -> None:
+    shared = Tensor([1.0])
+
+    assert get_state_dict({"a": shared, "b": shared}) == {"a": shared, "b": shared}
+
+
+def test_a_circle_is_walked_once() -> None:
+    model: dict[str, Any] = {"w": Tensor([1.0])}
+    model["itself"] = model
+
+    assert list(get_state_dict(model)) == ["w"]
+
+
+def test_another_class_can_be_collected() -> None:
+    assert get_state_dict({"n": [1, "two"]}, tensor_type=str) == {"n.1": "two"}
+
+
+def test_parameters_are_the_values() -> None:
+    layer = nn.Linear(2, 3)
+
+    assert get_parameters(layer) == [layer.weight, layer.bias]
+
+
+def state(**tensors: Tensor) -> dict[str, Tensor]:
+    return {"weight": Tensor.ones(3, 2), "bias": Tensor.ones(3)} | tensors
+
+
+def test_loading_replaces_values_and_dtypes() -> None:
+    layer = nn.Linear(2, 3)
+
+    loaded = load_state_dict(layer, state(weight=Tensor.ones(3, 2).half()), verbose=False)
+
+    assert layer.weight.tolist() == [[1, 1]] * 3
+    assert layer.weight.dtype is dtypes.float16
+    assert loaded == [layer.weight, layer.bias]
+
+
+def test_a_missing_tensor_is_named_and_nothing_changes() -> None:
+    layer = nn.Linear(2, 3)
+    before = layer.weight.tolist()
+
+    with pytest.raises(ArgumentError, match="lacks 'bias' of the model's 2 tensors"):
+        load_state_dict(layer, {"weight": Tensor.ones(3, 2)}, verbose=False)
+
+    assert layer.weight.tolist() == before
+
+
+def test_without_strict_a_missing_tensor_stays() -> None:
+    layer = nn.Linear(2, 3)
+
+    assert load_state_dict(layer, {"bias": Tensor.ones(3)}, strict=False) == [layer.bias]
+
+
+def test_a_wrong_shape_is_named_and_nothing_changes() -> None:
+    layer = nn.Linear(2, 3)
+    before = layer.weight.tolist()
+
+    with pytest.raises(ShapeError, match=r"'bias' has shape \(3,\) in the model, but \(4,\)"):
+        load_state_dict(layer, state(bias=Tensor.ones(4)), verbose=False)
+
+    assert layer.weight.tolist() == before
+
+
+def test_a_single_number_may_have_an_axis() -> None:
+    model = {"n": Tensor(0.0)}
+
+    load_state_dict(model, {"n": Tensor([5.0])})
+
+    assert model["n"].shape == ()
+    assert model["n"].item() == 5
+
+
+def test_what_has_no_place_is_told() -> None:
+    with pytest.warns(UserWarning, match="no place for 'extra'"):
+        load_state_dict(nn.Linear(2, 3), state(extra=Tensor([1.0])))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_state_dict(nn.Linear(2, 3), state(extra=Tensor([1.0])), verbose=False)
+
+
+def test_consume_takes_out_what_was_loaded() -> None:
+    given = state(extra=Tensor([1.0]))
+
+    load_state_dict(nn.Linear(2, 3), given, verbose=False, consume=True)
+
+    assert list(given) == ["extra"]
+
+
+# --- files
+
+ALL_DTYPES = [dtype for dtype in dtypes.all if dtype not in dtypes.fp8s]
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=lambda dtype: dtype.name)
+def test_every_dtype_survives_a_file(tmp_path: Path, dtype: Any) -> None:
+    tensor = Tensor([[0, 1, 2], [1, 0, 1]]).cast(dtype)
+
+    safe_save({"w": tensor}, tmp_path / "m")
+    loaded = safe_load(tmp_path / "m")["w"]
+
+    assert loaded.dtype is dtype
+    assert loaded.tolist() == tensor.tolist()
+
+
+def test_a_model_survives_a_file(tmp_path: Path) -> None:
+    first, second = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    safe_save(get_state_dict(first), tmp_path / "m")
+    load_state_dict(second, safe_load(tmp_path / "m"), verbose=False)
+
+    assert second.weight.tolist() == first.weight.tolist()
+
+
+def test_metadata_is_kept_as_text(tmp_path: Path) -> None:
+    safe_save({"w": Tensor([1.0])}, tmp_path / "m", {"format": "pt", "steps": 3})
+
+    content, data_start, header = safe_load_metadata(tmp_path / "m")
+
+    assert header["__metadata__"] == {"format": "pt", "steps": "3"}
+    assert header["w"] == {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    assert content.shape == (data_start + 4,)
+
+
+def test_the_bytes_of_a_file_can_be_loaded(tmp_path: Path) -> None:
+    safe_save({"w": Tensor([1.0, 2.0])}, tmp_path / "m")
+    content = Tensor(numpy.fromfile(tmp_path / "m", numpy.uint8))
+
+    assert safe_load(content)["w"].tolist() == [1, 2]
+
+
+def test_saving_over_the_file_that_was_loaded(tmp_path: Path) -> None:
+    safe_save({"w": Tensor([1.0, 2.0])}, tmp_path / "m")
+    loaded = safe_load(tmp_path / "m")
+
+    safe_save({"w": loaded["w"] + 1}, tmp_path / "m")
+
+    assert loaded["w"].tolist() == [1, 2]
+    assert safe_load(tmp_path / "m")["w"].tolist() == [2, 3]
+
+
+def test_a_malformed_file_names_itself(tmp_path: Path) -> None:
+    (tmp_path / "m").write_bytes(b"not one")
+
+    with pytest.raises(FileFormatError, match="7 bytes cannot hold"):
+        safe_load(tmp_path / "m")

@@ -1,0 +1,166 @@
+"""The C family, seen through a dialect that is nothing but a table of differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import pytest
+
+from tinycore.dtype import DType, dtypes
+from tinycore.render.base import LinearKernel
+from tinycore.render.cstyle import CStyle, Writer, unwrapped
+from tinycore.testing.kernels import element, load, store
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+
+class Dialect(CStyle):
+    """A language for graphics cards, in the manner of OpenCL."""
+
+    spaces: ClassVar[Mapping[str, str]] = {"global": "global ", "local": "local ", "register": ""}
+    builtins: ClassVar[Mapping[str, str]] = {"grid": "group({0})", "block": "thread({0})"}
+    barrier: ClassVar[str] = "barrier();"
+
+    def signature(self, writer: Writer) -> str:
+        return "kernel " + super().signature(writer)
+
+
+def rendered(*uops: UOp) -> str:
+    return Dialect().render(LinearKernel("test", uops))
+
+
+def body(*uops: UOp) -> list[str]:
+    return [line.strip() for line in rendered(*uops).splitlines()[1:-1]]
+
+
+def in_order(*roots: UOp) -> tuple[UOp, ...]:
+    return tuple(UOp.sink(*roots).toposort()[:-1])
+
+
+def stored_expression(value: UOp) -> str:
+    """What is stored when `value` is."""
+    scalar = value.dtype.scalar()
+    place = element(0, scalar, 64, UOp.index(0))
+    return body(*in_order(store(place, value)))[-1].split(" = ")[1].removesuffix(";")
+
+
+def operand(slot: int, dtype: DType) -> UOp:
+    return load(element(slot, dtype.scalar(), 64, UOp.index(2)), dtype)
+
+
+def test_kernel_with_a_grid_is_whole() -> None:
+    group = UOp(Op.SPECIAL, dtypes.index, (UOp.index(4),), "grid0")
+    value = load(element(1, dtypes.float32, 4, group), dtypes.float32)
+    change = store(element(0, dtypes.float32, 4, group), value * 2.0)
+
+    assert rendered(*in_order(change)) == (
+        "kernel void test(global float *restrict data0, const global float *restrict data1) {\n"
+        "  int grid0 = group(0);\n"
+        "  data0[grid0] = data1[grid0] * 2.0f;\n"
+        "}\n"
+    )
+
+
+def test_local_memory_and_barrier() -> None:
+    pointer = UOp(Op.DEFINE_LOCAL, dtypes.float32.ptr(16, "local"), (), 0)
+    place = UOp(Op.INDEX, pointer.dtype, (pointer, UOp.index(3)))
+    change = store(place, UOp.const(dtypes.float32, 1.0))
+    barrier = UOp(Op.BARRIER, dtypes.void, (change,))
+
+    assert body(*in_order(barrier)) == ["local float temp0[16];", "temp0[3] = 1.0f;", "barrier();"]
+
+
+def test_vector_in_memory_starts_at_its_first_lane() -> None:
+    value = operand(1, dtypes.float32.vec(4))
+
+    assert stored_expression(value) == "*(global float4*)(data1 + 2)"
+
+
+def test_splat_names_its_value_once() -> None:
+    value = UOp(Op.VECTORIZE, dtypes.float32.vec(4), (UOp.const(dtypes.float32, 0.5),) * 4)
+
+    assert stored_expression(value) == "(float4)(0.5f)"
+
+
+def test_lane_of_a_vector() -> None:
+    lane = UOp(Op.EXTRACT, dtypes.float32, (operand(1, dtypes.float32.vec(4)),), (3,))
+
+    assert stored_expression(lane) == "(*(global float4*)(data1 + 2))[3]"
+
+
+def test_signed_sum_wraps_by_way_of_unsigned() -> None:
+    total = operand(1, dtypes.int32) + operand(2, dtypes.int32)
+
+    assert stored_expression(total) == "(int)((unsigned int)data1[2] + (unsigned int)data2[2])"
+
+
+def test_index_arithmetic_is_plain() -> None:
+    n = UOp.variable("n", 0, 9)
+    change = store(element(0, dtypes.float32, 64, n * 4 + 1), UOp.const(dtypes.float32, 0.0))
+
+    assert body(*in_order(change)) == ["data0[(n * 4) + 1] = 0.0f;"]
+
+
+def test_gated_load_has_an_alternative() -> None:
+    n = UOp.variable("n", 0, 9)
+    place = element(1, dtypes.float32, 64, n, gate=n < 5)
+    value = load(place, dtypes.float32, UOp.const(dtypes.float32, 7.0))
+    change = store(element(0, dtypes.float32, 64, n), value)
+
+    assert body(*in_order(change))[0] == "float val0 = (n < 5) ? data1[n] : 7.0f;"
+
+
+def test_gated_store_is_conditional() -> None:
+    n = UOp.variable("n", 0, 9)
+    place = element(0, dtypes.float32, 64, n, gate=n < 5)
+
+    lines = body(*in_order(store(place, UOp.const(dtypes.float32, 1.0))))
+    assert lines == ["if (n < 5) { data0[n] = 1.0f; }"]
+
+
+def test_loops_nest_and_get_names_by_kind() -> None:
+    outer, inner = UOp.range(4, 0), UOp.range(UOp.variable("n", 1, 8), (1, 2))
+    place = element(0, dtypes.float32, 64, outer + inner)
+    change = store(place, UOp.const(dtypes.float32, 1.0))
+    inside = UOp(Op.END, dtypes.void, (change, inner))
+
+    assert body(*in_order(UOp(Op.END, dtypes.void, (inside, outer)))) == [
+        "for (int i0 = 0; i0 < 4; i0++) {",
+        "for (int i1_2 = 0; i1_2 < n; i1_2++) {",
+        "data0[i0 + i1_2] = 1.0f;",
+        "}",
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "text"),
+    [
+        (dtypes.float32, 0.1, "0.1f"),
+        (dtypes.float32, 1e10, "1e+10f"),
+        (dtypes.float32, 3.0, "3.0f"),
+        (dtypes.float32, -0.0, "(-0.0f)"),
+        (dtypes.float32, 1e39, "INFINITY"),
+        (dtypes.float32, -math.inf, "(-INFINITY)"),
+        (dtypes.float32, math.nan, "NAN"),
+        (dtypes.float64, 0.1, "0.1"),
+        (dtypes.float16, 0.1, "0.1h"),
+        (dtypes.int32, -(2**31), "(-2147483647 - 1)"),
+        (dtypes.int64, -(2**63), "(-9223372036854775807l - 1)"),
+        (dtypes.uint64, 2**64 - 1, "18446744073709551615ul"),
+        (dtypes.int8, -5, "(-5)"),
+        (dtypes.bool, True, "1"),
+    ],
+)
+def test_literal_stands_for_its_value(dtype: DType, value: float, text: str) -> None:
+    assert Dialect().constant(dtype, value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [("(a + b)", "a + b"), ("(a) + (b)", "(a) + (b)"), ("a", "a"), ("((a) + b)", "(a) + b")],
+)
+def test_outer_parentheses_are_dropped(text: str, result: str) -> None:
+    assert unwrapped(text) == result

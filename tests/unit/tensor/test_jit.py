@@ -1,0 +1,208 @@
+"""TinyJit: captured at the second call, replayed from the third; refused where a replay would be wrong."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from tinycore import Context, GlobalCounters, Tensor, TinyJit
+from tinycore.errors import JitError
+
+
+def host(*values: float) -> Tensor:
+    return Tensor(list(values)).realize()
+
+
+def test_replay_computes_with_new_inputs() -> None:
+    @TinyJit
+    def double(x: Tensor) -> Tensor:
+        return (x * 2).realize()
+
+    results = [double(host(i, i + 1.0)).tolist() for i in range(5)]
+
+    assert results == [[2.0 * i, 2.0 * i + 2] for i in range(5)]
+
+
+def test_function_runs_only_twice() -> None:
+    calls = []
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x + 1
+
+    for i in range(5):
+        step(host(i))
+
+    assert len(calls) == 2
+
+
+def test_earlier_result_is_not_overwritten_by_a_later_call() -> None:
+    step = TinyJit(lambda x: x + 1)
+    results = [step(host(i)) for i in range(6)]
+
+    assert [r.tolist() for r in results] == [[i + 1.0] for i in range(6)]
+
+
+def test_state_changed_in_place_goes_on_changing() -> None:
+    count = host(0)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return count.assign(count + x).realize() * 1
+
+    for _ in range(5):
+        last = step(host(2))
+
+    assert count.tolist() == [10.0]
+    assert last.tolist() == [10.0]
+
+
+def test_containers_of_tensors_are_taken_and_returned() -> None:
+    @TinyJit
+    def step(pair: list[Tensor], *, named: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"sum": pair[0] + pair[1], "product": named["a"] * pair[0]}
+
+    for i in range(4):
+        result = step([host(i), host(1)], named={"a": host(3)})
+
+    assert result["sum"].tolist() == [4.0]
+    assert result["product"].tolist() == [9.0]
+
+
+def test_methods_are_captured_for_each_object() -> None:
+    class Scale:
+        def __init__(self, factor: float) -> None:
+            self.factor = host(factor)
+
+        @TinyJit
+        def run(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    two, three = Scale(2), Scale(3)
+    for i in range(4):
+        assert two.run(host(i)).tolist() == [2.0 * i]
+        assert three.run(host(i)).tolist() == [3.0 * i]
+
+
+def test_random_numbers_advance_between_replays() -> None:
+    Tensor.manual_seed(3)
+    draw = TinyJit(lambda x: x + Tensor.rand(4))
+    zero = Tensor.zeros(4).contiguous().realize()
+
+    drawn = [draw(zero).tolist() for _ in range(5)]
+
+    assert len({tuple(d) for d in drawn}) == 5
+
+
+def test_random_numbers_are_those_of_the_function_without_jit() -> None:
+    zero = Tensor.zeros(4).contiguous().realize()
+
+    def draws(function) -> list[list[float]]:  # type: ignore[no-untyped-def]
+        Tensor.manual_seed(11)
+        return [function(zero).tolist() for _ in range(4)]
+
+    def draw(x: Tensor) -> Tensor:
+        return x + Tensor.rand(4)
+
+    assert draws(TinyJit(draw)) == draws(draw)
+
+
+def test_views_as_inputs() -> None:
+    base = Tensor(numpy.arange(12, dtype=numpy.float32).reshape(3, 4)).realize()
+    step = TinyJit(lambda x: x.sum(axis=0))
+
+    for _ in range(4):
+        assert step(base.T).tolist() == base.numpy().T.sum(0).tolist()
+
+
+def test_launches_are_counted_in_replays() -> None:
+    step = TinyJit(lambda x: (x + 1).contiguous() * 2)
+    for i in range(3):
+        GlobalCounters.reset()
+        step(host(i))
+
+    assert GlobalCounters.kernel_count >= 1
+
+
+def test_jit_0_runs_the_function_each_time() -> None:
+    calls = []
+    step = TinyJit(lambda x: calls.append(1) or x + 1)
+    with Context(JIT=0):
+        for i in range(4):
+            step(host(i))
+
+    assert len(calls) == 4
+
+
+def captured(function) -> TinyJit:  # type: ignore[no-untyped-def, type-arg]
+    step = TinyJit(function)
+    step(host(1, 2))
+    step(host(3, 4))
+    return step
+
+
+def test_other_shape_is_refused() -> None:
+    with pytest.raises(JitError, match=r"shape \(2,\).*as argument \[0\], now it is .*shape \(3,\)"):
+        captured(lambda x: x + 1)(host(1, 2, 3))
+
+
+def test_other_python_value_is_refused() -> None:
+    step = TinyJit(lambda x, k: x * k)
+    step(host(1), 2)
+    step(host(1), 2)
+
+    with pytest.raises(JitError, match="captured with 2 as argument .*, now it is 3"):
+        step(host(1), 3)
+
+
+def test_other_number_of_tensors_is_refused() -> None:
+    step = captured(lambda x, *more: x + 1)
+
+    with pytest.raises(JitError, match="captured with tensors at"):
+        step(host(1, 2), host(1, 2))
+
+
+def test_reading_a_value_inside_is_refused() -> None:
+    step = TinyJit(lambda x: x + x.sum().item())
+    step(host(1))
+
+    with pytest.raises(JitError, match="read back"):
+        step(host(1))
+
+
+def test_result_that_is_no_tensor_is_refused() -> None:
+    step = TinyJit(lambda x: (x + 1, 5))
+
+    with pytest.raises(JitError, match="returned 5"):
+        step(host(1))
+
+
+def test_numpy_argument_is_refused() -> None:
+    with pytest.raises(JitError, match="NumPy"):
+        TinyJit(lambda x: x)(numpy.zeros(3))
+
+
+def test_inputs_that_share_memory_only_now_are_refused() -> None:
+    step = TinyJit(lambda x, y: x + y)
+    for _ in range(3):
+        step(host(1), host(2))
+    x = host(1)
+
+    with pytest.raises(JitError, match="sharing memory"):
+        step(x, x)
+
+
+def test_function_that_launches_nothing_is_refused() -> None:
+    step = TinyJit(lambda x: x)
+    step(host(1))
+
+    with pytest.raises(JitError, match="launched nothing"):
+        step(host(1))
+
+
+def test_reset_captures_anew() -> None:
+    step = captured(lambda x: x + 1)
+    step.reset()
+
+    assert step(host(1, 2, 3)).tolist() == [2.0, 3.0, 4.0]
