@@ -84,6 +84,10 @@ class Case:
     """How far peers may differ, in parts of the result's root mean square."""
     by_default: bool = True
 
+    def suits(self, peer: str) -> bool:
+        """Whether this way of driving a peer is one of its own for this case."""
+        return self.kind is not Kind.TOOL or not peer.endswith("-jit")
+
     def program_of(self, peer: str) -> Program | None:
         """The program for a peer, if it can do this case."""
         own = self.programs.get(peer)

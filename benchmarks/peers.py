@@ -156,8 +156,6 @@ def environment_of(peer: str, caches: Path) -> dict[str, str]:
     own = dict(os.environ) | dict.fromkeys(
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), count
     )
-    root = str(Path(__file__).resolve().parent.parent)
-    own["PYTHONPATH"] = os.pathsep.join(filter(None, (root, own.get("PYTHONPATH"))))
     own["XDG_CACHE_HOME"] = str(caches)
     if package_of(peer) == "tinygrad":
         own |= {"DEV": "CPU", "CC": find_clang(), "CACHEDB": str(caches / "tinygrad.db")}

@@ -75,6 +75,16 @@ class Row:
         ours, theirs = self.best(ours=True), self.best(ours=False)
         return ours[1] / theirs[1] if ours and theirs else None
 
+    @property
+    def against(self) -> str:
+        """The ratio and the best peer; with a `~` when any time of the row was disturbed."""
+        theirs = self.best(ours=False)
+        if self.ratio is None or theirs is None:
+            return ""
+        summaries = [outcome.summary for outcome in self.outcomes.values()]
+        disturbed = any(summary is not None and summary.disturbed for summary in summaries)
+        return f"{'~' if disturbed else ''}{self.ratio:.2f} {theirs[0]}"
+
     def limit(self, limits: Limits) -> float:
         """The least seconds that the hardware needs; 0 when nothing is known."""
         return limits.seconds(self.case) if isinstance(self.case, Case) else 0.0
@@ -122,14 +132,12 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _cells(row: Row, peers: Sequence[str], limits: Limits) -> list[str]:
-    ours, theirs = row.best(ours=True), row.best(ours=False)
-    limit = row.limit(limits)
-    against = f"{row.ratio:.2f} {theirs[0]}" if row.ratio and theirs else ""
+    ours, limit = row.best(ours=True), row.limit(limits)
     return [
         row.case.name,
         *(_time(row.outcomes.get(peer)) for peer in peers),
         figures(limit) if limit else "",
-        against,
+        row.against,
         f"{ours[1] / limit:.2f}" if ours and limit else "",
     ]
 

@@ -25,6 +25,10 @@ from benchmarks.samples import Sample, Summary, is_enough, summarize
 
 __all__ = ["Outcome", "Pace", "Worker", "WorkerFailed", "measure", "measure_starts"]
 
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_FIND: Final = f"import sys; sys.path.append({str(_ROOT)!r})"
+"""Last on the path: what is installed is measured, and not the tree, where they differ."""
+_RUN: Final = f"{_FIND}; import runpy; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
 _PAUSE_SECONDS: Final = 0.01
 """Between turns: the threads of the last peer may still be spinning."""
 _ANSWER_SECONDS: Final = 120.0
@@ -63,11 +67,12 @@ class Worker:
     """A process that answers lines with lines, ready or dead."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a module of this package with its arguments."""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in `close`
         self._process = subprocess.Popen(
-            (sys.executable, "-m", *command),
+            (sys.executable, "-P", "-c", _RUN, *command),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            env=dict(environment), cwd=Path(__file__).parent.parent,
+            env=dict(environment), cwd=tempfile.gettempdir(),
         )  # fmt: skip
         try:
             self.ready: dict[str, Any] = self._answer()
@@ -137,7 +142,7 @@ def measure(
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for peer in peers:
-            if case.program_of(package_of(peer)) is None:
+            if case.program_of(package_of(peer)) is None or not case.suits(peer):
                 continue
             command = ("benchmarks.worker", peer, case.name)
             try:
@@ -217,7 +222,7 @@ def _start(case: StartCase, peer: str, caches: Path) -> Sample:
     with tempfile.TemporaryDirectory() as empty:
         folder = Path(empty) if case.empty_caches else caches
         done = subprocess.run(
-            (sys.executable, "-c", case.scripts[peer]),
+            (sys.executable, "-P", "-c", f"{_FIND}\n{case.scripts[peer]}"),
             env=environment_of(peer, folder), cwd=empty,
             capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS,
         )  # fmt: skip

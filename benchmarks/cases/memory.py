@@ -24,6 +24,12 @@ def _chain_numpy(numpy: Any, a: Any, b: Any) -> Any:
 
 CASES: Final = (
     Case(
+        "trivial",
+        dict.fromkeys((TENSOR, "torch", "numpy"), lambda _, a, b: a + b),
+        (Input((16,)), Input((16,))),
+        by_default=False,
+    ),
+    Case(
         "elementwise chain 32M",
         {TENSOR: _chain, "torch": _chain, "numpy": _chain_numpy},
         (Input((_CHAIN,)), Input((_CHAIN,))),

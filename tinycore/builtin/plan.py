@@ -266,13 +266,16 @@ class Plan:
         position, gate = self.slots[index.src[1]], self._gate(index)
         other = self.slots[u.src[1]] if len(u.src) > 1 else None
         count, kind = u.dtype.count, computed_as(u.dtype)
+        decoded = kind != to_numpy_dtype(u.dtype)
 
         def load(frame: Frame) -> None:
             values = frame.values
             memory: Memory = values[pointer]
             wanted = None if gate is None else values[gate]
             where = self._where(frame, memory, values[position], wanted, count=count, verb="reads")
-            found = from_storage(memory.array.take(where), memory.dtype)
+            found = memory.array.take(where)
+            if decoded:
+                found = from_storage(found, memory.dtype)
             if wanted is not None:
                 absent = values[other] if other is not None else numpy.zeros(1, kind)
                 found = select(wanted, found, absent)

@@ -16,7 +16,7 @@ import numpy
 from tqdm import tqdm
 
 from tinycore import Context, Device, Tensor, TinyJit, nn
-from tinycore.cli.devices import table
+from tinycore.cli.devices import computing_on, table
 from tinycore.cli.draw import beside, picture, ramp_for, shrunk
 from tinycore.errors import ArgumentError
 from tinycore.nn.datasets import Split, digits, mnist
@@ -104,9 +104,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    where = computing_on(Device.DEFAULT)
     print("\n".join(table(Device.DEFAULT)))
+    print(f"\ncomputing on {where}")
     task = _task(digits() if arguments.data is None else mnist(path=arguments.data))
-    print(f"\n{len(task.images)} digits to learn from, {len(task.held_out)} held out")
+    print(f"{len(task.images)} digits to learn from, {len(task.held_out)} held out")
     Tensor.manual_seed(arguments.seed)
     model = DigitNet(task.images.shape[-1])
     start = time.perf_counter()

@@ -1,6 +1,6 @@
 """`tinycore devices`: what there is to compute on, and why the rest cannot be used.
 
-Floor 6. Imports the public API. Opens no device.
+Floor 6. Imports the public API. Opens no device but the one that would be used.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import textwrap
 from typing import Any
 
 from tinycore import Device
+from tinycore.config import settings
 from tinycore.errors import TinycoreError
 
-__all__ = ["add", "run", "table"]
+__all__ = ["add", "computing_on", "run", "table"]
 
 EPILOG = """\
 A device is chosen by DEV=[INTERFACE+]DEVICE[:RENDERER[:ARCH]]. What is named is used or fails;
@@ -57,8 +58,25 @@ def table(default: str | None, objection: str = "") -> list[str]:
         lines += textwrap.wrap(
             row["reason"], 90, initial_indent=" " * 11, subsequent_indent=" " * 11
         )
-    lines.append(f"* {default} is used unless DEV names another" if default else objection)
-    return lines
+    return [*lines, f"* {default} {_why_default()}" if default else objection]
+
+
+def computing_on(name: str) -> str:
+    """The device and what compiles for it: "CPU, compiled by LLVM for x86_64". Opens the device.
+
+    Raises what `Device[name]` raises, and CompilerUnavailable when nothing can compile for it.
+    """
+    device = Device[name]
+    toolchain = device.toolchain
+    return f"{device.name}, compiled by {toolchain.name}" + (
+        f" for {toolchain.arch.partition(',')[0]}" if toolchain.arch else ""
+    )
+
+
+def _why_default() -> str:
+    if settings.DEV:
+        return f"is used, as DEV={settings.DEV} says"
+    return "is used unless DEV names another"
 
 
 def _rows() -> list[dict[str, Any]]:

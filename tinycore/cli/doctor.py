@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy
 
 from tinycore import Device, Tensor
-from tinycore.cli.devices import table
+from tinycore.cli.devices import computing_on, table
 from tinycore.config import misspelt_variables
 from tinycore.errors import TinycoreError
 
@@ -64,7 +64,7 @@ def _passes(what: str, check: Callable[[str], str], name: str) -> bool:
 
 
 def _open(name: str) -> str:
-    return f"{Device[name].name}"
+    return computing_on(name)
 
 
 def _copy(name: str) -> str:

@@ -66,7 +66,7 @@ def tinycore_select_device(candidates: Sequence[str]) -> str | None:
 
 
 @specification
-def tinycore_kernel_compiled(  # noqa: PLR0917  called by keywords only
+def tinycore_kernel_compiled(
     kernel: str, target: str, source: str, binary: bytes, seconds: float, cached: bool
 ) -> None:
     """A kernel was compiled for "CPU:LLVM:x86_64", or found in the disk cache."""

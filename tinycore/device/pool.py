@@ -3,9 +3,9 @@
 Floor 1. Imports `config`, `errors`, `trace`, `protocols`.
 A freed block waits, by its size, for the next allocation of that size. What waits is bounded: never
 more bytes than were in use at one time, the longest unused going first. So a loop that allocates
-the same sizes again asks the device for nothing, and a program never holds twice what it needs.
+the same sizes again asks the device for nothing, and a program holds at most twice what it needed.
 When the device is out of memory, everything that waits is given back and the request tried once
-more. `LRU=0` keeps nothing.
+more. `LRU=0` keeps nothing. See docs/decisions/0005-device-memory.md.
 """
 
 from __future__ import annotations

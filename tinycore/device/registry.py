@@ -3,12 +3,13 @@
 Floor 1. The top of the device floor: imports `discovery`, `target`, `opened` and `hooks`.
 A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice takes
 the first that works of: what the hook `tinycore_select_device` says, then the highest priority;
-with DEBUG=1 it says what it took and why not the others. See docs/decisions/ for the order.
+with DEBUG=1 it says what it took and why not the others. See docs/decisions/0004-device-choice.md.
 """
 
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import warnings
 from collections.abc import Iterable
@@ -285,8 +286,16 @@ class Registry:
             warnings.warn(
                 f"tinycore computes on {name}, an interpreter, which is slow: nothing faster is "
                 f'ready.{others} `pip install "tinycore[cpu]"` helps; DEV={name} stays with it.',
-                stacklevel=4,
+                stacklevel=frames_of_ours(),
             )
+
+
+def frames_of_ours() -> int:
+    """How far up the stack the program is that led here, for `warnings.warn` of the caller."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tinycore."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 Device: Final = Registry()

@@ -151,17 +151,6 @@ def lower_mulacc(root: UOp) -> UOp:
     return a * b + c
 
 
-def lower_cmpeq(root: UOp) -> UOp:
-    """a == b is not a != b."""
-    a, b = root.src
-    return a.ne(b).logical_not()
-
-
-def lower_neg(root: UOp) -> UOp:
-    """-a == a * -1, which also turns the sign of zero."""
-    return root.src[0] * -1
-
-
 def lower_threefry(root: UOp) -> UOp:
     """Threefry-2x32 with 20 rounds on 32-bit halves; the low half is the first word.
 
@@ -198,8 +187,6 @@ LOWERINGS: Final[Mapping[Op, Lowering]] = {
     Op.FLOORDIV: lower_floordiv,
     Op.FLOORMOD: lower_floormod,
     Op.MULACC: lower_mulacc,
-    Op.CMPEQ: lower_cmpeq,
-    Op.NEG: lower_neg,
     Op.THREEFRY: lower_threefry,
 }
 """How each op is done without it. RECIPROCAL and FDIV do each other: one must be native."""

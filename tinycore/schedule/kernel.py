@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.text import register_argument
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Kernel:
     """One launch: its graph, and where it came from.
 
     `ast` is a SINK over ENDs of STOREs (see `uop.verify`, stage "kernel"), or a COPY. `metadata` names
-    the tensor operations that were fused into it.
+    the operations of the tensor graph that were fused into it, the last one first.
     """
 
     ast: UOp
@@ -31,6 +32,9 @@ class Kernel:
     def name(self) -> str:
         """A readable name from the kernel's loops, e.g. reduce_1024_256."""
         return kernel_name(self.ast)
+
+
+register_argument(Kernel, lambda kernel: (kernel.ast, kernel.metadata), Kernel)
 
 
 def kernel_name(ast: UOp) -> str:

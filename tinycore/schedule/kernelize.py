@@ -20,7 +20,7 @@ from tinycore.schedule.kernel import Kernel, numel
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten
 from tinycore.schedule.split import split_reductions
 from tinycore.uop.node import UOp, unique
-from tinycore.uop.op import Op
+from tinycore.uop.op import ALU, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
@@ -270,10 +270,15 @@ class Kernelizer:
         waits = [self.built[n] for d in self.before(draft) for n in d.outputs]
         waits += [v for n in draft.outputs for v in versions(n) if is_stored(v) and v.op is Op.ASSIGN]
         later = dict.fromkeys(w for w in waits if w not in memory)
-        kernel = UOp(Op.KERNEL, dtypes.void, (*memory, *later), Kernel(ast))
+        kernel = UOp(Op.KERNEL, dtypes.void, (*memory, *later), Kernel(ast, self.metadata(draft)))
         for node in draft.outputs:
             target = self.output_memory(node)
             self.built[node] = UOp(Op.ASSIGN, target.dtype, (target, kernel))
+
+    def metadata(self, draft: Draft) -> tuple[str, ...]:
+        """The operations a draft computes, the last one first."""
+        computed = [n for o in draft.outputs for n in reversed(self.region(draft.replaced.get(o, o)))]
+        return tuple(dict.fromkeys(n.op.name.lower() for n in computed if n.op in ALU or n.op in NAMED))
 
     def lower(self, draft: Draft) -> tuple[UOp, list[UOp]]:
         """The graph of a draft over its slots, and the memory in those slots."""
@@ -290,7 +295,7 @@ class Kernelizer:
         ranges = tuple(p for p in point if p.op is Op.RANGE)
         body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
         end = UOp(Op.END, dtypes.void, (body, *ranges)) if ranges else body
-        return rewrite(UOp.sink(end), simplify, name="simplify kernel"), memory
+        return without_unread(rewrite(UOp.sink(end), simplify, name="simplify kernel"), memory)
 
     def store(self, reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
         """The STORE of one output."""
@@ -319,9 +324,18 @@ def versions(node: UOp) -> list[UOp]:
     return found
 
 
+NAMED = frozenset({Op.REDUCE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS})
+"""What is no arithmetic and yet worth naming."""
 MOVED = frozenset({Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}) | {
     Op.REDUCE_AXIS, Op.GATHER
 }  # fmt: skip
+
+
+def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
+    """A kernel and its memory without the slots that it turned out not to use."""
+    used = sorted({n.arg for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL})
+    moved = {slot(memory[old], old): slot(memory[old], new) for new, old in enumerate(used)}
+    return ast.substitute({a: b for a, b in moved.items() if a is not b}), [memory[i] for i in used]
 
 
 def slot(memory: UOp, number: int) -> UOp:

@@ -6,7 +6,7 @@ tensor whose graph contains something computed now sees the memory that holds it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy
@@ -15,8 +15,9 @@ from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
-from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes, views_of
+from tinycore.tensor.core import canonical, live_tensors, replace_nodes, views_of
 from tinycore.tensor.grad import gradients
+from tinycore.tensor.pending import compute, readers_of_old_content, settled, unrealized
 from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import decode
@@ -34,7 +35,7 @@ class Realization(Random):
     def realize(self, *lst: Self) -> Self:
         """Compute this tensor and others now; their graphs become buffers. Constants stay constants."""
         if roots := unrealized([self, *lst]):
-            replace_nodes(runtime().realize(roots + readers_of_old_content(roots)))
+            compute([*roots, *readers_of_old_content(roots)])
         return self
 
     def kernelize(self, *lst: Self) -> Self:
@@ -43,7 +44,7 @@ class Realization(Random):
         May be called again and again, to place the borders between kernels.
         """
         if roots := unrealized([self, *lst]):
-            replace_nodes(runtime().kernelize(roots))
+            replace_nodes(settled(roots, runtime().kernelize(roots)))
         return self
 
     def schedule(self, *lst: Self) -> list[Any]:
@@ -56,10 +57,10 @@ class Realization(Random):
         """The elements in the bytes of `to_numpy_dtype`, as an array of its own."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
-        base = graph.base_of(self.uop)
-        stored = self if base.op in (Op.BUFFER, Op.ASSIGN, Op.CONTIGUOUS) else self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
-        stored.realize()
-        return runtime().to_host(graph.base_of(stored.uop)).reshape(self.shape)
+        node = self.uop if graph.is_memory(self.uop) else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
+        if graph.base_of(node).op is not Op.BUFFER:
+            node = compute([node, *readers_of_old_content([node])])[node]
+        return runtime().to_host(graph.base_of(node)).reshape(self.shape)
 
     def numpy(self) -> HostArray:
         """The elements as a NumPy array of its own; bfloat16 and fp8 become float32."""
@@ -202,41 +203,12 @@ class Realization(Random):
         if gradient is None:
             if self.numel() != 1:
                 raise GradientError(f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it")
+            if self.requires_grad is None and graph.base_of(self.uop).op is Op.BUFFER:
+                raise GradientError("backward: this tensor is plain memory, its graph is gone; differentiate before realize()")
             return graph.full_like(self.uop, 1)
         if gradient.shape != self.shape:
             raise GradientError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}")
         return gradient.uop.cast(self.dtype)
-
-
-def unrealized(tensors: Iterable[Core]) -> list[UOp]:
-    """The graphs that have something to compute."""
-    nodes = dict.fromkeys(t.uop for t in tensors)
-    return [n for n in nodes if graph.base_of(n).op is not Op.BUFFER and 0 not in n.shape]
-
-
-def readers_of_old_content(roots: list[UOp]) -> list[UOp]:
-    """What living tensors still have to compute from memory that an ASSIGN below the roots overwrites.
-
-    They are computed in the same run, before the memory changes. Plain views are not among them: they
-    show the new content.
-    """
-    below = [n for n in UOp.sink(*roots).toposort() if n.op is Op.ASSIGN]
-    if not below:
-        return []
-    replaced = {graph.base_of(n.src[0]) for n in below}
-    latest = set(below) - replaced
-    waiting = [n for n in dict.fromkeys(t.uop for t in live_tensors()) if n not in roots and not is_view(n)]
-    reads: dict[UOp, bool] = {}
-    for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
-        reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
-    return [n for n in waiting if reads[n]]
-
-
-def is_view(node: UOp) -> bool:
-    """Whether a node only rearranges memory."""
-    while node.op in MOVEMENT or node.op is Op.DETACH:
-        node = node.src[0]
-    return node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CONST)
 
 
 def viewed_memory(node: UOp) -> UOp | None:

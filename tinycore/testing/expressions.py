@@ -24,8 +24,34 @@ __all__ = ["NoInstance", "instance_of", "random_expression", "random_values"]
 
 FACTORS = (1, 2, 3, 4, 6, 7, 8, 12, 24, 56)
 SMALL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, -1, -2, -3, -5, 23, 55, 56, 57)
-FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, 3.0, 0.1, -7.25, 1e30, -1e-30, math.inf, -math.inf, math.nan)
-INDEX_OPS = (Op.ADD, Op.ADD, Op.ADD, Op.MUL, Op.MUL, Op.FLOORDIV, Op.FLOORMOD, Op.SUB, Op.MAX, Op.MIN)
+FLOATS = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    2.0,
+    3.0,
+    0.1,
+    -7.25,
+    1e30,
+    -1e-30,
+    math.inf,
+    -math.inf,
+    math.nan,
+)
+INDEX_OPS = (
+    Op.ADD,
+    Op.ADD,
+    Op.ADD,
+    Op.MUL,
+    Op.MUL,
+    Op.FLOORDIV,
+    Op.FLOORMOD,
+    Op.SUB,
+    Op.MAX,
+    Op.MIN,
+)
 INTEGER_OPS = (
     *(Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.FLOORMOD, Op.IDIV, Op.MOD, Op.MAX, Op.MIN),
     *(Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR),
@@ -228,7 +254,11 @@ class Instance:
         for pattern, dtype in zip(patterns, wanted, strict=True):
             known = found[0].dtype if op in COMPARISON and found else dtype
             found.append(self.build(pattern, known))
-        if op is Op.CAST and found[0].dtype.kind == "float" and result.kind not in ("float", "bool"):
+        if (
+            op is Op.CAST
+            and found[0].dtype.kind == "float"
+            and result.kind not in ("float", "bool")
+        ):
             raise NoInstance  # undefined for most values
         if op in SHIFTS and not 0 <= found[1].vmin <= found[1].vmax < result.bits:
             raise NoInstance
@@ -283,7 +313,8 @@ class Instance:
     def implied(self, pattern: Pattern) -> DType | None:
         """A dtype that a source of the pattern asks for."""
         sources = pattern.src or ()
-        for source in sources[pattern.ops == {Op.WHERE} :]:
+        chooses = pattern.ops == frozenset({Op.WHERE})
+        for source in sources[chooses:]:  # the condition of a WHERE says nothing
             if source.name in self.captured:
                 return self.captured[source.name].dtype
             if options := [*source.dtypes, *self.known(source)]:
@@ -328,8 +359,8 @@ class Instance:
             if quotient.op is Op.FLOORMOD:
                 quotient = quotient.src[0]
             if quotient.op is Op.FLOORDIV and quotient.src[1].op is Op.CONST:
-                whole, period = quotient.src
-                return whole % period * (factor // max(1, period.arg))
+                divisor = int(quotient.src[1].arg)
+                return quotient.src[0] % divisor * (factor // max(1, divisor))
         whole = self.random.choice(leaves_of(dtypes.index))
         if self.random.random() < 0.3:
             whole = whole * self.random.choice(SMALL) + self.random.choice(leaves_of(dtypes.index))

@@ -81,7 +81,7 @@ class Bench:
         """What the buffers hold after a launch that began with `arrays` in them, by slot."""
         linear = self.lower(kernel)
         binary = self.toolchain.compiler.compile(self.toolchain.renderer.render(linear))
-        program = self.runtime.load(binary, info_of(linear))
+        program = self.runtime.load(binary, info_of(linear, len(arrays)))
         allocator = self.runtime.allocator
         handles = [allocator.alloc(array.nbytes) for array in arrays]
         for handle, array in zip(handles, arrays, strict=True):
@@ -95,11 +95,11 @@ class Bench:
         return results
 
 
-def info_of(linear: LinearKernel) -> ProgramInfo:
-    """What a device must know to launch a kernel."""
+def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
+    """What a device must know to launch a kernel; some of its buffers may have become unused."""
     return ProgramInfo(
         name=linear.name,
-        buffers=len(linear.buffers),
+        buffers=buffers,
         values=tuple(v.arg[0] for v in linear.variables),
         parallel=linear.parallel,
         grid=linear.launch("grid"),

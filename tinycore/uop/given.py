@@ -60,9 +60,10 @@ def given(expression: UOp, condition: UOp) -> UOp:
     current, values = expression, dict[UOp, UOp]()
     for number, (value, low, high) in enumerate(bounds_from(condition)):
         known = UOp.variable(f"$given{number}", low, high)
-        forms = sorted(with_known(current, value, known), key=size)
-        if forms and size(forms[0]) <= size(current):
-            current, values[known] = forms[0], value
+        limit = size(current)
+        form = next((f for f in with_known(current, value, known) if size(f) <= limit), None)
+        if form is not None:
+            current, values[known] = form, value
     simpler = rewrite(current.substitute(values), algebra)
     return simpler if size(simpler) < size(expression) else expression
 

@@ -290,8 +290,11 @@ class UOp:
         return device
 
     def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
-        """Fill `slot` of this node and of what is below it by `rule`, sources first, without recursion."""
-        if all([hasattr(s, slot) for s in self.src]):  # the usual case, without a walk
+        """Fill `slot` of this node and of all below by `rule`, sources first, without recursion."""
+        for source in self.src:
+            if not hasattr(source, slot):
+                break
+        else:  # the usual case needs no walk
             setattr(self, slot, rule(self))
             return cast(Fact, getattr(self, slot))
         for node in self.toposort(lambda n: not hasattr(n, slot)):
@@ -318,7 +321,7 @@ class UOp:
             return self.derive("_ranges", ranges_of)
 
     def toposort(self, enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
-        """This node and all below it, sources before users. Does not go below nodes that fail `enter`."""
+        """This node and all below it, sources first; does not go below nodes that fail `enter`."""
         order: dict[UOp, None] = {}
         stack: list[tuple[UOp, bool]] = [(self, False)]
         while stack:
@@ -472,6 +475,11 @@ def equal_interval(a: Interval, b: Interval) -> Interval:
     return False, not (a[1] < b[0] or b[1] < a[0])
 
 
+def opposite(a: Interval) -> Interval:
+    """Bounds of a negated bool."""
+    return not a[1], not a[0]
+
+
 def shift_interval(left: bool) -> Callable[[UOp, Interval, Interval], Interval]:
     """Bounds of a shift by a nonnegative amount below the width."""
 
@@ -496,7 +504,7 @@ INTERVALS: Final[dict[Op, Callable[..., Interval]]] = {
     Op.MOD: lambda n, a, b: truncated_remainder_interval(a, b),
     Op.CMPLT: lambda n, a, b: (a[1] < b[0], a[0] < b[1]),
     Op.CMPEQ: lambda n, a, b: equal_interval(a, b),
-    Op.CMPNE: lambda n, a, b: tuple(not x for x in reversed(equal_interval(a, b))),
+    Op.CMPNE: lambda n, a, b: opposite(equal_interval(a, b)),
     Op.AND: and_interval,
     Op.SHL: shift_interval(left=True),
     Op.SHR: shift_interval(left=False),

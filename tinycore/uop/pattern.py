@@ -59,7 +59,9 @@ class Pattern:
     """Whether the sources of a commutative op are tried only as written."""
 
     def __repr__(self) -> str:
-        what = self.name or "_" if self.ops is None else "|".join(sorted(op.name for op in self.ops))
+        what = (
+            self.name or "_" if self.ops is None else "|".join(sorted(op.name for op in self.ops))
+        )
         argument = "" if self.arg is ANYTHING else f"[{self.arg}]"
         inner = "" if self.src is None else f"({', '.join(map(repr, self.src))})"
         return what + argument + inner
@@ -352,6 +354,10 @@ class RuleSet:
         return None if matcher is None else matcher(node, context)
 
 
+compiled: Final[dict[tuple[Op, tuple[Rule, ...]], Matcher]] = {}
+"""Matchers that rule sets share: sums of sets often have the same rules for an op."""
+
+
 class Matchers(dict[Op, "Matcher | None"]):
     """The compiled functions of a rule set by op, filled at first use."""
 
@@ -361,7 +367,12 @@ class Matchers(dict[Op, "Matcher | None"]):
         self.tell = tell
 
     def __missing__(self, op: Op) -> Matcher | None:
-        found = [r for r in self.rules.rules if r.pattern.ops is None or op in r.pattern.ops]
-        matcher = compile_matcher(self.rules.name, op, found, self.tell) if found else None
+        found = tuple(r for r in self.rules if r.pattern.ops is None or op in r.pattern.ops)
+        if not found:
+            matcher = None
+        elif self.tell is not None:
+            matcher = compile_matcher(self.rules.name, op, found, self.tell)
+        elif (matcher := compiled.get((op, found))) is None:
+            matcher = compiled[op, found] = compile_matcher(self.rules.name, op, found)
         self[op] = matcher
         return matcher

@@ -44,7 +44,9 @@ def moved(op: Op, arg: Any, shape: Shape, node: UOp) -> Shape | None:
         case Op.PERMUTE:
             return tuple([shape[axis] for axis in arg])
         case Op.PAD:
-            return tuple([before + size + after for size, (before, after) in zip(shape, arg, strict=True)])
+            return tuple(
+                [before + size + after for size, (before, after) in zip(shape, arg, strict=True)]
+            )
         case Op.SHRINK:
             return tuple([stop - start for start, stop in arg])
         case Op.SKEW | Op.UNSKEW:

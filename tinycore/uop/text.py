@@ -403,7 +403,7 @@ def inline(u: UOp, depth: int = 6) -> str:
     if u.op is Op.CAST:
         return f"{dtype_text(u.dtype)}({parts[0]})"
     argument = "" if u.arg is None else f"[{u.arg}]"
-    return f"{u.op.name}{argument}({', '.join(parts)})"
+    return f"{u.op.name}{argument}({', '.join(parts)})" if parts else u.op.name + argument
 
 
 node_module.printer = to_text

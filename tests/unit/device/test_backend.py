@@ -27,7 +27,7 @@ def test_a_deferred_reaches_into_classes() -> None:
 
 @pytest.mark.parametrize("reference", ["module", "module.attribute", ":x", "a:b:c", "a b:c"])
 def test_a_malformed_deferred(reference: str) -> None:
-    with pytest.raises(PluginError, match='must be written "package.module:attribute"'):
+    with pytest.raises(PluginError, match=r'must be written "package.module:attribute"'):
         deferred(reference)
 
 

@@ -100,7 +100,8 @@ def test_what_is_called_from_outside_is_resolved_by_name() -> None:
 def test_a_symbol_that_nobody_knows_is_named() -> None:
     image = ElfImage(make_object(relocations=((0, 1, 3, 0),)), name="sum_64")
 
-    for resolve in (None, {}.__getitem__, lambda name: 0):
+    nothing: dict[str, int] = {}
+    for resolve in (None, nothing.__getitem__, lambda name: 0):
         with pytest.raises(FileFormatError, match="sum_64 calls 'outside', which is not known"):
             image.place(BASE, resolve)
 

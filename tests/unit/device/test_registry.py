@@ -177,24 +177,24 @@ def test_a_package_that_breaks_on_import(install: Install, registry: Make, sourc
 
 
 @pytest.mark.parametrize(
-    ("api", "reason"),
+    ("api", "version", "what", "package"),
     [
-        ((2, 0), "2.0 of the plugin API, this tinycore has 1.0: upgrade tinycore, e.g. `pip "
-                 "install --upgrade tinycore`"),
-        ((1, 9), "1.9 of the plugin API, this tinycore has 1.0: upgrade tinycore, e.g. `pip "
-                 "install --upgrade tinycore`"),
-        ((0, 5), "0.5 of the plugin API, this tinycore has 1.0: upgrade the plugin, e.g. `pip "
-                 "install --upgrade tiny-toy`"),
+        ((2, 0), "2.0", "tinycore", "tinycore"),
+        ((1, 9), "1.9", "tinycore", "tinycore"),
+        ((0, 5), "0.5", "the plugin", "tiny-toy"),
     ],
-)  # fmt: skip
+)
 def test_another_version_of_the_api_is_told_with_both(
-    install: Install, registry: Make, api: tuple[int, int], reason: str
+    install: Install, registry: Make, api: tuple[int, int], version: str, what: str, package: str
 ) -> None:
     module = f"toy_api{api[0]}{api[1]}"
     devices = registry(install("TOY", module, distribution="tiny-toy", api=api))
 
     assert state_of(devices, "TOY") is State.INCOMPATIBLE
-    assert reason_of(devices, "TOY") == f"needs version {reason}"
+    assert reason_of(devices, "TOY") == (
+        f"needs version {version} of the plugin API, this tinycore has 1.0: upgrade {what}, "
+        f"e.g. `pip install --upgrade {package}`"
+    )
 
 
 def test_a_later_api_with_fields_unknown_here(install: Install, registry: Make) -> None:
@@ -208,16 +208,17 @@ def test_a_later_api_with_fields_unknown_here(install: Install, registry: Make) 
     assert "TOY needs version 1.4 of the plugin API" in reason_of(devices, "TOY")
 
 
+OTHER_NAME = """
+from tinycore.plugin import Backend
+BACKEND = Backend(name="OTHER", api=(1, 0), open=print, renderers={"C": print})
+"""
+
+
 @pytest.mark.parametrize(
     ("module", "source", "reason"),
     [
         ("toy_text", "BACKEND = 'TOY'", "toy_text:BACKEND is no Backend, but of type str"),
-        (
-            "toy_other",
-            "from tinycore.plugin import Backend\n"
-            "BACKEND = Backend(name='OTHER', api=(1, 0), open=print, renderers={'C': print})",
-            "toy_other:BACKEND declares the name OTHER, its entry point TOY",
-        ),
+        ("toy_other", OTHER_NAME, "toy_other:BACKEND declares the name OTHER, its entry point TOY"),
     ],
 )
 def test_a_declaration_that_does_not_fit(
@@ -580,14 +581,12 @@ def test_ending_up_on_an_interpreter_is_told(toy: Toy, registry: Make) -> None:
     devices.register(toy(name="FAST", count=lambda: 0))
     devices.register(toy(name="SLOW", priority=0))
 
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="an interpreter, which is slow") as told:
         assert devices.DEFAULT == "SLOW"
     assert str(told[0].message) == (
-        "tinycore computes on SLOW, an interpreter, which is slow: nothing faster is ready. Not "
-        "ready: "
-        'FAST (no-hardware: no device was found). `pip install "tinycore[cpu]"` helps; DEV=SLOW '
-        'stays '
-        "with it."
+        "tinycore computes on SLOW, an interpreter, which is slow: nothing faster is ready. "
+        "Not ready: FAST (no-hardware: no device was found). "
+        '`pip install "tinycore[cpu]"` helps; DEV=SLOW stays with it.'
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")

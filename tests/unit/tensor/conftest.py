@@ -12,8 +12,10 @@ from tinycore.testing.reference import ReferenceRuntime
 
 
 @pytest.fixture(autouse=True)
-def chosen_runtime() -> Iterator[None]:
+def chosen_runtime(request: pytest.FixtureRequest) -> Iterator[None]:
     """With TENSOR_TESTS=reference the plain evaluator, else the engine on the default device."""
+    if os.environ.get("TENSOR_TESTS") == "reference" and request.path.name == "test_jit.py":
+        pytest.skip("the evaluator has no launches to capture")
     if os.environ.get("TENSOR_TESTS") != "reference":
         yield
         return

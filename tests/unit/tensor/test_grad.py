@@ -208,3 +208,23 @@ def test_mistakes_are_told_at_the_call() -> None:
         x.backward(Tensor([1.0]))
     with pytest.raises(GradientError, match="requires_grad"):
         Tensor([1], requires_grad=True)
+
+
+def test_computing_one_tensor_leaves_the_gradients_of_others() -> None:
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    middle = (x * x).contiguous()
+    total = middle.sum(keepdim=True)
+
+    (middle / total).realize()
+    total.sum().backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [2.0, 4.0, 6.0]
+
+
+def test_backward_of_something_realized_says_why_not() -> None:
+    x = Tensor([2.0], requires_grad=True)
+    y = (x * x).sum().realize()
+
+    with pytest.raises(GradientError, match="before realize"):
+        y.backward()

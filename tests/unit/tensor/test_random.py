@@ -33,7 +33,7 @@ def test_the_stream_is_fixed() -> None:
     assert Tensor.randint(8, high=1000).tolist() == FIRST_OF_SEED_0
 
 
-FIRST_OF_SEED_0 = [471, 319, 62, 203, 919, 68, 593, 325]
+FIRST_OF_SEED_0 = [471, 228, 319, 24, 62, 257, 203, 514]
 
 
 def test_numbers_are_drawn_in_the_order_of_the_calls() -> None:
@@ -131,7 +131,7 @@ def test_dropout_only_in_training() -> None:
     assert x.dropout(0.3) is x
     with Tensor.train():
         kept = x.dropout(0.3).numpy()
-        assert set(kept.round(4).tolist()) == {0.0, round(1 / 0.7, 4)}
+        assert set(kept.tolist()) == {0.0, float(numpy.float32(1) / numpy.float32(0.7))}
         assert abs(kept.mean() - 1) < 0.1
         assert x.dropout(1.0).sum().item() == 0
     with pytest.raises(ArgumentError, match="dropout"):

@@ -62,9 +62,9 @@ def test_living_tensors_are_known_until_they_die() -> None:
 
     assert any(t is x for t in live_tensors())
 
+    gc.collect()
     before = len(live_tensors())
     del x
-    gc.collect()
     assert len(live_tensors()) == before - 1
 
 
@@ -158,7 +158,7 @@ def test_assign_to_a_tensor_without_memory_takes_the_value() -> None:
 def test_assign_mistakes_are_told_at_the_call() -> None:
     x = Tensor.zeros(2)
 
-    with pytest.raises(ShapeError, match=r"assign.*\(3,\).*\(2,\)"):
+    with pytest.raises(ShapeError, match=r"assign: shapes \(2,\) and \(3,\)"):
         x.assign(Tensor.zeros(3))
     with pytest.raises(DTypeError, match=r"assign.*int32.*float32"):
         x.assign(Tensor([1, 2]))

@@ -117,8 +117,8 @@ def test_threefry_of_the_published_vectors() -> None:
         return compute(Op.THREEFRY, dtypes.uint64, (counter, key), dtypes.uint64)
 
     assert threefry(0, 0) == 0x99BA4EFE_6B200159
-    assert threefry(ones, ones) == 0xBAF9E5F7_1CB996FC
-    assert threefry(pi_counter, pi_key) == 0xDD4E9EE5_C4923A9C
+    assert threefry(ones, ones) == 0xBB002BE7_1CB996FC
+    assert threefry(pi_counter, pi_key) == 0x483DF7A0_C4923A9C
 
 
 def test_expression_is_evaluated() -> None:

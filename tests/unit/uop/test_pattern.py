@@ -161,7 +161,9 @@ def test_rule_gets_root_and_context() -> None:
 def test_unknown_parameter_is_an_error() -> None:
     rules = RuleSet("one")
 
-    with pytest.raises(ArgumentError, match=r"rule 'wrong' asks for y, but its pattern captures a, x"):
+    with pytest.raises(
+        ArgumentError, match=r"rule 'wrong' asks for y, but its pattern captures a, x"
+    ):
 
         @rules.rule(var("x") + const("a"))
         def wrong(x: UOp, y: UOp) -> UOp:

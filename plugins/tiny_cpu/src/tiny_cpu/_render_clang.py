@@ -78,7 +78,7 @@ class Clang(CStyle):
         kernel, body = writer.kernel, f"{writer.kernel.name}_body"
         parameters = self.parameters(writer)
         writer.type(dtypes.index)
-        arguments = [f"buffers[{i}]" for i in range(len(kernel.buffers))]
+        arguments = [f"buffers[{u.arg}]" for u in kernel.buffers]
         arguments += [f"values[{i}]" for i in range(len(kernel.variables))]
         if any(is_parallel(u) for u in kernel.uops):
             parameters += ["int64_t begin", "int64_t end"]

@@ -43,7 +43,7 @@ class LlvmCpu(Llvm):
     def unpacked(self, writer: Writer) -> list[str]:
         """Instructions that read the buffers and values, and call the body with them."""
         lines, arguments = [], []
-        for i in range(len(writer.kernel.buffers)):
+        for i in (buffer.arg for buffer in writer.kernel.buffers):
             lines += [
                 f"  %b{i} = getelementptr inbounds ptr, ptr %buffers, i64 {i}",
                 f"  %buffer{i} = load ptr, ptr %b{i}",

@@ -4,7 +4,7 @@ Both render a kernel to one function with the ABI that `tiny_cpu` programs are c
 
     void NAME(void *const *buffers, const int64_t *values, int64_t begin, int64_t end)
 
-`buffers[i]` is the memory of the i-th slot, `values[i]` the i-th variable by name, and the PARALLEL
+`buffers[i]` is the memory of slot i, `values[i]` the i-th variable by name, and the PARALLEL
 range runs from `begin` to `end`; a kernel without one ignores both. What a kernel writes in one
 slot overlaps no other. Nothing outside the function is called, save the `memset` and `memcpy` that
 compilers insert on their own.

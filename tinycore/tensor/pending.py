@@ -1,0 +1,86 @@
+"""What a run has to compute, and what the living tensors see after it.
+
+Floor 5. Two promises are kept here. A tensor computed from memory shows what that memory held when
+the tensor was written down, also if an assignment came later. And computing a tensor takes the graph,
+and with it the gradient, from nobody who did not ask for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tinycore.dtype import dtypes
+from tinycore.tensor import graph
+from tinycore.tensor.core import Core, live_tensors, replace_nodes
+from tinycore.tensor.grad import passes_gradient
+from tinycore.tensor.runtime import runtime
+from tinycore.uop.node import UOp
+from tinycore.uop.op import MOVEMENT, Op
+
+
+def compute(roots: list[UOp]) -> dict[UOp, UOp]:
+    """Run what the roots need, tell all living tensors, and give the memory of each root."""
+    found = settled(roots, runtime().realize(roots))
+    replace_nodes(found)
+    return found
+
+
+def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> dict[UOp, UOp]:
+    """Which nodes give way to the memory that now holds them, for good.
+
+    The roots do, and what is memory by nature. Other intermediate results do only if no gradient flows
+    through them: the graph above memory is lost to `backward`, and nobody asked for that here.
+    """
+    asked = {below for root in roots for below in moved_from(root)}
+    flows = {node: flow for node, flow in gradient_flows(memory).items() if flow}
+    kept = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in flows}
+    return kept | {root: root.substitute(memory) for root in roots}
+
+
+def moved_from(node: UOp) -> Iterator[UOp]:
+    """A node, and what it is a rearrangement of."""
+    while node.op in MOVEMENT:
+        yield node
+        node = node.src[0]
+    yield node
+
+
+def gradient_flows(nodes: Iterable[UOp]) -> dict[UOp, bool]:
+    """For every node below the given ones, whether some float memory can get a gradient through it."""
+    flows: dict[UOp, bool] = {}
+    for node in UOp.sink(*nodes).toposort()[:-1]:
+        is_source = node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN) and dtypes.is_float(node.dtype)
+        flows[node] = is_source or (passes_gradient(node) and any(flows[s] for s in node.src))
+    return flows
+
+
+def unrealized(tensors: Iterable[Core]) -> list[UOp]:
+    """The graphs that have something to compute."""
+    nodes = dict.fromkeys(t.uop for t in tensors)
+    return [n for n in nodes if graph.base_of(n).op is not Op.BUFFER and 0 not in n.shape]
+
+
+def readers_of_old_content(roots: list[UOp]) -> list[UOp]:
+    """What living tensors still have to compute from memory that an ASSIGN below the roots overwrites.
+
+    They are computed in the same run, before the memory changes. Plain views are not among them: they
+    show the new content.
+    """
+    below = [n for n in UOp.sink(*roots).toposort() if n.op is Op.ASSIGN]
+    if not below:
+        return []
+    replaced = {graph.base_of(n.src[0]) for n in below}
+    latest = set(below) - replaced
+    done = {*below, *roots}
+    waiting = [n for n in dict.fromkeys(t.uop for t in live_tensors()) if not shows_memory(n, done)]
+    reads: dict[UOp, bool] = {}
+    for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
+        reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
+    return [n for n in waiting if reads[n]]
+
+
+def shows_memory(node: UOp, done: set[UOp]) -> bool:
+    """Whether a node only rearranges memory, or what is about to become memory."""
+    while node not in done and (node.op in MOVEMENT or node.op is Op.DETACH):
+        node = node.src[0]
+    return node in done or node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.CONST)
