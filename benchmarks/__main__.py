@@ -45,24 +45,25 @@ def main() -> int:
         return 0
     peers = list(present(given.peers.split(",")))
     pace = Pace(rounds=given.rounds, starts=min(given.rounds, Pace.starts))
-    rows, rates, loads = [], [], [load()]
+    rows: list[Row] = []
+    loads = [load()]
     told = dict(facts(peers))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         limits = None if given.no_limits else stack.enter_context(_limits(folder))
         for case in selected(given.only):
             if isinstance(case, Case):
-                outcomes, seen = measure(case, peers, folder, pace, limits)
-                rates += seen
+                outcomes, rates = measure(case, peers, folder, pace, limits)
+                rows.append(Row(case, outcomes, Limits.best_of(rates)))
             else:
                 outcomes = measure_starts(case, peers, folder, pace)
-            rows.append(Row(case, outcomes))
+                rows.append(Row(case, outcomes))
             told |= {f"{p} runs on": o.about for p, o in outcomes.items() if o.about}
             print(progress(rows[-1]), file=sys.stderr)
     loads.append(load())
     told["processes wanting a processor"] = " before, ".join(loads) + " after (2 is what we need)"
     told["date"] = date.today().isoformat()
-    text = markdown(rows, peers, Limits.best_of(rates), list(told.items()))
+    text = markdown(rows, peers, told)
     print(text)
     for row in slower(rows):
         print(f"behind: {row.case.name} {row.against}")

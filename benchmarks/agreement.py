@@ -74,6 +74,6 @@ def outliers(digests: Mapping[str, Digest], tolerance: float) -> dict[str, str]:
         others = {other: theirs for other, theirs in digests.items() if other != name}
         reasons = {other: disagreement(own, theirs, tolerance) for other, theirs in others.items()}
         against = [f"{other}: {reason}" for other, reason in reasons.items() if reason]
-        if against and 2 * len(against) >= len(others):
+        if against and 2 * len(against) > len(others):
             told[name] = "disagrees with " + against[0]
     return told

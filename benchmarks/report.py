@@ -19,13 +19,13 @@ processor away are left out when enough others remain, and a `~` says that they 
 called as users call them, so most allocate their result. tinygrad runs under its JIT; `tinycore` is
 a plain call, `tinycore-jit` a replay. Results are compared between peers.
 `ours / best`: the better of our two times by the best peer's; below 1 we are faster.
-`ours / limit`: by the least time in which the hardware can read and write the data or do the
-multiplications; data that fits in the caches may beat the memory's limit."""
+`ours / limit`: by the least time in which the hardware, measured in the same turns, can read and
+write the data or do the multiplications; data that fits in the caches may beat memory's limit."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The best rates that were measured: bytes or operations per second."""
+    """The best rates measured in the turns of a case: bytes or operations per second."""
 
     read: float = 0.0
     triad: float = 0.0
@@ -44,14 +44,6 @@ class Limits:
         memory = moved / rate if rate else 0.0
         return max(memory, case.flops / self.fma if self.fma else 0.0)
 
-    def __str__(self) -> str:
-        if not self.fma:
-            return "not measured"
-        return (
-            f"read {self.read / 1e9:.1f} GB/s, triad past the caches {self.triad / 1e9:.1f} GB/s, "
-            f"multiply-add {self.fma / 1e9:.0f} GFLOP/s of float32"
-        )
-
 
 @dataclass(frozen=True)
 class Row:
@@ -59,6 +51,7 @@ class Row:
 
     case: Case | StartCase
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
 
     def best(self, *, ours: bool) -> tuple[str, float] | None:
         """Who of us, or of the others, is fastest, and the seconds."""
@@ -85,9 +78,10 @@ class Row:
         disturbed = any(summary is not None and summary.disturbed for summary in summaries)
         return f"{'~' if disturbed else ''}{self.ratio:.2f} {theirs[0]}"
 
-    def limit(self, limits: Limits) -> float:
+    @property
+    def limit(self) -> float:
         """The least seconds that the hardware needs; 0 when nothing is known."""
-        return limits.seconds(self.case) if isinstance(self.case, Case) else 0.0
+        return self.limits.seconds(self.case) if isinstance(self.case, Case) else 0.0
 
 
 def slower(rows: Sequence[Row]) -> list[Row]:
@@ -96,34 +90,35 @@ def slower(rows: Sequence[Row]) -> list[Row]:
     return sorted(behind, key=lambda row: -(row.ratio or 0.0))
 
 
-def markdown(
-    rows: Sequence[Row], peers: Sequence[str], limits: Limits, facts: Sequence[tuple[str, str]]
-) -> str:
+def markdown(rows: Sequence[Row], peers: Sequence[str], facts: Mapping[str, str]) -> str:
     """The whole report."""
-    listed = "\n".join(f"- {name}: {value}" for name, value in facts)
-    parts = ["# Benchmarks", _METHOD, f"{listed}\n- limits: {limits}"]
-    parts.append("\n".join(_table(rows, peers, limits)))
+    told = dict(facts) | {f"limit, {name}": value for name, value in _limits(rows)}
+    listed = "\n".join(f"- {name}: {value}" for name, value in told.items())
+    parts = ["# Benchmarks", _METHOD, listed, "\n".join(_table(rows, peers))]
     notes = list(_notes(rows))
     if notes:
         parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts) + "\n"
 
 
-def _table(rows: Sequence[Row], peers: Sequence[str], limits: Limits) -> Iterator[str]:
+def _limits(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """What was measured of the hardware, from the case where it was least to that where most."""
+    named = {"read": "GB/s read", "triad": "GB/s, two arrays to a third", "fma": "GFLOP/s, float32"}
+    for name, unit in named.items():
+        rates = sorted(filter(None, (getattr(row.limits, name) for row in rows)))
+        if rates:
+            low, middle, high = rates[0] / 1e9, rates[len(rates) // 2] / 1e9, rates[-1] / 1e9
+            yield name, f"{middle:.0f} {unit} ({low:.0f} to {high:.0f} from case to case)"
+
+
+def _table(rows: Sequence[Row], peers: Sequence[str]) -> Iterator[str]:
     head = ["case", *peers, "limit", "ours / best", "ours / limit"]
-    cells = [_cells(row, peers, limits) for row in rows]
+    cells = [_cells(row, peers) for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     yield _line(head, widths)
-    yield (
-        "|"
-        + "|".join(
-            "-" * (width + 2) if i == 0 else "-" * (width + 1) + ":"
-            for i, width in enumerate(widths)
-        )
-        + "|"
-    )
-    for row in cells:
-        yield _line(row, widths)
+    first, *rest = widths
+    yield _line(["-" * first, *("-" * (width - 1) + ":" for width in rest)], widths)
+    yield from (_line(row, widths) for row in cells)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -131,8 +126,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "| " + " | ".join([first[0].ljust(first[1]), *(c.rjust(w) for c, w in rest)]) + " |"
 
 
-def _cells(row: Row, peers: Sequence[str], limits: Limits) -> list[str]:
-    ours, limit = row.best(ours=True), row.limit(limits)
+def _cells(row: Row, peers: Sequence[str]) -> list[str]:
+    ours, limit = row.best(ours=True), row.limit
     return [
         row.case.name,
         *(_time(row.outcomes.get(peer)) for peer in peers),

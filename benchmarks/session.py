@@ -29,8 +29,8 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 _FIND: Final = f"import sys; sys.path.append({str(_ROOT)!r})"
 """Last on the path: what is installed is measured, and not the tree, where they differ."""
 _RUN: Final = f"{_FIND}; import runpy; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
-_PAUSE_SECONDS: Final = 0.01
-"""Between turns: the threads of the last peer may still be spinning."""
+_PAUSE_SECONDS: Final = 0.05
+"""Between turns: the threads of the last peer spin on for a while, OpenBLAS's for 26 ms."""
 _ANSWER_SECONDS: Final = 120.0
 
 
@@ -181,9 +181,9 @@ def _rounds(
             except WorkerFailed as failed:
                 failures[peer] = str(failed)
             spent[peer] += perf_counter() - start
-    if limits is not None:
-        sleep(_PAUSE_SECONDS)
-        rates.append(limits.turn(pace.turn_seconds))
+        if limits is not None and number < pace.rounds:
+            sleep(_PAUSE_SECONDS)
+            rates.append(limits.turn(pace.turn_seconds))
     return samples, rates
 
 

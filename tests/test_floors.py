@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "tinycore"
 
 FLOORS: dict[str, tuple[float, str]] = {
+    "_deferred": (0, "foundation"),
     "_processors": (0, "foundation"),
     "_setting": (0, "foundation"),
     "cache": (0, "foundation"),
@@ -47,7 +48,7 @@ FLOORS: dict[str, tuple[float, str]] = {
 FACE = {"plugin", "render", "uop", "dtype", "errors", "config", "trace", "cache"}
 """What a backend may import of the core, and the core's own two backends as well."""
 
-IMPORTS_BY_NAME = {"tinycore/device/backend.py"}
+IMPORTS_BY_NAME = {"tinycore/_deferred.py"}
 """The one place that imports a module at run time: `deferred`."""
 
 BACKENDS = frozenset(

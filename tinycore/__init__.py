@@ -1,21 +1,46 @@
 """A tensor framework for any accelerator: a minimal core, every backend a package of its own.
 
-The public vocabulary. Importing it looks for no device and loads no backend.
+The public vocabulary. Each name is imported when it is first used, so that `import tinycore` costs a few
+milliseconds and a backend's declaration, which lives on `tinycore.plugin`, no NumPy.
 """
 
-from tinycore import tensor as _tensor
-from tinycore.config import Context
-from tinycore.device.registry import Device
-from tinycore.dtype import dtypes
-from tinycore.engine.counters import GlobalCounters
-from tinycore.engine.realize import Engine
-from tinycore.tensor import Tensor
-from tinycore.tensor.jit import TinyJit
-from tinycore.tensor.runtime import use as _use
+from typing import TYPE_CHECKING
+
+from tinycore._deferred import deferred as _deferred
+from tinycore._deferred import module_named as _module_named
+
+if TYPE_CHECKING:
+    from tinycore import nn
+    from tinycore.config import Context
+    from tinycore.device.registry import Device
+    from tinycore.dtype import dtypes
+    from tinycore.engine.counters import GlobalCounters
+    from tinycore.tensor.jit import TinyJit
+    from tinycore.tensor.tensor import Tensor
 
 __version__ = "0.1.0"
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "dtypes"]
+_WHERE = {
+    "Context": "tinycore.config:Context",
+    "Device": "tinycore.device.registry:Device",
+    "GlobalCounters": "tinycore.engine.counters:GlobalCounters",
+    "Tensor": "tinycore.tensor:Tensor",
+    "TinyJit": "tinycore.tensor.jit:TinyJit",
+    "dtypes": "tinycore.dtype:dtypes",
+}
 
-_use(Engine())
-del _tensor
+__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "dtypes", "nn"]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use (PEP 562)."""
+    if name in _WHERE:
+        globals()[name] = _deferred(_WHERE[name]).resolve()
+        return globals()[name]
+    if name == "nn":
+        return _module_named("tinycore.nn")
+    raise AttributeError(f"module 'tinycore' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

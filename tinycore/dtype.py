@@ -82,7 +82,9 @@ class PointerDType(DType):
         self.space: Space = space
 
     def __repr__(self) -> str:
-        return f"{self.base!r}.ptr({self.size}{'' if self.space == 'global' else f', {self.space!r}'})"
+        return (
+            f"{self.base!r}.ptr({self.size}{'' if self.space == 'global' else f', {self.space!r}'})"
+        )
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return pointer, (self.base, self.size, self.space)
@@ -206,14 +208,14 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
     def min(dtype: DType) -> Scalar:
         """Least value: -inf for floats, False for bool."""
         if dtype.kind in ("int", "index"):
-            return -(2 ** (dtype.bits - 1))
+            return -(1 << (dtype.bits - 1))
         return -math.inf if dtype.kind == "float" else dtype.kind == "void"
 
     @staticmethod
     def max(dtype: DType) -> Scalar:
         """Greatest value: inf for floats, True for bool."""
         if dtype.kind in ("int", "uint", "index"):
-            return 2 ** (dtype.bits - (dtype.kind != "uint")) - 1
+            return (1 << (dtype.bits - (dtype.kind != "uint"))) - 1
         return math.inf if dtype.kind == "float" else dtype.kind == "bool"
 
     @staticmethod
@@ -245,7 +247,7 @@ def to_dtype(dtype: DTypeLike) -> DType:
     """A DType from itself or from its name or alias. Raises DTypeError for an unknown name."""
     if isinstance(dtype, DType):
         return dtype
-    found = getattr(dtypes, dtype, None) if isinstance(dtype, str) else None
+    found = getattr(dtypes, str(dtype), None)
     if isinstance(found, DType):
         return found
     raise DTypeError(f"unknown dtype {dtype!r}. Known: {', '.join(d.name for d in dtypes.all)}.")

@@ -68,9 +68,7 @@ def kernel_of(expressions: list[UOp], leaves: list[UOp], lanes: int, kind: AxisK
     counter = UOp.range(SIZE // lanes, 0, kind)
     index = counter * lanes
     known = {
-        leaf: load(
-            element(len(expressions) + slot, leaf.dtype, SIZE, index), leaf.dtype.vec(lanes)
-        )
+        leaf: load(element(len(expressions) + slot, leaf.dtype, SIZE, index), leaf.dtype.vec(lanes))
         for slot, leaf in enumerate(leaves)
     }
     for node in UOp.sink(*expressions).toposort()[:-1]:

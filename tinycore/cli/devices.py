@@ -68,9 +68,10 @@ def computing_on(name: str) -> str:
     """
     device = Device[name]
     toolchain = device.toolchain
-    return f"{device.name}, compiled by {toolchain.name}" + (
-        f" for {toolchain.arch.partition(',')[0]}" if toolchain.arch else ""
-    )
+    if toolchain.name == device.backend.name:  # an interpreter is its own compiler
+        return device.name
+    machine = toolchain.arch.partition(",")[0]
+    return f"{device.name}, compiled by {toolchain.name}" + (f" for {machine}" if machine else "")
 
 
 def _why_default() -> str:

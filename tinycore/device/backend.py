@@ -1,17 +1,17 @@
 """`Backend`: the one light object by which a plugin declares a device.
 
-Floor 1. Imports `protocols`. The only place in the core that imports a module by its name:
-`deferred` keeps everything heavy out of the declaration, so importing a plugin costs nothing.
+Floor 1. Imports `protocols`. `deferred` keeps everything heavy out of the declaration, so importing
+a plugin costs nothing.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self, TypeGuard
 
+from tinycore._deferred import Deferred, deferred
 from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
 from tinycore.errors import PluginError
 
@@ -22,41 +22,6 @@ API_VERSION: Final = (1, 0)
 """
 
 _WORD: Final = re.compile(r"[A-Z][A-Z0-9]*")
-_REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
-
-class Deferred:
-    """A function or class in a module that is imported at the first call."""
-
-    __slots__ = ("_target", "reference")
-
-    def __init__(self, reference: str) -> None:
-        if not _REFERENCE.fullmatch(reference):
-            raise PluginError(f'deferred({reference!r}) must be written "package.module:attribute"')
-        self.reference = reference
-        self._target: Any = None
-
-    def resolve(self) -> Any:
-        """The object itself. Raises what importing raises, or AttributeError if it is not there."""
-        if self._target is None:
-            module, _, attributes = self.reference.partition(":")
-            target: Any = importlib.import_module(module)
-            for attribute in attributes.split("."):
-                target = getattr(target, attribute)
-            self._target = target
-        return self._target
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Call it."""
-        return self.resolve()(*arguments, **options)
-
-    def __repr__(self) -> str:
-        return f"deferred({self.reference!r})"
-
-
-def deferred(reference: str) -> Deferred:
-    """What `"package.module:attribute"` names, callable now and imported when it is called."""
-    return Deferred(reference)
 
 
 def one_device() -> int:

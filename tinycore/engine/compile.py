@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from tinycore import cache
+from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.protocols import Program, ProgramInfo, Toolchain
 from tinycore.device.registry import Device, OpenDevice
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
+from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import LinearKernel, Renderer
 from tinycore.schedule.kernel import kernel_name
@@ -69,8 +72,29 @@ class CompiledRunner:
     info: ProgramInfo
     estimate: Estimate
 
+    @property
+    def written(self) -> frozenset[int]:
+        """The slots it writes to."""
+        return self.info.written
 
-programs: dict[tuple[UOp, str, int], CompiledRunner] = {}
+    def launch(
+        self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool
+    ) -> float | None:
+        """Launch on the memory of `bufs`; the seconds it took if `wait`, else None.
+
+        Raises ArgumentError when a variable has no value.
+        """
+        names = self.info.values
+        if missing := [n for n in names if n not in values]:
+            raise ArgumentError(
+                f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable."
+            )
+        handles = [b.handle for b in bufs]
+        return self.program(handles, [values[n] for n in names], wait=wait)
+
+
+programs: dict[tuple[UOp, int, int], tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]] = {}
+"""By graph, open device and toolchain; these are kept with the program, so that their ids stay theirs."""
 lock = threading.Lock()
 
 
@@ -109,16 +133,15 @@ def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
     """The program for a kernel on a device, compiled and loaded at first need."""
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, device.name, id(toolchain))
-    found = programs.get(key)
-    if found is None:
-        with lock:
-            found = programs.get(key)
-            if found is None:
-                compiled = compile_kernel(ast, toolchain)
-                program = device.runtime.load(compiled.binary, compiled.info)
-                found = CompiledRunner(
-                    compiled.linear.name, device.name, program, compiled.info, compiled.estimate
-                )
-                programs[key] = found
-    return found
+    key = (ast, id(device), id(toolchain))
+    if (found := programs.get(key)) is not None:
+        return found[0]
+    with lock:
+        if key not in programs:
+            compiled = compile_kernel(ast, toolchain)
+            program = device.runtime.load(compiled.binary, compiled.info)
+            runner = CompiledRunner(
+                compiled.linear.name, device.name, program, compiled.info, compiled.estimate
+            )
+            programs[key] = runner, device, toolchain
+    return programs[key][0]

@@ -31,8 +31,12 @@ def estimate(ast: UOp) -> Estimate:
     touched: Counter[UOp] = Counter()
     for node in ast.toposort():
         if node.op is Op.REDUCE:
-            ops += steps(node.src[0].ranges | frozenset(s for s in node.src[1:] if s.op is Op.RANGE))
-        elif node.op in ALU and node.op not in FREE and node.dtype not in (dtypes.index, dtypes.bool):
+            ops += steps(
+                node.src[0].ranges | frozenset(s for s in node.src[1:] if s.op is Op.RANGE)
+            )
+        elif (
+            node.op in ALU and node.op not in FREE and node.dtype not in (dtypes.index, dtypes.bool)
+        ):
             ops += steps(node.ranges) * (2 if node.op is Op.MULACC else 1)
         elif node.op in (Op.LOAD, Op.STORE):
             index = node.src[0]

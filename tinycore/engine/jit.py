@@ -45,8 +45,12 @@ class CapturedStep:
         for item in self.items:
             written = item.written
             for slot, buffer in enumerate(item.bufs):
-                first_use.setdefault(buffer, slot in written and buffer not in item.bufs[slot + 1 :])
-        return tuple(b for b in dict.fromkeys(self.outputs) if first_use.get(b) and b not in self.inputs)
+                first_use.setdefault(
+                    buffer, slot in written and buffer not in item.bufs[slot + 1 :]
+                )
+        return tuple(
+            b for b in dict.fromkeys(self.outputs) if first_use.get(b) and b not in self.inputs
+        )
 
     @cached_property
     def refreshed(self) -> tuple[Buffer, ...]:
@@ -59,7 +63,7 @@ class CapturedStep:
         exchange = dict(zip(self.inputs, inputs, strict=True))
         exchange |= {b: Buffer(b.device, b.size, b.dtype) for b in self.fresh_outputs}
         for buffer in self.refreshed:
-            buffer.copyin(memoryview(refreshed[buffer]()).cast("B"))
+            buffer.copyin(refreshed[buffer]().data.cast("B"))
         if trace.on:
             trace(f"replaying {len(self.items)} launches")
         for item in self.items:

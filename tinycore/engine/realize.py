@@ -51,7 +51,7 @@ class Engine:
         )
         buffer = memory[node] = Buffer(device, int(array.size), dtype)
         if array.size:
-            buffer.copyin(memoryview(array).cast("B"))
+            buffer.copyin(array.data.cast("B"))
         if refresh is not None:
             refreshed[buffer] = refresh
         return node
@@ -69,7 +69,7 @@ class Engine:
         found = buffer_of(buffer)
         result = numpy.empty(found.size, to_numpy_dtype(found.dtype))
         if found.size:
-            found.copyout(memoryview(result).cast("B"))
+            found.copyout(result.data.cast("B"))
         return result
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
@@ -85,7 +85,11 @@ class Engine:
         cut = kernelize(roots)
         sink = UOp.sink(*roots).substitute(cut)
         run_schedule(schedule([sink]), bound_values([sink]))
-        done = {n: memory_of(n) for n in sink.toposort() if n.op is Op.ASSIGN and n.src[1].op is Op.KERNEL}
+        done = {
+            n: memory_of(n)
+            for n in sink.toposort()
+            if n.op is Op.ASSIGN and n.src[1].op is Op.KERNEL
+        }
         return done | {node: memory.substitute(done) for node, memory in cut.items()}
 
     def describe(self, buffer: UOp) -> str:

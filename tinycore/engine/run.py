@@ -12,10 +12,9 @@ from typing import Protocol
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
-from tinycore.engine.compile import CompiledRunner, runner_for
+from tinycore.engine.compile import runner_for
 from tinycore.engine.counters import Estimate, trace, update_stats
 from tinycore.engine.estimate import estimate
-from tinycore.errors import ArgumentError
 from tinycore.schedule.order import ScheduleItem
 from tinycore.uop.op import Op
 
@@ -23,48 +22,26 @@ from tinycore.uop.op import Op
 class Runner(Protocol):
     """What an ExecItem runs: a compiled program, or a copy."""
 
-    name: str
-    device: str
-    estimate: Estimate
-    written: frozenset[int]
-
-    def launch(self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool) -> float | None:
-        """Run once; the seconds it took if `wait`, else None."""
-
-
-@dataclass(frozen=True)
-class ProgramRunner:
-    """Launches a compiled program."""
-
-    compiled: CompiledRunner
-
     @property
     def name(self) -> str:
-        """The kernel's name."""
-        return self.compiled.name
+        """What DEBUG=2 calls it."""
 
     @property
     def device(self) -> str:
         """Where it runs."""
-        return self.compiled.device
 
     @property
     def estimate(self) -> Estimate:
         """The work of one launch."""
-        return self.compiled.estimate
 
     @property
     def written(self) -> frozenset[int]:
-        """The slots it writes to."""
-        return self.compiled.info.written
+        """The positions of the buffers it writes to."""
 
-    def launch(self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool) -> float | None:
-        """Launch on the memory of `bufs`. Raises ArgumentError when a variable has no value."""
-        names = self.compiled.info.values
-        if missing := [n for n in names if n not in values]:
-            raise ArgumentError(f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable.")
-        handles = [b.ensure_allocated().handle for b in bufs]
-        return self.compiled.program(handles, [values[n] for n in names], wait=wait)
+    def launch(
+        self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool
+    ) -> float | None:
+        """Run once; the seconds it took if `wait`, else None."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +53,9 @@ class CopyRunner:
     name: str = "copy"
     written: frozenset[int] = frozenset({0})
 
-    def launch(self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool) -> float | None:
+    def launch(
+        self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool
+    ) -> float | None:
         """Copy the second buffer into the first."""
         began = time.perf_counter()
         bufs[0].ensure_allocated().copy_from(bufs[1])
@@ -112,7 +91,7 @@ def lower_item(item: ScheduleItem) -> ExecItem:
     device = item.bufs[0].device
     if item.ast.op is Op.COPY:
         return ExecItem(CopyRunner(device, estimate(item.ast)), item.bufs, item.metadata)
-    return ExecItem(ProgramRunner(runner_for(item.ast, device)), item.bufs, item.metadata)
+    return ExecItem(runner_for(item.ast, device), item.bufs, item.metadata)
 
 
 def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:

@@ -19,7 +19,9 @@ def loops_to_launch(kernel: UOp) -> UOp:
         counters = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is kind]
         counters.sort(key=lambda n: n.arg.number, reverse=True)
         for axis, counter in enumerate(counters):
-            replacements[counter] = UOp(Op.SPECIAL, dtypes.index, (counter.src[0],), f"{prefix}{axis}")
+            replacements[counter] = UOp(
+                Op.SPECIAL, dtypes.index, (counter.src[0],), f"{prefix}{axis}"
+            )
     if not replacements:
         return kernel
     opened: dict[UOp, UOp] = {}

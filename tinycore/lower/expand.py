@@ -111,7 +111,11 @@ def vectorize_reduction(root: UOp) -> UOp | None:
     lanes = Lanes(counters[0])
     values = [lanes.full(s) for s in root.src if s.op is not Op.RANGE]
     loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s is not counters[0])
-    total = UOp(Op.REDUCE, values[0].dtype, (*values, *loops), root.arg) if loops else folded(values, root.arg)
+    total = (
+        UOp(Op.REDUCE, values[0].dtype, (*values, *loops), root.arg)
+        if loops
+        else folded(values, root.arg)
+    )
     return fold_lanes(total, root.arg)
 
 
@@ -135,7 +139,9 @@ def lanes_of(vector: UOp, numbers: Iterable[int]) -> UOp:
     chosen = tuple(numbers)
     if vector.op is Op.VECTORIZE:
         parts = tuple(vector.src[n] for n in chosen)
-        return parts[0] if len(parts) == 1 else UOp(Op.VECTORIZE, vector.dtype.vec(len(parts)), parts)
+        return (
+            parts[0] if len(parts) == 1 else UOp(Op.VECTORIZE, vector.dtype.vec(len(parts)), parts)
+        )
     return UOp(Op.EXTRACT, vector.dtype.vec(len(chosen)), (vector,), chosen)
 
 
@@ -172,7 +178,11 @@ class Lanes:
         """One node that depends on the counter, its sources being done."""
         match node.op:
             case Op.RANGE:
-                return UOp(Op.VECTORIZE, dtypes.index.vec(self.count), tuple(map(UOp.index, range(self.count))))
+                return UOp(
+                    Op.VECTORIZE,
+                    dtypes.index.vec(self.count),
+                    tuple(map(UOp.index, range(self.count))),
+                )
             case Op.INDEX:
                 return node  # its LOAD or STORE looks at the scalar form
             case Op.LOAD:
@@ -182,7 +192,9 @@ class Lanes:
             case Op.GROUP | Op.END:
                 return node.with_src(tuple(self.done[s] for s in node.src))
             case Op.REDUCE:
-                values = [self.widened(self.done[s]) if s.op is not Op.RANGE else s for s in node.src]
+                values = [
+                    self.widened(self.done[s]) if s.op is not Op.RANGE else s for s in node.src
+                ]
                 return UOp(Op.REDUCE, node.dtype.vec(self.count), tuple(values), node.arg)
             case _:
                 assert node.op in ALU, f"no lanes for {node!r}"

@@ -100,7 +100,13 @@ class Planner:
                 if node.op in (Op.END, Op.REDUCE) or node.dtype is dtypes.index:
                     continue
                 a, b = coefficient(source, outer), coefficient(source, inner)
-                if node.op is not Op.INDEX or position != 1 or a is None or b is None or a != b * size:
+                if (
+                    node.op is not Op.INDEX
+                    or position != 1
+                    or a is None
+                    or b is None
+                    or a != b * size
+                ):
                     return False
         return True
 
@@ -135,7 +141,9 @@ class Planner:
 
     def reduced(self) -> list[UOp]:
         """The loops over what is reduced, each once."""
-        return list(dict.fromkeys(r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE))
+        return list(
+            dict.fromkeys(r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE)
+        )
 
     def score(self, counter: UOp) -> int:
         """How well the accesses suit lanes along a loop."""
@@ -172,7 +180,10 @@ class Planner:
     def row_loop(self, axis: UOp) -> UOp | None:
         """An output loop over which what is loaded along `axis` stands still: its rows share the loads."""
         inside = [
-            n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX and axis in n.src[1].ranges
+            n
+            for r in self.reductions
+            for n in r.toposort()
+            if n.op is Op.INDEX and axis in n.src[1].ranges
         ]
         others = [r for r in self.outputs if r is not axis and extent(r) > 1]
         still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
@@ -226,7 +237,9 @@ class Planner:
         rows = [
             r
             for r in self.outputs
-            if extent(r) > 1 and any(r not in n.ranges for n in loads) and any(r in n.ranges for n in loads)
+            if extent(r) > 1
+            and any(r not in n.ranges for n in loads)
+            and any(r in n.ranges for n in loads)
         ]
         return rows[-2:] if len(rows) >= 2 else []
 

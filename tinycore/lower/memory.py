@@ -36,7 +36,12 @@ def closed_load(root: UOp, index: UOp) -> UOp | None:
 def gated_twice(gate: UOp, load: UOp, other: UOp) -> UOp | None:
     """gate ? (load where gate and ..., else a) : a == the load."""
     index = load.src[0]
-    if len(index.src) == 3 and len(load.src) == 2 and load.src[1] is other and implies(index.src[2], gate):
+    if (
+        len(index.src) == 3
+        and len(load.src) == 2
+        and load.src[1] is other
+        and implies(index.src[2], gate)
+    ):
         return load
     return None
 

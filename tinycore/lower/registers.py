@@ -51,8 +51,12 @@ def reduce_to_registers(kernel: UOp) -> UOp:
         nests[loops_of(reduce), reduce.ranges, depth[reduce]].append(reduce)
     done: dict[UOp, UOp] = {}
     used: set[UOp] = set()
-    for number, ((loops, outside, _), members) in enumerate(sorted(nests.items(), key=lambda n: n[0][2])):
-        exchange = {r: r.replace(arg=Axis((*r.arg.number, SHARED_PASS, number), r.arg.kind)) for r in loops}
+    for number, ((loops, outside, _), members) in enumerate(
+        sorted(nests.items(), key=lambda n: n[0][2])
+    ):
+        exchange = {
+            r: r.replace(arg=Axis((*r.arg.number, SHARED_PASS, number), r.arg.kind)) for r in loops
+        }
         fresh = exchange if used & set(loops) else {}
         used |= set(loops)
         done |= one_pass(members, loops, outside, done, fresh)
@@ -69,11 +73,20 @@ def one_pass(
     """Reductions that share loops, each with what its value becomes."""
     order = sorted(outside, key=lambda r: r.arg.number)
     counters = tuple(fresh.get(r, r) for r in loops)
-    updates, registers = [], []
+    updates: list[UOp] = []
+    registers: list[tuple[UOp, UOp]] = []
     for member in members:
-        register = UOp(Op.DEFINE_REG, member.dtype.ptr(1, "register"), (), next_register(done, registers))
-        start = register_index(UOp(Op.AFTER, register.dtype, (register, *order)) if order else register)
-        clear = UOp(Op.STORE, dtypes.void, (start, UOp.const(member.dtype, identity(member.arg, member.dtype))))
+        register = UOp(
+            Op.DEFINE_REG, member.dtype.ptr(1, "register"), (), next_register(done, registers)
+        )
+        start = register_index(
+            UOp(Op.AFTER, register.dtype, (register, *order)) if order else register
+        )
+        clear = UOp(
+            Op.STORE,
+            dtypes.void,
+            (start, UOp.const(member.dtype, identity(member.arg, member.dtype))),
+        )
         inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, *counters)))
         total = UOp(Op.LOAD, member.dtype, (inside,))
         for value in (s for s in member.src if s.op is not Op.RANGE):
@@ -83,7 +96,9 @@ def one_pass(
     body = updates[0] if len(updates) == 1 else UOp(Op.GROUP, dtypes.void, tuple(updates))
     end = UOp(Op.END, dtypes.void, (body, *counters))
     return {
-        member: UOp(Op.LOAD, member.dtype, (register_index(UOp(Op.AFTER, register.dtype, (register, end))),))
+        member: UOp(
+            Op.LOAD, member.dtype, (register_index(UOp(Op.AFTER, register.dtype, (register, end))),)
+        )
         for member, register in registers
     }
 

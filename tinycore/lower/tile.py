@@ -175,7 +175,9 @@ def with_rest(closer: UOp, counter: UOp, by: int) -> UOp:
 
 def copied(body: UOp, around: tuple[UOp, ...], counter: UOp, value: UOp) -> UOp:
     """A copy of a loop body with `value` for `counter`, and loops of its own for those inside."""
-    inside = [n for n in body.toposort() if n.op is Op.RANGE and n is not counter and n not in around]
+    inside = [
+        n for n in body.toposort() if n.op is Op.RANGE and n is not counter and n not in around
+    ]
     return body.substitute({n: renumbered(n) for n in inside} | {counter: value})
 
 

@@ -48,12 +48,16 @@ class LinearKernel:
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:
         """The DEFINE_GLOBAL nodes, by slot."""
-        return tuple(sorted((u for u in self.uops if u.op is Op.DEFINE_GLOBAL), key=lambda u: u.arg))
+        return tuple(
+            sorted((u for u in self.uops if u.op is Op.DEFINE_GLOBAL), key=lambda u: u.arg)
+        )
 
     @cached_property
     def variables(self) -> tuple[UOp, ...]:
         """The DEFINE_VAR nodes, by name."""
-        return tuple(sorted((u for u in self.uops if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0]))
+        return tuple(
+            sorted((u for u in self.uops if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0])
+        )
 
     @cached_property
     def parallel(self) -> int:

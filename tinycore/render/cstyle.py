@@ -154,6 +154,7 @@ class CStyle(Renderer):
     vector: ClassVar[str] = "({type})({lanes})"
     cast_template: ClassVar[str] = "({type}){0}"
     bitcast_template: ClassVar[str] = "as_{type}({0})"
+    logical_not: ClassVar[str] = "!{0}"
     vector_memory: ClassVar[str] = "*({space}{type}*)({pointer})"
     """Contiguous lanes in memory; {pointer} is the address of the first."""
 
@@ -388,17 +389,31 @@ class CStyle(Renderer):
     def template(self, u: UOp) -> str:
         """The expression template of a node."""
         op = BOOL_ARITHMETIC.get(u.op, u.op) if u.dtype.kind == "bool" else u.op
+        if op is Op.CMPNE and u.dtype is dtypes.bool and is_constant(u.src[1], True):
+            return self.logical_not
         return self.expressions[op]
 
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
         """Arithmetic, by its template; integers wrap."""
         wide = wraps_as(u)
         template = self.template(u)
+        operands = self.typed_index(u, operands, writer)
+        if u.op is Op.ADD and is_negative_index(u.src[1]):
+            return f"({operands[0]} - {self.constant(u.dtype, -u.src[1].arg)})"
         if wide is None:
             kind = writer.type(u.dtype)
             return template.format(*operands, type=kind, one=self.constant(u.dtype.scalar(), 1))
         unsigned = [self.convert(wide, x, writer) for x in operands]
         return self.convert(u.dtype, template.format(*unsigned, type=writer.type(wide)), writer)
+
+    def typed_index(self, u: UOp, operands: Sequence[str], writer: Writer) -> Sequence[str]:
+        """Operands of index math, one of them of the index type: literals alone would be int."""
+        first = 1 if u.op is Op.WHERE else 0
+        deciding = u.src[first : first + 1] if u.op in (Op.SHL, Op.SHR) else u.src[first:]
+        if u.dtype.kind != "index" or any(s.op is not Op.CONST for s in deciding):
+            return operands
+        typed = self.convert(u.dtype, operands[first], writer)
+        return [*operands[:first], typed, *operands[first + 1 :]]
 
     def convert(self, dtype: DType, text: str, writer: Writer) -> str:
         """The text reinterpreted between integers that wrap."""
@@ -430,6 +445,16 @@ class CStyle(Renderer):
         if u.dtype.count == 1:
             return lanes
         return self.vector.format(type=writer.type(u.dtype), lanes=lanes)
+
+
+def is_constant(u: UOp, value: Scalar) -> bool:
+    """Whether a node is a literal of this very value and type."""
+    return u.op is Op.CONST and type(u.arg) is type(value) and bool(u.arg == value)
+
+
+def is_negative_index(u: UOp) -> bool:
+    """Whether a node is a literal of index math below 0: adding it reads better as subtracting."""
+    return u.op is Op.CONST and u.dtype is dtypes.index and bool(u.arg < 0)
 
 
 def is_register(pointer: UOp) -> bool:

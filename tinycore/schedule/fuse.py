@@ -76,7 +76,9 @@ class Boundaries:
                     if source in self.users:
                         self.users[source].append(node)
         self.stored: set[UOp] = set(self.roots)
-        self.cuts: set[UOp] = set()  # stored to end a kernel here, so nothing may take them from registers
+        self.cuts: set[UOp] = (
+            set()
+        )  # stored to end a kernel here, so nothing may take them from registers
         self.store_required()
         self.reduced_above = self.below_reductions()
         self.cost: dict[UOp, int] = {}
@@ -222,7 +224,9 @@ class Boundaries:
             self.store(bottom.src[0] if self.grows(bottom) else bottom)
             if not self.grows(bottom):
                 self.stored.add(bottom)
-        elif self.cost.get(bottom, 0) >= (DEAREST_REPEATED if under_reduction else DEAREST_EXPANDED):
+        elif self.cost.get(bottom, 0) >= (
+            DEAREST_REPEATED if under_reduction else DEAREST_EXPANDED
+        ):
             self.store_here(bottom)
 
     @staticmethod

@@ -43,8 +43,12 @@ class Draft:
 
     outputs: list[UOp]
     needs: dict[UOp, None]  # stored nodes read, as they stand in the tensor graph
-    old: dict[UOp, UOp] = field(default_factory=dict)  # version about to be replaced -> its saved copy
-    replaced: dict[UOp, UOp] = field(default_factory=dict)  # output -> what is computed for it instead
+    old: dict[UOp, UOp] = field(
+        default_factory=dict
+    )  # version about to be replaced -> its saved copy
+    replaced: dict[UOp, UOp] = field(
+        default_factory=dict
+    )  # output -> what is computed for it instead
 
     @property
     def first(self) -> UOp:
@@ -72,7 +76,9 @@ class Kernelizer:
         self.save_what_changes()
         for draft in self.in_order():
             self.build(draft)
-        return {n: with_shape(m, n.shape) for n, m in self.built.items() if n in self.boundaries.stored}
+        return {
+            n: with_shape(m, n.shape) for n, m in self.built.items() if n in self.boundaries.stored
+        }
 
     # --- drafts
 
@@ -138,7 +144,9 @@ class Kernelizer:
                 continue
             if len({*draft.needs, *other.needs}) + len(ours) >= MOST_BUFFERS:
                 continue
-            if any(n in self.boundaries.cuts or not self.reads_in_place(draft.first, n) for n in direct):
+            if any(
+                n in self.boundaries.cuts or not self.reads_in_place(draft.first, n) for n in direct
+            ):
                 continue
             if any(self.home.get(v) is other for v in versions(draft.first)):
                 continue
@@ -196,7 +204,11 @@ class Kernelizer:
         """Whether each element of `target` is read only by the step that overwrites it."""
         ast, memory = self.lower(draft)
         slots = {number for number, m in enumerate(memory) if memory_of(m) is target}
-        touched = [n for n in ast.toposort() if n.op in (Op.LOAD, Op.STORE) and n.src[0].src[0].arg in slots]
+        touched = [
+            n
+            for n in ast.toposort()
+            if n.op in (Op.LOAD, Op.STORE) and n.src[0].src[0].arg in slots
+        ]
         stored = {n.src[0] for n in touched if n.op is Op.STORE}
         return all(n.src[0] in stored for n in touched)
 
@@ -223,7 +235,9 @@ class Kernelizer:
                 continue
             if id(draft) in open_:
                 names = ", ".join(n.op.name for n in draft.outputs)
-                raise ScheduleError(f"kernels that wait for each other, at the one that stores {names}")
+                raise ScheduleError(
+                    f"kernels that wait for each other, at the one that stores {names}"
+                )
             open_.add(id(draft))
             stack.extend(waiting)
         return list(ordered.values())
@@ -268,7 +282,9 @@ class Kernelizer:
         """Make the KERNEL of a draft, and point its outputs at it."""
         ast, memory = self.lower(draft)
         waits = [self.built[n] for d in self.before(draft) for n in d.outputs]
-        waits += [v for n in draft.outputs for v in versions(n) if is_stored(v) and v.op is Op.ASSIGN]
+        waits += [
+            v for n in draft.outputs for v in versions(n) if is_stored(v) and v.op is Op.ASSIGN
+        ]
         later = dict.fromkeys(w for w in waits if w not in memory)
         kernel = UOp(Op.KERNEL, dtypes.void, (*memory, *later), Kernel(ast, self.metadata(draft)))
         for node in draft.outputs:
@@ -277,8 +293,12 @@ class Kernelizer:
 
     def metadata(self, draft: Draft) -> tuple[str, ...]:
         """The operations a draft computes, the last one first."""
-        computed = [n for o in draft.outputs for n in reversed(self.region(draft.replaced.get(o, o)))]
-        return tuple(dict.fromkeys(n.op.name.lower() for n in computed if n.op in ALU or n.op in NAMED))
+        computed = [
+            n for o in draft.outputs for n in reversed(self.region(draft.replaced.get(o, o)))
+        ]
+        return tuple(
+            dict.fromkeys(n.op.name.lower() for n in computed if n.op in ALU or n.op in NAMED)
+        )
 
     def lower(self, draft: Draft) -> tuple[UOp, list[UOp]]:
         """The graph of a draft over its slots, and the memory in those slots."""
@@ -308,7 +328,10 @@ class Kernelizer:
         if node in draft.outputs or not self.is_memory(node):
             return None
         found = self.resolve(draft, node)
-        where = next((i for i, m in enumerate(memory) if m is found or memory_of(m) is memory_of(found)), None)
+        where = next(
+            (i for i, m in enumerate(memory) if m is found or memory_of(m) is memory_of(found)),
+            None,
+        )
         assert where is not None, f"{node!r} is read by no slot"
         return slot(memory[where], where)
 

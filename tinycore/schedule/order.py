@@ -38,7 +38,9 @@ def buffer_of(node: UOp) -> Buffer:
     if (found := memory.get(node)) is None:
         if node.op is Op.BUFFER_VIEW:
             size, offset = node.arg
-            found = buffer_of(node.src[0]).view(size, node.dtype, offset * node.src[0].dtype.itemsize)
+            found = buffer_of(node.src[0]).view(
+                size, node.dtype, offset * node.src[0].dtype.itemsize
+            )
         else:
             found = Buffer(node.device, node.arg, node.dtype)
         memory[node] = found

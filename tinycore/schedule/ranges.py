@@ -80,7 +80,9 @@ def reshaped(point: Point, shape: Shape, source: Shape) -> Point:
     result = [ZERO] * len(source)
     while there:
         group, axes = [here.pop(0)], [there.pop(0)]
-        while (left := math.prod(n for _, n in group)) != (right := math.prod(source[a] for a in axes)):
+        while (left := math.prod(n for _, n in group)) != (
+            right := math.prod(source[a] for a in axes)
+        ):
             if left < right:
                 group.append(here.pop(0))
             else:
@@ -99,14 +101,23 @@ def read_through(node: UOp, point: Point) -> Moved:
         case Op.RESHAPE:
             return Moved(reshaped(point, node.shape, source), None)
         case Op.EXPAND:
-            return Moved(tuple([ZERO if n == 1 else p for p, n in zip(point, source, strict=True)]), None)
+            return Moved(
+                tuple([ZERO if n == 1 else p for p, n in zip(point, source, strict=True)]), None
+            )
         case Op.PERMUTE:
             return Moved(tuple([point[node.arg.index(axis)] for axis in range(len(source))]), None)
         case Op.SHRINK:
-            return Moved(tuple([p + a if a else p for p, (a, _) in zip(point, node.arg, strict=True)]), None)
+            return Moved(
+                tuple([p + a if a else p for p, (a, _) in zip(point, node.arg, strict=True)]), None
+            )
         case Op.FLIP:
             return Moved(
-                tuple([(n - 1) - p if f else p for p, n, f in zip(point, source, node.arg, strict=True)]),
+                tuple(
+                    [
+                        (n - 1) - p if f else p
+                        for p, n, f in zip(point, source, node.arg, strict=True)
+                    ]
+                ),
                 None,
             )
         case Op.PAD:
@@ -201,7 +212,9 @@ class RegionReader:
             return self.pass_on(Place(node.src[1], point, gate), None)
         if node.op in MOVEMENT:
             moved = read_through(node, point)
-            return self.pass_on(Place(node.src[0], moved.point, both(gate, moved.valid)), moved.valid)
+            return self.pass_on(
+                Place(node.src[0], moved.point, both(gate, moved.valid)), moved.valid
+            )
         if node.op is Op.REDUCE_AXIS:
             return self.reduce(place)
         assert node.op is Op.GATHER, f"{node!r} cannot be part of a kernel"
@@ -243,7 +256,9 @@ class RegionReader:
         if key not in self.opened:
             found = []
             for size in sizes:
-                found.append(ZERO if size == 1 else UOp.range(size, self.next_range, AxisKind.REDUCE))
+                found.append(
+                    ZERO if size == 1 else UOp.range(size, self.next_range, AxisKind.REDUCE)
+                )
                 self.next_range += size != 1
             self.opened[key] = tuple(found)
         return self.opened[key]
@@ -252,7 +267,11 @@ class RegionReader:
         """How many reductions of this region lie on the longest path below a node."""
         for n in node.toposort(lambda n: n not in self.levels and self.leaf(n) is None):
             if n not in self.levels:
-                below = 0 if self.leaf(n) is not None else max((self.levels[s] for s in n.src), default=0)
+                below = (
+                    0
+                    if self.leaf(n) is not None
+                    else max((self.levels[s] for s in n.src), default=0)
+                )
                 self.levels[n] = below + (n.op is Op.REDUCE_AXIS)
         return self.levels[node]
 

@@ -104,7 +104,9 @@ class TinyJit(Generic[Parameters, Result]):
         self.first: Arguments | None = None
         self.result: Any = None
         self.outputs: list[UOp] = []
-        self.bound: weakref.WeakKeyDictionary[Any, TinyJit[..., Result]] = weakref.WeakKeyDictionary()
+        self.bound: weakref.WeakKeyDictionary[Any, TinyJit[..., Result]] = (
+            weakref.WeakKeyDictionary()
+        )
         functools.update_wrapper(self, fxn)
 
     def __get__(self, instance: Any, owner: type | None = None) -> TinyJit[..., Result]:
@@ -164,7 +166,9 @@ class TinyJit(Generic[Parameters, Result]):
             result = self.fxn(*args, **kwargs)
             tensors = self.realize(result)
         if not items:
-            raise JitError(f"{self.name} launched nothing, so there is nothing to replay. Remove TinyJit.")
+            raise JitError(
+                f"{self.name} launched nothing, so there is nothing to replay. Remove TinyJit."
+            )
         outputs = [b for t in tensors for b in buffers_below(t.uop)]
         self.step = CapturedStep(tuple(items), given.buffers, tuple(map(buffer_of, outputs)))
         self.first, self.result = given, rebuilt(result, lambda t: Tensor.from_uop(t.uop))
@@ -174,7 +178,10 @@ class TinyJit(Generic[Parameters, Result]):
     def verify(self, given: Arguments) -> None:
         """Raise JitError unless a call is like the captured one in all but the content of its tensors."""
         first = cast(Arguments, self.first)
-        for what, old, new in (("tensor", first.forms(), given.forms()), ("value", first.values, given.values)):
+        for what, old, new in (
+            ("tensor", first.forms(), given.forms()),
+            ("value", first.values, given.values),
+        ):
             if old == new:
                 continue
             if [p for p, _ in old] != [p for p, _ in new]:
@@ -182,7 +189,9 @@ class TinyJit(Generic[Parameters, Result]):
                     f"{self.name} was captured with {what}s at {places(old)}, now they are at {places(new)}. "
                     "Call it alike each time, or use one TinyJit for each way."
                 )
-            path, before, now = next((p, a, b) for (p, a), (_, b) in zip(old, new, strict=True) if a != b)
+            path, before, now = next(
+                (p, a, b) for (p, a), (_, b) in zip(old, new, strict=True) if a != b
+            )
             raise JitError(
                 f"{self.name} was captured with {shown(before)} as {path}, now it is {shown(now)}. "
                 "Use one TinyJit for each, or `reset()` it."
@@ -201,7 +210,9 @@ class TinyJit(Generic[Parameters, Result]):
             if new is not old:
                 exchange[node] = node.with_src((node.src[0], unique()))
                 memory[exchange[node]] = new
-        return cast(Result, rebuilt(self.result, lambda t: Tensor.from_uop(t.uop.substitute(exchange))))
+        return cast(
+            Result, rebuilt(self.result, lambda t: Tensor.from_uop(t.uop.substitute(exchange)))
+        )
 
 
 def places(found: list[tuple[str, Any]]) -> str:

@@ -85,12 +85,12 @@ class Bench:
         allocator = self.runtime.allocator
         handles = [allocator.alloc(array.nbytes) for array in arrays]
         for handle, array in zip(handles, arrays, strict=True):
-            allocator.write(handle, memoryview(numpy.ascontiguousarray(array)).cast("B"))
+            allocator.write(handle, numpy.ascontiguousarray(array).data.cast("B"))
         program(handles, values)
         self.runtime.synchronize()
         results = [numpy.empty_like(array) for array in arrays]
         for result, handle in zip(results, handles, strict=True):
-            allocator.read(memoryview(result).cast("B"), handle)
+            allocator.read(result.data.cast("B"), handle)
             allocator.free(handle)
         return results
 

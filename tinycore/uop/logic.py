@@ -153,8 +153,15 @@ def single_step(root: UOp) -> UOp:
 
 @logic.rule(node({Op.END, Op.REDUCE}, x, rest=var(), name="root"))
 def drop_single_steps(root: UOp, x: UOp) -> UOp | None:
-    """END and REDUCE over loops that vanished: without them, or the value itself."""
-    ranges = tuple([s for s in root.src[1:] if s.op is not Op.CONST])
-    if len(ranges) == len(root.src) - 1:
+    """END and REDUCE over loops that vanished: without them, or the value itself.
+
+    A REDUCE may have several values before its loops; constants among those are no loops.
+    """
+    kept = tuple([s for s in root.src[1:] if s.op is not Op.CONST or s.dtype is not dtypes.index])
+    if len(kept) == len(root.src) - 1:
         return None
-    return root.with_src((x, *ranges)) if ranges else x
+    if root.op is Op.END or any(s.op is Op.RANGE for s in kept):
+        return root.with_src((x, *kept)) if kept else x
+    for value in kept:
+        x = x.alu(root.arg, value)
+    return x

@@ -57,6 +57,12 @@ FLOAT_OPS: Final = (
 INTEGER_OPS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD, Op.SHL, Op.SHR})
 BIT_OPS: Final = frozenset({Op.AND, Op.OR, Op.XOR})
 
+DEFINITIONS: Final = frozenset(
+    {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL}
+)
+ONCE: Final = DEFINITIONS | {Op.RANGE}
+"""What a linear program has once."""
+
 checks: Final[dict[Stage, dict[Op, list[Check]]]] = {
     stage: {op: [] for op in Op} for stage in STAGES
 }
@@ -369,12 +375,15 @@ def closes_everything(node: UOp) -> str | None:
 
 
 def check_order(program: Sequence[UOp]) -> None:
-    """Raise VerifyError unless every node comes after its sources, inside their loops."""
+    """Raise VerifyError unless every node comes after its sources, inside their loops.
+
+    What reads a register may occur again, after the register was written.
+    """
     scopes: dict[UOp, tuple[UOp, ...]] = {}
     loops: tuple[UOp, ...] = ()
     for node in program:
-        if node in scopes:
-            raise illegal("linear", node, "the node occurs twice")
+        if node in scopes and node.op in ONCE:
+            raise illegal("linear", node, f"{node.op.name} occurs twice")
         if node.op is Op.END:
             check_end(node, loops)
             loops = loops[:-1]
@@ -386,7 +395,9 @@ def check_order(program: Sequence[UOp]) -> None:
                 raise illegal("linear", node, f"{source.op.name} is used outside of its loop")
         if node.op is Op.RANGE:
             loops = (*loops, node)
-        scopes[node] = loops
+        known = scopes.get(node)
+        if known is None or known != loops[: len(known)]:
+            scopes[node] = loops
     if loops:
         raise illegal("linear", loops[-1], "the loop is never closed")
 

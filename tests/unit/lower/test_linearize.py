@@ -18,7 +18,11 @@ def loaded(slot: int, size: int, offset: UOp) -> UOp:
 
 def ops_between_loops(kernel: UOp) -> str:
     marks = {Op.RANGE: "(", Op.END: ")", Op.LOAD: "l", Op.STORE: "s", Op.MUL: "*"}
-    return "".join(marks.get(u.op, "") for u in linearize(kernel) if u.dtype is not dtypes.index or u.op in marks)
+    return "".join(
+        marks.get(u.op, "")
+        for u in linearize(kernel)
+        if u.dtype is not dtypes.index or u.op in marks
+    )
 
 
 def test_load_that_does_not_depend_on_the_inner_loop_is_outside_of_it() -> None:

@@ -40,9 +40,7 @@ def computed(op: Op, *arguments: Array, lanes: int = 1) -> Array:
     dtype = dtypes.by_name[arguments[0].dtype.name]
     inputs = [dtype] * len(arguments)
     size = arguments[0].size
-    kernel = elementwise(
-        lambda *x: [x[0].alu(op, *x[1:])], inputs, size, lanes, kind=AxisKind.GRID
-    )
+    kernel = elementwise(lambda *x: [x[0].alu(op, *x[1:])], inputs, size, lanes, kind=AxisKind.GRID)
     return BARE.run(kernel, numpy.zeros_like(arguments[0]), *arguments)[0]
 
 
@@ -218,9 +216,7 @@ def test_threefry() -> None:
     counters, keys = random.integers(0, 2**64, (2, 64), dtype=numpy.uint64)
     found = computed(Op.THREEFRY, counters, keys)
 
-    assert found.tolist() == [
-        threefry(int(c), int(k)) for c, k in zip(counters, keys, strict=True)
-    ]
+    assert found.tolist() == [threefry(int(c), int(k)) for c, k in zip(counters, keys, strict=True)]
 
 
 def test_threefry_of_the_paper() -> None:

@@ -72,7 +72,9 @@ def random_plan(ast: UOp, generator: random.Random) -> Plan:
         tiled = apply_plan(ast, plan)
         ends = [n for n in tiled.toposort() if n.op is Op.END]
         outputs = [r for e in ends for r in e.src[1:]]
-        reduced = [r for n in tiled.toposort() if n.op is Op.REDUCE for r in n.src[1:] if r.op is Op.RANGE]
+        reduced = [
+            r for n in tiled.toposort() if n.op is Op.REDUCE for r in n.src[1:] if r.op is Op.RANGE
+        ]
         loops = list(dict.fromkeys([*outputs, *reduced]))
         plain = [r for r in loops if r.arg.kind in (AxisKind.LOOP, AxisKind.REDUCE)]
         if not plain:
@@ -85,10 +87,16 @@ def random_plan(ast: UOp, generator: random.Random) -> Plan:
         elif kind == "unroll" and size <= 8:
             partial = loop.arg.kind is AxisKind.REDUCE and generator.random() < 0.5
             plan.append(Assign(loop.arg.number, AxisKind.PARTIAL if partial else AxisKind.UNROLL))
-        elif kind == "vector" and size <= 16 and not any(r.arg.kind is AxisKind.VECTOR for r in loops):
+        elif (
+            kind == "vector"
+            and size <= 16
+            and not any(r.arg.kind is AxisKind.VECTOR for r in loops)
+        ):
             plan.append(Assign(loop.arg.number, AxisKind.VECTOR))
         elif kind == "reorder":
-            plan.append(Reorder(tuple(r.arg.number for r in generator.sample(outputs, len(outputs)))))
+            plan.append(
+                Reorder(tuple(r.arg.number for r in generator.sample(outputs, len(outputs))))
+            )
         elif kind == "merge" and len(ends) == 1 and len(outputs) > 1:
             outer, inner = outputs[0], outputs[1]
             if outer.arg.kind is inner.arg.kind is AxisKind.LOOP:
@@ -125,7 +133,11 @@ def test_uneven_split_of_a_kernel_that_works_in_place_has_a_loop_for_the_rest() 
     ast = kernels(UOp(Op.ASSIGN, weight.dtype, (weight, weight + weight)))[0].arg.ast
     tiled = apply_plan(ast, (Split((0,), 4),))
 
-    assert {r.arg.number: int(r.vmax) + 1 for r in counters(tiled)} == {(0, 0): 2, (0, 1): 4, (0, 2): 2}
+    assert {r.arg.number: int(r.vmax) + 1 for r in counters(tiled)} == {
+        (0, 0): 2,
+        (0, 1): 4,
+        (0, 2): 2,
+    }
 
 
 def test_matmul_plan_has_a_register_tile_that_fits() -> None:
@@ -145,7 +157,9 @@ def test_contiguous_loops_become_one() -> None:
 def test_small_kernels_stay_on_one_thread() -> None:
     ast = kernels(buffer(100) + buffer(100))[0].arg.ast
 
-    assert not any(isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU))
+    assert not any(
+        isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU)
+    )
 
 
 def test_large_kernels_are_shared_among_threads() -> None:

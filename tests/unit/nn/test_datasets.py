@@ -111,7 +111,10 @@ def test_missing_files_are_named_with_a_way_to_get_them(tmp_path: Path) -> None:
         ({"train_images_idx3": numpy.zeros((0, 4, 4), "uint8")}, r"of shape \(0, 4, 4\)"),
         ({"train_labels_idx1": numpy.full(6, 10, "uint8")}, "the label 10 is not a digit"),
         ({"t10k_images_idx3": images(2, 5)}, r"images of \(5, 5\) pixels, but .* \(4, 4\)"),
-        ({"t10k_labels_idx1": numpy.zeros((2, 1), "uint8")}, r"but this is uint8 of shape \(2, 1\)"),
+        (
+            {"t10k_labels_idx1": numpy.zeros((2, 1), "uint8")},
+            r"but this is uint8 of shape \(2, 1\)",
+        ),
     ],
 )
 def test_files_that_do_not_belong_together(tmp_path: Path, changed: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Every layer agrees with torch's: values, gradients of input and parameters, running statistics."""
+"""Every layer agrees with torch's: values, gradients, running statistics."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def test_conv2d_with_every_option() -> None:
     options = {"stride": 2, "padding": (1, 0), "dilation": (1, 2), "groups": 2}
 
     assert_same(
-        nn.Conv2d(4, 6, (3, 2), **options), torch.nn.Conv2d(4, 6, (3, 2), **options), numbers(2, 4, 7, 8)
+        nn.Conv2d(4, 6, (3, 2), **options),
+        torch.nn.Conv2d(4, 6, (3, 2), **options),
+        numbers(2, 4, 7, 8),
     )
 
 
@@ -72,7 +74,9 @@ def test_conv2d_padded_to_the_same_size() -> None:
 
 
 def test_conv1d() -> None:
-    assert_same(nn.Conv1d(2, 3, 3, dilation=2), torch.nn.Conv1d(2, 3, 3, dilation=2), numbers(2, 2, 9))
+    assert_same(
+        nn.Conv1d(2, 3, 3, dilation=2), torch.nn.Conv1d(2, 3, 3, dilation=2), numbers(2, 2, 9)
+    )
 
 
 def test_conv_transpose2d_with_every_option() -> None:
@@ -86,7 +90,9 @@ def test_conv_transpose2d_with_every_option() -> None:
 
 
 def test_conv_transpose1d() -> None:
-    assert_same(nn.ConvTranspose1d(2, 3, 3, 2), torch.nn.ConvTranspose1d(2, 3, 3, 2), numbers(2, 2, 5))
+    assert_same(
+        nn.ConvTranspose1d(2, 3, 3, 2), torch.nn.ConvTranspose1d(2, 3, 3, 2), numbers(2, 2, 5)
+    )
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -119,7 +125,10 @@ def test_group_norm() -> None:
 
 def test_instance_norm() -> None:
     assert_same(
-        nn.InstanceNorm(3), torch.nn.InstanceNorm2d(3, affine=True), numbers(2, 3, 4, 4), training=True
+        nn.InstanceNorm(3),
+        torch.nn.InstanceNorm2d(3, affine=True),
+        numbers(2, 3, 4, 4),
+        training=True,
     )
 
 

@@ -137,7 +137,7 @@ def test_schedule_step_returns_what_to_realize() -> None:
     param, statistic = Tensor([1.0]), Tensor([2.0]).is_param_(False)
     optimizer = Adam([param, statistic])
     with Context(TRAINING=1):
-        param.sum().backward()
+        param.square().sum().backward()
         returned = {id(tensor) for tensor in optimizer.schedule_step()}
 
     state = [optimizer.b1_t, optimizer.b2_t, *optimizer.m, *optimizer.v]
@@ -146,7 +146,7 @@ def test_schedule_step_returns_what_to_realize() -> None:
 
 def test_zero_grad_forgets() -> None:
     param = Tensor([1.0])
-    param.sum().backward()
+    param.square().sum().backward()
 
     SGD([param]).zero_grad()
 
@@ -184,5 +184,8 @@ def test_a_step_outside_training() -> None:
 
 
 def test_a_step_without_a_gradient() -> None:
-    with Context(TRAINING=1), pytest.raises(GradientError, match=r"parameter 0 of 1, of shape \(2,\)"):
+    with (
+        Context(TRAINING=1),
+        pytest.raises(GradientError, match=r"parameter 0 of 1, of shape \(2,\)"),
+    ):
         SGD([Tensor([1.0, 2.0])]).step()

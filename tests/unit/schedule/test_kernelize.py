@@ -212,7 +212,9 @@ def test_copy_of_a_view_first_makes_it_contiguous() -> None:
 def test_gather_reads_its_index_inside_the_kernel() -> None:
     table, index = buffer(10, 4), buffer(3, dtype=dtypes.int32)
 
-    (kernel,) = kernels(UOp(Op.CONTIGUOUS, table.dtype, (UOp(Op.GATHER, table.dtype, (table, index)),)))
+    (kernel,) = kernels(
+        UOp(Op.CONTIGUOUS, table.dtype, (UOp(Op.GATHER, table.dtype, (table, index)),))
+    )
 
     assert len(kernel.src) == 3
 

@@ -143,7 +143,9 @@ def captured(function) -> TinyJit:  # type: ignore[no-untyped-def, type-arg]
 
 
 def test_other_shape_is_refused() -> None:
-    with pytest.raises(JitError, match=r"shape \(2,\).*as argument \[0\], now it is .*shape \(3,\)"):
+    with pytest.raises(
+        JitError, match=r"shape \(2,\).*as argument \[0\], now it is .*shape \(3,\)"
+    ):
         captured(lambda x: x + 1)(host(1, 2, 3))
 
 

@@ -362,10 +362,18 @@ def test_source_must_come_first() -> None:
     assert problem([i], "linear") == "CONST is used before it is defined"
 
 
-def test_node_occurs_once() -> None:
-    eight = UOp.index(8)
+def test_definition_occurs_once() -> None:
+    assert problem([buffer, buffer], "linear") == "DEFINE_GLOBAL occurs twice"
 
-    assert problem([eight, eight], "linear") == "the node occurs twice"
+
+def test_register_is_read_again_after_it_was_written() -> None:
+    zero, one = UOp.index(0), UOp.const(f32, 1.0)
+    register = UOp(Op.DEFINE_REG, f32.ptr(1, "register"), (), 0)
+    place = UOp(Op.INDEX, register.dtype, (register, zero))
+    read = UOp(Op.LOAD, f32, (place,))
+    write = UOp(Op.STORE, dtypes.void, (place, read + one))
+
+    verify([register, zero, one, place, read, read + one, write, read], "linear")
 
 
 def test_loop_must_be_closed() -> None:

@@ -33,7 +33,7 @@ _FLAGS: Final = (
     "-x", "c", "-std=gnu11", "-c", "-O2", "-w",
     "-ffreestanding", "-fPIC", "-fno-ident", "-fomit-frame-pointer",
     "-fwrapv", "-fno-strict-aliasing",  # integers wrap; a buffer may be seen as several types
-    "-fno-math-errno", "-ffp-contract=fast",  # a*b+c may be one rounding; nothing is reordered
+    "-fno-math-errno",
     "-fno-stack-protector", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables",
 )  # fmt: skip
 

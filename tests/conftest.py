@@ -1,0 +1,54 @@
+"""Golden files: expected texts that people have read, kept beside the tests."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write golden files instead of comparing"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-golden") and os.environ.get("CI"):
+        raise pytest.UsageError("--update-golden: CI compares golden files, it never writes them")
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Compares texts with `tests/golden/<case>/<name>`; with --update-golden, writes them."""
+
+    update: bool
+
+    def check(self, case: str, name: str, text: str) -> None:
+        """Fail, showing the difference, unless the file holds exactly `text`."""
+        path = FOLDER / case / name
+        if self.update:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+            return
+        old = path.read_text("utf-8") if path.exists() else ""
+        if text != old:
+            lines = difflib.unified_diff(
+                old.splitlines(), text.splitlines(), "expected", "found", lineterm=""
+            )
+            shown = "\n".join(lines)
+            pytest.fail(
+                f"{case}/{name} differs; after reading, `pytest --update-golden`\n{shown}",
+                pytrace=False,
+            )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """The golden files."""
+    return Golden(request.config.getoption("--update-golden"))

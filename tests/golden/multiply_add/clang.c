@@ -1,0 +1,13 @@
+#pragma clang fp contract(fast)
+typedef float float32x8 __attribute__((ext_vector_type(8), aligned(4)));
+typedef long long int64_t;
+static void multiply_add_body(float *restrict data0, const float *restrict data1, const float *restrict data2) {
+  for (int64_t i0 = 0; i0 < 8; i0++) {
+    int64_t idx0 = i0 * 8;
+    float32x8 vec0 = (*(float32x8 *)(data1 + idx0) * *(float32x8 *)(data2 + idx0)) + (float32x8)(0.5f);
+    *(float32x8 *)(data0 + idx0) = vec0;
+  }
+}
+void multiply_add(void *const *buffers, const int64_t *values, int64_t begin, int64_t end) {
+  multiply_add_body(buffers[0], buffers[1], buffers[2]);
+}

