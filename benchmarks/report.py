@@ -162,7 +162,7 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
         counts = {p: o.count for p, o in row.outcomes.items() if o.count is not None}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{peer} {count}" for peer, count in counts.items())
-            yield f"{row.case.name}: kernels: {told}"
+            yield f"{row.case.name}: kernels, or nodes: {told}"
         for peer, outcome in row.outcomes.items():
             if outcome.failure:
                 yield f"{row.case.name}: {peer} fails: {outcome.failure}"

@@ -6,6 +6,7 @@ Floor 0. A `DType` is interned: there is one object per type, so types compare b
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
@@ -110,13 +111,13 @@ def restore(name: str, count: int) -> DType:
 
 
 class ChosenDefault:
-    """A default dtype as the setting of this name says; assigning to the attribute overrides it."""
+    """A default dtype as a setting says; assigning to the attribute overrides it."""
 
-    def __init__(self, setting: str) -> None:
-        self.setting = setting
+    def __init__(self, chosen: Callable[[], str]) -> None:
+        self.chosen = chosen
 
     def __get__(self, instance: object, owner: type[dtypes]) -> DType:
-        return owner.by_name[getattr(settings, self.setting)]
+        return owner.by_name[self.chosen()]
 
 
 class dtypes:  # noqa: N801  the name tinygrad's users know
@@ -161,8 +162,8 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
     all: Final = (bool, *ints, *floats)
     by_name: ClassVar[dict[str, DType]] = {d.name: d for d in (void, index, *all)}
 
-    default_float: ClassVar[DType] = ChosenDefault("DEFAULT_FLOAT")  # type: ignore[assignment]
-    default_int: ClassVar[DType] = ChosenDefault("DEFAULT_INT")  # type: ignore[assignment]
+    default_float: ClassVar[DType] = ChosenDefault(lambda: settings.DEFAULT_FLOAT)  # type: ignore[assignment]
+    default_int: ClassVar[DType] = ChosenDefault(lambda: settings.DEFAULT_INT)  # type: ignore[assignment]
 
     @staticmethod
     def is_float(dtype: DType) -> bool_type:

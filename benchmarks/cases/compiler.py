@@ -1,11 +1,12 @@
 """What Python costs: building and scheduling a long program, launching many small kernels.
 
-96 layers of relu(x @ w) * c + x. In the "new" program the constants c change every time, so that no
+The program is 96 layers of relu(x @ w) * c + x. In the "new" program the constants c change every time, so that no
 cache of schedules helps; in the "seen" one they do not.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ __all__ = ["CASES"]
 
 _LAYERS: Final = 96
 _KERNELS: Final = 100
+_INDICES: Final = 50
 
 
 def _layers(x: Any, weights: Any, constant: float) -> Any:
@@ -73,9 +75,47 @@ def _tiny_calls(_: Any, x: Any) -> Any:
     return x
 
 
+def _rewriting(node_at: str, rewrite_at: str, rules_at: str) -> Callable[..., Prepared]:
+    """Simplify index expressions as reshapes make them: flatten, split again, each on new loops."""
+
+    def build(_: Any) -> Prepared:
+        node, rewrite, rules = map(pkgutil.resolve_name, (node_at, rewrite_at, rules_at))
+        numbers = iter(range(0, 100_000_000, 4))
+
+        def expressions() -> Any:
+            return node.sink(*(_flattened_and_split(node, next(numbers)) for _ in range(_INDICES)))
+
+        return Prepared(expressions, lambda sink: len(rewrite(sink, rules).toposort()))
+
+    return build
+
+
+def _flattened_and_split(node: Any, number: int) -> Any:
+    i, j, k = (node.range(end, number + axis) for axis, end in enumerate((8, 56, 3)))
+    flat = (i * 56 + j) * 3 + k
+    split = flat // 3 % 56 * 100 + flat // 168 * 7 + flat % 3
+    return split + (flat + number % 50) // 12 % 14
+
+
 _SMALL: Final = (Input((32, 64)), Input((_LAYERS, 64, 64)))
 
 CASES: Final = (
+    Case(
+        "rewrite 50 index expressions",
+        {
+            "tinycore": _rewriting(
+                "tinycore.uop.node:UOp",
+                "tinycore.uop.rewrite:rewrite",
+                "tinycore.uop.symbolic:simplify",
+            ),
+            "tinygrad": _rewriting(
+                "tinygrad.uop.ops:UOp",
+                "tinygrad.uop.ops:graph_rewrite",
+                "tinygrad.uop.symbolic:symbolic",
+            ),
+        },
+        kind=Kind.TOOL,
+    ),
     Case("build 96 layers", {TENSOR: _build}, _SMALL, kind=Kind.TOOL),
     Case("schedule 96 layers, new", {TENSOR: _schedule_new}, _SMALL, kind=Kind.TOOL),
     Case("schedule 96 layers, seen", {TENSOR: _schedule_seen}, _SMALL, kind=Kind.TOOL),

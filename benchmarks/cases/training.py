@@ -99,11 +99,10 @@ def _heads(x: Any) -> Any:
 
 def _block(x: Any, w: Any, norm: Callable[[Any], Any], attention: Callable[..., Any]) -> Any:
     """One layer: attention, then two linear maps, each on normalized input and added to it."""
-    queries, keys, values = (
-        _heads(part) for part in (norm(x) @ w[0]).reshape(1, _LENGTH, 3, _WIDTH).unbind(2)
-    )
-    mixed = attention(queries, keys, values).transpose(1, 2).reshape(1, _LENGTH, _WIDTH)
-    x = x + mixed @ w[1]
+    mixed = norm(x) @ w[0]
+    queries, keys, values = (_heads(mixed[..., i * _WIDTH : (i + 1) * _WIDTH]) for i in range(3))
+    attended = attention(queries, keys, values).transpose(1, 2).reshape(1, _LENGTH, _WIDTH)
+    x = x + attended @ w[1]
     return x + (norm(x) @ w[2]).relu() @ w[3]
 
 

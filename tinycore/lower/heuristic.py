@@ -7,6 +7,7 @@ operand that stands still while a loop runs can be kept in registers across it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tinycore.lower.tile import (
     Assign,
     Merge,
     Number,
+    Peel,
     Plan,
     Reorder,
     Split,
@@ -44,6 +46,7 @@ MOST_ROWS: Final = 8
 ENOUGH_ACCUMULATORS: Final = 8
 """Independent sums that hide the latency of fused multiply-add."""
 SMALL_LOOP: Final = 4
+MOST_BORDERS: Final = 4
 
 
 @dataclass
@@ -85,7 +88,7 @@ class Planner:
         nests = {tuple(n.src[1:]) for n in self.kernel.toposort() if n.op in (Op.END, Op.REDUCE)}
         values = [n for n in self.kernel.toposort() if n.op is not Op.RANGE]
         for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
-            for outer, inner in zip(nest, nest[1:], strict=False):
+            for outer, inner in itertools.pairwise(nest):
                 if self.seen_as_one(values, outer, inner):
                     yield outer, inner
 
@@ -115,6 +118,8 @@ class Planner:
     def plan_loops(self) -> None:
         """A plan for a device that runs loops: lanes, register tiles, threads."""
         lanes = self.lanes()
+        if lanes >= LEAST_LANES and not self.reductions:
+            self.peel_borders()
         axis = self.best_vector_loop() if lanes >= LEAST_LANES else None
         if axis is not None and axis.arg.kind is AxisKind.REDUCE:
             self.vectorize_reduction(axis, lanes)
@@ -122,6 +127,29 @@ class Planner:
             self.vectorize_output(axis, lanes)
         self.unroll_small_reductions()
         self.share_among_threads()
+
+    def peel_borders(self) -> None:
+        """Give the border of a padded copy loops of its own, so that the rest needs no gates."""
+        for counter in reversed(self.outputs):
+            contiguous = any(coefficient(n.src[1], counter) == 1 for n in self.accesses())
+            steps = self.steps_compared(counter)
+            edges = (0, *steps, extent(counter))
+            widest = max(b - a for a, b in itertools.pairwise(edges))
+            if contiguous and 1 <= len(steps) <= MOST_BORDERS and widest >= LEAST_LANES:
+                self.do(Peel(counter.arg.number, steps))
+                return
+
+    def steps_compared(self, counter: UOp) -> tuple[int, ...]:
+        """The steps of a loop from which on a comparison with a constant turns out differently."""
+        found = set()
+        for node in self.kernel.toposort():
+            if node.op is Op.CMPLT and counter in node.src:
+                a, b = node.src
+                if b.op is Op.CONST:
+                    found.add(b.arg)
+                elif a.op is Op.CONST:
+                    found.add(a.arg + 1)
+        return tuple(sorted(s for s in found if 0 < s < extent(counter)))
 
     def lanes(self) -> int:
         """How many of the widest values loaded or computed fit in a vector register."""
@@ -259,11 +287,11 @@ class Planner:
 
     def share_among_threads(self) -> None:
         """Give the outermost loops to threads, if there is enough to do."""
-        ends = [n for n in self.kernel.src[0].toposort() if n.op is Op.END]
-        if self.limits.threads < 2 or len(ends) != 1 or self.work < SERIAL_WORK:
+        root = self.kernel.src[0]
+        if self.limits.threads < 2 or root.op is not Op.END or self.work < SERIAL_WORK:
             return
-        loops = [r for r in ends[0].src[1:] if r.arg.kind is AxisKind.LOOP]
-        if not loops or ends[0].src[1] is not loops[0]:
+        loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP]
+        if not loops or root.src[1] is not loops[0]:
             return
         wanted = self.limits.threads * CHUNKS_PER_THREAD
         first = loops[0].arg.number
@@ -323,6 +351,8 @@ def describe(step: Step) -> str:
             return f"reorder({' '.join(map(dotted, axes))})"
         case Merge(outer, inner):
             return f"merge({dotted(outer)} {dotted(inner)})"
+        case Peel(axis, at):
+            return f"peel({dotted(axis)} at {' '.join(map(str, at))})"
 
 
 def dotted(axis: Number) -> str:

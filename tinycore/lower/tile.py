@@ -7,6 +7,7 @@ values, so a plan that is legal is right; what it costs is the business of `heur
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -60,7 +61,18 @@ class Merge:
     inner: Number
 
 
-Step = Split | Assign | Reorder | Merge
+@dataclass(frozen=True)
+class Peel:
+    """Cut an output loop into loops of their own at some steps: (axis, 0), (axis, 1), ... in order.
+
+    A gate that compares the counter with one of these steps is known in each part.
+    """
+
+    axis: Number
+    at: tuple[int, ...]
+
+
+Step = Split | Assign | Reorder | Merge | Peel
 Plan = tuple[Step, ...]
 
 
@@ -77,6 +89,8 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
                 kernel = reorder(kernel, axes)
             case Merge(outer, inner):
                 kernel = merge(kernel, outer, inner)
+            case Peel(axis, at):
+                kernel = peel(kernel, axis, at)
     return rewrite(kernel, simplify, name="simplify tiles")
 
 
@@ -171,6 +185,29 @@ def with_rest(closer: UOp, counter: UOp, by: int) -> UOp:
     second = UOp(Op.END, dtypes.void, (copy, rest, *copied_own))
     both = UOp(Op.GROUP, dtypes.void, (first, second))
     return UOp(Op.END, dtypes.void, (both, *around)) if around else both
+
+
+def peel(kernel: UOp, axis: Number, at: tuple[int, ...]) -> UOp:
+    """One Peel: the body once for each part, the loops inside of it copied."""
+    counter = counter_of(kernel, axis)
+    (closer,) = closer_of(kernel, counter)
+    place = closer.src.index(counter)
+    around, own = closer.src[1:place], closer.src[place + 1 :]
+    edges = (0, *at, int(counter.vmax) + 1)
+    bodies = []
+    for part, (start, stop) in enumerate(itertools.pairwise(edges)):
+        here = UOp.range(stop - start, (*axis, part), counter.arg.kind)
+        copies = {r: r.replace(arg=Axis((*r.arg.number, part), r.arg.kind)) for r in inside(closer, around, counter)}
+        body = closer.src[0].substitute(copies | {counter: here + start})
+        bodies.append(UOp(Op.END, dtypes.void, (body, here, *(copies[r] for r in own))))
+    group = UOp(Op.GROUP, dtypes.void, tuple(bodies))
+    return kernel.substitute({closer: closer.with_src((group, *around)) if around else group})
+
+
+def inside(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
+    """The loops that are run anew within each step of `counter`."""
+    kept = {counter, *around, *closer.ranges}
+    return [n for n in closer.toposort() if n.op is Op.RANGE and n not in kept]
 
 
 def copied(body: UOp, around: tuple[UOp, ...], counter: UOp, value: UOp) -> UOp:

@@ -17,8 +17,8 @@ import math
 from collections.abc import Callable, Iterable
 
 from tinycore.schedule.ranges import TRANSPARENT
-from tinycore.uop.node import UOp, all_sources
-from tinycore.uop.op import ALU, MOVEMENT, TRANSCENDENTAL, Op
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, TRANSCENDENTAL, Op
 
 LONGEST_CHAIN = 128
 """Elementwise ops in a row that one kernel may hold."""
@@ -34,9 +34,14 @@ REPEATED_OFTEN = 4
 MOST_COUNTED = 1 << 20
 """Where counting of costs stops: shared subgraphs are counted once per use, which doubles fast."""
 
-COSTS = dict.fromkeys(TRANSCENDENTAL, 10) | dict.fromkeys((Op.SQRT, Op.RECIPROCAL, Op.FDIV), 3) | {
-    Op.IDIV: 3, Op.MOD: 3, Op.FLOORDIV: 3, Op.FLOORMOD: 3, Op.THREEFRY: 60, Op.CAST: 0, Op.BITCAST: 0
-}  # fmt: skip
+COSTS = (
+    dict.fromkeys(TRANSCENDENTAL, 10)
+    | dict.fromkeys((Op.SQRT, Op.RECIPROCAL, Op.FDIV), 3)
+    | dict.fromkeys((Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD), 3)
+    | dict.fromkeys((Op.CAST, Op.BITCAST, *COMPARISON), 0)
+    | {Op.THREEFRY: 60}
+)
+"""What an op costs, where that is not 1. A comparison is counted with what it selects."""
 SAME_SIZE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP}) | TRANSPARENT
 SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD}
 

@@ -34,7 +34,9 @@ def resolve_axis(name: str, axis: int, rank: int, extra: int = 0) -> int:
         raise ArgumentError(f"{name}: an axis is an int, got {axis!r}")
     limit = max(count, 1)
     if not -limit <= axis < limit:
-        raise IndexRangeError(f"{name}: axis {axis} is outside [{-limit}, {limit - 1}] of {rank} axes")
+        raise IndexRangeError(
+            f"{name}: axis {axis} is outside [{-limit}, {limit - 1}] of {rank} axes"
+        )
     return axis % limit
 
 

@@ -52,7 +52,11 @@ class Core:
             data = data.uop
         if isinstance(data, UOp):
             place = canonical(device) if device is not None else data.device
-            node = data if data.device == place else UOp(Op.COPY, data.dtype, (data, graph.device_node(place)))
+            node = (
+                data
+                if data.device == place
+                else UOp(Op.COPY, data.dtype, (data, graph.device_node(place)))
+            )
             node = node if target is None else node.cast(target)
         else:
             node = node_from_data(data, canonical(device), target)
@@ -83,7 +87,9 @@ class Core:
         return id(self)
 
     def __bool__(self) -> bool:
-        raise TypeError("the truth of a Tensor is not known before it is computed; use .item() or .any()")
+        raise TypeError(
+            "the truth of a Tensor is not known before it is computed; use .item() or .any()"
+        )
 
     def __len__(self) -> int:
         if not self.shape:
@@ -158,7 +164,9 @@ class Core:
         Raises GradientError for a dtype that is no float.
         """
         if requires_grad and not dtypes.is_float(self.dtype):
-            raise GradientError(f"requires_grad: only float tensors have gradients, got {self.dtype!r}")
+            raise GradientError(
+                f"requires_grad: only float tensors have gradients, got {self.dtype!r}"
+            )
         if requires_grad and graph.is_constant(self.uop):
             memory = graph.new_buffer(self.shape, self.dtype, self.device)
             self.uop = UOp(Op.ASSIGN, self.dtype, (memory, self.uop))
@@ -248,5 +256,3 @@ def views_of(base: UOp) -> Iterator[Core]:
             node = node.src[0]
         if node is base:
             yield tensor
-
-

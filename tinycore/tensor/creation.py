@@ -43,7 +43,13 @@ class Creation(Scan):
     __slots__ = ()
 
     @classmethod
-    def empty(cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None, requires_grad: bool | None = None) -> Self:
+    def empty(
+        cls,
+        *shape: Ints,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """Memory filled with nothing in particular."""
         node = graph.new_buffer(sizes_from("empty", shape), float_or(dtype), canonical(device))
         return cls.from_uop(node).marked(requires_grad)
@@ -64,14 +70,32 @@ class Creation(Scan):
         return cls.from_uop(stored(node) if buffer else node).marked(requires_grad)
 
     @classmethod
-    def zeros(cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None, buffer: bool = True, requires_grad: bool | None = None) -> Self:
+    def zeros(
+        cls,
+        *shape: Ints,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """0 everywhere."""
-        return cls.full(sizes_from("zeros", shape), 0.0, float_or(dtype), device, buffer, requires_grad)
+        return cls.full(
+            sizes_from("zeros", shape), 0.0, float_or(dtype), device, buffer, requires_grad
+        )
 
     @classmethod
-    def ones(cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None, buffer: bool = True, requires_grad: bool | None = None) -> Self:
+    def ones(
+        cls,
+        *shape: Ints,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """1 everywhere."""
-        return cls.full(sizes_from("ones", shape), 1.0, float_or(dtype), device, buffer, requires_grad)
+        return cls.full(
+            sizes_from("ones", shape), 1.0, float_or(dtype), device, buffer, requires_grad
+        )
 
     @classmethod
     def arange(
@@ -92,13 +116,25 @@ class Creation(Scan):
         if step == 0:
             raise ArgumentError(f"arange: the step from {start} to {stop} must not be 0")
         fractional = any(isinstance(n, float) for n in (start, stop, step))
-        target = (dtypes.default_float if fractional else dtypes.default_int) if dtype is None else to_dtype(dtype)
+        target = (
+            (dtypes.default_float if fractional else dtypes.default_int)
+            if dtype is None
+            else to_dtype(dtype)
+        )
         size = max(0, math.ceil((stop - start) / step))
-        return cls.from_uop(counted(start, step, size, target, canonical(device))).marked(requires_grad)
+        return cls.from_uop(counted(start, step, size, target, canonical(device))).marked(
+            requires_grad
+        )
 
     @classmethod
     def linspace(
-        cls, start: Scalar, stop: Scalar, steps: int, device: str | None = None, dtype: DTypeLike | None = None, requires_grad: bool | None = None
+        cls,
+        start: Scalar,
+        stop: Scalar,
+        steps: int,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
     ) -> Self:
         """`steps` numbers evenly from start to stop, both included. Raises ArgumentError for steps < 0."""
         if steps < 0:
@@ -107,39 +143,78 @@ class Creation(Scan):
         if steps == 1:
             return cls.from_uop(graph.full((1,), target, start, place)).marked(requires_grad)
         wide = target if target is dtypes.float64 else dtypes.float32
-        share = cls.from_uop(graph.arange(steps, dtypes.int32, place)).cast(wide) / max(1, steps - 1)
+        share = cls.from_uop(graph.arange(steps, dtypes.int32, place)).cast(wide) / max(
+            1, steps - 1
+        )
         ramp = (1 - share) * start + share * stop
         return ramp.cast(target).marked(requires_grad)
 
     @classmethod
-    def eye(cls, n: int, m: int | None = None, device: str | None = None, dtype: DTypeLike | None = None, requires_grad: bool | None = None) -> Self:
+    def eye(
+        cls,
+        n: int,
+        m: int | None = None,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """n rows and m (or n) columns, 1 on the diagonal, 0 elsewhere."""
         rows, columns = sizes_from("eye", (n, n if m is None else m))
         place = canonical(device)
         down = cls.from_uop(graph.arange(rows, dtypes.int32, place)).unsqueeze(1)
-        return down.eq(cls.from_uop(graph.arange(columns, dtypes.int32, place))).cast(float_or(dtype)).marked(requires_grad)
+        return (
+            down.eq(cls.from_uop(graph.arange(columns, dtypes.int32, place)))
+            .cast(float_or(dtype))
+            .marked(requires_grad)
+        )
 
     # --- like another tensor
 
     def full_like(
-        self, fill_value: Scalar, dtype: DTypeLike | None = None, device: str | None = None, buffer: bool = True, requires_grad: bool | None = None
+        self,
+        fill_value: Scalar,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
     ) -> Self:
         """One number in the shape, dtype and device of this tensor."""
         target = self.dtype if dtype is None else to_dtype(dtype)
-        return self.full(self.shape, fill_value, target, device or self.device, buffer, requires_grad)
+        return self.full(
+            self.shape, fill_value, target, device or self.device, buffer, requires_grad
+        )
 
-    def zeros_like(self, dtype: DTypeLike | None = None, device: str | None = None, buffer: bool = True, requires_grad: bool | None = None) -> Self:
+    def zeros_like(
+        self,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """0 in the shape, dtype and device of this tensor."""
         return self.full_like(0, dtype, device, buffer, requires_grad)
 
-    def ones_like(self, dtype: DTypeLike | None = None, device: str | None = None, buffer: bool = True, requires_grad: bool | None = None) -> Self:
+    def ones_like(
+        self,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        buffer: bool = True,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """1 in the shape, dtype and device of this tensor."""
         return self.full_like(1, dtype, device, buffer, requires_grad)
 
-    def empty_like(self, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool | None = None) -> Self:
+    def empty_like(
+        self,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """Memory in the shape, dtype and device of this tensor, filled with nothing in particular."""
         target = self.dtype if dtype is None else to_dtype(dtype)
-        return self.empty(self.shape, device=device or self.device, dtype=target, requires_grad=requires_grad)
+        return self.empty(
+            self.shape, device=device or self.device, dtype=target, requires_grad=requires_grad
+        )
 
     def marked(self, requires_grad: bool | None) -> Self:
         """The tensor itself, after saying whether it wants a gradient."""

@@ -73,7 +73,9 @@ def from_flat(values: list[Scalar], shape: Shape, dtype: DType, device: str) -> 
     """Python numbers in row-major order in a buffer of their own; integers wrap to the dtype."""
     array = numpy.array(values) if values else numpy.zeros(0)
     if array.dtype.kind not in "biuf" or (dtypes.is_int(dtype) and array.dtype.kind == "f"):
-        array = numpy.array([as_scalar(value, dtype) for value in values], numpy.dtype(host_kind(dtype)))
+        array = numpy.array(
+            [as_scalar(value, dtype) for value in values], numpy.dtype(host_kind(dtype))
+        )
     return from_array(array.reshape(shape), device, dtype)
 
 

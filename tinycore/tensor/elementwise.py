@@ -39,10 +39,14 @@ class Elementwise(Movement):
         if isinstance(x, UOp):
             return self.from_uop(x)
         if not isinstance(x, (bool, int, float)):
-            raise DTypeError(f"an operand of type {type(x).__name__} is neither a Tensor nor a number")
+            raise DTypeError(
+                f"an operand of type {type(x).__name__} is neither a Tensor nor a number"
+            )
         return self.from_uop(graph.scalar(scalar_dtype(x, self.dtype), x, self.device))
 
-    def broadcasted(self, name: str, *others: Self | Scalar, promote: bool = True) -> tuple[Self, ...]:
+    def broadcasted(
+        self, name: str, *others: Self | Scalar, promote: bool = True
+    ) -> tuple[Self, ...]:
         """This tensor and others on one device, in one shape and (unless told not) one dtype.
 
         Raises ShapeError and DeviceError naming the operation and its operands.
@@ -77,21 +81,34 @@ class Elementwise(Movement):
         left, right = self.broadcasted("sub", x)
         if left.dtype is dtypes.bool:
             raise DTypeError("sub: bools cannot be subtracted; use ^, or cast one of them")
-        return right.elementwise_node(Op.SUB, left) if reverse else left.elementwise_node(Op.SUB, right)
+        return (
+            right.elementwise_node(Op.SUB, left)
+            if reverse
+            else left.elementwise_node(Op.SUB, right)
+        )
 
     def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a * b; logical and between bools."""
         return self.binary("mul", Op.MUL, x, reverse)
 
-    def div(self, x: Self | Scalar, reverse: bool = False, rounding_mode: Literal["trunc", "floor"] | None = None) -> Self:
+    def div(
+        self,
+        x: Self | Scalar,
+        reverse: bool = False,
+        rounding_mode: Literal["trunc", "floor"] | None = None,
+    ) -> Self:
         """a / b as floats; rounded toward zero or down when `rounding_mode` says so, integers then staying integers."""
         if rounding_mode not in (None, "trunc", "floor"):
-            raise ArgumentError(f"div: rounding_mode {rounding_mode!r} is none of None, 'trunc', 'floor'")
+            raise ArgumentError(
+                f"div: rounding_mode {rounding_mode!r} is none of None, 'trunc', 'floor'"
+            )
         left, right = self.broadcasted("div", x)
         if reverse:
             left, right = right, left
         if rounding_mode is not None and dtypes.is_int(left.dtype):
-            return left.elementwise_node(Op.FLOORDIV if rounding_mode == "floor" else Op.IDIV, right)
+            return left.elementwise_node(
+                Op.FLOORDIV if rounding_mode == "floor" else Op.IDIV, right
+            )
         quotient = left.as_float().elementwise_node(Op.FDIV, right.as_float())
         if rounding_mode is None:
             return quotient
@@ -169,7 +186,9 @@ class Elementwise(Movement):
         """An op on bits. Raises DTypeError for floats, and for shifts of bools."""
         left, right = self.broadcasted(name, x)
         if dtypes.is_float(left.dtype) or (left.dtype is dtypes.bool and op in (Op.SHL, Op.SHR)):
-            raise DTypeError(f"{name}: needs integers, got {self.dtype!r} and {self.ufix(x).dtype!r}")
+            raise DTypeError(
+                f"{name}: needs integers, got {self.dtype!r} and {self.ufix(x).dtype!r}"
+            )
         return right.elementwise_node(op, left) if reverse else left.elementwise_node(op, right)
 
     # --- comparison and logic
@@ -207,7 +226,9 @@ class Elementwise(Movement):
         Raises DTypeError when the condition is not bool.
         """
         if self.dtype is not dtypes.bool:
-            raise DTypeError(f"where: the condition must be bool, got {self.dtype!r}; compare it with something")
+            raise DTypeError(
+                f"where: the condition must be bool, got {self.dtype!r}; compare it with something"
+            )
         yes, no = self.choices(x, y)
         condition, yes, no = self.broadcasted("where", yes, no, promote=False)
         return condition.elementwise_node(Op.WHERE, yes, no)

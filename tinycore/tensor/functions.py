@@ -112,7 +112,9 @@ class Functions(Elementwise):
         """a ** number, by multiplication and a root where the exponent is a small multiple of 1/2."""
         if not dtypes.is_float(self.dtype) and not isinstance(exponent, float):
             if exponent < 0:
-                raise ArgumentError(f"pow: {self.dtype!r} to the power {exponent} is no integer; use a float tensor")
+                raise ArgumentError(
+                    f"pow: {self.dtype!r} to the power {exponent} is no integer; use a float tensor"
+                )
             base = self.cast(self.ufix(exponent).dtype) if self.dtype is dtypes.bool else self
             return base.multiplied(int(exponent))
         base, size = self.as_float(), abs(exponent)
@@ -136,13 +138,19 @@ class Functions(Elementwise):
     def float_power(self, exponent: Self) -> Self:
         """a ** b of floats: exp2(b * log2(|a|)) with the sign and the special cases of IEEE 754."""
         if self.dtype.itemsize < 4:
-            return self.cast(dtypes.float32).float_power(exponent.cast(dtypes.float32)).cast(self.dtype)
+            return (
+                self.cast(dtypes.float32)
+                .float_power(exponent.cast(dtypes.float32))
+                .cast(self.dtype)
+            )
         size, zero = self.abs(), self.eq(0)
         main = (zero.where(1.0, size).log2() * exponent).exp2()
         one = (exponent.eq(0) & ~(size < math.inf)) | (size.eq(1) & exponent.isinf())
         whole = exponent.trunc().eq(exponent)
         odd = whole & (exponent * 0.5).trunc().ne(exponent * 0.5)
-        at_zero = exponent.eq(0).where(1.0, (exponent < 0).where(math.inf, exponent.const_like(0.0)))
+        at_zero = exponent.eq(0).where(
+            1.0, (exponent < 0).where(math.inf, exponent.const_like(0.0))
+        )
         result = zero.where(at_zero, one.where(1.0, main))
         negative = (self < 0) & ~self.eq(-math.inf)
         return (negative & ~whole).where(math.nan, ((self < 0) & odd).where(-result, result))
@@ -234,7 +242,13 @@ class Functions(Elementwise):
         """Whether an element is neither infinite nor NaN."""
         return ~(self.isinf() | self.isnan())
 
-    def isclose(self, other: Self | Scalar, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    def isclose(
+        self,
+        other: Self | Scalar,
+        rtol: float = 1e-05,
+        atol: float = 1e-08,
+        equal_nan: bool = False,
+    ) -> Self:
         """Whether |a - b| <= atol + rtol * |b|; equal infinities are close."""
         left, right = self.broadcasted("isclose", other)
         left, right = left.as_float(), right.as_float()

@@ -176,14 +176,20 @@ def of_permute(node: UOp, g: UOp) -> Gradients:
 def of_pad(node: UOp, g: UOp) -> Gradients:
     """What was added is cut off."""
     sizes = node.src[0].shape
-    return (graph.shrink(g, [(before, before + n) for (before, _), n in zip(node.arg, sizes, strict=True)]),)
+    return (
+        graph.shrink(
+            g, [(before, before + n) for (before, _), n in zip(node.arg, sizes, strict=True)]
+        ),
+    )
 
 
 @rule(Op.SHRINK)
 def of_shrink(node: UOp, g: UOp) -> Gradients:
     """What was cut off gets zeros."""
     sizes = node.src[0].shape
-    return (graph.pad(g, [(start, n - stop) for (start, stop), n in zip(node.arg, sizes, strict=True)]),)
+    return (
+        graph.pad(g, [(start, n - stop) for (start, stop), n in zip(node.arg, sizes, strict=True)]),
+    )
 
 
 @rule(Op.FLIP)
@@ -258,7 +264,9 @@ def of_gather(node: UOp, g: UOp) -> Gradients:
     count, rest = math.prod(index.shape), math.prod(table.shape[1:])
     shape = (table.shape[0], count, rest)
     places = graph.reshape(index, (1, count, 1))
-    rows = graph.reshape(graph.arange(table.shape[0], index.dtype, table.device), (table.shape[0], 1, 1))
+    rows = graph.reshape(
+        graph.arange(table.shape[0], index.dtype, table.device), (table.shape[0], 1, 1)
+    )
     copies = graph.expand(graph.reshape(g, (1, count, rest)), shape)
     hit = graph.expand(rows, shape).eq(graph.expand(places, shape))
     return graph.reshape(graph.wide_sum(hit.where(copies, zero(copies)), [1]), table.shape), None
@@ -314,4 +322,8 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
 
 def passes_gradient(node: UOp) -> bool:
     """Whether a gradient of this node reaches its sources."""
-    return dtypes.is_float(node.dtype) and node.op in RULES and not any(s.op is Op.KERNEL for s in node.src)
+    return (
+        dtypes.is_float(node.dtype)
+        and node.op in RULES
+        and not any(s.op is Op.KERNEL for s in node.src)
+    )

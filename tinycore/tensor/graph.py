@@ -70,7 +70,11 @@ def broadcast_to(x: UOp, shape: Shape) -> UOp:
 
 def permute(x: UOp, order: Sequence[int]) -> UOp:
     """Result axis i is source axis order[i]."""
-    return x if list(order) == list(range(len(order))) else UOp(Op.PERMUTE, x.dtype, (x,), tuple(order))
+    return (
+        x
+        if list(order) == list(range(len(order)))
+        else UOp(Op.PERMUTE, x.dtype, (x,), tuple(order))
+    )
 
 
 def pad(x: UOp, pairs: Sequence[Pair]) -> UOp:
@@ -114,7 +118,9 @@ def unskew(x: UOp, how: Skew) -> UOp:
 def insert_axis(x: UOp, axis: int, size: int = 1) -> UOp:
     """A new axis before `axis`, along which the elements repeat."""
     shape = x.shape
-    return expand(reshape(x, (*shape[:axis], 1, *shape[axis:])), (*shape[:axis], size, *shape[axis:]))
+    return expand(
+        reshape(x, (*shape[:axis], 1, *shape[axis:])), (*shape[:axis], size, *shape[axis:])
+    )
 
 
 def drop_axes(x: UOp, axes: Iterable[int]) -> UOp:
@@ -129,7 +135,10 @@ def take_every(x: UOp, axis: int, step: int) -> UOp:
         return x
     size = -(-x.shape[axis] // step)
     thin = insert_axis(x, len(x.shape))
-    return reshape(skew(thin, Skew(axis, len(x.shape), step, 1, size)), (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    return reshape(
+        skew(thin, Skew(axis, len(x.shape), step, 1, size)),
+        (*x.shape[:axis], size, *x.shape[axis + 1 :]),
+    )
 
 
 def spread_every(x: UOp, axis: int, step: int, size: int) -> UOp:
@@ -137,7 +146,10 @@ def spread_every(x: UOp, axis: int, step: int, size: int) -> UOp:
     if step == 1 and x.shape[axis] == size:
         return x
     thin = insert_axis(x, len(x.shape))
-    return reshape(unskew(thin, Skew(axis, len(x.shape), step, 1, size)), (*x.shape[:axis], size, *x.shape[axis + 1 :]))
+    return reshape(
+        unskew(thin, Skew(axis, len(x.shape), step, 1, size)),
+        (*x.shape[:axis], size, *x.shape[axis + 1 :]),
+    )
 
 
 def windows(x: UOp, axis: int, count: int, stride: int = 1, dilation: int = 1) -> UOp:
@@ -159,7 +171,10 @@ def fold(x: UOp, op: Op, axes: Sequence[int]) -> UOp:
 def sum_to(x: UOp, shape: Shape) -> UOp:
     """Undo `broadcast_to`: what was repeated is added up. Narrow floats are added in float32."""
     extra = len(x.shape) - len(shape)
-    axes = [*range(extra), *[a + extra for a, size in enumerate(shape) if size != x.shape[a + extra]]]
+    axes = [
+        *range(extra),
+        *[a + extra for a, size in enumerate(shape) if size != x.shape[a + extra]],
+    ]
     return reshape(wide_sum(x, axes), shape)
 
 
@@ -168,7 +183,11 @@ def wide_sum(x: UOp, axes: Sequence[int]) -> UOp:
     if not axes:
         return x
     narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
-    return fold(x.cast(dtypes.float32), Op.ADD, axes).cast(x.dtype) if narrow else fold(x, Op.ADD, axes)
+    return (
+        fold(x.cast(dtypes.float32), Op.ADD, axes).cast(x.dtype)
+        if narrow
+        else fold(x, Op.ADD, axes)
+    )
 
 
 def gather(table: UOp, index: UOp) -> UOp:

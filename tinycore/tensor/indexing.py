@@ -25,7 +25,9 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 
-Index: TypeAlias = "int | slice | None | Creation | Sequence[Any] | numpy.ndarray[Any, Any] | EllipsisType"
+Index: TypeAlias = (
+    "int | slice | None | Creation | Sequence[Any] | numpy.ndarray[Any, Any] | EllipsisType"
+)
 
 
 class AxisIndex(NamedTuple):
@@ -55,12 +57,18 @@ class Indexing(Creation):
         parsed = parse(self, self.without_masks(index))
         return self.boxed(parsed).gathered(parsed.rows)
 
-    def __setitem__(self, index: Index | tuple[Index, ...], value: Self | Scalar | Sequence[Any]) -> None:
+    def __setitem__(
+        self, index: Index | tuple[Index, ...], value: Self | Scalar | Sequence[Any]
+    ) -> None:
         """Write `value`, broadcast, where an index points; the last one wins where it points twice.
 
         Raises ShapeError when the value does not fit, IndexRangeError outside the axes.
         """
-        if isinstance(index, Indexing) and index.dtype is dtypes.bool and isinstance(value, (bool, int, float)):
+        if (
+            isinstance(index, Indexing)
+            and index.dtype is dtypes.bool
+            and isinstance(value, (bool, int, float))
+        ):
             self.write(self.masked(index, value))
             return
         parsed = parse(self, self.without_masks(index))
@@ -78,7 +86,9 @@ class Indexing(Creation):
     def masked(self, mask: Creation, value: Scalar) -> Self:
         """This tensor with a number where a mask of its leading axes holds; nothing is computed yet."""
         if mask.shape != self.shape[: mask.ndim]:
-            raise IndexRangeError(f"setitem: a mask of shape {mask.shape} does not cover the first axes of {self.shape}")
+            raise IndexRangeError(
+                f"setitem: a mask of shape {mask.shape} does not cover the first axes of {self.shape}"
+            )
         wide = self.from_uop(graph.reshape(mask.uop, (*mask.shape, *[1] * (self.ndim - mask.ndim))))
         return wide.where(self.const_like(value), self)
 
@@ -96,7 +106,9 @@ class Indexing(Creation):
             if isinstance(entry, (list, tuple, numpy.ndarray)):
                 entry = type(self)(entry, device=self.device)
                 entry = entry.cast(dtypes.default_int) if not entry.numel() else entry
-            if isinstance(entry, (bool, numpy.bool_)) or (isinstance(entry, Indexing) and entry.dtype is dtypes.bool):
+            if isinstance(entry, (bool, numpy.bool_)) or (
+                isinstance(entry, Indexing) and entry.dtype is dtypes.bool
+            ):
                 entries += self.mask_positions(entry, entries)
             else:
                 entries.append(entry)
@@ -105,13 +117,19 @@ class Indexing(Creation):
     def mask_positions(self, mask: Any, before: list[Any]) -> list[Self]:
         """Integer tensors naming the true elements of a mask. Computes the mask."""
         if not isinstance(mask, Indexing):
-            raise DTypeError("index: a single bool selects nothing in particular; use None, or a mask tensor")
+            raise DTypeError(
+                "index: a single bool selects nothing in particular; use None, or a mask tensor"
+            )
         axis = sum(e is not None for e in before)
         beside = self.shape[axis : axis + mask.ndim]
         if not any(e is Ellipsis for e in before) and mask.shape != beside:
-            raise IndexRangeError(f"index: a mask of shape {mask.shape} does not cover axes {beside} of {self.shape}")
+            raise IndexRangeError(
+                f"index: a mask of shape {mask.shape} does not cover axes {beside} of {self.shape}"
+            )
         found = numpy.nonzero(mask.host_array())
-        return [type(self)(places, device=self.device, dtype=dtypes.default_int) for places in found]
+        return [
+            type(self)(places, device=self.device, dtype=dtypes.default_int) for places in found
+        ]
 
     def host_array(self) -> numpy.ndarray[Any, Any]:
         """The elements as a NumPy array; the realizing class provides it."""
@@ -139,7 +157,12 @@ class Indexing(Creation):
         if not adjacent(axes):
             return found
         count, before = len(index.shape), axes[0]
-        return self.from_uop(graph.permute(found.uop, [*range(count, count + before), *range(count), *range(count + before, found.ndim)]))
+        return self.from_uop(
+            graph.permute(
+                found.uop,
+                [*range(count, count + before), *range(count), *range(count + before, found.ndim)],
+            )
+        )
 
     # --- writing
 
@@ -151,14 +174,20 @@ class Indexing(Creation):
         axes = list(parsed.rows)
         order = axes + [a for a in range(region.ndim) if a not in axes]
         count = math.prod(region.shape[a] for a in axes)
-        flat = region.permute(order).reshape((count, *[region.shape[a] for a in order[len(axes) :]]))
+        flat = region.permute(order).reshape(
+            (count, *[region.shape[a] for a in order[len(axes) :]])
+        )
         index = linear_index(region, parsed.rows)
         new = value.fitting(region.gathered(parsed.rows).shape)
         if adjacent(axes):
             before, rank = axes[0], len(index.shape)
-            new = new.permute([*range(before, before + rank), *range(before), *range(before + rank, new.ndim)])
+            new = new.permute(
+                [*range(before, before + rank), *range(before), *range(before + rank, new.ndim)]
+            )
         flat = flat.scattered_rows(index, new.reshape((math.prod(index.shape), *flat.shape[1:])))
-        full = flat.reshape([region.shape[a] for a in order]).permute([order.index(a) for a in range(region.ndim)])
+        full = flat.reshape([region.shape[a] for a in order]).permute(
+            [order.index(a) for a in range(region.ndim)]
+        )
         return self.with_box(parsed, full)
 
     def fitting(self, shape: Shape) -> Self:
@@ -167,7 +196,9 @@ class Indexing(Creation):
         while x.ndim > len(shape) and x.shape[0] == 1:
             x = x.squeeze(0)
         if x.ndim > len(shape) or broadcast_shapes("setitem", x.shape, shape) != shape:
-            raise ShapeError(f"setitem: a value of shape {self.shape} does not fit a place of shape {shape}")
+            raise ShapeError(
+                f"setitem: a value of shape {self.shape} does not fit a place of shape {shape}"
+            )
         return self.from_uop(graph.broadcast_to(x.uop, shape))
 
     def with_box(self, parsed: Parsed, value: Self) -> Self:
@@ -179,13 +210,17 @@ class Indexing(Creation):
         for axis, box in enumerate(parsed.boxes):
             node = spread_box(node, axis, box, self.shape[axis])
             inside = spread_box(inside, axis, box, self.shape[axis])
-        everywhere = all(box.size == size for box, size in zip(parsed.boxes, self.shape, strict=True))
+        everywhere = all(
+            box.size == size for box, size in zip(parsed.boxes, self.shape, strict=True)
+        )
         return self.from_uop(node if everywhere else inside.where(node, self.uop))
 
     def scattered_rows(self, index: UOp, rows: Self) -> Self:
         """Rows of the first axis replaced: row index[s] by rows[s]; the last s wins."""
         flat = self.from_uop(graph.reshape(index, (1, math.prod(index.shape))))
-        numbers = self.from_uop(graph.arange(self.shape[0], dtypes.default_int, self.device)).unsqueeze(1)
+        numbers = self.from_uop(
+            graph.arange(self.shape[0], dtypes.default_int, self.device)
+        ).unsqueeze(1)
         order = self.from_uop(graph.arange(flat.shape[1], dtypes.default_int, self.device)) + 1
         if not flat.shape[1]:
             return self
@@ -277,7 +312,9 @@ def linear_index(x: Creation, rows: dict[int, Creation]) -> UOp:
     valid: Creation | None = None
     for axis, index in rows.items():
         size = x.shape[axis]
-        place = index.from_uop(graph.on_device(index.uop, x.device)).cast(dtype if index.dtype.itemsize < 8 else index.dtype)
+        place = index.from_uop(graph.on_device(index.uop, x.device)).cast(
+            dtype if index.dtype.itemsize < 8 else index.dtype
+        )
         place = place if dtypes.is_unsigned(index.dtype) else (place < 0).where(place + size, place)
         inside = (place >= 0) & (place < size)
         place = place.cast(dtype)
@@ -287,5 +324,3 @@ def linear_index(x: Creation, rows: dict[int, Creation]) -> UOp:
     assert valid is not None
     single = len(indices) == 1
     return graph.broadcast_to((total if single else valid.where(total, -1)).uop, shape)
-
-

@@ -30,7 +30,9 @@ class Linalg(Selection):
         on the right. Leading axes are broadcast. Raises ShapeError when the inner sizes differ.
         """
         if self.ndim == 0 or w.ndim == 0:
-            raise ShapeError(f"dot: both operands need an axis, got shapes {self.shape} and {w.shape}")
+            raise ShapeError(
+                f"dot: both operands need an axis, got shapes {self.shape} and {w.shape}"
+            )
         same_device("dot", [self.device, w.device])
         inner = w.shape[-2] if w.ndim > 1 else w.shape[-1]
         same_size("dot", "the inner sizes", self.shape[-1], inner, self.shape, w.shape)
@@ -59,11 +61,15 @@ class Linalg(Selection):
     def __matmul__(self, x: Self) -> Self:
         return self.matmul(x)
 
-    def linear(self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None) -> Self:
+    def linear(
+        self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None
+    ) -> Self:
         """x @ weight + bias; a weight of one axis multiplies element by element."""
         if dtype is not None:
             target = to_dtype(dtype)
-            return self.cast(target).linear(weight.cast(target), None if bias is None else bias.cast(target))
+            return self.cast(target).linear(
+                weight.cast(target), None if bias is None else bias.cast(target)
+            )
         x = self * weight if weight.ndim == 1 else self.dot(weight)
         return x if bias is None else x + bias
 
@@ -75,7 +81,9 @@ class Linalg(Selection):
         return x
 
     @classmethod
-    def einsum(cls, formula: str, *operands: Self | Sequence[Self], dtype: DTypeLike | None = None) -> Self:
+    def einsum(
+        cls, formula: str, *operands: Self | Sequence[Self], dtype: DTypeLike | None = None
+    ) -> Self:
         """Einstein's sum: letters name axes, those that the result does not name are summed.
 
         "ij,jk->ik" is the matrix product; "..." stands for axes to broadcast; without an arrow the letters
@@ -93,9 +101,15 @@ class Linalg(Selection):
             x, names = diagonal_of(tensor, letters)
             note_sizes(formula, names, x, sizes)
             order = [names.index(c) for c in everything if c in names]
-            aligned.append(x.permute(order).reshape([x.shape[names.index(c)] if c in names else 1 for c in everything]))
+            aligned.append(
+                x.permute(order).reshape(
+                    [x.shape[names.index(c)] if c in names else 1 for c in everything]
+                )
+            )
         folded = [i for i, c in enumerate(everything) if c not in output]
-        common = least_upper_dtype(*[t.dtype for t in aligned]) if dtype is None else to_dtype(dtype)
+        common = (
+            least_upper_dtype(*[t.dtype for t in aligned]) if dtype is None else to_dtype(dtype)
+        )
         narrow = dtypes.is_float(common) and common.itemsize < 4 and dtype is None
         wide = dtypes.float32 if narrow else common
         product = aligned[0].cast(wide)
@@ -116,14 +130,20 @@ class Linalg(Selection):
             known = math.prod(sizes.get(name, 1) for name in group)
             unknown = [name for name in group if name not in sizes and name != "1"]
             if len(unknown) > 1 or (known and size % known) or (not unknown and known != size):
-                raise ShapeError(f"rearrange: {formula!r} does not fit shape {self.shape} with {sizes}")
+                raise ShapeError(
+                    f"rearrange: {formula!r} does not fit shape {self.shape} with {sizes}"
+                )
             sizes |= {name: size // known for name in unknown}
             split += [name for name in group if name != "1"]
         names = [name for group in right for name in group if name != "1"]
         if sorted(names) != sorted(split):
             raise ArgumentError(f"rearrange: both sides of {formula!r} must name the same axes")
-        x = self.reshape([sizes[name] for name in split]).permute([split.index(name) for name in names])
-        return x.reshape([math.prod(sizes[name] for name in group if name != "1") for group in right])
+        x = self.reshape([sizes[name] for name in split]).permute(
+            [split.index(name) for name in names]
+        )
+        return x.reshape(
+            [math.prod(sizes[name] for name in group if name != "1") for group in right]
+        )
 
 
 AnyTensor = TypeVar("AnyTensor", bound=Linalg)
@@ -137,20 +157,30 @@ def letters_of(formula: str, ranks: list[int]) -> tuple[list[str], str]:
     if len(sides) > 2 or len(inputs) != len(ranks) or not re.fullmatch(r"[a-zA-Z.,>-]*", text):
         raise ArgumentError(f"einsum: {formula!r} does not describe {len(ranks)} operands")
     spare = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in text]
-    hidden = [rank - len(letters.replace("...", "")) if "..." in letters else 0 for letters, rank in zip(inputs, ranks, strict=True)]
+    hidden = [
+        rank - len(letters.replace("...", "")) if "..." in letters else 0
+        for letters, rank in zip(inputs, ranks, strict=True)
+    ]
     most = max(hidden, default=0)
     dots = "".join(spare[:most])
-    spelled = [letters.replace("...", dots[most - count :]) for letters, count in zip(inputs, hidden, strict=True)]
+    spelled = [
+        letters.replace("...", dots[most - count :])
+        for letters, count in zip(inputs, hidden, strict=True)
+    ]
     for letters, rank in zip(spelled, ranks, strict=True):
         if len(letters) != rank:
-            raise ShapeError(f"einsum: {formula!r} names {len(letters)} axes of an operand with {rank}")
+            raise ShapeError(
+                f"einsum: {formula!r} names {len(letters)} axes of an operand with {rank}"
+            )
     if len(sides) == 2:
         output = sides[1].replace("...", dots)
     else:
         joined = "".join(inputs).replace(".", "")
         output = dots + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
     if len(set(output)) != len(output) or set(output) - set("".join(spelled)):
-        raise ArgumentError(f"einsum: the result of {formula!r} repeats a letter or names an unknown one")
+        raise ArgumentError(
+            f"einsum: the result of {formula!r} repeats a letter or names an unknown one"
+        )
     return spelled, output
 
 
@@ -193,5 +223,7 @@ def grouped(formula: str, rank: int) -> tuple[list[list[str]], list[list[str]]]:
                 groups.append(inner if token.startswith("(") else [token])
         result.append(groups)
     if len(result[0]) != rank:
-        raise ShapeError(f"rearrange: {formula!r} names {len(result[0])} axes of a tensor with {rank}")
+        raise ShapeError(
+            f"rearrange: {formula!r} names {len(result[0])} axes of a tensor with {rank}"
+        )
     return result[0], result[1]

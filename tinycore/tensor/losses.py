@@ -34,14 +34,20 @@ class Losses(Windows):
         hit, miss = self.log().clamp(min_=-100.0), (1 - self).log().clamp(min_=-100.0)
         return (-Y * hit - (1 - Y) * miss).reduced(reduction)
 
-    def binary_crossentropy_logits(self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None) -> Self:  # noqa: N803
+    def binary_crossentropy_logits(
+        self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None
+    ) -> Self:  # noqa: N803
         """`binary_crossentropy` of sigmoid(a), without overflow."""
         floating_dtype("binary_crossentropy_logits", self.dtype)
         weight = Y if pos_weight is None else Y * pos_weight
         return (-(weight * self.logsigmoid()) - (1 - Y) * (-self).logsigmoid()).reduced(reduction)
 
     def sparse_categorical_crossentropy(
-        self, Y: Self, ignore_index: int = -1, label_smoothing: float = 0.0, reduction: Reduction = "mean"  # noqa: N803
+        self,
+        Y: Self,
+        ignore_index: int = -1,
+        label_smoothing: float = 0.0,
+        reduction: Reduction = "mean",  # noqa: N803
     ) -> Self:
         """Cross-entropy of scores (.., classes) with integer labels (..).
 
@@ -49,18 +55,26 @@ class Losses(Windows):
         """
         integer_dtype("sparse_categorical_crossentropy", Y.dtype, "label")
         if Y.shape != self.shape[:-1]:
-            raise ShapeError(f"sparse_categorical_crossentropy: labels {Y.shape} do not fit scores {self.shape}")
+            raise ShapeError(
+                f"sparse_categorical_crossentropy: labels {Y.shape} do not fit scores {self.shape}"
+            )
         check_smoothing(label_smoothing)
         logs = self.log_softmax()
         counted = Y.ne(ignore_index)
         picked = (Y.hot(self.shape[-1]) & counted.unsqueeze(-1)).where(logs, 0).sum(-1)
         even = counted.where(logs.mean(-1), 0)
-        loss = -(picked * (1 - label_smoothing) + even * label_smoothing) if label_smoothing else -picked
+        loss = (
+            -(picked * (1 - label_smoothing) + even * label_smoothing)
+            if label_smoothing
+            else -picked
+        )
         if reduction != "mean":
             return loss.reduced(reduction)
         return loss.sum() / counted.sum().cast(loss.dtype)
 
-    def cross_entropy(self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Self:  # noqa: N803
+    def cross_entropy(
+        self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0
+    ) -> Self:  # noqa: N803
         """Cross-entropy of scores (N, C, ...) with labels (N, ...) or probabilities (N, C, ...).
 
         Raises ShapeError when they do not fit.
@@ -72,14 +86,22 @@ class Losses(Windows):
             integer_dtype("cross_entropy", Y.dtype, "label")
             Y = Y.hot(classes).cast(self.as_float().dtype).movedim(-1, axis)  # noqa: N806
         if Y.shape != self.shape:
-            raise ShapeError(f"cross_entropy: labels of shape {Y.shape} do not fit scores of shape {self.shape}")
+            raise ShapeError(
+                f"cross_entropy: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
+            )
         Y = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y  # noqa: N806
         loss = -(self.log_softmax(axis) * Y).sum(axis)
         if reduction == "mean" and self.ndim > 1:
             return loss.sum() / float(max(1, loss.numel()))
         return loss.reduced(reduction)
 
-    def nll_loss(self, Y: Self, weight: Self | None = None, ignore_index: int | None = None, reduction: Reduction = "mean") -> Self:  # noqa: N803
+    def nll_loss(
+        self,
+        Y: Self,
+        weight: Self | None = None,
+        ignore_index: int | None = None,
+        reduction: Reduction = "mean",
+    ) -> Self:  # noqa: N803
         """-a[.., label, ..] of log-probabilities (N, C, ...) and integer labels (N, ...), weighted by class.
 
         The mean is over the weights that count.
@@ -87,7 +109,9 @@ class Losses(Windows):
         integer_dtype("nll_loss", Y.dtype, "label")
         axis = 0 if self.ndim == 1 else 1
         if Y.shape != self.shape[:axis] + self.shape[axis + 1 :]:
-            raise ShapeError(f"nll_loss: labels of shape {Y.shape} do not fit scores of shape {self.shape}")
+            raise ShapeError(
+                f"nll_loss: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
+            )
         hot = Y.hot(self.shape[axis])
         weights = Y.const_like(1.0, self.dtype) if weight is None else hot.where(weight, 0).sum(-1)
         if ignore_index is not None:
@@ -112,7 +136,9 @@ class Losses(Windows):
         Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not fit.
         """
         if attn_mask is not None and is_causal:
-            raise ArgumentError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
+            raise ArgumentError(
+                "scaled_dot_product_attention: give attn_mask or is_causal, not both"
+            )
         if enable_gqa:
             shared = self.shape[-3] // key.shape[-3]
             key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
@@ -136,5 +162,3 @@ def check_smoothing(label_smoothing: float) -> None:
     """Raises ArgumentError outside [0, 1]."""
     if not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentError(f"label_smoothing must be between 0 and 1, got {label_smoothing}")
-
-

@@ -46,7 +46,9 @@ class Movement(Core):
             known = math.prod(n for n in sizes if n != -1)
             sizes[sizes.index(-1)] = self.numel() // known if known else 0
         if any(n < 0 for n in sizes) or math.prod(sizes) != self.numel():
-            raise ShapeError(f"reshape: shape {self.shape} has {self.numel()} elements, which do not fill {given}")
+            raise ShapeError(
+                f"reshape: shape {self.shape} has {self.numel()} elements, which do not fill {given}"
+            )
         return self.from_uop(graph.reshape(self.uop, tuple(sizes)))
 
     def view(self, *shape: Ints | None) -> Self:
@@ -102,9 +104,13 @@ class Movement(Core):
 
     def permute(self, *order: Ints) -> Self:
         """Axes reordered: result axis i is axis order[i]. Raises ShapeError unless a permutation."""
-        axes = [resolve_axis("permute", a, self.ndim) for a in int_arguments("permute", spread(order))]
+        axes = [
+            resolve_axis("permute", a, self.ndim) for a in int_arguments("permute", spread(order))
+        ]
         if sorted(axes) != list(range(self.ndim)):
-            raise ShapeError(f"permute: {tuple(axes)} is no permutation of the {self.ndim} axes of {self.shape}")
+            raise ShapeError(
+                f"permute: {tuple(axes)} is no permutation of the {self.ndim} axes of {self.shape}"
+            )
         return self.from_uop(graph.permute(self.uop, axes))
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
@@ -167,14 +173,21 @@ class Movement(Core):
 
     def shrink_to(self, *shape: Ints | None) -> Self:
         """The first elements of each axis; None keeps a size."""
-        return self.shrink([None if n is None else (0, n) for n in optional_sizes("shrink_to", shape)])
+        return self.shrink(
+            [None if n is None else (0, n) for n in optional_sizes("shrink_to", shape)]
+        )
 
     def pad_to(self, *shape: Ints | None, value: Scalar = 0) -> Self:
         """Padded at the end of each axis up to a size; None keeps a size."""
         sizes = optional_sizes("pad_to", shape)
-        if len(sizes) != self.ndim or any(n is not None and n < old for n, old in zip(sizes, self.shape, strict=True)):
+        if len(sizes) != self.ndim or any(
+            n is not None and n < old for n, old in zip(sizes, self.shape, strict=True)
+        ):
             raise ShapeError(f"pad_to: shape {self.shape} cannot grow to {tuple(sizes)}")
-        return self.pad_constant([(0, 0 if n is None else n - old) for n, old in zip(sizes, self.shape, strict=True)], value)
+        return self.pad_constant(
+            [(0, 0 if n is None else n - old) for n, old in zip(sizes, self.shape, strict=True)],
+            value,
+        )
 
     def pad(
         self,
@@ -192,7 +205,9 @@ class Movement(Core):
         if mode == "constant":
             return self.pad_constant(pairs, value)
         if mode not in ("reflect", "replicate", "circular"):
-            raise ArgumentError(f"pad: mode {mode!r} is none of constant, reflect, replicate, circular")
+            raise ArgumentError(
+                f"pad: mode {mode!r} is none of constant, reflect, replicate, circular"
+            )
         result = self
         for axis, (before, after) in enumerate(pairs):
             result = result.pad_axis(axis, before, after, mode)
@@ -205,7 +220,11 @@ class Movement(Core):
         outer = [(max(0, a), max(0, b)) for a, b in pairs]
         node = inner.uop
         if isinstance(value, float) and value != int_or_none(value):
-            node = node.cast(least_upper_dtype(node.dtype, dtypes.default_float)) if node.dtype.kind != "float" else node
+            node = (
+                node.cast(least_upper_dtype(node.dtype, dtypes.default_float))
+                if node.dtype.kind != "float"
+                else node
+            )
         return self.from_uop(graph.pad_with(node, outer, value))
 
     def pad_axis(self, axis: int, before: int, after: int, mode: PadMode) -> Self:
@@ -213,9 +232,15 @@ class Movement(Core):
         size = self.shape[axis]
         inner = self.between(axis, max(0, -before), size - max(0, -after))
         before, after, size = max(0, before), max(0, after), inner.shape[axis]
-        most = {"reflect": size - 1, "circular": size, "replicate": max(before, after) if size else 0}[mode]
+        most = {
+            "reflect": size - 1,
+            "circular": size,
+            "replicate": max(before, after) if size else 0,
+        }[mode]
         if max(before, after) > most:
-            raise ShapeError(f"pad: mode {mode} cannot add {(before, after)} to axis {axis} of shape {self.shape}")
+            raise ShapeError(
+                f"pad: mode {mode} cannot add {(before, after)} to axis {axis} of shape {self.shape}"
+            )
         if mode == "reflect":
             head = inner.between(axis, 1, before + 1).flip(axis)
             tail = inner.between(axis, size - 1 - after, size - 1).flip(axis)
@@ -223,15 +248,27 @@ class Movement(Core):
             head, tail = inner.between(axis, size - before, size), inner.between(axis, 0, after)
         else:
             shape = inner.shape
-            head = inner.between(axis, 0, 1).expand((*shape[:axis], before, *shape[axis + 1 :])) if before else inner.between(axis, 0, 0)
-            tail = inner.between(axis, size - 1, size).expand((*shape[:axis], after, *shape[axis + 1 :])) if after else inner.between(axis, 0, 0)
+            head = (
+                inner.between(axis, 0, 1).expand((*shape[:axis], before, *shape[axis + 1 :]))
+                if before
+                else inner.between(axis, 0, 0)
+            )
+            tail = (
+                inner.between(axis, size - 1, size).expand(
+                    (*shape[:axis], after, *shape[axis + 1 :])
+                )
+                if after
+                else inner.between(axis, 0, 0)
+            )
         return head.cat(inner, tail, dim=axis)
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
         """Windows of `size` elements every `step` along an axis; a last axis runs inside a window."""
         axis = resolve_axis("unfold", dim, self.ndim)
         if not 0 < size <= self.shape[axis] or step < 1:
-            raise ShapeError(f"unfold: windows of {size} every {step} do not fit axis {axis} of shape {self.shape}")
+            raise ShapeError(
+                f"unfold: windows of {size} every {step} do not fit axis {axis} of shape {self.shape}"
+            )
         return self.from_uop(graph.windows(self.uop, axis, size, step))
 
     # --- joining and cutting
@@ -266,7 +303,9 @@ class Movement(Core):
                 raise ArgumentError(f"split: the size of a piece must be positive, got {sizes}")
             sizes = [min(sizes, length - start) for start in range(0, max(length, 1), sizes)]
         if sum(sizes) != length:
-            raise ShapeError(f"split: sizes {list(sizes)} do not add up to axis {axis} of shape {self.shape}")
+            raise ShapeError(
+                f"split: sizes {list(sizes)} do not add up to axis {axis} of shape {self.shape}"
+            )
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         return tuple([self.between(axis, a, a + n) for a, n in zip(starts, sizes, strict=True)])
 
@@ -286,13 +325,19 @@ class Movement(Core):
         if len(shape) != len(counts) or min(counts, default=1) < 0:
             raise ShapeError(f"repeat: {counts} for the {self.ndim} axes of shape {self.shape}")
         wide = self.reshape([n for size in shape for n in (1, size)])
-        wide = wide.expand([n for size, count in zip(shape, counts, strict=True) for n in (count, size)])
+        wide = wide.expand(
+            [n for size, count in zip(shape, counts, strict=True) for n in (count, size)]
+        )
         return wide.reshape([size * count for size, count in zip(shape, counts, strict=True)])
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
         """Each element so often in a row along an axis; without `dim` over the flat tensor."""
         if dim is None:
-            return self.flatten().repeat_interleave(repeats, 0) if self.ndim else self.reshape(1).repeat(repeats)
+            return (
+                self.flatten().repeat_interleave(repeats, 0)
+                if self.ndim
+                else self.reshape(1).repeat(repeats)
+            )
         axis = resolve_axis("repeat_interleave", dim, self.ndim)
         shape = self.shape
         wide = self.unsqueeze(axis + 1).expand((*shape[: axis + 1], repeats, *shape[axis + 1 :]))
@@ -351,7 +396,9 @@ def optional_sizes(name: str, shape: tuple[object, ...]) -> list[int | None]:
     return [None if n is None else int_arguments(name, [n])[0] for n in spread(shape)]
 
 
-def padding_pairs(name: str, padding: Sequence[int] | Sequence[tuple[int, int] | None], shape: Shape) -> list[tuple[int, int]]:
+def padding_pairs(
+    name: str, padding: Sequence[int] | Sequence[tuple[int, int] | None], shape: Shape
+) -> list[tuple[int, int]]:
     """(before, after) for every axis, from either spelling. Raises ShapeError for a wrong count."""
     rank = len(shape)
     if all(isinstance(p, int) for p in padding):
@@ -362,7 +409,9 @@ def padding_pairs(name: str, padding: Sequence[int] | Sequence[tuple[int, int] |
         return [(0, 0)] * (rank - len(pairs)) + pairs
     if len(padding) != rank:
         raise ShapeError(f"{name}: {len(padding)} pairs for the {rank} axes of shape {shape}")
-    found = [(0, 0) if p is None else int_arguments(name, p) for p in padding if not isinstance(p, int)]
+    found = [
+        (0, 0) if p is None else int_arguments(name, p) for p in padding if not isinstance(p, int)
+    ]
     return [(before, after) for before, after in found]
 
 
@@ -370,7 +419,9 @@ def check_joined(name: str, shapes: Sequence[Shape], axis: int) -> None:
     """Raises ShapeError unless the shapes agree on all axes but one."""
     first = shapes[0]
     for shape in shapes[1:]:
-        if len(shape) != len(first) or any(a != b for i, (a, b) in enumerate(zip(first, shape, strict=True)) if i != axis):
+        if len(shape) != len(first) or any(
+            a != b for i, (a, b) in enumerate(zip(first, shape, strict=True)) if i != axis
+        ):
             listed = " and ".join(map(str, shapes))
             raise ShapeError(f"{name}: shapes {listed} differ on more than axis {axis}")
 
@@ -390,5 +441,3 @@ def joined(nodes: Sequence[UOp], axis: int) -> UOp:
         paired = [a.alu(op, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = paired + parts[len(paired) * 2 :]
     return parts[0]
-
-

@@ -49,7 +49,9 @@ def gradient_flows(nodes: Iterable[UOp]) -> dict[UOp, bool]:
     """For every node below the given ones, whether some float memory can get a gradient through it."""
     flows: dict[UOp, bool] = {}
     for node in UOp.sink(*nodes).toposort()[:-1]:
-        is_source = node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN) and dtypes.is_float(node.dtype)
+        is_source = node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN) and dtypes.is_float(
+            node.dtype
+        )
         flows[node] = is_source or (passes_gradient(node) and any(flows[s] for s in node.src))
     return flows
 

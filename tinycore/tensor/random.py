@@ -54,7 +54,9 @@ stream = Stream()
 
 def random_words(count: int, device: str) -> UOp:
     """`count` random 64-bit words."""
-    state = runtime().from_host(stream.take(count), dtypes.uint64, device, lambda: stream.take(count))
+    state = runtime().from_host(
+        stream.take(count), dtypes.uint64, device, lambda: stream.take(count)
+    )
     key = graph.broadcast_to(graph.shrink(state, [(0, 1)]), (count,))
     first = graph.broadcast_to(graph.shrink(state, [(1, 2)]), (count,))
     return (graph.arange(count, dtypes.uint64, device) + first).alu(Op.THREEFRY, key)
@@ -94,7 +96,14 @@ class Random(Losses):
         stream.seed(seed)
 
     @classmethod
-    def random(cls, shape: Shape, dtype: DType, device: str | None, contiguous: bool, requires_grad: bool | None) -> Self:
+    def random(
+        cls,
+        shape: Shape,
+        dtype: DType,
+        device: str | None,
+        contiguous: bool,
+        requires_grad: bool | None,
+    ) -> Self:
         """Floats in [0, 1). Raises DTypeError for another dtype."""
         if not dtypes.is_float(dtype):
             raise DTypeError(f"rand: needs a floating-point dtype, got {dtype!r}")
@@ -106,19 +115,37 @@ class Random(Losses):
 
     @classmethod
     def rand(
-        cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None, contiguous: bool = True, requires_grad: bool | None = None
+        cls,
+        *shape: Ints,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        contiguous: bool = True,
+        requires_grad: bool | None = None,
     ) -> Self:
         """Uniform in [0, 1)."""
-        return cls.random(sizes_from("rand", shape), float_or(dtype), device, contiguous, requires_grad)
+        return cls.random(
+            sizes_from("rand", shape), float_or(dtype), device, contiguous, requires_grad
+        )
 
     @classmethod
-    def randn(cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None, requires_grad: bool | None = None) -> Self:
+    def randn(
+        cls,
+        *shape: Ints,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """Normal with mean 0 and deviation 1, by Box and Muller."""
         target = float_or(dtype)
         wide = target if target is dtypes.float64 else dtypes.float32
         pair = cls.random((2, *sizes_from("randn", shape)), wide, device, True, None)
         radius = ((1 - pair[1]).log() * -2).sqrt()
-        return (radius * (pair[0] * (2 * math.pi)).cos()).cast(target).contiguous().marked(requires_grad)
+        return (
+            (radius * (pair[0] * (2 * math.pi)).cos())
+            .cast(target)
+            .contiguous()
+            .marked(requires_grad)
+        )
 
     @classmethod
     def uniform(
@@ -127,7 +154,13 @@ class Random(Losses):
     ) -> Self:  # fmt: skip
         """Uniform in [low, high)."""
         target = float_or(dtype)
-        drawn = cls.random(sizes_from("uniform", shape), target if dtypes.is_float(target) else dtypes.default_float, device, False, None)
+        drawn = cls.random(
+            sizes_from("uniform", shape),
+            target if dtypes.is_float(target) else dtypes.default_float,
+            device,
+            False,
+            None,
+        )
         return (drawn * (high - low) + low).cast(target).contiguous().marked(requires_grad)
 
     @classmethod
@@ -140,7 +173,14 @@ class Random(Losses):
         return (drawn * std + mean).marked(requires_grad)
 
     @classmethod
-    def randint(cls, *shape: Ints, low: int = 0, high: int = 10, device: str | None = None, dtype: DTypeLike = dtypes.int32) -> Self:
+    def randint(
+        cls,
+        *shape: Ints,
+        low: int = 0,
+        high: int = 10,
+        device: str | None = None,
+        dtype: DTypeLike = dtypes.int32,
+    ) -> Self:
         """Integers from low below high, each as likely as the next to 2**-32 of the range.
 
         Raises DTypeError for a dtype that is no integer, ArgumentError for an empty range.
@@ -190,22 +230,50 @@ class Random(Losses):
         """Normal with deviation sqrt(2 / ((1 + a*a) * inputs)), by He and others."""
         sizes = sizes_from("kaiming_normal", shape)
         first_size("kaiming_normal", sizes)
-        return cls.normal(sizes, mean=0.0, std=math.sqrt(2 / ((1 + a * a) * math.prod(sizes[1:]))), **options)
+        return cls.normal(
+            sizes, mean=0.0, std=math.sqrt(2 / ((1 + a * a) * math.prod(sizes[1:]))), **options
+        )
 
-    def rand_like(self, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool | None = None) -> Self:
+    def rand_like(
+        self,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """Uniform in [0, 1) in the shape, dtype and device of this tensor."""
-        return self.rand(self.shape, dtype=dtype or self.as_float().dtype, device=device or self.device, requires_grad=requires_grad)
+        return self.rand(
+            self.shape,
+            dtype=dtype or self.as_float().dtype,
+            device=device or self.device,
+            requires_grad=requires_grad,
+        )
 
-    def randn_like(self, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool | None = None) -> Self:
+    def randn_like(
+        self,
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> Self:
         """Normal in the shape, dtype and device of this tensor."""
-        return self.randn(self.shape, dtype=dtype or self.as_float().dtype, device=device or self.device, requires_grad=requires_grad)
+        return self.randn(
+            self.shape,
+            dtype=dtype or self.as_float().dtype,
+            device=device or self.device,
+            requires_grad=requires_grad,
+        )
 
     @classmethod
     def randperm(cls, n: int, device: str | None = None, dtype: DTypeLike = dtypes.int32) -> Self:
         """The integers below n in random order: the ranks of random numbers."""
-        drawn = cls.from_uop(random_words(n, canonical(device))).contiguous() if n else cls.empty(0, device=device)
+        drawn = (
+            cls.from_uop(random_words(n, canonical(device))).contiguous()
+            if n
+            else cls.empty(0, device=device)
+        )
         places = cls.from_uop(graph.arange(n, dtypes.default_int, drawn.device))
-        before = (drawn < drawn.unsqueeze(1)) | (drawn.eq(drawn.unsqueeze(1)) & (places < places.unsqueeze(1)))
+        before = (drawn < drawn.unsqueeze(1)) | (
+            drawn.eq(drawn.unsqueeze(1)) & (places < places.unsqueeze(1))
+        )
         return before.sum(1, dtype=dtypes.int32).cast(dtype).contiguous()
 
     def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
@@ -214,14 +282,24 @@ class Random(Losses):
         Raises ShapeError for other shapes, ArgumentError when more are drawn without replacement than there are.
         """
         if not 1 <= self.ndim <= 2 or num_samples < 1:
-            raise ShapeError(f"multinomial: needs weights of one or two axes and a positive count, got {self.shape}")
+            raise ShapeError(
+                f"multinomial: needs weights of one or two axes and a positive count, got {self.shape}"
+            )
         if not replacement and num_samples > self.shape[-1]:
-            raise ArgumentError(f"multinomial: {num_samples} of {self.shape[-1]} without replacement")
+            raise ArgumentError(
+                f"multinomial: {num_samples} of {self.shape[-1]} without replacement"
+            )
         weights = (self.unsqueeze(0) if self.ndim == 1 else self).cast(dtypes.float32)
         if replacement or num_samples == 1:
             steps = weights.cumsum(1)
-            drawn = self.rand(weights.shape[0], num_samples, 1, device=self.device) * steps[:, -1:].unsqueeze(1)
-            found = (steps.unsqueeze(1) <= drawn).sum(-1, dtype=dtypes.int32).clamp(max_=weights.shape[1] - 1)
+            drawn = self.rand(weights.shape[0], num_samples, 1, device=self.device) * steps[
+                :, -1:
+            ].unsqueeze(1)
+            found = (
+                (steps.unsqueeze(1) <= drawn)
+                .sum(-1, dtype=dtypes.int32)
+                .clamp(max_=weights.shape[1] - 1)
+            )
         else:  # the largest of log(weight) + Gumbel noise, by Efraimidis and Spirakis
             keys = weights.log() - (-(1 - self.rand(weights.shape, device=self.device)).log()).log()
             order = (keys.unsqueeze(1) > keys.unsqueeze(2)).sum(-1, dtype=dtypes.int32)
@@ -241,7 +319,9 @@ class Random(Losses):
             return self
         if p == 1:
             return self.const_like(0)
-        kept = self.rand(self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
+        kept = (
+            self.rand(self.shape, device=self.device, dtype=dtypes.float32, contiguous=False) >= p
+        )
         return kept.contiguous().where(self / (1.0 - p), 0)
 
     def dropped(self, p: float) -> Self:

@@ -57,7 +57,9 @@ class Realization(Random):
         """The elements in the bytes of `to_numpy_dtype`, as an array of its own."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
-        node = self.uop if graph.is_memory(self.uop) else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
+        node = (
+            self.uop if graph.is_memory(self.uop) else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
+        )
         if graph.base_of(node).op is not Op.BUFFER:
             node = compute([node, *readers_of_old_content([node])])[node]
         return runtime().to_host(graph.base_of(node)).reshape(self.shape)
@@ -100,7 +102,11 @@ class Realization(Random):
         if target == self.device:
             return self
         node = graph.on_device(self.uop, target)
-        moved = node if node is not self.uop else UOp(Op.COPY, self.dtype, (node, graph.device_node(target)))
+        moved = (
+            node
+            if node is not self.uop
+            else UOp(Op.COPY, self.dtype, (node, graph.device_node(target)))
+        )
         result = self.from_uop(moved)
         result.requires_grad = self.requires_grad
         return result
@@ -116,7 +122,9 @@ class Realization(Random):
         """A copy in memory of its own, which assignments to this tensor do not change."""
         source = self.to(device)
         memory = graph.new_buffer(self.shape, self.dtype, source.device)
-        result = self.from_uop(UOp(Op.ASSIGN, self.dtype, (memory, source.uop)) if self.numel() else source.uop)
+        result = self.from_uop(
+            UOp(Op.ASSIGN, self.dtype, (memory, source.uop)) if self.numel() else source.uop
+        )
         result.requires_grad = self.requires_grad
         return result
 
@@ -137,11 +145,18 @@ class Realization(Random):
         """
         value = x if isinstance(x, Realization) else self.ufix_nested(x)
         if value.dtype is not self.dtype:
-            raise DTypeError(f"assign: a value of {value.dtype!r} into {self.dtype!r}; cast it first")
+            raise DTypeError(
+                f"assign: a value of {value.dtype!r} into {self.dtype!r}; cast it first"
+            )
         node = graph.on_device(value.uop, self.device)
         same_device("assign", [self.device, node.device])
-        if len(node.shape) > self.ndim or broadcast_shapes("assign", self.shape, node.shape) != self.shape:
-            raise ShapeError(f"assign: a value of shape {value.shape} does not fit shape {self.shape}")
+        if (
+            len(node.shape) > self.ndim
+            or broadcast_shapes("assign", self.shape, node.shape) != self.shape
+        ):
+            raise ShapeError(
+                f"assign: a value of shape {value.shape} does not fit shape {self.shape}"
+            )
         node = graph.broadcast_to(node, self.shape)
         if node is self.uop or not self.numel():
             return self
@@ -175,7 +190,9 @@ class Realization(Random):
         seed = self.seed_gradient(gradient)
         for tensor in targets:
             if not dtypes.is_float(tensor.dtype):
-                raise GradientError(f"gradient: only floats have gradients, got a target of {tensor.dtype!r}")
+                raise GradientError(
+                    f"gradient: only floats have gradients, got a target of {tensor.dtype!r}"
+                )
         found = gradients(self.uop, seed, [t.uop for t in targets])
         return [self.from_uop(found.get(t.uop, graph.full_like(t.uop, 0))) for t in targets]
 
@@ -202,12 +219,18 @@ class Realization(Random):
             raise GradientError(f"backward: only floats have gradients, got {self.dtype!r}")
         if gradient is None:
             if self.numel() != 1:
-                raise GradientError(f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it")
+                raise GradientError(
+                    f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it"
+                )
             if self.requires_grad is None and graph.base_of(self.uop).op is Op.BUFFER:
-                raise GradientError("backward: this tensor is plain memory, its graph is gone; differentiate before realize()")
+                raise GradientError(
+                    "backward: this tensor is plain memory, its graph is gone; differentiate before realize()"
+                )
             return graph.full_like(self.uop, 1)
         if gradient.shape != self.shape:
-            raise GradientError(f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}")
+            raise GradientError(
+                f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}"
+            )
         return gradient.uop.cast(self.dtype)
 
 
@@ -229,7 +252,13 @@ def put_back(node: UOp, value: UOp) -> UOp:
         case Op.PERMUTE:
             return graph.permute(value, [node.arg.index(axis) for axis in range(len(node.arg))])
         case Op.SHRINK:
-            return graph.pad(value, [(start, n - stop) for (start, stop), n in zip(node.arg, source.shape, strict=True)])
+            return graph.pad(
+                value,
+                [
+                    (start, n - stop)
+                    for (start, stop), n in zip(node.arg, source.shape, strict=True)
+                ],
+            )
         case Op.FLIP:
             return graph.flip(value, [axis for axis, reverse in enumerate(node.arg) if reverse])
         case _:

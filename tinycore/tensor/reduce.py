@@ -41,7 +41,11 @@ class Reduce(Activations):
                 raise ShapeError(f"{name}: no elements along axes {axes} of shape {self.shape}")
             node = graph.full(shape, self.dtype, IDENTITY[op], self.device)
         else:
-            node = graph.reshape(self.uop, shape) if not self.numel() else graph.fold(self.uop, op, axes)
+            node = (
+                graph.reshape(self.uop, shape)
+                if not self.numel()
+                else graph.fold(self.uop, op, axes)
+            )
         return self.from_uop(node if keepdim else graph.drop_axes(node, axes))
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
@@ -51,7 +55,9 @@ class Reduce(Activations):
         result = self.cast(sum_acc_dtype(self.dtype)).fold("sum", Op.ADD, axis, keepdim)
         return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
 
-    def prod(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
+    def prod(
+        self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
+    ) -> Self:
         """The product; 1 of no elements. With `dtype` it is accumulated and returned in that."""
         if dtype is not None:
             return self.cast(dtype).fold("prod", Op.MUL, axis, keepdim)
@@ -76,7 +82,9 @@ class Reduce(Activations):
         """Whether every element is nonzero; True of no elements."""
         return self.cast(dtypes.bool).logical_not().any(axis, keepdim).logical_not()
 
-    def allclose(self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Self:
+    def allclose(
+        self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    ) -> Self:
         """Whether all elements are close, as one bool."""
         return self.isclose(other, rtol, atol, equal_nan).all()
 
@@ -98,7 +106,9 @@ class Reduce(Activations):
         """The variance: squared distances from the mean, divided by max(0, count - correction)."""
         return self.var_mean(axis, keepdim, correction)[0]
 
-    def var_mean(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> tuple[Self, Self]:
+    def var_mean(
+        self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1
+    ) -> tuple[Self, Self]:
         """The variance and the mean."""
         x = self.as_float()
         wide = x.cast(sum_acc_dtype(x.dtype))
@@ -113,7 +123,9 @@ class Reduce(Activations):
         """The standard deviation, the root of `var`."""
         return self.var(axis, keepdim, correction).sqrt()
 
-    def std_mean(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> tuple[Self, Self]:
+    def std_mean(
+        self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1
+    ) -> tuple[Self, Self]:
         """The standard deviation and the mean."""
         variance, mean = self.var_mean(axis, keepdim, correction)
         return variance.sqrt(), mean
@@ -160,7 +172,9 @@ class Reduce(Activations):
     def positions(self, axis: int) -> Self:
         """The index of each element along one axis, in the default integer, of a shape that broadcasts."""
         numbers = graph.arange(self.shape[axis], dtypes.default_int, self.device)
-        return self.from_uop(graph.reshape(numbers, tuple([n if a == axis else 1 for a, n in enumerate(self.shape)])))
+        return self.from_uop(
+            graph.reshape(numbers, tuple([n if a == axis else 1 for a, n in enumerate(self.shape)]))
+        )
 
     # --- softmax
 
@@ -197,5 +211,9 @@ class Reduce(Activations):
         peak = wide.max(axis, keepdim=True).detach()
         peak = peak.isinf().where(0.0, peak)
         total = (wide - peak).exp().sum(axis, keepdim=True).log() + peak
-        kept = total.uop if keepdim else graph.drop_axes(total.uop, resolve_axes("logsumexp", axis, self.ndim))
+        kept = (
+            total.uop
+            if keepdim
+            else graph.drop_axes(total.uop, resolve_axes("logsumexp", axis, self.ndim))
+        )
         return self.from_uop(kept).cast(x.dtype)

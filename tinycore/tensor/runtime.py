@@ -29,7 +29,9 @@ class Runtime(Protocol):
     def canonicalize(self, device: str) -> str:
         """The full spelling of a device's name. Raises UnknownDevice."""
 
-    def from_host(self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None) -> UOp:
+    def from_host(
+        self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None
+    ) -> UOp:
         """A new BUFFER with the elements of a C-contiguous array; `array` may be reused on return.
 
         A captured step that reads this buffer calls `refresh` before each replay and writes the result.
@@ -65,5 +67,7 @@ def use(runtime: Runtime) -> None:
 def runtime() -> Runtime:
     """The runtime in use. Raises DeviceUnavailable when there is none."""
     if Holder.active is None:
-        raise DeviceUnavailable("no runtime is installed: import tinycore, not tinycore.tensor alone")
+        raise DeviceUnavailable(
+            "no runtime is installed: import tinycore, not tinycore.tensor alone"
+        )
     return Holder.active

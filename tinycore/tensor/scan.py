@@ -82,11 +82,15 @@ class Scan(Reduce):
         piece = min(LONGEST_DIRECT, math.isqrt(size - 1) + 1)
         count = -(-size // piece)
         neutral = neutral_element(op, self)
-        filled = self.from_uop(graph.pad_with(self.uop, [(0, 0)] * len(outer) + [(0, count * piece - size)], neutral))
+        filled = self.from_uop(
+            graph.pad_with(self.uop, [(0, 0)] * len(outer) + [(0, count * piece - size)], neutral)
+        )
         inner = filled.reshape((*outer, count, piece)).prefixes(op)
         totals = inner.between(inner.ndim - 1, piece - 1, piece).squeeze(-1)
         before = totals.running_last(op).between(totals.ndim - 1, 0, count - 1)
-        before = self.from_uop(graph.pad_with(before.uop, [(0, 0)] * len(outer) + [(1, 0)], neutral))
+        before = self.from_uop(
+            graph.pad_with(before.uop, [(0, 0)] * len(outer) + [(1, 0)], neutral)
+        )
         left, right = inner.broadcasted("running", before.unsqueeze(-1))
         combined = left.elementwise_node(op, right)
         return combined.reshape((*outer, count * piece)).between(len(outer), 0, size)

@@ -35,7 +35,9 @@ class Selection(Indexing):
         """Whether an element of the last two axes is on or above a diagonal. Raises ShapeError below two axes."""
         if self.ndim < 2:
             raise ShapeError(f"tril, triu: need two axes, got shape {self.shape}")
-        rows, columns = (self.from_uop(graph.arange(n, dtypes.int32, self.device)) for n in self.shape[-2:])
+        rows, columns = (
+            self.from_uop(graph.arange(n, dtypes.int32, self.device)) for n in self.shape[-2:]
+        )
         return columns - rows.unsqueeze(1) >= diagonal
 
     # --- one-hot
@@ -69,15 +71,27 @@ class Selection(Indexing):
         """The axis, and the index tensor with negative positions counted from the end."""
         integer_dtype(name, index.dtype, "index")
         axis = resolve_axis(name, dim, self.ndim)
-        fits = all(n <= m for a, (n, m) in enumerate(zip(index.shape, self.shape, strict=False)) if a != axis)
+        fits = all(
+            n <= m
+            for a, (n, m) in enumerate(zip(index.shape, self.shape, strict=False))
+            if a != axis
+        )
         if index.ndim != self.ndim or not fits:
-            raise ShapeError(f"{name}: an index of shape {index.shape} does not run beside shape {self.shape} along axis {axis}")
+            raise ShapeError(
+                f"{name}: an index of shape {index.shape} does not run beside shape {self.shape} along axis {axis}"
+            )
         index = index.from_uop(graph.on_device(index.uop, self.device))
         if dtypes.is_unsigned(index.dtype):
             return axis, index
         return axis, (index < 0).where(index + self.shape[axis], index)
 
-    def scatter(self, dim: int, index: Self, src: Self | Scalar, reduce: Literal["multiply", "add"] | None = None) -> Self:
+    def scatter(
+        self,
+        dim: int,
+        index: Self,
+        src: Self | Scalar,
+        reduce: Literal["multiply", "add"] | None = None,
+    ) -> Self:
         """This tensor with src[i, j] written to [index[i, j], j] for dim 0, or added or multiplied to it.
 
         Where an index repeats, the last one wins. Raises ShapeError as `gather` does.
@@ -94,14 +108,26 @@ class Selection(Indexing):
         zero = values.const_like(0)
         picked = winner.where(values, zero)
         new = picked.max(-1) if self.dtype is dtypes.bool else picked.sum(-1, dtype=self.dtype)
-        return self.in_place(axis, (last.squeeze(-1) > 0).where(new, self.movedim(axis, -1).trimmed(new)), new)
+        return self.in_place(
+            axis, (last.squeeze(-1) > 0).where(new, self.movedim(axis, -1).trimmed(new)), new
+        )
 
-    def scatter_reduce(self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True) -> Self:
+    def scatter_reduce(
+        self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True
+    ) -> Self:
         """This tensor with every src[i, j] folded into [index[i, j], j] for dim 0, with or without what was there."""
         if reduce not in ("sum", "prod", "mean", "amax", "amin"):
-            raise ArgumentError(f"scatter_reduce: reduce {reduce!r} is none of sum, prod, mean, amax, amin")
+            raise ArgumentError(
+                f"scatter_reduce: reduce {reduce!r} is none of sum, prod, mean, amax, amin"
+            )
         axis, hot, values = self.aligned("scatter_reduce", dim, index, src)
-        neutral: dict[str, Scalar] = {"sum": 0, "mean": 0, "prod": 1, "amax": dtypes.min(self.dtype), "amin": dtypes.max(self.dtype)}
+        neutral: dict[str, Scalar] = {
+            "sum": 0,
+            "mean": 0,
+            "prod": 1,
+            "amax": dtypes.min(self.dtype),
+            "amin": dtypes.max(self.dtype),
+        }
         filled = hot.where(values, values.const_like(neutral[reduce]))
         old = self.movedim(axis, -1).trimmed(filled.squeeze_last())
         hit, count = hot.any(-1), hot.sum(-1)
@@ -110,7 +136,9 @@ class Selection(Indexing):
             new = base + filled.sum(-1, dtype=self.dtype)
             if reduce == "mean":
                 total = count + 1 if include_self else hit.where(count, 1)
-                new = new.div(total, rounding_mode=None if dtypes.is_float(self.dtype) else "floor").cast(self.dtype)
+                new = new.div(
+                    total, rounding_mode=None if dtypes.is_float(self.dtype) else "floor"
+                ).cast(self.dtype)
         elif reduce == "prod":
             new = base * filled.prod(-1, dtype=self.dtype)
         else:
@@ -121,16 +149,24 @@ class Selection(Indexing):
         """The first element of the last axis, without the axis: for its shape."""
         return self.between(self.ndim - 1, 0, 1).squeeze(-1)
 
-    def aligned(self, name: str, dim: int, index: Self, src: Self | Scalar) -> tuple[int, Self, Self]:
+    def aligned(
+        self, name: str, dim: int, index: Self, src: Self | Scalar
+    ) -> tuple[int, Self, Self]:
         """(axis, which source s goes to target t, the sources), the last two with axes [.., t, s]."""
         axis, index = self.beside(name, dim, index)
         source = src if isinstance(src, Selection) else index.const_like(src, self.dtype)
         if source.dtype is not self.dtype:
             source = source.cast(self.dtype)
-        if source.ndim != index.ndim or any(n < m for n, m in zip(source.shape, index.shape, strict=True)):
-            raise ShapeError(f"{name}: a source of shape {source.shape} does not cover the index of shape {index.shape}")
+        if source.ndim != index.ndim or any(
+            n < m for n, m in zip(source.shape, index.shape, strict=True)
+        ):
+            raise ShapeError(
+                f"{name}: a source of shape {source.shape} does not cover the index of shape {index.shape}"
+            )
         source = source.shrink([(0, n) for n in index.shape])
-        numbers = self.from_uop(graph.arange(self.shape[axis], index.dtype, self.device)).unsqueeze(-1)
+        numbers = self.from_uop(graph.arange(self.shape[axis], index.dtype, self.device)).unsqueeze(
+            -1
+        )
         hot = index.movedim(axis, -1).unsqueeze(-2).eq(numbers)
         return axis, hot, source.movedim(axis, -1).unsqueeze(-2)
 
@@ -150,4 +186,7 @@ class Selection(Indexing):
 
 def box_of(x: Selection, index: Selection, axis: int) -> list[tuple[int, int]]:
     """The part of `x` that an index can reach: all of its axis, the index's size of the others."""
-    return [(0, n if a == axis else m) for a, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))]
+    return [
+        (0, n if a == axis else m)
+        for a, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
+    ]

@@ -124,7 +124,9 @@ class Special(Functions):
         for _ in range(2):  # halve the angle twice: |inner| < 0.2
             inner = inner / ((inner.square() + 1).sqrt() + 1)
         terms = terms_for(self, 6, 12)
-        angle = inner * polynomial(inner.square(), [4 * (-1) ** n / (2 * n + 1) for n in range(terms)])
+        angle = inner * polynomial(
+            inner.square(), [4 * (-1) ** n / (2 * n + 1) for n in range(terms)]
+        )
         right = (self < 0).where(self.const_like(-math.pi / 2), math.pi / 2)
         return steep.where(right - angle, angle)
 
@@ -144,7 +146,10 @@ class Special(Functions):
         last, coefficients = ERFC_DOUBLE if self.dtype is dtypes.float64 else ERFC_SINGLE
         near = (self < 1) & (self > -1)
         inner = near.where(self, 0.0)
-        taylor = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(terms_for(self, 11, 18))]
+        taylor = [
+            2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1))
+            for n in range(terms_for(self, 11, 18))
+        ]
         series = inner * polynomial(inner.square(), taylor)
         size = near.where(1.0, (self < 0).where(-self, self)).clamp(max_=last)
         least = 1 / (1 + last / 2)

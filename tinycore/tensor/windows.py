@@ -58,13 +58,24 @@ class Windows(Linalg):
         """
         rank = weight.ndim - 2
         if rank < 1 or self.ndim != rank + 2:
-            raise ShapeError(f"conv2d: an image of shape {self.shape} and a weight of shape {weight.shape}")
+            raise ShapeError(
+                f"conv2d: an image of shape {self.shape} and a weight of shape {weight.shape}"
+            )
         same_device("conv2d", [self.device, weight.device])
         batch, channels = self.shape[:2]
         outputs, inner, *kernel = weight.shape
-        same_size("conv2d", f"channels in {groups} groups", inner * groups, channels, self.shape, weight.shape)
+        same_size(
+            "conv2d",
+            f"channels in {groups} groups",
+            inner * groups,
+            channels,
+            self.shape,
+            weight.shape,
+        )
         if outputs % groups:
-            raise ShapeError(f"conv2d: {outputs} output channels cannot be cut into {groups} groups")
+            raise ShapeError(
+                f"conv2d: {outputs} output channels cannot be cut into {groups} groups"
+            )
         x = self.pad_constant([(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)], 0)
         x = x.windows(kernel, stride, dilation)
         sizes = x.shape[2 : 2 + rank]
@@ -81,7 +92,9 @@ class Windows(Linalg):
         wide = dtypes.float32 if dtypes.is_float(common) and common.itemsize < 4 else common
         wide = wide if dtype is None else to_dtype(dtype)
         product = self.cast(wide) * w.cast(wide)
-        return product.sum(list(range(product.ndim - count, product.ndim)), dtype=wide).cast(common if dtype is None else wide)
+        return product.sum(list(range(product.ndim - count, product.ndim)), dtype=wide).cast(
+            common if dtype is None else wide
+        )
 
     def conv_transpose2d(
         self,
@@ -100,13 +113,19 @@ class Windows(Linalg):
         """
         rank = weight.ndim - 2
         if rank < 1 or self.ndim != rank + 2:
-            raise ShapeError(f"conv_transpose2d: an image of shape {self.shape} and a weight of shape {weight.shape}")
+            raise ShapeError(
+                f"conv_transpose2d: an image of shape {self.shape} and a weight of shape {weight.shape}"
+            )
         same_device("conv_transpose2d", [self.device, weight.device])
         batch, channels = self.shape[:2]
         _, outer, *kernel = weight.shape
-        same_size("conv_transpose2d", "channels", weight.shape[0], channels, self.shape, weight.shape)
+        same_size(
+            "conv_transpose2d", "channels", weight.shape[0], channels, self.shape, weight.shape
+        )
         if channels % groups:
-            raise ShapeError(f"conv_transpose2d: {channels} channels cannot be cut into {groups} groups")
+            raise ShapeError(
+                f"conv_transpose2d: {channels} channels cannot be cut into {groups} groups"
+            )
         inner = channels // groups
         w = weight.reshape((1, groups, inner, outer, *[1] * rank, *kernel))
         x = self.reshape((batch, groups, inner, 1, *self.shape[2:], *[1] * rank))
@@ -117,9 +136,20 @@ class Windows(Linalg):
         for i in range(rank):
             size = (self.shape[2 + i] - 1) * steps[i] + gaps[i] * (kernel[i] - 1) + 1
             node = graph.unskew(node, Skew(3 + i, 3 + rank + i, steps[i], gaps[i], size))
-        summed = self.from_uop(graph.drop_axes(graph.wide_sum(node, range(3 + rank, 3 + 2 * rank)), range(3 + rank, 3 + 2 * rank)))
-        trims = [(-a, e - b) for (a, b), e in zip(spatial_padding("conv_transpose2d", padding, rank), extra, strict=True)]
-        result = summed.reshape((batch, groups * outer, *summed.shape[3:])).pad_constant([(0, 0), (0, 0), *trims], 0)
+        summed = self.from_uop(
+            graph.drop_axes(
+                graph.wide_sum(node, range(3 + rank, 3 + 2 * rank)), range(3 + rank, 3 + 2 * rank)
+            )
+        )
+        trims = [
+            (-a, e - b)
+            for (a, b), e in zip(
+                spatial_padding("conv_transpose2d", padding, rank), extra, strict=True
+            )
+        ]
+        result = summed.reshape((batch, groups * outer, *summed.shape[3:])).pad_constant(
+            [(0, 0), (0, 0), *trims], 0
+        )
         return result if bias is None else result + bias.reshape((1, -1, *[1] * rank))
 
     # --- pooling
@@ -145,14 +175,18 @@ class Windows(Linalg):
             hanging = x.overhang(kernel, stride, dilation, pads)
         else:
             hanging = pads
-        total = x.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(len(kernel), total=True)
+        total = x.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(
+            len(kernel), total=True
+        )
         if not any(a or b for a, b in hanging) or (count_include_pad and hanging == pads):
             return total / float(math.prod(kernel))
         ones = x.const_like(1.0)
         if count_include_pad:
             ones = ones.pad_constant([(0, 0)] * (self.ndim - len(kernel)) + pads, 1.0)
             hanging = [(c - a, d - b) for (a, b), (c, d) in zip(pads, hanging, strict=True)]
-        return total / ones.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(len(kernel), total=True)
+        return total / ones.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(
+            len(kernel), total=True
+        )
 
     def folded_mean(self, rank: int, total: bool) -> Self:
         """The sum (or mean) over the last axes."""
@@ -195,8 +229,12 @@ class Windows(Linalg):
         if not return_indices:
             return best
         spatial = self.shape[self.ndim - rank :]
-        numbers = self.from_uop(graph.arange(math.prod(spatial), dtypes.default_int, self.device)).reshape(spatial)
-        places = numbers.padded_windows(kernel, stride, dilation, pads, int(dtypes.max(dtypes.default_int)))
+        numbers = self.from_uop(
+            graph.arange(math.prod(spatial), dtypes.default_int, self.device)
+        ).reshape(spatial)
+        places = numbers.padded_windows(
+            kernel, stride, dilation, pads, int(dtypes.max(dtypes.default_int))
+        )
         stands = values.eq(best.reshape((*best.shape, *[1] * rank)))
         return best, stands.where(places, math.prod(spatial)).min(axes)
 
@@ -212,9 +250,15 @@ class Windows(Linalg):
         """Elements put back where `max_pool2d` found them, zeros elsewhere."""
         kernel, pads = self.pooling("max_unpool2d", kernel_size, padding)
         rank = len(kernel)
-        steps, gaps = per_axis("stride", kernel if stride is None else stride, rank), per_axis("dilation", dilation, rank)
+        steps, gaps = (
+            per_axis("stride", kernel if stride is None else stride, rank),
+            per_axis("dilation", dilation, rank),
+        )
         spatial = self.shape[self.ndim - rank :]
-        sizes = [(n - 1) * s - a - b + g * (k - 1) + 1 for n, s, (a, b), g, k in zip(spatial, steps, pads, gaps, kernel, strict=True)]
+        sizes = [
+            (n - 1) * s - a - b + g * (k - 1) + 1
+            for n, s, (a, b), g, k in zip(spatial, steps, pads, gaps, kernel, strict=True)
+        ]
         sizes = sizes if output_size is None else list(output_size)[-rank:]
         outer = self.shape[: self.ndim - rank]
         flat = self.reshape((*outer, 1, math.prod(spatial)))
@@ -225,19 +269,27 @@ class Windows(Linalg):
         """The window and the padding of a pooling. Raises ShapeError when there are too few axes."""
         kernel = [kernel_size] * 2 if isinstance(kernel_size, int) else list(kernel_size)
         if len(kernel) > self.ndim:
-            raise ShapeError(f"{name}: a window over {len(kernel)} axes in a tensor of shape {self.shape}")
+            raise ShapeError(
+                f"{name}: a window over {len(kernel)} axes in a tensor of shape {self.shape}"
+            )
         return kernel, spatial_padding(name, padding, len(kernel))
 
-    def padded_windows(self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair], value: Any) -> Self:
+    def padded_windows(
+        self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair], value: Any
+    ) -> Self:
         """Windows over the last axes after padding them with `value`."""
         node = graph.pad_with(self.uop, [(0, 0)] * (self.ndim - len(kernel)) + pads, value)
         return self.from_uop(node).windows(kernel, stride, dilation)
 
-    def overhang(self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair]) -> list[Pair]:
+    def overhang(
+        self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair]
+    ) -> list[Pair]:
         """The padding with which a last window that starts inside the image or its front padding fits."""
         rank = len(kernel)
         result = []
-        for i, (step, gap) in enumerate(zip(per_axis("stride", stride, rank), per_axis("dilation", dilation, rank), strict=True)):
+        for i, (step, gap) in enumerate(
+            zip(per_axis("stride", stride, rank), per_axis("dilation", dilation, rank), strict=True)
+        ):
             (before, after), size = pads[i], self.shape[self.ndim - rank + i]
             span = gap * (kernel[i] - 1) + 1
             count = -(-(size + before + after - span) // step) + 1
@@ -248,7 +300,9 @@ class Windows(Linalg):
 
     # --- normalization
 
-    def batchnorm(self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Ints = 1) -> Self:
+    def batchnorm(
+        self, weight: Self | None, bias: Self | None, mean: Self, invstd: Self, axis: Ints = 1
+    ) -> Self:
         """(x - mean) * invstd * weight + bias, all of them running along `axis`."""
         axes = resolve_axes("batchnorm", axis, self.ndim)
         shape = [n if a in axes else 1 for a, n in enumerate(self.shape)]
@@ -284,5 +338,3 @@ def spatial_padding(name: str, padding: Ints, rank: int) -> list[Pair]:
     if len(values) != 2 * rank:
         raise ArgumentError(f"{name}: padding {tuple(values)} for {rank} spatial axes")
     return list(zip(values[::2], values[1::2], strict=True))[::-1]
-
-

@@ -39,7 +39,9 @@ def evaluate_all(roots: list[UOp], memory: Memory) -> list[HostArray]:
             if node.shape_or_none is None:
                 continue
             values[node] = step(node, values, memory)
-            assert values[node].shape == node.shape, f"{node!r}: {values[node].shape} instead of {node.shape}"
+            assert values[node].shape == node.shape, (
+                f"{node!r}: {values[node].shape} instead of {node.shape}"
+            )
             if node.op is Op.ASSIGN:
                 writes.append((memory_of(node), values[node], node.dtype))
     for buffer, value, dtype in writes:
@@ -215,7 +217,9 @@ def unskew(node: UOp, x: HostArray) -> HostArray:
     else:
         found = moved[numpy.where(valid, offset // how.stride, 0), numpy.arange(moved.shape[1])]
     mask = valid.reshape(valid.shape + (1,) * (moved.ndim - 2))
-    return numpy.moveaxis(numpy.where(mask, found, numpy.zeros((), x.dtype)), (0, 1), (how.axis, how.window_axis))
+    return numpy.moveaxis(
+        numpy.where(mask, found, numpy.zeros((), x.dtype)), (0, 1), (how.axis, how.window_axis)
+    )
 
 
 FOLDS: Final[dict[Op, Callable[..., Any]]] = {
@@ -230,7 +234,14 @@ def reduce_axis(node: UOp, x: HostArray) -> HostArray:
     """Axes folded to size 1. Floats are folded in float64, where rounding is beyond notice."""
     op, axes = node.arg
     exact = op is Op.ADD and x.dtype.kind == "f"
-    return numpy.asarray(FOLDS[op](x.astype(numpy.float64) if exact else x, axis=axes, keepdims=True, dtype=None if exact else x.dtype))
+    return numpy.asarray(
+        FOLDS[op](
+            x.astype(numpy.float64) if exact else x,
+            axis=axes,
+            keepdims=True,
+            dtype=None if exact else x.dtype,
+        )
+    )
 
 
 def gather(node: UOp, table: HostArray, index: HostArray) -> HostArray:
@@ -239,7 +250,9 @@ def gather(node: UOp, table: HostArray, index: HostArray) -> HostArray:
     if not table.shape[0]:
         return numpy.zeros(node.shape, table.dtype)
     found = table[numpy.where(valid, index, 0).astype(numpy.int64)]
-    return numpy.where(valid.reshape(valid.shape + (1,) * (table.ndim - 1)), found, numpy.zeros((), table.dtype))
+    return numpy.where(
+        valid.reshape(valid.shape + (1,) * (table.ndim - 1)), found, numpy.zeros((), table.dtype)
+    )
 
 
 STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
@@ -276,7 +289,9 @@ class ReferenceRuntime:
         """Any name in capitals is a device."""
         return device.upper().removesuffix(":0")
 
-    def from_host(self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None) -> UOp:
+    def from_host(
+        self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None
+    ) -> UOp:
         """A BUFFER that holds a copy."""
         node = graph.new_buffer((array.size,), dtype, device)
         self.memory[node] = array.reshape(-1).copy()
@@ -291,7 +306,9 @@ class ReferenceRuntime:
     def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Evaluate the roots, and put what is not memory already into new buffers."""
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
-        wanted = list(dict.fromkeys([*below, *[r for r in roots if graph.base_of(r).op is not Op.BUFFER]]))
+        wanted = list(
+            dict.fromkeys([*below, *[r for r in roots if graph.base_of(r).op is not Op.BUFFER]])
+        )
         found: dict[UOp, UOp] = {}
         for node, value in zip(wanted, evaluate_all(wanted, self.memory), strict=True):
             if graph.base_of(node).op is Op.ASSIGN:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tinycore.dtype import dtypes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import Const, RuleSet, const, node, var

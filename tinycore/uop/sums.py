@@ -117,18 +117,6 @@ def negate(x: UOp) -> UOp:
     return x * -1
 
 
-@sums.rule(node(Op.SHL, x, a))
-def shift_left(x: UOp, a: Const) -> UOp | None:
-    """x << a == x * 2**a, for 0 <= a < 63."""
-    return x * (1 << a.arg) if 0 <= a.arg < 63 else None
-
-
-@sums.rule(node(Op.SHR, x, a))
-def shift_right(x: UOp, a: Const) -> UOp | None:
-    """x >> a == x // 2**a, for 0 <= a < 63."""
-    return x // (1 << a.arg) if 0 <= a.arg < 63 else None
-
-
 @sums.rule(node(Op.MUL, x, y, ordered=True))
 def order_factors(x: UOp, y: UOp) -> UOp | None:
     """x*y == y*x: the constant last, the others in canonical order."""

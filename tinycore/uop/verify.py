@@ -179,10 +179,11 @@ def constant_fits(node: UOp) -> str | None:
     if node.dtype.count != 1 or isinstance(node.dtype, PointerDType):
         return f"a CONST of {node.dtype!r}; vectors are VECTORIZE of equal CONSTs"
     if isinstance(node.arg, bool | int | float):
-        expected = as_scalar(node.arg, node.dtype) if node.arg == node.arg else node.arg
-        if expected != node.arg and not math.isinf(node.arg):
-            return f"{node.arg!r} is no value of {node.dtype!r}"
-        return None
+        if isinstance(node.arg, float) and not math.isfinite(node.arg):
+            fits = node.dtype.kind == "float"
+        else:
+            fits = as_scalar(node.arg, node.dtype) == node.arg
+        return None if fits else f"{node.arg!r} is no value of {node.dtype!r}"
     return f"{node.arg!r} is no bool, int or float"
 
 

@@ -14,7 +14,7 @@ from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of
 from tinycore.lower.heuristic import plan_for
 from tinycore.lower.pipeline import lower
-from tinycore.lower.tile import Assign, Merge, Plan, Reorder, Split, Step, apply_plan, counters
+from tinycore.lower.tile import Assign, Merge, Peel, Plan, Reorder, Split, Step, apply_plan, counters
 from tinycore.render import Limits
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import AxisKind, Op
@@ -81,7 +81,7 @@ def random_plan(ast: UOp, generator: random.Random) -> Plan:
             break
         loop = generator.choice(plain)
         size = int(loop.vmax) + 1
-        kind = generator.choice(["split", "split", "unroll", "vector", "reorder", "merge"])
+        kind = generator.choice(["split", "split", "unroll", "vector", "reorder", "merge", "peel"])
         if kind == "split" and size > 3:
             plan.append(Split(loop.arg.number, generator.randint(2, min(size, 16))))
         elif kind == "unroll" and size <= 8:
@@ -97,6 +97,8 @@ def random_plan(ast: UOp, generator: random.Random) -> Plan:
             plan.append(
                 Reorder(tuple(r.arg.number for r in generator.sample(outputs, len(outputs))))
             )
+        elif kind == "peel" and loop in outputs and size > 3:
+            plan.append(Peel(loop.arg.number, tuple(sorted(generator.sample(range(1, size), 2)))))
         elif kind == "merge" and len(ends) == 1 and len(outputs) > 1:
             outer, inner = outputs[0], outputs[1]
             if outer.arg.kind is inner.arg.kind is AxisKind.LOOP:
@@ -111,7 +113,7 @@ def test_heuristic_plan_computes_the_same(name: str) -> None:
     numpy.testing.assert_allclose(run(ast, plan_for(ast, CPU)), run(ast, ()), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 @pytest.mark.parametrize("name", GRAPHS)
 def test_random_plan_computes_the_same(name: str, seed: int) -> None:
     ast = kernels(GRAPHS[name]())[-1].arg.ast
@@ -166,3 +168,11 @@ def test_large_kernels_are_shared_among_threads() -> None:
     ast = kernels(buffer(1 << 20) + buffer(1 << 20))[0].arg.ast
 
     assert any(isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU))
+
+
+def test_border_of_a_padded_copy_is_peeled_off() -> None:
+    ast = kernels(padded())[0].arg.ast
+    tiled = apply_plan(ast, plan_for(ast, CPU))
+
+    assert any(isinstance(s, Peel) for s in plan_for(ast, CPU))
+    assert any(r.arg.kind is AxisKind.VECTOR for r in counters(tiled))

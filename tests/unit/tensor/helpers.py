@@ -51,13 +51,21 @@ def make(array: Array, dtype: DType) -> tuple[Tensor, torch.Tensor]:
     return tensor, torch.tensor(tensor.numpy().astype(numpy.float64), requires_grad=True)
 
 
-def assert_close(ours: Tensor, theirs: torch.Tensor, dtype: DType, what: str, scale: float = 1.0) -> None:
+def assert_close(
+    ours: Tensor, theirs: torch.Tensor, dtype: DType, what: str, scale: float = 1.0
+) -> None:
     """Same shape, same kind, and values within the tolerance of the dtype."""
     expected = theirs.detach().numpy()
-    assert ours.shape == tuple(expected.shape), f"{what}: shape {ours.shape} instead of {expected.shape}"
+    assert ours.shape == tuple(expected.shape), (
+        f"{what}: shape {ours.shape} instead of {expected.shape}"
+    )
     relative, absolute = TOLERANCES[dtype]
     numpy.testing.assert_allclose(
-        ours.numpy().astype(expected.dtype), expected, relative * scale, absolute * scale, err_msg=what
+        ours.numpy().astype(expected.dtype),
+        expected,
+        relative * scale,
+        absolute * scale,
+        err_msg=what,
     )
 
 
@@ -81,7 +89,13 @@ def compare(
             compare_gradients(pairs, results, expected, dtype, scale)
 
 
-def compare_gradients(pairs: list[tuple[Tensor, torch.Tensor]], results: list[Tensor], expected: list[torch.Tensor], dtype: DType, scale: float) -> None:
+def compare_gradients(
+    pairs: list[tuple[Tensor, torch.Tensor]],
+    results: list[Tensor],
+    expected: list[torch.Tensor],
+    dtype: DType,
+    scale: float,
+) -> None:
     """Gradients of a random combination of the float results with respect to all float inputs."""
     total, truth = None, None
     for number, (a, b) in enumerate(zip(results, expected, strict=True)):
@@ -89,11 +103,15 @@ def compare_gradients(pairs: list[tuple[Tensor, torch.Tensor]], results: list[Te
             continue
         weights = numbers(*a.shape, low=0.5, high=1.5, seed=number + 1)
         mine, right = (a * Tensor(weights, dtype=a.dtype)).sum(), (b * torch.tensor(weights)).sum()
-        total, truth = (mine, right) if total is None or truth is None else (total + mine, truth + right)
+        total, truth = (
+            (mine, right) if total is None or truth is None else (total + mine, truth + right)
+        )
     assert total is not None
     assert truth is not None
     truth.backward()
     wanted = [(a, b) for a, b in pairs if b.requires_grad]
-    for number, (gradient, (_, b)) in enumerate(zip(total.gradient(*[a for a, _ in wanted]), wanted, strict=True)):
+    for number, (gradient, (_, b)) in enumerate(
+        zip(total.gradient(*[a for a, _ in wanted]), wanted, strict=True)
+    ):
         right = torch.zeros_like(b) if b.grad is None else b.grad
         assert_close(gradient, right, dtype, f"gradient {number} in {dtype!r}", 4 * scale)

@@ -76,18 +76,36 @@ UNARY: list[tuple[str, Function, float, float]] = [
 def test_unary(name: str, theirs: Function, low: float, high: float) -> None:
     flat = name in ("trunc", "floor", "ceil", "round", "sign")
 
-    compare(lambda x: getattr(x, name)(), theirs, numbers(4, 25, low=low, high=high), gradient=not flat)
+    compare(
+        lambda x: getattr(x, name)(), theirs, numbers(4, 25, low=low, high=high), gradient=not flat
+    )
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=["half", "bfloat16"])
-@pytest.mark.parametrize("name", ["exp", "tanh", "sigmoid", "erf", "gelu", "softplus", "log1p", "atan", "cos"])
+@pytest.mark.parametrize(
+    "name", ["exp", "tanh", "sigmoid", "erf", "gelu", "softplus", "log1p", "atan", "cos"]
+)
 def test_unary_in_narrow_floats(name: str, dtype: DType) -> None:
     theirs = {u[0]: u[1] for u in UNARY}[name]
 
-    compare(lambda x: getattr(x, name)(), theirs, numbers(50, low=-0.9, high=2), dtypes_used=[dtype])
+    compare(
+        lambda x: getattr(x, name)(), theirs, numbers(50, low=-0.9, high=2), dtypes_used=[dtype]
+    )
 
 
-SMALL_ACCURATE = ["tanh", "sinh", "asinh", "atanh", "atan", "asin", "erf", "expm1", "log1p", "sin", "tan"]
+SMALL_ACCURATE = [
+    "tanh",
+    "sinh",
+    "asinh",
+    "atanh",
+    "atan",
+    "asin",
+    "erf",
+    "expm1",
+    "log1p",
+    "sin",
+    "tan",
+]
 
 
 @pytest.mark.parametrize("name", SMALL_ACCURATE)
@@ -120,7 +138,10 @@ def test_far_from_zero(name: str, expected: list[float]) -> None:
     numpy.testing.assert_allclose(getattr(x, name)().numpy(), numpy.float32(expected), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "logsigmoid", "erf", "elu", "mish", "atan", "asinh", "silu"])
+@pytest.mark.parametrize(
+    "name",
+    ["tanh", "sigmoid", "softplus", "logsigmoid", "erf", "elu", "mish", "atan", "asinh", "silu"],
+)
 def test_gradients_stay_finite(name: str) -> None:
     x = Tensor([-3e4, -200.0, -1.0, 0.0, 1.0, 200.0, 3e4])
 
@@ -129,7 +150,10 @@ def test_gradients_stay_finite(name: str) -> None:
     assert numpy.isfinite(gradient.numpy()).all()
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "elu", "erf", "silu", "mish", "gelu", "asinh", "abs", "relu"])
+@pytest.mark.parametrize(
+    "name",
+    ["tanh", "sigmoid", "softplus", "elu", "erf", "silu", "mish", "gelu", "asinh", "abs", "relu"],
+)
 def test_gradient_at_zero(name: str) -> None:
     theirs = {u[0]: u[1] for u in UNARY}[name]
 
@@ -148,7 +172,9 @@ def test_gelu_refuses_an_unknown_approximation() -> None:
 def test_nan_passes_through() -> None:
     x = Tensor([math.nan])
 
-    names = [u[0] for u in UNARY if u[0] not in ("relu", "relu6", "hardtanh", "hardsigmoid", "hardswish")]
+    names = [
+        u[0] for u in UNARY if u[0] not in ("relu", "relu6", "hardtanh", "hardsigmoid", "hardswish")
+    ]
 
     assert all(math.isnan(getattr(x, name)().item()) for name in names)
 
@@ -156,7 +182,13 @@ def test_nan_passes_through() -> None:
 def test_rounding_keeps_infinities_and_large_numbers() -> None:
     x = Tensor([math.inf, -math.inf, 1e10, -1e10])
 
-    assert x.floor().tolist() == x.ceil().tolist() == x.trunc().tolist() == x.round().tolist() == x.tolist()
+    assert (
+        x.floor().tolist()
+        == x.ceil().tolist()
+        == x.trunc().tolist()
+        == x.round().tolist()
+        == x.tolist()
+    )
 
 
 def test_round_takes_halves_to_even() -> None:
@@ -184,7 +216,9 @@ SHAPES = [((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 1), (1, 4)), ((), (2, 3)), ((2,
 
 @pytest.mark.parametrize(("name", "theirs"), BINARY, ids=[b[0] for b in BINARY])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
-def test_binary(name: str, theirs: Function, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_binary(
+    name: str, theirs: Function, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
     a, b = numbers(*shapes[0], seed=1), numbers(*shapes[1], seed=2)
 
     compare(lambda x, y: getattr(x, name)(y), theirs, a, b, gradient=name not in ("mod", "fmod"))
@@ -217,8 +251,20 @@ def test_integer_division(divide: Function, expected: list[int]) -> None:
 
 
 def test_float_remainder_has_the_sign_of_the_divisor() -> None:
-    compare(lambda x, y: x % y, None, numbers(40, low=-9, high=9), numbers(40, low=0.5, high=3), gradient=False)
-    compare(lambda x, y: x % y, None, numbers(40, low=-9, high=9), numbers(40, low=-3, high=-0.5), gradient=False)
+    compare(
+        lambda x, y: x % y,
+        None,
+        numbers(40, low=-9, high=9),
+        numbers(40, low=0.5, high=3),
+        gradient=False,
+    )
+    compare(
+        lambda x, y: x % y,
+        None,
+        numbers(40, low=-9, high=9),
+        numbers(40, low=-3, high=-0.5),
+        gradient=False,
+    )
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 7, -1, -2, 0.5, -0.5, 1.5, 2.7, -1.3])
@@ -243,7 +289,10 @@ def test_power_special_cases() -> None:
 
 
 def test_integer_powers_are_exact_and_wrap() -> None:
-    base, exponent = numpy.int32([0, 1, -1, 2, 3, 7, -5, 10]), numpy.int32([0, 50, 51, 31, 20, 11, 13, 9])
+    base, exponent = (
+        numpy.int32([0, 1, -1, 2, 3, 7, -5, 10]),
+        numpy.int32([0, 50, 51, 31, 20, 11, 13, 9]),
+    )
 
     result = Tensor(base).pow(Tensor(exponent))
 
@@ -259,7 +308,9 @@ def test_integer_to_a_negative_power_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["__and__", "__or__", "__xor__"])
 def test_bits(name: str) -> None:
-    compare(lambda x, y: getattr(x, name)(y), None, integers(30), integers(30, seed=1), gradient=False)
+    compare(
+        lambda x, y: getattr(x, name)(y), None, integers(30), integers(30, seed=1), gradient=False
+    )
 
 
 def test_shifts_and_inversion() -> None:
@@ -336,7 +387,12 @@ def test_where_needs_a_bool() -> None:
 
 
 def test_where_gradient() -> None:
-    compare(lambda x, y: (x > 0).where(x * 2, y), lambda x, y: torch.where(x > 0, x * 2, y), numbers(30), numbers(30, seed=1))
+    compare(
+        lambda x, y: (x > 0).where(x * 2, y),
+        lambda x, y: torch.where(x > 0, x * 2, y),
+        numbers(30),
+        numbers(30, seed=1),
+    )
 
 
 def test_clamp() -> None:
@@ -345,18 +401,34 @@ def test_clamp() -> None:
 
 
 def test_lerp() -> None:
-    compare(lambda a, b: a.lerp(b, 0.3), lambda a, b: torch.lerp(a, b, 0.3), numbers(9), numbers(9, seed=1))
+    compare(
+        lambda a, b: a.lerp(b, 0.3),
+        lambda a, b: torch.lerp(a, b, 0.3),
+        numbers(9),
+        numbers(9, seed=1),
+    )
 
 
 def test_isclose_and_questions() -> None:
     x = numpy.array([1.0, math.nan, math.inf, -math.inf, 0.0])
 
-    compare(lambda t: [t.isnan(), t.isinf(), t.isfinite()], lambda t: [t.isnan(), t.isinf(), t.isfinite()], x, gradient=False)
+    compare(
+        lambda t: [t.isnan(), t.isinf(), t.isfinite()],
+        lambda t: [t.isnan(), t.isinf(), t.isfinite()],
+        x,
+        gradient=False,
+    )
     compare(lambda t: t.isclose(t), lambda t: t.isclose(t), x, gradient=False)
-    compare(lambda t: t.isclose(t, equal_nan=True), lambda t: t.isclose(t, equal_nan=True), x, gradient=False)
+    compare(
+        lambda t: t.isclose(t, equal_nan=True),
+        lambda t: t.isclose(t, equal_nan=True),
+        x,
+        gradient=False,
+    )
 
 
 # --- errors
+
 
 def test_shapes_that_do_not_broadcast_are_named() -> None:
     with pytest.raises(ShapeError, match=r"add: shapes \(3, 4\) and \(5,\)"):
@@ -384,17 +456,41 @@ def test_comparison_with_a_stranger_is_false() -> None:
 
 # --- casts
 
-@pytest.mark.parametrize("target", [dtypes.int8, dtypes.uint8, dtypes.int32, dtypes.int64, dtypes.bool, dtypes.float16, dtypes.float64])
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        dtypes.int8,
+        dtypes.uint8,
+        dtypes.int32,
+        dtypes.int64,
+        dtypes.bool,
+        dtypes.float16,
+        dtypes.float64,
+    ],
+)
 def test_cast(target: DType) -> None:
     x = numpy.array([-3.7, -0.5, 0.0, 0.5, 3.7, 100.0])
     x = abs(x) if target is dtypes.uint8 else x
     names = {"float16": torch.float16, "float64": torch.float64, "bool": torch.bool}
 
-    compare(lambda t: t.cast(target), lambda t: t.to(names.get(target.name, getattr(torch, target.name))), x, gradient=False, scale=100)
+    compare(
+        lambda t: t.cast(target),
+        lambda t: t.to(names.get(target.name, getattr(torch, target.name))),
+        x,
+        gradient=False,
+        scale=100,
+    )
 
 
 def test_cast_gradient() -> None:
-    compare(lambda x: x.half().float() * 3, lambda x: x * 3, numbers(9), dtypes_used=[dtypes.float32], scale=100)
+    compare(
+        lambda x: x.half().float() * 3,
+        lambda x: x * 3,
+        numbers(9),
+        dtypes_used=[dtypes.float32],
+        scale=100,
+    )
 
 
 def test_bitcast() -> None:

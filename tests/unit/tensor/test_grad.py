@@ -79,7 +79,12 @@ def test_equal_constants_have_gradients_of_their_own() -> None:
     (x * y).backward()
     (a * b * b).sum().backward()
 
-    assert [t.grad.tolist() for t in (x, y, a, b) if t.grad is not None] == [2.0, 2.0, [1.0, 1.0], [2.0, 2.0]]
+    assert [t.grad.tolist() for t in (x, y, a, b) if t.grad is not None] == [
+        2.0,
+        2.0,
+        [1.0, 1.0],
+        [2.0, 2.0],
+    ]
 
 
 def test_detach_stops_the_gradient() -> None:
@@ -142,7 +147,11 @@ def test_second_derivatives_agree_with_differences(function: Callable[[Tensor], 
         y = function(x)
         weights = Tensor(numbers(*y.shape, seed=1))
         (gradient,) = (y * weights).sum().gradient(x)
-        return (gradient * Tensor(numbers(6, seed=2))).sum() if array is not start else second(gradient, x)
+        return (
+            (gradient * Tensor(numbers(6, seed=2))).sum()
+            if array is not start
+            else second(gradient, x)
+        )
 
     def second(gradient: Tensor, x: Tensor) -> Tensor:
         return (gradient * Tensor(numbers(6, seed=2))).sum().gradient(x)[0]
@@ -156,7 +165,18 @@ def test_second_derivatives_agree_with_differences(function: Callable[[Tensor], 
 
 
 def test_every_differentiable_op_has_a_rule() -> None:
-    integer = {Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD, Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR, Op.THREEFRY}
+    integer = {
+        Op.IDIV,
+        Op.MOD,
+        Op.FLOORDIV,
+        Op.FLOORMOD,
+        Op.AND,
+        Op.OR,
+        Op.XOR,
+        Op.SHL,
+        Op.SHR,
+        Op.THREEFRY,
+    }
     flat = {Op.CMPLT, Op.CMPNE, Op.CMPEQ, Op.TRUNC, Op.BITCAST}
 
     assert ALU | MOVEMENT - integer - flat <= set(RULES) | integer | flat

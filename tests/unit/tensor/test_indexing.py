@@ -39,7 +39,9 @@ def listed(index: Any) -> Any:
 @pytest.mark.parametrize("index", BASIC + ADVANCED, ids=repr)
 def test_read(index: Any) -> None:
     if index == (slice(None), 1, [0, 2]):
-        pytest.skip("NumPy counts an integer beside an index array as one of them: test_integer_beside_a_list")
+        pytest.skip(
+            "NumPy counts an integer beside an index array as one of them: test_integer_beside_a_list"
+        )
 
     result = Tensor(X)[index]
 
@@ -51,9 +53,17 @@ def test_integer_beside_a_list() -> None:
     assert (Tensor(X)[:, 1, [0, 2]].numpy() == X[:, 1, [0, 2]]).all()
 
 
-@pytest.mark.parametrize("index", [0, slice(None, None, 2), slice(None, None, -1), [0, 2, 2], ([0, 1, 0], [1, 2, 1])], ids=repr)
+@pytest.mark.parametrize(
+    "index",
+    [0, slice(None, None, 2), slice(None, None, -1), [0, 2, 2], ([0, 1, 0], [1, 2, 1])],
+    ids=repr,
+)
 def test_read_gradient(index: Any) -> None:
-    compare(lambda x: x[index], lambda x: x.flip(0) if index == slice(None, None, -1) else x[index], numbers(3, 4))
+    compare(
+        lambda x: x[index],
+        lambda x: x.flip(0) if index == slice(None, None, -1) else x[index],
+        numbers(3, 4),
+    )
 
 
 def test_read_by_tensor() -> None:
@@ -164,8 +174,16 @@ INDEX = numpy.array([[0, 2, 1], [1, 1, 0]])
 
 
 def test_gather() -> None:
-    compare(lambda x: x.gather(0, Tensor(INDEX)), lambda x: x.gather(0, torch.tensor(INDEX)), numbers(3, 3))
-    compare(lambda x: x.gather(1, Tensor(INDEX)), lambda x: x.gather(1, torch.tensor(INDEX)), numbers(4, 3))
+    compare(
+        lambda x: x.gather(0, Tensor(INDEX)),
+        lambda x: x.gather(0, torch.tensor(INDEX)),
+        numbers(3, 3),
+    )
+    compare(
+        lambda x: x.gather(1, Tensor(INDEX)),
+        lambda x: x.gather(1, torch.tensor(INDEX)),
+        numbers(4, 3),
+    )
 
 
 def test_gather_of_integers_and_bools() -> None:
@@ -178,7 +196,10 @@ def test_scatter(dim: int) -> None:
     index = numpy.array([[0, 2, 1], [1, 0, 2]])
 
     compare(
-        lambda x, y: x.scatter(dim, Tensor(index), y), lambda x, y: x.scatter(dim, torch.tensor(index), y), numbers(4, 5), numbers(2, 3)
+        lambda x, y: x.scatter(dim, Tensor(index), y),
+        lambda x, y: x.scatter(dim, torch.tensor(index), y),
+        numbers(4, 5),
+        numbers(2, 3),
     )
 
 

@@ -40,7 +40,9 @@ def test_products_of_halves_are_summed_in_float32() -> None:
 
 
 def test_matmul_mistakes_are_told_at_the_call() -> None:
-    with pytest.raises(ShapeError, match=r"dot: the inner sizes differ \(3 and 4\) in shapes \(2, 3\) and \(4, 5\)"):
+    with pytest.raises(
+        ShapeError, match=r"dot: the inner sizes differ \(3 and 4\) in shapes \(2, 3\) and \(4, 5\)"
+    ):
         Tensor.zeros(2, 3) @ Tensor.zeros(4, 5)
     with pytest.raises(ShapeError, match="dot"):
         Tensor(1.0) @ Tensor.zeros(2)
@@ -49,7 +51,13 @@ def test_matmul_mistakes_are_told_at_the_call() -> None:
 
 
 def test_linear() -> None:
-    compare(lambda x, w, b: x.linear(w, b), lambda x, w, b: x @ w + b, numbers(5, 3), numbers(3, 2), numbers(2))
+    compare(
+        lambda x, w, b: x.linear(w, b),
+        lambda x, w, b: x @ w + b,
+        numbers(5, 3),
+        numbers(3, 2),
+        numbers(2),
+    )
 
 
 @pytest.mark.parametrize(("formula", "shapes"), [
@@ -98,8 +106,16 @@ def test_conv2d(name: str) -> None:
 
 
 def test_convolution_over_one_and_three_axes() -> None:
-    compare(lambda x, w: x.conv2d(w, padding=1), lambda x, w: F.conv1d(x, w, padding=1), numbers(2, 3, 8), numbers(4, 3, 3), scale=4)
-    compare(lambda x, w: x.conv2d(w), F.conv3d, numbers(1, 2, 4, 4, 4), numbers(2, 2, 2, 2, 2), scale=4)
+    compare(
+        lambda x, w: x.conv2d(w, padding=1),
+        lambda x, w: F.conv1d(x, w, padding=1),
+        numbers(2, 3, 8),
+        numbers(4, 3, 3),
+        scale=4,
+    )
+    compare(
+        lambda x, w: x.conv2d(w), F.conv3d, numbers(1, 2, 4, 4, 4), numbers(2, 2, 2, 2, 2), scale=4
+    )
 
 
 def test_uneven_padding() -> None:
@@ -147,11 +163,17 @@ POOLS: dict[str, dict[str, Any]] = {
 def test_max_pool2d(name: str) -> None:
     options = POOLS[name]
 
-    compare(lambda x: x.max_pool2d(**options), lambda x: F.max_pool2d(x, **options), numbers(2, 3, 7, 8))
+    compare(
+        lambda x: x.max_pool2d(**options), lambda x: F.max_pool2d(x, **options), numbers(2, 3, 7, 8)
+    )
 
 
 def test_max_pool2d_dilation_and_indices() -> None:
-    compare(lambda x: x.max_pool2d(2, 1, 2), lambda x: F.max_pool2d(x, 2, 1, dilation=2), numbers(1, 1, 6, 6))
+    compare(
+        lambda x: x.max_pool2d(2, 1, 2),
+        lambda x: F.max_pool2d(x, 2, 1, dilation=2),
+        numbers(1, 1, 6, 6),
+    )
     compare(
         lambda x: list(x.max_pool2d(3, 2, padding=1, return_indices=True)),
         lambda x: list(F.max_pool2d(x, 3, 2, padding=1, return_indices=True)),
@@ -160,7 +182,9 @@ def test_max_pool2d_dilation_and_indices() -> None:
 
 
 def test_max_pool2d_of_integers() -> None:
-    assert Tensor([[[[-5, -7], [-9, -8]]]]).max_pool2d(padding=1).tolist() == [[[[-5, -7], [-9, -8]]]]
+    assert Tensor([[[[-5, -7], [-9, -8]]]]).max_pool2d(padding=1).tolist() == [
+        [[[-5, -7], [-9, -8]]]
+    ]
 
 
 def test_max_unpool2d() -> None:
@@ -180,14 +204,19 @@ def test_max_unpool2d() -> None:
 def test_avg_pool2d(name: str, count_include_pad: bool) -> None:
     options = POOLS[name] | {"count_include_pad": count_include_pad}
 
-    compare(lambda x: x.avg_pool2d(**options), lambda x: F.avg_pool2d(x, **options), numbers(2, 3, 7, 8))
+    compare(
+        lambda x: x.avg_pool2d(**options), lambda x: F.avg_pool2d(x, **options), numbers(2, 3, 7, 8)
+    )
 
 
 # --- normalization
 
+
 def test_layernorm() -> None:
     compare(lambda x: x.layernorm(), lambda x: F.layer_norm(x, (4,)), numbers(3, 4), scale=4)
-    compare(lambda x: x.layernorm((1, 2)), lambda x: F.layer_norm(x, (3, 4)), numbers(2, 3, 4), scale=4)
+    compare(
+        lambda x: x.layernorm((1, 2)), lambda x: F.layer_norm(x, (3, 4)), numbers(2, 3, 4), scale=4
+    )
 
 
 def test_batchnorm() -> None:
@@ -212,7 +241,9 @@ def test_cross_entropy(reduction: Any, smoothing: float) -> None:
     options: Any = {"reduction": reduction, "label_smoothing": smoothing}
 
     compare(
-        lambda x: x.cross_entropy(Tensor(LABELS), **options), lambda x: F.cross_entropy(x, torch.tensor(LABELS), **options), numbers(4, 3)
+        lambda x: x.cross_entropy(Tensor(LABELS), **options),
+        lambda x: F.cross_entropy(x, torch.tensor(LABELS), **options),
+        numbers(4, 3),
     )
     compare(
         lambda x: x.sparse_categorical_crossentropy(Tensor(LABELS), **options),
@@ -224,9 +255,15 @@ def test_cross_entropy_of_images_and_probabilities() -> None:
     labels = integers(2, 4, low=0, high=3).astype(numpy.int64)
     shares = numpy.random.default_rng(0).dirichlet([1, 1, 1], 4)
 
-    compare(lambda x: x.cross_entropy(Tensor(labels)), lambda x: F.cross_entropy(x, torch.tensor(labels)), numbers(2, 3, 4))
     compare(
-        lambda x: x.cross_entropy(Tensor(shares, dtype=x.dtype)), lambda x: F.cross_entropy(x, torch.tensor(shares)), numbers(4, 3)
+        lambda x: x.cross_entropy(Tensor(labels)),
+        lambda x: F.cross_entropy(x, torch.tensor(labels)),
+        numbers(2, 3, 4),
+    )
+    compare(
+        lambda x: x.cross_entropy(Tensor(shares, dtype=x.dtype)),
+        lambda x: F.cross_entropy(x, torch.tensor(shares)),
+        numbers(4, 3),
     )
 
 
@@ -246,7 +283,11 @@ def test_nll_loss() -> None:
         lambda x: x.nll_loss(Tensor(LABELS), Tensor(weight, dtype=x.dtype), ignore_index=1),
         lambda x: F.nll_loss(x, torch.tensor(LABELS), torch.tensor(weight), ignore_index=1), numbers(4, 3),
     )  # fmt: skip
-    compare(lambda x: x.nll_loss(Tensor(LABELS)), lambda x: F.nll_loss(x, torch.tensor(LABELS)), numbers(4, 3))
+    compare(
+        lambda x: x.nll_loss(Tensor(LABELS)),
+        lambda x: F.nll_loss(x, torch.tensor(LABELS)),
+        numbers(4, 3),
+    )
 
 
 def test_binary_crossentropy() -> None:
@@ -277,10 +318,15 @@ def test_loss_mistakes_are_told_at_the_call() -> None:
 
 # --- attention
 
+
 def test_attention() -> None:
     inputs = [numbers(2, 2, 5, 4, seed=i) for i in range(3)]
 
-    compare(lambda q, k, v: q.scaled_dot_product_attention(k, v), F.scaled_dot_product_attention, *inputs)
+    compare(
+        lambda q, k, v: q.scaled_dot_product_attention(k, v),
+        F.scaled_dot_product_attention,
+        *inputs,
+    )
     compare(
         lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *inputs,

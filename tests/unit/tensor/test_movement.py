@@ -24,8 +24,16 @@ CASES: dict[str, tuple[tuple[int, ...], Function, Function]] = {
     "view": ((2, 6), lambda x: x.view(12), lambda x: x.view(12)),
     "flatten": ((2, 3, 4), lambda x: x.flatten(1), lambda x: x.flatten(1)),
     "unflatten": ((2, 12), lambda x: x.unflatten(1, (3, -1)), lambda x: x.unflatten(1, (3, -1))),
-    "squeeze": ((1, 3, 1), lambda x: [x.squeeze(), x.squeeze(0), x.squeeze(1)], lambda x: [x.squeeze(), x.squeeze(0), x.squeeze(1)]),
-    "unsqueeze": ((3,), lambda x: [x.unsqueeze(0), x.unsqueeze(-1)], lambda x: [x.unsqueeze(0), x.unsqueeze(-1)]),
+    "squeeze": (
+        (1, 3, 1),
+        lambda x: [x.squeeze(), x.squeeze(0), x.squeeze(1)],
+        lambda x: [x.squeeze(), x.squeeze(0), x.squeeze(1)],
+    ),
+    "unsqueeze": (
+        (3,),
+        lambda x: [x.unsqueeze(0), x.unsqueeze(-1)],
+        lambda x: [x.unsqueeze(0), x.unsqueeze(-1)],
+    ),
     "expand": ((3, 1), lambda x: x.expand(2, -1, 4), lambda x: x.expand(2, -1, 4)),
     "permute": ((2, 3, 4), lambda x: x.permute(2, 0, 1), lambda x: x.permute(2, 0, 1)),
     "transpose": ((2, 3, 4), lambda x: x.transpose(0, -1), lambda x: x.transpose(0, -1)),
@@ -37,27 +45,67 @@ CASES: dict[str, tuple[tuple[int, ...], Function, Function]] = {
     "shrink": ((3, 4), lambda x: x.shrink(((1, 3), None)), lambda x: x[1:3]),
     "pad_flat": ((2, 3), lambda x: x.pad((1, 2)), lambda x: F.pad(x, (1, 2))),
     "pad_pairs": ((2, 3), lambda x: x.pad(((0, 1), (2, 0))), lambda x: F.pad(x, (2, 0, 0, 1))),
-    "pad_value": ((2, 3), lambda x: x.pad((1, 2, 0, 1), value=2.5), lambda x: F.pad(x, (1, 2, 0, 1), value=2.5)),
+    "pad_value": (
+        (2, 3),
+        lambda x: x.pad((1, 2, 0, 1), value=2.5),
+        lambda x: F.pad(x, (1, 2, 0, 1), value=2.5),
+    ),
     "pad_negative": ((2, 4), lambda x: x.pad((-1, 2)), lambda x: F.pad(x, (-1, 2))),
-    "pad_reflect": ((1, 2, 5), lambda x: x.pad((3, 2), mode="reflect"), lambda x: F.pad(x, (3, 2), mode="reflect")),
-    "pad_replicate": ((1, 2, 5), lambda x: x.pad((3, 7), mode="replicate"), lambda x: F.pad(x, (3, 7), mode="replicate")),
-    "pad_circular": ((1, 2, 5), lambda x: x.pad((3, 2), mode="circular"), lambda x: F.pad(x, (3, 2), mode="circular")),
+    "pad_reflect": (
+        (1, 2, 5),
+        lambda x: x.pad((3, 2), mode="reflect"),
+        lambda x: F.pad(x, (3, 2), mode="reflect"),
+    ),
+    "pad_replicate": (
+        (1, 2, 5),
+        lambda x: x.pad((3, 7), mode="replicate"),
+        lambda x: F.pad(x, (3, 7), mode="replicate"),
+    ),
+    "pad_circular": (
+        (1, 2, 5),
+        lambda x: x.pad((3, 2), mode="circular"),
+        lambda x: F.pad(x, (3, 2), mode="circular"),
+    ),
     "unfold": ((2, 9), lambda x: x.unfold(1, 3, 2), lambda x: x.unfold(1, 3, 2)),
     "split": ((7, 2), lambda x: x.split(3), lambda x: x.split(3)),
     "split_sizes": ((2, 6), lambda x: x.split([1, 2, 3], 1), lambda x: x.split([1, 2, 3], 1)),
     "chunk": ((7, 2), lambda x: x.chunk(3), lambda x: x.chunk(3)),
     "repeat": ((2, 3), lambda x: x.repeat(2, 1, 3), lambda x: x.repeat(2, 1, 3)),
-    "repeat_interleave": ((2, 3), lambda x: x.repeat_interleave(2, 1), lambda x: x.repeat_interleave(2, 1)),
-    "repeat_interleave_flat": ((2, 3), lambda x: x.repeat_interleave(2), lambda x: x.repeat_interleave(2)),
+    "repeat_interleave": (
+        (2, 3),
+        lambda x: x.repeat_interleave(2, 1),
+        lambda x: x.repeat_interleave(2, 1),
+    ),
+    "repeat_interleave_flat": (
+        (2, 3),
+        lambda x: x.repeat_interleave(2),
+        lambda x: x.repeat_interleave(2),
+    ),
     "diag": ((4,), lambda x: x.diag(), lambda x: x.diag()),
     "diagonal": ((3, 5), lambda x: x.diagonal(), lambda x: x.diagonal()),
     "diagonal_above": ((3, 5), lambda x: x.diagonal(1), lambda x: x.diagonal(1)),
     "diagonal_below": ((3, 5), lambda x: x.diagonal(-2), lambda x: x.diagonal(-2)),
     "diagonal_axes": ((2, 3, 4), lambda x: x.diagonal(1, 2, 0), lambda x: x.diagonal(1, 2, 0)),
-    "tril": ((2, 4, 5), lambda x: [x.tril(), x.tril(1), x.tril(-2)], lambda x: [x.tril(), x.tril(1), x.tril(-2)]),
-    "triu": ((2, 4, 5), lambda x: [x.triu(), x.triu(1), x.triu(-2)], lambda x: [x.triu(), x.triu(1), x.triu(-2)]),
-    "rearrange": ((6, 4), lambda x: x.rearrange("(a b) c -> b (c a)", a=2), lambda x: x.reshape(2, 3, 4).permute(1, 2, 0).reshape(3, 8)),
-    "masked_fill": ((3, 4), lambda x: x.masked_fill(x > 0, -1.0), lambda x: x.masked_fill(x > 0, -1.0)),
+    "tril": (
+        (2, 4, 5),
+        lambda x: [x.tril(), x.tril(1), x.tril(-2)],
+        lambda x: [x.tril(), x.tril(1), x.tril(-2)],
+    ),
+    "triu": (
+        (2, 4, 5),
+        lambda x: [x.triu(), x.triu(1), x.triu(-2)],
+        lambda x: [x.triu(), x.triu(1), x.triu(-2)],
+    ),
+    "rearrange": (
+        (6, 4),
+        lambda x: x.rearrange("(a b) c -> b (c a)", a=2),
+        lambda x: x.reshape(2, 3, 4).permute(1, 2, 0).reshape(3, 8),
+    ),
+    "masked_fill": (
+        (3, 4),
+        lambda x: x.masked_fill(x > 0, -1.0),
+        lambda x: x.masked_fill(x > 0, -1.0),
+    ),
 }
 
 
@@ -70,7 +118,11 @@ def test_movement(name: str) -> None:
 
 def test_cat() -> None:
     compare(
-        lambda a, b, c: a.cat(b, c, dim=1), lambda a, b, c: torch.cat([a, b, c], 1), numbers(2, 3), numbers(2, 0), numbers(2, 4)
+        lambda a, b, c: a.cat(b, c, dim=1),
+        lambda a, b, c: torch.cat([a, b, c], 1),
+        numbers(2, 3),
+        numbers(2, 0),
+        numbers(2, 4),
     )
 
 
@@ -83,11 +135,19 @@ def test_cat_promotes() -> None:
 
 def test_cat_of_bools_and_infinities() -> None:
     assert Tensor([True]).cat(Tensor([False, True])).tolist() == [True, False, True]
-    assert Tensor([float("inf")]).cat(Tensor([-float("inf")])).tolist() == [float("inf"), -float("inf")]
+    assert Tensor([float("inf")]).cat(Tensor([-float("inf")])).tolist() == [
+        float("inf"),
+        -float("inf"),
+    ]
 
 
 def test_stack() -> None:
-    compare(lambda a, b: a.stack(b, dim=-1), lambda a, b: torch.stack([a, b], -1), numbers(2, 3), numbers(2, 3, seed=1))
+    compare(
+        lambda a, b: a.stack(b, dim=-1),
+        lambda a, b: torch.stack([a, b], -1),
+        numbers(2, 3),
+        numbers(2, 3, seed=1),
+    )
 
 
 def test_class_call_takes_unpacked_tensors() -> None:
@@ -158,12 +218,15 @@ ERRORS: list[tuple[Function, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("function", "error", "text"), ERRORS, ids=[e[2] for e in ERRORS])
-def test_mistakes_are_told_at_the_call(function: Function, error: type[Exception], text: str) -> None:
+def test_mistakes_are_told_at_the_call(
+    function: Function, error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
         function(Tensor.zeros(2, 3))
 
 
 # --- what Tensor() takes
+
 
 def test_nested_lists() -> None:
     x = Tensor([[1, 2], [3, 4]])
@@ -210,8 +273,14 @@ def test_numbers_wrap_into_the_dtype_asked_for() -> None:
 def test_floats_that_numpy_lacks_are_rounded(dtype: Any) -> None:
     x = Tensor([1.0, -0.1, 448.0, 1e-9], dtype=dtype)
 
-    names = {"bfloat16": torch.bfloat16, "fp8e4m3": torch.float8_e4m3fn, "fp8e5m2": torch.float8_e5m2}
-    assert x.tolist() == torch.tensor([1.0, -0.1, 448.0, 1e-9]).to(names[dtype.name]).float().tolist()
+    names = {
+        "bfloat16": torch.bfloat16,
+        "fp8e4m3": torch.float8_e4m3fn,
+        "fp8e5m2": torch.float8_e5m2,
+    }
+    assert (
+        x.tolist() == torch.tensor([1.0, -0.1, 448.0, 1e-9]).to(names[dtype.name]).float().tolist()
+    )
 
 
 def test_ragged_lists_are_refused() -> None:
@@ -244,5 +313,8 @@ def test_facts() -> None:
 def test_repr_names_the_node_shape_dtype_and_device() -> None:
     x = Tensor([1.0, 2.0, 3.0])
 
-    assert repr(x * x) == f"<Tensor <UOp {x.device} (3,) float32 (Op.MUL, None)> on {x.device} with grad None>"
+    assert (
+        repr(x * x)
+        == f"<Tensor <UOp {x.device} (3,) float32 (Op.MUL, None)> on {x.device} with grad None>"
+    )
     assert repr(x).startswith(f"<Tensor <UOp {x.device} (3,) float32 (Op.BUFFER, <")

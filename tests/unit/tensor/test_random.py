@@ -82,7 +82,9 @@ DISTRIBUTIONS: list[tuple[Callable[[], Tensor], float, float]] = [
 ]
 
 
-@pytest.mark.parametrize(("draw", "mean", "deviation"), DISTRIBUTIONS, ids=range(len(DISTRIBUTIONS)))
+@pytest.mark.parametrize(
+    ("draw", "mean", "deviation"), DISTRIBUTIONS, ids=range(len(DISTRIBUTIONS))
+)
 def test_mean_and_deviation(draw: Callable[[], Tensor], mean: float, deviation: float) -> None:
     x = draw().numpy()
 
@@ -101,7 +103,11 @@ def test_randint_covers_its_range() -> None:
 def test_likes_shapes_and_empty() -> None:
     x = Tensor.zeros(2, 3, dtype=dtypes.float16)
 
-    assert (x.rand_like().shape, x.rand_like().dtype, x.randn_like().dtype) == ((2, 3), dtypes.float16, dtypes.float16)
+    assert (x.rand_like().shape, x.rand_like().dtype, x.randn_like().dtype) == (
+        (2, 3),
+        dtypes.float16,
+        dtypes.float16,
+    )
     assert Tensor.rand(0, 2).shape == Tensor.randint(0, 2).shape == (0, 2)
 
 
@@ -114,7 +120,9 @@ def test_randperm() -> None:
 def test_multinomial_follows_the_weights() -> None:
     drawn = numpy.array(Tensor([0.1, 0.0, 0.6, 0.3]).multinomial(4000, replacement=True).tolist())
 
-    assert numpy.allclose(numpy.bincount(drawn, minlength=4) / 4000, [0.1, 0.0, 0.6, 0.3], atol=0.03)
+    assert numpy.allclose(
+        numpy.bincount(drawn, minlength=4) / 4000, [0.1, 0.0, 0.6, 0.3], atol=0.03
+    )
 
 
 def test_multinomial_without_replacement_draws_each_once() -> None:

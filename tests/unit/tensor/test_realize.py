@@ -70,6 +70,7 @@ def test_living_tensors_are_known_until_they_die() -> None:
 
 # --- assigning
 
+
 def test_assign_writes_in_place() -> None:
     x = Tensor([1.0, 2.0]).realize()
     memory = x.uop
@@ -137,7 +138,9 @@ def test_views_show_the_new_content() -> None:
     assert view.tolist() == [6.0, 7.0]
 
 
-@pytest.mark.parametrize("index", [slice(1, None), slice(None, None, 2), slice(None, None, -1), 1], ids=str)
+@pytest.mark.parametrize(
+    "index", [slice(1, None), slice(None, None, 2), slice(None, None, -1), 1], ids=str
+)
 def test_assign_to_a_view_writes_into_its_buffer(index: Any) -> None:
     expected = numpy.arange(8.0).reshape(4, 2)
     x = Tensor(expected, dtype=dtypes.float32).realize()
@@ -195,6 +198,7 @@ def test_full_tensors_have_memory_of_their_own() -> None:
 
 # --- devices
 
+
 def test_to_copies_and_back() -> None:
     x = Tensor([1.0, 2.0])
     there = x.to(x.device + ":1")
@@ -216,6 +220,7 @@ def test_gradient_crosses_devices() -> None:
 
 # --- creation
 
+
 def test_arange() -> None:
     assert Tensor.arange(3).tolist() == [0, 1, 2]
     assert Tensor.arange(1, 10, 4).tolist() == [1, 5, 9]
@@ -236,7 +241,11 @@ def test_eye_full_and_likes() -> None:
     assert Tensor.eye(2, 3).tolist() == [[1, 0, 0], [0, 1, 0]]
     assert Tensor.full((2,), True).dtype is dtypes.bool
     x = Tensor.ones(2, dtype=dtypes.float16)
-    assert (x.zeros_like().dtype, x.ones_like().tolist(), x.full_like(2.5).tolist()) == (dtypes.float16, [1.0] * 2, [2.5] * 2)
+    assert (x.zeros_like().dtype, x.ones_like().tolist(), x.full_like(2.5).tolist()) == (
+        dtypes.float16,
+        [1.0] * 2,
+        [2.5] * 2,
+    )
     assert x.empty_like(dtype=dtypes.int32).dtype is dtypes.int32
 
 

@@ -34,7 +34,12 @@ def over(name: str, axis: Any, keepdim: bool) -> Function:
 @pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "logsumexp", "var", "std"])
 def test_reduce(name: str, axis: Any) -> None:
     compare(lambda x: getattr(x, name)(axis), over(name, axis, False), numbers(2, 3, 4))
-    compare(lambda x: getattr(x, name)(axis, keepdim=True), over(name, axis, True), numbers(2, 3, 4), gradient=False)
+    compare(
+        lambda x: getattr(x, name)(axis, keepdim=True),
+        over(name, axis, True),
+        numbers(2, 3, 4),
+        gradient=False,
+    )
 
 
 def test_prod() -> None:
@@ -102,7 +107,12 @@ def test_var_with_correction() -> None:
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_argmax(name: str, axis: int | None) -> None:
-    compare(lambda x: getattr(x, name)(axis), lambda x: getattr(x, name)(axis), numbers(5, 6), gradient=False)
+    compare(
+        lambda x: getattr(x, name)(axis),
+        lambda x: getattr(x, name)(axis),
+        numbers(5, 6),
+        gradient=False,
+    )
 
 
 def test_argmax_takes_the_first_of_equals_and_nan() -> None:
@@ -114,7 +124,11 @@ def test_argmax_takes_the_first_of_equals_and_nan() -> None:
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_softmax(name: str, axis: int) -> None:
-    compare(lambda x: getattr(x, name)(axis), lambda x: getattr(x, name)(axis), numbers(4, 6, low=-30, high=30))
+    compare(
+        lambda x: getattr(x, name)(axis),
+        lambda x: getattr(x, name)(axis),
+        numbers(4, 6, low=-30, high=30),
+    )
 
 
 def test_softmax_of_large_numbers() -> None:
@@ -127,7 +141,12 @@ def test_softmax_of_large_numbers() -> None:
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0, math.inf])
 def test_normalize(p: float) -> None:
-    compare(lambda x: x.normalize(p), lambda x: torch.nn.functional.normalize(x, p), numbers(3, 4), scale=4)
+    compare(
+        lambda x: x.normalize(p),
+        lambda x: torch.nn.functional.normalize(x, p),
+        numbers(3, 4),
+        scale=4,
+    )
 
 
 @pytest.mark.parametrize("size", [1, 5, 64, 65, 300])
@@ -148,7 +167,12 @@ def test_long_cumsum_of_integers_is_exact() -> None:
 
 def test_cumprod() -> None:
     compare(lambda x: x.cumprod(0), lambda x: x.cumprod(0), numbers(7, 2))
-    compare(lambda x: x.cumprod(0), lambda x: x.cumprod(0), numbers(70, low=0.9, high=1.1), gradient=False)
+    compare(
+        lambda x: x.cumprod(0),
+        lambda x: x.cumprod(0),
+        numbers(70, low=0.9, high=1.1),
+        gradient=False,
+    )
 
 
 @pytest.mark.parametrize("name", ["cummax", "cummin"])
@@ -156,11 +180,15 @@ def test_cumprod() -> None:
 def test_cummax(name: str, size: int) -> None:
     x = integers(size).astype(numpy.float64)
 
-    compare(lambda t: list(getattr(t, name)(0)), lambda t: list(getattr(t, name)(0)), x, gradient=False)
+    compare(
+        lambda t: list(getattr(t, name)(0)), lambda t: list(getattr(t, name)(0)), x, gradient=False
+    )
 
 
 def test_logcumsumexp() -> None:
-    compare(lambda x: x.logcumsumexp(1), lambda x: x.logcumsumexp(1), numbers(3, 6, low=-50, high=50))
+    compare(
+        lambda x: x.logcumsumexp(1), lambda x: x.logcumsumexp(1), numbers(3, 6, low=-50, high=50)
+    )
 
 
 def test_mistakes_are_told_at_the_call() -> None:

@@ -106,6 +106,19 @@ def bits_of(target: DType, source: DType, writer: Writer) -> str:
     return name
 
 
+def narrowing(dtype: DType, source: DType, writer: Writer) -> str:
+    """A float32 to a half, as one conversion.
+
+    Where contraction is allowed, clang joins it with a conversion from float64 before it, for which
+    x86 has no instruction.
+    """
+    name, t, s = f"{suffix(source)}_to_{suffix(dtype)}", writer.type(dtype), writer.type(source)
+    body = f"return {converted('x', t, dtype)};"
+    off = "#pragma clang fp contract(off)"
+    writer.define(f"static inline {t} {name}({s} x) {{\n{off}\n  {body}\n}}")
+    return name
+
+
 def square_root(dtype: DType, writer: Writer) -> str:
     """The square root; clang 15 and 16 have it for scalars only."""
     if dtype.count == 1:

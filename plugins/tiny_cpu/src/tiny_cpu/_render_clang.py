@@ -171,6 +171,8 @@ class Clang(CStyle):
                 source = dtypes.float32.vec(source.count)
                 text = self.converted(source, text, writer)
             return f"{helpers.truncation(u.dtype, source, writer)}({unwrapped(text)})"
+        if u.dtype.scalar() is dtypes.float16 and source.scalar() is dtypes.float32:
+            return f"{helpers.narrowing(u.dtype, source, writer)}({unwrapped(text)})"
         return self.converted(u.dtype, text, writer)
 
     def converted(self, dtype: DType, text: str, writer: Writer) -> str:

@@ -1,0 +1,17 @@
+"""The tour names files that exist, so that whoever follows it arrives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOUR = (ROOT / "docs" / "tour.md").read_text("utf-8")
+PATHS = sorted(set(re.findall(r"`([a-z_]+(?:/[\w.]+)+|[a-z_]+\.py)`", TOUR)))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_file_that_the_tour_names_exists(path: str) -> None:
+    assert (ROOT / "tinycore" / path).exists() or (ROOT / path).exists()
