@@ -207,16 +207,20 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
 
     @staticmethod
     def min(dtype: DType) -> Scalar:
-        """Least value: -inf for floats, False for bool."""
+        """Least value: -inf for floats that have it, False for bool."""
         if dtype.kind in ("int", "index"):
             return -(1 << (dtype.bits - 1))
+        if dtype.name == "fp8e4m3":
+            return -448.0
         return -math.inf if dtype.kind == "float" else dtype.kind == "void"
 
     @staticmethod
     def max(dtype: DType) -> Scalar:
-        """Greatest value: inf for floats, True for bool."""
+        """Greatest value: inf for floats that have it, True for bool."""
         if dtype.kind in ("int", "uint", "index"):
             return (1 << (dtype.bits - (dtype.kind != "uint"))) - 1
+        if dtype.name == "fp8e4m3":
+            return 448.0
         return math.inf if dtype.kind == "float" else dtype.kind == "bool"
 
     @staticmethod

@@ -17,16 +17,13 @@ def _step_tiny(forward: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
     """A step of stochastic gradient descent: x, labels, then weights."""
 
     def build(tiny: Any, x: Any, labels: Any, *weights: Any) -> Callable[[], Any]:
-        for weight in weights:
-            weight.requires_grad = True
-        optimizer = tiny.nn.optim.SGD(list(weights), lr=_RATE)
+        optimizer = tiny.nn.optim.SGD([weight.is_param_() for weight in weights], lr=_RATE)
 
         def step() -> Any:
-            with tiny.Tensor.train():
+            with tiny.Context(TRAINING=1):
                 optimizer.zero_grad()
                 loss = forward(x, *weights).sparse_categorical_crossentropy(labels).backward()
-                optimizer.step()
-                return loss
+                return loss.realize(*optimizer.schedule_step())
 
         return step
 

@@ -36,7 +36,7 @@ from tinycore.uop.op import ALU, AxisKind, Op
 
 trace = Trace("plan")
 
-SERIAL_WORK: Final = 50_000
+SERIAL_WORK: Final = 200_000
 """Operations below which waking other threads costs more than it saves."""
 CHUNKS_PER_THREAD: Final = 8
 SCATTERED: Final = -3
@@ -153,11 +153,12 @@ class Planner:
 
     def lanes(self) -> int:
         """How many of the widest values loaded or computed fit in a vector register."""
+        values = [n.src[1] if n.op is Op.STORE else n for n in self.kernel.toposort()]
         plain = ("index", "bool", "void")
         sizes = [
             n.dtype.itemsize
-            for n in self.kernel.toposort()
-            if (n.op in ALU or n.op is Op.LOAD) and n.dtype.kind not in plain
+            for n in values
+            if (n.op in ALU or n.op in (Op.LOAD, Op.CONST)) and n.dtype.kind not in plain
         ]
         return self.limits.vector_bytes // max([*sizes, 1])
 

@@ -97,7 +97,7 @@ def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) 
         kernel = step.run(kernel, renderer)
     linear = LinearKernel(name, linearize(kernel))
     if settings.VERIFY:
-        verify(list(linear.uops), "linear")
+        verify(linear.uops, "linear", renderer.native_ops)
     if trace_linear.on:
         trace_linear(name, to_text(linear.uops))
     return linear

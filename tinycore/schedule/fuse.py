@@ -31,6 +31,10 @@ DEAREST_SHARED = 40
 REPEATED_OFTEN = 4
 """Reads of each element from which a padded copy pays."""
 
+MOST_GROWTH = 4
+"""How many times its source a padded copy may be."""
+SHORT_REDUCTION = 16
+"""Terms of a sum that may be computed inside another sum that reads it once."""
 MOST_COUNTED = 1 << 20
 """Where counting of costs stops: shared subgraphs are counted once per use, which doubles fast."""
 
@@ -42,7 +46,8 @@ COSTS = (
     | {Op.THREEFRY: 60}
 )
 """What an op costs, where that is not 1. A comparison is counted with what it selects."""
-SAME_SIZE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP}) | TRANSPARENT
+READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPARENT
+"""Ops that read each element of their source at most once, at a place of their own."""
 SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD}
 
 
@@ -181,8 +186,8 @@ class Boundaries:
 
     @staticmethod
     def takes(user: UOp, node: UOp) -> bool:
-        """Whether `user` reads each element of `node` once, at a place that is easy to invert."""
-        if user.op in SAME_SIZE:
+        """Whether `user` reads each element of `node` at most once."""
+        if user.op in READ_ONCE:
             return True
         return user.op in ALU and user.shape == node.shape
 
@@ -208,12 +213,22 @@ class Boundaries:
                     return None
                 continue
             for user in self.users[current]:
+                if user.op is Op.REDUCE_AXIS and self.is_short_sum(node, user):
+                    exits.add(user)
+                    continue
                 if not self.takes(user, current):
                     return None
                 if user not in seen:
                     seen.add(user)
                     stack.append(user)
         return exits.pop() if len(exits) == 1 else None
+
+    @staticmethod
+    def is_short_sum(node: UOp, outer: UOp) -> bool:
+        """Whether a reduction is a short sum (of a window, say) inside another sum."""
+        op, axes = node.arg if node.op is Op.REDUCE_AXIS else (None, ())
+        length = math.prod(node.src[0].shape[axis] for axis in axes)
+        return op is outer.arg[0] is Op.ADD and length <= SHORT_REDUCTION
 
     def place_expanded(self, node: UOp) -> None:
         """Reason 3: store what would be recomputed for every repetition, if that is dear."""
@@ -236,5 +251,5 @@ class Boundaries:
 
     @staticmethod
     def grows(node: UOp) -> bool:
-        """Whether a PAD more than doubles its source."""
-        return math.prod(node.shape) > 2 * math.prod(node.src[0].shape)
+        """Whether a PAD makes much more of its source."""
+        return math.prod(node.shape) > MOST_GROWTH * math.prod(node.src[0].shape)

@@ -1,6 +1,7 @@
 """What operands must satisfy, and what is said when they do not.
 
-Floor 5. Every message names the operation and all operands. A check returns the fact it established.
+Floor 5. Every message names the operation and all operands. A check returns the fact it
+established.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What every tensor is: a node of the graph, a gradient, and a place among the living.
 
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
-before it: core, movement, elementwise, functions, reduce, scan, creation, indexing, linalg, windows,
-losses, random, realize, and at last tensor.
+before it: core, movement, elementwise, functions, reduce, scan, creation, indexing, linalg,
+windows, losses, random, realize, and at last tensor.
 """
 
 from __future__ import annotations
@@ -190,7 +190,10 @@ class Core:
         return self.from_uop(UOp(Op.CONTIGUOUS_BACKWARD, self.dtype, (self.uop,)))
 
     def cast(self, dtype: DTypeLike) -> Self:
-        """Every element converted: to an integer truncates, to bool is x != 0. Raises DTypeError."""
+        """Every element converted: to an integer truncates, to bool is x != 0.
+
+        Raises DTypeError.
+        """
         target = to_dtype(dtype)
         return self if target is self.dtype else self.from_uop(self.uop.cast(target))
 

@@ -107,9 +107,9 @@ class Creation(Scan):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """start, start + step, ... before stop; `arange(n)` counts 0 to n - 1. Integers unless a number is a float.
+        """start, start + step, ... before stop; `arange(n)` counts 0 to n - 1.
 
-        Raises ArgumentError when step is 0.
+        Integers, unless a number is a float. Raises ArgumentError when step is 0.
         """
         if stop is None:
             start, stop = 0, start
@@ -136,7 +136,10 @@ class Creation(Scan):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """`steps` numbers evenly from start to stop, both included. Raises ArgumentError for steps < 0."""
+        """`steps` numbers evenly from start to stop, both included.
+
+        Raises ArgumentError for steps < 0.
+        """
         if steps < 0:
             raise ArgumentError(f"linspace: the number of steps must not be negative, got {steps}")
         target, place = float_or(dtype), canonical(device)
@@ -210,7 +213,7 @@ class Creation(Scan):
         device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory in the shape, dtype and device of this tensor, filled with nothing in particular."""
+        """Memory in the shape, dtype and device of this tensor, not filled with anything."""
         target = self.dtype if dtype is None else to_dtype(dtype)
         return self.empty(
             self.shape, device=device or self.device, dtype=target, requires_grad=requires_grad

@@ -25,7 +25,7 @@ from tinycore.uop.shape import Shape
 class SupportsArray(Protocol):
     """Anything that gives itself as a NumPy array, such as a torch tensor on the CPU."""
 
-    def __array__(self) -> HostArray: ...  # noqa: D105  the protocol is NumPy's
+    def __array__(self) -> HostArray: ...
 
 
 Nested: TypeAlias = "Scalar | list[Any] | tuple[Any, ...]"
@@ -33,7 +33,10 @@ Data: TypeAlias = "Nested | bytes | bytearray | memoryview | Path | UOp | Suppor
 
 
 def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
-    """The node that holds `data`. Raises ShapeError for ragged lists, DTypeError for strange items."""
+    """The node that holds `data`.
+
+    Raises ShapeError for ragged lists, DTypeError for strange items.
+    """
     if isinstance(data, numpy.generic):
         data = as_python(data, dtype := dtype or from_numpy_dtype(data.dtype))
     if data is None:
@@ -92,7 +95,8 @@ def nested_shape(data: object) -> Shape:
     for number, shape in enumerate(inner):
         if shape != inner[0]:
             raise ShapeError(
-                f"Tensor: the nested list is ragged: item 0 has shape {inner[0]}, item {number} has {shape}"
+                f"Tensor: the nested list is ragged: item 0 has shape {inner[0]}, item {number} "
+                f"has {shape}"
             )
     return (len(data), *(inner[0] if inner else ()))
 

@@ -31,7 +31,7 @@ class Elementwise(Movement):
     # --- operands
 
     def ufix(self, x: Self | Scalar | UOp) -> Self:
-        """`x` as a tensor that can meet this one: a number becomes a constant of a fitting dtype."""
+        """`x` as a tensor: a number becomes a constant of the dtype that fits this one."""
         if isinstance(x, Elementwise):
             return x
         if isinstance(x, numpy.generic):
@@ -97,7 +97,10 @@ class Elementwise(Movement):
         reverse: bool = False,
         rounding_mode: Literal["trunc", "floor"] | None = None,
     ) -> Self:
-        """a / b as floats; rounded toward zero or down when `rounding_mode` says so, integers then staying integers."""
+        """a / b as floats.
+
+        Rounded toward zero or down when `rounding_mode` says so, integers then staying integers.
+        """
         if rounding_mode not in (None, "trunc", "floor"):
             raise ArgumentError(
                 f"div: rounding_mode {rounding_mode!r} is none of None, 'trunc', 'floor'"

@@ -95,9 +95,9 @@ class Functions(Elementwise):
     # --- powers
 
     def pow(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """a ** b. Integers stay integers and wrap; a negative base with a broken exponent gives NaN.
+        """a ** b; a negative base with a broken exponent gives NaN.
 
-        Raises ArgumentError for an integer tensor to a negative integer number.
+        Integers stay integers and wrap. Raises ArgumentError for an integer tensor to a negative integer number.
         """
         if isinstance(x, (bool, int, float)) and not reverse:
             return self.power_of_number(x)
@@ -109,7 +109,7 @@ class Functions(Elementwise):
         return left | ~right if left.dtype is dtypes.bool else left.integer_power(right)
 
     def power_of_number(self, exponent: Scalar) -> Self:
-        """a ** number, by multiplication and a root where the exponent is a small multiple of 1/2."""
+        """a ** number, by multiplication (and a root) where the exponent is a small n or n/2."""
         if not dtypes.is_float(self.dtype) and not isinstance(exponent, float):
             if exponent < 0:
                 raise ArgumentError(

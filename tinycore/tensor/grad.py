@@ -221,7 +221,7 @@ def of_unskew(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.REDUCE_AXIS)
 def of_reduce(node: UOp, g: UOp) -> Gradients:
-    """A sum's gradient is repeated, an extreme's shared by equals, a product's times the other factors."""
+    """Repeated for a sum, shared by equals for an extreme, times other factors for a product."""
     x = node.src[0]
     op, axes = node.arg
     if op is Op.ADD:

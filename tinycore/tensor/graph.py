@@ -142,7 +142,7 @@ def take_every(x: UOp, axis: int, step: int) -> UOp:
 
 
 def spread_every(x: UOp, axis: int, step: int, size: int) -> UOp:
-    """The elements of one axis at places 0, step, 2*step ...; zeros between. Undoes `take_every`."""
+    """The elements of one axis at every step-th place, zeros between. Undoes `take_every`."""
     if step == 1 and x.shape[axis] == size:
         return x
     thin = insert_axis(x, len(x.shape))

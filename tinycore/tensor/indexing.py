@@ -31,7 +31,7 @@ Index: TypeAlias = (
 
 
 class AxisIndex(NamedTuple):
-    """What one entry of an index takes from one axis: `size` elements from `start`, every `step`."""
+    """What an entry of an index takes from an axis: `size` elements from `start` by `step`."""
 
     start: int
     size: int
@@ -53,7 +53,10 @@ class Indexing(Creation):
     __slots__ = ()
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Self:
-        """The elements an index names. Raises IndexRangeError outside the axes or for too many entries."""
+        """The elements an index names.
+
+        Raises IndexRangeError outside the axes or for too many entries.
+        """
         parsed = parse(self, self.without_masks(index))
         return self.boxed(parsed).gathered(parsed.rows)
 
@@ -84,10 +87,11 @@ class Indexing(Creation):
             self.uop = new.uop
 
     def masked(self, mask: Creation, value: Scalar) -> Self:
-        """This tensor with a number where a mask of its leading axes holds; nothing is computed yet."""
+        """This tensor with a number where a mask of its leading axes holds; not computed yet."""
         if mask.shape != self.shape[: mask.ndim]:
             raise IndexRangeError(
-                f"setitem: a mask of shape {mask.shape} does not cover the first axes of {self.shape}"
+                f"setitem: a mask of shape {mask.shape} does not cover the first axes of "
+                f"{self.shape}"
             )
         wide = self.from_uop(graph.reshape(mask.uop, (*mask.shape, *[1] * (self.ndim - mask.ndim))))
         return wide.where(self.const_like(value), self)
@@ -258,7 +262,10 @@ def parse(x: Creation, entries: tuple[Any, ...]) -> Parsed:
 
 
 def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
-    """One slice or integer. Raises IndexRangeError for an integer outside, ArgumentError for anything else."""
+    """One slice or integer.
+
+    Raises IndexRangeError for an integer outside, ArgumentError for anything else.
+    """
     if isinstance(entry, slice):
         start, stop, step = entry.indices(size)
         count = len(range(start, stop, step))

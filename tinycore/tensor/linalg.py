@@ -26,8 +26,9 @@ class Linalg(Selection):
     def dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
         """The matrix product by NumPy's rules.
 
-        (.., m, k) and (.., k, n) -> (.., m, n); a single axis stands for a row on the left and a column
-        on the right. Leading axes are broadcast. Raises ShapeError when the inner sizes differ.
+        (.., m, k) and (.., k, n) -> (.., m, n); a single axis stands for a row on the left and a
+        column on the right. Leading axes are broadcast. Raises ShapeError when the inner sizes
+        differ.
         """
         if self.ndim == 0 or w.ndim == 0:
             raise ShapeError(
@@ -86,13 +87,13 @@ class Linalg(Selection):
     ) -> Self:
         """Einstein's sum: letters name axes, those that the result does not name are summed.
 
-        "ij,jk->ik" is the matrix product; "..." stands for axes to broadcast; without an arrow the letters
-        that occur once stay, in alphabetical order.
-        Raises ArgumentError for a malformed formula, ShapeError when a letter has two sizes.
+        "ij,jk->ik" is the matrix product; "..." stands for axes to broadcast; without an arrow the
+        letters that occur once stay, in alphabetical order. Raises ArgumentError for a malformed
+        formula, ShapeError when a letter has two sizes.
         """
         tensors: list[Self] = []
         for operand in operands:
-            tensors += operand if isinstance(operand, (list, tuple)) else [operand]  # type: ignore[list-item]
+            tensors.extend([operand] if isinstance(operand, cls) else operand)
         inputs, output = letters_of(formula, [t.ndim for t in tensors])
         sizes: dict[str, int] = {}
         aligned = []
@@ -133,7 +134,7 @@ class Linalg(Selection):
                 raise ShapeError(
                     f"rearrange: {formula!r} does not fit shape {self.shape} with {sizes}"
                 )
-            sizes |= {name: size // known for name in unknown}
+            sizes |= dict.fromkeys(unknown, size // known)
             split += [name for name in group if name != "1"]
         names = [name for group in right for name in group if name != "1"]
         if sorted(names) != sorted(split):

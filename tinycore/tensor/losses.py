@@ -4,6 +4,8 @@ Floor 5. `reduction` is "mean", "sum" or "none". Class scores have their classes
 only axis), labels are integers with one axis less, or probabilities of the scores' shape.
 """
 
+# ruff: noqa: N803, N806  `Y` is what tinygrad\'s users call labels
+
 from __future__ import annotations
 
 import math
@@ -28,7 +30,7 @@ class Losses(Windows):
             raise ArgumentError(f"reduction {reduction!r} is none of 'mean', 'sum', 'none'")
         return self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
 
-    def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:  # noqa: N803  tinygrad's name
+    def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
         """-Y log(p) - (1 - Y) log(1 - p) of probabilities p; logarithms stop at -100."""
         floating_dtype("binary_crossentropy", self.dtype)
         hit, miss = self.log().clamp(min_=-100.0), (1 - self).log().clamp(min_=-100.0)
@@ -36,7 +38,7 @@ class Losses(Windows):
 
     def binary_crossentropy_logits(
         self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None
-    ) -> Self:  # noqa: N803
+    ) -> Self:
         """`binary_crossentropy` of sigmoid(a), without overflow."""
         floating_dtype("binary_crossentropy_logits", self.dtype)
         weight = Y if pos_weight is None else Y * pos_weight
@@ -47,7 +49,7 @@ class Losses(Windows):
         Y: Self,
         ignore_index: int = -1,
         label_smoothing: float = 0.0,
-        reduction: Reduction = "mean",  # noqa: N803
+        reduction: Reduction = "mean",
     ) -> Self:
         """Cross-entropy of scores (.., classes) with integer labels (..).
 
@@ -74,7 +76,7 @@ class Losses(Windows):
 
     def cross_entropy(
         self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0
-    ) -> Self:  # noqa: N803
+    ) -> Self:
         """Cross-entropy of scores (N, C, ...) with labels (N, ...) or probabilities (N, C, ...).
 
         Raises ShapeError when they do not fit.
@@ -84,12 +86,12 @@ class Losses(Windows):
         classes = self.shape[axis]
         if Y.ndim < self.ndim:
             integer_dtype("cross_entropy", Y.dtype, "label")
-            Y = Y.hot(classes).cast(self.as_float().dtype).movedim(-1, axis)  # noqa: N806
+            Y = Y.hot(classes).cast(self.as_float().dtype).movedim(-1, axis)
         if Y.shape != self.shape:
             raise ShapeError(
                 f"cross_entropy: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
             )
-        Y = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y  # noqa: N806
+        Y = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y
         loss = -(self.log_softmax(axis) * Y).sum(axis)
         if reduction == "mean" and self.ndim > 1:
             return loss.sum() / float(max(1, loss.numel()))
@@ -101,10 +103,10 @@ class Losses(Windows):
         weight: Self | None = None,
         ignore_index: int | None = None,
         reduction: Reduction = "mean",
-    ) -> Self:  # noqa: N803
-        """-a[.., label, ..] of log-probabilities (N, C, ...) and integer labels (N, ...), weighted by class.
+    ) -> Self:
+        """-a[.., label, ..] of log-probabilities (N, C, ...) and labels (N, ...).
 
-        The mean is over the weights that count.
+        Elements are weighted by class. The mean is over the weights that count.
         """
         integer_dtype("nll_loss", Y.dtype, "label")
         axis = 0 if self.ndim == 1 else 1
@@ -131,9 +133,10 @@ class Losses(Windows):
     ) -> Self:
         """softmax(q @ k.T / sqrt(d) + mask) @ v over (.., heads, length, d).
 
-        A bool mask lets through where it holds, any other is added. Causal lets position i see up to i.
-        With `enable_gqa` fewer key and value heads are shared by groups of query heads.
-        Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not fit.
+        A bool mask lets through where it holds, any other is added. Causal lets position i see up
+        to i. With `enable_gqa` fewer key and value heads are shared by groups of query heads.
+        Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not
+        fit.
         """
         if attn_mask is not None and is_causal:
             raise ArgumentError(

@@ -47,7 +47,8 @@ class Movement(Core):
             sizes[sizes.index(-1)] = self.numel() // known if known else 0
         if any(n < 0 for n in sizes) or math.prod(sizes) != self.numel():
             raise ShapeError(
-                f"reshape: shape {self.shape} has {self.numel()} elements, which do not fill {given}"
+                f"reshape: shape {self.shape} has {self.numel()} elements, which do not fill "
+                f"{given}"
             )
         return self.from_uop(graph.reshape(self.uop, tuple(sizes)))
 
@@ -103,7 +104,10 @@ class Movement(Core):
     # --- order
 
     def permute(self, *order: Ints) -> Self:
-        """Axes reordered: result axis i is axis order[i]. Raises ShapeError unless a permutation."""
+        """Axes reordered: result axis i is axis order[i].
+
+        Raises ShapeError unless a permutation.
+        """
         axes = [
             resolve_axis("permute", a, self.ndim) for a in int_arguments("permute", spread(order))
         ]
@@ -141,7 +145,10 @@ class Movement(Core):
         return self.from_uop(graph.flip(self.uop, axes))
 
     def roll(self, shifts: Ints, dims: Ints | None = None) -> Self:
-        """Elements moved along axes, those pushed out coming in again; without dims over all of it."""
+        """Elements moved along axes, those pushed out coming in again.
+
+        Without `dims`, over the flat tensor.
+        """
         if dims is None:
             flat = self.flatten().roll(shifts, 0) if self.ndim else self
             return flat.reshape(self.shape)
@@ -163,7 +170,10 @@ class Movement(Core):
         return self.from_uop(graph.shrink(self.uop, pairs))
 
     def shrink(self, arg: Sequence[tuple[int, int] | None]) -> Self:
-        """A box: (start, stop) for each axis, None for all of it. Raises ShapeError outside the tensor."""
+        """A box: (start, stop) for each axis, None for all of it.
+
+        Raises ShapeError outside the tensor.
+        """
         if len(arg) != self.ndim:
             raise ShapeError(f"shrink: {len(arg)} ranges for the {self.ndim} axes of {self.shape}")
         pairs = [(0, n) if pair is None else pair for pair, n in zip(arg, self.shape, strict=True)]
@@ -239,7 +249,8 @@ class Movement(Core):
         }[mode]
         if max(before, after) > most:
             raise ShapeError(
-                f"pad: mode {mode} cannot add {(before, after)} to axis {axis} of shape {self.shape}"
+                f"pad: mode {mode} cannot add {(before, after)} to axis {axis} of shape "
+                f"{self.shape}"
             )
         if mode == "reflect":
             head = inner.between(axis, 1, before + 1).flip(axis)
@@ -263,11 +274,12 @@ class Movement(Core):
         return head.cat(inner, tail, dim=axis)
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
-        """Windows of `size` elements every `step` along an axis; a last axis runs inside a window."""
+        """Windows of `size` elements every `step` along an axis; the last axis runs inside them."""
         axis = resolve_axis("unfold", dim, self.ndim)
         if not 0 < size <= self.shape[axis] or step < 1:
             raise ShapeError(
-                f"unfold: windows of {size} every {step} do not fit axis {axis} of shape {self.shape}"
+                f"unfold: windows of {size} every {step} do not fit axis {axis} of shape "
+                f"{self.shape}"
             )
         return self.from_uop(graph.windows(self.uop, axis, size, step))
 
@@ -319,7 +331,7 @@ class Movement(Core):
         return list(self.split(-(-length // chunks), dim))
 
     def repeat(self, *repeats: Ints) -> Self:
-        """The tensor laid side by side with itself, so often along each axis; axes aligned at the end."""
+        """The tensor beside itself, so often along each axis; axes are aligned at the end."""
         counts = int_arguments("repeat", spread(repeats))
         shape = (1,) * (len(counts) - self.ndim) + self.shape
         if len(shape) != len(counts) or min(counts, default=1) < 0:
@@ -344,7 +356,7 @@ class Movement(Core):
         return wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
 
     def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """Coordinate grids of one-dimensional tensors; indexing "xy" exchanges the first two axes."""
+        """Coordinate grids of flat tensors; indexing "xy" exchanges the first two axes."""
         if indexing not in ("ij", "xy"):
             raise ArgumentError(f"meshgrid: indexing {indexing!r} is neither 'ij' nor 'xy'")
         basis = [t.reshape(-1) for t in (self, *args)]

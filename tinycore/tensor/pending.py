@@ -1,8 +1,8 @@
 """What a run has to compute, and what the living tensors see after it.
 
 Floor 5. Two promises are kept here. A tensor computed from memory shows what that memory held when
-the tensor was written down, also if an assignment came later. And computing a tensor takes the graph,
-and with it the gradient, from nobody who did not ask for that.
+the tensor was written down, also if an assignment came later. And computing a tensor takes the
+graph, and with it the gradient, from nobody who did not ask for that.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def compute(roots: list[UOp]) -> dict[UOp, UOp]:
 def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> dict[UOp, UOp]:
     """Which nodes give way to the memory that now holds them, for good.
 
-    The roots do, and what is memory by nature. Other intermediate results do only if no gradient flows
-    through them: the graph above memory is lost to `backward`, and nobody asked for that here.
+    The roots do, and what is memory by nature. Other intermediate results do only if no gradient
+    flows through them: the graph above memory is lost to `backward`, and nobody asked for that
+    here.
     """
     asked = {below for root in roots for below in moved_from(root)}
     flows = {node: flow for node, flow in gradient_flows(memory).items() if flow}
@@ -46,7 +47,7 @@ def moved_from(node: UOp) -> Iterator[UOp]:
 
 
 def gradient_flows(nodes: Iterable[UOp]) -> dict[UOp, bool]:
-    """For every node below the given ones, whether some float memory can get a gradient through it."""
+    """For every node below the given ones, whether a gradient can flow through it to memory."""
     flows: dict[UOp, bool] = {}
     for node in UOp.sink(*nodes).toposort()[:-1]:
         is_source = node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN) and dtypes.is_float(
@@ -63,10 +64,10 @@ def unrealized(tensors: Iterable[Core]) -> list[UOp]:
 
 
 def readers_of_old_content(roots: list[UOp]) -> list[UOp]:
-    """What living tensors still have to compute from memory that an ASSIGN below the roots overwrites.
+    """What living tensors still have to compute from memory about to be overwritten.
 
-    They are computed in the same run, before the memory changes. Plain views are not among them: they
-    show the new content.
+    They are computed in the same run, before the memory changes. Plain views are not among them:
+    they show the new content.
     """
     below = [n for n in UOp.sink(*roots).toposort() if n.op is Op.ASSIGN]
     if not below:

@@ -149,9 +149,14 @@ class Random(Losses):
 
     @classmethod
     def uniform(
-        cls, *shape: Ints, low: float = 0.0, high: float = 1.0, device: str | None = None, dtype: DTypeLike | None = None,
+        cls,
+        *shape: Ints,
+        low: float = 0.0,
+        high: float = 1.0,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Uniform in [low, high)."""
         target = float_or(dtype)
         drawn = cls.random(
@@ -165,9 +170,14 @@ class Random(Losses):
 
     @classmethod
     def normal(
-        cls, *shape: Ints, mean: float = 0.0, std: float = 1.0, device: str | None = None, dtype: DTypeLike | None = None,
+        cls,
+        *shape: Ints,
+        mean: float = 0.0,
+        std: float = 1.0,
+        device: str | None = None,
+        dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Normal with a mean and a deviation."""
         drawn = cls.randn(sizes_from("normal", shape), device=device, dtype=dtype)
         return (drawn * std + mean).marked(requires_grad)
@@ -219,7 +229,7 @@ class Random(Losses):
 
     @classmethod
     def kaiming_uniform(cls, *shape: Ints, a: float = 0.01, **options: Any) -> Self:
-        """Uniform within sqrt(6 / ((1 + a*a) * inputs)), by He and others; `a` is the slope below 0."""
+        """Uniform within sqrt(6 / ((1 + a*a) * inputs)), by He and others; `a` is their slope."""
         sizes = sizes_from("kaiming_uniform", shape)
         first_size("kaiming_uniform", sizes)
         bound = math.sqrt(6 / ((1 + a * a) * math.prod(sizes[1:])))
@@ -279,11 +289,13 @@ class Random(Losses):
     def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
         """Indices drawn with these weights, one row or one per row: (C) -> (S), (N, C) -> (N, S).
 
-        Raises ShapeError for other shapes, ArgumentError when more are drawn without replacement than there are.
+        Raises ShapeError for other shapes, ArgumentError when more are drawn without replacement
+        than there are.
         """
         if not 1 <= self.ndim <= 2 or num_samples < 1:
             raise ShapeError(
-                f"multinomial: needs weights of one or two axes and a positive count, got {self.shape}"
+                f"multinomial: needs weights of one or two axes and a positive count, got "
+                f"{self.shape}"
             )
         if not replacement and num_samples > self.shape[-1]:
             raise ArgumentError(

@@ -33,7 +33,7 @@ class Realization(Random):
     # --- computing
 
     def realize(self, *lst: Self) -> Self:
-        """Compute this tensor and others now; their graphs become buffers. Constants stay constants."""
+        """Compute this tensor and others now: their graphs become buffers, constants stay."""
         if roots := unrealized([self, *lst]):
             compute([*roots, *readers_of_old_content(roots)])
         return self
@@ -80,7 +80,10 @@ class Realization(Random):
         return value
 
     def data(self) -> memoryview:
-        """The elements as a memoryview of a copy, in this tensor's shape. Raises DTypeError for bfloat16 and fp8."""
+        """The elements as a memoryview of a copy, in this tensor's shape.
+
+        Raises DTypeError for bfloat16 and fp8.
+        """
         if dtypes.is_float(self.dtype) and to_numpy_dtype(self.dtype).kind != "f":
             raise DTypeError(f"data: Python's buffers have no {self.dtype!r}; cast to float first")
         return self.host_array().data
@@ -131,7 +134,7 @@ class Realization(Random):
     # --- writing
 
     def replace(self, x: Self) -> Self:
-        """Take over the value and dtype of another tensor of the same shape; no memory is written."""
+        """Take over value and dtype of another tensor of the same shape; writes no memory."""
         if x.shape != self.shape:
             raise ShapeError(f"replace: {x.shape} in place of {self.shape}")
         self.uop = x.uop
@@ -140,8 +143,8 @@ class Realization(Random):
     def assign(self, x: Self | Scalar | Sequence[Any]) -> Self:
         """Write a value, broadcast, into the memory of this tensor; returns itself.
 
-        A slice of a buffer writes into that buffer. A tensor with no memory yet takes over the value.
-        Raises ShapeError, DTypeError or DeviceError when the value does not fit.
+        A slice of a buffer writes into that buffer. A tensor with no memory yet takes over the
+        value. Raises ShapeError, DTypeError or DeviceError when the value does not fit.
         """
         value = x if isinstance(x, Realization) else self.ufix_nested(x)
         if value.dtype is not self.dtype:
@@ -169,7 +172,7 @@ class Realization(Random):
         return self
 
     def assign_through(self, base: UOp, value: UOp) -> None:
-        """Write a value into the part of `base` that this tensor shows; all views of it see that."""
+        """Write a value into the part of `base` that this tensor shows, for all its views."""
         inside = graph.full_like(value, True, dtypes.bool)
         node = self.uop
         while node is not base:
@@ -182,10 +185,10 @@ class Realization(Random):
     # --- differentiating
 
     def gradient(self, *targets: Self, gradient: Self | None = None) -> list[Self]:
-        """The derivatives of this number with respect to targets; zeros for one it does not depend on.
+        """The derivatives of this number with respect to targets.
 
-        `gradient` is that of some later number with respect to this tensor, which then may have any shape.
-        Raises GradientError when it is missing, or anything is no float.
+        They are zeros for one it does not depend on. `gradient` is that of some later number with respect to this tensor, which then may have any
+        shape. Raises GradientError when it is missing, or anything is no float.
         """
         seed = self.seed_gradient(gradient)
         for tensor in targets:
@@ -199,8 +202,8 @@ class Realization(Random):
     def backward(self, gradient: Self | None = None) -> Self:
         """Add derivatives of this number to `grad` of living float tensors it was computed from.
 
-        These are the tensors that require a gradient; if none does so explicitly, all that do not refuse it.
-        Raises GradientError as `gradient` does.
+        These are the tensors that require a gradient; if none does so explicitly, all that do not
+        refuse it. Raises GradientError as `gradient` does.
         """
         seed = self.seed_gradient(gradient)
         nodes = set(self.uop.toposort())
@@ -224,7 +227,8 @@ class Realization(Random):
                 )
             if self.requires_grad is None and graph.base_of(self.uop).op is Op.BUFFER:
                 raise GradientError(
-                    "backward: this tensor is plain memory, its graph is gone; differentiate before realize()"
+                    "backward: this tensor is plain memory, its graph is gone; differentiate "
+                    "before realize()"
                 )
             return graph.full_like(self.uop, 1)
         if gradient.shape != self.shape:
@@ -244,7 +248,7 @@ def viewed_memory(node: UOp) -> UOp | None:
 
 
 def put_back(node: UOp, value: UOp) -> UOp:
-    """A value of the shape of a movement op's result, each element where the op took it from; zeros elsewhere."""
+    """Undo a movement op on a value: each element where the op took it from, zeros elsewhere."""
     source = node.src[0]
     match node.op:
         case Op.RESHAPE:

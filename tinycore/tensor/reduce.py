@@ -146,11 +146,17 @@ class Reduce(Activations):
     # --- places of extremes
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """Where the greatest element is, the first of equals (NaN counts as greatest); in the flat tensor without `axis`."""
+        """Where the greatest element is: the first of equals, and NaN before any number.
+
+        Without `axis` the place in the flat tensor.
+        """
         return self.argbest("argmax", axis, keepdim, greatest=True)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """Where the least element is, the first of equals (NaN counts as least); in the flat tensor without `axis`."""
+        """Where the least element is: the first of equals, and NaN before any number.
+
+        Without `axis` the place in the flat tensor.
+        """
         return self.argbest("argmin", axis, keepdim, greatest=False)
 
     def argbest(self, name: str, axis: int | None, keepdim: bool, greatest: bool) -> Self:
@@ -170,7 +176,7 @@ class Reduce(Activations):
         return hit.where(numbers, size).min(place, keepdim)
 
     def positions(self, axis: int) -> Self:
-        """The index of each element along one axis, in the default integer, of a shape that broadcasts."""
+        """The index of each element along one axis, in a shape that broadcasts."""
         numbers = graph.arange(self.shape[axis], dtypes.default_int, self.device)
         return self.from_uop(
             graph.reshape(numbers, tuple([n if a == axis else 1 for a, n in enumerate(self.shape)]))

@@ -34,7 +34,8 @@ class Runtime(Protocol):
     ) -> UOp:
         """A new BUFFER with the elements of a C-contiguous array; `array` may be reused on return.
 
-        A captured step that reads this buffer calls `refresh` before each replay and writes the result.
+        A captured step that reads this buffer calls `refresh` before each replay and writes the
+        result.
         """
 
     def to_host(self, buffer: UOp) -> HostArray:
@@ -44,7 +45,7 @@ class Runtime(Protocol):
         """Compute the roots; map each node that now is memory to that memory, of the same shape."""
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
-        """Cut the graph below the roots into kernels without running them; map as `realize` does."""
+        """Cut the graph into kernels without running them; map as `realize` does."""
 
     def schedule(self, roots: list[UOp]) -> list[Any]:
         """The kernels of the roots in dependency order, not run."""

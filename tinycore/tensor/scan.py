@@ -46,7 +46,7 @@ class Scan(Reduce):
         return self.running_best("cummin", Op.MIN, axis)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
-        """The logarithm of running sums of exp(a), without overflow: each prefix has its own peak."""
+        """The logarithm of running sums of exp(a); each prefix has a peak of its own."""
         place = resolve_axis("logcumsumexp", axis, self.ndim)
         if not self.numel() or not self.ndim:
             return self.as_float()

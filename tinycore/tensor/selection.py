@@ -1,6 +1,7 @@
 """Picking and placing by index tensors along an axis, triangles, sorting.
 
-Floor 5. `gather` and `scatter` follow torch: `index` runs beside the tensor and names positions along one axis.
+Floor 5. `gather` and `scatter` follow torch: `index` runs beside the tensor and names positions
+along one axis.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class Selection(Indexing):
         return self.upper_part(diagonal).where(self, self.const_like(0))
 
     def upper_part(self, diagonal: int) -> Self:
-        """Whether an element of the last two axes is on or above a diagonal. Raises ShapeError below two axes."""
+        """Whether an element of the last two axes is on or above a diagonal.
+
+        Raises ShapeError below two axes.
+        """
         if self.ndim < 2:
             raise ShapeError(f"tril, triu: need two axes, got shape {self.shape}")
         rows, columns = (
@@ -43,7 +47,10 @@ class Selection(Indexing):
     # --- one-hot
 
     def one_hot(self, num_classes: int, dtype: DTypeLike | None = None) -> Self:
-        """1 at the position an integer names along a new last axis, 0 elsewhere. Raises DTypeError for floats."""
+        """1 at the position an integer names along a new last axis, 0 elsewhere.
+
+        Raises DTypeError for floats.
+        """
         integer_dtype("one_hot", self.dtype)
         return self.hot(num_classes).cast(dtypes.default_int if dtype is None else dtype)
 
@@ -55,9 +62,9 @@ class Selection(Indexing):
     # --- gather and scatter
 
     def gather(self, dim: int, index: Self) -> Self:
-        """out[i, j] = a[index[i, j], j] for dim 0, likewise for others; 0 where an index is out of range.
+        """out[i, j] = a[index[i, j], j] for dim 0, likewise for others.
 
-        Raises ShapeError when `index` has other axes, or is larger than the tensor outside `dim`.
+        0 where an index is out of range. Raises ShapeError when `index` has other axes, or is larger than the tensor outside `dim`.
         """
         axis, index = self.beside("gather", dim, index)
         x = self.from_uop(graph.shrink(self.uop, box_of(self, index, axis)))
@@ -78,7 +85,8 @@ class Selection(Indexing):
         )
         if index.ndim != self.ndim or not fits:
             raise ShapeError(
-                f"{name}: an index of shape {index.shape} does not run beside shape {self.shape} along axis {axis}"
+                f"{name}: an index of shape {index.shape} does not run beside shape {self.shape} "
+                f"along axis {axis}"
             )
         index = index.from_uop(graph.on_device(index.uop, self.device))
         if dtypes.is_unsigned(index.dtype):
@@ -92,9 +100,9 @@ class Selection(Indexing):
         src: Self | Scalar,
         reduce: Literal["multiply", "add"] | None = None,
     ) -> Self:
-        """This tensor with src[i, j] written to [index[i, j], j] for dim 0, or added or multiplied to it.
+        """This tensor with src[i, j] written to [index[i, j], j] for dim 0.
 
-        Where an index repeats, the last one wins. Raises ShapeError as `gather` does.
+        Or added, or multiplied, to what is there. Where an index repeats, the last one wins. Raises ShapeError as `gather` does.
         """
         if reduce not in (None, "add", "multiply"):
             raise ArgumentError(f"scatter: reduce {reduce!r} is none of None, 'add', 'multiply'")
@@ -115,7 +123,10 @@ class Selection(Indexing):
     def scatter_reduce(
         self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True
     ) -> Self:
-        """This tensor with every src[i, j] folded into [index[i, j], j] for dim 0, with or without what was there."""
+        """This tensor with every src[i, j] folded into [index[i, j], j] for dim 0.
+
+        What was there counts unless `include_self` is false.
+        """
         if reduce not in ("sum", "prod", "mean", "amax", "amin"):
             raise ArgumentError(
                 f"scatter_reduce: reduce {reduce!r} is none of sum, prod, mean, amax, amin"
@@ -152,7 +163,7 @@ class Selection(Indexing):
     def aligned(
         self, name: str, dim: int, index: Self, src: Self | Scalar
     ) -> tuple[int, Self, Self]:
-        """(axis, which source s goes to target t, the sources), the last two with axes [.., t, s]."""
+        """(axis, which source s goes to target t, the sources) with last axes [.., t, s]."""
         axis, index = self.beside(name, dim, index)
         source = src if isinstance(src, Selection) else index.const_like(src, self.dtype)
         if source.dtype is not self.dtype:
@@ -161,7 +172,8 @@ class Selection(Indexing):
             n < m for n, m in zip(source.shape, index.shape, strict=True)
         ):
             raise ShapeError(
-                f"{name}: a source of shape {source.shape} does not cover the index of shape {index.shape}"
+                f"{name}: a source of shape {source.shape} does not cover the index of shape "
+                f"{index.shape}"
             )
         source = source.shrink([(0, n) for n in index.shape])
         numbers = self.from_uop(graph.arange(self.shape[axis], index.dtype, self.device)).unsqueeze(

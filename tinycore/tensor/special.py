@@ -21,8 +21,8 @@ LOG_SERIES_BELOW: Final = 0.25
 HUGE: Final = 1e8
 """Magnitude from which x*x + 1 is x*x in every dtype."""
 
-# exp(x*x) * erfc(x) as a polynomial of s, where s runs from -1 to 1 as 1/(1 + x/2) does on [1, last].
-# Chebyshev interpolation, computed with 60 digits: relative error 9e-10 and 7e-16.
+# exp(x*x) * erfc(x) as a polynomial of s, where s runs from -1 to 1 as 1/(1 + x/2) does on [1,
+# last]. Chebyshev interpolation, computed with 60 digits: relative error 9e-10 and 7e-16.
 ERFC_SINGLE: Final = (4.0, (
     0.25539567625190335, 0.14239528253811434, 0.02685091234341383, 0.0029251304915753145,
     4.607581915188901e-05, -2.8785413224691183e-05, -1.147585697734713e-06, 4.3171451032797147e-07,

@@ -43,8 +43,8 @@ class Mode(ContextDecorator):
 class Tensor(Realization, metaclass=TensorType):
     """An array of numbers that is computed when it is needed.
 
-    Operations build a graph and check shapes, dtypes and devices at once; `realize`, `numpy`, `item`
-    and `tolist` compute it. `backward` and `gradient` differentiate.
+    Operations build a graph and check shapes, dtypes and devices at once; `realize`, `numpy`,
+    `item` and `tolist` compute it. `backward` and `gradient` differentiate.
     """
 
     __slots__ = ()

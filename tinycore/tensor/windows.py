@@ -28,14 +28,18 @@ class Windows(Linalg):
     __slots__ = ()
 
     def windows(self, kernel: Sequence[int], stride: Ints = 1, dilation: Ints = 1) -> Self:
-        """Sliding windows over the last axes: (.., o1, o2 .., k1, k2 ..). Raises ShapeError if one does not fit."""
+        """Sliding windows over the last axes: (.., o1, o2 .., k1, k2 ..).
+
+        Raises ShapeError if one does not fit.
+        """
         rank = len(kernel)
         strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
         node, first = self.uop, self.ndim - rank
         for i, (size, step, gap) in enumerate(zip(kernel, strides, dilations, strict=True)):
             if size < 1 or step < 1 or gap < 1 or gap * (size - 1) + 1 > self.shape[first + i]:
                 raise ShapeError(
-                    f"window: size {tuple(kernel)} with stride {strides} and dilation {dilations} does not fit shape {self.shape}"
+                    f"window: size {tuple(kernel)} with stride {strides} and dilation {dilations} "
+                    f"does not fit shape {self.shape}"
                 )
             node = graph.windows(node, first + i, size, step, gap)
         return self.from_uop(node)
@@ -53,8 +57,9 @@ class Windows(Linalg):
         """Cross-correlation over the spatial axes of the weight (one, two, three or more).
 
         x (N, C, H, W), weight (O, C/groups, kH, kW), bias (O) -> (N, O, H', W'),
-        H' = (H + padding - dilation*(kH - 1) - 1)//stride + 1. Narrow floats are accumulated in float32, or `dtype`.
-        Raises ShapeError when channels do not fit the groups or a window the padded image.
+        H' = (H + padding - dilation*(kH - 1) - 1)//stride + 1. Narrow floats are accumulated in
+        float32, or `dtype`. Raises ShapeError when channels do not fit the groups or a window the
+        padded image.
         """
         rank = weight.ndim - 2
         if rank < 1 or self.ndim != rank + 2:
@@ -114,7 +119,8 @@ class Windows(Linalg):
         rank = weight.ndim - 2
         if rank < 1 or self.ndim != rank + 2:
             raise ShapeError(
-                f"conv_transpose2d: an image of shape {self.shape} and a weight of shape {weight.shape}"
+                f"conv_transpose2d: an image of shape {self.shape} and a weight of shape "
+                f"{weight.shape}"
             )
         same_device("conv_transpose2d", [self.device, weight.device])
         batch, channels = self.shape[:2]
@@ -165,16 +171,13 @@ class Windows(Linalg):
     ) -> Self:
         """Averages of windows over the last axes, as many as `kernel_size` has.
 
-        With `ceil_mode` a last window may hang over the end. Padded zeros count unless `count_include_pad`
-        is false; what hangs over never counts.
+        With `ceil_mode` a last window may hang over the end. Padded zeros count unless
+        `count_include_pad` is false; what hangs over never counts.
         """
         kernel, pads = self.pooling("avg_pool2d", kernel_size, padding)
         stride = kernel if stride is None else stride
         x = self.as_float()
-        if ceil_mode:
-            hanging = x.overhang(kernel, stride, dilation, pads)
-        else:
-            hanging = pads
+        hanging = x.overhang(kernel, stride, dilation, pads) if ceil_mode else pads
         total = x.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(
             len(kernel), total=True
         )
@@ -195,15 +198,26 @@ class Windows(Linalg):
 
     @overload
     def max_pool2d(
-        self, kernel_size: Ints = ..., stride: Ints | None = ..., dilation: Ints = ..., padding: Ints = ..., ceil_mode: bool = ...,
+        self,
+        kernel_size: Ints = ...,
+        stride: Ints | None = ...,
+        dilation: Ints = ...,
+        padding: Ints = ...,
+        ceil_mode: bool = ...,
         return_indices: Literal[False] = ...,
-    ) -> Self: ...  # fmt: skip
+    ) -> Self: ...
 
     @overload
     def max_pool2d(
-        self, kernel_size: Ints = ..., stride: Ints | None = ..., dilation: Ints = ..., padding: Ints = ..., ceil_mode: bool = ...,
-        *, return_indices: Literal[True],
-    ) -> tuple[Self, Self]: ...  # fmt: skip
+        self,
+        kernel_size: Ints = ...,
+        stride: Ints | None = ...,
+        dilation: Ints = ...,
+        padding: Ints = ...,
+        ceil_mode: bool = ...,
+        *,
+        return_indices: Literal[True],
+    ) -> tuple[Self, Self]: ...
 
     def max_pool2d(
         self,
@@ -216,7 +230,8 @@ class Windows(Linalg):
     ) -> Self | tuple[Self, Self]:
         """Greatest elements of windows over the last axes, as many as `kernel_size` has.
 
-        With `return_indices` also where they stand, counted row by row over the pooled axes of the input.
+        With `return_indices` also where they stand, counted row by row over the pooled axes of the
+        input.
         """
         kernel, pads = self.pooling("max_pool2d", kernel_size, padding)
         stride = kernel if stride is None else stride
@@ -266,7 +281,10 @@ class Windows(Linalg):
         return hot.where(flat, 0).sum(-1, dtype=self.dtype).reshape((*outer, *sizes))
 
     def pooling(self, name: str, kernel_size: Ints, padding: Ints) -> tuple[list[int], list[Pair]]:
-        """The window and the padding of a pooling. Raises ShapeError when there are too few axes."""
+        """The window and the padding of a pooling.
+
+        Raises ShapeError when there are too few axes.
+        """
         kernel = [kernel_size] * 2 if isinstance(kernel_size, int) else list(kernel_size)
         if len(kernel) > self.ndim:
             raise ShapeError(
@@ -284,7 +302,7 @@ class Windows(Linalg):
     def overhang(
         self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair]
     ) -> list[Pair]:
-        """The padding with which a last window that starts inside the image or its front padding fits."""
+        """The padding with which a last window that starts inside the image fits."""
         rank = len(kernel)
         result = []
         for i, (step, gap) in enumerate(

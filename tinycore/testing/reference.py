@@ -26,7 +26,10 @@ Memory = MutableMapping[UOp, HostArray]
 
 
 def evaluate(root: UOp, memory: Memory) -> HostArray:
-    """The value of a tensor graph as numbers; ASSIGN writes to `memory`, in the order of the graph."""
+    """The value of a tensor graph as numbers.
+
+    ASSIGN writes to `memory`, in the order of the graph.
+    """
     return evaluate_all([root], memory)[0]
 
 
@@ -133,7 +136,10 @@ def truncated_quotient(a: HostArray, b: HostArray) -> HostArray:
 
 
 def threefry(counter: HostArray, key: HostArray) -> HostArray:
-    """Threefry-2x32 with 20 rounds, by Salmon and others (SC 2011): both 64-bit numbers as two words, low first."""
+    """Threefry-2x32 with 20 rounds.
+
+    By Salmon and others (SC 2011): both 64-bit numbers as two words, low first.
+    """
     low, mask = numpy.uint64(0xFFFFFFFF), numpy.uint64(32)
     x0, x1 = (counter & low).astype(numpy.uint32), (counter >> mask).astype(numpy.uint32)
     k0, k1 = (key & low).astype(numpy.uint32), (key >> mask).astype(numpy.uint32)
@@ -275,7 +281,7 @@ STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
 
 
 class ReferenceRuntime:
-    """A runtime for tensors on which nothing is compiled: `tinycore.tensor.runtime.use(ReferenceRuntime())`."""
+    """A runtime on which nothing is compiled; install it with `tinycore.tensor.runtime.use`."""
 
     def __init__(self, device: str = "REFERENCE") -> None:
         self.device = device

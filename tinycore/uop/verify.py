@@ -46,9 +46,12 @@ LEGAL: Final[dict[Stage, frozenset[Op]]] = {
     "tensor": TENSOR_OPS,
     "kernel": SHARED_OPS | {Op.REDUCE, Op.AFTER, Op.SINK},
     "lowered": LOWERED_OPS | {Op.AFTER, Op.SINK},
-    "linear": LOWERED_OPS - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY},
+    "linear": LOWERED_OPS,
 }
 """The ops that may occur at each stage."""
+
+EVERYWHERE: Final = ALU - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY}
+"""Arithmetic that every renderer has, or has it lowered to what it has."""
 
 LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.PARALLEL})
 FLOAT_OPS: Final = (
@@ -62,6 +65,9 @@ DEFINITIONS: Final = frozenset(
 )
 ONCE: Final = DEFINITIONS | {Op.RANGE}
 """What a linear program has once."""
+FREE: Final = frozenset({Op.END, Op.SPECIAL})
+"""What does not read its sources: an END closes all that stands before it, and the size of a SPECIAL
+is known at launch."""
 
 checks: Final[dict[Stage, dict[Op, list[Check]]]] = {
     stage: {op: [] for op in Op} for stage in STAGES
@@ -80,10 +86,13 @@ def check(ops: Iterable[Op], stages: Sequence[Stage] = STAGES) -> Callable[[Chec
     return add
 
 
-def verify(graph: UOp | Sequence[UOp], stage: Stage) -> None:
+def verify(
+    graph: UOp | Sequence[UOp], stage: Stage, native_ops: frozenset[Op] = EVERYWHERE
+) -> None:
     """Raise VerifyError, with the node and the reason, unless the graph is legal at `stage`.
 
     A sequence is a program: at stage "linear" all its nodes, in order; else the roots of a graph.
+    `native_ops` is the arithmetic of the renderer, to which "linear" is limited.
     """
     if stage not in STAGES:
         raise ArgumentError(f"no stage is named {stage!r}. Stages: {', '.join(STAGES)}.")
@@ -94,6 +103,8 @@ def verify(graph: UOp | Sequence[UOp], stage: Stage) -> None:
     else:
         nodes = UOp.sink(*program).toposort()[:-1]
     legal, by_op = LEGAL[stage], checks[stage]
+    if stage == "linear":
+        legal = (legal - ALU) | native_ops
     for node in nodes:
         if node.op not in legal:
             raise illegal(stage, node, f"{node.op.name} does not occur at this stage")
@@ -388,7 +399,7 @@ def check_order(program: Sequence[UOp]) -> None:
         if node.op is Op.END:
             check_end(node, loops)
             loops = loops[:-1]
-        for source in node.src if node.op is not Op.END else ():
+        for source in node.src if node.op not in FREE else ():
             if source not in scopes:
                 raise illegal("linear", node, f"{source.op.name} is used before it is defined")
             scope = scopes[source]

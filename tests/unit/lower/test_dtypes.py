@@ -152,6 +152,20 @@ def test_accumulator_stays_float32() -> None:
     assert found[0] == to_bits(64.5, dtypes.bfloat16)
 
 
+def test_maximum_starts_from_a_value_that_the_type_has() -> None:
+    counter = UOp.range(4, 0, AxisKind.REDUCE)
+    place = element(1, dtypes.fp8e4m3, 4, counter, gate=counter < 2)
+    least = UOp.const(dtypes.fp8e4m3, dtypes.min(dtypes.fp8e4m3))
+    value = load(place, dtypes.fp8e4m3, least)
+    most = UOp(Op.REDUCE, dtypes.fp8e4m3, (value, counter), Op.MAX)
+    change = store(element(0, dtypes.fp8e4m3, 1, UOp.index(0)), most)
+    kernel = UOp.sink(UOp(Op.END, dtypes.void, (change,)))
+    threes = numpy.full(4, to_bits(-3.0, dtypes.fp8e4m3), numpy.uint8)
+    found = EMULATING.run(kernel, numpy.zeros(1, numpy.uint8), threes)[0]
+
+    assert found[0] == threes[0]
+
+
 def test_memory_is_of_the_integer() -> None:
     kernel = on_grid(lambda a: [a * 2.0], [dtypes.bfloat16], 4)
     lowered = rewrite(kernel, lower_dtypes(Emulating()))
