@@ -18,6 +18,10 @@ nox.options.sessions = ["lint", "types", "unit"]
 
 ROOT = Path(__file__).parent
 PACKAGES = {"tinycore": ROOT, "tiny-cpu": ROOT / "plugins/tiny_cpu"}
+PEERS = {
+    "tinygrad": ["tinygrad>=0.14"],
+    "torch": ["torch", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
+}
 
 
 def project(folder: Path) -> Any:
@@ -85,9 +89,13 @@ def conformance(session: nox.Session, device: str) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure, beside the hardware's limits and the peers that are installed."""
+    """Measure, beside the hardware's limits and the peers (`-- --peers tinycore,numpy` for fewer)."""
     install(session)
-    session.run("python", "-m", "benchmarks", *session.posargs)
+    wanted = " ".join(session.posargs)
+    for name, requirement in PEERS.items():
+        if "--peers" not in wanted or name in wanted:
+            session.install(*requirement)
+    session.run("python", "benchmarks/run.py", *session.posargs)
 
 
 @nox.session

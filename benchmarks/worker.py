@@ -17,7 +17,7 @@ from benchmarks.agreement import digest
 from benchmarks.case import Case, Kind, Prepared
 from benchmarks.cases import find_case
 from benchmarks.lines import private_stdout, serve
-from benchmarks.peers import PEERS, Peer
+from benchmarks.peers import PEERS, Array, Peer
 from benchmarks.samples import Sample, inner_calls, take
 
 WARM_CALLS: Final = 4
@@ -32,8 +32,16 @@ class Work:
         inputs = [peer.tensor(made.make(generator), made.dtype) for made in case.inputs]
         self.step = peer.step(case, inputs)
         for _ in range(WARM_CALLS):
-            self.result = self.call()
+            result = self.call()
+        self.digest = self.digested(case, peer.array(result))  # a next call may reuse its memory
         self.seconds = take(self.call, 1).seconds
+
+    @staticmethod
+    def digested(case: Case, array: Array) -> dict[str, Any]:
+        """What is said of the result."""
+        if case.kind is Kind.TOOL:
+            return {"count": int(array)}
+        return {"digest": asdict(digest(array))}
 
     def call(self) -> Any:
         """One call, everything included."""
@@ -65,16 +73,8 @@ def main() -> None:
     name, case = sys.argv[1], find_case(sys.argv[2])
     assert isinstance(case, Case)
     peer = PEERS[name]()
-    start = perf_counter()
     work = Work(case, peer)
-    setup = perf_counter() - start
-    array = peer.array(work.result)
-    ready = {"seconds": work.seconds, "setup": setup, "about": peer.about()}
-    if case.kind is Kind.TOOL:
-        ready["count"] = int(array)
-    else:
-        ready["digest"] = asdict(digest(array))
-    serve(answers, ready, work.turn)
+    serve(answers, {"about": peer.about(), **work.digest}, work.turn)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A tensor framework for any accelerator: a minimal core, every backend a package of its own.
 
-The public vocabulary. Each name is imported when it is first used, so that `import tinycore` costs a few
-milliseconds and a backend's declaration, which lives on `tinycore.plugin`, no NumPy.
+The public vocabulary. Each name is imported when it is first used, so that `import tinycore` costs
+a few milliseconds and a backend's declaration, which lives on `tinycore.plugin`, no NumPy.
 """
 
 from typing import TYPE_CHECKING

@@ -315,8 +315,8 @@ STORED_AS: Final = {"bfloat16": "uint16", "fp8e4m3": "uint8", "fp8e5m2": "uint8"
 
 @cache
 def to_numpy_dtype(dtype: DType) -> numpy.dtype[numpy.generic]:
-    """The NumPy dtype with the same bytes; bfloat16 and fp8 appear as the integers they are stored in."""
-    import numpy
+    """The NumPy dtype with the same bytes; bfloat16 and fp8 appear as unsigned integers."""
+    import numpy  # noqa: PLC0415  the core's types are needed before NumPy is
 
     return numpy.dtype(STORED_AS.get(dtype.name, dtype.name))
 
@@ -326,6 +326,7 @@ def from_numpy_dtype(dtype: numpy.dtype[numpy.generic]) -> DType:
     found = dtypes.by_name.get(dtype.name)
     if found is None:
         raise DTypeError(
-            f"NumPy dtype {dtype.name!r} has no counterpart. Known: {', '.join(d.name for d in dtypes.all)}."
+            f"NumPy dtype {dtype.name!r} has no counterpart. "
+            f"Known: {', '.join(d.name for d in dtypes.all)}."
         )
     return found

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from tests.unit.schedule.graphs import kernels, matmul
 from tests.unit.schedule.graphs import buffer as graph_buffer
+from tests.unit.schedule.graphs import kernels, matmul
 from tinycore import Context, GlobalCounters, Tensor
 from tinycore.builtin.interpreter import PythonRuntime
 from tinycore.device import Buffer, Device, LRUAllocator

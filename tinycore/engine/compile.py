@@ -1,7 +1,7 @@
 """From a kernel's graph to a loaded program: lowered, rendered, compiled, each only once.
 
-Floor 4. Programs are kept per device and graph; binaries also on disk, keyed by the source and by all
-that decides what the compiler makes of it.
+Floor 4. Programs are kept per device and graph; binaries also on disk, keyed by the source and by
+all that decides what the compiler makes of it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class CompiledRunner:
 
 
 programs: dict[tuple[UOp, int, int], tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]] = {}
-"""By graph, open device and toolchain; these are kept with the program, so that their ids stay theirs."""
+"""By graph, and ids of device and toolchain, which are kept so that their ids stay theirs."""
 lock = threading.Lock()
 
 

@@ -19,7 +19,8 @@ trace = Trace("run")
 class Estimate:
     """The work of one launch: arithmetic operations, and bytes of distinct memory touched.
 
-    A multiply-add counts as two operations; index arithmetic and comparisons of indices do not count.
+    A multiply-add counts as two operations; index arithmetic and comparisons of indices do not
+    count.
     """
 
     ops: int = 0
@@ -27,7 +28,7 @@ class Estimate:
 
 
 class Counters:
-    """Totals since the start of the process, or since `reset`. `GlobalCounters` is the one instance."""
+    """Totals since the process began or since `reset`. `GlobalCounters` is the one instance."""
 
     def __init__(self) -> None:
         self.global_ops = 0

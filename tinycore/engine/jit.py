@@ -1,7 +1,7 @@
 """A captured step: the launches of one call of a function, ready to run again on other inputs.
 
-Floor 4. What tensors are and where they stand in arguments is the frontend's business (`tensor/jit.py`);
-here a step is a list of launches over buffers.
+Floor 4. What tensors are and where they stand in arguments is the frontend's business
+(`tensor/jit.py`); here a step is a list of launches over buffers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CapturedStep:
 
     @cached_property
     def fresh_outputs(self) -> tuple[Buffer, ...]:
-        """Results that are written in full by the step and are no state: each replay gets new memory for them."""
+        """Results written in full, so no state: each replay gets new memory for them."""
         first_use: dict[Buffer, bool] = {}
         for item in self.items:
             written = item.written

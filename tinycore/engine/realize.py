@@ -44,7 +44,8 @@ class Engine:
     ) -> UOp:
         """A new BUFFER with the elements of a C-contiguous array, which may be reused on return.
 
-        A captured step that reads this buffer calls `refresh` before each replay and writes the result.
+        A captured step that reads this buffer calls `refresh` before each replay and writes the
+        result.
         """
         node = UOp(
             Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), int(array.size)
@@ -63,8 +64,8 @@ class Engine:
         """
         if capturing:
             raise JitError(
-                "a value was read back (item, numpy, tolist ...) inside a function being captured by TinyJit; "
-                "a replay could not do that. Return the tensor and read it outside."
+                "a value was read back (item, numpy, tolist ...) inside a function being captured "
+                "by TinyJit; a replay could not do that. Return the tensor and read it outside."
             )
         found = buffer_of(buffer)
         result = numpy.empty(found.size, to_numpy_dtype(found.dtype))

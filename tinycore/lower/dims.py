@@ -13,7 +13,7 @@ LAUNCHED = {AxisKind.GRID: "grid", AxisKind.BLOCK: "block"}
 
 
 def loops_to_launch(kernel: UOp) -> UOp:
-    """The kernel with SPECIAL indices in place of GRID and BLOCK loops, outermost on the last axis."""
+    """The kernel with SPECIAL indices in place of GRID and BLOCK loops, the last axis outermost."""
     replacements: dict[UOp, UOp] = {}
     for kind, prefix in LAUNCHED.items():
         counters = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is kind]

@@ -1,7 +1,7 @@
 """Write out UNROLL loops and turn VECTOR loops into lanes.
 
-Floor 3'. An unrolled loop becomes copies of its body, one for each value of the counter; nodes that do
-not depend on the counter are the same node in every copy, so sharing is free. A vector loop
+Floor 3'. An unrolled loop becomes copies of its body, one for each value of the counter; nodes
+that do not depend on the counter are the same node in every copy, so sharing is free. A vector loop
 becomes vector nodes: only what depends on the counter gets lanes, and each access decides, from how
 its address moves, whether it is one vector access or one per lane.
 """
@@ -47,7 +47,7 @@ unroll = RuleSet("unroll")
 
 @unroll.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
 def unroll_reduction(root: UOp) -> UOp | None:
-    """reduce over an UNROLL loop == one reduce of several values: they go into the same accumulator."""
+    """reduce over an UNROLL loop == one reduce of several values into the same accumulator."""
     counters = counters_of(root, AxisKind.UNROLL)
     if not counters:
         return None
@@ -155,9 +155,9 @@ class Lanes:
 
     def of(self, root: UOp) -> UOp:
         """`root` with lanes where it depends on the counter, scalar where it does not."""
-        for node in root.toposort(lambda n: self.counter in n.ranges and n not in self.done):
-            if node not in self.done:
-                self.done[node] = self.step(node) if self.counter in node.ranges else node
+        for u in root.toposort(lambda n: self.counter in n.ranges and n not in self.done):
+            if u not in self.done:
+                self.done[u] = self.step(u) if self.counter in u.ranges else u
         return self.done[root]
 
     def full(self, root: UOp) -> UOp:
@@ -202,7 +202,7 @@ class Lanes:
                 return UOp(node.op, node.dtype.vec(self.count), sources, node.arg)
 
     def movement(self, index: UOp) -> int | None:
-        """How the address moves from lane to lane; None if unevenly, or where a gate differs by lane."""
+        """How the address moves from lane to lane; None if unevenly or gated by lane."""
         if any(self.counter in gate.ranges for gate in index.src[2:]):
             return None
         return coefficient(index.src[1], self.counter)

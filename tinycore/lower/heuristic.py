@@ -40,7 +40,7 @@ SERIAL_WORK: Final = 200_000
 """Operations below which waking other threads costs more than it saves."""
 CHUNKS_PER_THREAD: Final = 8
 SCATTERED: Final = -3
-"""What an access that is neither contiguous nor constant over the lanes counts, against 1 for contiguous."""
+"""What an access counts that is neither contiguous (1) nor constant (0) over the lanes."""
 LEAST_LANES: Final = 4
 MOST_ROWS: Final = 8
 ENOUGH_ACCUMULATORS: Final = 8
@@ -84,7 +84,7 @@ class Planner:
             self.do(Merge(pair[0].arg.number, pair[1].arg.number))
 
     def mergeable(self) -> Iterator[tuple[UOp, UOp]]:
-        """Neighbours (outer, inner) where each address moves by a whole inner loop per outer step."""
+        """Neighbors (outer, inner) where addresses move by a whole inner loop per outer step."""
         nests = {tuple(n.src[1:]) for n in self.kernel.toposort() if n.op in (Op.END, Op.REDUCE)}
         values = [n for n in self.kernel.toposort() if n.op is not Op.RANGE]
         for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
@@ -94,7 +94,7 @@ class Planner:
 
     @staticmethod
     def seen_as_one(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
-        """Whether the two counters occur only in addresses, there always as outer * extent + inner."""
+        """Whether the counters occur only in addresses, always as outer * extent + inner."""
         size = int(inner.vmax) + 1
         for node in nodes:
             for position, source in enumerate(node.src):
@@ -207,7 +207,7 @@ class Planner:
             self.rows_inside(number, row.arg.number)
 
     def row_loop(self, axis: UOp) -> UOp | None:
-        """An output loop over which what is loaded along `axis` stands still: its rows share the loads."""
+        """An output loop over which a load along `axis` stands still: its rows share the load."""
         inside = [
             n
             for r in self.reductions
@@ -221,8 +221,9 @@ class Planner:
     def register_tile(self, rows: int, vectors: int) -> tuple[int, int]:
         """(rows, vectors) of accumulators: the tile with the least estimated time for the whole.
 
-        A step of the reduction costs the larger of its multiply-adds and its loads at two per cycle; too few
-        accumulators wait for each other. All must fit the registers with the operands.
+        A step of the reduction costs the larger of its multiply-adds and its loads at two per
+        cycle; too few accumulators wait for each other. All must fit the registers with the
+        operands.
         """
         best, tile = math.inf, (1, 1)
         for wide in range(1, min(vectors, self.limits.vector_registers) + 1):
@@ -236,7 +237,7 @@ class Planner:
         return tile
 
     def rows_inside(self, column: Number, row: Number) -> None:
-        """Run the tiles of one column block for all rows before the next block: its operand stays near."""
+        """Run one column block for all rows before the next: its operand stays near."""
         order = [r.arg.number for r in self.outputs]
         outer_row = (*row, 0) if (*row, 0) in order else row
         outer_column = next((n for n in ((*column, 0, 0), (*column, 0)) if n in order), column)
@@ -261,7 +262,7 @@ class Planner:
             self.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
 
     def reused_rows(self) -> list[UOp]:
-        """Up to two output loops over which some operand of the reduction stands still, if the two differ."""
+        """The last two output loops over which some operand stands still, if there are two."""
         loads = [n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
         rows = [
             r

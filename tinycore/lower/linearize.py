@@ -1,8 +1,9 @@
 """Put a kernel's nodes in the order in which they happen.
 
-Floor 3'. Every node belongs to the innermost loop it depends on, so what does not depend on a loop is
-outside of it without further ado. Loops nest as their ENDs say. Within a loop, nodes keep an order in
-which sources come first, and stores to memory come last, after all that may read what they change.
+Floor 3'. Every node belongs to the innermost loop it depends on, so what does not depend on a loop
+is outside of it without further ado. Loops nest as their ENDs say. Within a loop, nodes keep an
+order in which sources come first, and stores to memory come last, after all that may read what they
+change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a kernel's graph to its linear form: the list of passes.
 
 Floor 3'. In: the SINK of a kernel (stage "kernel" of `uop.verify`), a renderer, a plan. Out: a
-`LinearKernel`, which the renderer turns into source. The names of the passes are those of DEBUG and of
-golden files; their order is stated here and nowhere else.
+`LinearKernel`, which the renderer turns into source. The names of the passes are those of DEBUG
+and of golden files; their order is stated here and nowhere else.
 """
 
 from __future__ import annotations

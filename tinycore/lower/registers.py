@@ -1,7 +1,8 @@
 """Turn REDUCE into loops over accumulators held in registers.
 
-Floor 3'. A REDUCE becomes: set the accumulator, run the loops adding to it, read it. Reductions over the
-same loops at the same place share one pass of these loops, however many accumulators that makes.
+Floor 3'. A REDUCE becomes: set the accumulator, run the loops adding to it, read it. Reductions
+over the same loops at the same place share one pass of these loops, however many accumulators that
+makes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import Op
 
 SHARED_PASS = 3
-"""Marks the number of a loop copied because a reduction needs another pass over the same counters."""
+"""Marks the number of a loop copied for another pass over the same counters."""
 
 Nest = tuple[tuple[UOp, ...], frozenset[UOp], int]
 

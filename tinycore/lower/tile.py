@@ -30,8 +30,8 @@ class Split:
     """Cut a loop into steps of `by`: (axis, 0) counts the steps, (axis, 1) within a step.
 
     Where `by` does not divide the extent of an output loop, the last step starts early and computes
-    some elements twice; that is sound unless the kernel overwrites what it reads. In that case, and in
-    a reduction, the rest becomes a loop of its own, (axis, 2).
+    some elements twice; that is sound unless the kernel overwrites what it reads. In that case,
+    and in a reduction, the rest becomes a loop of its own, (axis, 2).
     """
 
     axis: Number
@@ -55,7 +55,7 @@ class Reorder:
 
 @dataclass(frozen=True)
 class Merge:
-    """Make one loop of two, where every address sees them as one; it keeps the number of `outer`."""
+    """Make one loop of two, the inner right inside the outer; it keeps the number of `outer`."""
 
     outer: Number
     inner: Number
@@ -177,7 +177,7 @@ def with_rest(closer: UOp, counter: UOp, by: int) -> UOp:
     main = closer.src[0].substitute({counter: value})
     outside = tuple(r for r in closer.ranges if r not in own) + around
     copy = copied(closer.src[0], outside, counter, rest + steps * by)
-    copied_own = tuple(renumbered(r) for r in own)
+    copied_own = tuple(numbered(r, REST) for r in own)
     if closer.op is Op.REDUCE:
         whole = closer.with_src((main, *own, outer, inner))
         return whole.alu(closer.arg, closer.with_src((copy, *copied_own, rest)))
@@ -197,7 +197,7 @@ def peel(kernel: UOp, axis: Number, at: tuple[int, ...]) -> UOp:
     bodies = []
     for part, (start, stop) in enumerate(itertools.pairwise(edges)):
         here = UOp.range(stop - start, (*axis, part), counter.arg.kind)
-        copies = {r: r.replace(arg=Axis((*r.arg.number, part), r.arg.kind)) for r in inside(closer, around, counter)}
+        copies = {r: numbered(r, part) for r in inside(closer, around, counter)}
         body = closer.src[0].substitute(copies | {counter: here + start})
         bodies.append(UOp(Op.END, dtypes.void, (body, here, *(copies[r] for r in own))))
     group = UOp(Op.GROUP, dtypes.void, tuple(bodies))
@@ -215,13 +215,13 @@ def copied(body: UOp, around: tuple[UOp, ...], counter: UOp, value: UOp) -> UOp:
     inside = [
         n for n in body.toposort() if n.op is Op.RANGE and n is not counter and n not in around
     ]
-    return body.substitute({n: renumbered(n) for n in inside} | {counter: value})
+    return body.substitute({n: numbered(n, REST) for n in inside} | {counter: value})
 
 
-def renumbered(counter: UOp) -> UOp:
-    """A RANGE like this one, under a number of its own."""
+def numbered(counter: UOp, part: int) -> UOp:
+    """A RANGE like this one, for one of the parts that its loop was cut into."""
     number, kind = counter.arg
-    return counter.replace(arg=Axis((*number, REST), kind))
+    return counter.replace(arg=Axis((*number, part), kind))
 
 
 def overwrites_what_it_reads(kernel: UOp) -> bool:

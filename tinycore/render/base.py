@@ -21,8 +21,9 @@ Dims = tuple[int, int, int]
 class Limits:
     """What a device can do, as far as plans depend on it.
 
-    A device with a `grid` runs outputs as threads of a grid; one without runs loops, the outermost of
-    them shared among `threads`. Sizes are bytes, `block` and `grid` are threads and groups per axis.
+    A device with a `grid` runs outputs as threads of a grid; one without runs loops, the outermost
+    of them shared among `threads`. Sizes are bytes, `block` and `grid` are threads and groups per
+    axis.
     """
 
     vector_bytes: int = 0  # widest SIMD register or vector type; 0: scalars only

@@ -7,103 +7,22 @@ memory spaces and barriers, the signature. A method is overridden only where no 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
-from tinycore.render.inline import inlinable
+from tinycore.render.literals import as_stored, shortest
+from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, TRANSCENDENTAL, AxisKind, Op
 
 RANGE_LETTERS: Final = {AxisKind.LOOP: "i", AxisKind.REDUCE: "r", AxisKind.PARALLEL: "p"}
-INLINE_COLUMNS: Final = 72
-"""Longer expressions get a name even when they are used once."""
-
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
 """Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
 
 BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """What arithmetic on bool means."""
-
-
-class Writer:
-    """The text of one kernel while it grows: lines, names, and definitions needed before it."""
-
-    def __init__(self, renderer: CStyle, kernel: LinearKernel) -> None:
-        self.renderer = renderer
-        self.kernel = kernel
-        self.inline = inlinable(kernel.uops)
-        self.place = 0
-        """Which of the kernel's nodes is being written."""
-        self.texts: dict[UOp, str] = {}
-        self.lines: list[str] = []
-        self.depth = 1
-        self.definitions: dict[str, None] = {}
-        """Type definitions and helper functions, in the order in which they were first needed."""
-        self.taken: dict[str, int] = {}
-
-    def define(self, text: str) -> None:
-        """Put `text` before the kernel, once."""
-        self.definitions.setdefault(text)
-
-    def line(self, text: str) -> None:
-        """Add a line at the current depth."""
-        self.lines.append("  " * self.depth + text)
-
-    def type(self, dtype: DType) -> str:
-        """The name of a type, defined if it needs a definition."""
-        return self.renderer.type_name(dtype, self)
-
-    def fresh(self, prefix: str) -> str:
-        """A name that nothing else has: the prefix with the next number."""
-        number = self.taken.get(prefix, 0)
-        self.taken[prefix] = number + 1
-        return f"{prefix}{number}"
-
-    def unique(self, name: str) -> str:
-        """The name itself, or with a suffix where it is taken."""
-        number = self.taken.get(name, 0)
-        self.taken[name] = number + 1
-        return f"{name}_{number}" if number else name
-
-    def __getitem__(self, u: UOp) -> str:
-        return self.texts[u]
-
-    def value(self, u: UOp, text: str) -> None:
-        """Give `u` the value `text`: under a name of its own, or in place where it is used."""
-        if self.place in self.inline and len(text) <= INLINE_COLUMNS:
-            self.texts[u] = text
-            return
-        name = self.texts[u] = self.fresh(name_prefix(u))
-        self.declare(u.dtype, name, unwrapped(text))
-
-    def declare(self, dtype: DType, name: str, text: str) -> None:
-        """A local variable with its value."""
-        template = self.renderer.declaration
-        self.line(template.format(type=self.type(dtype), name=name, value=text))
-
-
-def name_prefix(u: UOp) -> str:
-    """What to call a value, by what it is."""
-    if u.op is Op.LOAD:
-        return "val"
-    if u.dtype.count > 1:
-        return "vec"
-    return {"index": "idx", "bool": "is"}.get(u.dtype.kind, "alu")
-
-
-def unwrapped(text: str) -> str:
-    """The text without parentheses around the whole of it."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return text
-    depth = 0
-    for i, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if depth == 0:
-            return text[1:-1] if i == len(text) - 1 else text
-    return text
 
 
 class CStyle(Renderer):
@@ -475,25 +394,3 @@ def wraps_as(u: UOp) -> DType | None:
             return None
         return dtypes.by_name[f"u{u.dtype.name}"].vec(u.dtype.count)
     return dtypes.uint32
-
-
-FORMATS: Final = {dtypes.float16: ("e", 5), dtypes.float32: ("f", 9), dtypes.float64: ("d", 17)}
-"""The struct code of a float type, and how many decimal digits always identify a value."""
-
-
-def as_stored(dtype: DType, value: float) -> float:
-    """`value` rounded to a float type."""
-    code, _ = FORMATS[dtype]
-    try:
-        return float(struct.unpack(code, struct.pack(code, value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def shortest(dtype: DType, value: float) -> str:
-    """The shortest decimal text, with a point or an exponent, that rounds to `value`."""
-    for digits in range(1, FORMATS[dtype][1] + 1):
-        text = f"{value:.{digits}g}"
-        if as_stored(dtype, float(text)) == value:
-            break
-    return text if any(c in text for c in ".en") else f"{text}.0"

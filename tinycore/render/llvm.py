@@ -7,26 +7,25 @@ phi; a gate becomes a branch. A dialect states the function's frame and what dif
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from tinycore.dtype import DType, PointerDType, Scalar, dtypes
+from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
-from tinycore.render.cstyle import as_stored
+from tinycore.render.facts import is_safe_division, is_safe_shift
+from tinycore.render.llvm_types import (
+    comparison_kind,
+    constant,
+    mask_name,
+    repeated,
+    storage_name,
+    stored_as,
+    type_name,
+    zero,
+)
+from tinycore.render.llvm_writer import Writer, convert, in_range
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, TRANSCENDENTAL, AxisKind, Op
-
-TYPES: Final = {
-    dtypes.void: "void",
-    dtypes.index: "i64",
-    dtypes.bool: "i1",
-    **{d: f"i{d.bits}" for d in dtypes.ints},
-    dtypes.float16: "half",
-    dtypes.bfloat16: "bfloat",
-    dtypes.float32: "float",
-    dtypes.float64: "double",
-}
 
 FLOAT_OPS: Final = {
     # A product may be fused into a sum; nothing else about floats may change.
@@ -70,49 +69,6 @@ INTRINSICS: Final = {Op.SQRT: "sqrt", Op.TRUNC: "trunc"}
 RANGE_LETTERS: Final = {AxisKind.LOOP: "i", AxisKind.REDUCE: "r", AxisKind.PARALLEL: "p"}
 
 
-class Writer:
-    """The text of one function while it grows."""
-
-    def __init__(self, renderer: Llvm, kernel: LinearKernel) -> None:
-        self.renderer = renderer
-        self.kernel = kernel
-        self.values: dict[UOp, str] = {}
-        self.entry: list[str] = []
-        """Allocas, which belong at the head of the function."""
-        self.lines: list[str] = []
-        self.declarations: dict[str, None] = {}
-        self.count = 0
-
-    def __getitem__(self, u: UOp) -> str:
-        return self.values[u]
-
-    def line(self, text: str) -> None:
-        """Add an instruction."""
-        self.lines.append(f"  {text}")
-
-    def label(self, name: str) -> None:
-        """Start a block."""
-        self.lines.append(f"{name}:")
-
-    def fresh(self, prefix: str = "v") -> str:
-        """A name nothing else has, without its `%`."""
-        self.count += 1
-        return f"{prefix}{self.count}"
-
-    def add(self, text: str, prefix: str = "v") -> str:
-        """Add an instruction that yields a value; return the value's name."""
-        name = f"%{self.fresh(prefix)}"
-        self.line(f"{name} = {text}")
-        return name
-
-    def call(self, name: str, dtype: DType, operands: Sequence[str]) -> str:
-        """Call an overloaded intrinsic whose operands are all of one type."""
-        kind = type_name(dtype)
-        full = f"@llvm.{name}.{suffix(dtype)}"
-        self.declarations.setdefault(f"declare {kind} {full}({', '.join([kind] * len(operands))})")
-        return self.add(f"call {kind} {full}({', '.join(f'{kind} {x}' for x in operands)})")
-
-
 class Llvm(Renderer):
     """LLVM IR."""
 
@@ -124,7 +80,7 @@ class Llvm(Renderer):
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
-        writer = Writer(self, kernel)
+        writer = Writer(kernel)
         for u in kernel.uops:
             self.write(u, writer)
         return self.assemble(writer)
@@ -431,117 +387,8 @@ class Llvm(Renderer):
         return writer.add(f"shufflevector {kind} {value}, {kind} poison, {mask}")
 
 
-# --- types and constants
-
-
-def type_name(dtype: DType) -> str:
-    """The type of a value."""
-    scalar = TYPES[dtype.scalar()]
-    return scalar if dtype.count == 1 else f"<{dtype.count} x {scalar}>"
-
-
-def storage_name(dtype: DType) -> str:
-    """The type in memory, where a bool is a byte."""
-    return type_name(stored_as(dtype))
-
-
-def stored_as(dtype: DType) -> DType:
-    """The type whose values are in memory: bytes for bool."""
-    return dtypes.uint8.vec(dtype.count) if dtype.kind == "bool" else dtype
-
-
-def mask_name(dtype: DType) -> str:
-    """The type of a comparison of values of `dtype`."""
-    return type_name(dtypes.bool.vec(dtype.count))
-
-
-def suffix(dtype: DType) -> str:
-    """The type as part of an intrinsic's name: f32, or v8f32."""
-    letter = {"float": "f"}.get(dtype.kind, "i")
-    name = "bf16" if dtype.scalar() is dtypes.bfloat16 else f"{letter}{dtype.bits}"
-    return name if dtype.count == 1 else f"v{dtype.count}{name}"
-
-
-def comparison_kind(dtype: DType) -> str:
-    """Which predicates compare values of `dtype`."""
-    return {"index": "int", "bool": "uint"}.get(dtype.kind, dtype.kind)
-
-
-def constant(dtype: DType, value: Scalar) -> str:
-    """A scalar literal that stands for exactly this value."""
-    if dtype.kind == "bool":
-        return "true" if value else "false"
-    if dtype.kind != "float":
-        return str(int(value))
-    number = float(value)
-    if dtype is dtypes.float16:
-        bits = struct.unpack("<H", struct.pack("<e", as_stored(dtype, number)))[0]
-        return f"0xH{bits:04X}"
-    if dtype is dtypes.bfloat16:
-        raise NotImplementedError("bfloat16 is computed in float32")
-    if dtype is dtypes.float32 and not math.isnan(number):
-        number = as_stored(dtype, number)  # a float is written as the double of the same value
-    if math.isfinite(number) and number == int(number) and abs(number) < 2**24:
-        return f"{number:.1f}"
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
-
-
-def repeated(dtype: DType, value: Scalar) -> str:
-    """A constant in every lane."""
-    text = constant(dtype.scalar(), value)
-    if dtype.count == 1:
-        return text
-    return f"<{', '.join([f'{type_name(dtype.scalar())} {text}'] * dtype.count)}>"
-
-
-def zero(dtype: DType) -> str:
-    """Zero in every lane."""
-    if dtype.count > 1:
-        return "zeroinitializer"
-    return "0.0" if dtype.kind == "float" else "false" if dtype.kind == "bool" else "0"
-
-
 def alignment(index: UOp, dtype: DType) -> str:
     """What is known of an address: the alignment of one scalar, except in registers."""
     if pointer_of(index).op is Op.DEFINE_REG:
         return ""
     return f", align {dtype.itemsize}"
-
-
-def is_safe_division(u: UOp) -> bool:
-    """Whether an IDIV or MOD divides index math, or by what is known to be neither 0 nor -1."""
-    low, high = u.src[1].bounds
-    return u.dtype.kind == "index" or low > 0 or high < -1
-
-
-def is_safe_shift(u: UOp) -> bool:
-    """Whether the amount of a shift is known to be below the width."""
-    low, high = u.src[1].bounds
-    return bool(low >= 0 and high < u.dtype.bits)
-
-
-def convert(source: DType, target: DType, text: str, writer: Writer) -> str:
-    """A conversion that cannot fail: between integers, between floats, or from integer to float."""
-    if type_name(source) == type_name(target):
-        return text
-    if source.kind == "float":
-        op = "fpext" if target.itemsize > source.itemsize else "fptrunc"
-    elif target.kind == "float":
-        op = "uitofp" if source.kind in ("uint", "bool") else "sitofp"
-    elif source.kind == "bool":
-        op = "zext"
-    elif target.itemsize < source.itemsize:
-        op = "trunc"
-    else:
-        op = "zext" if source.kind == "uint" else "sext"
-    return writer.add(f"{op} {type_name(source)} {text} to {type_name(target)}")
-
-
-def in_range(carrier: DType, source: DType, text: str, writer: Writer) -> str:
-    """Whether a float32 or float64, truncated, fits the carrier; NaN does not."""
-    kind, limit = type_name(source), 2.0 ** (carrier.bits - 1)
-    exact = source.itemsize == 8 and carrier.bits == 32
-    above = ("fcmp ogt", -limit - 1) if exact else ("fcmp oge", -limit)
-    low = writer.add(f"{above[0]} {kind} {text}, {repeated(source, above[1])}")
-    high = writer.add(f"fcmp olt {kind} {text}, {repeated(source, limit)}")
-    return writer.add(f"and {mask_name(source)} {low}, {high}")

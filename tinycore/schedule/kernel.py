@@ -17,8 +17,8 @@ from tinycore.uop.text import register_argument
 class Kernel:
     """One launch: its graph, and where it came from.
 
-    `ast` is a SINK over ENDs of STOREs (see `uop.verify`, stage "kernel"), or a COPY. `metadata` names
-    the operations of the tensor graph that were fused into it, the last one first.
+    `ast` is a SINK over ENDs of STOREs (see `uop.verify`, stage "kernel"), or a COPY. `metadata`
+    names the operations of the tensor graph that were fused into it, the last one first.
     """
 
     ast: UOp

@@ -20,7 +20,7 @@ from tinycore.schedule.kernel import Kernel, numel
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten
 from tinycore.schedule.split import split_reductions
 from tinycore.uop.node import UOp, unique
-from tinycore.uop.op import ALU, Op
+from tinycore.uop.op import ALU, MOVEMENT, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
@@ -83,7 +83,7 @@ class Kernelizer:
     # --- drafts
 
     def place(self, node: UOp) -> None:
-        """Put a stored node into a draft: one with the same loops if that is sound, else its own."""
+        """Put a stored node into a draft with the same loops if that is sound, else its own."""
         computed, partial = split_reductions(node, self.is_memory)
         for extra in partial:
             self.place(extra)
@@ -155,7 +155,7 @@ class Kernelizer:
         return None
 
     def reads_in_place(self, node: UOp, source: UOp) -> bool:
-        """Whether every path from `source` to `node` is elementwise, so that it meets no movement."""
+        """Whether every path from `source` to `node` is elementwise."""
         for n in self.region(node):
             if source in n.src and not (n.shape == source.shape and n.op not in MOVED):
                 return False
@@ -183,7 +183,7 @@ class Kernelizer:
     # --- memory that changes in place
 
     def save_what_changes(self) -> None:
-        """Where a kernel needs the content of a buffer that an ASSIGN before it replaces, copy it first."""
+        """Copy content that a kernel needs after an ASSIGN has replaced it."""
         for node in [n for n in self.home if n.op is Op.ASSIGN]:
             writer = self.home[node]
             for version in versions(node):
@@ -223,7 +223,7 @@ class Kernelizer:
     # --- kernels
 
     def in_order(self) -> list[Draft]:
-        """Drafts after all they depend on: what they read, and who still reads what they overwrite."""
+        """Drafts after all they wait for: what they read, and who reads what they overwrite."""
         ordered: dict[int, Draft] = {}
         open_: set[int] = set()
         stack = list(reversed(self.drafts))
@@ -337,7 +337,7 @@ class Kernelizer:
 
 
 def versions(node: UOp) -> list[UOp]:
-    """What the target of an ASSIGN was before it: each earlier ASSIGN, then the BUFFER. [] for other ops."""
+    """What the target of an ASSIGN was before it: each earlier ASSIGN, then the BUFFER."""
     found: list[UOp] = []
     while node.op is Op.ASSIGN:
         node = node.src[0]
@@ -349,7 +349,7 @@ def versions(node: UOp) -> list[UOp]:
 
 NAMED = frozenset({Op.REDUCE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS})
 """What is no arithmetic and yet worth naming."""
-MOVED = frozenset({Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}) | {
+MOVED = MOVEMENT | {
     Op.REDUCE_AXIS, Op.GATHER
 }  # fmt: skip
 
@@ -381,6 +381,7 @@ def kernelize(roots: Iterable[UOp]) -> dict[UOp, UOp]:
     """Cut the graph below `roots` into kernels.
 
     Returns, for each node that got memory, its replacement of the same shape: a (reshaped)
-    ASSIGN(BUFFER, KERNEL), or a BUFFER where there is nothing to compute. Fused nodes are not in it.
+    ASSIGN(BUFFER, KERNEL), or a BUFFER where there is nothing to compute. Fused nodes are not in
+    it.
     """
     return Kernelizer(roots).run()

@@ -1,7 +1,7 @@
 """The kernels of a graph in the order in which they may run, with the memory they run on.
 
-Floor 3. A KERNEL's sources are all it depends on, so any order that puts sources first will do, and a
-graph, having no cycles, has one.
+Floor 3. A KERNEL's sources are all it depends on, so any order that puts sources first will do,
+and a graph, having no cycles, has one.
 """
 
 from __future__ import annotations

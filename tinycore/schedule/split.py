@@ -1,7 +1,7 @@
 """Split a long reduction to few results in two, so that all cores can work on it.
 
-Floor 3. sum over n of a vector becomes a sum of c partial sums: the inner one has c results to share
-among threads, the outer one is short.
+Floor 3. sum over n of a vector becomes a sum of c partial sums: the inner one has c results to
+share among threads, the outer one is short.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MOST_PARTIAL = 512
 
 
 def split_reductions(node: UOp, is_memory: Callable[[UOp], bool]) -> tuple[UOp, list[UOp]]:
-    """`node` with each long reduction fused into it made shorter, and the partial results it then reads."""
+    """`node` with its long reductions made shorter, and the partial results it then reads."""
     replacements: dict[UOp, UOp] = {}
     partial: list[UOp] = []
     for n in node.toposort(lambda n: n is node or not is_memory(n)):
-        if n.op is Op.REDUCE_AXIS and (n is node or not is_memory(n)):
-            if (split := split_reduction(n)) is not None:
-                replacements[n], inner = split
-                partial.append(inner)
+        computed = n.op is Op.REDUCE_AXIS and (n is node or not is_memory(n))
+        if computed and (split := split_reduction(n)) is not None:
+            replacements[n], inner = split
+            partial.append(inner)
     return (node.substitute(replacements), partial) if replacements else (node, [])
 
 

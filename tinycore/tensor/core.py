@@ -1,8 +1,8 @@
 """What every tensor is: a node of the graph, a gradient, and a place among the living.
 
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
-before it: core, movement, elementwise, functions, reduce, scan, creation, indexing, linalg,
-windows, losses, random, realize, and at last tensor.
+before it: core, movement, joining, elementwise, functions, special, activations, reduce, scan,
+creation, indexing, selection, linalg, windows, losses, random, realize, and at last tensor.
 """
 
 from __future__ import annotations

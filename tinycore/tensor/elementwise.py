@@ -15,7 +15,7 @@ from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype, least_upper
 from tinycore.errors import ArgumentError, DTypeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
-from tinycore.tensor.movement import Movement
+from tinycore.tensor.joining import Joining
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -23,7 +23,7 @@ LOGICAL = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """What arithmetic means between bools."""
 
 
-class Elementwise(Movement):
+class Elementwise(Joining):
     """One result element per element."""
 
     __slots__ = ()
@@ -359,7 +359,7 @@ class Elementwise(Movement):
     def __ne__(self, x: object) -> Self:  # type: ignore[override]
         return self.ne(x) if isinstance(x, OPERANDS) else NotImplemented  # type: ignore[arg-type]
 
-    __hash__ = Movement.__hash__
+    __hash__ = Joining.__hash__
     __array_ufunc__ = None  # NumPy leaves `array + tensor` to us
 
 

@@ -97,7 +97,8 @@ class Functions(Elementwise):
     def pow(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a ** b; a negative base with a broken exponent gives NaN.
 
-        Integers stay integers and wrap. Raises ArgumentError for an integer tensor to a negative integer number.
+        Integers stay integers and wrap. Raises ArgumentError for an integer tensor to a negative
+        integer number.
         """
         if isinstance(x, (bool, int, float)) and not reverse:
             return self.power_of_number(x)

@@ -26,7 +26,7 @@ from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 
 Index: TypeAlias = (
-    "int | slice | None | Creation | Sequence[Any] | numpy.ndarray[Any, Any] | EllipsisType"
+    "int | slice | Creation | Sequence[Any] | numpy.ndarray[Any, Any] | EllipsisType | None"
 )
 
 

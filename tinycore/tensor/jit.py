@@ -76,7 +76,8 @@ class Arguments:
         self.values = [(p, v) for p, v in found if not isinstance(v, Tensor)]
         if arrays := [p for p, v in self.values if isinstance(v, numpy.ndarray)]:
             raise JitError(
-                f"{', '.join(arrays)} is a NumPy array, which a replay would not see. Pass Tensor(array)."
+                f"{', '.join(arrays)} is a NumPy array, which a replay would not see. "
+                "Pass Tensor(array)."
             )
         if self.tensors:
             Tensor.realize(*(t for _, t in self.tensors))
@@ -93,8 +94,8 @@ class TinyJit(Generic[Parameters, Result]):
     """A function that is captured at its second call and replayed from the third on.
 
     Use it as a decorator on functions and methods (each object then has captures of its own). The
-    function must return tensors, or containers of them, or None, and do all its work in tensors. `JIT=0`
-    turns it off. Raises JitError where a replay would not do what the function does.
+    function must return tensors, or containers of them, or None, and do all its work in tensors.
+    `JIT=0` turns it off. Raises JitError where a replay would not do what the function does.
     """
 
     def __init__(self, fxn: Callable[Parameters, Result]) -> None:
@@ -127,6 +128,7 @@ class TinyJit(Generic[Parameters, Result]):
         return self.step
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        """Run the function, capture it, or replay it, whichever is due."""
         if not settings.JIT:
             return self.fxn(*args, **kwargs)
         given = Arguments(args, kwargs)
@@ -148,8 +150,8 @@ class TinyJit(Generic[Parameters, Result]):
                 tensors.append(value)
             elif value is not None:
                 raise JitError(
-                    f"{self.name} returned {value!r} ({path}), which a replay would return unchanged for ever. "
-                    "Return tensors only."
+                    f"{self.name} returned {value!r} ({path}), which a replay would return "
+                    "unchanged for ever. Return tensors only."
                 )
         if tensors:
             Tensor.realize(*tensors)
@@ -176,7 +178,7 @@ class TinyJit(Generic[Parameters, Result]):
         return result
 
     def verify(self, given: Arguments) -> None:
-        """Raise JitError unless a call is like the captured one in all but the content of its tensors."""
+        """Raise JitError unless only the content of tensors differs from the captured call."""
         first = cast(Arguments, self.first)
         for what, old, new in (
             ("tensor", first.forms(), given.forms()),
@@ -186,7 +188,8 @@ class TinyJit(Generic[Parameters, Result]):
                 continue
             if [p for p, _ in old] != [p for p, _ in new]:
                 raise JitError(
-                    f"{self.name} was captured with {what}s at {places(old)}, now they are at {places(new)}. "
+                    f"{self.name} was captured with {what}s at {places(old)}, "
+                    f"now they are at {places(new)}. "
                     "Call it alike each time, or use one TinyJit for each way."
                 )
             path, before, now = next(
@@ -198,7 +201,8 @@ class TinyJit(Generic[Parameters, Result]):
             )
         if first.places != given.places:
             raise JitError(
-                f"{self.name} was captured with other tensors sharing memory than in this call. Pass copies (clone)."
+                f"{self.name} was captured with other tensors sharing memory than in this call. "
+                "Pass copies (clone)."
             )
 
     def replay(self, given: Arguments) -> Result:

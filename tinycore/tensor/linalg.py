@@ -93,7 +93,10 @@ class Linalg(Selection):
         """
         tensors: list[Self] = []
         for operand in operands:
-            tensors.extend([operand] if isinstance(operand, cls) else operand)
+            if isinstance(operand, cls):
+                tensors.append(operand)
+            elif isinstance(operand, (list, tuple)):
+                tensors.extend(operand)
         inputs, output = letters_of(formula, [t.ndim for t in tensors])
         sizes: dict[str, int] = {}
         aligned = []

@@ -187,8 +187,9 @@ class Realization(Random):
     def gradient(self, *targets: Self, gradient: Self | None = None) -> list[Self]:
         """The derivatives of this number with respect to targets.
 
-        They are zeros for one it does not depend on. `gradient` is that of some later number with respect to this tensor, which then may have any
-        shape. Raises GradientError when it is missing, or anything is no float.
+        They are zeros for one it does not depend on. `gradient` is that of some later number with
+        respect to this tensor, which then may have any shape. Raises GradientError when it is
+        missing, or anything is no float.
         """
         seed = self.seed_gradient(gradient)
         for tensor in targets:

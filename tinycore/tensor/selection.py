@@ -64,7 +64,8 @@ class Selection(Indexing):
     def gather(self, dim: int, index: Self) -> Self:
         """out[i, j] = a[index[i, j], j] for dim 0, likewise for others.
 
-        0 where an index is out of range. Raises ShapeError when `index` has other axes, or is larger than the tensor outside `dim`.
+        0 where an index is out of range. Raises ShapeError when `index` has other axes, or is
+        larger than the tensor outside `dim`.
         """
         axis, index = self.beside("gather", dim, index)
         x = self.from_uop(graph.shrink(self.uop, box_of(self, index, axis)))
@@ -102,7 +103,8 @@ class Selection(Indexing):
     ) -> Self:
         """This tensor with src[i, j] written to [index[i, j], j] for dim 0.
 
-        Or added, or multiplied, to what is there. Where an index repeats, the last one wins. Raises ShapeError as `gather` does.
+        Or added, or multiplied, to what is there. Where an index repeats, the last one wins. Raises
+        ShapeError as `gather` does.
         """
         if reduce not in (None, "add", "multiply"):
             raise ArgumentError(f"scatter: reduce {reduce!r} is none of None, 'add', 'multiply'")

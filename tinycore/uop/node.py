@@ -67,7 +67,10 @@ class UOp:
     _shape: Shape | None
     _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)
 
-    def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+    def __new__(  # noqa: PYI034  there are no subclasses
+        cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None
+    ) -> UOp:
+        """The one node made of these: the living one if there is one, else a new one."""
         # 0.0 and -0.0 are equal keys, and NaN equals nothing: floats are keyed by their text.
         # 1 == True == 1.0 do no harm, since the dtype is in the key.
         key = (op, dtype, src, arg if type(arg) is not float else arg.hex())

@@ -44,7 +44,7 @@ LOWERED_OPS: Final = (
 )
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {
     "tensor": TENSOR_OPS,
-    "kernel": SHARED_OPS | {Op.REDUCE, Op.AFTER, Op.SINK},
+    "kernel": SHARED_OPS | {Op.REDUCE, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT},
     "lowered": LOWERED_OPS | {Op.AFTER, Op.SINK},
     "linear": LOWERED_OPS,
 }
@@ -66,8 +66,7 @@ DEFINITIONS: Final = frozenset(
 ONCE: Final = DEFINITIONS | {Op.RANGE}
 """What a linear program has once."""
 FREE: Final = frozenset({Op.END, Op.SPECIAL})
-"""What does not read its sources: an END closes all that stands before it, and the size of a SPECIAL
-is known at launch."""
+"""What reads no source: END closes what stands before it, a SPECIAL's size is known at launch."""
 
 checks: Final[dict[Stage, dict[Op, list[Check]]]] = {
     stage: {op: [] for op in Op} for stage in STAGES

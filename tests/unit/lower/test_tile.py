@@ -14,7 +14,17 @@ from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of
 from tinycore.lower.heuristic import plan_for
 from tinycore.lower.pipeline import lower
-from tinycore.lower.tile import Assign, Merge, Peel, Plan, Reorder, Split, Step, apply_plan, counters
+from tinycore.lower.tile import (
+    Assign,
+    Merge,
+    Peel,
+    Plan,
+    Reorder,
+    Split,
+    Step,
+    apply_plan,
+    counters,
+)
 from tinycore.render import Limits
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import AxisKind, Op

@@ -10,7 +10,8 @@ import pytest
 
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel
-from tinycore.render.cstyle import CStyle, Writer, unwrapped
+from tinycore.render.cstyle import CStyle
+from tinycore.render.writer import Writer, unwrapped
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

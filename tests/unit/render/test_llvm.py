@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tinycore.dtype import DType, dtypes
-from tinycore.render.llvm import constant, storage_name, suffix, type_name, zero
+from tinycore.render.llvm_types import constant, storage_name, suffix, type_name, zero
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Run one function on tensors here and in torch, and compare values and gradients.
 
-torch computes in float64: the truth that both dtypes are measured against. Where the tensors run is
-decided by `conftest.py`: on the default device, or with TENSOR_TESTS=reference on the plain evaluator.
+torch computes in float64: the truth that both dtypes are measured against. Where the tensors run
+is decided by `conftest.py`: on the default device, or with TENSOR_TESTS=reference on the plain
+evaluator.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def compare(
     gradient: bool = True,
     scale: float = 1.0,
 ) -> None:
-    """Values and gradients of `ours` on tensors and of `theirs` (the same function for None) on torch's."""
+    """Values and gradients of `ours` on tensors, of `theirs` (or the same function) on torch's."""
     for dtype in dtypes_used:
         pairs = [make(x, dtype) for x in inputs]
         results = as_list(ours(*[a for a, _ in pairs]))
@@ -108,7 +109,7 @@ def compare_gradients(
         )
     assert total is not None
     assert truth is not None
-    truth.backward()
+    truth.backward()  # type: ignore[no-untyped-call]
     wanted = [(a, b) for a, b in pairs if b.requires_grad]
     for number, (gradient, (_, b)) in enumerate(
         zip(total.gradient(*[a for a, _ in wanted]), wanted, strict=True)

@@ -133,16 +133,27 @@ def test_higher_orders() -> None:
 
 
 SECOND: list[Callable[[Tensor], Tensor]] = [
-    Tensor.tanh, Tensor.sigmoid, Tensor.exp, Tensor.sin, Tensor.sqrt, lambda x: x.softmax(), lambda x: x.prod(), lambda x: x.cumprod(0),
-    lambda x: x[::2], lambda x: x.reshape(2, 3).permute(1, 0) @ x.reshape(2, 3), lambda x: x.std(), lambda x: x.log_softmax().max(),
+    Tensor.tanh,
+    Tensor.sigmoid,
+    Tensor.exp,
+    Tensor.sin,
+    Tensor.sqrt,
+    lambda x: x.softmax(),
+    lambda x: x.prod(),
+    lambda x: x.cumprod(0),
+    lambda x: x[::2],
+    lambda x: x.reshape(2, 3).permute(1, 0) @ x.reshape(2, 3),
+    lambda x: x.std(),
+    lambda x: x.log_softmax().max(),
     lambda x: x.reshape(1, 1, 6).conv2d(x[:3].reshape(1, 1, 3), padding=1, stride=2),
-    lambda x: x.reshape(1, 1, 6).conv_transpose2d(x[:3].reshape(1, 1, 3), stride=2), lambda x: x[[0, 0, 5]] * x[[1, 2, 3]],
-]  # fmt: skip
+    lambda x: x.reshape(1, 1, 6).conv_transpose2d(x[:3].reshape(1, 1, 3), stride=2),
+    lambda x: x[[0, 0, 5]] * x[[1, 2, 3]],
+]
 
 
 @pytest.mark.parametrize("function", SECOND, ids=range(len(SECOND)))
 def test_second_derivatives_agree_with_differences(function: Callable[[Tensor], Tensor]) -> None:
-    def slope(array: numpy.ndarray) -> Tensor:  # type: ignore[type-arg]
+    def slope(array: numpy.ndarray) -> Tensor:  
         x = Tensor(array)
         y = function(x)
         weights = Tensor(numbers(*y.shape, seed=1))

@@ -18,15 +18,44 @@ Function = Callable[..., Any]
 X = numpy.arange(60).reshape(3, 4, 5).astype(numpy.int32)
 
 BASIC: list[Any] = [
-    0, -1, (1, 2), (1, 2, 3), slice(1, 3), slice(None, None, -1), slice(None, None, 2), slice(-1, None, -2),
-    (slice(None), slice(3, 0, -2)), (slice(None), slice(10, 20)), (slice(2, 1), 0), ..., (..., 0), (0, ...), (..., slice(1, 4, 2)),
-    None, (None, 0, None), (slice(None), None, 1), (..., None), (),
-]  # fmt: skip
+    0,
+    -1,
+    (1, 2),
+    (1, 2, 3),
+    slice(1, 3),
+    slice(None, None, -1),
+    slice(None, None, 2),
+    slice(-1, None, -2),
+    (slice(None), slice(3, 0, -2)),
+    (slice(None), slice(10, 20)),
+    (slice(2, 1), 0),
+    ...,
+    (..., 0),
+    (0, ...),
+    (..., slice(1, 4, 2)),
+    None,
+    (None, 0, None),
+    (slice(None), None, 1),
+    (..., None),
+    (),
+]
 ADVANCED: list[Any] = [
-    [0, 2], [-1, 0, 0], ([0, 1], [1, 2]), ([0, 1], slice(None), [1, 2]), (slice(None), [0, 3]), (slice(None), [0, 3], [1, 4]),
-    ([[0], [2]], [1, 2]), (0, [1, 2]), ([0, 1], 1), (slice(None), 1, [0, 2]), ([0, 1], None, [1, 2]), (..., [0, 4]),
-    (slice(0, 2), [[0, 1], [2, 3]], slice(None, None, 2)), (None, [0, 1]), (slice(1, None), [1, 2], None, [1, 2]),
-]  # fmt: skip
+    [0, 2],
+    [-1, 0, 0],
+    ([0, 1], [1, 2]),
+    ([0, 1], slice(None), [1, 2]),
+    (slice(None), [0, 3]),
+    (slice(None), [0, 3], [1, 4]),
+    ([[0], [2]], [1, 2]),
+    (0, [1, 2]),
+    ([0, 1], 1),
+    (slice(None), 1, [0, 2]),
+    ([0, 1], None, [1, 2]),
+    (..., [0, 4]),
+    (slice(0, 2), [[0, 1], [2, 3]], slice(None, None, 2)),
+    (None, [0, 1]),
+    (slice(1, None), [1, 2], None, [1, 2]),
+]
 
 
 def listed(index: Any) -> Any:
@@ -85,15 +114,18 @@ def test_read_by_mask() -> None:
     assert (Tensor(X)[numpy.array([True, False, True])].numpy() == X[[True, False, True]]).all()
 
 
-@pytest.mark.parametrize(("index", "error", "text"), [
-    (3, IndexRangeError, r"3 is outside axis 0 of shape \(3, 4, 5\)"),
-    ((0, -5), IndexRangeError, "-5 is outside axis 1"),
-    ((0, 0, 0, 0), IndexRangeError, "4 entries for the 3 axes"),
-    ((..., ...), IndexRangeError, "ellipsis"),
-    ("a", ArgumentError, "'a'"),
-    (True, DTypeError, "bool"),
-    ([0.5], DTypeError, "float32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("index", "error", "text"),
+    [
+        (3, IndexRangeError, r"3 is outside axis 0 of shape \(3, 4, 5\)"),
+        ((0, -5), IndexRangeError, "-5 is outside axis 1"),
+        ((0, 0, 0, 0), IndexRangeError, "4 entries for the 3 axes"),
+        ((..., ...), IndexRangeError, "ellipsis"),
+        ("a", ArgumentError, "'a'"),
+        (True, DTypeError, "bool"),
+        ([0.5], DTypeError, "float32"),
+    ],
+)
 def test_bad_indices_are_told_at_the_call(index: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Tensor(X)[index]
@@ -209,8 +241,10 @@ def test_scatter_reduce(reduce: Any, include_self: bool) -> None:
     compare(
         lambda x, y: x.scatter_reduce(0, Tensor(INDEX), y, reduce, include_self),
         lambda x, y: x.scatter_reduce(0, torch.tensor(INDEX), y, reduce, include_self=include_self),
-        numbers(4, 5), numbers(2, 3), gradient=False,
-    )  # fmt: skip
+        numbers(4, 5),
+        numbers(2, 3),
+        gradient=False,
+    )
 
 
 def test_scatter_add_of_a_number() -> None:

@@ -18,10 +18,20 @@ F = torch.nn.functional
 Function = Callable[..., Any]
 
 
-@pytest.mark.parametrize(("a", "b"), [
-    ((3, 4), (4, 5)), ((4,), (4,)), ((4,), (4, 5)), ((3, 4), (4,)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 2)), ((2, 3, 4), (4,)),
-    ((4,), (2, 4, 3)), ((2, 0), (0, 3)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 4), (4, 5)),
+        ((4,), (4,)),
+        ((4,), (4, 5)),
+        ((3, 4), (4,)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((2, 3, 4), (4,)),
+        ((4,), (2, 4, 3)),
+        ((2, 0), (0, 3)),
+    ],
+)
 def test_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     compare(lambda x, y: x @ y, None, numbers(*a), numbers(*b, seed=1))
 
@@ -60,11 +70,23 @@ def test_linear() -> None:
     )
 
 
-@pytest.mark.parametrize(("formula", "shapes"), [
-    ("ij,jk->ik", [(2, 3), (3, 4)]), ("ij->ji", [(2, 3)]), ("ii->i", [(3, 3)]), ("ii", [(3, 3)]), ("ij->", [(2, 3)]),
-    ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]), ("i,j->ij", [(2,), (3,)]), ("ij,jk", [(2, 3), (3, 4)]), ("...ij,jk->...ik", [(2, 2, 3), (3, 4)]),
-    ("i,i,i->i", [(3,), (3,), (3,)]), ("bhqd,bhkd->bhqk", [(2, 2, 3, 4), (2, 2, 5, 4)]), ("ba,b->", [(2, 3), (2,)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("formula", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("ij->ji", [(2, 3)]),
+        ("ii->i", [(3, 3)]),
+        ("ii", [(3, 3)]),
+        ("ij->", [(2, 3)]),
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
+        ("i,j->ij", [(2,), (3,)]),
+        ("ij,jk", [(2, 3), (3, 4)]),
+        ("...ij,jk->...ik", [(2, 2, 3), (3, 4)]),
+        ("i,i,i->i", [(3,), (3,), (3,)]),
+        ("bhqd,bhkd->bhqk", [(2, 2, 3, 4), (2, 2, 5, 4)]),
+        ("ba,b->", [(2, 3), (2,)]),
+    ],
+)
 def test_einsum(formula: str, shapes: list[tuple[int, ...]]) -> None:
     inputs = [numbers(*shape, seed=i) for i, shape in enumerate(shapes)]
 
@@ -100,9 +122,13 @@ def test_conv2d(name: str) -> None:
     shape, weight, options = CONVOLUTIONS[name]
 
     compare(
-        lambda x, w, b: x.conv2d(w, b, **options), lambda x, w, b: F.conv2d(x, w, b, **options),
-        numbers(*shape), numbers(*weight, seed=1), numbers(weight[0], seed=2), scale=4,
-    )  # fmt: skip
+        lambda x, w, b: x.conv2d(w, b, **options),
+        lambda x, w, b: F.conv2d(x, w, b, **options),
+        numbers(*shape),
+        numbers(*weight, seed=1),
+        numbers(weight[0], seed=2),
+        scale=4,
+    )
 
 
 def test_convolution_over_one_and_three_axes() -> None:
@@ -120,21 +146,36 @@ def test_convolution_over_one_and_three_axes() -> None:
 
 def test_uneven_padding() -> None:
     compare(
-        lambda x, w: x.conv2d(w, padding=(1, 0, 2, 1)), lambda x, w: F.conv2d(F.pad(x, (1, 0, 2, 1)), w), numbers(1, 2, 4, 4), numbers(2, 2, 3, 3),
+        lambda x, w: x.conv2d(w, padding=(1, 0, 2, 1)),
+        lambda x, w: F.conv2d(F.pad(x, (1, 0, 2, 1)), w),
+        numbers(1, 2, 4, 4),
+        numbers(2, 2, 3, 3),
         scale=4,
-    )  # fmt: skip
+    )
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"stride": 2}, {"stride": 2, "padding": 1, "output_padding": 1}, {"dilation": 2}, {"groups": 2, "stride": (1, 3)},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"stride": 2},
+        {"stride": 2, "padding": 1, "output_padding": 1},
+        {"dilation": 2},
+        {"groups": 2, "stride": (1, 3)},
+    ],
+    ids=str,
+)
 def test_conv_transpose2d(options: dict[str, Any]) -> None:
     groups = options.get("groups", 1)
 
     compare(
-        lambda x, w, b: x.conv_transpose2d(w, b, **options), lambda x, w, b: F.conv_transpose2d(x, w, b, **options),
-        numbers(2, 4, 4, 5), numbers(4, 6 // groups, 3, 2, seed=1), numbers(6, seed=2), scale=4,
-    )  # fmt: skip
+        lambda x, w, b: x.conv_transpose2d(w, b, **options),
+        lambda x, w, b: F.conv_transpose2d(x, w, b, **options),
+        numbers(2, 4, 4, 5),
+        numbers(4, 6 // groups, 3, 2, seed=1),
+        numbers(6, seed=2),
+        scale=4,
+    )
 
 
 def test_convolution_mistakes_are_told_at_the_call() -> None:
@@ -177,8 +218,9 @@ def test_max_pool2d_dilation_and_indices() -> None:
     compare(
         lambda x: list(x.max_pool2d(3, 2, padding=1, return_indices=True)),
         lambda x: list(F.max_pool2d(x, 3, 2, padding=1, return_indices=True)),
-        numbers(2, 2, 7, 7), gradient=False,
-    )  # fmt: skip
+        numbers(2, 2, 7, 7),
+        gradient=False,
+    )
 
 
 def test_max_pool2d_of_integers() -> None:
@@ -194,7 +236,7 @@ def test_max_unpool2d() -> None:
 
     def theirs(x: torch.Tensor) -> torch.Tensor:
         best, places = F.max_pool2d(x, 2, return_indices=True)
-        return F.max_unpool2d(best, places, 2)
+        return F.max_unpool2d(best, places, [2])
 
     compare(ours, theirs, numbers(1, 2, 4, 6))
 
@@ -225,9 +267,13 @@ def test_batchnorm() -> None:
         return x.batchnorm(w, b, mean, (variance + 1e-5).rsqrt())
 
     compare(
-        ours, lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), numbers(4, 3, 2, 2), numbers(3, seed=1), numbers(3, seed=2),
+        ours,
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        numbers(4, 3, 2, 2),
+        numbers(3, seed=1),
+        numbers(3, seed=2),
         scale=10,
-    )  # fmt: skip
+    )
 
 
 # --- losses
@@ -247,8 +293,9 @@ def test_cross_entropy(reduction: Any, smoothing: float) -> None:
     )
     compare(
         lambda x: x.sparse_categorical_crossentropy(Tensor(LABELS), **options),
-        lambda x: F.cross_entropy(x, torch.tensor(LABELS), **options), numbers(4, 3),
-    )  # fmt: skip
+        lambda x: F.cross_entropy(x, torch.tensor(LABELS), **options),
+        numbers(4, 3),
+    )
 
 
 def test_cross_entropy_of_images_and_probabilities() -> None:
@@ -272,8 +319,9 @@ def test_ignored_labels_do_not_count() -> None:
 
     compare(
         lambda x: x.sparse_categorical_crossentropy(Tensor(labels)),
-        lambda x: F.cross_entropy(x, torch.tensor(labels), ignore_index=-1), numbers(4, 3),
-    )  # fmt: skip
+        lambda x: F.cross_entropy(x, torch.tensor(labels), ignore_index=-1),
+        numbers(4, 3),
+    )
 
 
 def test_nll_loss() -> None:
@@ -281,8 +329,9 @@ def test_nll_loss() -> None:
 
     compare(
         lambda x: x.nll_loss(Tensor(LABELS), Tensor(weight, dtype=x.dtype), ignore_index=1),
-        lambda x: F.nll_loss(x, torch.tensor(LABELS), torch.tensor(weight), ignore_index=1), numbers(4, 3),
-    )  # fmt: skip
+        lambda x: F.nll_loss(x, torch.tensor(LABELS), torch.tensor(weight), ignore_index=1),
+        numbers(4, 3),
+    )
     compare(
         lambda x: x.nll_loss(Tensor(LABELS)),
         lambda x: F.nll_loss(x, torch.tensor(LABELS)),
@@ -294,13 +343,15 @@ def test_binary_crossentropy() -> None:
     target = numpy.array([0.0, 1.0, 0.3, 1.0])
 
     compare(
-        lambda x: x.binary_crossentropy(Tensor(target, dtype=x.dtype)), lambda x: F.binary_cross_entropy(x, torch.tensor(target)),
+        lambda x: x.binary_crossentropy(Tensor(target, dtype=x.dtype)),
+        lambda x: F.binary_cross_entropy(x, torch.tensor(target)),
         numbers(4, low=0.1, high=0.9),
-    )  # fmt: skip
+    )
     compare(
         lambda x: x.binary_crossentropy_logits(Tensor(target, dtype=x.dtype)),
-        lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(target)), numbers(4, low=-40, high=40),
-    )  # fmt: skip
+        lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(target)),
+        numbers(4, low=-40, high=40),
+    )
 
 
 def test_loss_mistakes_are_told_at_the_call() -> None:
@@ -329,8 +380,9 @@ def test_attention() -> None:
     )
     compare(
         lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *inputs,
-    )  # fmt: skip
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        *inputs,
+    )
 
 
 def test_attention_masks_and_groups() -> None:
@@ -339,8 +391,13 @@ def test_attention_masks_and_groups() -> None:
 
     compare(
         lambda q, k, v: q.scaled_dot_product_attention(k, v, Tensor(mask), enable_gqa=True),
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.tensor(mask), enable_gqa=True), q, k, v,
-    )  # fmt: skip
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, torch.tensor(mask), enable_gqa=True
+        ),
+        q,
+        k,
+        v,
+    )
     with pytest.raises(ArgumentError, match="is_causal"):
         Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), Tensor(mask), is_causal=True)
 

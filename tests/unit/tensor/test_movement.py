@@ -162,8 +162,10 @@ def test_meshgrid(indexing: str) -> None:
     compare(
         lambda a, b, c: a.meshgrid(b, c, indexing=indexing),
         lambda a, b, c: torch.meshgrid(a, b, c, indexing=indexing),
-        numbers(2), numbers(3), numbers(4),
-    )  # fmt: skip
+        numbers(2),
+        numbers(3),
+        numbers(4),
+    )
 
 
 def test_pad_to_and_shrink_to() -> None:
@@ -235,19 +237,23 @@ def test_nested_lists() -> None:
     assert x.tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize(("data", "dtype", "shape"), [
-    (3, dtypes.int32, ()),
-    (2.5, dtypes.float32, ()),
-    (True, dtypes.bool, ()),
-    ([], dtypes.float32, (0,)),
-    ([[]], dtypes.float32, (1, 0)),
-    ([1, 2.5], dtypes.float32, (2,)),
-    ([True, 2], dtypes.int32, (2,)),
-    (b"abc", dtypes.uint8, (3,)),
-    (numpy.float64(1.5), dtypes.float64, ()),
-    (numpy.arange(3), dtypes.int64, (3,)),
-    (numpy.zeros((2, 0)), dtypes.float64, (2, 0)),
-], ids=repr)  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "dtype", "shape"),
+    [
+        (3, dtypes.int32, ()),
+        (2.5, dtypes.float32, ()),
+        (True, dtypes.bool, ()),
+        ([], dtypes.float32, (0,)),
+        ([[]], dtypes.float32, (1, 0)),
+        ([1, 2.5], dtypes.float32, (2,)),
+        ([True, 2], dtypes.int32, (2,)),
+        (b"abc", dtypes.uint8, (3,)),
+        (numpy.float64(1.5), dtypes.float64, ()),
+        (numpy.arange(3), dtypes.int64, (3,)),
+        (numpy.zeros((2, 0)), dtypes.float64, (2, 0)),
+    ],
+    ids=repr,
+)
 def test_data_decides_dtype_and_shape(data: Any, dtype: Any, shape: Any) -> None:
     x = Tensor(data)
 

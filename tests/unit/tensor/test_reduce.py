@@ -63,10 +63,17 @@ def test_equal_extremes_share_the_gradient() -> None:
     compare(lambda t: t.minimum(t.flip(0)), lambda t: torch.minimum(t, t.flip(0)), x)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [
-    (dtypes.bool, dtypes.int32), (dtypes.int8, dtypes.int32), (dtypes.uint8, dtypes.uint32), (dtypes.int64, dtypes.int64),
-    (dtypes.float16, dtypes.float16), (dtypes.float64, dtypes.float64),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (dtypes.bool, dtypes.int32),
+        (dtypes.int8, dtypes.int32),
+        (dtypes.uint8, dtypes.uint32),
+        (dtypes.int64, dtypes.int64),
+        (dtypes.float16, dtypes.float16),
+        (dtypes.float64, dtypes.float64),
+    ],
+)
 def test_dtype_of_a_sum(dtype: DType, expected: DType) -> None:
     assert Tensor([1, 1], dtype=dtype).sum().dtype is expected
 

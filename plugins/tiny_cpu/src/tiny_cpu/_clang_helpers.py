@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tinycore.dtype import DType, dtypes
-from tinycore.render.cstyle import Writer
+from tinycore.render.writer import Writer
 from tinycore.uop.op import Op
 
 NAN: Final = '__builtin_nanf("")'

@@ -11,9 +11,11 @@ from typing import ClassVar, Final
 from tiny_cpu import _clang_helpers as helpers
 from tinycore.dtype import DType, dtypes
 from tinycore.render import pointer_of
-from tinycore.render.cstyle import CStyle, Writer, unwrapped
+from tinycore.render.cstyle import CStyle
+from tinycore.render.facts import is_parallel, is_safe_division, is_safe_shift
+from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
-from tinycore.uop.op import COMPARISON, AxisKind, Op
+from tinycore.uop.op import COMPARISON, Op
 
 PLAIN_C: Final = {
     dtypes.index: "long long",
@@ -204,20 +206,3 @@ class ClangBaseline(Clang):
         **Clang.emulated,
         dtypes.float16: dtypes.float32,
     }
-
-
-def is_parallel(u: UOp) -> bool:
-    """Whether a node is the loop that is shared among threads."""
-    return u.op is Op.RANGE and u.arg.kind is AxisKind.PARALLEL
-
-
-def is_safe_division(u: UOp) -> bool:
-    """Whether an IDIV or MOD divides index math, or by what is known to be neither 0 nor -1."""
-    low, high = u.src[1].bounds
-    return u.dtype.kind == "index" or low > 0 or high < -1
-
-
-def is_safe_shift(u: UOp) -> bool:
-    """Whether the amount of a shift is known to be below the width."""
-    low, high = u.src[1].bounds
-    return bool(low >= 0 and high < u.dtype.bits)

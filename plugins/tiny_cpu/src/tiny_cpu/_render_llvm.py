@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from tinycore.dtype import DType, dtypes
-from tinycore.render.llvm import Llvm, Writer, type_name
+from tinycore.render.facts import is_parallel
+from tinycore.render.llvm import Llvm
+from tinycore.render.llvm_types import type_name
+from tinycore.render.llvm_writer import Writer
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import Op
 
 
 class LlvmCpu(Llvm):
@@ -63,9 +66,7 @@ class LlvmCpu(Llvm):
 
     def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
         """A PARALLEL range covers what this call was given."""
-        if u.op is Op.RANGE and u.arg.kind is AxisKind.PARALLEL:
-            return "%begin", "%end"
-        return super().extent(u, writer)
+        return ("%begin", "%end") if is_parallel(u) else super().extent(u, writer)
 
 
 class LlvmCpuBaseline(LlvmCpu):
