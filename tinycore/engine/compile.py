@@ -22,7 +22,7 @@ from tinycore.engine.estimate import estimate
 from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import LinearKernel, Renderer
-from tinycore.schedule.kernel import kernel_name
+from tinycore.schedule.kernel import kernel_name, slot_count
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 
@@ -41,18 +41,22 @@ class CompiledKernel:
     source: str
     binary: bytes
     estimate: Estimate
+    buffers: int
 
     @cached_property
     def info(self) -> ProgramInfo:
         """What a device must know to launch it."""
-        return info_of(self.linear)
+        return info_of(self.linear, self.buffers)
 
 
-def info_of(linear: LinearKernel) -> ProgramInfo:
-    """What a device must know to launch a kernel."""
+def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
+    """What a device must know to launch a kernel with so many buffers.
+
+    Lowering may find that one of them is never read; it is passed all the same.
+    """
     return ProgramInfo(
         name=linear.name,
-        buffers=len(linear.buffers),
+        buffers=buffers,
         values=tuple(v.arg[0] for v in linear.variables),
         parallel=linear.parallel,
         grid=linear.launch("grid"),
@@ -126,7 +130,7 @@ def compile_kernel(ast: UOp, toolchain: Toolchain[Renderer]) -> CompiledKernel:
     if trace_plan.on:
         ours, theirs = (rendered - began) * 1e3, (time.perf_counter() - rendered) * 1e3
         trace_plan(f"{linear.name}: lowered in {ours:.1f} ms, compiled in {theirs:.1f} ms")
-    return CompiledKernel(linear, source, binary, estimate(ast))
+    return CompiledKernel(linear, source, binary, estimate(ast), slot_count(ast))
 
 
 def runner_for(ast: UOp, device_name: str) -> CompiledRunner:

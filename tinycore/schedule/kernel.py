@@ -51,6 +51,11 @@ def kernel_name(ast: UOp) -> str:
     return "_".join([kind, *(sizes or ["1"])])
 
 
+def slot_count(ast: UOp) -> int:
+    """How many buffers a kernel takes."""
+    return sum(n.op is Op.DEFINE_GLOBAL for n in ast.toposort())
+
+
 def extent(counter: UOp) -> str:
     """The trip count of a RANGE as text."""
     end = counter.src[0]

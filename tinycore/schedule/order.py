@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tinycore.device.buffer import Buffer
+from tinycore.schedule.kernel import slot_count
 from tinycore.schedule.kernelize import memory_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -47,16 +48,11 @@ def buffer_of(node: UOp) -> Buffer:
     return found
 
 
-def slots_of(kernel: UOp) -> int:
-    """How many sources of a KERNEL are its buffers; the rest it only waits for."""
-    return sum(n.op is Op.DEFINE_GLOBAL for n in kernel.arg.ast.toposort())
-
-
 def schedule(roots: Iterable[UOp]) -> list[ScheduleItem]:
     """The launches that roots cut by `kernelize` still need, each after all it depends on."""
     order = UOp.sink(*roots).toposort(lambda n: n.op is not Op.BUFFER)
     return [
-        ScheduleItem(n.arg.ast, tuple(map(buffer_of, n.src[: slots_of(n)])), n.arg.metadata, n)
+        ScheduleItem(n.arg.ast, tuple(map(buffer_of, n.src[: slot_count(n.arg.ast)])), n.arg.metadata, n)
         for n in order
         if n.op is Op.KERNEL
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from types import EllipsisType
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -45,6 +46,7 @@ class Parsed(NamedTuple):
     boxes: list[AxisIndex]  # one per axis of the tensor
     layout: list[int | None]  # axes of the result of the boxes that stay; None for a new one
     rows: dict[int, Creation]  # position in the layout -> tensor of indices along that axis
+    in_front: bool  # whether the axes of those tensors come first, as they have no one place
 
 
 class Indexing(Creation):
@@ -58,7 +60,7 @@ class Indexing(Creation):
         Raises IndexRangeError outside the axes or for too many entries.
         """
         parsed = parse(self, self.without_masks(index))
-        return self.boxed(parsed).gathered(parsed.rows)
+        return self.boxed(parsed).gathered(parsed)
 
     def __setitem__(
         self, index: Index | tuple[Index, ...], value: Self | Scalar | Sequence[Any]
@@ -147,18 +149,18 @@ class Indexing(Creation):
         sizes = [1 if a is None else node.shape[a] for a in parsed.layout]
         return self.from_uop(graph.reshape(node, tuple(sizes)))
 
-    def gathered(self, rows: dict[int, Creation]) -> Self:
+    def gathered(self, parsed: Parsed) -> Self:
         """Rows picked by integer tensors: in the place of their axes if adjacent, else in front."""
-        if not rows:
+        if not parsed.rows:
             return self
-        axes = list(rows)
-        index = linear_index(self, rows)
+        axes = list(parsed.rows)
+        index = linear_index(self, parsed.rows)
         order = axes + [a for a in range(self.ndim) if a not in axes]
         table = graph.permute(self.uop, order)
         rest = table.shape[len(axes) :]
         table = graph.reshape(table, (math.prod(table.shape[: len(axes)]), *rest))
         found = self.from_uop(graph.gather(table, index))
-        if not adjacent(axes):
+        if parsed.in_front:
             return found
         count, before = len(index.shape), axes[0]
         return self.from_uop(
@@ -182,8 +184,8 @@ class Indexing(Creation):
             (count, *[region.shape[a] for a in order[len(axes) :]])
         )
         index = linear_index(region, parsed.rows)
-        new = value.fitting(region.gathered(parsed.rows).shape)
-        if adjacent(axes):
+        new = value.fitting(region.gathered(parsed).shape)
+        if not parsed.in_front:
             before, rank = axes[0], len(index.shape)
             new = new.permute(
                 [*range(before, before + rank), *range(before), *range(before + rank, new.ndim)]
@@ -244,7 +246,8 @@ def parse(x: Creation, entries: tuple[Any, ...]) -> Parsed:
     whole = [slice(None)] * (x.ndim - used)
     at = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries))
     full = [*entries[:at], *whole, *entries[at + 1 :]]
-    parsed = Parsed([], [], {})
+    picks = [i for i, e in enumerate(full) if not isinstance(e, slice) and e is not None]
+    parsed = Parsed([], [], {}, in_front=not adjacent(picks))
     for entry in full:
         if entry is None:
             parsed.layout.append(None)
@@ -304,9 +307,9 @@ def spread_box(node: UOp, axis: int, box: AxisIndex, size: int) -> UOp:
     return graph.pad(node, pairs)
 
 
-def adjacent(axes: Sequence[int]) -> bool:
-    """Whether the axes follow each other."""
-    return list(axes) == list(range(axes[0], axes[0] + len(axes)))
+def adjacent(places: Sequence[int]) -> bool:
+    """Whether places follow each other."""
+    return all(b == a + 1 for a, b in pairwise(places))
 
 
 def linear_index(x: Creation, rows: dict[int, Creation]) -> UOp:

@@ -217,6 +217,11 @@ class Realization(Random):
                 tensor.grad = self.from_uop(node if tensor.grad is None else tensor.grad.uop + node)
         return self
 
+    def shows_parameter(self) -> bool:
+        """Whether this tensor is, or is a view of, one that requires a gradient."""
+        nodes = set(self.uop.toposort())
+        return any(t.requires_grad for t in live_tensors() if t.uop in nodes)
+
     def seed_gradient(self, gradient: Self | None) -> UOp:
         """The gradient of this tensor itself: 1, or what is given. Raises GradientError."""
         if not dtypes.is_float(self.dtype):
@@ -226,7 +231,7 @@ class Realization(Random):
                 raise GradientError(
                     f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it"
                 )
-            if self.requires_grad is None and graph.base_of(self.uop).op is Op.BUFFER:
+            if graph.base_of(self.uop).op is Op.BUFFER and not self.shows_parameter():
                 raise GradientError(
                     "backward: this tensor is plain memory, its graph is gone; differentiate "
                     "before realize()"

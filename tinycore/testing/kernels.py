@@ -13,8 +13,9 @@ import numpy
 from numpy.typing import NDArray
 
 from tinycore.device.backend import Backend
-from tinycore.device.protocols import DeviceRuntime, ProgramInfo, Toolchain
+from tinycore.device.protocols import DeviceRuntime, Toolchain
 from tinycore.dtype import DType, dtypes
+from tinycore.engine.compile import info_of
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import LinearKernel, Renderer
 from tinycore.uop.node import UOp
@@ -93,20 +94,6 @@ class Bench:
             allocator.read(result.data.cast("B"), handle)
             allocator.free(handle)
         return results
-
-
-def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
-    """What a device must know to launch a kernel; some of its buffers may have become unused."""
-    return ProgramInfo(
-        name=linear.name,
-        buffers=buffers,
-        values=tuple(v.arg[0] for v in linear.variables),
-        parallel=linear.parallel,
-        grid=linear.launch("grid"),
-        block=linear.launch("block"),
-        shared_bytes=linear.shared_bytes,
-        written=linear.written,
-    )
 
 
 def bench(backend: Backend, renderer: str, arch: str = "") -> Bench:

@@ -65,7 +65,7 @@ def run(ast: UOp, plan: Plan) -> numpy.ndarray:  # type: ignore[type-arg]
     toolchain = device.toolchain
     linear = lower(ast, toolchain.renderer, "kernel", plan)
     binary = toolchain.compiler.compile(toolchain.renderer.render(linear))
-    program = device.runtime.load(binary, info_of(linear))
+    program = device.runtime.load(binary, info_of(linear, len(linear.buffers)))
     generator = numpy.random.default_rng(0)
     buffers = [
         Buffer.from_cpu("PYTHON", generator.standard_normal(b.dtype.size).astype("f"))  # type: ignore[attr-defined]

@@ -135,7 +135,9 @@ def test_relative_error_stays_small_near_zero(name: str) -> None:
 def test_far_from_zero(name: str, expected: list[float]) -> None:
     x = Tensor([-math.inf, -1e4, 1e4, math.inf])
 
-    numpy.testing.assert_allclose(getattr(x, name)().numpy(), numpy.array(expected, numpy.float32), rtol=1e-6)
+    numpy.testing.assert_allclose(
+        getattr(x, name)().numpy(), numpy.array(expected, numpy.float32), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -327,7 +329,7 @@ def test_shifts_and_inversion() -> None:
 
 
 def test_bits_of_floats_are_refused() -> None:
-    with pytest.raises(DTypeError, match="bitwise_and.*float32"):
+    with pytest.raises(DTypeError, match=r"bitwise_and.*float32"):
         Tensor([1.0]) & 1
 
 

@@ -153,7 +153,7 @@ SECOND: list[Callable[[Tensor], Tensor]] = [
 
 @pytest.mark.parametrize("function", SECOND, ids=range(len(SECOND)))
 def test_second_derivatives_agree_with_differences(function: Callable[[Tensor], Tensor]) -> None:
-    def slope(array: numpy.ndarray) -> Tensor:  
+    def slope(array: numpy.ndarray) -> Tensor:
         x = Tensor(array)
         y = function(x)
         weights = Tensor(numbers(*y.shape, seed=1))

@@ -236,7 +236,7 @@ def test_max_unpool2d() -> None:
 
     def theirs(x: torch.Tensor) -> torch.Tensor:
         best, places = F.max_pool2d(x, 2, return_indices=True)
-        return F.max_unpool2d(best, places, [2])
+        return F.max_unpool2d(best, places, [2, 2])
 
     compare(ours, theirs, numbers(1, 2, 4, 6))
 

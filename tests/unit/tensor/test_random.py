@@ -156,21 +156,20 @@ def test_dropout_gradient_follows_the_mask() -> None:
     assert gradient.tolist() == y.tolist()
 
 
+def training() -> bool:
+    return Tensor.training
+
+
 def test_training_mode() -> None:
-    assert Tensor.training is False
+    assert not training()
     with Tensor.train():
-        assert Tensor.training is True
+        assert training()
         with Tensor.test():
-            assert Tensor.training is False
+            assert not training()
     Tensor.training = True
-    assert Tensor.training is True
+    assert training()
     Tensor.training = False
-
-    @Tensor.train()
-    def step() -> bool:
-        return Tensor.training
-
-    assert step() is True
+    assert Tensor.train()(training)()
 
 
 def test_mistakes_are_told_at_the_call() -> None:

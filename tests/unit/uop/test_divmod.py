@@ -164,3 +164,8 @@ def test_product_of_divisors_must_fit() -> None:
 
     assert simplified(n // huge // huge) is n // huge // huge
     assert simplified((n // huge + 1) // huge).vmax == 0
+
+
+def test_shifts_stay_because_lowering_makes_them() -> None:
+    assert simplified(j << 2) is j << 2
+    assert simplified(j >> 2) is j >> 2
