@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent
 PACKAGES = {"tinycore": ROOT, "tiny-cpu": ROOT / "plugins/tiny_cpu"}
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],
-    "torch": ["torch", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
+    "torch": ["torch==2.13.*", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
 }
 
 
@@ -89,7 +89,7 @@ def conformance(session: nox.Session, device: str) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure, beside the hardware's limits and the peers (`-- --peers tinycore,numpy` for fewer)."""
+    """Measure, beside the hardware's limits and the peers (`-- --peers tinycore,numpy`: fewer)."""
     install(session)
     wanted = " ".join(session.posargs)
     for name, requirement in PEERS.items():

@@ -8,10 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import perf_counter, sleep
+from typing import Final
 
 from benchmarks.peers import find_clang, package_of, processors, version_of
 
-__all__ = ["facts", "load"]
+__all__ = ["facts", "load", "wait_for_quiet"]
+
+_PAUSE_SECONDS: Final = 0.03
+"""At least: the threads of the last peer spin on for a while, OpenBLAS's for 26 ms."""
 
 
 def facts(peers: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -29,6 +34,23 @@ def facts(peers: Sequence[str]) -> Iterator[tuple[str, str]]:
 def load() -> str:
     """How many processes wanted a processor during the last minute, where the system says."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+
+
+def wait_for_quiet(seconds: float) -> float:
+    """Wait until nobody else runs, at most so long; how long it was. Only Linux says who runs."""
+    start = perf_counter()
+    sleep(_PAUSE_SECONDS)
+    while _running() > 1 and perf_counter() - start < seconds:
+        sleep(_PAUSE_SECONDS)
+    return perf_counter() - start
+
+
+def _running() -> int:
+    """How many threads run or could run at this moment, this one among them."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except (OSError, IndexError, ValueError):
+        return 1
 
 
 def _processor() -> str:

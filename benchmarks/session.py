@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import IO, Any, Final
 
 from benchmarks.agreement import Digest, outliers
 from benchmarks.case import Case, StartCase
+from benchmarks.machine import wait_for_quiet
 from benchmarks.peers import environment_of, package_of
 from benchmarks.samples import Sample, Summary, is_enough, summarize
 
@@ -29,8 +30,6 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 _FIND: Final = f"import sys; sys.path.append({str(_ROOT)!r})"
 """Last on the path: what is installed is measured, and not the tree, where they differ."""
 _RUN: Final = f"{_FIND}; import runpy; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
-_PAUSE_SECONDS: Final = 0.05
-"""Between turns: the threads of the last peer spin on for a while, OpenBLAS's for 26 ms."""
 _ANSWER_SECONDS: Final = 120.0
 
 
@@ -46,6 +45,11 @@ class Pace:
     turn_seconds: float = 0.04
     peer_seconds: float = 6.0
     starts: int = 5
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long to wait in all, in one case, for moments in which nobody else runs."""
+        return 2.0 * self.rounds
 
 
 @dataclass(frozen=True)
@@ -169,12 +173,13 @@ def _rounds(
     samples: dict[str, list[Sample]] = {peer: [] for peer in workers}
     spent = dict.fromkeys(workers, 0.0)
     rates = []
+    waited = 0.0
     for number in range(pace.rounds * pace.patience):
         for peer, found in workers.items():
             done = number >= pace.rounds and is_enough(samples[peer])
             if done or peer in failures or spent[peer] > pace.peer_seconds:
                 continue
-            sleep(_PAUSE_SECONDS)
+            waited += wait_for_quiet(min(1.0, pace.quiet_seconds - waited))
             start = perf_counter()
             try:
                 samples[peer] += [Sample(*pair) for pair in found.turn(pace.turn_seconds)]
@@ -182,7 +187,7 @@ def _rounds(
                 failures[peer] = str(failed)
             spent[peer] += perf_counter() - start
         if limits is not None and number < pace.rounds:
-            sleep(_PAUSE_SECONDS)
+            waited += wait_for_quiet(min(1.0, pace.quiet_seconds - waited))
             rates.append(limits.turn(pace.turn_seconds))
     return samples, rates
 

@@ -2,7 +2,7 @@
 
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
 before it: core, movement, joining, elementwise, functions, special, activations, reduce, scan,
-creation, indexing, selection, linalg, windows, losses, random, realize, and at last tensor.
+creation, indexing, selection, sorting, linalg, windows, losses, random, realize, and tensor.
 """
 
 from __future__ import annotations

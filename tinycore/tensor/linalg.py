@@ -15,10 +15,10 @@ from typing import Self, TypeVar
 from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
-from tinycore.tensor.selection import Selection
+from tinycore.tensor.sorting import Sorting
 
 
-class Linalg(Selection):
+class Linalg(Sorting):
     """Matrix products and what is made of them."""
 
     __slots__ = ()

@@ -260,8 +260,6 @@ class Instance:
             and result.kind not in ("float", "bool")
         ):
             raise NoInstance  # undefined for most values
-        if op in SHIFTS and not 0 <= found[1].vmin <= found[1].vmax < result.bits:
-            raise NoInstance
         return found
 
     def same_width(self, dtype: DType) -> DType:

@@ -119,6 +119,8 @@ def combine_counter(root: UOp, i: UOp, a: Const) -> UOp | None:
 
 def combined(root: UOp, left: UOp, right: UOp) -> UOp | None:
     """The cast of an index operation, None where the narrow one could differ."""
+    if root.op in (Op.FLOORDIV, Op.FLOORMOD) and right.vmin <= 0 <= right.vmax:
+        return None  # defined for integers of tensors, not for an index
     result = left.alu(root.op, right)
     if fits(left, root.dtype) and fits(right, root.dtype) and fits(result, root.dtype):
         return result.cast(root.dtype)

@@ -2,8 +2,8 @@
 
 Floor 1. `compute` is the meaning of the ALU rows of the op table: constant folding uses it, and so
 does `evaluate`, the plain interpreter of scalar expressions that rules are tested against.
-Integers wrap to their dtype; floats are rounded to theirs after every op. What the table calls
-undefined raises `Undefined`.
+Integers wrap to their dtype; floats are rounded to theirs after every op. What is not the same on
+every device raises `Undefined`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ALU_PYTHON", "Undefined", "compute", "evaluate", "from_bits", "round
 
 
 class Undefined(ArithmeticError):
-    """The op table leaves the result for these operands undefined."""
+    """The result for these operands is not fixed."""
 
 
 # --- floats: rounding to a dtype, and their bits
@@ -158,17 +158,6 @@ def logarithm(function: FloatFunction) -> FloatFunction:
     return quiet(function, lambda a: -math.inf if a == 0 else math.nan)
 
 
-def nonzero(function: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    """An integer division that is undefined for a zero divisor."""
-
-    def partial(a: int, b: int) -> int:
-        if b == 0:
-            raise Undefined(f"{a} divided by 0")
-        return function(a, b)
-
-    return partial
-
-
 def greater(a: Any, b: Any) -> Any:
     """The greater, NaN if either is. Of two zeros the positive; devices may return either."""
     if a == b == 0.0 and isinstance(a, float):
@@ -227,10 +216,10 @@ ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {
     Op.SUB: lambda a, b: a - b,
     Op.MUL: multiply,
     Op.FDIV: quotient,
-    Op.IDIV: nonzero(truncated),
-    Op.MOD: nonzero(lambda a, b: a - b * truncated(a, b)),
-    Op.FLOORDIV: nonzero(lambda a, b: a // b),
-    Op.FLOORMOD: nonzero(lambda a, b: a % b),
+    Op.IDIV: truncated,
+    Op.MOD: lambda a, b: a - b * truncated(a, b),
+    Op.FLOORDIV: lambda a, b: a // b,
+    Op.FLOORMOD: lambda a, b: a % b,
     Op.MAX: greater,
     Op.MIN: lesser,
     Op.CMPLT: lambda a, b: a < b,
@@ -246,20 +235,31 @@ ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {
     Op.MULACC: lambda a, b, c: a * b + c,
 }
 """Each ALU op on Python numbers, as if these were exact; `compute` fits the result to a dtype.
+Divisors are not 0 and shifts are below the width, which `compute` sees to.
 CAST and BITCAST depend on dtypes and are in `compute`."""
+
+
+DIVISIONS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD})
+SHIFTS: Final = frozenset({Op.SHL, Op.SHR})
 
 
 def compute(op: Op, dtype: DType, operands: Sequence[Any], operand_dtype: DType) -> Scalar:
     """The value of a scalar ALU node of `dtype`, its first operand being of `operand_dtype`.
 
-    Raises Undefined where the op table says so.
+    Integers of tensors divided by 0 give 0, and shifts take their amount modulo the width
+    (docs/decisions/0013-defined-arithmetic.md). Raises Undefined for an index divided by 0 and for
+    a float that does not fit the integer it is cast to, which is left to the device.
     """
     if op is Op.CAST:
         return converted(operands[0], operand_dtype, dtype)
     if op is Op.BITCAST:
         return from_bits(to_bits(operands[0], operand_dtype), dtype)
-    if op in (Op.SHL, Op.SHR) and not 0 <= operands[1] < dtype.bits:
-        raise Undefined(f"shift of {dtype.bits} bits by {operands[1]}")
+    if op in SHIFTS:
+        operands = (operands[0], operands[1] & (dtype.bits - 1))
+    elif op in DIVISIONS and operands[1] == 0:
+        if dtype.kind == "index":
+            raise Undefined(f"{operands[0]} divided by 0")
+        return 0
     value = ALU_PYTHON[op](*operands)
     return round_to(dtype, value) if dtype.kind == "float" else as_scalar(value, dtype)
 

@@ -138,9 +138,9 @@ def choice_known_false(p: UOp, x: UOp, z: UOp) -> UOp:
 
 
 @logic.rule(p.where(q.where(x, y), y))
-def nested_choice(p: UOp, q: UOp, x: UOp, y: UOp) -> UOp:
-    """p ? (q ? x : y) : y == (p & q) ? x : y."""
-    return (p & q).where(x, y)
+def nested_choice(p: UOp, q: UOp, x: UOp, y: UOp) -> UOp | None:
+    """p ? (q ? x : y) : y == (p & q) ? x : y, when both conditions have as many lanes."""
+    return (p & q).where(x, y) if p.dtype is q.dtype else None
 
 
 # --- loops

@@ -150,7 +150,7 @@ def choices_agree(node: UOp) -> str | None:
     """WHERE needs a bool and two values of one dtype."""
     condition, yes, no = node.src
     wanted = dtypes.bool.vec(yes.dtype.count)
-    if condition.dtype is not wanted:
+    if condition.dtype not in (dtypes.bool, wanted):  # one condition may decide over all lanes
         return f"the condition is {condition.dtype!r}, it should be {wanted!r}"
     return None if yes.dtype is no.dtype else f"choices of {yes.dtype!r} and {no.dtype!r}"
 

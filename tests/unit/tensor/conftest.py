@@ -1,4 +1,7 @@
-"""Where the tensors of these tests run."""
+"""Where the tensors of these tests run: on every target that is here.
+
+TENSOR_TESTS=CPU:LLVM,PYTHON chooses; the word `reference` stands for the plain evaluator of graphs.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,38 @@ from collections.abc import Iterator
 
 import pytest
 
+from tinycore import Context, Device
+from tinycore.errors import CompilerUnavailable, DeviceUnavailable, UnknownDevice
 from tinycore.tensor import runtime
 from tinycore.testing.reference import ReferenceRuntime
 
+ALL = ("CPU:CLANG", "CPU:LLVM", "PYTHON")
 
-@pytest.fixture(autouse=True)
-def chosen_runtime(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With TENSOR_TESTS=reference the plain evaluator, else the engine on the default device."""
-    if os.environ.get("TENSOR_TESTS") == "reference" and request.path.name == "test_jit.py":
-        pytest.skip("the evaluator has no launches to capture")
-    if os.environ.get("TENSOR_TESTS") != "reference":
-        yield
-        return
-    before = runtime.Holder.active
-    runtime.use(ReferenceRuntime())
-    yield
-    runtime.Holder.active = before
+
+def is_here(target: str) -> bool:
+    """Whether a device is installed, with the compiler that is named."""
+    device, _, renderer = target.partition(":")
+    try:
+        return bool(Device[device].toolchain_for(renderer))
+    except (CompilerUnavailable, DeviceUnavailable, UnknownDevice):
+        return False
+
+
+def chosen() -> list[str]:
+    asked = os.environ.get("TENSOR_TESTS")
+    return asked.split(",") if asked else [target for target in ALL if is_here(target)]
+
+
+@pytest.fixture(autouse=True, params=chosen())
+def target(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test on one target."""
+    if request.param == "reference":
+        if request.path.name == "test_jit.py":
+            pytest.skip("the evaluator has no launches to capture")
+        before = runtime.Holder.active
+        runtime.use(ReferenceRuntime())
+        yield "reference"
+        runtime.Holder.active = before
+    else:
+        with Context(DEV=request.param):
+            yield request.param

@@ -28,14 +28,22 @@ def test_divisions_differ_in_rounding() -> None:
 
 
 @pytest.mark.parametrize("op", [Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD])
-def test_integer_division_by_zero_is_undefined(op: Op) -> None:
-    with pytest.raises(Undefined):
-        integer(op, 1, 0)
+def test_integer_divided_by_zero_is_zero(op: Op) -> None:
+    assert integer(op, 7, 0) == 0
 
 
-def test_shift_beyond_the_width_is_undefined() -> None:
+def test_index_divided_by_zero_is_undefined() -> None:
     with pytest.raises(Undefined):
-        integer(Op.SHL, 1, 32)
+        integer(Op.FLOORDIV, 7, 0, dtypes.index)
+
+
+def test_least_integer_over_minus_one_wraps() -> None:
+    assert integer(Op.IDIV, -(2**31), -1) == -(2**31)
+
+
+def test_shift_takes_its_amount_modulo_the_width() -> None:
+    assert integer(Op.SHL, 1, 33) == 2
+    assert integer(Op.SHR, -8, -31) == -4
 
 
 def test_shift_right_of_signed_is_arithmetic() -> None:

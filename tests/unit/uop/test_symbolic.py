@@ -39,10 +39,20 @@ def test_half_overflows_to_infinity_when_folded() -> None:
     assert simplified(UOp.const(dtypes.float16, 60000) * 2.0).arg == math.inf
 
 
-def test_division_by_zero_is_not_folded() -> None:
-    division = UOp.const(dtypes.int32, 1) // 0
+def test_index_divided_by_zero_is_not_folded() -> None:
+    division = UOp.index(1) // 0
 
     assert simplified(division) is division
+
+
+def test_integer_divided_by_zero_is_folded_to_zero() -> None:
+    assert simplified(UOp.const(dtypes.int32, 1) // 0) is UOp.const(dtypes.int32, 0)
+
+
+def test_counter_that_may_be_zero_divides_after_the_cast() -> None:
+    quotient = UOp.range(8, 1).cast(dtypes.int64) // i.cast(dtypes.int64)
+
+    assert simplified(quotient) is quotient
 
 
 def test_float_out_of_range_is_not_folded_to_an_integer() -> None:
