@@ -79,15 +79,6 @@ def property(session: nox.Session) -> None:  # noqa: A001  the session's name is
 
 
 @nox.session
-@nox.parametrize("device", ["PYTHON", "CPU:LLVM", "CPU:CLANG"])
-def conformance(session: nox.Session, device: str) -> None:
-    """Prove on a device everything that tinycore promises of one."""
-    install(session)
-    session.install("-e", "plugins/tiny_cpu[clang]")
-    session.run("python", "-m", "tinycore.testing", "--device", device, *session.posargs)
-
-
-@nox.session
 def bench(session: nox.Session) -> None:
     """Measure, beside the hardware's limits and the peers (`-- --peers tinycore,numpy`: fewer)."""
     install(session)

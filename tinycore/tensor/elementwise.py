@@ -7,6 +7,7 @@ Shapes and devices are checked at the call.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Literal, Self, TypeVar
 
 import numpy
@@ -116,6 +117,14 @@ class Elementwise(Joining):
         if rounding_mode is None:
             return quotient
         return quotient.floor() if rounding_mode == "floor" else quotient.trunc()
+
+    def usum(self, *others: Self | Scalar) -> Self:
+        """The sum of this tensor and all others, broadcast."""
+        return reduce(Elementwise.add, others, self)
+
+    def uprod(self, *others: Self | Scalar) -> Self:
+        """The product of this tensor and all others, broadcast."""
+        return reduce(Elementwise.mul, others, self)
 
     def idiv(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """floor(a / b), in the operands' dtype. An integer divided by 0 gives no defined number."""

@@ -1,7 +1,8 @@
 """Sorting along an axis, and what depends on data: `masked_select`, `nonzero`.
 
-XX
-of them. It is stable, NaN counts as greater than any number, and gradients go where the elements went.
+Floor 5. Sorting is a network of compare-and-exchange steps, each one kernel: half the square of
+log2 n of them. It is stable, NaN counts as greater than any number, and gradients go where the
+elements went.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, Self, overload
 
+import numpy
+
 from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
@@ -315,6 +317,45 @@ class Windows(Linalg):
                 count -= 1
             result.append((before, max(after, (count - 1) * step + span - size - before)))
         return result
+
+    # --- resizing
+
+    def interpolate(
+        self, size: Sequence[int], mode: str = "linear", align_corners: bool = False
+    ) -> Self:
+        """The last axes resized to `size`, by "linear", "nearest" or "nearest-exact" choice.
+
+        Pixels are squares whose corners (or, with `align_corners`, whose outermost centers) agree.
+        Raises ArgumentError for another mode, ShapeError for more sizes than axes.
+        """
+        if mode not in ("linear", "nearest", "nearest-exact"):
+            raise ArgumentError(f"interpolate: mode {mode!r} is not linear, nearest, nearest-exact")
+        if not 0 < len(size) <= self.ndim or min(size) < 1:
+            raise ShapeError(f"interpolate: sizes {tuple(size)} for a tensor of shape {self.shape}")
+        x = self
+        for axis, count in enumerate(size, self.ndim - len(size)):
+            x = x.resized(axis, count, mode, align_corners)
+        return x
+
+    def resized(self, axis: int, count: int, mode: str, align_corners: bool) -> Self:
+        """One axis resized."""
+        old, steps = self.shape[axis], numpy.arange(count)
+        if mode != "linear":
+            shift = 0.5 if mode == "nearest-exact" else 0.0
+            return self.rows(axis, numpy.minimum((steps + shift) * (old / count), old - 1))
+        if align_corners:
+            place = steps * ((old - 1) / max(1, count - 1))
+        else:
+            place = numpy.clip((steps + 0.5) * (old / count) - 0.5, 0, old - 1)
+        shape = [count if a == axis else 1 for a in range(self.ndim)]
+        x = self.as_float()
+        share = type(self)(place - numpy.floor(place), self.device, x.dtype).reshape(shape)
+        return x.rows(axis, place).lerp(x.rows(axis, numpy.ceil(place)), share)
+
+    def rows(self, axis: int, places: numpy.ndarray[Any, Any]) -> Self:
+        """The elements at the whole parts of some places along an axis."""
+        index = type(self)(places.astype(numpy.int64), self.device, dtypes.default_int)
+        return self[(slice(None),) * axis + (index,)]
 
     # --- normalization
 

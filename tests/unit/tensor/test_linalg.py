@@ -251,6 +251,30 @@ def test_avg_pool2d(name: str, count_include_pad: bool) -> None:
     )
 
 
+# --- resizing
+
+
+@pytest.mark.parametrize("size", [(7, 3), (2, 8), (1, 1)], ids=str)
+@pytest.mark.parametrize("align", [False, True])
+def test_linear_interpolation(size: tuple[int, int], align: bool) -> None:
+    compare(
+        lambda x: x.interpolate(size, align_corners=align),
+        lambda x: F.interpolate(x, size, mode="bilinear", align_corners=align),
+        numbers(2, 3, 4, 5),
+    )
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_interpolation(mode: str) -> None:
+    compare(
+        lambda x: x.interpolate((7, 3), mode),
+        lambda x: F.interpolate(x, (7, 3), mode=mode),
+        numbers(2, 3, 4, 5),
+    )
+    with pytest.raises(ArgumentError, match="cubic"):
+        Tensor.zeros(1, 1, 2).interpolate((3,), "cubic")
+
+
 # --- normalization
 
 

@@ -1,0 +1,169 @@
+"""One launch of the interpreter: the values of all nodes, memory, and which threads take part.
+
+Private to the interpreter. A value is an array with the rank of its program's `Axes`; along what it
+does not depend on its size is 1, so broadcasting does what is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, Final
+
+import numpy
+
+from tinycore.builtin.arithmetic import Array
+from tinycore.dtype import DType, PointerDType, to_numpy_dtype
+from tinycore.errors import DeviceError
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+__all__ = ["Axes", "Frame", "Memory", "Span", "boxes"]
+
+LAUNCHED: Final = ("grid2", "grid1", "grid0", "block2", "block1", "block0")
+"""The indices of a launch, slowest first."""
+
+Span = tuple[int, int]
+"""Where the numbers of an index start, and how many there are."""
+
+
+class Axes:
+    """What the axes of arrays stand for: loops by level, the launch's indices, a vector's lanes."""
+
+    def __init__(self, levels: int, launch: Mapping[str, int]) -> None:
+        self.launch = launch
+        """The size of each SPECIAL."""
+        self.threads = [name for name in LAUNCHED if launch.get(name, 1) > 1]
+        self.of: dict[str, int] = {name: levels + i for i, name in enumerate(self.threads)}
+        self.rank = levels + len(self.threads) + 1
+
+    def sizes(self, prefix: str) -> tuple[int, int, int]:
+        """The launch's sizes under a prefix, `grid` or `block`."""
+        x, y, z = (self.launch.get(f"{prefix}{axis}", 1) for axis in range(3))
+        return x, y, z
+
+    def shape(self, sizes: Mapping[int, int]) -> tuple[int, ...]:
+        """A shape of 1s but for some axes."""
+        return tuple([sizes.get(axis, 1) for axis in range(self.rank)])
+
+    def single(self, value: Any, kind: Any) -> Array:
+        """A value that is the same everywhere."""
+        return numpy.full((1,) * self.rank, value, kind)
+
+    def count(self, span: Span, axis: int | None, kind: Any) -> Array:
+        """The numbers of a span along an axis."""
+        start, length = span
+        numbers = numpy.arange(start, start + length, dtype=kind)
+        return numbers.reshape(self.shape({} if axis is None else {axis: length}))
+
+
+class Memory:
+    """Elements that programs load and store, `size` of them for each owner: a buffer has one owner,
+    shared memory one per workgroup, and registers one per thread.
+    """
+
+    __slots__ = ("array", "base", "dtype", "label", "size")
+
+    def __init__(
+        self, array: Array, dtype: DType, size: int, label: str, base: Array | None = None
+    ) -> None:
+        self.array = array
+        self.dtype = dtype
+        self.size = size
+        self.label = label
+        self.base = base
+        """Where the part of each thread's owner starts; None where there is one part."""
+
+    @staticmethod
+    def of_buffer(node: UOp, handle: Array, kernel: str) -> Memory:
+        """The memory behind a DEFINE_GLOBAL. Raises DeviceError when the buffer is too small."""
+        dtype = node.dtype
+        assert isinstance(dtype, PointerDType)
+        storage = to_numpy_dtype(dtype.base.scalar())
+        whole = handle.nbytes // storage.itemsize
+        size = dtype.size * dtype.base.count
+        if size > whole:
+            raise DeviceError(
+                f"kernel {kernel} needs {size} elements of {dtype.base!r} in buffer {node.arg}, "
+                f"which has {handle.nbytes} bytes"
+            )
+        array = handle[: whole * storage.itemsize].view(storage)
+        return Memory(array, dtype.base.scalar(), size, f"buffer {node.arg}")
+
+
+class Frame:
+    """The state that the steps of a plan work on."""
+
+    def __init__(self, axes: Axes, values: Iterable[Any], most_values: int) -> None:
+        self.axes = axes
+        self.values: list[Any] = list(values)
+        self.spans: dict[int, Span] = {}
+        """The numbers that each index stands for at this time: SPECIAL, RANGE and variables."""
+        self.mask: Array | None = None
+        """The threads that are still inside the loops entered so far; None means all."""
+        self.most_values = most_values
+        self.at_once = 1
+        """How many steps of loops to do at once, so that arrays stay within `most_values`."""
+
+    def pieces(self) -> Iterator[dict[str, Span]]:
+        """The launch cut into pieces of whole workgroups: the part of each index in each piece."""
+        axes = self.axes
+        whole: dict[str, Span] = {
+            name: (0, axes.launch[name]) for name in axes.threads if name.startswith("block")
+        }
+        most = self.most_values // math.prod(axes.sizes("block"))
+        grid = [name for name in axes.threads if name.startswith("grid")]
+        for box in boxes([axes.launch[name] for name in grid], most):
+            yield dict(zip(grid, box, strict=True)) | whole
+
+    def enter(self, piece: Mapping[str, Span], specials: Iterable[tuple[int, str]]) -> None:
+        """Go to a piece of the launch."""
+        self.mask = None
+        for slot, name in specials:
+            span = self.spans[slot] = piece.get(name, (0, 1))
+            self.values[slot] = self.axes.count(span, self.axes.of.get(name), numpy.int64)
+        self.piece = piece
+        self.at_once = self.most_values // math.prod(length for _, length in piece.values())
+
+    def memory(self, node: UOp) -> Memory:
+        """Shared memory for the workgroups of this piece, or registers for its threads."""
+        dtype, axes = node.dtype, self.axes
+        assert isinstance(dtype, PointerDType)
+        shared = node.op is Op.DEFINE_LOCAL
+        owners = {
+            axes.of[name]: length
+            for name, (_, length) in self.piece.items()
+            if not shared or name.startswith("grid")
+        }
+        shape = axes.shape(owners)
+        size, count = dtype.size * dtype.base.count, math.prod(shape)
+        array = numpy.zeros(count * size, to_numpy_dtype(dtype.base.scalar()))
+        label = f"{'shared memory' if shared else 'register'} {node.arg}"
+        base = (numpy.arange(count) * size).reshape(shape)
+        return Memory(array, dtype.base.scalar(), size, label, base)
+
+    def thread(self, wrong: Array) -> str:
+        """The first thread for which something holds; nothing where it holds for all alike."""
+        axes = self.axes
+        if all(wrong.shape[axes.of[name]] == 1 for name in axes.threads):
+            return ""
+        place = numpy.unravel_index(int(wrong.argmax()), wrong.shape)
+        found = {name: self.piece[name][0] + int(place[axes.of[name]]) for name in axes.threads}
+        parts = []
+        for prefix in ("grid", "block"):
+            if axes.sizes(prefix) != (1, 1, 1):
+                at = tuple(found.get(f"{prefix}{axis}", 0) for axis in range(3))
+                parts.append(f", {prefix} {at}")
+        return "".join(parts)
+
+
+def boxes(sizes: Sequence[int], most: int) -> Iterator[tuple[Span, ...]]:
+    """Boxes of at most `most` elements that cover a shape, cut along its first axes first."""
+    cuts: list[list[Span]] = []
+    for size in reversed(sizes):
+        step = max(1, min(size, most))
+        step = -(-size // -(-size // step))  # parts of like sizes
+        cuts.insert(0, [(start, min(step, size - start)) for start in range(0, size, step)])
+        most //= step
+    return product(*cuts)
