@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import selectors
 import subprocess
 import sys
@@ -30,6 +31,10 @@ _ROOT: Final = Path(__file__).resolve().parent.parent
 _FIND: Final = f"import sys; sys.path.append({str(_ROOT)!r})"
 """Last on the path: what is installed is measured, and not the tree, where they differ."""
 _RUN: Final = f"{_FIND}; import runpy; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
+_QUIET_SECONDS: Final = 2.0
+"""How long to wait, before a turn, for a moment in which nobody else runs."""
+_OWN_SWITCHES: Final = 20
+"""A process that imports much, and starts compilers, takes the processor from itself this often."""
 _ANSWER_SECONDS: Final = 120.0
 
 
@@ -179,7 +184,7 @@ def _rounds(
             done = number >= pace.rounds and is_enough(samples[peer])
             if done or peer in failures or spent[peer] > pace.peer_seconds:
                 continue
-            waited += wait_for_quiet(min(1.0, pace.quiet_seconds - waited))
+            waited += wait_for_quiet(min(_QUIET_SECONDS, pace.quiet_seconds - waited))
             start = perf_counter()
             try:
                 samples[peer] += [Sample(*pair) for pair in found.turn(pace.turn_seconds)]
@@ -187,7 +192,7 @@ def _rounds(
                 failures[peer] = str(failed)
             spent[peer] += perf_counter() - start
         if limits is not None and number < pace.rounds:
-            waited += wait_for_quiet(min(1.0, pace.quiet_seconds - waited))
+            waited += wait_for_quiet(min(_QUIET_SECONDS, pace.quiet_seconds - waited))
             rates.append(limits.turn(pace.turn_seconds))
     return samples, rates
 
@@ -225,6 +230,8 @@ def measure_starts(
 
 def _start(case: StartCase, peer: str, caches: Path) -> Sample:
     with tempfile.TemporaryDirectory() as empty:
+        wait_for_quiet(_QUIET_SECONDS)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_nivcsw
         folder = Path(empty) if case.empty_caches else caches
         done = subprocess.run(
             (sys.executable, "-P", "-c", f"{_FIND}\n{case.scripts[peer]}"),
@@ -233,4 +240,6 @@ def _start(case: StartCase, peer: str, caches: Path) -> Sample:
         )  # fmt: skip
     if done.returncode:
         raise WorkerFailed(_telling(done.stderr.splitlines()))
-    return Sample(float(done.stdout.split()[-1]), 0)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_nivcsw
+    switches = max(0, after - before - _OWN_SWITCHES)
+    return Sample(float(done.stdout.split()[-1]), switches)

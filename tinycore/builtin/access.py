@@ -82,7 +82,9 @@ class Access:
             if active is not None:
                 index = numpy.where(active, index, 0)
             wrong = (index < 0) | (index > memory.size - self.lanes)
-            if (wrong if active is None else wrong & active).any():
+            if active is not None:
+                wrong = wrong & active
+            if wrong.any():
                 self.out_of_bounds(frame, memory, index, wrong)
         if memory.base is not None:
             index = index + memory.base

@@ -9,7 +9,8 @@ shifts take their amount modulo the width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -19,7 +20,15 @@ from numpy.typing import NDArray
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.uop.op import ALU, COMPARISON, Op
 
-__all__ = ["OPERATIONS", "Array", "computed_as", "from_storage", "operation", "to_storage"]
+__all__ = [
+    "OPERATIONS",
+    "Array",
+    "computed_as",
+    "folded",
+    "from_storage",
+    "operation",
+    "to_storage",
+]
 
 Array = NDArray[Any]
 Function = Callable[..., Any]
@@ -167,12 +176,6 @@ def reciprocal(a: Array) -> Array:
     return result
 
 
-def select(condition: Array, yes: Array, no: Array) -> Array:
-    """`yes` where the condition holds, else `no`; one condition may decide over all lanes."""
-    wide = condition.ndim < max(yes.ndim, no.ndim)
-    return numpy.where(condition[:, None] if wide else condition, yes, no)
-
-
 def multiply_add(a: Array, b: Array, c: Array) -> Array:
     """a * b + c, each rounded."""
     return a * b + c
@@ -231,7 +234,7 @@ OPERATIONS: Final[dict[Op, Function]] = {
     Op.SHL: modulo_width(numpy.left_shift),
     Op.SHR: modulo_width(numpy.right_shift),
     Op.THREEFRY: threefry,
-    Op.WHERE: select,
+    Op.WHERE: numpy.where,
     Op.MULACC: multiply_add,
 }
 """Each op on arrays of one type, before rounding to a small float type. CAST and BITCAST depend on
@@ -259,6 +262,40 @@ def operation(op: Op, dtype: DType, source: DType) -> Function:
         return rounded(function(*operands), scalar)
 
     return then_round
+
+
+def folded(
+    function: Function,
+    before: Array,
+    values: Array,
+    axis: int,
+    steps: Sequence[int],
+    *,
+    overwrite: bool = False,
+) -> Array:
+    """`before` combined with each value along axes in the order of loops, the last one innermost.
+
+    The axes from `axis` on have the sizes `steps`, or 1 where all values are the same; they are of
+    size 1 in the result. `overwrite` says that nobody else needs `values`.
+    """
+    stop = axis + len(steps)
+    thin = [*numpy.broadcast_shapes(values.shape, before.shape)]
+    thin[axis:stop] = [1] * len(steps)
+    wide = (*thin[:axis], *steps, *thin[stop:])
+    if values.shape != wide or not overwrite:
+        values = numpy.array(numpy.broadcast_to(values, wide), order="C")
+    rows = values.reshape(math.prod(thin[:axis]), math.prod(steps), -1)
+    total = numpy.broadcast_to(before, thin).reshape(len(rows), -1)
+    if not isinstance(function, numpy.ufunc):
+        for step in range(rows.shape[1]):
+            total = function(total, rows[:, step])
+        return total.reshape(thin)
+    rows[:, 0] = function(total, rows[:, 0])
+    if rows.shape[2] == 1:  # NumPy would reduce these pairwise
+        total = function.accumulate(rows, axis=1, dtype=rows.dtype)[:, -1]
+    else:
+        total = function.reduce(rows, axis=1, dtype=rows.dtype)
+    return total.reshape(thin)
 
 
 def converter(source: DType, target: DType) -> Function:

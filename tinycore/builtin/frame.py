@@ -95,7 +95,8 @@ class Memory:
 class Frame:
     """The state that the steps of a plan work on."""
 
-    def __init__(self, axes: Axes, values: Iterable[Any], most_values: int) -> None:
+    def __init__(self, kernel: str, axes: Axes, values: Iterable[Any], most_values: int) -> None:
+        self.kernel = kernel
         self.axes = axes
         self.values: list[Any] = list(values)
         self.spans: dict[int, Span] = {}

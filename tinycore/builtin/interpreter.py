@@ -1,10 +1,12 @@
 """The PYTHON device: linear programs run on NumPy, all threads of the grid at once.
 
-A value is an array over threads: shape (threads,), or (1,) where it is the same for all; a vector
-has its lanes on a second axis. Every node is done for all threads before the next one, so barriers
-have nothing to do. Loops are Python loops; where their ends differ between threads, the threads
-that are through wait under a mask. Large grids go in pieces of whole workgroups. Every access to
-memory is checked: this interpreter is what other devices are compared with.
+A value is an array with an axis for each index of the launch, of size 1 where the value does not
+depend on it; a vector has its lanes on the last axis. Every node is done for all threads before the
+next one, so barriers have nothing to do. A loop that only folds values into registers is an axis
+too, and the values are folded in its order. Other loops are Python loops; where their ends differ
+between threads, the threads that are through wait under a mask. Large grids go in pieces of whole
+workgroups. Every access to memory is checked: this interpreter is what other devices are compared
+with.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any, Final
 import numpy
 
 from tinycore.builtin.arithmetic import OPERATIONS, Array
-from tinycore.builtin.plan import Frame, Memory, Plan
+from tinycore.builtin.frame import Frame, Memory
+from tinycore.builtin.plan import Plan
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import ArgumentError, CompileError, DeviceError, FileFormatError, OutOfMemory
 from tinycore.plugin import DeviceRuntime, ProgramInfo, Toolchain
@@ -30,8 +33,9 @@ __all__ = ["PythonAllocator", "PythonCompiler", "PythonProgram", "PythonRenderer
 GRID: Final = (1 << 31) - 1
 BLOCK_THREADS: Final = 1024
 SHARED_BYTES: Final = 64 << 10
-PIECE_THREADS: Final = 1 << 15
-"""Threads run at once: enough to keep NumPy busy, few enough that their values stay in the cache.
+VALUES_AT_ONCE: Final = 1 << 16
+"""Values of a node computed at once, over threads and steps of loops: enough to keep NumPy busy,
+few enough that they stay in the cache.
 """
 
 
@@ -116,11 +120,7 @@ class PythonProgram:
 
     def __init__(self, binary: bytes, info: ProgramInfo) -> None:
         self.info = info
-        self.uops = program_from_text(binary.decode())
-        self.plan = Plan(info.name, self.uops)
-        variables = sorted((u for u in self.uops if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0])
-        self._variables = [(self.plan.slots[u], to_numpy_dtype(u.dtype)) for u in variables]
-        self._globals = [u for u in self.uops if u.op is Op.DEFINE_GLOBAL]
+        self.plan = Plan(info.name, program_from_text(binary.decode()))
 
     def __call__(
         self, buffers: Sequence[Array], values: Sequence[int], *, wait: bool = False
@@ -128,30 +128,25 @@ class PythonProgram:
         """Interpret the program to its end. Returns the seconds it took when `wait`."""
         start = perf_counter()
         frame = self._frame(buffers, values)
-        info = self.info
-        threads = int(numpy.prod(info.block, dtype=numpy.int64))
-        groups = int(numpy.prod(info.grid, dtype=numpy.int64))
-        piece = max(1, PIECE_THREADS // threads)
         with numpy.errstate(all="ignore"):
-            for first in range(0, groups, piece):
-                frame.enter(first, min(piece, groups - first), info.grid, info.block)
-                self.plan.run(frame)
+            self.plan.run(frame)
         return perf_counter() - start if wait else None
 
     def _frame(self, buffers: Sequence[Array], values: Sequence[int]) -> Frame:
-        if len(values) != len(self._variables):
+        plan, name = self.plan, self.info.name
+        if len(values) != len(plan.variables):
             raise ArgumentError(
-                f"kernel {self.info.name} takes {len(self._variables)} values, not {len(values)}"
+                f"kernel {name} takes {len(plan.variables)} values, not {len(values)}"
             )
-        frame = Frame(self.plan)
-        for (slot, kind), value in zip(self._variables, values, strict=True):
-            frame.values[slot] = numpy.array([value], kind)
-        for u in self._globals:
+        frame = plan.frame(VALUES_AT_ONCE)
+        for u, value in zip(plan.variables, values, strict=True):
+            slot = plan.slots[u]
+            frame.values[slot] = plan.axes.single(value, to_numpy_dtype(u.dtype))
+            frame.spans[slot] = (value, 1)
+        for u in plan.buffers:
             if u.arg >= len(buffers):
-                raise ArgumentError(
-                    f"kernel {self.info.name} uses buffer {u.arg} of {len(buffers)} given"
-                )
-            frame.values[self.plan.slots[u]] = Memory.of_buffer(u, buffers[u.arg], self.info.name)
+                raise ArgumentError(f"kernel {name} uses buffer {u.arg} of {len(buffers)} given")
+            frame.values[plan.slots[u]] = Memory.of_buffer(u, buffers[u.arg], name)
         return frame
 
 

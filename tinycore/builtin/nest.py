@@ -80,9 +80,7 @@ def nest_of(name: str, uops: Iterable[UOp]) -> list[Item]:
         else:
             body.append(u)
     if enclosing:
-        raise UnsupportedError(
-            f"program {name} never closes the loop {enclosing[-1][0].counter!r}"
-        )
+        raise UnsupportedError(f"program {name} never closes the loop {enclosing[-1][0].counter!r}")
     return body
 
 

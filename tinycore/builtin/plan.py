@@ -1,32 +1,34 @@
-"""A linear program as a list of steps over arrays, and the state they work on.
+"""A linear program as a list of steps over arrays.
 
 Private to the interpreter, whose header says how values are held. A `Plan` is made once per
-program: one step per node, the steps of a loop's body inside the loop's own. A `Frame` is one
-launch.
+program: one step per node, the steps of a loop's body inside the loop's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import numpy
 
+from tinycore.builtin.access import Access, both, is_window
 from tinycore.builtin.arithmetic import (
     Array,
     computed_as,
+    folded,
     from_storage,
     operation,
-    select,
     to_storage,
 )
-from tinycore.dtype import DType, PointerDType, to_numpy_dtype
+from tinycore.builtin.frame import Axes, Frame, Memory, boxes
+from tinycore.builtin.nest import Fold, Item, Loop, depth_of, find_axes, is_register, nest_of
+from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 
-__all__ = ["Frame", "Memory", "Plan"]
+__all__ = ["Plan"]
 
 SILENT: Final = frozenset({Op.SINK, Op.BARRIER, Op.GROUP, Op.END, Op.INDEX, Op.AFTER})
 """Nodes that have no step of their own; threads run in lockstep, so a barrier has been reached by
@@ -36,107 +38,8 @@ DEFINITIONS: Final = frozenset(
     {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST}
 )
 """Nodes whose value is there before the first step."""
-
-
-class Memory:
-    """Elements that programs load and store, `size` of them for each owner: a buffer has one owner,
-    shared memory one per workgroup, and registers one per thread.
-    """
-
-    __slots__ = ("array", "base", "dtype", "label", "size")
-
-    def __init__(
-        self, array: Array, dtype: DType, size: int, label: str, base: Array | None = None
-    ) -> None:
-        self.array = array
-        self.dtype = dtype
-        self.size = size
-        self.label = label
-        self.base = base
-        """Where the part of each thread's owner starts; None where there is one part."""
-
-    @staticmethod
-    def of_buffer(node: UOp, handle: Array, kernel: str) -> Memory:
-        """The memory behind a DEFINE_GLOBAL. Raises DeviceError when the buffer is too small."""
-        dtype = node.dtype
-        assert isinstance(dtype, PointerDType)
-        storage = to_numpy_dtype(dtype.base.scalar())
-        whole = handle.nbytes // storage.itemsize
-        size = dtype.size * dtype.base.count
-        if size > whole:
-            raise DeviceError(
-                f"kernel {kernel} needs {size} elements of {dtype.base!r} in buffer {node.arg}, "
-                f"which has {handle.nbytes} bytes"
-            )
-        array = handle[: whole * storage.itemsize].view(storage)
-        return Memory(array, dtype.base.scalar(), size, f"buffer {node.arg}")
-
-
-class Frame:
-    """One launch: the values of all nodes, and which threads take part."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.values: list[Any] = list(plan.initial)
-        self.mask: Array | None = None
-        """The threads that are still inside the loops entered so far; None means all."""
-        self.first_group = 0
-        self.groups = 1
-        self.grid = self.block = (1, 1, 1)
-
-    def enter(
-        self, first: int, groups: int, grid: tuple[int, int, int], block: tuple[int, int, int]
-    ) -> None:
-        """Go to a piece of the grid: `groups` workgroups from number `first` on."""
-        self.first_group, self.groups, self.grid, self.block = first, groups, grid, block
-        self.mask = None
-        group = numpy.arange(first, first + groups)
-        thread = numpy.arange(block[0] * block[1] * block[2])
-        for slot, name in self.plan.specials:
-            axis = int(name[-1])
-            within, sizes = (group, grid) if name.startswith("grid") else (thread, block)
-            stride = int(numpy.prod(sizes[:axis], dtype=numpy.int64))
-            index = within // stride % sizes[axis]
-            whole = (
-                numpy.repeat(index, len(thread)) if within is group else numpy.tile(index, groups)
-            )
-            self.values[slot] = whole if sizes[axis] > 1 else numpy.zeros(1, numpy.int64)
-        self._make_memories(groups, len(thread))
-
-    def _make_memories(self, groups: int, threads: int) -> None:
-        for slot, node in self.plan.memories:
-            dtype = node.dtype
-            assert isinstance(dtype, PointerDType)
-            size = dtype.size * dtype.base.count
-            owners = groups if node.op is Op.DEFINE_LOCAL else groups * threads
-            array = numpy.zeros(owners * size, to_numpy_dtype(dtype.base.scalar()))
-            starts = numpy.arange(owners) * size
-            base = numpy.repeat(starts, threads) if node.op is Op.DEFINE_LOCAL else starts
-            word = "shared memory" if node.op is Op.DEFINE_LOCAL else "register"
-            label = f"{word} {node.arg}"
-            self.values[slot] = Memory(array, dtype.base.scalar(), size, label, base)
-        for slot in self.plan.registers:
-            self.values[slot] = None
-
-    def thread(self, position: int) -> str:
-        """Which thread a position in an array over threads is."""
-        per_group = self.block[0] * self.block[1] * self.block[2]
-        group, inside = divmod(position, per_group)
-        parts = (
-            (name, coordinates(number, sizes))
-            for name, number, sizes in (
-                ("grid", group + self.first_group, self.grid),
-                ("block", inside, self.block),
-            )
-            if sizes != (1, 1, 1)
-        )
-        return "".join(f", {name} {at}" for name, at in parts)
-
-
-def coordinates(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The position on three axes, the first running fastest."""
-    return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])
-
+FRESH: Final = (ALU - {Op.BITCAST}) | {Op.LOAD}
+"""Nodes that make an array of their own each time."""
 
 Step = Callable[[Frame], None]
 
@@ -146,35 +49,64 @@ class Plan:
 
     def __init__(self, name: str, uops: tuple[UOp, ...]) -> None:
         self.name = name
-        self.slots: dict[UOp, int] = {u: i for i, u in enumerate(uops)}
-        self.initial: list[Any] = [initial_value(u) for u in uops]
-        self.specials = [(self.slots[u], u.arg) for u in uops if u.op is Op.SPECIAL]
-        self.registers = [self.slots[u] for u in uops if is_register(u)]
+        self.slots: dict[UOp, int] = {u: i for i, u in enumerate(dict.fromkeys(uops))}
+        self.specials = [(self.slots[u], u.arg) for u in self.slots if u.op is Op.SPECIAL]
+        self.variables = sorted(
+            (u for u in self.slots if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0]
+        )
+        self.buffers = [u for u in self.slots if u.op is Op.DEFINE_GLOBAL]
+        self._registers = [self.slots[u] for u in self.slots if is_register(u)]
         """Registers of one element hold whole arrays; storing replaces the array."""
-        self.memories = [
+        self._memories = [
             (self.slots[u], u)
-            for u in uops
+            for u in self.slots
             if u.op in (Op.DEFINE_LOCAL, Op.DEFINE_REG) and not is_register(u)
         ]
-        self._steps = self._block(iter(uops))
+        items = nest_of(name, uops)
+        find_axes(items)
+        launch = {u.arg: int(u.src[0].arg) for u in self.slots if u.op is Op.SPECIAL}
+        self.axes = Axes(depth_of(items), launch)
+        self._initial = [self._initial_value(u) for u in self.slots]
+        self._needed = needed(self.slots)
+        self._axes_of = {
+            u: self.axes.of[u.arg]
+            for u in self.slots
+            if u.op is Op.SPECIAL and u.arg in self.axes.of
+        }
+        """The axis of each SPECIAL, and of loop counters while the steps inside are made."""
+        self._steps = self._block(items, ())
+
+    def frame(self, most_values: int) -> Frame:
+        """The state of a launch, without its buffers and variables; arrays of about that size."""
+        return Frame(self.name, self.axes, self._initial, most_values)
 
     def run(self, frame: Frame) -> None:
-        """Do every step for the threads of the frame."""
-        for step in self._steps:
-            step(frame)
+        """Do every step for all the threads of a launch."""
+        for piece in frame.pieces():
+            frame.enter(piece, self.specials)
+            for slot, node in self._memories:
+                frame.values[slot] = frame.memory(node)
+            for slot in self._registers:
+                frame.values[slot] = None
+            for step in self._steps:
+                step(frame)
 
-    def _block(self, uops: Iterator[UOp], until: UOp | None = None) -> list[Step]:
-        """The steps up to the END of a loop, or to the end of the program."""
+    def _initial_value(self, u: UOp) -> Any:
+        """The value a node has before anything runs: constants have theirs."""
+        return self.axes.single(u.arg, computed_as(u.dtype)) if u.op is Op.CONST else None
+
+    def _block(self, items: Iterable[Item], around: tuple[Loop, ...]) -> list[Step]:
+        """The steps of a loop's body, or of the whole program; `around` are loops that are axes."""
+        folds = {fold.store: fold for fold in around[-1].folds.values()} if around else {}
+        folding = {u for fold in folds.values() for u in (fold.load, fold.combine)}
         steps: list[Step] = []
-        for u in uops:
-            if u.op is Op.END and until is not None and until in u.src[1:]:
-                return steps
-            if u.op is Op.RANGE:
-                steps.append(self._loop(u, self._block(uops, u)))
-            elif u.op not in SILENT and u.op not in DEFINITIONS:
-                steps.append(self._step(u))
-        if until is not None:
-            raise UnsupportedError(f"program {self.name} never closes the loop {until!r}")
+        for item in items:
+            if isinstance(item, Loop):
+                steps.append(self._loop(item, around))
+            elif item in folds:
+                steps.append(self._fold(folds[item], around))
+            elif item in self._needed and item not in folding:
+                steps.append(self._step(item))
         return steps
 
     def _step(self, u: UOp) -> Step:
@@ -214,47 +146,97 @@ class Plan:
 
         return any_arity
 
-    def _loop(self, u: UOp, body: list[Step]) -> Step:
-        counter, end_slot = self.slots[u], self.slots[u.src[0]]
-        kind = to_numpy_dtype(u.dtype)
+    def _vectorize(self, u: UOp) -> Step:
+        target, sources = self.slots[u], [self.slots[s] for s in u.src]
 
-        def loop(frame: Frame) -> None:
+        def vectorize(frame: Frame) -> None:
+            lanes = [frame.values[s] for s in sources]
+            shape = numpy.broadcast_shapes(*[x.shape[:-1] for x in lanes])
+            wide = [numpy.broadcast_to(x, (*shape, x.shape[-1])) for x in lanes]
+            frame.values[target] = numpy.concatenate(wide, axis=-1)
+
+        return vectorize
+
+    def _extract(self, u: UOp) -> Step:
+        target, source, lanes = self.slots[u], self.slots[u.src[0]], list(u.arg)
+
+        def extract(frame: Frame) -> None:
+            frame.values[target] = frame.values[source][..., lanes]
+
+        return extract
+
+    # --- loops
+
+    def _loop(self, loop: Loop, around: tuple[Loop, ...]) -> Step:
+        if loop.level is None:
+            return self._step_by_step(loop)
+        u, axis = loop.counter, loop.level
+        counter, end_slot, kind = self.slots[u], self.slots[u.src[0]], to_numpy_dtype(u.dtype)
+        inside = loop.inside
+        self._axes_of[u] = axis
+        body = self._block(loop.body, (*around, loop))
+        del self._axes_of[u]
+        cleared = [self.slots[register] for register in loop.cleared]
+
+        def many_at_once(frame: Frame) -> None:
+            values = frame.values
+            end = int(values[end_slot].item())
+            if end <= 0:
+                return
+            for (span,) in boxes([end], frame.at_once // inside):
+                frame.spans[counter] = span
+                values[counter] = frame.axes.count(span, axis, kind)
+                for step in body:
+                    step(frame)
+            for slot in cleared:
+                values[slot] = last_along(values[slot], axis)
+
+        return many_at_once
+
+    def _step_by_step(self, loop: Loop) -> Step:
+        u = loop.counter
+        counter, end_slot, kind = self.slots[u], self.slots[u.src[0]], to_numpy_dtype(u.dtype)
+        body = self._block(loop.body, ())
+
+        def one_by_one(frame: Frame) -> None:
             values, outer = frame.values, frame.mask
             end = values[end_slot]
-            same = len(end) == 1
+            same = end.size == 1
             for i in range(int(end.max())):
                 if not same:
                     inside = end > i if outer is None else outer & (end > i)
                     if not inside.any():
                         break
                     frame.mask = None if inside.all() else inside
-                values[counter] = numpy.array([i], kind)
+                frame.spans[counter] = (i, 1)
+                values[counter] = frame.axes.single(i, kind)
                 for step in body:
                     step(frame)
             frame.mask = outer
 
-        return loop
+        return one_by_one
 
-    def _vectorize(self, u: UOp) -> Step:
-        target, sources = self.slots[u], [self.slots[s] for s in u.src]
+    def _fold(self, fold: Fold, around: tuple[Loop, ...]) -> Step:
+        """Fold the steps of all loops around that go on adding to a register."""
+        register = pointer_of(fold.store.src[0])
+        loops = [loop for loop in around if register in loop.folds]
+        counters = [self.slots[loop.counter] for loop in loops]
+        first = len(around) - len(loops)
+        function = operation(fold.combine.op, fold.combine.dtype, fold.combine.src[0].dtype)
+        target, source = self.slots[register], self.slots[fold.value]
+        body = [item for item in around[-1].body if isinstance(item, UOp)]
+        fresh = fold.value in body and fold.value.op in FRESH and once(fold.value, body)
+        read = self._load_register(target, target, register)
 
-        def vectorize(frame: Frame) -> None:
-            lanes = [frame.values[s] for s in sources]
-            columns = [x if x.ndim == 2 else x[:, None] for x in lanes]
-            rows = max(len(x) for x in columns)
-            wide = [numpy.broadcast_to(x, (rows, x.shape[1])) for x in columns]
-            frame.values[target] = numpy.concatenate(wide, axis=1)
+        def fold_steps(frame: Frame) -> None:
+            read(frame)
+            values = frame.values
+            before = values[target]
+            steps = [frame.spans[counter][1] for counter in counters]
+            after = folded(function, before, values[source], first, steps, overwrite=fresh)
+            values[target] = after if frame.mask is None else numpy.where(frame.mask, after, before)
 
-        return vectorize
-
-    def _extract(self, u: UOp) -> Step:
-        target, source = self.slots[u], self.slots[u.src[0]]
-        lanes = u.arg[0] if len(u.arg) == 1 else list(u.arg)
-
-        def extract(frame: Frame) -> None:
-            frame.values[target] = frame.values[source][:, lanes]
-
-        return extract
+        return fold_steps
 
     # --- memory
 
@@ -263,33 +245,36 @@ class Plan:
         pointer, target = self.slots[pointer_of(index)], self.slots[u]
         if is_register(pointer_of(index)):
             return self._load_register(pointer, target, pointer_of(index))
-        position, gate = self.slots[index.src[1]], self._gate(index)
+        access = Access(index, u.dtype.count, self.slots, self._axes_of.get, "reads")
         other = self.slots[u.src[1]] if len(u.src) > 1 else None
-        count, kind = u.dtype.count, computed_as(u.dtype)
+        kind = computed_as(u.dtype)
         decoded = kind != to_numpy_dtype(u.dtype)
 
         def load(frame: Frame) -> None:
             values = frame.values
             memory: Memory = values[pointer]
-            wanted = None if gate is None else values[gate]
-            where = self._where(frame, memory, values[position], wanted, count=count, verb="reads")
-            found = memory.array.take(where)
+            wanted = access.wanted(frame)
+            window = access.window(frame, memory)
+            if window is None:
+                found = memory.array.take(access.places(frame, memory, wanted))
+            else:
+                found = window.copy()
             if decoded:
                 found = from_storage(found, memory.dtype)
             if wanted is not None:
-                absent = values[other] if other is not None else numpy.zeros(1, kind)
-                found = select(wanted, found, absent)
+                absent = values[other] if other is not None else kind.type(0)
+                found = numpy.where(wanted, found, absent)
             values[target] = found
 
         return load
 
     def _load_register(self, pointer: int, target: int, node: UOp) -> Step:
-        name = self.name
-
         def load(frame: Frame) -> None:
             value = frame.values[pointer]
             if value is None:
-                raise DeviceError(f"kernel {name} reads register {node.arg} before it is written")
+                raise DeviceError(
+                    f"kernel {frame.kernel} reads register {node.arg} before it is written"
+                )
             frame.values[target] = value
 
         return load
@@ -297,26 +282,22 @@ class Plan:
     def _store(self, u: UOp) -> Step:
         index, value = u.src
         pointer, source = self.slots[pointer_of(index)], self.slots[value]
-        gate = self._gate(index)
         if is_register(pointer_of(index)):
+            gate = self.slots[index.src[2]] if len(index.src) > 2 else None
             return self._store_register(pointer, source, gate)
-        position, count = self.slots[index.src[1]], value.dtype.count
+        access = Access(index, value.dtype.count, self.slots, self._axes_of.get, "writes")
 
         def store(frame: Frame) -> None:
             values = frame.values
             memory: Memory = values[pointer]
-            wanted = None if gate is None else values[gate]
-            where = self._where(frame, memory, values[position], wanted, count=count, verb="writes")
             stored = to_storage(values[source], memory.dtype)
-            active = both(frame.mask, wanted)
-            if active is not None:
-                rows = max(len(where), len(stored), len(active))
-                active = numpy.broadcast_to(active, rows)
-                where, stored = rows_of(where, active), rows_of(stored, active)
-            elif len(where) != len(stored):
-                shape = numpy.broadcast_shapes(where.shape, stored.shape)
-                where, stored = numpy.broadcast_to(where, shape), numpy.broadcast_to(stored, shape)
-            memory.array[where] = stored
+            window = access.window(frame, memory)
+            if window is not None and fits(stored, window):
+                window[...] = stored
+                return
+            wanted = access.wanted(frame)
+            where = access.places(frame, memory, wanted)
+            write(memory, where, stored, both(frame.mask, wanted))
 
         return store
 
@@ -327,69 +308,50 @@ class Plan:
             active = both(frame.mask, None if gate is None else values[gate])
             if active is not None:
                 before = values[pointer]
-                value = select(
+                value = numpy.where(
                     active, value, before if before is not None else numpy.zeros_like(value)
                 )
             values[pointer] = value
 
         return store
 
-    def _gate(self, index: UOp) -> int | None:
-        return self.slots[index.src[2]] if len(index.src) > 2 else None
 
-    def _where(
-        self,
-        frame: Frame,
-        memory: Memory,
-        index: Array,
-        gate: Array | None,
-        *,
-        count: int,
-        verb: str,
-    ) -> Array:
-        """Positions in a memory's array, checked for the threads that take part; others get 0."""
-        active = both(frame.mask, gate)
-        if active is not None:
-            index = numpy.where(active, index, 0)
-        # As unsigned numbers, negative ones are large: one comparison checks both bounds.
-        if int(index.view(numpy.uint64).max()) > memory.size - count:
-            outside = active is None or bool(active.any())
-            if outside:
-                self._out_of_bounds(frame, memory, index, count, verb)
-        if memory.base is not None:
-            index = index + memory.base
-        return index if count == 1 else index[:, None] + numpy.arange(count)
-
-    def _out_of_bounds(
-        self, frame: Frame, memory: Memory, index: Array, count: int, verb: str
-    ) -> NoReturn:
-        wrong = (index < 0) | (index > memory.size - count)
-        position = int(numpy.argmax(wrong))
-        what = f"index {int(index[position])}" + (f" ({count} lanes)" if count > 1 else "")
-        thread = frame.thread(position) if len(index) > 1 else ""
-        raise DeviceError(
-            f"kernel {self.name} {verb} {memory.label} at {what}, outside its "
-            f"{memory.size} elements{thread}"
-        )
+def needed(uops: Iterable[UOp]) -> set[UOp]:
+    """The nodes that have a step; positions that windows do without have none."""
+    found: set[UOp] = set()
+    wanted: set[UOp] = set()
+    for u in reversed(list(uops)):
+        if u.op in SILENT or u.op in DEFINITIONS or (u.op in ALU and u not in wanted):
+            continue
+        found.add(u)
+        wanted.update(u.src)
+        if u.op in (Op.LOAD, Op.STORE) and not is_window(u.src[0]):
+            wanted.update(u.src[0].src[1:])
+    return found
 
 
-def initial_value(u: UOp) -> Any:
-    """The value a node has before anything runs: constants have theirs."""
-    return numpy.array([u.arg], computed_as(u.dtype)) if u.op is Op.CONST else None
+def once(u: UOp, nodes: Iterable[UOp]) -> bool:
+    """Whether a node has just one user, who uses it once."""
+    return sum(node.src.count(u) for node in nodes) == 1
 
 
-def is_register(u: UOp) -> bool:
-    """Whether a DEFINE is a register of one element."""
-    return u.op is Op.DEFINE_REG and isinstance(u.dtype, PointerDType) and u.dtype.size == 1
+def last_along(values: Array, axis: int) -> Array:
+    """The values of the last step of a loop."""
+    return values if values.shape[axis] == 1 else values.take([-1], axis=axis)
 
 
-def both(mask: Array | None, gate: Array | None) -> Array | None:
-    """The threads for which both hold; None means all."""
-    if mask is None or gate is None:
-        return gate if mask is None else mask
-    return mask & gate
+def fits(values: Array, window: Array) -> bool:
+    """Whether values vary only along axes that a window has."""
+    return all(a in (1, b) for a, b in zip(values.shape, window.shape, strict=True))
 
 
-def rows_of(values: Array, active: Array) -> Array:
-    """The rows of those threads that take part."""
-    return numpy.broadcast_to(values, (len(active), *values.shape[1:]))[active]
+def write(memory: Memory, where: Array, stored: Array, active: Array | None) -> None:
+    """Store values at positions; of several threads at one position, the last one wins."""
+    shape = numpy.broadcast_shapes(where.shape, stored.shape)
+    if active is None:
+        memory.array[numpy.broadcast_to(where, shape)] = stored
+        return
+    shape = numpy.broadcast_shapes(shape, active.shape)
+    active = numpy.broadcast_to(active, shape)
+    where, stored = numpy.broadcast_to(where, shape), numpy.broadcast_to(stored, shape)
+    memory.array[where[active]] = stored[active]

@@ -28,7 +28,7 @@ from tinycore.lower.tile import (
     counter_of,
     overwrites_what_it_reads,
 )
-from tinycore.render.base import Limits
+from tinycore.render.base import Dims, Limits
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -315,13 +315,23 @@ class Planner:
 
     # --- a device with a grid
 
-    def plan_grid(self) -> None:
-        """A plan for a device that runs a grid: every output is a thread of its own."""
-        outputs = self.outputs
-        for inner in outputs[1:]:
-            self.do(Merge(outputs[0].arg.number, inner.arg.number))
-        if outputs:
-            self.do(Assign(outputs[0].arg.number, AxisKind.GRID))
+    def plan_grid(self, grid: Dims) -> None:
+        """A plan for a device that runs a grid: every output is a thread of its own.
+
+        Loops stay axes of their own as far as there is room, which saves taking them apart again.
+        """
+        while (pair := self.crowded(grid)) is not None:
+            self.do(Merge(pair[0].arg.number, pair[1].arg.number))
+        for counter in self.outputs:
+            self.do(Assign(counter.arg.number, AxisKind.GRID))
+
+    def crowded(self, grid: Dims) -> tuple[UOp, UOp] | None:
+        """Two neighboring outputs to become one, where the grid lacks an axis that takes them."""
+        pairs = list(itertools.pairwise(self.outputs))
+        if len(pairs) >= len(grid):
+            return min(pairs, key=lambda pair: extent(pair[0]) * extent(pair[1]))
+        sizes = reversed(grid[1 : len(pairs) + 1])  # the innermost output is axis 0
+        return next((p for p, size in zip(pairs, sizes, strict=True) if extent(p[0]) > size), None)
 
 
 def extent(counter: UOp) -> int:
@@ -334,7 +344,7 @@ def plan_for(kernel: UOp, limits: Limits) -> Plan:
     planner = Planner(kernel, limits)
     planner.merge_loops()
     if limits.grid is not None:
-        planner.plan_grid()
+        planner.plan_grid(limits.grid)
     else:
         planner.plan_loops()
     if trace.on:

@@ -199,7 +199,7 @@ def test_variables_are_given_at_launch_in_the_order_of_their_names() -> None:
 
 
 def test_a_large_grid_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreter, "PIECE_THREADS", 4)
+    monkeypatch.setattr(interpreter, "VALUES_AT_ONCE", 4)
     i = special("grid0", 10)
     out = zeros(10, numpy.int64)
     run(linear(store(at(buffer(0, 10, dtypes.int64), i), i.cast(dtypes.int64))), [out])
