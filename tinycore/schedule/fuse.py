@@ -6,7 +6,8 @@ Floor 3. Everything else is recomputed inside the kernels that use it. The reaso
 2. a reduction whose result is used by more than one kernel, or repeated (expanded): computing it
    again costs more than loading it. What is elementwise after it stays with it;
 3. something dear, or a padded image, that a reduction would recompute many times over;
-4. a chain so long that a kernel would outgrow what compilers handle well.
+4. a chain so long that a kernel would outgrow what compilers handle well;
+5. a value that one kernel would compute at many points, as in the stages of a sort.
 
 See docs/decisions/0007-fusion-boundaries.md.
 """
@@ -31,6 +32,8 @@ DEAREST_SHARED = 40
 REPEATED_OFTEN = 4
 """Reads of each element from which a padded copy pays."""
 
+MOST_POINTS = 16
+"""Different points at which one kernel may compute a value anew."""
 MOST_GROWTH = 4
 """How many times its source a padded copy may be."""
 SHORT_REDUCTION = 16
@@ -95,6 +98,7 @@ class Boundaries:
         self.depth: dict[UOp, int] = {}
         for node in self.graph:
             self.visit(node)
+        self.store_what_is_read_at_many_points()
 
     @staticmethod
     def traverse(roots: list[UOp]) -> list[UOp]:
@@ -156,6 +160,33 @@ class Boundaries:
             self.store_here(node)
         if self.depth[node] > LONGEST_CHAIN and node in self.stored:
             self.cuts.add(node)
+
+    def store_what_is_read_at_many_points(self) -> None:
+        """Reason 5: where paths through movement fork and meet, each stage multiplies the reads below.
+
+        A path from a stored node down to another is the movement on it; two paths that differ read
+        different points, or so it is assumed.
+        """
+        numbers: dict[
+            tuple[int, UOp], int
+        ] = {}  # a path is a number: a shorter path, and its last step
+        paths: dict[UOp, dict[UOp, set[int]]] = {}  # by node, then by the stored node they begin at
+        for node in reversed(self.graph):
+            found: dict[UOp, set[int]] = {}
+            for user in self.users[node] if node not in self.stored else ():
+                moves = user.op in MOVEMENT or user.op in (Op.REDUCE_AXIS, Op.GATHER)
+                for root, above in paths[user].items():
+                    longer = (
+                        {numbers.setdefault((p, user), len(numbers)) for p in above}
+                        if moves
+                        else above
+                    )
+                    found.setdefault(root, set()).update(longer)
+            if node.op in ALU and any(len(p) > MOST_POINTS for p in found.values()):
+                self.stored.add(node)
+            if node in self.stored:
+                found = {node: {numbers.setdefault((-1, node), len(numbers))}}
+            paths[node] = found
 
     def store_here(self, node: UOp) -> None:
         """Give memory to a node that is worth it; an expanded constant never is."""

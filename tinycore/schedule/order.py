@@ -52,7 +52,9 @@ def schedule(roots: Iterable[UOp]) -> list[ScheduleItem]:
     """The launches that roots cut by `kernelize` still need, each after all it depends on."""
     order = UOp.sink(*roots).toposort(lambda n: n.op is not Op.BUFFER)
     return [
-        ScheduleItem(n.arg.ast, tuple(map(buffer_of, n.src[: slot_count(n.arg.ast)])), n.arg.metadata, n)
+        ScheduleItem(
+            n.arg.ast, tuple(map(buffer_of, n.src[: slot_count(n.arg.ast)])), n.arg.metadata, n
+        )
         for n in order
         if n.op is Op.KERNEL
     ]

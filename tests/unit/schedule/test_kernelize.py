@@ -189,6 +189,17 @@ def test_chain_of_twenty_thousand_ops_is_cut_and_needs_no_recursion() -> None:
     assert 100 < len(order) < 200
 
 
+def test_stages_that_exchange_elements_do_not_multiply() -> None:
+    x = buffer(64)
+    for _ in range(40):
+        x = x.maximum(UOp(Op.FLIP, x.dtype, (x,), (True,)))
+
+    order = kernels(x)
+
+    assert 8 <= len(order) <= 40
+    assert max(len(k.arg.ast.toposort()) for k in order) < 400
+
+
 def test_empty_tensor_needs_no_kernel() -> None:
     x = buffer(0, 4)
 
