@@ -162,7 +162,7 @@ class Boundaries:
             self.cuts.add(node)
 
     def store_what_is_read_at_many_points(self) -> None:
-        """Reason 5: where paths through movement fork and meet, each stage multiplies the reads below.
+        """Reason 5: where paths through movement fork and meet, reads multiply stage by stage.
 
         A path from a stored node down to another is the movement on it; two paths that differ read
         different points, or so it is assumed.
