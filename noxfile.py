@@ -93,7 +93,7 @@ def bench(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Run every example in the documents and follow every link between them."""
     install(session)
-    session.run("pytest", "tests/test_docs.py", "tests/test_readme.py", *session.posargs)
+    session.run("pytest", "tests/test_docs.py", *session.posargs)
 
 
 @nox.session

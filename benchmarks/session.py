@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import selectors
 import subprocess
 import sys
@@ -33,8 +32,6 @@ _FIND: Final = f"import sys; sys.path.append({str(_ROOT)!r})"
 _RUN: Final = f"{_FIND}; import runpy; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
 _QUIET_SECONDS: Final = 2.0
 """How long to wait, before a turn, for a moment in which nobody else runs."""
-_OWN_SWITCHES: Final = 20
-"""A process that imports much, and starts compilers, takes the processor from itself this often."""
 _ANSWER_SECONDS: Final = 120.0
 
 
@@ -49,7 +46,7 @@ class Pace:
     patience: int = 3
     turn_seconds: float = 0.04
     peer_seconds: float = 6.0
-    starts: int = 5
+    starts: int = 7
 
     @property
     def quiet_seconds(self) -> float:
@@ -231,7 +228,6 @@ def measure_starts(
 def _start(case: StartCase, peer: str, caches: Path) -> Sample:
     with tempfile.TemporaryDirectory() as empty:
         wait_for_quiet(_QUIET_SECONDS)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_nivcsw
         folder = Path(empty) if case.empty_caches else caches
         done = subprocess.run(
             (sys.executable, "-P", "-c", f"{_FIND}\n{case.scripts[peer]}"),
@@ -240,6 +236,4 @@ def _start(case: StartCase, peer: str, caches: Path) -> Sample:
         )  # fmt: skip
     if done.returncode:
         raise WorkerFailed(_telling(done.stderr.splitlines()))
-    after = resource.getrusage(resource.RUSAGE_CHILDREN).ru_nivcsw
-    switches = max(0, after - before - _OWN_SWITCHES)
-    return Sample(float(done.stdout.split()[-1]), switches)
+    return Sample(float(done.stdout.split()[-1]), 0)

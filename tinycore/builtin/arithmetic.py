@@ -285,7 +285,9 @@ def folded(
     if values.shape != wide or not overwrite:
         values = numpy.array(numpy.broadcast_to(values, wide), order="C")
     rows = values.reshape(math.prod(thin[:axis]), math.prod(steps), -1)
-    total = numpy.broadcast_to(before, thin).reshape(len(rows), -1)
+    if before.shape != tuple(thin):
+        before = numpy.broadcast_to(before, thin)
+    total = before.reshape(len(rows), -1)
     if not isinstance(function, numpy.ufunc):
         for step in range(rows.shape[1]):
             total = function(total, rows[:, step])

@@ -33,7 +33,7 @@ __all__ = ["PythonAllocator", "PythonCompiler", "PythonProgram", "PythonRenderer
 GRID: Final = (1 << 31) - 1
 BLOCK_THREADS: Final = 1024
 SHARED_BYTES: Final = 64 << 10
-VALUES_AT_ONCE: Final = 1 << 18
+VALUES_AT_ONCE: Final = 1 << 16
 """Values of a node computed at once, over threads and steps of loops: enough to keep NumPy busy,
 few enough that they stay in the cache.
 """

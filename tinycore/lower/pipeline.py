@@ -95,6 +95,8 @@ def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) 
     kernel = apply_plan(kernel, plan)
     for step in KERNEL_PIPELINE:
         kernel = step.run(kernel, renderer)
+    if settings.VERIFY:
+        verify(kernel, "lowered", renderer.native_ops)
     linear = LinearKernel(name, linearize(kernel))
     if settings.VERIFY:
         verify(linear.uops, "linear", renderer.native_ops)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ScheduleError
 from tinycore.schedule.fuse import Boundaries, is_leaf, is_stored
@@ -23,6 +24,7 @@ from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import ALU, MOVEMENT, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
+from tinycore.uop.verify import verify
 
 MOST_BUFFERS = 24
 """Buffers that a kernel with several outputs may have; each needs an address register."""
@@ -87,7 +89,7 @@ class Kernelizer:
         computed, partial = split_reductions(node, self.is_memory)
         for extra in partial:
             self.place(extra)
-        needs = dict.fromkeys(self.reads(computed if computed is not node else node))
+        needs = dict.fromkeys(self.reads(computed))
         draft = Draft([node], needs, {}, {node: computed} if computed is not node else {})
         key = self.loops(node) if computed is node else None
         home = self.find_home(draft, key) if key is not None else None
@@ -159,13 +161,9 @@ class Kernelizer:
         for n in self.region(node):
             if source in n.src and not (n.shape == source.shape and n.op not in MOVED):
                 return False
-            if n is not source and n.op in MOVED and self.region_has(n, source):
+            if n is not source and n.op in MOVED and source in self.region(n):
                 return False
         return True
-
-    def region_has(self, node: UOp, source: UOp) -> bool:
-        """Whether the region below a node reads `source`."""
-        return any(n is source for n in self.region(node))
 
     def comes_after(self, later: Draft, draft: Draft) -> bool:
         """Whether one draft has to wait for another, itself included."""
@@ -382,6 +380,9 @@ def kernelize(roots: Iterable[UOp]) -> dict[UOp, UOp]:
 
     Returns, for each node that got memory, its replacement of the same shape: a (reshaped)
     ASSIGN(BUFFER, KERNEL), or a BUFFER where there is nothing to compute. Fused nodes are not in
-    it.
+    it. `VERIFY=1` checks the graph first.
     """
-    return Kernelizer(roots).run()
+    graph = tuple(roots)
+    if settings.VERIFY:
+        verify(graph, "tensor")
+    return Kernelizer(graph).run()

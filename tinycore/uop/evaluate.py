@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tinycore.dtype import DType, Scalar, dtypes
-from tinycore.uop.node import UOp, as_scalar, truncated
+from tinycore.uop.bounds import truncated
+from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import ALU, Op
 
 __all__ = ["ALU_PYTHON", "Undefined", "compute", "evaluate", "from_bits", "round_to", "to_bits"]
