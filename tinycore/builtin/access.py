@@ -54,7 +54,7 @@ class Access:
 
     def window(self, frame: Frame, memory: Memory) -> Array | None:
         """The elements themselves, where they form a window that lies inside the memory."""
-        if self.terms is None or frame.mask is not None or memory.base is not None:
+        if self.terms is None or memory.base is not None:
             return None
         shape, strides = [1] * frame.axes.rank, [0] * frame.axes.rank
         itemsize = memory.array.itemsize

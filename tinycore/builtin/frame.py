@@ -103,6 +103,8 @@ class Frame:
         """The numbers that each index stands for at this time: SPECIAL, RANGE and variables."""
         self.mask: Array | None = None
         """The threads that are still inside the loops entered so far; None means all."""
+        self.piece: Mapping[str, Span] = {}
+        """The part of each launch index that this piece of the launch has."""
         self.most_values = most_values
         self.at_once = 1
         """How many steps of loops to do at once, so that arrays stay within `most_values`."""
@@ -121,10 +123,10 @@ class Frame:
     def enter(self, piece: Mapping[str, Span], specials: Iterable[tuple[int, str]]) -> None:
         """Go to a piece of the launch."""
         self.mask = None
+        self.piece = piece
         for slot, name in specials:
             span = self.spans[slot] = piece.get(name, (0, 1))
             self.values[slot] = self.axes.count(span, self.axes.of.get(name), numpy.int64)
-        self.piece = piece
         self.at_once = self.most_values // math.prod(length for _, length in piece.values())
 
     def memory(self, node: UOp) -> Memory:

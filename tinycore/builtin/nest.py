@@ -115,6 +115,8 @@ def depth_of(items: Iterable[Item]) -> int:
 
 def can_be_axis(loop: Loop) -> bool:
     """Whether all steps can be done at once; notes what becomes of the registers they write."""
+    loop.folds.clear()
+    loop.cleared.clear()
     if not all(can_be_axis(inner) for inner in loop.loops) or not same_for_all(loop.counter.src[0]):
         return False
     places = list(walk(loop))

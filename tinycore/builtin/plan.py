@@ -38,9 +38,6 @@ DEFINITIONS: Final = frozenset(
     {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST}
 )
 """Nodes whose value is there before the first step."""
-FRESH: Final = (ALU - {Op.BITCAST}) | {Op.LOAD}
-"""Nodes that make an array of their own each time."""
-
 Step = Callable[[Frame], None]
 
 
@@ -225,7 +222,7 @@ class Plan:
         function = operation(fold.combine.op, fold.combine.dtype, fold.combine.src[0].dtype)
         target, source = self.slots[register], self.slots[fold.value]
         body = [item for item in around[-1].body if isinstance(item, UOp)]
-        fresh = fold.value in body and fold.value.op in FRESH and once(fold.value, body)
+        fresh = makes_array(fold.value) and fold.value in body and once(fold.value, body)
         read = self._load_register(target, target, register)
 
         def fold_steps(frame: Frame) -> None:
@@ -292,7 +289,7 @@ class Plan:
             memory: Memory = values[pointer]
             stored = to_storage(values[source], memory.dtype)
             window = access.window(frame, memory)
-            if window is not None and fits(stored, window):
+            if window is not None and frame.mask is None and fits(stored, window):
                 window[...] = stored
                 return
             wanted = access.wanted(frame)
@@ -328,6 +325,13 @@ def needed(uops: Iterable[UOp]) -> set[UOp]:
         if u.op in (Op.LOAD, Op.STORE) and not is_window(u.src[0]):
             wanted.update(u.src[0].src[1:])
     return found
+
+
+def makes_array(u: UOp) -> bool:
+    """Whether a node makes an array of its own each time."""
+    if u.op is Op.LOAD:
+        return not is_register(pointer_of(u.src[0]))
+    return u.op in ALU and u.op is not Op.BITCAST
 
 
 def once(u: UOp, nodes: Iterable[UOp]) -> bool:

@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy
 from tqdm import tqdm
@@ -36,11 +36,15 @@ Source: TypeAlias = Tensor | str | os.PathLike[str]
 """A safetensors file: its path, or its bytes as a uint8 tensor."""
 
 
+@overload
+def get_state_dict(obj: object, prefix: str = "") -> dict[str, Tensor]: ...
+@overload
+def get_state_dict(obj: object, prefix: str = "", *, tensor_type: type[T]) -> dict[str, T]: ...
+@overload
+def get_state_dict(obj: object, prefix: str, tensor_type: type[T]) -> dict[str, T]: ...
 def get_state_dict(
-    obj: object,
-    prefix: str = "",
-    tensor_type: type[T] = Tensor,  # type: ignore[assignment]
-) -> dict[str, T]:
+    obj: object, prefix: str = "", tensor_type: type[Any] = Tensor
+) -> dict[str, Any]:
     """Every tensor reachable from `obj`, by its path, in the order in which they are met.
 
     A path joins attribute names, dictionary keys and positions with dots, after `prefix`. A tensor
@@ -96,7 +100,7 @@ def load_state_dict(
     Raises ArgumentError naming what is missing, and ShapeError naming the first shape that does not
     fit; the model is then unchanged.
     """
-    targets: dict[str, Tensor] = get_state_dict(model)
+    targets = get_state_dict(model)
     missing = [name for name in targets if name not in state_dict]
     if strict and missing:
         raise ArgumentError(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import numpy
 import pytest
@@ -44,9 +44,11 @@ def codes(dtype: DType) -> Array:
     return random
 
 
-def on_grid(*arguments: Any) -> UOp:
+def on_grid(
+    function: Callable[..., Sequence[UOp]], inputs: Sequence[DType], size: int, lanes: int = 1
+) -> UOp:
     """An elementwise kernel whose elements the interpreter does all at once."""
-    return elementwise(*arguments, kind=AxisKind.GRID)
+    return elementwise(function, inputs, size, lanes, AxisKind.GRID)
 
 
 def numbers(dtype: DType) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import numpy
 import pytest
@@ -26,6 +27,7 @@ from tinycore.lower.tile import (
     counters,
 )
 from tinycore.render import Limits
+from tinycore.testing.kernels import Array
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -46,7 +48,7 @@ def padded() -> UOp:
     return UOp(Op.PAD, x.dtype, (x,), ((1, 2), (3, 0))).alu(Op.NEG)
 
 
-GRAPHS = {
+GRAPHS: dict[str, Callable[[], UOp]] = {
     "matmul": lambda: matmul(buffer(14, 24), buffer(24, 37)),
     "matmul transposed": lambda: matmul(buffer(14, 24), permute(buffer(37, 24), 1, 0)),
     "row sums": lambda: total(buffer(10, 67), 1),
@@ -59,7 +61,7 @@ GRAPHS = {
 }
 
 
-def run(ast: UOp, plan: Plan) -> numpy.ndarray:  # type: ignore[type-arg]
+def run(ast: UOp, plan: Plan) -> Array:
     """The kernel's first output on PYTHON, whose loops are those of a CPU here."""
     device = Device["PYTHON"]
     toolchain = device.toolchain

@@ -1,5 +1,5 @@
 """Where the tensors of these tests run."""
 
-from tests.unit.tensor.conftest import chosen_runtime
+from tests.unit.tensor.conftest import target
 
-__all__ = ["chosen_runtime"]
+__all__ = ["target"]

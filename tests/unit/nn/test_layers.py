@@ -12,11 +12,13 @@ from tinycore import Context, Tensor, dtypes, nn
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.nn.state import get_state_dict
 
-CLOSE = {"rtol": 2e-4, "atol": 2e-5}
-
 
 def numbers(*shape: int) -> Any:
     return numpy.random.default_rng(shape).standard_normal(shape).astype(numpy.float32)
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    numpy.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
 def copied(ours: Any, theirs: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -37,16 +39,16 @@ def assert_same(ours: Any, theirs: torch.nn.Module, array: Any, training: bool =
         weights = numbers(*expected.shape)
         (found * Tensor(weights)).sum().backward()
     (expected * torch.tensor(weights)).sum().backward()
-    numpy.testing.assert_allclose(found.numpy(), expected.detach().numpy(), **CLOSE)
+    assert_close(found.numpy(), expected.detach().numpy())
     if y.grad is not None:
         assert x.grad is not None
-        numpy.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), **CLOSE)
+        assert_close(x.grad.numpy(), y.grad.numpy())
     for name, tensor in get_state_dict(ours).items():
         wanted = known[name]
-        numpy.testing.assert_allclose(tensor.numpy(), wanted.detach().numpy(), **CLOSE)
+        assert_close(tensor.numpy(), wanted.detach().numpy())
         if wanted.grad is not None:
             assert tensor.grad is not None
-            numpy.testing.assert_allclose(tensor.grad.numpy(), wanted.grad.numpy(), **CLOSE)
+            assert_close(tensor.grad.numpy(), wanted.grad.numpy())
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -55,7 +57,12 @@ def test_linear(bias: bool) -> None:
 
 
 def test_conv2d_with_every_option() -> None:
-    options = {"stride": 2, "padding": (1, 0), "dilation": (1, 2), "groups": 2}
+    options: dict[str, Any] = {
+        "stride": 2,
+        "padding": (1, 0),
+        "dilation": (1, 2),
+        "groups": 2,
+    }
 
     assert_same(
         nn.Conv2d(4, 6, (3, 2), **options),
@@ -80,7 +87,13 @@ def test_conv1d() -> None:
 
 
 def test_conv_transpose2d_with_every_option() -> None:
-    options = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2, "dilation": 2}
+    options: dict[str, Any] = {
+        "stride": 2,
+        "padding": 1,
+        "output_padding": 1,
+        "groups": 2,
+        "dilation": 2,
+    }
 
     assert_same(
         nn.ConvTranspose2d(4, 6, 3, **options),

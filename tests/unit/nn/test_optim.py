@@ -36,7 +36,8 @@ def walked_by_torch(make: Callable[[list[torch.Tensor]], torch.optim.Optimizer])
     optimizer = make(params)
     for x in INPUTS:
         optimizer.zero_grad()
-        (torch.tensor(x) @ params[0] + params[1]).square().mean().backward()
+        loss = (torch.tensor(x) @ params[0] + params[1]).square().mean()
+        torch.autograd.backward(loss)  # `loss.backward` has no types
         optimizer.step()
     return [param.detach().numpy() for param in params]
 

@@ -12,6 +12,7 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
@@ -146,7 +147,10 @@ def test_a_damaged_file_is_refused_or_still_consistent(data: st.DataObject) -> N
 
 
 def test_order_is_kept_and_arrays_are_aligned(tmp_path: Path) -> None:
-    arrays = {"b": numpy.arange(3, dtype=numpy.uint8), "a": numpy.arange(2, dtype=numpy.float64)}
+    arrays: dict[str, NDArray[Any]] = {
+        "b": numpy.arange(3, dtype=numpy.uint8),
+        "a": numpy.arange(2, dtype=numpy.float64),
+    }
 
     write_safetensors(tmp_path / "m", arrays, {"made": "here"})
     file = SafetensorsFile.open(tmp_path / "m")

@@ -1,6 +1,8 @@
-"""TinyJit: captured at the second call, replayed from the third; refused where a replay would be wrong."""
+"""TinyJit: captured at the second call, replayed from the third; refused where that is wrong."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy
 import pytest
@@ -98,7 +100,7 @@ def test_random_numbers_advance_between_replays() -> None:
 def test_random_numbers_are_those_of_the_function_without_jit() -> None:
     zero = Tensor.zeros(4).contiguous().realize()
 
-    def draws(function) -> list[list[float]]:  # type: ignore[no-untyped-def]
+    def draws(function: Callable[[Tensor], Tensor]) -> list[list[float]]:
         Tensor.manual_seed(11)
         return [function(zero).tolist() for _ in range(4)]
 
@@ -127,7 +129,12 @@ def test_launches_are_counted_in_replays() -> None:
 
 def test_jit_0_runs_the_function_each_time() -> None:
     calls = []
-    step = TinyJit(lambda x: calls.append(1) or x + 1)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x + 1
+
     with Context(JIT=0):
         for i in range(4):
             step(host(i))
@@ -135,7 +142,7 @@ def test_jit_0_runs_the_function_each_time() -> None:
     assert len(calls) == 4
 
 
-def captured(function) -> TinyJit:  # type: ignore[no-untyped-def, type-arg]
+def captured(function: Callable[..., Tensor]) -> TinyJit[..., Tensor]:
     step = TinyJit(function)
     step(host(1, 2))
     step(host(3, 4))
@@ -154,7 +161,7 @@ def test_other_python_value_is_refused() -> None:
     step(host(1), 2)
     step(host(1), 2)
 
-    with pytest.raises(JitError, match="captured with 2 as argument .*, now it is 3"):
+    with pytest.raises(JitError, match=r"captured with 2 as argument .*, now it is 3"):
         step(host(1), 3)
 
 

@@ -5,6 +5,8 @@ below would take thirty. Run `python -m tiny_cpu._cdef` after a change; a test h
 together.
 """
 
+import ast
+import string
 from pathlib import Path
 from typing import Final
 
@@ -44,8 +46,31 @@ def generate(target: Path) -> None:
     ffi.cdef(DECLARATIONS)
     ffi.set_source(MODULE, None)
     ffi.emit_python_code(str(target))
-    made = target.read_text(encoding="utf-8")
+    made = _formatted(target.read_text(encoding="utf-8"))
     target.write_text("# ruff: noqa\n# mypy: ignore-errors\n" + made, encoding="utf-8")
+
+
+def _formatted(made: str) -> str:
+    """cffi's module, which is one call, in the layout that the tree's formatter keeps."""
+    head, _, text = made.partition("ffi = ")
+    call = ast.parse(text, mode="eval").body
+    assert isinstance(call, ast.Call)
+    rows = [_literal(value) for value in call.args]
+    rows += [f"{keyword.arg}={_literal(keyword.value)}" for keyword in call.keywords]
+    arguments = "".join(f"    {row},\n" for row in rows)
+    return f"{head}ffi = {ast.unparse(call.func)}(\n{arguments})\n"
+
+
+def _literal(node: ast.expr) -> str:
+    """A constant: strings in double quotes, the elements of a tuple on a line each."""
+    if isinstance(node, ast.Tuple):
+        return "(\n" + "".join(f"        {_literal(item)},\n" for item in node.elts) + "    )"
+    value = ast.literal_eval(node)
+    if isinstance(value, bytes):
+        plain = frozenset(string.ascii_letters + string.digits + "_")
+        shown = (chr(byte) if chr(byte) in plain else f"\\x{byte:02x}" for byte in value)
+        return 'b"' + "".join(shown) + '"'
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 if __name__ == "__main__":
