@@ -17,9 +17,15 @@ from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, REDUCTIONS, Op
 
-__all__ = ["Fold", "Item", "Loop", "depth_of", "find_axes", "is_register", "nest_of"]
+__all__ = ["DEFINITIONS", "Fold", "Item", "Loop", "depth_of", "find_axes", "is_register", "nest_of"]
 
-AT_ONCE: Final = ALU | {Op.LOAD, Op.STORE, Op.INDEX, Op.CONST, Op.VECTORIZE, Op.EXTRACT, Op.GROUP}
+DEFINITIONS: Final = frozenset(
+    {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST}
+)
+"""Nodes whose value is there before the first step."""
+AT_ONCE: Final = (
+    ALU | DEFINITIONS | {Op.LOAD, Op.STORE, Op.INDEX, Op.VECTORIZE, Op.EXTRACT, Op.GROUP}
+)
 """What the steps of a loop may do when they are done together."""
 
 

@@ -21,7 +21,16 @@ from tinycore.builtin.arithmetic import (
     to_storage,
 )
 from tinycore.builtin.frame import Axes, Frame, Memory, boxes
-from tinycore.builtin.nest import Fold, Item, Loop, depth_of, find_axes, is_register, nest_of
+from tinycore.builtin.nest import (
+    DEFINITIONS,
+    Fold,
+    Item,
+    Loop,
+    depth_of,
+    find_axes,
+    is_register,
+    nest_of,
+)
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import pointer_of
@@ -34,10 +43,7 @@ SILENT: Final = frozenset({Op.SINK, Op.BARRIER, Op.GROUP, Op.END, Op.INDEX, Op.A
 """Nodes that have no step of their own; threads run in lockstep, so a barrier has been reached by
 all.
 """
-DEFINITIONS: Final = frozenset(
-    {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST}
-)
-"""Nodes whose value is there before the first step."""
+
 Step = Callable[[Frame], None]
 
 

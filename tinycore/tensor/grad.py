@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tinycore.dtype import Scalar, dtypes
+from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import Op
@@ -20,6 +21,12 @@ Rule = Callable[[UOp, UOp], Gradients]
 
 RULES: Final[dict[Op, Rule]] = {}
 """The derivative of every op that has one."""
+
+
+STOPS: Final = frozenset(
+    {Op.BUFFER, Op.BUFFER_VIEW, Op.BIND, Op.CONST, Op.ARANGE, Op.DETACH, Op.BITCAST, Op.TRUNC}
+)
+"""Ops of floats whose sources get no gradient: leaves, and what is constant almost everywhere."""
 
 
 def rule(*ops: Op) -> Callable[[Rule], Rule]:
@@ -322,8 +329,8 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
 
 def passes_gradient(node: UOp) -> bool:
     """Whether a gradient of this node reaches its sources."""
-    return (
-        dtypes.is_float(node.dtype)
-        and node.op in RULES
-        and not any(s.op is Op.KERNEL for s in node.src)
-    )
+    if not dtypes.is_float(node.dtype) or node.op in STOPS:
+        return False
+    if node.op not in RULES:
+        raise GradientError(f"{node.op.name} of floats has no derivative here; detach() its result")
+    return not any(s.op is Op.KERNEL for s in node.src)

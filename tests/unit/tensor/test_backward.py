@@ -20,3 +20,11 @@ def test_realized_result_has_lost_its_graph() -> None:
 
     with pytest.raises(GradientError, match="its graph is gone"):
         loss.backward()
+
+
+def test_op_without_a_derivative_says_so() -> None:
+    x = Tensor([3.5], requires_grad=True)
+    remainder = Tensor.from_uop(x.uop % x.uop)
+
+    with pytest.raises(GradientError, match="FLOORMOD of floats has no derivative"):
+        remainder.backward()
