@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tinycore.config import settings
+from tinycore.config import CHANNELS, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "tinycore"
@@ -187,6 +187,13 @@ def test_every_setting_is_read_somewhere() -> None:
     names = {entry.name for entry in settings}
 
     assert {name for name in names if not re.search(rf"ettings\.{name}\b", code)} == set()
+
+
+def test_every_trace_channel_is_made_somewhere() -> None:
+    code = "".join(path.read_text("utf-8") for path in python_files(CORE))
+    made = set(re.findall(r'\bTrace\("([a-z]+)"\)', code))
+
+    assert made == CHANNELS.keys()
 
 
 # No backend's name

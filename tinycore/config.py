@@ -58,9 +58,9 @@ CHANNELS: Final[dict[str, tuple[int, str]]] = {
     "source": (4, "each kernel's source"),
     "kernel": (5, "each kernel's UOps before lowering"),
     "linear": (6, "each kernel's UOps in the order in which they are rendered"),
-    "binary": (7, "each kernel's machine code, disassembled where the compiler can"),
+    "binary": (7, "each kernel's machine code as text, where the compiler can show it"),
     "rewrite": (0, "every rewrite rule that fires, by name"),
-    "memory": (0, "allocations, frees, and the memory plan"),
+    "memory": (0, "allocations and frees"),
     "cache": (0, "hits, misses and damage in the on-disk cache"),
     "jit": (0, "what a TinyJit captured, and what it replays"),
 }

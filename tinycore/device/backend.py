@@ -56,7 +56,8 @@ class Backend:
     interfaces: tuple[str, ...] = ()
     """Ways to reach the device, the preferred first."""
     capabilities: frozenset[str] = frozenset()
-    """What it claims of CAPABILITIES; the conformance suite holds it to that."""
+    """What it claims of CAPABILITIES. Abilities are checked when a device is opened; what is said
+    of dtypes and local memory is believed."""
     priority: int = 0
     """Where it stands in the automatic choice: accelerators from 200, processors from 100,
     interpreters from 0. Below 0 it is used only when it is named."""

@@ -29,7 +29,8 @@ failure, and `close` do not raise.
 
 **Abilities.** What not every device can do is a protocol of its own (`Supports...`) under a
 capability word. A backend declares the word; the core checks the methods once, when it opens the
-device, and calls them only where the word is declared. CAPABILITIES lists the words.
+device, and calls them only where the word is declared. CAPABILITIES lists the words. An ability of
+a compiler has no word, as a backend may have several compilers: having the method is declaring it.
 
 **Not promised yet.** Queues, signals and launching a whole captured step at once (the words `graph`
 and `queues` are kept for them), images, and memory that several devices address. They will come as
@@ -55,6 +56,7 @@ __all__ = [
     "Program",
     "ProgramInfo",
     "RendererType_co",
+    "SupportsAssembly",
     "SupportsExternalPointer",
     "SupportsMap",
     "SupportsPeerCopy",
@@ -139,6 +141,18 @@ class Compiler(Protocol):
 
     def compile(self, source: str) -> bytes:
         """The binary. Raises CompileError with the compiler's log."""
+        ...
+
+
+@runtime_checkable
+class SupportsAssembly(Protocol):
+    """Of a compiler: it can show what it compiles to. DEBUG=7 prints that."""
+
+    def assembly(self, source: str) -> str:
+        """The machine code that `compile` makes of the source, as text for people.
+
+        Raises CompileError with the compiler's log.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tinycore import cache
+from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.protocols import Program, ProgramInfo, Toolchain
@@ -97,8 +98,8 @@ class CompiledRunner:
         return self.program(handles, [values[n] for n in names], wait=wait)
 
 
-programs: dict[tuple[UOp, int, int], tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]] = {}
-"""By graph, and ids of device and toolchain, which are kept so that their ids stay theirs."""
+programs: dict[tuple[UOp, int, int, bool], tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]] = {}
+"""By graph, device, toolchain and NOOPT; what goes by its id is kept, so that the id stays its."""
 lock = threading.Lock()
 
 
@@ -137,7 +138,7 @@ def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
     """The program for a kernel on a device, compiled and loaded at first need."""
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, id(device), id(toolchain))
+    key = (ast, id(device), id(toolchain), settings.NOOPT)
     if (found := programs.get(key)) is not None:
         return found[0]
     with lock:

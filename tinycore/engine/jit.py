@@ -6,51 +6,47 @@ Floor 4. What tensors are and where they stand in arguments is the frontend's bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tinycore.device.buffer import Buffer
 from tinycore.engine.realize import refreshed
-from tinycore.engine.run import ExecItem, capturing
+from tinycore.engine.run import ExecItem, Recording, recordings
 from tinycore.trace import Trace
 
 trace = Trace("jit")
 
 
 @contextmanager
-def capture() -> Iterator[list[ExecItem]]:
+def capture() -> Iterator[Recording]:
     """Note every launch made inside, in order."""
-    items: list[ExecItem] = []
-    capturing.append(items)
+    recording = Recording()
+    recordings.append(recording)
     try:
-        yield items
+        yield recording
     finally:
-        capturing.pop()
+        recordings.pop()
 
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """Launches, the buffers that were inputs, and the buffers that are results."""
+    """Launches, the buffers that were inputs, and the buffers that are results.
+
+    `made` are the buffers that got their memory during the capture: they hold no state from before.
+    """
 
     items: tuple[ExecItem, ...]
+    values: Mapping[str, int]
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
+    made: frozenset[Buffer] = frozenset()
 
     @cached_property
     def fresh_outputs(self) -> tuple[Buffer, ...]:
-        """Results written in full, so no state: each replay gets new memory for them."""
-        first_use: dict[Buffer, bool] = {}
-        for item in self.items:
-            written = item.written
-            for slot, buffer in enumerate(item.bufs):
-                first_use.setdefault(
-                    buffer, slot in written and buffer not in item.bufs[slot + 1 :]
-                )
-        return tuple(
-            b for b in dict.fromkeys(self.outputs) if first_use.get(b) and b not in self.inputs
-        )
+        """Results without state: each replay gets new memory for them."""
+        return tuple(b for b in dict.fromkeys(self.outputs) if b in self.made)
 
     @cached_property
     def refreshed(self) -> tuple[Buffer, ...]:
@@ -67,5 +63,5 @@ class CapturedStep:
         if trace.on:
             trace(f"replaying {len(self.items)} launches")
         for item in self.items:
-            replace(item, bufs=tuple(exchange.get(b, b) for b in item.bufs)).run(jit=True)
+            replace(item, bufs=tuple(exchange.get(b, b) for b in item.bufs)).run(self.values, jit=True)
         return tuple(exchange.get(b, b) for b in self.outputs)

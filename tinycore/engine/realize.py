@@ -14,7 +14,7 @@ import numpy
 from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
-from tinycore.engine.run import capturing, run_schedule
+from tinycore.engine.run import recordings, run_schedule
 from tinycore.errors import JitError
 from tinycore.schedule.kernelize import kernelize, memory_of
 from tinycore.schedule.order import ScheduleItem, buffer_of, memory, schedule
@@ -62,7 +62,7 @@ class Engine:
 
         Raises JitError inside a step being captured, which must not depend on what it computes.
         """
-        if capturing:
+        if recordings:
             raise JitError(
                 "a value was read back (item, numpy, tolist ...) inside a function being captured "
                 "by TinyJit; a replay could not do that. Return the tensor and read it outside."

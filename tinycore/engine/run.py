@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tinycore.device.buffer import Buffer
@@ -16,7 +16,11 @@ from tinycore.engine.compile import runner_for
 from tinycore.engine.counters import Estimate, trace, update_stats
 from tinycore.engine.estimate import estimate
 from tinycore.schedule.order import ScheduleItem
+from tinycore.trace import Trace
 from tinycore.uop.op import Op
+
+
+trace_schedule = Trace("schedule")
 
 
 class Runner(Protocol):
@@ -99,13 +103,31 @@ def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
     return map(lower_item, items)
 
 
-capturing: list[list[ExecItem]] = []
-"""Steps being captured by a JIT, innermost last: what runs is also noted there."""
+@dataclass
+class Recording:
+    """What runs while a JIT captures: the launches, their values, the buffers that get memory."""
+
+    items: list[ExecItem] = field(default_factory=list)
+    values: dict[str, int] = field(default_factory=dict)
+    made: set[Buffer] = field(default_factory=set)
+
+    def note(self, item: ExecItem, values: Mapping[str, int]) -> None:
+        """A launch that is about to happen."""
+        self.items.append(item)
+        self.values.update(values)
+        self.made.update(b for b in item.bufs if not b.is_allocated)
+
+
+recordings: list[Recording] = []
+"""The captures under way, innermost last."""
 
 
 def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None) -> None:
     """Run schedule items in order."""
-    for item in lower_schedule(items):
+    for number, item in enumerate(lower_schedule(items)):
+        if trace_schedule.on:
+            fused = ", ".join(item.metadata)
+            trace_schedule(f"{number:4d} {item.runner.name} ({fused}) {list(item.bufs)}")
+        if recordings:
+            recordings[-1].note(item, values or {})
         item.run(values)
-        if capturing:
-            capturing[-1].append(item)

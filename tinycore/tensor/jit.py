@@ -23,6 +23,9 @@ from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 
+GUARDED = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
+"""Settings that decide what a function launches."""
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Leaf = tuple[str, Any]
@@ -74,6 +77,7 @@ class Arguments:
         found = [*leaves(args, "argument "), *leaves(kwargs, "argument ")]
         self.tensors = [(p, v) for p, v in found if isinstance(v, Tensor)]
         self.values = [(p, v) for p, v in found if not isinstance(v, Tensor)]
+        self.values += [(f"setting {name}", getattr(settings, name)) for name in GUARDED]
         if arrays := [p for p, v in self.values if isinstance(v, numpy.ndarray)]:
             raise JitError(
                 f"{', '.join(arrays)} is a NumPy array, which a replay would not see. "
@@ -164,15 +168,21 @@ class TinyJit(Generic[Parameters, Result]):
 
     def capture(self, given: Arguments, args: Any, kwargs: Any) -> Result:
         """Run the function and note its launches."""
-        with capture() as items:
+        with capture() as recording:
             result = self.fxn(*args, **kwargs)
             tensors = self.realize(result)
-        if not items:
+        if not recording.items:
             raise JitError(
                 f"{self.name} launched nothing, so there is nothing to replay. Remove TinyJit."
             )
         outputs = [b for t in tensors for b in buffers_below(t.uop)]
-        self.step = CapturedStep(tuple(items), given.buffers, tuple(map(buffer_of, outputs)))
+        self.step = CapturedStep(
+            tuple(recording.items),
+            recording.values,
+            given.buffers,
+            tuple(map(buffer_of, outputs)),
+            frozenset(recording.made),
+        )
         self.first, self.result = given, rebuilt(result, lambda t: Tensor.from_uop(t.uop))
         self.outputs = outputs
         return result

@@ -12,6 +12,12 @@ from tiny_cpu.arch import Arch
 from tiny_cpu.clang import Clang, ClangCompiler, find_clang, is_clang_installed
 from tiny_cpu.device import clang_toolchain
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import SupportsAssembly
+
+VECTOR_SUM = """
+typedef float lanes __attribute__((ext_vector_type(16)));
+void sum(lanes *a) { *a += *a; }
+"""
 
 
 @pytest.fixture
@@ -124,6 +130,24 @@ def test_every_processor_gets_its_object(text: str) -> None:
 
     assert binary[:4] == b"\x7fELF"
     assert int.from_bytes(binary[18:20], "little") == {"x86_64": 62, "aarch64": 183}[arch.machine]
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction"),
+    [("x86_64,znver4", "vaddps\t%zmm"), ("x86_64,znver2", "vaddps\t%ymm"), ("aarch64", "fadd\tv")],
+)
+@pytest.mark.skipif(not is_clang_installed(), reason="no clang")
+def test_assembly_is_what_is_compiled(text: str, instruction: str) -> None:
+    compiler = ClangCompiler(Arch.parse(text))
+
+    assert isinstance(compiler, SupportsAssembly)
+    assert instruction in compiler.assembly(VECTOR_SUM)
+
+
+@pytest.mark.skipif(not is_clang_installed(), reason="no clang")
+def test_assembly_of_what_clang_rejects_is_refused_alike() -> None:
+    with pytest.raises(CompileError, match="clang rejected a kernel"):
+        ClangCompiler(Arch.parse("native")).assembly("this is no C")
 
 
 def test_the_key_tells_processors_and_versions_apart() -> None:

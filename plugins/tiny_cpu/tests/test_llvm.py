@@ -8,6 +8,7 @@ from tiny_cpu.arch import Arch
 from tiny_cpu.device import llvm_toolchain
 from tiny_cpu.llvm import LlvmCompiler
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import SupportsAssembly
 
 NOTHING = "define void @nothing() {\n  ret void\n}\n"
 VECTOR_SUM = """
@@ -38,6 +39,26 @@ def test_wide_vectors_are_used_where_there_are_some(text: str, is_wide: bool) ->
     binary = LlvmCompiler(Arch.parse(text)).compile(VECTOR_SUM)
 
     assert (b"\x62\xf1\x7c\x48\x58" in binary) is is_wide  # vaddps of 512 bits
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction"),
+    [
+        ("x86_64,skylake-avx512", "vaddps\t%zmm"),
+        ("x86_64,znver2", "vaddps\t%ymm"),
+        ("aarch64", "fadd\tv"),
+    ],
+)
+def test_assembly_is_what_is_compiled(text: str, instruction: str) -> None:
+    compiler = LlvmCompiler(Arch.parse(text))
+
+    assert isinstance(compiler, SupportsAssembly)
+    assert instruction in compiler.assembly(VECTOR_SUM)
+
+
+def test_assembly_of_what_llvm_rejects_is_refused_alike() -> None:
+    with pytest.raises(CompileError, match="LLVM rejected a kernel"):
+        LlvmCompiler(Arch.parse("native")).assembly("define void @f() { ret i32 }")
 
 
 def test_what_llvm_says_is_kept() -> None:

@@ -67,6 +67,11 @@ class ClangCompiler:
         """The object file for `source`. Raises CompileError with all that clang said."""
         return self.run(self._command, source)
 
+    def assembly(self, source: str) -> str:
+        """The machine code of `source` as text. Raises CompileError with all that clang said."""
+        command = ("-S" if word == "-c" else word for word in self._command)
+        return self.run(tuple(command), source).decode()
+
     @staticmethod
     def run(command: tuple[str, ...], source: str) -> bytes:
         """What `command` writes when it reads `source`. Raises CompileError when it fails."""

@@ -46,21 +46,25 @@ class LlvmCompiler:
     def compile(self, source: str) -> bytes:
         """The object file for `source`. Raises CompileError with what LLVM said."""
         with _lock:  # one target machine, used by one thread at a time
-            try:
-                module = self._llvm.parse_assembly(source, self._llvm.create_context())
-                module.triple = self._triple
-                module.data_layout = self._data_layout
-                module.verify()
-            except RuntimeError as error:
-                raise CompileError(
-                    "LLVM rejected a kernel:", log=str(error), source=source
-                ) from error
-            self._optimize(module)
-            emitted: bytes = self._machine.emit_object(module)
+            emitted: bytes = self._machine.emit_object(self._optimized(source))
             return emitted
 
-    def _optimize(self, module: Any) -> None:
+    def assembly(self, source: str) -> str:
+        """The machine code of `source` as text. Raises CompileError with what LLVM said."""
+        with _lock:
+            emitted: str = self._machine.emit_assembly(self._optimized(source))
+            return emitted
+
+    def _optimized(self, source: str) -> Any:
+        """The module after the passes."""
         llvm = self._llvm
+        try:
+            module = llvm.parse_assembly(source, llvm.create_context())
+            module.triple = self._triple
+            module.data_layout = self._data_layout
+            module.verify()
+        except RuntimeError as error:
+            raise CompileError("LLVM rejected a kernel:", log=str(error), source=source) from error
         builder = llvm.create_pass_builder(
             self._machine, llvm.create_pipeline_tuning_options(speed_level=2)
         )
@@ -69,6 +73,7 @@ class LlvmCompiler:
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
         passes.run(module, builder)
+        return module
 
     def _processor(self) -> tuple[str, str]:
         """The processor's name, and its features in LLVM's own form."""
