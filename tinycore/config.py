@@ -60,7 +60,7 @@ CHANNELS: Final[dict[str, tuple[int, str]]] = {
     "linear": (6, "each kernel's UOps in the order in which they are rendered"),
     "binary": (7, "each kernel's machine code as text, where the compiler can show it"),
     "rewrite": (0, "every rewrite rule that fires, by name"),
-    "memory": (0, "allocations and frees"),
+    "memory": (0, "what is allocated on a device and given back to it"),
     "cache": (0, "hits, misses and damage in the on-disk cache"),
     "jit": (0, "what a TinyJit captured, and what it replays"),
 }

@@ -17,7 +17,7 @@ from tinycore.uop.op import AxisKind, Op
 
 render = pytest.importorskip("tiny_cpu.render")
 
-LIMITS: Final = Limits(vector_bytes=32, threads=2, fused_multiply_add=True)
+LIMITS: Final = Limits(vector_bytes=32, threads=2)
 RENDERERS: Final[dict[str, Renderer]] = {
     "clang.c": render.Clang(LIMITS),
     "llvm.ll": render.LlvmCpu(LIMITS),

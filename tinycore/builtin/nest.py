@@ -65,7 +65,7 @@ class Loop:
     @property
     def inside(self) -> int:
         """How many steps of inner loops there are at most within one step of this one."""
-        return max(((int(x.counter.vmax) + 1) * x.inside for x in self.loops), default=1)
+        return max((x.counter.extent * x.inside for x in self.loops), default=1)
 
 
 Item = UOp | Loop

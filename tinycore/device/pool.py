@@ -97,6 +97,7 @@ class LRUAllocator:
             handle = self._reuse(size)
             if handle is None:
                 handle = self._ask(size)
+                trace(f"{self.device:<8} {size} B allocated, {self.cached} B kept for reuse")
             self.used += size
             self.peak = max(self.peak, self.used)
         return handle
@@ -170,6 +171,7 @@ class LRUAllocator:
             self._synchronize()  # a kernel may still use them
         except DeviceError as error:  # a device that failed runs nothing any more
             trace(f"{self.device:<8} cannot be waited for: {error}")
+        trace(f"{self.device:<8} {self.cached - bound} B or more given back")
         while self.cached > bound:
             size, blocks = next(iter(self._waiting.items()))
             self.allocator.free(blocks.pop(0))

@@ -98,7 +98,9 @@ class CompiledRunner:
         return self.program(handles, [values[n] for n in names], wait=wait)
 
 
-programs: dict[tuple[UOp, int, int, bool], tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]] = {}
+programs: dict[
+    tuple[UOp, int, int, bool], tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
+] = {}
 """By graph, device, toolchain and NOOPT; what goes by its id is kept, so that the id stays its."""
 lock = threading.Lock()
 

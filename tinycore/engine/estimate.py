@@ -20,7 +20,7 @@ FREE = frozenset({Op.CAST, Op.BITCAST, Op.WHERE}) | COMPARISON
 
 def steps(ranges: frozenset[UOp]) -> int:
     """How often a place inside these loops is passed."""
-    return math.prod(int(r.vmax) + 1 for r in ranges)
+    return math.prod(r.extent for r in ranges)
 
 
 def estimate(ast: UOp) -> Estimate:

@@ -63,5 +63,7 @@ class CapturedStep:
         if trace.on:
             trace(f"replaying {len(self.items)} launches")
         for item in self.items:
-            replace(item, bufs=tuple(exchange.get(b, b) for b in item.bufs)).run(self.values, jit=True)
+            replace(item, bufs=tuple(exchange.get(b, b) for b in item.bufs)).run(
+                self.values, jit=True
+            )
         return tuple(exchange.get(b, b) for b in self.outputs)

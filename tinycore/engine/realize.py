@@ -17,7 +17,7 @@ from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.engine.run import recordings, run_schedule
 from tinycore.errors import JitError
 from tinycore.schedule.kernelize import kernelize, memory_of
-from tinycore.schedule.order import ScheduleItem, buffer_of, memory, schedule
+from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, schedule
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 
@@ -50,7 +50,7 @@ class Engine:
         node = UOp(
             Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), int(array.size)
         )
-        buffer = memory[node] = Buffer(device, int(array.size), dtype)
+        buffer = buffers[node] = Buffer(device, int(array.size), dtype)
         if array.size:
             buffer.copyin(array.data.cast("B"))
         if refresh is not None:

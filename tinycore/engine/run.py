@@ -19,7 +19,6 @@ from tinycore.schedule.order import ScheduleItem
 from tinycore.trace import Trace
 from tinycore.uop.op import Op
 
-
 trace_schedule = Trace("schedule")
 
 

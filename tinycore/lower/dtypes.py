@@ -33,7 +33,7 @@ CONVERSIONS: Final = frozenset({Op.CAST, Op.BITCAST})
 @cache
 def lower_dtypes(renderer: Renderer) -> RuleSet:
     """The rules that leave no value of a type the renderer emulates."""
-    return emulate(frozenset(renderer.emulated)) + detours
+    return emulate(renderer.emulated) + detours
 
 
 detours: Final = RuleSet("detours")

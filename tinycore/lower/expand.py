@@ -13,12 +13,14 @@ from collections.abc import Iterable
 
 from tinycore.dtype import dtypes
 from tinycore.uop.affine import coefficient
-from tinycore.uop.node import UOp
+from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import ALU, AxisKind, Op
 from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
+COPIED = 4
+"""Marks the number of a loop inside a body that was copied."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
 
 
@@ -35,7 +37,7 @@ def without(closer: UOp, counters: Iterable[UOp]) -> tuple[UOp, ...]:
 
 def instances(body: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
     """The body once for every combination of the counters' values."""
-    steps = [range(int(c.vmax) + 1) for c in counters]
+    steps = [range(c.extent) for c in counters]
     return [
         body.substitute({c: UOp.index(v) for c, v in zip(counters, values, strict=True)})
         for values in itertools.product(*steps)
@@ -75,9 +77,20 @@ def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
     counters = counters_of(root, *WRITTEN_OUT)
     if not counters:
         return None
-    copies = UOp(Op.GROUP, dtypes.void, tuple(instances(body, counters)))
+    inner = [r for n in body.toposort() if n.op is Op.END for r in n.src[1:]]
+    copies = [
+        copy.substitute({r: copied_loop(r, number) for r in inner})
+        for number, copy in enumerate(instances(body, counters))
+    ]
     ranges = without(root, counters)
-    return root.with_src((copies, *ranges)) if ranges else copies
+    group = UOp(Op.GROUP, dtypes.void, tuple(copies))
+    return root.with_src((group, *ranges)) if ranges else group
+
+
+def copied_loop(counter: UOp, copy: int) -> UOp:
+    """The RANGE of an output loop, for one of the copies of the body around it."""
+    number, kind = counter.arg
+    return counter.replace(arg=Axis((*number, COPIED, copy), kind))
 
 
 def folded(values: list[UOp], op: Op) -> UOp:
@@ -150,7 +163,7 @@ class Lanes:
 
     def __init__(self, counter: UOp) -> None:
         self.counter = counter
-        self.count = int(counter.vmax) + 1
+        self.count = counter.extent
         self.done: dict[UOp, UOp] = {}
 
     def of(self, root: UOp) -> UOp:

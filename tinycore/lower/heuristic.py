@@ -45,7 +45,14 @@ LEAST_LANES: Final = 4
 MOST_ROWS: Final = 8
 ENOUGH_ACCUMULATORS: Final = 8
 """Independent sums that hide the latency of fused multiply-add."""
+SPARE_REGISTERS: Final = 2
+"""Registers a tile leaves to the compiler; a tile that spills is slower than a smaller one."""
+DOT_ROWS: Final = 4
+"""Rows and columns of a tile whose lanes run along the reduction: each is a stream of loads."""
+PARTIAL_SUMS: Final = (8, 4, 2)
 SMALL_LOOP: Final = 4
+MOST_COPIES: Final = 128
+"""Copies of a body that unrolling a short loop may lead to."""
 MOST_BORDERS: Final = 4
 
 
@@ -79,7 +86,7 @@ class Planner:
     # --- loops that are one
 
     def merge_loops(self) -> None:
-        """Join neighbouring loops that every address sees as one."""
+        """Join neighboring loops that every address sees as one."""
         while (pair := next(self.mergeable(), None)) is not None:
             self.do(Merge(pair[0].arg.number, pair[1].arg.number))
 
@@ -95,7 +102,7 @@ class Planner:
     @staticmethod
     def seen_as_one(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
         """Whether the counters occur only in addresses, always as outer * extent + inner."""
-        size = int(inner.vmax) + 1
+        size = inner.extent
         for node in nodes:
             for position, source in enumerate(node.src):
                 if source.dtype is not dtypes.index or not source.ranges & {outer, inner}:
@@ -133,7 +140,7 @@ class Planner:
         for counter in reversed(self.outputs):
             contiguous = any(coefficient(n.src[1], counter) == 1 for n in self.accesses())
             steps = self.steps_compared(counter)
-            edges = (0, *steps, extent(counter))
+            edges = (0, *steps, counter.extent)
             widest = max(b - a for a, b in itertools.pairwise(edges))
             if contiguous and 1 <= len(steps) <= MOST_BORDERS and widest >= LEAST_LANES:
                 self.do(Peel(counter.arg.number, steps))
@@ -149,7 +156,7 @@ class Planner:
                     found.add(b.arg)
                 elif a.op is Op.CONST:
                     found.add(a.arg + 1)
-        return tuple(sorted(s for s in found if 0 < s < extent(counter)))
+        return tuple(sorted(s for s in found if 0 < s < counter.extent))
 
     def lanes(self) -> int:
         """How many of the widest values loaded or computed fit in a vector register."""
@@ -165,7 +172,7 @@ class Planner:
     def best_vector_loop(self) -> UOp | None:
         """The loop whose lanes are contiguous in most accesses, or None if all scatter."""
         candidates = [(self.score(r), i, r) for i, r in enumerate([*self.outputs, *self.reduced()])]
-        candidates = [c for c in candidates if extent(c[2]) >= LEAST_LANES and c[0] > 0]
+        candidates = [c for c in candidates if c[2].extent >= LEAST_LANES and c[0] > 0]
         return max(candidates, key=lambda c: (c[0], c[1]))[2] if candidates else None
 
     def reduced(self) -> list[UOp]:
@@ -186,7 +193,7 @@ class Planner:
 
     def vectorize_output(self, axis: UOp, lanes: int) -> None:
         """Lanes along an output loop; with a reduction inside, a tile of registers."""
-        size = extent(axis)
+        size = axis.extent
         width = 1 << (min(lanes, size).bit_length() - 1)
         if overwrites_what_it_reads(self.kernel):
             width = math.gcd(width, size)
@@ -198,7 +205,7 @@ class Planner:
         vectors = -(-size // width)
         if not self.reductions:
             return
-        tall, wide = self.register_tile(1 if row is None else extent(row), vectors)
+        tall, wide = self.register_tile(1 if row is None else row.extent, vectors)
         if wide > 1:
             self.do(Split((*number, 0), wide), Assign((*number, 0, 1), AxisKind.UNROLL))
         if row is not None and tall > 1:
@@ -214,9 +221,9 @@ class Planner:
             for n in r.toposort()
             if n.op is Op.INDEX and axis in n.src[1].ranges
         ]
-        others = [r for r in self.outputs if r is not axis and extent(r) > 1]
+        others = [r for r in self.outputs if r is not axis and r.extent > 1]
         still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
-        return max(still, key=lambda r: (min(extent(r), MOST_ROWS), r.arg.number), default=None)
+        return max(still, key=lambda r: (min(r.extent, MOST_ROWS), r.arg.number), default=None)
 
     def register_tile(self, rows: int, vectors: int) -> tuple[int, int]:
         """(rows, vectors) of accumulators: the tile with the least estimated time for the whole.
@@ -228,7 +235,7 @@ class Planner:
         best, tile = math.inf, (1, 1)
         for wide in range(1, min(vectors, self.limits.vector_registers) + 1):
             for tall in range(1, min(rows, MOST_ROWS) + 1):
-                if tall * wide + wide + 1 > self.limits.vector_registers - 2:
+                if tall * wide + wide + 1 > self.limits.vector_registers - SPARE_REGISTERS:
                     break
                 tiles = -(-rows // tall) * -(-vectors // wide)
                 step = max(tall * wide, ENOUGH_ACCUMULATORS, (tall + wide) / 2) + (tall + wide) / 8
@@ -248,16 +255,16 @@ class Planner:
 
     def vectorize_reduction(self, axis: UOp, lanes: int) -> None:
         """Lanes along a reduced loop, several accumulators, summed across at the end."""
-        size = extent(axis)
+        size = axis.extent
         width = 1 << (min(lanes, size).bit_length() - 1)
         number = axis.arg.number
         self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
         rows = self.reused_rows()
         for row in rows:
-            tall = min(4, extent(row))
+            tall = min(DOT_ROWS, row.extent)
             self.do(Split(row.arg.number, tall), Assign((*row.arg.number, 1), AxisKind.UNROLL))
         steps = size // width
-        partial = next((p for p in (8, 4, 2) if steps >= 2 * p), 1)
+        partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
         if not rows and partial > 1:
             self.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
 
@@ -267,7 +274,7 @@ class Planner:
         rows = [
             r
             for r in self.outputs
-            if extent(r) > 1
+            if r.extent > 1
             and any(r not in n.ranges for n in loads)
             and any(r in n.ranges for n in loads)
         ]
@@ -275,10 +282,14 @@ class Planner:
 
     def unroll_small_reductions(self) -> None:
         """Write out short innermost reduced loops, such as the width of a convolution's window."""
-        instances = math.prod(extent(r) for r in self.all_of(AxisKind.UNROLL))
+        instances = math.prod(r.extent for r in self.all_of(AxisKind.UNROLL))
         for node in self.reductions:
             loops = [r for r in node.src[1:] if r.op is Op.RANGE and r.arg.kind is AxisKind.REDUCE]
-            if loops and extent(loops[-1]) <= SMALL_LOOP and instances * extent(loops[-1]) <= 128:
+            if (
+                loops
+                and loops[-1].extent <= SMALL_LOOP
+                and instances * loops[-1].extent <= MOST_COPIES
+            ):
                 number = loops[-1].arg.number
                 if counter_of(self.kernel, number).arg.kind is AxisKind.REDUCE:
                     self.do(Assign(number, AxisKind.UNROLL))
@@ -298,17 +309,17 @@ class Planner:
         wanted = self.limits.threads * CHUNKS_PER_THREAD
         first = loops[0].arg.number
         for inner in loops[1:]:
-            if extent(counter_of(self.kernel, first)) >= wanted:
+            if counter_of(self.kernel, first).extent >= wanted:
                 break
             self.do(Merge(first, inner.arg.number))
-        if extent(counter_of(self.kernel, first)) > 1:
+        if counter_of(self.kernel, first).extent > 1:
             self.do(Assign(first, AxisKind.PARALLEL))
 
     @cached_property
     def work(self) -> int:
         """Loads, stores and arithmetic of the whole kernel, roughly."""
         return sum(
-            math.prod(extent(r) for r in n.ranges)
+            math.prod(r.extent for r in n.ranges)
             for n in self.kernel.toposort()
             if n.dtype is not dtypes.index and (n.op in ALU or n.op in (Op.LOAD, Op.STORE))
         )
@@ -329,14 +340,9 @@ class Planner:
         """Two neighboring outputs to become one, where the grid lacks an axis that takes them."""
         pairs = list(itertools.pairwise(self.outputs))
         if len(pairs) >= len(grid):
-            return min(pairs, key=lambda pair: extent(pair[0]) * extent(pair[1]))
+            return min(pairs, key=lambda pair: pair[0].extent * pair[1].extent)
         sizes = reversed(grid[1 : len(pairs) + 1])  # the innermost output is axis 0
-        return next((p for p, size in zip(pairs, sizes, strict=True) if extent(p[0]) > size), None)
-
-
-def extent(counter: UOp) -> int:
-    """The trip count of a RANGE, the greatest one where it varies."""
-    return int(counter.vmax) + 1
+        return next((p for p, size in zip(pairs, sizes, strict=True) if p[0].extent > size), None)
 
 
 def plan_for(kernel: UOp, limits: Limits) -> Plan:

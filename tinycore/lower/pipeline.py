@@ -14,10 +14,10 @@ from tinycore.config import settings
 from tinycore.lower.dims import loops_to_launch
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
+from tinycore.lower.gates import gates
 from tinycore.lower.heuristic import plan_for
 from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
-from tinycore.lower.memory import gates
 from tinycore.lower.registers import reduce_to_registers
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer

@@ -23,6 +23,8 @@ Number = tuple[int, ...]
 OUTER: Final = 0
 INNER: Final = 1
 REST: Final = 2
+BESIDE: Final = 5
+"""Marks the number of a loop inside the rest of a split, whose twin is inside the main loop."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def closer_of(kernel: UOp, counter: UOp) -> list[UOp]:
 def split(kernel: UOp, axis: Number, by: int) -> UOp:
     """One Split."""
     counter = counter_of(kernel, axis)
-    extent = int(counter.vmax) + 1
+    extent = counter.extent
     if extent % by == 0:
         return replaced(kernel, counter, *parts(counter, extent // by, by))
     if counter.arg.kind is AxisKind.REDUCE:
@@ -166,25 +168,25 @@ def split_with_rest(kernel: UOp, counter: UOp, by: int) -> UOp:
 
 def with_rest(closer: UOp, counter: UOp, by: int) -> UOp:
     """The main loop over whole steps, and the loop over the rest."""
-    extent = int(counter.vmax) + 1
+    extent = counter.extent
     steps = extent // by
-    number, kind = counter.arg
     outer, inner, value = parts(counter, steps, by)
+    number, kind = counter.arg
     rest = UOp.range(extent - steps * by, (*number, REST), kind)
-    inside = closer.src[closer.src.index(counter) + 1 :] if closer.op is Op.END else closer.src[1:]
-    around = tuple(r for r in closer.src[1:] if r is not counter and r not in inside)
-    own = tuple(r for r in inside if r is not counter)
+    place = closer.src.index(counter) if closer.op is Op.END else 1
+    around = closer.src[1:place]
+    own = tuple(r for r in closer.src[place:] if r is not counter)
+    copies = {r: numbered(r, BESIDE) for r in inside(closer, around, counter)}
     main = closer.src[0].substitute({counter: value})
-    outside = tuple(r for r in closer.ranges if r not in own) + around
-    copy = copied(closer.src[0], outside, counter, rest + steps * by)
-    copied_own = tuple(numbered(r, REST) for r in own)
+    copy = closer.src[0].substitute(copies | {counter: rest + steps * by})
+    copied = tuple(copies[r] for r in own)
     if closer.op is Op.REDUCE:
         whole = closer.with_src((main, *own, outer, inner))
-        return whole.alu(closer.arg, closer.with_src((copy, *copied_own, rest)))
+        return whole.alu(closer.arg, closer.with_src((copy, *copied, rest)))
     first = UOp(Op.END, dtypes.void, (main, outer, inner, *own))
-    second = UOp(Op.END, dtypes.void, (copy, rest, *copied_own))
+    second = UOp(Op.END, dtypes.void, (copy, rest, *copied))
     both = UOp(Op.GROUP, dtypes.void, (first, second))
-    return UOp(Op.END, dtypes.void, (both, *around)) if around else both
+    return closer.with_src((both, *around)) if around else both
 
 
 def peel(kernel: UOp, axis: Number, at: tuple[int, ...]) -> UOp:
@@ -193,7 +195,7 @@ def peel(kernel: UOp, axis: Number, at: tuple[int, ...]) -> UOp:
     (closer,) = closer_of(kernel, counter)
     place = closer.src.index(counter)
     around, own = closer.src[1:place], closer.src[place + 1 :]
-    edges = (0, *at, int(counter.vmax) + 1)
+    edges = (0, *at, counter.extent)
     bodies = []
     for part, (start, stop) in enumerate(itertools.pairwise(edges)):
         here = UOp.range(stop - start, (*axis, part), counter.arg.kind)
@@ -208,14 +210,6 @@ def inside(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
     """The loops that are run anew within each step of `counter`."""
     kept = {counter, *around, *closer.ranges}
     return [n for n in closer.toposort() if n.op is Op.RANGE and n not in kept]
-
-
-def copied(body: UOp, around: tuple[UOp, ...], counter: UOp, value: UOp) -> UOp:
-    """A copy of a loop body with `value` for `counter`, and loops of its own for those inside."""
-    inside = [
-        n for n in body.toposort() if n.op is Op.RANGE and n is not counter and n not in around
-    ]
-    return body.substitute({n: numbered(n, REST) for n in inside} | {counter: value})
 
 
 def numbered(counter: UOp, part: int) -> UOp:
@@ -246,8 +240,8 @@ def reorder(kernel: UOp, axes: tuple[Number, ...]) -> UOp:
 def merge(kernel: UOp, outer_axis: Number, inner_axis: Number) -> UOp:
     """One Merge: the merged counter replaces `outer * extent(inner) + inner` wherever it stands."""
     outer, inner = counter_of(kernel, outer_axis), counter_of(kernel, inner_axis)
-    size = int(inner.vmax) + 1
-    merged = UOp.range((int(outer.vmax) + 1) * size, outer_axis, outer.arg.kind)
+    size = inner.extent
+    merged = UOp.range(outer.extent * size, outer_axis, outer.arg.kind)
     exchange: dict[UOp, tuple[UOp, ...]] = {outer: (merged,), inner: ()}
     kernel = substitute_once(kernel, {c: closing(c, exchange) for c in closer_of(kernel, outer)})
     kernel = kernel.substitute({outer: merged // size, inner: merged % size})

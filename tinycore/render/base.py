@@ -5,12 +5,12 @@ Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.dtype import DType, PointerDType
+from tinycore.errors import UnsupportedError
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
 
@@ -29,14 +29,10 @@ class Limits:
     vector_bytes: int = 0  # widest SIMD register or vector type; 0: scalars only
     vector_registers: int = 16
     threads: int = 1
-    fused_multiply_add: bool = False
-    level1_bytes: int = 32 << 10
-    level2_bytes: int = 512 << 10
     grid: Dims | None = None
     block: Dims = (1, 1, 1)
     block_threads: int = 1
     shared_bytes: int = 0
-    max_buffers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,16 +100,16 @@ class Renderer:
     name: ClassVar[str] = "renderer"
     native_ops: ClassVar[frozenset[Op]] = ALU
     """Arithmetic this language has; what is missing is lowered to what is there."""
-    emulated: ClassVar[Mapping[DType, DType]] = {}
-    """Types the language can only store, and the type to compute in instead."""
+    emulated: ClassVar[frozenset[DType]] = frozenset()
+    """Types the language can only store; their values are computed in float32."""
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
         raise NotImplementedError
 
-    def computes_in(self, dtype: DType) -> DType:
-        """The scalar type in which values of `dtype` are computed."""
-        return self.emulated.get(dtype, dtype)
-
-
-SMALL_FLOATS: Final = (dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16)
+    def refusal(self, op: Op) -> UnsupportedError:
+        """The error for arithmetic that this language has no words for, and nothing lowered."""
+        return UnsupportedError(
+            f"{self.name} has no words for {op.name}. Add it to LOWERINGS in lower/math.py, or to "
+            f"the tables and `native_ops` of {type(self).__name__}."
+        )

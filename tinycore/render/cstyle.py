@@ -15,7 +15,7 @@ from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, TRANSCENDENTAL, AxisKind, Op
+from tinycore.uop.op import AxisKind, Op
 
 RANGE_LETTERS: Final = {AxisKind.LOOP: "i", AxisKind.REDUCE: "r", AxisKind.PARALLEL: "p"}
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
@@ -27,10 +27,6 @@ BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: 
 
 class CStyle(Renderer):
     """C and what looks like it."""
-
-    native_ops: ClassVar[frozenset[Op]] = (
-        ALU - TRANSCENDENTAL - {Op.THREEFRY, Op.FLOORDIV, Op.FLOORMOD}
-    )
 
     types: ClassVar[Mapping[DType, str]] = {
         dtypes.void: "void",
@@ -82,11 +78,6 @@ class CStyle(Renderer):
         Op.RECIPROCAL: "({one} / {0})",
         Op.SQRT: "sqrt({0})",
         Op.TRUNC: "trunc({0})",
-        Op.EXP2: "exp2({0})",
-        Op.LOG2: "log2({0})",
-        Op.EXP: "exp({0})",
-        Op.LOG: "log({0})",
-        Op.SIN: "sin({0})",
         Op.ADD: "({0} + {1})",
         Op.SUB: "({0} - {1})",
         Op.MUL: "({0} * {1})",
@@ -106,6 +97,8 @@ class CStyle(Renderer):
         Op.WHERE: "({0} ? {1} : {2})",
         Op.MULACC: "({0} * {1} + {2})",
     }
+    native_ops: ClassVar[frozenset[Op]] = frozenset(expressions) | {Op.CAST, Op.BITCAST}
+    """A dialect that adds an expression adds its op."""
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
@@ -310,6 +303,8 @@ class CStyle(Renderer):
         op = BOOL_ARITHMETIC.get(u.op, u.op) if u.dtype.kind == "bool" else u.op
         if op is Op.CMPNE and u.dtype is dtypes.bool and is_constant(u.src[1], True):
             return self.logical_not
+        if op not in self.expressions:
+            raise self.refusal(op)
         return self.expressions[op]
 
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:

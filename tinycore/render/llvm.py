@@ -25,7 +25,7 @@ from tinycore.render.llvm_types import (
 )
 from tinycore.render.llvm_writer import Writer, convert, in_range
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, COMPARISON, TRANSCENDENTAL, AxisKind, Op
+from tinycore.uop.op import COMPARISON, AxisKind, Op
 
 FLOAT_OPS: Final = {
     # A product may be fused into a sum; nothing else about floats may change.
@@ -66,14 +66,17 @@ PREDICATES: Final[Mapping[str, Mapping[Op, str]]] = {
 
 INTRINSICS: Final = {Op.SQRT: "sqrt", Op.TRUNC: "trunc"}
 
+SPELLED: Final = {Op.CAST, Op.BITCAST, Op.NEG, Op.RECIPROCAL, Op.WHERE, Op.MULACC}
+"""What is written without a table; so are MAX and MIN, except of bool."""
+
 RANGE_LETTERS: Final = {AxisKind.LOOP: "i", AxisKind.REDUCE: "r", AxisKind.PARALLEL: "p"}
 
 
 class Llvm(Renderer):
     """LLVM IR."""
 
-    native_ops: ClassVar[frozenset[Op]] = (
-        ALU - TRANSCENDENTAL - {Op.THREEFRY, Op.FLOORDIV, Op.FLOORMOD}
+    native_ops: ClassVar[frozenset[Op]] = frozenset().union(
+        SPELLED, INTRINSICS, *OPERATIONS.values(), *PREDICATES.values()
     )
     safe_integers: ClassVar[bool] = True
     """Whether to guard what traps or is poison: division by zero, floats that fit no integer."""
@@ -274,7 +277,9 @@ class Llvm(Renderer):
                 operands[1] = writer.add(f"and {kind} {operands[1]}, {mask}")
         if u.op in INTRINSICS:
             return writer.call(INTRINSICS[u.op], u.dtype, operands)
-        instruction = OPERATIONS[u.dtype.kind][u.op]
+        instruction = OPERATIONS[u.dtype.kind].get(u.op)
+        if instruction is None:
+            raise self.refusal(u.op)
         return writer.add(f"{instruction} {kind} {', '.join(operands)}")
 
     def multiply_add(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:

@@ -2,6 +2,6 @@
 
 from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.kernelize import kernelize, memory_of
-from tinycore.schedule.order import ScheduleItem, buffer_of, memory, schedule
+from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, schedule
 
-__all__ = ["Kernel", "ScheduleItem", "buffer_of", "kernelize", "memory", "memory_of", "schedule"]
+__all__ = ["Kernel", "ScheduleItem", "buffer_of", "buffers", "kernelize", "memory_of", "schedule"]

@@ -66,7 +66,7 @@ def is_leaf(node: UOp) -> bool:
     return is_stored(node) or node.op in (Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND)
 
 
-def base_of(node: UOp) -> UOp:
+def computed_of(node: UOp) -> UOp:
     """What has to be computed for a node: itself, less repetition and reshapes on top of it."""
     while node.op in (Op.RESHAPE, Op.EXPAND, Op.DETACH, Op.CONTIGUOUS_BACKWARD):
         node = node.src[0]
@@ -80,7 +80,7 @@ class Boundaries:
     """The nodes below some roots that get memory, in an order that puts sources first."""
 
     def __init__(self, roots: Iterable[UOp]) -> None:
-        self.roots = [b for root in roots if not is_leaf(b := base_of(root))]
+        self.roots = [b for root in roots if not is_leaf(b := computed_of(root))]
         self.graph = [n for n in self.traverse(self.roots) if n.shape_or_none is not None]
         self.users: dict[UOp, list[UOp]] = {n: [] for n in self.graph}
         for node in self.graph:
@@ -113,7 +113,7 @@ class Boundaries:
 
     def store(self, node: UOp) -> None:
         """Give a node memory, unless it needs none."""
-        if not is_leaf(base_of(node)):
+        if not is_leaf(computed_of(node)):
             self.stored.add(node)
 
     def store_flat(self, node: UOp) -> None:
@@ -189,7 +189,7 @@ class Boundaries:
             paths[node] = found
 
     def store_here(self, node: UOp) -> None:
-        """Give memory to a node that is worth it; an expanded constant never is."""
+        """Give memory to a node if it is arithmetic: a change of shape is redone at no cost."""
         if node.op in ALU:
             self.stored.add(node)
 
@@ -272,8 +272,9 @@ class Boundaries:
             return
         under_reduction = node in self.reduced_above
         if bottom.op is Op.PAD and under_reduction and repeats >= REPEATED_OFTEN:
-            self.store(bottom.src[0] if self.grows(bottom) else bottom)
-            if not self.grows(bottom):
+            if self.grows(bottom):
+                self.store(bottom.src[0])
+            else:
                 self.stored.add(bottom)
         elif self.cost.get(bottom, 0) >= (
             DEAREST_REPEATED if under_reduction else DEAREST_EXPANDED

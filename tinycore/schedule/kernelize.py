@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from tinycore.config import settings
 from tinycore.dtype import dtypes
@@ -30,6 +29,10 @@ MOST_BUFFERS = 24
 """Buffers that a kernel with several outputs may have; each needs an address register."""
 RECENT_GROUPS = 8
 """How many kernels of the same loops are tried as a home for one more output."""
+NAMED = frozenset({Op.REDUCE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS})
+"""What is no arithmetic and yet worth naming."""
+MOVED = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
+"""What reads its source at another point than it is read at."""
 
 
 def memory_of(node: UOp) -> UOp:
@@ -45,12 +48,10 @@ class Draft:
 
     outputs: list[UOp]
     needs: dict[UOp, None]  # stored nodes read, as they stand in the tensor graph
-    old: dict[UOp, UOp] = field(
-        default_factory=dict
-    )  # version about to be replaced -> its saved copy
-    replaced: dict[UOp, UOp] = field(
-        default_factory=dict
-    )  # output -> what is computed for it instead
+    old: dict[UOp, UOp] = field(default_factory=dict)
+    """Versions of memory that are about to be replaced, and their saved copies."""
+    replaced: dict[UOp, UOp] = field(default_factory=dict)
+    """Outputs, and what is computed for them instead."""
 
     @property
     def first(self) -> UOp:
@@ -67,6 +68,7 @@ class Kernelizer:
         self.home: dict[UOp, Draft] = {}
         self.built: dict[UOp, UOp] = {}  # stored node -> BUFFER, or ASSIGN(BUFFER, KERNEL)
         self.recent: dict[object, list[Draft]] = {}
+        self.fresh: dict[UOp, UOp] = {}  # new BUFFERs by the node they are for
 
     def run(self) -> dict[UOp, UOp]:
         """Build all kernels; map each node that got memory to that memory."""
@@ -90,7 +92,7 @@ class Kernelizer:
         for extra in partial:
             self.place(extra)
         needs = dict.fromkeys(self.reads(computed))
-        draft = Draft([node], needs, {}, {node: computed} if computed is not node else {})
+        draft = Draft([node], needs, replaced={node: computed} if computed is not node else {})
         key = self.loops(node) if computed is node else None
         home = self.find_home(draft, key) if key is not None else None
         if home is None:
@@ -256,11 +258,6 @@ class Kernelizer:
         targets = {memory_of(m) for m in outputs}
         return outputs + list(dict.fromkeys(m for m in inputs if memory_of(m) not in targets))
 
-    @cached_property
-    def fresh(self) -> dict[UOp, UOp]:
-        """New BUFFERs by the node they are for."""
-        return {}
-
     def output_memory(self, node: UOp) -> UOp:
         """Where a node is stored: the target of an ASSIGN, else a new buffer."""
         if node.op is Op.ASSIGN:
@@ -343,13 +340,6 @@ def versions(node: UOp) -> list[UOp]:
             node = node.src[0]
         found.append(node)
     return found
-
-
-NAMED = frozenset({Op.REDUCE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS})
-"""What is no arithmetic and yet worth naming."""
-MOVED = MOVEMENT | {
-    Op.REDUCE_AXIS, Op.GATHER
-}  # fmt: skip
 
 
 def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:

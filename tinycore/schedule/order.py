@@ -16,7 +16,7 @@ from tinycore.schedule.kernelize import memory_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-memory: WeakKeyDictionary[UOp, Buffer] = WeakKeyDictionary()
+buffers: WeakKeyDictionary[UOp, Buffer] = WeakKeyDictionary()
 """The device memory of each BUFFER node. It goes when the node goes."""
 
 
@@ -36,7 +36,7 @@ class ScheduleItem:
 def buffer_of(node: UOp) -> Buffer:
     """The Buffer behind a BUFFER or BUFFER_VIEW node, made (but not yet allocated) at first use."""
     node = memory_of(node)
-    if (found := memory.get(node)) is None:
+    if (found := buffers.get(node)) is None:
         if node.op is Op.BUFFER_VIEW:
             size, offset = node.arg
             found = buffer_of(node.src[0]).view(
@@ -44,7 +44,7 @@ def buffer_of(node: UOp) -> Buffer:
             )
         else:
             found = Buffer(node.device, node.arg, node.dtype)
-        memory[node] = found
+        buffers[node] = found
     return found
 
 

@@ -200,27 +200,30 @@ class Core:
     def bitcast(self, dtype: DTypeLike) -> Self:
         """The same bytes as another dtype; the last axis grows or shrinks when widths differ.
 
-        Raises DTypeError when the last axis does not hold a whole number of the new elements.
+        Raises DTypeError when the last axis does not hold a whole number of the new elements, and
+        between bool and anything else.
         """
         target = to_dtype(dtype)
         if target is self.dtype:
             return self
-        if target.itemsize == self.dtype.itemsize and dtypes.bool not in (target, self.dtype):
-            return self.from_uop(self.uop.bitcast(target))
-        raise DTypeError(f"bitcast: {self.dtype!r} and {target!r} differ in width")
+        if dtypes.bool in (target, self.dtype):
+            raise DTypeError(f"bitcast: {self.dtype!r} and {target!r}; cast a bool, or compare")
+        old, new = self.dtype.itemsize, target.itemsize
+        if old != new and (not self.shape or self.shape[-1] * old % new):
+            raise DTypeError(
+                f"bitcast: the last axis of shape {self.shape} in {self.dtype!r} does not hold a "
+                f"whole number of {target!r}"
+            )
+        return self.from_uop(graph.bitcast(self.uop, target))
 
     def const_like(self, value: Scalar, dtype: DTypeLike | None = None) -> Self:
         """A constant of the same shape and device; it takes no memory."""
         target = self.dtype if dtype is None else to_dtype(dtype)
         return self.from_uop(graph.full_like(self.uop, value, target))
 
-    def elementwise_node(self, op: Op, *others: Self) -> Self:
-        """The node `op(self, *others)` over operands of one shape."""
-        return self.from_uop(self.uop.alu(op, *[x.uop for x in others]))
-
     def alu(self, op: Op, *src: Self) -> Self:
         """An op of the table applied element by element. All operands have one shape and dtype."""
-        return self.elementwise_node(op, *src)
+        return self.from_uop(self.uop.alu(op, *[x.uop for x in src]))
 
 
 def canonical(device: str | None) -> str:
@@ -238,7 +241,8 @@ def summary(node: UOp) -> str:
 
 def live_tensors() -> list[Core]:
     """Every tensor that somebody holds, in order of creation."""
-    return [tensor for reference in list(living.values()) if (tensor := reference()) is not None]
+    tensors = [reference() for reference in list(living.values())]
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def replace_nodes(replacements: dict[UOp, UOp]) -> None:

@@ -65,7 +65,7 @@ class Elementwise(Joining):
         left, right = self.broadcasted(name, other)
         if left.dtype is dtypes.bool:
             op = LOGICAL.get(op, op)
-        return right.elementwise_node(op, left) if reverse else left.elementwise_node(op, right)
+        return right.alu(op, left) if reverse else left.alu(op, right)
 
     def as_float(self) -> Self:
         """The tensor itself if it is a float, else in the default float."""
@@ -82,11 +82,7 @@ class Elementwise(Joining):
         left, right = self.broadcasted("sub", x)
         if left.dtype is dtypes.bool:
             raise DTypeError("sub: bools cannot be subtracted; use ^, or cast one of them")
-        return (
-            right.elementwise_node(Op.SUB, left)
-            if reverse
-            else left.elementwise_node(Op.SUB, right)
-        )
+        return right.alu(Op.SUB, left) if reverse else left.alu(Op.SUB, right)
 
     def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a * b; logical and between bools."""
@@ -100,7 +96,8 @@ class Elementwise(Joining):
     ) -> Self:
         """a / b as floats.
 
-        Rounded toward zero or down when `rounding_mode` says so, integers then staying integers.
+        Rounded toward zero or down when `rounding_mode` says so, integers then staying integers, of
+        which one divided by 0 gives 0.
         """
         if rounding_mode not in (None, "trunc", "floor"):
             raise ArgumentError(
@@ -110,10 +107,8 @@ class Elementwise(Joining):
         if reverse:
             left, right = right, left
         if rounding_mode is not None and dtypes.is_int(left.dtype):
-            return left.elementwise_node(
-                Op.FLOORDIV if rounding_mode == "floor" else Op.IDIV, right
-            )
-        quotient = left.as_float().elementwise_node(Op.FDIV, right.as_float())
+            return left.alu(Op.FLOORDIV if rounding_mode == "floor" else Op.IDIV, right)
+        quotient = left.as_float().alu(Op.FDIV, right.as_float())
         if rounding_mode is None:
             return quotient
         return quotient.floor() if rounding_mode == "floor" else quotient.trunc()
@@ -127,35 +122,35 @@ class Elementwise(Joining):
         return reduce(Elementwise.mul, others, self)
 
     def idiv(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """floor(a / b), in the operands' dtype. An integer divided by 0 gives no defined number."""
+        """floor(a / b), in the operands' dtype. An integer divided by 0 gives 0."""
         return self.div(x, reverse, rounding_mode="floor")
 
     def mod(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """a - b * floor(a / b): the remainder with the sign of b."""
+        """a - b * floor(a / b): the remainder with the sign of b; 0 of an integer and 0."""
         left, right = self.broadcasted("mod", x)
         if reverse:
             left, right = right, left
         if dtypes.is_int(left.dtype):
-            return left.elementwise_node(Op.FLOORMOD, right)
+            return left.alu(Op.FLOORMOD, right)
         rest = left.fmod(right)
         wrong_sign = (rest.ne(0)) & ((rest < 0).ne(right < 0))
         return wrong_sign.where(rest + right, rest)
 
     def fmod(self, x: Self | Scalar) -> Self:
-        """a - b * trunc(a / b): the remainder with the sign of a."""
+        """a - b * trunc(a / b): the remainder with the sign of a; 0 of an integer and 0."""
         left, right = self.broadcasted("fmod", x)
         if dtypes.is_int(left.dtype):
-            return left.elementwise_node(Op.MOD, right)
+            return left.alu(Op.MOD, right)
         left, right = left.as_float(), right.as_float()
         return left - left.div(right).trunc() * right
 
     def neg(self) -> Self:
         """-a; the opposite of a bool. Unsigned integers wrap."""
-        return self.logical_not() if self.dtype is dtypes.bool else self.elementwise_node(Op.NEG)
+        return self.logical_not() if self.dtype is dtypes.bool else self.alu(Op.NEG)
 
     def reciprocal(self) -> Self:
         """1 / a as a float."""
-        return self.as_float().elementwise_node(Op.RECIPROCAL)
+        return self.as_float().alu(Op.RECIPROCAL)
 
     def maximum(self, x: Self | Scalar) -> Self:
         """The greater of two; NaN if either is NaN."""
@@ -187,11 +182,11 @@ class Elementwise(Joining):
         return self.bitwise("bitwise_not", Op.XOR, all_bits)
 
     def lshift(self, x: Self | int, reverse: bool = False) -> Self:
-        """a shifted left by b bits; b must be below the width."""
+        """a shifted left by b bits, b modulo the width."""
         return self.bitwise("lshift", Op.SHL, x, reverse)
 
     def rshift(self, x: Self | int, reverse: bool = False) -> Self:
-        """a shifted right by b bits, keeping the sign; b must be below the width."""
+        """a shifted right by b bits, b modulo the width, keeping the sign."""
         return self.bitwise("rshift", Op.SHR, x, reverse)
 
     def bitwise(self, name: str, op: Op, x: Self | Scalar, reverse: bool = False) -> Self:
@@ -201,7 +196,7 @@ class Elementwise(Joining):
             raise DTypeError(
                 f"{name}: needs integers, got {self.dtype!r} and {self.ufix(x).dtype!r}"
             )
-        return right.elementwise_node(op, left) if reverse else left.elementwise_node(op, right)
+        return right.alu(op, left) if reverse else left.alu(op, right)
 
     # --- comparison and logic
 
@@ -216,7 +211,7 @@ class Elementwise(Joining):
     def logical_not(self) -> Self:
         """Whether a is zero (or False), as bools."""
         if self.dtype is dtypes.bool:
-            return self.elementwise_node(Op.CMPNE, self.const_like(True))
+            return self.alu(Op.CMPNE, self.const_like(True))
         return self.eq(0)
 
     def less(self, x: Self | Scalar, reverse: bool = False) -> Self:
@@ -243,7 +238,7 @@ class Elementwise(Joining):
             )
         yes, no = self.choices(x, y)
         condition, yes, no = self.broadcasted("where", yes, no, promote=False)
-        return condition.elementwise_node(Op.WHERE, yes, no)
+        return condition.alu(Op.WHERE, yes, no)
 
     def choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
         """The two sides of `where` in their common dtype; numbers follow the tensor beside them."""
@@ -264,7 +259,7 @@ class Elementwise(Joining):
 
     def trunc(self) -> Self:
         """Rounded toward zero."""
-        return self.elementwise_node(Op.TRUNC) if dtypes.is_float(self.dtype) else self
+        return self.alu(Op.TRUNC) if dtypes.is_float(self.dtype) else self
 
     def floor(self) -> Self:
         """Rounded down."""

@@ -47,19 +47,19 @@ class Functions(Elementwise):
 
     def exp(self) -> Self:
         """e ** a."""
-        return self.as_float().elementwise_node(Op.EXP)
+        return self.as_float().alu(Op.EXP)
 
     def exp2(self) -> Self:
         """2 ** a."""
-        return self.as_float().elementwise_node(Op.EXP2)
+        return self.as_float().alu(Op.EXP2)
 
     def log(self) -> Self:
         """The natural logarithm: -inf at 0, NaN below."""
-        return self.as_float().elementwise_node(Op.LOG)
+        return self.as_float().alu(Op.LOG)
 
     def log2(self) -> Self:
         """The logarithm to base 2."""
-        return self.as_float().elementwise_node(Op.LOG2)
+        return self.as_float().alu(Op.LOG2)
 
     @in_wide_float
     def log10(self) -> Self:
@@ -68,7 +68,7 @@ class Functions(Elementwise):
 
     def sqrt(self) -> Self:
         """The square root: NaN below 0."""
-        return self.as_float().elementwise_node(Op.SQRT)
+        return self.as_float().alu(Op.SQRT)
 
     def rsqrt(self) -> Self:
         """1 / sqrt(a)."""
@@ -80,7 +80,7 @@ class Functions(Elementwise):
 
     def sin(self) -> Self:
         """The sine of an angle in radians."""
-        return self.as_float().elementwise_node(Op.SIN)
+        return self.as_float().alu(Op.SIN)
 
     @in_wide_float
     def cos(self) -> Self:
@@ -178,7 +178,7 @@ class Functions(Elementwise):
         """The magnitude."""
         if dtypes.is_unsigned(self.dtype) or self.dtype is dtypes.bool:
             return self
-        return self.elementwise_node(Op.MAX, self.neg())
+        return self.alu(Op.MAX, self.neg())
 
     def __abs__(self) -> Self:
         return self.abs()
@@ -228,7 +228,7 @@ class Functions(Elementwise):
 
     def isnan(self) -> Self:
         """Whether an element is not a number."""
-        return self.elementwise_node(Op.CMPNE, self)
+        return self.alu(Op.CMPNE, self)
 
     def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
         """Whether an element is infinite, of the signs asked for."""

@@ -223,6 +223,13 @@ def of_unskew(node: UOp, g: UOp) -> Gradients:
     return (graph.skew(graph.pad(g, pairs), how._replace(size=count)),)
 
 
+def put_back(node: UOp, value: UOp) -> UOp:
+    """The adjoint of a movement op on any value: elements where the op took them from, else 0."""
+    (result,) = RULES[node.op](node, value)
+    assert result is not None
+    return result
+
+
 # --- reductions and rows
 
 

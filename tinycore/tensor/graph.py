@@ -159,6 +159,36 @@ def windows(x: UOp, axis: int, count: int, stride: int = 1, dilation: int = 1) -
     return skew(wide, Skew(axis, len(x.shape), stride, dilation, size))
 
 
+# --- bytes
+
+
+def bitcast(x: UOp, dtype: DType) -> UOp:
+    """The same bytes as another dtype. Of other width: the last axis grows or shrinks."""
+    old, new = x.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return x.bitcast(dtype)
+    *outer, size = x.shape
+    last, count = len(outer), max(old, new) // min(old, new)
+    bits = x.bitcast(UNSIGNED[old])
+    if old > new:
+        parts = shifted_parts(insert_axis(bits, last + 1, count), Op.SHR, new)
+        return reshape(parts.cast(UNSIGNED[new]), (*outer, size * count)).bitcast(dtype)
+    pieces = reshape(bits, (*outer, size // count, count)).cast(UNSIGNED[new])
+    return drop_axes(
+        fold(shifted_parts(pieces, Op.SHL, old), Op.ADD, [last + 1]), [last + 1]
+    ).bitcast(dtype)
+
+
+UNSIGNED = {1: dtypes.uint8, 2: dtypes.uint16, 4: dtypes.uint32, 8: dtypes.uint64}
+"""The unsigned integer of so many bytes."""
+
+
+def shifted_parts(x: UOp, op: Op, width: int) -> UOp:
+    """Element i of the last axis shifted by i times `width` bytes: the least significant first."""
+    steps = arange(x.shape[-1], x.dtype, x.device)
+    return x.alu(op, broadcast_to(steps.alu(Op.MUL, full_like(steps, 8 * width)), x.shape))
+
+
 # --- folding
 
 

@@ -18,7 +18,7 @@ from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep, capture
 from tinycore.errors import JitError
-from tinycore.schedule.order import buffer_of, memory
+from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -223,7 +223,7 @@ class TinyJit(Generic[Parameters, Result]):
         for node, old, new in zip(self.outputs, step.outputs, found, strict=True):
             if new is not old:
                 exchange[node] = node.with_src((node.src[0], unique()))
-                memory[exchange[node]] = new
+                buffers[exchange[node]] = new
         return cast(
             Result, rebuilt(self.result, lambda t: Tensor.from_uop(t.uop.substitute(exchange)))
         )

@@ -39,21 +39,26 @@ class Linalg(Sorting):
         same_size("dot", "the inner sizes", self.shape[-1], inner, self.shape, w.shape)
         broadcast_shapes("dot", self.shape[:-2], w.shape[:-2])
         if w.ndim == 1:
-            return self.product_sum(w, dtype)
+            return self.product_sum([w], [-1], dtype)
         if self.ndim == 1:
             return self.unsqueeze(0).dot(w, dtype).squeeze(-2)
-        return self.unsqueeze(-2).product_sum(w.transpose(-1, -2).unsqueeze(-3), dtype)
+        return self.unsqueeze(-2).product_sum([w.transpose(-1, -2).unsqueeze(-3)], [-1], dtype)
 
-    def product_sum(self, w: Self, dtype: DTypeLike | None) -> Self:
-        """The sum over the last axis of the broadcast product."""
-        common = least_upper_dtype(self.dtype, w.dtype)
+    def product_sum(
+        self, factors: Sequence[Self], axes: Sequence[int], dtype: DTypeLike | None
+    ) -> Self:
+        """The broadcast product with all factors, summed over some of its axes.
+
+        Every product of tensors is this one, so the rule of what sums are accumulated in is here.
+        """
+        common = least_upper_dtype(self.dtype, *[w.dtype for w in factors])
         wide = common if dtype is None else to_dtype(dtype)
         if dtype is None and dtypes.is_float(common) and common.itemsize < 4:
             wide = dtypes.float32  # products of narrow floats are exact there
-        product = self.cast(wide) * w.cast(wide)
+        product = self.cast(wide).uprod(*[w.cast(wide) for w in factors])
         if wide is dtypes.bool:
-            return product.any(-1)
-        return product.sum(-1, dtype=wide).cast(common if dtype is None else wide)
+            return product.any(axes)
+        return product.sum(axes, dtype=wide).cast(common if dtype is None else wide)
 
     def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
         """`dot`, or with operands exchanged."""
@@ -111,17 +116,9 @@ class Linalg(Sorting):
                 )
             )
         folded = [i for i, c in enumerate(everything) if c not in output]
-        common = (
-            least_upper_dtype(*[t.dtype for t in aligned]) if dtype is None else to_dtype(dtype)
-        )
-        narrow = dtypes.is_float(common) and common.itemsize < 4 and dtype is None
-        wide = dtypes.float32 if narrow else common
-        product = aligned[0].cast(wide)
-        for other in aligned[1:]:
-            product = product * other.cast(wide)
+        total = aligned[0].product_sum(aligned[1:], folded, dtype)
         kept = [c for c in everything if c in output]
-        total = product.sum(folded, dtype=wide) if folded else product
-        return total.cast(common).permute([kept.index(c) for c in output])
+        return total.permute([kept.index(c) for c in output])
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
         """Axes split, merged and reordered as in einops: "b (h w) c -> b c h w" with h=2.

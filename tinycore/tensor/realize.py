@@ -13,15 +13,16 @@ import numpy
 
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError
+from tinycore.schedule.order import ScheduleItem
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.core import canonical, live_tensors, replace_nodes, views_of
-from tinycore.tensor.grad import gradients
+from tinycore.tensor.grad import gradients, put_back
 from tinycore.tensor.pending import compute, readers_of_old_content, settled, unrealized
 from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import decode
-from tinycore.uop.node import Skew, UOp
+from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
 
@@ -47,7 +48,7 @@ class Realization(Random):
             replace_nodes(settled(roots, runtime().kernelize(roots)))
         return self
 
-    def schedule(self, *lst: Self) -> list[Any]:
+    def schedule(self, *lst: Self) -> list[ScheduleItem]:
         """The kernels that `realize` would run, in an order that respects their dependencies."""
         return runtime().schedule(unrealized([self, *lst]))
 
@@ -251,26 +252,3 @@ def viewed_memory(node: UOp) -> UOp | None:
             return None
         node = node.src[0]
     return node if graph.is_memory(node) else None
-
-
-def put_back(node: UOp, value: UOp) -> UOp:
-    """Undo a movement op on a value: each element where the op took it from, zeros elsewhere."""
-    source = node.src[0]
-    match node.op:
-        case Op.RESHAPE:
-            return graph.reshape(value, source.shape)
-        case Op.PERMUTE:
-            return graph.permute(value, [node.arg.index(axis) for axis in range(len(node.arg))])
-        case Op.SHRINK:
-            return graph.pad(
-                value,
-                [
-                    (start, n - stop)
-                    for (start, stop), n in zip(node.arg, source.shape, strict=True)
-                ],
-            )
-        case Op.FLIP:
-            return graph.flip(value, [axis for axis, reverse in enumerate(node.arg) if reverse])
-        case _:
-            how: Skew = node.arg
-            return graph.unskew(value, how._replace(size=source.shape[how.axis]))

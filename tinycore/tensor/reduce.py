@@ -16,12 +16,10 @@ from tinycore.errors import ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.activations import Activations
 from tinycore.tensor.checks import resolve_axes, resolve_axis
-from tinycore.uop.op import Op
+from tinycore.uop.op import Op, neutral_element
 from tinycore.uop.shape import Shape
 
 Axes = int | Sequence[int] | None
-
-IDENTITY = {Op.ADD: 0, Op.MUL: 1}
 
 
 class Reduce(Activations):
@@ -37,9 +35,9 @@ class Reduce(Activations):
         axes = resolve_axes(name, axis, self.ndim)
         shape: Shape = tuple([1 if a in axes else n for a, n in enumerate(self.shape)])
         if not self.numel() and 0 not in shape:
-            if op not in IDENTITY:
+            if op in (Op.MAX, Op.MIN):
                 raise ShapeError(f"{name}: no elements along axes {axes} of shape {self.shape}")
-            node = graph.full(shape, self.dtype, IDENTITY[op], self.device)
+            node = graph.full(shape, self.dtype, neutral_element(op, self.dtype), self.device)
         else:
             node = (
                 graph.reshape(self.uop, shape)

@@ -1,7 +1,8 @@
 """What the frontend needs of the engine: memory, kernels, and device names.
 
-Floor 5. The one seam between `Tensor` and what runs it. `use` replaces the runtime, which is how
-the tests run the same tensors on the plain evaluator of `tinycore.testing.reference`.
+Floor 5. The seam between `Tensor` and what runs it. `use` replaces the runtime, which is how the
+tests run the same tensors on the plain evaluator of `tinycore.testing.reference`. `TinyJit` alone
+goes past it, to the engine's launches, so it needs the engine's own runtime.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy
 
 from tinycore.dtype import DType
 from tinycore.errors import DeviceUnavailable
+from tinycore.schedule.order import ScheduleItem
 from tinycore.uop.node import UOp
 
 HostArray = numpy.ndarray[Any, numpy.dtype[Any]]
@@ -47,7 +49,7 @@ class Runtime(Protocol):
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Cut the graph into kernels without running them; map as `realize` does."""
 
-    def schedule(self, roots: list[UOp]) -> list[Any]:
+    def schedule(self, roots: list[UOp]) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""
 
     def describe(self, buffer: UOp) -> str:

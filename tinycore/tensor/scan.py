@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import Self
 
-from tinycore.dtype import Scalar, dtypes, sum_acc_dtype
+from tinycore.dtype import dtypes, sum_acc_dtype
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.reduce import Reduce
-from tinycore.uop.op import Op
+from tinycore.uop.op import Op, neutral_element
 
 LONGEST_DIRECT = 64
 """Axis size up to which every prefix is folded for itself."""
@@ -81,7 +81,7 @@ class Scan(Reduce):
             return self.prefixes(op)
         piece = min(LONGEST_DIRECT, math.isqrt(size - 1) + 1)
         count = -(-size // piece)
-        neutral = neutral_element(op, self)
+        neutral = neutral_element(op, self.dtype)
         filled = self.from_uop(
             graph.pad_with(self.uop, [(0, 0)] * len(outer) + [(0, count * piece - size)], neutral)
         )
@@ -92,19 +92,13 @@ class Scan(Reduce):
             graph.pad_with(before.uop, [(0, 0)] * len(outer) + [(1, 0)], neutral)
         )
         left, right = inner.broadcasted("running", before.unsqueeze(-1))
-        combined = left.elementwise_node(op, right)
+        combined = left.alu(op, right)
         return combined.reshape((*outer, count * piece)).between(len(outer), 0, size)
 
     def prefixes(self, op: Op) -> Self:
         """Every prefix of the last axis folded for itself."""
         last, size = self.ndim - 1, self.shape[-1]
         pairs = [(0, 0)] * last + [(size - 1, 0)]
-        filled = graph.pad_with(self.uop, pairs, neutral_element(op, self))
+        filled = graph.pad_with(self.uop, pairs, neutral_element(op, self.dtype))
         folded = graph.fold(graph.windows(filled, last, size), op, [last + 1])
         return self.from_uop(graph.reshape(folded, self.shape))
-
-
-def neutral_element(op: Op, x: Reduce) -> Scalar:
-    """What changes nothing when folded in."""
-    extremes = {Op.ADD: 0, Op.MUL: 1, Op.MAX: dtypes.min(x.dtype), Op.MIN: dtypes.max(x.dtype)}
-    return extremes[op]

@@ -1,4 +1,4 @@
-"""Picking and placing by index tensors along an axis, triangles, sorting.
+"""Picking and placing by index tensors along an axis, triangles, one-hot.
 
 Floor 5. `gather` and `scatter` follow torch: `index` runs beside the tensor and names positions
 along one axis.
@@ -6,15 +6,25 @@ along one axis.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from tinycore.dtype import DTypeLike, Scalar, dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import integer_dtype, resolve_axis
 from tinycore.tensor.indexing import Indexing
+from tinycore.uop.op import Op, neutral_element
 
 Reduction = Literal["sum", "prod", "mean", "amax", "amin"]
+
+FOLDS: Final[dict[Reduction, Op]] = {
+    "sum": Op.ADD,
+    "prod": Op.MUL,
+    "mean": Op.ADD,
+    "amax": Op.MAX,
+    "amin": Op.MIN,
+}
+"""The op each reduction of `scatter_reduce` folds by."""
 
 
 class Selection(Indexing):
@@ -129,22 +139,14 @@ class Selection(Indexing):
 
         What was there counts unless `include_self` is false.
         """
-        if reduce not in ("sum", "prod", "mean", "amax", "amin"):
-            raise ArgumentError(
-                f"scatter_reduce: reduce {reduce!r} is none of sum, prod, mean, amax, amin"
-            )
+        if reduce not in FOLDS:
+            raise ArgumentError(f"scatter_reduce: reduce {reduce!r} is none of {', '.join(FOLDS)}")
         axis, hot, values = self.aligned("scatter_reduce", dim, index, src)
-        neutral: dict[str, Scalar] = {
-            "sum": 0,
-            "mean": 0,
-            "prod": 1,
-            "amax": dtypes.min(self.dtype),
-            "amin": dtypes.max(self.dtype),
-        }
-        filled = hot.where(values, values.const_like(neutral[reduce]))
+        neutral = neutral_element(FOLDS[reduce], self.dtype)
+        filled = hot.where(values, values.const_like(neutral))
         old = self.movedim(axis, -1).trimmed(filled.squeeze_last())
         hit, count = hot.any(-1), hot.sum(-1)
-        base = old if include_self else hit.where(old.const_like(neutral[reduce]), old)
+        base = old if include_self else hit.where(old.const_like(neutral), old)
         if reduce in ("sum", "mean"):
             new = base + filled.sum(-1, dtype=self.dtype)
             if reduce == "mean":

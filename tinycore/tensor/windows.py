@@ -1,4 +1,4 @@
-"""Convolution and pooling over any number of spatial axes, and normalization.
+"""Convolution, pooling and resizing over any number of spatial axes, and normalization.
 
 Floor 5. Windows are an expanded axis per spatial axis and Op.SKEW; a transposed convolution is
 Op.UNSKEW. Padding is an int, one per spatial axis, or (before, after) pairs flat with the last axis
@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, overload
 
 import numpy
 
-from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype, to_dtype
+from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axes, same_device, same_size
@@ -90,18 +90,8 @@ class Windows(Linalg):
         spatial = range(4, 4 + rank)
         x = x.permute([0, 1, 2, *spatial, 3, *range(4 + rank, 4 + 2 * rank)])
         w = weight.reshape((1, groups, outputs // groups, *[1] * rank, inner, *kernel))
-        result = x.folded_product(w, rank + 1, dtype).reshape((batch, outputs, *sizes))
+        result = x.product_sum([w], range(-rank - 1, 0), dtype).reshape((batch, outputs, *sizes))
         return result if bias is None else result + bias.reshape((1, -1, *[1] * rank))
-
-    def folded_product(self, w: Self, count: int, dtype: DTypeLike | None) -> Self:
-        """The sum over the last `count` axes of the broadcast product."""
-        common = least_upper_dtype(self.dtype, w.dtype)
-        wide = dtypes.float32 if dtypes.is_float(common) and common.itemsize < 4 else common
-        wide = wide if dtype is None else to_dtype(dtype)
-        product = self.cast(wide) * w.cast(wide)
-        return product.sum(list(range(product.ndim - count, product.ndim)), dtype=wide).cast(
-            common if dtype is None else wide
-        )
 
     def conv_transpose2d(
         self,
@@ -180,23 +170,15 @@ class Windows(Linalg):
         stride = kernel if stride is None else stride
         x = self.as_float()
         hanging = x.overhang(kernel, stride, dilation, pads) if ceil_mode else pads
-        total = x.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(
-            len(kernel), total=True
-        )
+        inside = range(-len(kernel), 0)
+        total = x.padded_windows(kernel, stride, dilation, hanging, 0).sum(inside)
         if not any(a or b for a, b in hanging) or (count_include_pad and hanging == pads):
             return total / float(math.prod(kernel))
         ones = x.const_like(1.0)
         if count_include_pad:
             ones = ones.pad_constant([(0, 0)] * (self.ndim - len(kernel)) + pads, 1.0)
             hanging = [(c - a, d - b) for (a, b), (c, d) in zip(pads, hanging, strict=True)]
-        return total / ones.padded_windows(kernel, stride, dilation, hanging, 0).folded_mean(
-            len(kernel), total=True
-        )
-
-    def folded_mean(self, rank: int, total: bool) -> Self:
-        """The sum (or mean) over the last axes."""
-        axes = list(range(self.ndim - rank, self.ndim))
-        return self.sum(axes) if total else self.mean(axes)
+        return total / ones.padded_windows(kernel, stride, dilation, hanging, 0).sum(inside)
 
     @overload
     def max_pool2d(

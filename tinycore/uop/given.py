@@ -11,27 +11,21 @@ from collections.abc import Iterator
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.uop.casts import casts
-from tinycore.uop.compare import bound_of, comparisons, conjuncts_of
-from tinycore.uop.divmod import divmod_rules
-from tinycore.uop.identities import identities
-from tinycore.uop.logic import logic
+from tinycore.uop.algebra import algebra
+from tinycore.uop.compare import bound_of, conjuncts_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
-from tinycore.uop.sums import sum_of, sums, terms_of
+from tinycore.uop.sums import sum_of, terms_of
 
-__all__ = ["algebra", "gated", "given"]
-
-algebra: Final = identities + logic + casts + sums + divmod_rules + comparisons
-"""What holds without knowing a condition."""
+__all__ = ["gated", "given"]
 
 gated: Final = RuleSet("gated")
 
 index: Final = dtypes.index
-DIVISIONS: Final = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.MAX, Op.MIN, Op.CMPLT})
-"""Ops that knowing more bounds can remove."""
+BOUNDED: Final = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.MAX, Op.MIN, Op.CMPLT})
+"""Ops that may vanish when more is known of the bounds of their operands."""
 LEAVES: Final = frozenset({Op.CONST, Op.RANGE, Op.SPECIAL, Op.DEFINE_VAR})
 
 
@@ -52,7 +46,7 @@ def choice_under_condition(g: UOp, x: UOp, y: UOp) -> UOp | None:
 def given(expression: UOp, condition: UOp) -> UOp:
     """What equals an index expression wherever `condition` holds, simpler if possible."""
     parts = expression.toposort()
-    if not any(u.op in DIVISIONS for u in parts):
+    if not any(u.op in BOUNDED for u in parts):
         return expression
     # What is loaded must stay as it is: a load happens whether or not the condition holds.
     if not all(u.op in LEAVES or u.op in ALU for u in parts):

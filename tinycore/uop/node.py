@@ -316,6 +316,11 @@ class UOp:
         return self.bounds[1]
 
     @property
+    def extent(self) -> int:
+        """The trip count of this RANGE, the greatest one where it varies."""
+        return int(self.vmax) + 1
+
+    @property
     def ranges(self) -> frozenset[UOp]:
         """The loop counters this node depends on, less those that a REDUCE or END inside closed."""
         try:

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import DType, Scalar, dtypes
 
 if TYPE_CHECKING:
     from tinycore.uop.node import UOp
@@ -97,10 +97,10 @@ class Op(enum.Enum):
     SUB = 2, first, "a - b; integers wrap"
     MUL = 2, first, "a * b; integers wrap"
     FDIV = 2, first, "a / b of floats"
-    IDIV = 2, first, "a / b rounded toward zero; b == 0 is undefined"
-    MOD = 2, first, "a - b * (a IDIV b); takes the sign of a"
-    FLOORDIV = 2, first, "floor(a / b); b == 0 is undefined"
-    FLOORMOD = 2, first, "a - b * floor(a / b); takes the sign of b"
+    IDIV = 2, first, "a / b rounded toward zero; 0 where b == 0, undefined for index"
+    MOD = 2, first, "a - b * (a IDIV b), signed as a; 0 where b == 0, undefined for index"
+    FLOORDIV = 2, first, "floor(a / b); 0 where b == 0, undefined for index"
+    FLOORMOD = 2, first, "a - b * floor(a / b), signed as b; 0 where b == 0, undefined for index"
     MAX = 2, first, "the greater; NaN if either is NaN"
     MIN = 2, first, "the lesser; NaN if either is NaN"
     CMPLT = 2, boolean, "a < b"
@@ -109,8 +109,8 @@ class Op(enum.Enum):
     AND = 2, first, "bitwise and; logical on bool"
     OR = 2, first, "bitwise or; logical on bool"
     XOR = 2, first, "bitwise exclusive or; logical on bool"
-    SHL = 2, first, "a shifted left by b bits; b at or above the width is undefined"
-    SHR = 2, first, "a shifted right by b bits, arithmetic for signed a"
+    SHL = 2, first, "a shifted left by b bits; b counts modulo the width"
+    SHR = 2, first, "a shifted right by b bits modulo the width, arithmetic for signed a"
     THREEFRY = 2, first, "64 random bits from (counter, key): Threefry-2x32, 20 rounds"
 
     # --- arithmetic: ternary
@@ -130,7 +130,7 @@ class Op(enum.Enum):
     # --- the kernel: control
     SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"
     RANGE = 1, given, "counts from 0 below the source; `arg` is an Axis"
-    REDUCE = ANY, first, "the first source folded by op `arg` over the ranges that follow"
+    REDUCE = ANY, first, "the sources that are no RANGE, folded by op `arg` over the RANGEs"
     END = ANY, nothing, "the first source done for every step of the ranges that follow"
     AFTER = ANY, first, "the first source, once the others are done"
     BARRIER = ANY, nothing, "every thread of the workgroup has done the sources"
@@ -188,3 +188,9 @@ COMMUTATIVE: Final = frozenset(
 )
 TRANSCENDENTAL: Final = frozenset({Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN})
 REDUCTIONS: Final = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
+
+
+def neutral_element(op: Op, dtype: DType) -> Scalar:
+    """What changes nothing when folded in by one of REDUCTIONS."""
+    lane = dtype.scalar()
+    return {Op.ADD: 0, Op.MUL: 1, Op.MAX: dtypes.min(lane), Op.MIN: dtypes.max(lane)}[op]

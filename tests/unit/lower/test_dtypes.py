@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy
@@ -26,7 +26,7 @@ EACH = pytest.mark.parametrize("dtype", SMALL, ids=lambda d: d.name)
 class Emulating(PythonRenderer):
     """The interpreter, denying that it has small floats."""
 
-    emulated: ClassVar[Mapping[DType, DType]] = dict.fromkeys(SMALL, dtypes.float32)
+    emulated: ClassVar[frozenset[DType]] = frozenset(SMALL)
 
 
 RUNTIME = PythonRuntime(0, "")

@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 
 from tinycore.dtype import DType, dtypes
+from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel
 from tinycore.render.cstyle import CStyle
 from tinycore.render.writer import Writer, unwrapped
@@ -49,6 +50,16 @@ def stored_expression(value: UOp) -> str:
 
 def operand(slot: int, dtype: DType) -> UOp:
     return load(element(slot, dtype.scalar(), 64, UOp.index(2)), dtype)
+
+
+def test_arithmetic_is_native_where_there_is_an_expression() -> None:
+    assert CStyle.native_ops == {*CStyle.expressions, Op.CAST, Op.BITCAST}
+    assert CStyle.native_ops.isdisjoint({Op.THREEFRY, Op.FLOORDIV, Op.SIN})
+
+
+def test_arithmetic_without_an_expression_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"no words for SIN\. Add it to LOWERINGS"):
+        stored_expression(operand(1, dtypes.float32).alu(Op.SIN))
 
 
 def test_kernel_with_a_grid_is_whole() -> None:

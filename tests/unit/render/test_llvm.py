@@ -7,7 +7,51 @@ import math
 import pytest
 
 from tinycore.dtype import DType, dtypes
+from tinycore.errors import UnsupportedError
+from tinycore.render.base import LinearKernel
+from tinycore.render.llvm import Llvm
 from tinycore.render.llvm_types import constant, storage_name, suffix, type_name, zero
+from tinycore.render.llvm_writer import Writer
+from tinycore.testing.kernels import element, load, store
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, Op
+from tinycore.uop.verify import BIT_OPS, INTEGER_OPS
+
+
+def kernel_of(op: Op, dtype: DType) -> LinearKernel:
+    """One operation on the elements of as many buffers as it has operands."""
+    count = max(op.arity, 1)
+    operands = [load(element(i, dtype, 4, UOp.index(0)), dtype) for i in range(1, count + 1)]
+    if op is Op.WHERE:
+        operands[0] = operands[0].alu(Op.CMPNE, operands[1])
+    if op in (Op.CAST, Op.BITCAST):
+        value = UOp(op, dtypes.uint32, tuple(operands))
+    else:
+        value = operands[0].alu(op, *operands[1:])
+    change = store(element(0, value.dtype, 4, UOp.index(0)), value)
+    return LinearKernel("test", tuple(UOp.sink(change).toposort()[:-1]))
+
+
+class Dialect(Llvm):
+    """The body alone."""
+
+    name = "IR"
+
+    def assemble(self, writer: Writer) -> str:
+        return "\n".join(writer.lines)
+
+
+@pytest.mark.parametrize("op", sorted(Llvm.native_ops, key=lambda op: op.name), ids=lambda o: o.name)
+def test_native_arithmetic_is_written(op: Op) -> None:
+    dtype = dtypes.int32 if op in INTEGER_OPS | BIT_OPS else dtypes.float32
+
+    assert "store" in Dialect().render(kernel_of(op, dtype))
+
+
+@pytest.mark.parametrize("op", sorted(ALU - Llvm.native_ops, key=lambda op: op.name))
+def test_other_arithmetic_is_refused(op: Op) -> None:
+    with pytest.raises(UnsupportedError, match=f"IR has no words for {op.name}. Add it to LOWERINGS"):
+        Dialect().render(kernel_of(op, dtypes.float32))
 
 
 @pytest.mark.parametrize(

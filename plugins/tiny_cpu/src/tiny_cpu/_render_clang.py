@@ -38,11 +38,7 @@ class Clang(CStyle):
     """C as clang compiles it for a CPU of any width."""
 
     name: ClassVar[str] = "CLANG"
-    emulated: ClassVar[Mapping[DType, DType]] = {
-        dtypes.bfloat16: dtypes.float32,
-        dtypes.fp8e4m3: dtypes.float32,
-        dtypes.fp8e5m2: dtypes.float32,
-    }
+    emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
 
     types: ClassVar[Mapping[DType, str]] = {
         **{dtype: f"{dtype.name}_t" for dtype in PLAIN_C},
@@ -202,7 +198,4 @@ class ClangBaseline(Clang):
     """C for a CPU that can neither convert halves nor round at once (x86-64 before v3)."""
 
     native_ops: ClassVar[frozenset[Op]] = Clang.native_ops - {Op.TRUNC}
-    emulated: ClassVar[Mapping[DType, DType]] = {
-        **Clang.emulated,
-        dtypes.float16: dtypes.float32,
-    }
+    emulated: ClassVar[frozenset[DType]] = Clang.emulated | {dtypes.float16}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from tinycore.dtype import DType, dtypes
@@ -18,11 +17,7 @@ class LlvmCpu(Llvm):
     """LLVM IR as it is compiled for a CPU of any width."""
 
     name: ClassVar[str] = "LLVM"
-    emulated: ClassVar[Mapping[DType, DType]] = {
-        dtypes.bfloat16: dtypes.float32,
-        dtypes.fp8e4m3: dtypes.float32,
-        dtypes.fp8e5m2: dtypes.float32,
-    }
+    emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
 
     def assemble(self, writer: Writer) -> str:
         """The body as a function whose parameters say that buffers differ, and the entry."""
@@ -73,7 +68,4 @@ class LlvmCpuBaseline(LlvmCpu):
     """IR for a CPU that can neither convert halves nor round at once (x86-64 before v3)."""
 
     native_ops: ClassVar[frozenset[Op]] = LlvmCpu.native_ops - {Op.TRUNC}
-    emulated: ClassVar[Mapping[DType, DType]] = {
-        **LlvmCpu.emulated,
-        dtypes.float16: dtypes.float32,
-    }
+    emulated: ClassVar[frozenset[DType]] = LlvmCpu.emulated | {dtypes.float16}

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from hashlib import blake2b
-from pathlib import Path
 from typing import Final
 
 from tinycore.config import cpu_count
@@ -78,8 +77,6 @@ _X86_FEATURES: Final = frozenset(
 )
 
 _WORD: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_DEFAULT_LEVEL1: Final = 32 << 10
-_DEFAULT_LEVEL2: Final = 512 << 10
 _FORM: Final = (
     'write "native", or MACHINE[,PROCESSOR[,FEATURE or -FEATURE ...]] '
     "such as x86_64,znver2,avx2,-avx512f"
@@ -120,11 +117,6 @@ class Arch:
         return ",".join((self.machine, self.processor, *signed))
 
     @property
-    def is_host(self) -> bool:
-        """Whether it is the kind of machine we run on."""
-        return self.machine == host_machine()
-
-    @property
     def identity(self) -> str:
         """A text that differs wherever machine code may: what "native" stands for is in it."""
         if self.processor != NATIVE:
@@ -152,21 +144,14 @@ class Arch:
         return self.machine == "x86_64" and "f16c" not in self.known_features
 
     def limits(self) -> Limits:
-        """What plans for this processor may use; cache sizes are this machine's."""
-        vector_bytes, registers, fused = 16, 32, True  # NEON
+        """What plans for this processor may use."""
+        vector_bytes, registers = 16, 32  # NEON
         if self.machine == "x86_64":
             wide = "avx512f" in self.known_features
             vector_bytes = 64 if wide else 32 if "avx" in self.known_features else 16
             registers = 32 if wide else 16
-            fused = "fma" in self.known_features
-        level1, level2 = _cache_bytes()
         return Limits(
-            vector_bytes=vector_bytes,
-            vector_registers=registers,
-            threads=cpu_count(),
-            fused_multiply_add=fused,
-            level1_bytes=level1,
-            level2_bytes=level2,
+            vector_bytes=vector_bytes, vector_registers=registers, threads=cpu_count()
         )
 
 
@@ -251,22 +236,3 @@ def _darwin(names: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except OSError:
         return ""
-
-
-@cache
-def _cache_bytes() -> tuple[int, int]:
-    """Bytes of the first- and second-level data cache of one core."""
-    found: dict[str, int] = {}
-    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
-        try:
-            level, kind, size = (
-                (folder / name).read_text().strip() for name in ("level", "type", "size")
-            )
-        except OSError:
-            continue
-        if kind != "Instruction":
-            found[level] = int(size.removesuffix("K")) << 10
-    if not found and sys.platform == "darwin":
-        sizes = _darwin("hw.l1dcachesize hw.l2cachesize").split()
-        found = {str(level): int(size) for level, size in enumerate(sizes, 1) if size.isdigit()}
-    return found.get("1", _DEFAULT_LEVEL1), found.get("2", _DEFAULT_LEVEL2)

@@ -5,6 +5,7 @@ Floor 3'.
 
 from __future__ import annotations
 
+from tinycore.uop.compare import conjuncts_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import RuleSet, node, var
@@ -47,12 +48,5 @@ def gated_twice(gate: UOp, load: UOp, other: UOp) -> UOp | None:
 
 
 def implies(condition: UOp, part: UOp) -> bool:
-    """Whether `part` is one of the conditions that `condition` joins by AND."""
-    return conjuncts(part) <= conjuncts(condition)
-
-
-def conjuncts(condition: UOp) -> set[UOp]:
-    """The conditions that a tree of ANDs joins."""
-    if condition.op is not Op.AND:
-        return {condition}
-    return conjuncts(condition.src[0]) | conjuncts(condition.src[1])
+    """Whether `part` is among the conditions that `condition` joins by AND."""
+    return set(conjuncts_of(part)) <= set(conjuncts_of(condition))
