@@ -9,8 +9,7 @@ from benchmarks.case import StartCase
 
 __all__ = ["CASES"]
 
-_MODULES: Final = ("tinycore", "torch", "tinygrad")
-_FIRST: Final = {
+_IMPORTS: Final = {
     "tinycore": "from tinycore import Tensor as T",
     "torch": "from torch import tensor as T",
     "tinygrad": "from tinygrad import Tensor as T",
@@ -26,11 +25,11 @@ def _timed(work: str) -> str:
 
 def _first_results() -> Mapping[str, str]:
     check = "result = (T([1., 2.]) + 1).tolist()\nassert result == [2., 3.], result"
-    return {module: _timed(f"{line}\n{check}") for module, line in _FIRST.items()}
+    return {module: _timed(f"{line}\n{check}") for module, line in _IMPORTS.items()}
 
 
 CASES: Final = (
-    StartCase("import", {module: _timed(f"import {module}") for module in _MODULES}),
+    StartCase("import of Tensor", {module: _timed(line) for module, line in _IMPORTS.items()}),
     StartCase("import + first result, no caches", _first_results(), empty_caches=True),
     StartCase("import + first result, disk cache", _first_results()),
 )

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from tinycore.dtype import dtypes
+from tinycore.lower.heuristic import plan_for
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import Limits, Renderer
 from tinycore.testing.kernels import element, elementwise, load, store
@@ -98,20 +99,35 @@ def variable_size() -> UOp:
     return UOp.sink(UOp(Op.END, dtypes.void, (change, counter)))
 
 
+def matmul() -> UOp:
+    """What the heuristic makes of a product: threads, a tile of rows, vectors of columns."""
+    size, single = 64, dtypes.float32
+    row, column = UOp.range(size, 0), UOp.range(size, 1)
+    inner = UOp.range(size, 2, AxisKind.REDUCE)
+    a = load(element(1, single, size * size, row * size + inner), single)
+    b = load(element(2, single, size * size, inner * size + column), single)
+    total = UOp(Op.REDUCE, single, (a * b, inner), Op.ADD)
+    change = store(element(0, single, size * size, row * size + column), total)
+    return UOp.sink(UOp(Op.END, dtypes.void, (change, row, column)))
+
+
 CASES: Final[dict[str, Callable[[], UOp]]] = {
     case.__name__: case
     for case in (
         *(multiply_add, sum_rows, greatest_vector, padded, small_floats),
-        *(exponential, integers, choice, variable_size),
+        *(exponential, integers, choice, variable_size, matmul),
     )
 }
+PLANNED: Final = {"matmul"}
+"""The cases whose loops are tiled; the others stay as they are written above."""
 
 
 @pytest.mark.parametrize("name", RENDERERS)
 @pytest.mark.parametrize("case", CASES)
 def test_kernel(case: str, name: str, golden: object) -> None:
-    renderer = RENDERERS[name]
-    source = renderer.render(lower(CASES[case](), renderer, case, plan=()))
+    renderer, kernel = RENDERERS[name], CASES[case]()
+    plan = plan_for(kernel, LIMITS) if case in PLANNED else ()
+    source = renderer.render(lower(kernel, renderer, case, plan))
 
     golden.check(case, name, source)  # type: ignore[attr-defined]
 

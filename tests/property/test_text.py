@@ -9,7 +9,8 @@ from tinycore.dtype import dtypes
 from tinycore.errors import FileFormatError
 from tinycore.testing.expressions import random_expression
 from tinycore.uop.node import UOp
-from tinycore.uop.text import from_text, program_from_text, to_text
+from tinycore.uop.parse import from_text, program_from_text
+from tinycore.uop.text import to_text
 
 MIX = (dtypes.index, dtypes.float32, dtypes.int8, dtypes.bool)
 DAMAGE = '%=[](),."#\\ \n\0é0aE-'

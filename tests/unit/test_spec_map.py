@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
+import struct
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -13,9 +16,10 @@ from tests.unit.schedule.graphs import buffer as graph_buffer
 from tests.unit.schedule.graphs import kernels, matmul
 from tinycore import Context, GlobalCounters, Tensor
 from tinycore.builtin.interpreter import PythonRuntime
-from tinycore.device import Buffer, Device, LRUAllocator
+from tinycore.device import Buffer, Device, LRUAllocator, OpenDevice
+from tinycore.device.protocols import DeviceRuntime, Handle, ProgramInfo
 from tinycore.dtype import dtypes
-from tinycore.engine.compile import compile_kernel, runner_for
+from tinycore.engine.compile import compile_kernel, info_of, runner_for
 from tinycore.engine.counters import Estimate, update_stats
 from tinycore.engine.estimate import estimate
 from tinycore.engine.jit import CapturedStep
@@ -24,6 +28,8 @@ from tinycore.errors import ArgumentError, OutOfMemory
 from tinycore.lower.heuristic import plan_for
 from tinycore.lower.pipeline import lower
 from tinycore.lower.tile import apply_plan
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, Op
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs/spec-map.md"
@@ -35,6 +41,26 @@ def small() -> Tensor:
 
 def items() -> list[ExecItem]:
     return list(lower_schedule((small() + 1).schedule()))
+
+
+def block(device: OpenDevice, *values: float) -> Handle:
+    """Memory of a device that holds some float32 numbers."""
+    content = memoryview(numpy.array(values, "f").tobytes())
+    handle = device.allocator.alloc(len(content))
+    device.allocator.write(handle, content)
+    return handle
+
+
+def held(device: OpenDevice, handle: Handle) -> list[float]:
+    """The four float32 numbers in memory of a device, without waiting for kernels."""
+    back = bytearray(16)
+    device.allocator.read(memoryview(back), handle)
+    return list(struct.unpack("4f", back))
+
+
+def plus_one() -> UOp:
+    """The kernel that adds 1 to four numbers."""
+    return (small() + 1).schedule()[-1].ast
 
 
 def test_every_row_names_a_test_that_exists() -> None:
@@ -74,14 +100,18 @@ def test_lower_schedule_makes_exec_items() -> None:
 
 
 def test_lowering_goes_from_graph_to_list_to_source_to_binary() -> None:
-    toolchain = Device["PYTHON"].toolchain
-    ast = (small() + 1).schedule()[-1].ast
-    linear = lower(ast, toolchain.renderer, "kernel")
-    source = toolchain.renderer.render(linear)
+    device = Device["PYTHON"]
+    linear = lower(plus_one(), device.toolchain.renderer, "kernel")
+    source = device.toolchain.renderer.render(linear)
+    binary = device.toolchain.compiler.compile(source)
+    place = {uop: number for number, uop in enumerate(linear.uops)}
+    out, four = block(device, 0, 0, 0, 0), block(device, 1, 2, 3, 4)
+    device.load(binary, info_of(linear, buffers=2))([out, four], [], wait=True)
 
-    assert linear.uops
-    assert isinstance(source, str)
-    assert isinstance(toolchain.compiler.compile(source), bytes)
+    computed = [uop for uop in linear.uops if uop.op is not Op.SPECIAL]  # that is given by a launch
+    assert all(place[s] < place[uop] for uop in computed for s in uop.src)
+    assert source.count(" = STORE ") == 1
+    assert held(device, out) == [2, 3, 4, 5]
 
 
 def test_exec_item_runs() -> None:
@@ -197,11 +227,12 @@ def test_to_cpu_shares_memory_where_the_host_sees_it() -> None:
 
 def test_open_device_holds_what_compiled_held() -> None:
     device = Device["PYTHON"]
+    compiled = compile_kernel(plus_one(), device.toolchain)
+    out, four = block(device, 0, 0, 0, 0), block(device, 1, 2, 3, 4)
+    device.runtime.load(compiled.binary, compiled.info)([out, four], [], wait=True)
 
-    assert callable(device.allocator.alloc)
-    assert device.toolchain.renderer.limits
-    assert callable(device.toolchain.compiler.compile)
-    assert callable(device.runtime.load)
+    assert held(device, out) == [2, 3, 4, 5]
+    assert isinstance(device.toolchain.renderer.limits, Limits)
 
 
 def test_plan_is_data_that_applies_to_a_graph() -> None:
@@ -212,11 +243,29 @@ def test_plan_is_data_that_applies_to_a_graph() -> None:
     assert apply_plan(ast, plan).op is Op.SINK
 
 
-def test_compile_kernel_gives_source_and_binary() -> None:
-    compiled = compile_kernel((small() + 1).schedule()[-1].ast, Device["PYTHON"].toolchain)
+class Counting:
+    """A compiler that nothing in the disk cache is from, which counts its calls."""
 
-    assert compiled.source
-    assert compiled.binary
+    name = "counting"
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.key = str(tmp_path)
+        self.calls = 0
+
+    def compile(self, source: str) -> bytes:
+        self.calls += 1
+        return source.encode()[::-1]
+
+
+def test_compile_kernel_gives_source_and_binary(tmp_path: Path) -> None:
+    compiler = Counting(tmp_path)
+    toolchain = replace(Device["PYTHON"].toolchain, compiler=compiler)
+    with Context(CCACHE=1, CACHE_DIR=str(tmp_path)):
+        first, second = (compile_kernel(plus_one(), toolchain) for _ in range(2))
+
+    assert first.source == toolchain.renderer.render(first.linear)
+    assert first.binary == second.binary == first.source.encode()[::-1]
+    assert compiler.calls == 1
 
 
 def test_runner_is_made_once() -> None:
@@ -225,8 +274,32 @@ def test_runner_is_made_once() -> None:
     assert runner_for(ast, "PYTHON") is runner_for(ast, "PYTHON")
 
 
-def test_synchronize() -> None:
-    Device["PYTHON"].synchronize()
+class Late:
+    """A runtime whose launches are done only when somebody waits for them."""
+
+    def __init__(self, runtime: DeviceRuntime) -> None:
+        self.runtime = runtime
+        self.waiting: list[Callable[[], object]] = []
+
+    def load(self, binary: bytes, info: ProgramInfo) -> Callable[..., None]:
+        program = self.runtime.load(binary, info)
+        return lambda *launch: self.waiting.append(lambda: program(*launch))
+
+    def synchronize(self) -> None:
+        for launch in self.waiting:
+            launch()
+
+
+def test_synchronize(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device["PYTHON"]
+    compiled = compile_kernel(plus_one(), device.toolchain)
+    out, four = block(device, 0, 0, 0, 0), block(device, 1, 2, 3, 4)
+    monkeypatch.setattr(device, "runtime", Late(device.runtime))
+    device.load(compiled.binary, compiled.info)([out, four], [])
+
+    assert held(device, out) == [0, 0, 0, 0]
+    device.synchronize()
+    assert held(device, out) == [2, 3, 4, 5]
 
 
 def test_compiled_runner_knows_name_and_launch_size() -> None:

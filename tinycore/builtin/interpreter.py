@@ -26,7 +26,8 @@ from tinycore.errors import ArgumentError, CompileError, DeviceError, FileFormat
 from tinycore.plugin import DeviceRuntime, ProgramInfo, Toolchain
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.uop.op import Op
-from tinycore.uop.text import program_from_text, to_text
+from tinycore.uop.parse import program_from_text
+from tinycore.uop.text import to_text
 
 __all__ = ["PythonAllocator", "PythonCompiler", "PythonProgram", "PythonRenderer", "PythonRuntime"]
 

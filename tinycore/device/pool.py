@@ -97,7 +97,7 @@ class LRUAllocator:
             handle = self._reuse(size)
             if handle is None:
                 handle = self._ask(size)
-                trace(f"{self.device:<8} {size} B allocated, {self.cached} B kept for reuse")
+                trace(f"{self.device:<8} {size} B allocated")
             self.used += size
             self.peak = max(self.peak, self.used)
         return handle
@@ -171,10 +171,11 @@ class LRUAllocator:
             self._synchronize()  # a kernel may still use them
         except DeviceError as error:  # a device that failed runs nothing any more
             trace(f"{self.device:<8} cannot be waited for: {error}")
-        trace(f"{self.device:<8} {self.cached - bound} B or more given back")
+        before = self.cached
         while self.cached > bound:
             size, blocks = next(iter(self._waiting.items()))
             self.allocator.free(blocks.pop(0))
             if not blocks:
                 del self._waiting[size]
             self.cached -= size
+        trace(f"{self.device:<8} {before - self.cached} B given back")

@@ -16,7 +16,7 @@ from tinycore import cache
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
-from tinycore.device.protocols import Program, ProgramInfo, Toolchain
+from tinycore.device.protocols import Program, ProgramInfo, SupportsAssembly, Toolchain
 from tinycore.device.registry import Device, OpenDevice
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
@@ -29,6 +29,7 @@ from tinycore.uop.node import UOp
 
 trace_source = Trace("source")
 trace_plan = Trace("plan")
+trace_binary = Trace("binary")
 
 BINARIES = "binary"
 """The table of the disk cache that binaries are in."""
@@ -121,6 +122,8 @@ def compile_kernel(ast: UOp, toolchain: Toolchain[Renderer]) -> CompiledKernel:
     binary = toolchain.compiler.compile(source) if found is None else found
     if found is None:
         cache.put(BINARIES, key, binary)
+    if trace_binary.on and isinstance(toolchain.compiler, SupportsAssembly):
+        trace_binary(f"{toolchain.name} {linear.name}", toolchain.compiler.assembly(source))
     if compiled := hooks.active("tinycore_kernel_compiled"):
         compiled(
             kernel=linear.name,

@@ -21,16 +21,13 @@ def open_gate(pointer: UOp, index: UOp, gate: UOp) -> UOp | None:
     return None
 
 
-@gates.rule(node(Op.LOAD, node(Op.INDEX, rest=var()).named("index")).named("root"))
 @gates.rule(node(Op.LOAD, node(Op.INDEX, rest=var()).named("index"), var("other")).named("root"))
-def closed_load(root: UOp, index: UOp) -> UOp | None:
+def closed_load(root: UOp, index: UOp, other: UOp) -> UOp | None:
     """A load that never happens == its alternative; one that always happens needs none."""
     if len(index.src) == 2:
-        return root.with_src((index,)) if len(root.src) == 2 else None
+        return root.with_src((index,))
     gate = index.src[2]
-    if gate.op is Op.CONST and gate.arg is False and len(root.src) == 2:
-        return root.src[1]
-    return None
+    return other if gate.op is Op.CONST and gate.arg is False else None
 
 
 @gates.rule(node(Op.WHERE, var("gate"), node(Op.LOAD, rest=var()).named("load"), var("other")))

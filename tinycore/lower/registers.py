@@ -9,20 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.dtype import dtypes
 from tinycore.uop.node import Axis, UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import Op, neutral_element
 
 SHARED_PASS = 3
 """Marks the number of a loop copied for another pass over the same counters."""
 
 Nest = tuple[tuple[UOp, ...], frozenset[UOp], int]
-
-
-def identity(op: Op, dtype: DType) -> Scalar:
-    """The value that changes nothing under a fold by `op`."""
-    scalar = dtype.scalar()
-    return {Op.ADD: 0, Op.MUL: 1, Op.MAX: dtypes.min(scalar), Op.MIN: dtypes.max(scalar)}[op]
 
 
 def loops_of(reduce: UOp) -> tuple[UOp, ...]:
@@ -86,7 +80,7 @@ def one_pass(
         clear = UOp(
             Op.STORE,
             dtypes.void,
-            (start, UOp.const(member.dtype, identity(member.arg, member.dtype))),
+            (start, UOp.const(member.dtype, neutral_element(member.arg, member.dtype))),
         )
         inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, *counters)))
         total = UOp(Op.LOAD, member.dtype, (inside,))

@@ -3,6 +3,7 @@
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
 before it: core, movement, joining, elementwise, functions, special, activations, reduce, scan,
 creation, indexing, selection, sorting, linalg, windows, losses, random, realize, and tensor.
+See docs/decisions/0015-one-tensor-class-in-a-chain.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axes, same_device, same_size
 from tinycore.tensor.linalg import Linalg
-from tinycore.uop.node import Skew
+from tinycore.uop.node import Skew, UOp
 
 Ints = int | Sequence[int]
 Pair = tuple[int, int]
@@ -63,12 +63,7 @@ class Windows(Linalg):
         float32, or `dtype`. Raises ShapeError when channels do not fit the groups or a window the
         padded image.
         """
-        rank = weight.ndim - 2
-        if rank < 1 or self.ndim != rank + 2:
-            raise ShapeError(
-                f"conv2d: an image of shape {self.shape} and a weight of shape {weight.shape}"
-            )
-        same_device("conv2d", [self.device, weight.device])
+        rank = self.spatial_rank("conv2d", weight)
         batch, channels = self.shape[:2]
         outputs, inner, *kernel = weight.shape
         same_size(
@@ -108,13 +103,7 @@ class Windows(Linalg):
         x (N, C, H, W), weight (C, O/groups, kH, kW) -> (N, O, H', W'),
         H' = (H - 1)*stride - padding + dilation*(kH - 1) + output_padding + 1.
         """
-        rank = weight.ndim - 2
-        if rank < 1 or self.ndim != rank + 2:
-            raise ShapeError(
-                f"conv_transpose2d: an image of shape {self.shape} and a weight of shape "
-                f"{weight.shape}"
-            )
-        same_device("conv_transpose2d", [self.device, weight.device])
+        rank = self.spatial_rank("conv_transpose2d", weight)
         batch, channels = self.shape[:2]
         _, outer, *kernel = weight.shape
         same_size(
@@ -127,28 +116,25 @@ class Windows(Linalg):
         inner = channels // groups
         w = weight.reshape((1, groups, inner, outer, *[1] * rank, *kernel))
         x = self.reshape((batch, groups, inner, 1, *self.shape[2:], *[1] * rank))
-        left, right = x.broadcasted("conv_transpose2d", w)
-        node = (left * right).sum(2).uop  # (N, groups, outer, *spatial, *kernel)
-        steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+        node = x.product_sum([w], [2], None).uop  # (N, groups, outer, *spatial, *kernel)
+        summed = self.from_uop(overlapped(node, rank, stride, dilation))
         extra = per_axis("output_padding", output_padding, rank)
-        for i in range(rank):
-            size = (self.shape[2 + i] - 1) * steps[i] + gaps[i] * (kernel[i] - 1) + 1
-            node = graph.unskew(node, Skew(3 + i, 3 + rank + i, steps[i], gaps[i], size))
-        summed = self.from_uop(
-            graph.drop_axes(
-                graph.wide_sum(node, range(3 + rank, 3 + 2 * rank)), range(3 + rank, 3 + 2 * rank)
-            )
-        )
-        trims = [
-            (-a, e - b)
-            for (a, b), e in zip(
-                spatial_padding("conv_transpose2d", padding, rank), extra, strict=True
-            )
-        ]
+        pads = spatial_padding("conv_transpose2d", padding, rank)
+        trims = [(-a, e - b) for (a, b), e in zip(pads, extra, strict=True)]
         result = summed.reshape((batch, groups * outer, *summed.shape[3:])).pad_constant(
             [(0, 0), (0, 0), *trims], 0
         )
         return result if bias is None else result + bias.reshape((1, -1, *[1] * rank))
+
+    def spatial_rank(self, name: str, weight: Self) -> int:
+        """How many axes a convolution slides over. Raises ShapeError or DeviceError."""
+        rank = weight.ndim - 2
+        if rank < 1 or self.ndim != rank + 2:
+            raise ShapeError(
+                f"{name}: an image of shape {self.shape} and a weight of shape {weight.shape}"
+            )
+        same_device(name, [self.device, weight.device])
+        return rank
 
     # --- pooling
 
@@ -361,6 +347,17 @@ class Windows(Linalg):
         centered = wide - wide.mean(axis, keepdim=True)
         variance = centered.square().mean(axis, keepdim=True)
         return (centered * (variance + eps).rsqrt()).cast(x.dtype)
+
+
+def overlapped(x: UOp, rank: int, stride: Ints, dilation: Ints) -> UOp:
+    """Windows (.., o1 .., k1 ..) added up where they slide to: the adjoint of `windows`."""
+    steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
+    inside = range(len(x.shape) - rank, len(x.shape))
+    for step, gap, window in zip(steps, gaps, inside, strict=True):
+        axis = window - rank
+        size = (x.shape[axis] - 1) * step + gap * (x.shape[window] - 1) + 1
+        x = graph.unskew(x, Skew(axis, window, step, gap, size))
+    return graph.drop_axes(graph.wide_sum(x, inside), inside)
 
 
 def per_axis(name: str, value: Ints, rank: int) -> list[int]:

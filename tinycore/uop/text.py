@@ -1,29 +1,23 @@
-"""Graphs as text, and text as graphs.
+"""Graphs as text.
 
 Floor 1. One line per node, sources before users: `%3 = ADD index (%1, %2)`. An argument stands in
-brackets after the dtype: `%0 = CONST float32 [-0.0]`. What is printed parses back to the identical
-nodes, so tests, bug reports and goldens can be text. Text comes from anywhere: it is parsed, never
-evaluated, and what does not fit raises FileFormatError with the number of the line.
+brackets after the dtype: `%0 = CONST float32 [-0.0]`. What is printed is read back by `parse.py` as
+the identical nodes, so tests, bug reports and goldens can be text.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
-from tinycore.dtype import DType, PointerDType, Space, dtypes
+from tinycore.dtype import DType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
 from tinycore.uop.node import Axis, Skew, UOp
 from tinycore.uop.op import AxisKind, Op
 
-__all__ = ["from_text", "program_from_text", "register_argument", "to_text"]
-
-MAX_DEPTH: Final = 64
-"""How deep tuples in an argument may nest."""
-MAX_LANES: Final = 1 << 16
+__all__ = ["inline", "register_argument", "to_text"]
 
 Fields = tuple[Any, ...]
 argument_types: Final[dict[str, tuple[type, Callable[[Any], Fields], Callable[..., Any]]]] = {}
@@ -133,237 +127,6 @@ def argument_text(value: Any, numbers: dict[UOp, int]) -> str:
     raise FileFormatError(
         f"an argument of type {name!r} has no text form. Call register_argument({name}, ...)."
     )
-
-
-# --- parsing
-
-
-def from_text(text: str) -> UOp:
-    """The node of the last line. Raises FileFormatError for text that is no graph."""
-    program = program_from_text(text)
-    if not program:
-        raise FileFormatError("graph text: there is no node in it")
-    return program[-1]
-
-
-def program_from_text(text: str) -> tuple[UOp, ...]:
-    """The nodes of all lines, or those that the last line returns. Raises FileFormatError."""
-    nodes: dict[str, UOp] = {}
-    returned: tuple[UOp, ...] | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        reader = Reader(line, number, nodes)
-        if reader.at_end():
-            continue
-        if returned is not None:
-            reader.fail("nothing may follow `return`")
-        if reader.accept("return"):
-            returned = tuple(reader.references(""))
-        else:
-            reader.statement()
-        if not reader.at_end():
-            reader.fail(f"unexpected {reader.peek()!r}")
-    return tuple(nodes.values()) if returned is None else returned
-
-
-TOKEN: Final = re.compile(
-    r"""\s*(?: (?P<token> %\d+ | "(?:[^"\\]|\\.)*"
-        | [-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|inf|nan)(?!\w) | \w+ | [=\[\](),.])
-        | (?P<bad>\S) )""",
-    re.VERBOSE | re.ASCII,
-)
-NUMBER: Final = re.compile(r"[-+]?(?:\d|inf$|nan$)")
-WORDS: Final = {"None": None, "True": True, "False": False}
-SPACES: Final[dict[str, Space]] = {"global": "global", "local": "local", "register": "register"}
-
-
-class Reader:
-    """One line of text as tokens, and the nodes that lines before it defined."""
-
-    def __init__(self, line: str, number: int, nodes: dict[str, UOp]) -> None:
-        self.number = number
-        self.nodes = nodes
-        self.tokens: list[str] = []
-        self.place = 0
-        content = line if '"' in line else line.split("#", 1)[0]
-        position = 0
-        while content[position:].strip():
-            match = TOKEN.match(content, position)
-            assert match is not None, "the pattern matches any character that is no space"
-            if match["bad"] == "#":
-                break
-            if match["bad"]:
-                self.fail(f"unexpected {match['bad']!r}")
-            self.tokens.append(match["token"])
-            position = match.end()
-
-    def fail(self, problem: str) -> NoReturn:
-        """Raise FileFormatError for this line."""
-        raise FileFormatError(f"graph text, line {self.number}: {problem}")
-
-    def at_end(self) -> bool:
-        """Whether the line is used up."""
-        return self.place == len(self.tokens)
-
-    def peek(self) -> str:
-        """The next token, empty at the end."""
-        return "" if self.at_end() else self.tokens[self.place]
-
-    def next(self, wanted: str) -> str:
-        """The next token; `wanted` says what should be there."""
-        if self.at_end():
-            self.fail(f"the line ends where {wanted} should be")
-        self.place += 1
-        return self.tokens[self.place - 1]
-
-    def accept(self, token: str) -> bool:
-        """Skip the next token if it is this one."""
-        found = self.peek() == token
-        self.place += found
-        return found
-
-    def expect(self, token: str) -> None:
-        """Skip the next token, which must be this one."""
-        found = self.next(repr(token))
-        if found != token:
-            self.fail(f"{token!r} should be where {found!r} is")
-
-    def statement(self) -> None:
-        """`%3 = ADD index [arg] (%1, %2)`."""
-        name = self.next("a node such as %0")
-        if not name.startswith("%"):
-            self.fail(f"a node such as %0 should be where {name!r} is")
-        if name in self.nodes:
-            self.fail(f"{name} is defined twice")
-        self.expect("=")
-        op = self.member(Op, self.next("an op"))
-        dtype = self.dtype()
-        argument = None
-        if self.accept("["):
-            argument = self.argument(0)
-            self.expect("]")
-        sources = self.references(")") if self.accept("(") else ()
-        src = tuple(sources)
-        if op.arity not in (-1, len(src)):
-            self.fail(f"{op.name} takes {op.arity} sources, here are {len(src)}")
-        try:
-            self.nodes[name] = UOp(op, dtype, src, argument)
-        except TypeError:
-            self.fail(f"the argument of {name} cannot be part of a node")
-
-    def member(self, enumeration: type[Any], name: str) -> Any:
-        """A member of Op or AxisKind."""
-        if name not in enumeration.__members__:
-            self.fail(f"no {enumeration.__name__} is named {name!r}")
-        return enumeration[name]
-
-    def reference(self) -> UOp:
-        """A node defined before."""
-        name = self.next("a node such as %0")
-        if name not in self.nodes:
-            self.fail(f"{name!r} is no node of an earlier line")
-        return self.nodes[name]
-
-    def references(self, end: str) -> Iterable[UOp]:
-        """Nodes with commas between them, up to `end`."""
-        found: list[UOp] = []
-        while not (self.accept(end) if end else self.at_end()):
-            if found:
-                self.expect(",")
-            found.append(self.reference())
-        return found
-
-    def dtype(self) -> DType:
-        """`float32.vec(4).ptr(16, local)`."""
-        name = self.next("a dtype")
-        if name not in dtypes.by_name:
-            self.fail(f"no dtype is named {name!r}")
-        dtype = dtypes.by_name[name]
-        while self.accept("."):
-            form = self.next("vec or ptr")
-            self.expect("(")
-            size = self.integer()
-            if form == "vec" and 0 < size <= MAX_LANES and not isinstance(dtype, PointerDType):
-                dtype = dtype.vec(size)
-            elif form == "ptr" and not isinstance(dtype, PointerDType):
-                space = self.next("a memory space") if self.accept(",") else "global"
-                if space not in SPACES:
-                    self.fail(f"no memory space is named {space!r}")
-                dtype = dtype.ptr(size, SPACES[space])
-            else:
-                self.fail(f"{form}({size}) of {dtype_text(dtype)} is no dtype")
-            self.expect(")")
-        return dtype
-
-    def integer(self) -> int:
-        """A whole number."""
-        value = self.number_from(self.next("a whole number"))
-        if not isinstance(value, int):
-            self.fail(f"a whole number should be where {value!r} is")
-        return value
-
-    def number_from(self, token: str) -> int | float:
-        """An int or a float from its token."""
-        if not NUMBER.match(token):
-            self.fail(f"a number should be where {token!r} is")
-        try:
-            whole = token.lstrip("+-").isdigit()
-            return int(token) if whole else float(token)
-        except ValueError:
-            self.fail(f"{token[:40]!r} is no number that fits")
-
-    def argument(self, depth: int) -> Any:
-        """What `argument_text` printed."""
-        if depth > MAX_DEPTH:
-            self.fail(f"an argument nested deeper than {MAX_DEPTH}")
-        token = self.peek()
-        if token.startswith("%"):
-            return self.reference()
-        self.next("an argument")
-        if token == "(":
-            return self.items(depth)
-        if token.startswith('"'):
-            return self.string(token)
-        if token in WORDS:
-            return WORDS[token]
-        if NUMBER.match(token):
-            return self.number_from(token)
-        return self.named_argument(token, depth)
-
-    def named_argument(self, token: str, depth: int) -> Any:
-        """An argument that starts with a name: `Op.ADD`, `dtypes.float32`, `Axis(...)`."""
-        if token == "dtypes":
-            self.expect(".")
-            return self.dtype()
-        for enumeration in (Op, AxisKind):
-            if token == enumeration.__name__:
-                self.expect(".")
-                return self.member(enumeration, self.next("a name"))
-        if token not in argument_types:
-            self.fail(f"no argument type is named {token!r}")
-        self.expect("(")
-        fields = self.items(depth)
-        try:
-            return argument_types[token][2](*fields)
-        except (TypeError, ValueError) as error:
-            self.fail(f"{token} cannot be made of {len(fields)} such fields: {error}")
-
-    def items(self, depth: int) -> Fields:
-        """Arguments with commas between them, up to the closing parenthesis."""
-        found: list[Any] = []
-        while not self.accept(")"):
-            if found:
-                self.expect(",")
-                if self.accept(")"):
-                    break
-            found.append(self.argument(depth + 1))
-        return tuple(found)
-
-    def string(self, token: str) -> str:
-        """A quoted string, as JSON writes it."""
-        try:
-            return str(json.loads(token))
-        except ValueError:
-            self.fail(f"{token[:40]} is no string")
 
 
 # --- one line, for messages

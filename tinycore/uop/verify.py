@@ -3,7 +3,7 @@
 Floor 1. Stages: "tensor" (what the frontend builds), "kernel" (what the scheduler hands to
 lowering), "lowered" (after the passes of lowering, before linearization) and "linear" (a list in
 the order in which renderers print it). A check looks at one node and returns what is wrong with it,
-or None. `linear` has, beside those, an order to keep: scopes are checked by `check_order`.
+or None. `linear` has, beside those, an order to keep, which `scopes.py` checks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, get_args
 
 from tinycore.dtype import PointerDType, dtypes
-from tinycore.errors import ArgumentError, VerifyError
+from tinycore.errors import ArgumentError
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import ALU, ANY, MOVEMENT, REDUCTIONS, AxisKind, Op
+from tinycore.uop.scopes import check_order, illegal
 from tinycore.uop.text import inline
 
 __all__ = ["Stage", "verify"]
@@ -60,14 +61,6 @@ FLOAT_OPS: Final = (
 INTEGER_OPS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD, Op.SHL, Op.SHR})
 BIT_OPS: Final = frozenset({Op.AND, Op.OR, Op.XOR})
 
-DEFINITIONS: Final = frozenset(
-    {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL}
-)
-ONCE: Final = DEFINITIONS | {Op.RANGE}
-"""What a linear program has once."""
-FREE: Final = frozenset({Op.END, Op.SPECIAL})
-"""What reads no source: END closes what stands before it, a SPECIAL's size is known at launch."""
-
 checks: Final[dict[Stage, dict[Op, list[Check]]]] = {
     stage: {op: [] for op in Op} for stage in STAGES
 }
@@ -110,11 +103,6 @@ def verify(
         for function in by_op[node.op]:
             if (problem := function(node)) is not None:
                 raise illegal(stage, node, problem)
-
-
-def illegal(stage: Stage, node: UOp, problem: str) -> VerifyError:
-    """The error for one node."""
-    return VerifyError(f"illegal at stage {stage!r}: {problem}\n  in {node!r}\n  = {inline(node)}")
 
 
 # --- every stage: arity, dtypes, constants
@@ -380,44 +368,3 @@ def closes_everything(node: UOp) -> str | None:
     """Every loop of a kernel is closed."""
     open_loops = [inline(r) for r in node.ranges if r.arg.kind in LOOPS]
     return f"loops are still open: {', '.join(sorted(open_loops))}" if open_loops else None
-
-
-# --- order
-
-
-def check_order(program: Sequence[UOp]) -> None:
-    """Raise VerifyError unless every node comes after its sources, inside their loops.
-
-    What reads a register may occur again, after the register was written.
-    """
-    scopes: dict[UOp, tuple[UOp, ...]] = {}
-    loops: tuple[UOp, ...] = ()
-    for node in program:
-        if node in scopes and node.op in ONCE:
-            raise illegal("linear", node, f"{node.op.name} occurs twice")
-        if node.op is Op.END:
-            check_end(node, loops)
-            loops = loops[:-1]
-        for source in node.src if node.op not in FREE else ():
-            if source not in scopes:
-                raise illegal("linear", node, f"{source.op.name} is used before it is defined")
-            scope = scopes[source]
-            if source.src and scope != loops[: len(scope)]:
-                raise illegal("linear", node, f"{source.op.name} is used outside of its loop")
-        if node.op is Op.RANGE:
-            loops = (*loops, node)
-        known = scopes.get(node)
-        if known is None or known != loops[: len(known)]:
-            scopes[node] = loops
-    if loops:
-        raise illegal("linear", loops[-1], "the loop is never closed")
-
-
-def check_end(node: UOp, loops: tuple[UOp, ...]) -> None:
-    """Raise VerifyError unless an END closes just the innermost loop."""
-    if len(node.src) != 2:
-        raise illegal("linear", node, f"END closes one RANGE, here are {len(node.src) - 1}")
-    if not loops or loops[-1] is not node.src[1]:
-        innermost = inline(loops[-1]) if loops else "none"
-        problem = f"END closes {inline(node.src[1])}, the innermost open loop is {innermost}"
-        raise illegal("linear", node, problem)

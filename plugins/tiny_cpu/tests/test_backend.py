@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_cpu import BACKEND, _cdef, _native, arch, clang, probe
+from tiny_cpu import BACKEND, _cdef, _native, clang, probe
 from tiny_cpu.device import CpuDevice
 
 
@@ -68,12 +68,3 @@ def test_the_generated_declarations_are_current(tmp_path: Path) -> None:
     _cdef.generate(made)
 
     assert made.read_text() == Path(_native.__file__).read_text()
-
-
-def test_the_cache_sizes_have_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arch, "Path", lambda _: Path("/nonexistent"))
-    arch._cache_bytes.cache_clear()
-    try:
-        assert arch._cache_bytes() == (32 << 10, 512 << 10)
-    finally:
-        arch._cache_bytes.cache_clear()

@@ -47,6 +47,22 @@ def test_without_lru_nothing_is_kept(pool: LRUAllocator, allocator: Any) -> None
     assert pool.cached == 0
 
 
+def test_what_passes_between_pool_and_device_is_traced(
+    pool: LRUAllocator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Context(TRACE="memory", NO_COLOR=1):
+        pool.free(pool.alloc(100), 100)
+        pool.alloc(100)
+        pool.free(pool.alloc(50), 50)
+        pool.free_cache()
+
+    assert capsys.readouterr().err.splitlines() == [
+        "memory   TOY      100 B allocated",
+        "memory   TOY      50 B allocated",
+        "memory   TOY      50 B given back",
+    ]
+
+
 def test_exhaustion_releases_the_cache_and_tries_once_more(
     pool: LRUAllocator, allocator: Any
 ) -> None:

@@ -17,6 +17,8 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 from tinycore.uop.verify import BIT_OPS, INTEGER_OPS
 
+ALU_OPS = [op for op in Op if op in ALU]
+
 
 def kernel_of(op: Op, dtype: DType) -> LinearKernel:
     """One operation on the elements of as many buffers as it has operands."""
@@ -41,16 +43,18 @@ class Dialect(Llvm):
         return "\n".join(writer.lines)
 
 
-@pytest.mark.parametrize("op", sorted(Llvm.native_ops, key=lambda op: op.name), ids=lambda o: o.name)
+@pytest.mark.parametrize("op", [op for op in ALU_OPS if op in Llvm.native_ops])
 def test_native_arithmetic_is_written(op: Op) -> None:
     dtype = dtypes.int32 if op in INTEGER_OPS | BIT_OPS else dtypes.float32
 
     assert "store" in Dialect().render(kernel_of(op, dtype))
 
 
-@pytest.mark.parametrize("op", sorted(ALU - Llvm.native_ops, key=lambda op: op.name))
+@pytest.mark.parametrize("op", [op for op in ALU_OPS if op not in Llvm.native_ops])
 def test_other_arithmetic_is_refused(op: Op) -> None:
-    with pytest.raises(UnsupportedError, match=f"IR has no words for {op.name}. Add it to LOWERINGS"):
+    with pytest.raises(
+        UnsupportedError, match=f"IR has no words for {op.name}. Add it to LOWERINGS"
+    ):
         Dialect().render(kernel_of(op, dtypes.float32))
 
 

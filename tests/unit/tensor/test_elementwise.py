@@ -503,6 +503,35 @@ def test_bitcast() -> None:
     assert Tensor([-1], dtype=dtypes.int8).bitcast(dtypes.uint8).tolist() == [255]
 
 
-def test_bitcast_of_another_width_is_refused() -> None:
-    with pytest.raises(DTypeError, match="bitcast"):
-        Tensor([1.0]).bitcast(dtypes.int16)
+WIDTHS = ("int8", "uint16", "float16", "int32", "float32", "uint64", "float64")
+
+
+@pytest.mark.parametrize("target", WIDTHS)
+@pytest.mark.parametrize("source", WIDTHS)
+def test_bitcast_of_another_width_keeps_the_bytes(source: str, target: str) -> None:
+    raw = numpy.random.default_rng(0).integers(0, 120, (3, 16), dtype=numpy.uint8)  # no NaN
+    before, after = raw.view(source), raw.view(target)
+
+    result = Tensor(before).bitcast(getattr(dtypes, target))
+
+    assert result.dtype is getattr(dtypes, target)
+    numpy.testing.assert_array_equal(result.numpy(), after, strict=True)
+
+
+def test_bitcast_to_a_narrower_type_starts_with_the_low_bytes() -> None:
+    assert Tensor([0x04030201]).bitcast(dtypes.uint8).tolist() == [1, 2, 3, 4]
+    assert Tensor([1, 2, 3, 4], dtype=dtypes.uint8).bitcast(dtypes.int32).tolist() == [0x04030201]
+
+
+def test_bitcast_of_no_elements() -> None:
+    assert Tensor.zeros(0, 4, dtype=dtypes.int8).bitcast(dtypes.int32).shape == (0, 1)
+    assert Tensor.zeros(2, 0, dtype=dtypes.int8).bitcast(dtypes.int32).sum(1).tolist() == [0, 0]
+
+
+def test_bitcast_mistakes_are_told_at_the_call() -> None:
+    with pytest.raises(DTypeError, match=r"bitcast: the last axis of shape \(2, 3\) in .*int8"):
+        Tensor.zeros(2, 3, dtype=dtypes.int8).bitcast(dtypes.int16)
+    with pytest.raises(DTypeError, match="bitcast: the last axis"):
+        Tensor(1.0).bitcast(dtypes.int16)
+    with pytest.raises(DTypeError, match=r"bitcast: .*bool"):
+        Tensor([True]).bitcast(dtypes.int8)

@@ -1,4 +1,4 @@
-"""TinyJit and memory that outlives a call: what replays must not exchange, and settings they depend on."""
+"""TinyJit and memory that outlives a call: what replays may not exchange, and settings."""
 
 from __future__ import annotations
 

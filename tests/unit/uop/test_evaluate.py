@@ -6,13 +6,25 @@ import numpy
 import pytest
 
 from tinycore.dtype import DType, dtypes
-from tinycore.uop.evaluate import Undefined, compute, evaluate, from_bits, round_to, to_bits
+from tinycore.uop.evaluate import (
+    ALU_PYTHON,
+    Undefined,
+    compute,
+    evaluate,
+    from_bits,
+    round_to,
+    to_bits,
+)
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import ALU, Op
 
 
 def integer(op: Op, a: int, b: int, dtype: DType = dtypes.int32) -> object:
     return compute(op, dtype, (a, b), dtype)
+
+
+def test_every_op_has_its_meaning_on_python_numbers() -> None:
+    assert ALU - ALU_PYTHON.keys() == {Op.CAST, Op.BITCAST}
 
 
 def test_integers_wrap() -> None:

@@ -9,14 +9,8 @@ from tinycore.dtype import dtypes
 from tinycore.errors import FileFormatError
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.text import (
-    argument_types,
-    from_text,
-    inline,
-    program_from_text,
-    register_argument,
-    to_text,
-)
+from tinycore.uop.parse import from_text, program_from_text
+from tinycore.uop.text import argument_types, inline, register_argument, to_text
 
 i = UOp.range(8, 0)
 n = UOp.variable("n", 1, 9)

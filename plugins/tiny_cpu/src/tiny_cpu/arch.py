@@ -150,9 +150,7 @@ class Arch:
             wide = "avx512f" in self.known_features
             vector_bytes = 64 if wide else 32 if "avx" in self.known_features else 16
             registers = 32 if wide else 16
-        return Limits(
-            vector_bytes=vector_bytes, vector_registers=registers, threads=cpu_count()
-        )
+        return Limits(vector_bytes=vector_bytes, vector_registers=registers, threads=cpu_count())
 
 
 def host_machine() -> str:
