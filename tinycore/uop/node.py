@@ -392,8 +392,6 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
     """The open loop counters below one node, given those of its sources."""
     if node.op is Op.RANGE:
         return frozenset((node,)) | node.src[0].ranges
-    if not node.src:
-        return frozenset()
     if node.op in (Op.REDUCE, Op.END):
         closed = frozenset(s for s in node.src[1:] if s.op is Op.RANGE)
         return frozenset().union(*(s.ranges for s in node.src)) - closed
