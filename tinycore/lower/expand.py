@@ -19,6 +19,8 @@ from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
+LONGEST_STRIDE = 4
+"""Stride up to which lanes are picked out of whole vectors; beyond, each is a load of its own."""
 COPIED = 4
 """Marks the number of a loop inside a body that was copied."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
@@ -158,6 +160,11 @@ def lanes_of(vector: UOp, numbers: Iterable[int]) -> UOp:
     return UOp(Op.EXTRACT, vector.dtype.vec(len(chosen)), (vector,), chosen)
 
 
+def moved(index: UOp, offset: int) -> UOp:
+    """An INDEX some elements further on."""
+    return index.with_src((index.src[0], index.src[1] + offset, *index.src[2:]))
+
+
 class Lanes:
     """One VECTOR loop on its way to becoming lanes."""
 
@@ -224,6 +231,8 @@ class Lanes:
         """A LOAD: one vector, one vector reversed, or one scalar per lane."""
         index = node.src[0]
         move = self.movement(index)
+        if move is not None and 1 < move <= LONGEST_STRIDE and not node.src[1:]:
+            return self.load_strided(node, move)
         if move not in (1, -1):
             scalars = tuple(self.at(node, i) for i in range(self.count))
             return UOp(Op.VECTORIZE, node.dtype.vec(self.count), scalars)
@@ -231,6 +240,19 @@ class Lanes:
         alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
         whole = UOp(Op.LOAD, node.dtype.vec(self.count), (first, *alternative))
         return whole if move == 1 else lanes_of(whole, reversed(range(self.count)))
+
+    def load_strided(self, node: UOp, stride: int) -> UOp:
+        """Every `stride`-th element: vectors that cover them all, the last ending with the last."""
+        end = stride * (self.count - 1) + 1
+        starts = [min(i * self.count, end - self.count) for i in range(stride)]
+        first = self.at(node.src[0], 0)
+        wide = node.dtype.vec(self.count)
+        vectors = [UOp(Op.LOAD, wide, (moved(first, start),)) for start in starts]
+        lanes = []
+        for place in range(0, end, stride):
+            part = min(place // self.count, stride - 1)
+            lanes.append(lane(vectors[part], place - starts[part]))
+        return UOp(Op.VECTORIZE, wide, tuple(lanes))
 
     def store(self, node: UOp) -> UOp:
         """A STORE: one vector, or one scalar per lane."""

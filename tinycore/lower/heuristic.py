@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Final
 
 from tinycore.dtype import dtypes
+from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.tile import (
     Assign,
     Merge,
@@ -184,9 +185,12 @@ class Planner:
     def score(self, counter: UOp) -> int:
         """How well the accesses suit lanes along a loop."""
         total = 0
+        stored = {n.src[0] for n in self.kernel.toposort() if n.op is Op.STORE}
         for access in self.accesses():
             move = coefficient(access.src[1], counter)
-            total += {1: 1, 0: 0}.get(SCATTERED if move is None else move, SCATTERED)
+            strided = access not in stored and move is not None and 1 < move <= LONGEST_STRIDE
+            if move != 0:
+                total += 1 if move == 1 else 0 if strided else SCATTERED
             if len(access.src) > 2 and counter in access.src[2].ranges:
                 total += SCATTERED
         return total

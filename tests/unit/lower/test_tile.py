@@ -222,3 +222,11 @@ def test_a_grid_of_one_axis() -> None:
 
     assert grid_of(ast, Limits(grid=(1000, 100, 100))) == [14, 37]
     assert grid_of(ast, Limits(grid=(1000, 10, 10))) == [14 * 37]
+
+
+def test_every_second_element_is_picked_out_of_whole_vectors() -> None:
+    ast = kernels(window_sums())[-1].arg.ast
+    linear = lower(ast, Device["PYTHON"].toolchain.renderer, "kernel", plan_for(ast, CPU))
+    loads = [u for u in linear.uops if u.op is Op.LOAD and u.src[0].src[0].op is Op.DEFINE_GLOBAL]
+
+    assert {u.dtype.count for u in loads} == {16}
