@@ -171,10 +171,15 @@ class Planner:
         return self.limits.vector_bytes // max([*sizes, 1])
 
     def best_vector_loop(self) -> UOp | None:
-        """The loop whose lanes are contiguous in most accesses, or None if all scatter."""
-        candidates = [(self.score(r), i, r) for i, r in enumerate([*self.outputs, *self.reduced()])]
-        candidates = [c for c in candidates if c[2].extent >= LEAST_LANES and c[0] > 0]
-        return max(candidates, key=lambda c: (c[0], c[1]))[2] if candidates else None
+        """The loop whose lanes are contiguous in most accesses, or None if all scatter.
+
+        Of equals an output, which needs no sum over its lanes, and of these the innermost.
+        """
+        outputs = self.outputs
+        loops = [r for r in (*self.reduced(), *outputs) if r.extent >= LEAST_LANES]
+        scores = {r: self.score(r) for r in loops}
+        best = max(reversed(loops), key=lambda r: scores[r], default=None)
+        return best if best is not None and scores[best] > 0 else None
 
     def reduced(self) -> list[UOp]:
         """The loops over what is reduced, each once."""
