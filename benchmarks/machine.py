@@ -25,7 +25,8 @@ def facts(peers: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
     yield "Python", platform.python_version()
     for package in dict.fromkeys(package_of(peer) for peer in peers):
-        yield package, version_of(package)
+        at = _revision() if package == "tinycore" else ""
+        yield package, version_of(package) + at
     clang = find_clang()
     if clang:
         yield f"{Path(clang).name} on PATH", _version_of(clang)
@@ -69,6 +70,16 @@ def _processor() -> str:
     if sys.platform == "darwin":
         return _first_line("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     return platform.processor() or "unknown"
+
+
+def _revision() -> str:
+    """The commit of the tree, where git knows it."""
+    folder = str(Path(__file__).parent)
+    try:
+        found = _first_line("git", "-C", folder, "describe", "--always", "--dirty", "--exclude=*")
+    except OSError:
+        return ""
+    return f" at {found}" if found else ""
 
 
 def _version_of(clang: str) -> str:

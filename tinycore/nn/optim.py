@@ -35,6 +35,8 @@ class Optimizer:
     def __init__(self, params: Iterable[Tensor], lr: float, device: str | None = None) -> None:
         distinct = _distinct(params)
         self.params = [tensor for tensor in distinct if tensor.is_param]
+        for tensor in self.params:  # so that `backward` leaves out what nobody trains, as inputs
+            tensor.requires_grad_(True)
         self.buffers = [tensor for tensor in distinct if not tensor.is_param]
         if not self.params:
             raise ArgumentError("an optimizer needs at least one parameter, and none was given")

@@ -190,3 +190,12 @@ def test_a_step_without_a_gradient() -> None:
         pytest.raises(GradientError, match=r"parameter 0 of 1, of shape \(2,\)"),
     ):
         SGD([Tensor([1.0, 2.0])]).step()
+
+
+def test_inputs_get_no_gradient_once_an_optimizer_says_what_is_trained() -> None:
+    x, weight = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
+    SGD([weight], lr=0.1)
+    (x * weight).sum().backward()
+
+    assert x.grad is None
+    assert weight.grad is not None
