@@ -82,6 +82,7 @@ class Boundaries:
     def __init__(self, roots: Iterable[UOp]) -> None:
         self.roots = [b for root in roots if not is_leaf(b := computed_of(root))]
         self.graph = [n for n in self.traverse(self.roots) if n.shape_or_none is not None]
+        self.position = {n: place for place, n in enumerate(self.graph)}
         self.users: dict[UOp, list[UOp]] = {n: [] for n in self.graph}
         for node in self.graph:
             if not is_leaf(node):
@@ -202,18 +203,30 @@ class Boundaries:
 
     def place_reduction(self, node: UOp) -> None:
         """Reason 2: find where the result of a reduction goes to memory, if it must."""
-        if self.single_exit(node) is None:
-            tip = node
-            while (user := self.only_user(tip)) is not None and self.single_exit(user) is None:
-                tip = user
-            self.stored.add(tip if tip.op in ALU else self.last_value(node, tip))
+        if (tip := self.meeting_point(node)) is not None:
+            self.stored.add(tip)
 
-    def only_user(self, node: UOp) -> UOp | None:
-        """The one user that could take a reduction's result in registers, if there is just one."""
-        users = self.users[node]
-        if node in self.stored or len(users) != 1 or not self.takes(users[0], node):
-            return None
-        return users[0]
+    def meeting_point(self, node: UOp) -> UOp | None:
+        """The last value, no larger than `node`, that all its elementwise uses go into.
+
+        None when that has memory already, or is a sum that takes a short one in registers.
+        """
+        last, open_ = node, {node}
+        while True:
+            current = min(open_, key=self.position.__getitem__)
+            users = self.users[current]
+            if len(open_) == 1:
+                outer = users[0] if len(users) == 1 else None
+                if current in self.stored or (outer is not None and self.is_short_sum(node, outer)):
+                    return None
+                if current.op in ALU and math.prod(current.shape) <= math.prod(node.shape):
+                    last = current
+            elif current in self.stored:
+                return last
+            if not all(self.takes(user, current) for user in users):
+                return last
+            open_.remove(current)
+            open_.update(users)
 
     @staticmethod
     def takes(user: UOp, node: UOp) -> bool:
@@ -222,42 +235,12 @@ class Boundaries:
             return True
         return user.op in ALU and user.shape == node.shape
 
-    def last_value(self, node: UOp, tip: UOp) -> UOp:
-        """The last node on the way from `node` to `tip` that is more than a change of shape."""
-        found = current = node
-        while current is not tip:
-            current = self.users[current][0]
-            if current.op in ALU:
-                found = current
-        return found
-
-    def single_exit(self, node: UOp) -> UOp | None:
-        """The one stored node that all elementwise paths from `node` lead to, or None."""
-        exits: set[UOp] = set()
-        seen = {node}
-        stack = [node]
-        while stack:
-            current = stack.pop()
-            if current in self.stored:
-                exits.add(current)
-                if len(exits) > 1:
-                    return None
-                continue
-            for user in self.users[current]:
-                if user.op is Op.REDUCE_AXIS and self.is_short_sum(node, user):
-                    exits.add(user)
-                    continue
-                if not self.takes(user, current):
-                    return None
-                if user not in seen:
-                    seen.add(user)
-                    stack.append(user)
-        return exits.pop() if len(exits) == 1 else None
-
     @staticmethod
     def is_short_sum(node: UOp, outer: UOp) -> bool:
         """Whether a reduction is a short sum (of a window, say) inside another sum."""
-        op, axes = node.arg if node.op is Op.REDUCE_AXIS else (None, ())
+        if outer.op is not Op.REDUCE_AXIS:
+            return False
+        op, axes = node.arg
         length = math.prod(node.src[0].shape[axis] for axis in axes)
         return op is outer.arg[0] is Op.ADD and length <= SHORT_REDUCTION
 

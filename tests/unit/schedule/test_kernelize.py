@@ -71,6 +71,13 @@ def test_reduction_used_twice_after_meeting_again_stays_fused() -> None:
     assert len(kernels(x * x + x)) == 1
 
 
+def test_what_uses_a_reduction_twice_and_meets_again_stays_with_it() -> None:
+    x = matmul(buffer(8, 4), buffer(4, 6))
+    hidden = (x < x * x).where(x, x * x) + buffer(8, 6)
+
+    assert len(kernels(matmul(hidden, buffer(6, 3)) + matmul(hidden, buffer(6, 3)))) == 2
+
+
 def test_two_matmuls_are_two_kernels() -> None:
     hidden = matmul(buffer(8, 4), buffer(4, 6))
 
