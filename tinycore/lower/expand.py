@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Iterable
 
 from tinycore.dtype import dtypes
+from tinycore.lower.tile import numbered
 from tinycore.uop.affine import coefficient
-from tinycore.uop.node import Axis, UOp
+from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
 from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
@@ -81,18 +82,12 @@ def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
         return None
     inner = [r for n in body.toposort() if n.op is Op.END for r in n.src[1:]]
     copies = [
-        copy.substitute({r: copied_loop(r, number) for r in inner})
+        copy.substitute({r: numbered(r, COPIED, number) for r in inner})
         for number, copy in enumerate(instances(body, counters))
     ]
     ranges = without(root, counters)
     group = UOp(Op.GROUP, dtypes.void, tuple(copies))
     return root.with_src((group, *ranges)) if ranges else group
-
-
-def copied_loop(counter: UOp, copy: int) -> UOp:
-    """The RANGE of an output loop, for one of the copies of the body around it."""
-    number, kind = counter.arg
-    return counter.replace(arg=Axis((*number, COPIED, copy), kind))
 
 
 def folded(values: list[UOp], op: Op) -> UOp:

@@ -30,7 +30,6 @@ class Nest:
 
     def __init__(self, order: list[UOp]) -> None:
         self.depth: dict[Block, int] = {None: 0}
-        self.closed_by: dict[UOp, UOp] = {}  # the first loop of an END -> that END
         for end in reversed(order):  # outer ENDs come later in the order, so first here
             if end.op is Op.END:
                 depth = self.depth[self.innermost(end.ranges)]
@@ -42,10 +41,6 @@ class Nest:
         """The deepest of some loops that are all open at one place."""
         return max(ranges, key=self.depth.__getitem__, default=None)
 
-    def block(self, node: UOp) -> Block:
-        """The loop that a node is in."""
-        return self.innermost(node.ranges)
-
 
 def linearize(kernel: UOp) -> tuple[UOp, ...]:
     """The nodes of a kernel in order: definitions, then the body, each loop from RANGE to END."""
@@ -54,7 +49,7 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
     items: dict[Block, list[UOp]] = defaultdict(list)
     for node in order:
         if node.op not in DROPPED or node.op is Op.END:
-            items[nest.block(node)].append(node)
+            items[nest.innermost(node.ranges)].append(node)
     body: list[UOp] = []
     emit(items, None, body)
     return resolved(body)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from tinycore.dtype import dtypes
-from tinycore.uop.node import Axis, UOp
+from tinycore.lower.tile import numbered
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, neutral_element
 
 SHARED_PASS = 3
@@ -49,10 +50,8 @@ def reduce_to_registers(kernel: UOp) -> UOp:
     for number, ((loops, outside, _), members) in enumerate(
         sorted(nests.items(), key=lambda n: n[0][2])
     ):
-        exchange = {
-            r: r.replace(arg=Axis((*r.arg.number, SHARED_PASS, number), r.arg.kind)) for r in loops
-        }
-        fresh = exchange if used & set(loops) else {}
+        again = not used.isdisjoint(loops)
+        fresh = {r: numbered(r, SHARED_PASS, number) for r in loops} if again else {}
         used |= set(loops)
         done |= one_pass(members, loops, outside, done, fresh)
     return kernel.substitute(done)
@@ -72,7 +71,7 @@ def one_pass(
     registers: list[tuple[UOp, UOp]] = []
     for member in members:
         register = UOp(
-            Op.DEFINE_REG, member.dtype.ptr(1, "register"), (), next_register(done, registers)
+            Op.DEFINE_REG, member.dtype.ptr(1, "register"), (), len(done) + len(registers)
         )
         start = register_index(
             UOp(Op.AFTER, register.dtype, (register, *order)) if order else register
@@ -96,11 +95,6 @@ def one_pass(
         )
         for member, register in registers
     }
-
-
-def next_register(done: dict[UOp, UOp], registers: list[tuple[UOp, UOp]]) -> int:
-    """The first register number not taken yet."""
-    return len(done) + len(registers)
 
 
 def register_index(register: UOp) -> UOp:

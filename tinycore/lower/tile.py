@@ -212,10 +212,10 @@ def inside(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
     return [n for n in closer.toposort() if n.op is Op.RANGE and n not in kept]
 
 
-def numbered(counter: UOp, part: int) -> UOp:
-    """A RANGE like this one, for one of the parts that its loop was cut into."""
+def numbered(counter: UOp, *marks: int) -> UOp:
+    """A RANGE like this one under a longer number, for a part or a copy of its loop."""
     number, kind = counter.arg
-    return counter.replace(arg=Axis((*number, part), kind))
+    return counter.replace(arg=Axis((*number, *marks), kind))
 
 
 def overwrites_what_it_reads(kernel: UOp) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from tinycore.schedule.kernel import numel
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, TRANSCENDENTAL, Op
@@ -219,7 +220,7 @@ class Boundaries:
                 outer = users[0] if len(users) == 1 else None
                 if current in self.stored or (outer is not None and self.is_short_sum(node, outer)):
                     return None
-                if current.op in ALU and math.prod(current.shape) <= math.prod(node.shape):
+                if current.op in ALU and numel(current) <= numel(node):
                     last = current
             elif current in self.stored:
                 return last
@@ -247,7 +248,7 @@ class Boundaries:
     def place_expanded(self, node: UOp) -> None:
         """Reason 3: store what would be recomputed for every repetition, if that is dear."""
         source = node.src[0]
-        repeats = math.prod(node.shape) // max(1, math.prod(source.shape))
+        repeats = numel(node) // max(1, numel(source))
         bottom = source
         while bottom.op in SHAPE_ONLY and bottom.op is not Op.PAD and bottom not in self.stored:
             bottom = bottom.src[0]
@@ -267,4 +268,4 @@ class Boundaries:
     @staticmethod
     def grows(node: UOp) -> bool:
         """Whether a PAD makes much more of its source."""
-        return math.prod(node.shape) > MOST_GROWTH * math.prod(node.src[0].shape)
+        return numel(node) > MOST_GROWTH * numel(node.src[0])

@@ -8,7 +8,6 @@ a graph that was already cut finds nothing left to do for that part.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -351,7 +350,7 @@ def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
 
 def slot(memory: UOp, number: int) -> UOp:
     """The pointer through which a kernel reaches the memory in one of its slots."""
-    return UOp(Op.DEFINE_GLOBAL, memory.dtype.ptr(math.prod(memory.shape)), (), number)
+    return UOp(Op.DEFINE_GLOBAL, memory.dtype.ptr(numel(memory)), (), number)
 
 
 def new_buffer(node: UOp) -> UOp:

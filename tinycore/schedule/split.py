@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from tinycore.schedule.kernel import numel
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -34,7 +35,7 @@ def split_reduction(node: UOp) -> tuple[UOp, UOp] | None:
     op, axes = node.arg
     source = node.src[0]
     length = math.prod(source.shape[axis] for axis in axes)
-    if length < LONG_REDUCTION or math.prod(node.shape) > FEW_RESULTS:
+    if length < LONG_REDUCTION or numel(node) > FEW_RESULTS:
         return None
     axis = next(a for a in axes if source.shape[a] > 1)
     size = source.shape[axis]
