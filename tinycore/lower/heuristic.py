@@ -72,8 +72,9 @@ class Planner:
 
     @property
     def outputs(self) -> list[UOp]:
-        """The loops over outputs, outermost first."""
-        return [r for n in self.kernel.toposort() if n.op is Op.END for r in n.src[1:]]
+        """The loops over outputs whose steps may happen in any order, outermost first."""
+        ends = [n for n in self.kernel.toposort() if n.op is Op.END]
+        return [r for n in ends for r in n.src[1:] if r.arg.kind is not AxisKind.ORDERED]
 
     @property
     def reductions(self) -> list[UOp]:

@@ -17,7 +17,12 @@ from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-RANGE_LETTERS: Final = {AxisKind.LOOP: "i", AxisKind.REDUCE: "r", AxisKind.PARALLEL: "p"}
+RANGE_LETTERS: Final = {
+    AxisKind.LOOP: "i",
+    AxisKind.REDUCE: "r",
+    AxisKind.ORDERED: "o",
+    AxisKind.PARALLEL: "p",
+}
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
 """Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
 

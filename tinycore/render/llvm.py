@@ -69,7 +69,12 @@ INTRINSICS: Final = {Op.SQRT: "sqrt", Op.TRUNC: "trunc"}
 SPELLED: Final = {Op.CAST, Op.BITCAST, Op.NEG, Op.RECIPROCAL, Op.WHERE, Op.MULACC}
 """What is written without a table; so are MAX and MIN, except of bool."""
 
-RANGE_LETTERS: Final = {AxisKind.LOOP: "i", AxisKind.REDUCE: "r", AxisKind.PARALLEL: "p"}
+RANGE_LETTERS: Final = {
+    AxisKind.LOOP: "i",
+    AxisKind.REDUCE: "r",
+    AxisKind.ORDERED: "o",
+    AxisKind.PARALLEL: "p",
+}
 
 
 class Llvm(Renderer):

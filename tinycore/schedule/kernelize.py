@@ -16,7 +16,15 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ScheduleError
 from tinycore.schedule.fuse import Boundaries, is_leaf, is_stored
 from tinycore.schedule.kernel import Kernel, numel
-from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten
+from tinycore.schedule.partial import (
+    in_memory,
+    is_ordered,
+    is_partial,
+    loops_over,
+    store,
+    values_of,
+)
+from tinycore.schedule.ranges import RegionReader
 from tinycore.schedule.split import split_reductions
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import ALU, MOVEMENT, Op
@@ -28,7 +36,7 @@ MOST_BUFFERS = 24
 """Buffers that a kernel with several outputs may have; each needs an address register."""
 RECENT_GROUPS = 8
 """How many kernels of the same loops are tried as a home for one more output."""
-NAMED = frozenset({Op.REDUCE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS})
+NAMED = frozenset({Op.REDUCE_AXIS, Op.GATHER, Op.SCATTER, Op.INSERT, Op.COPY, Op.CONTIGUOUS})
 """What is no arithmetic and yet worth naming."""
 MOVED = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
 """What reads its source at another point than it is read at."""
@@ -61,8 +69,9 @@ class Draft:
 class Kernelizer:
     """One call of `kernelize`: boundaries, then drafts, then kernels."""
 
-    def __init__(self, roots: Iterable[UOp]) -> None:
-        self.boundaries = Boundaries(roots)
+    def __init__(self, roots: tuple[UOp, ...]) -> None:
+        self.rewritten = in_memory(roots, new_memory)
+        self.boundaries = Boundaries([self.rewritten[root] for root in roots])
         self.drafts: list[Draft] = []
         self.home: dict[UOp, Draft] = {}
         self.built: dict[UOp, UOp] = {}  # stored node -> BUFFER, or ASSIGN(BUFFER, KERNEL)
@@ -80,7 +89,9 @@ class Kernelizer:
         for draft in self.in_order():
             self.build(draft)
         return {
-            n: with_shape(m, n.shape) for n, m in self.built.items() if n in self.boundaries.stored
+            old: with_shape(self.built[new], old.shape)
+            for old, new in self.rewritten.items()
+            if new in self.built and new in self.boundaries.stored
         }
 
     # --- drafts
@@ -118,15 +129,16 @@ class Kernelizer:
 
     def reads(self, node: UOp) -> list[UOp]:
         """The memory that the kernel of `node` loads; the target of an ASSIGN is not read."""
-        region = self.region(node.src[1]) if node.op is Op.ASSIGN else self.region(node)
-        found = [n for n in region if n is not node and self.is_memory(n)]
-        if node.op is Op.ASSIGN and self.is_memory(node.src[1]) and node.src[1] not in found:
-            found.append(node.src[1])
-        return found
+        found: dict[UOp, None] = {}
+        for value in values_of(node):
+            whole = value is not node and self.is_memory(value)
+            read = [value] if whole else self.region(value)
+            found |= dict.fromkeys(n for n in read if n is not node and self.is_memory(n))
+        return list(found)
 
     def loops(self, node: UOp) -> object | None:
         """A key under which drafts can share loops, or None for a node that shares with no one."""
-        if node.op is Op.COPY:
+        if node.op is Op.COPY or is_partial(node):
             return None
         sizes = []
         for n in self.region(node):
@@ -188,7 +200,8 @@ class Kernelizer:
             for version in versions(node):
                 for draft in self.readers(version):
                     if draft is writer:
-                        unsafe = not self.reads_only_here(draft, memory_of(version))
+                        repeats = is_partial(node) and node.src[1].op is Op.SCATTER
+                        unsafe = repeats or not self.reads_only_here(draft, memory_of(version))
                     else:
                         needed = (self.home.get(n) for n in draft.needs)
                         unsafe = any(d is not None and self.comes_after(d, writer) for d in needed)
@@ -299,23 +312,16 @@ class Kernelizer:
         memory = self.memory_list(draft)
         if draft.first.op is Op.COPY:
             return UOp(Op.COPY, dtypes.void, (slot(memory[0], 0), slot(memory[1], 1))), memory
-        shape = draft.first.shape
-        point = tuple(UOp.range(n, axis) if n != 1 else ZERO for axis, n in enumerate(shape))
-        reader = RegionReader(lambda n: self.pointer(draft, n, memory), len(shape))
+        point = loops_over(draft.replaced.get(draft.first, draft.first))
+        reader = RegionReader(lambda n: self.pointer(draft, n, memory), len(point))
         stores = [
-            self.store(reader, draft.replaced.get(n, n), point, slot(memory[i], i))
+            store(reader, draft.replaced.get(n, n), point, slot(memory[i], i))
             for i, n in enumerate(draft.outputs)
         ]
-        ranges = tuple(p for p in point if p.op is Op.RANGE)
+        ranges = sorted((p for p in point if p.op is Op.RANGE), key=is_ordered)
         body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
         end = UOp(Op.END, dtypes.void, (body, *ranges)) if ranges else body
         return without_unread(rewrite(UOp.sink(end), simplify, name="simplify kernel"), memory)
-
-    def store(self, reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
-        """The STORE of one output."""
-        value = node.src[1] if node.op is Op.ASSIGN else node
-        index = UOp(Op.INDEX, pointer.dtype, (pointer, flatten(point, node.shape)))
-        return UOp(Op.STORE, dtypes.void, (index, reader.read(value, point)))
 
     def pointer(self, draft: Draft, node: UOp, memory: list[UOp]) -> UOp | None:
         """The slot that a node is loaded from, or None if the draft computes it."""
@@ -357,6 +363,11 @@ def new_buffer(node: UOp) -> UOp:
     """A BUFFER as large as a node, on its device."""
     device = UOp(Op.DEVICE, dtypes.void, (), node.device)
     return UOp(Op.BUFFER, node.dtype, (device, unique()), numel(node))
+
+
+def new_memory(node: UOp) -> UOp:
+    """A BUFFER as large as a node, under its shape."""
+    return with_shape(new_buffer(node), node.shape)
 
 
 def with_shape(memory: UOp, shape: tuple[int, ...]) -> UOp:

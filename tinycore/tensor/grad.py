@@ -276,14 +276,63 @@ def of_gather(node: UOp, g: UOp) -> Gradients:
     """Each row of the table gets the sum of the gradients of its copies."""
     table, index = node.src
     count, rest = math.prod(index.shape), math.prod(table.shape[1:])
-    shape = (table.shape[0], count, rest)
-    places = graph.reshape(index, (1, count, 1))
-    rows = graph.reshape(
-        graph.arange(table.shape[0], index.dtype, table.device), (table.shape[0], 1, 1)
+    places = graph.expand(graph.reshape(index, (count, 1)), (count, rest))
+    start = graph.reshape(zero(table), (table.shape[0], rest))
+    total = graph.scatter(start, places, graph.reshape(g, (count, rest)), Op.ADD, 0)
+    return graph.reshape(total, table.shape), None
+
+
+@rule(Op.SCATTER)
+def of_scatter(node: UOp, g: UOp) -> Gradients:
+    """What was folded in gets the gradient of its place, as far as the place depends on it.
+
+    Of several elements written to one place, each gets that gradient.
+    """
+    x, index, rows = node.src
+    op, axis = node.arg
+    there = graph.take(g, index, axis)
+    if op is None:
+        return graph.scatter(g, index, zero(rows), None, axis), None, there
+    if op is Op.ADD:
+        return g, None, there
+    if op is Op.MUL:
+        return of_product(node, g)
+    chosen = x.eq(node)
+    hits = rows.eq(graph.take(node, index, axis))
+    one, ones = graph.full_like(x, 1), graph.full_like(rows, 1)
+    count = graph.scatter(
+        chosen.where(one, zero(x)), index, hits.where(ones, zero(rows)), Op.ADD, axis
     )
-    copies = graph.expand(graph.reshape(g, (1, count, rest)), shape)
-    hit = graph.expand(rows, shape).eq(graph.expand(places, shape))
-    return graph.reshape(graph.wide_sum(hit.where(copies, zero(copies)), [1]), table.shape), None
+    share = g / count
+    part = graph.take(share, index, axis)
+    return chosen.where(share, zero(x)), None, hits.where(part, zero(rows))
+
+
+def of_product(node: UOp, g: UOp) -> Gradients:
+    """Each factor gets the product of the others at its place; a zero is left out, not divided."""
+    (x, index, rows), (op, axis) = node.src, node.arg
+    empty, vacant = x.eq(zero(x)), rows.eq(zero(rows))
+    one, ones = graph.full_like(x, 1), graph.full_like(rows, 1)
+    others = graph.scatter(empty.where(one, x), index, vacant.where(ones, rows), op, axis)
+    zeros = graph.scatter(
+        empty.where(one, zero(x)), index, vacant.where(ones, zero(rows)), Op.ADD, axis
+    )
+
+    def share(factor: UOp, is_zero: UOp, others: UOp, zeros: UOp, g: UOp) -> UOp:
+        alone = zeros.eq(is_zero.where(graph.full_like(zeros, 1), zero(zeros)))
+        without = others / is_zero.where(graph.full_like(factor, 1), factor)
+        return alone.where(g * without, zero(g))
+
+    beside = [graph.take(n, index, axis) for n in (others, zeros, g)]
+    return share(x, empty, others, zeros, g), None, share(rows, vacant, *beside)
+
+
+@rule(Op.INSERT)
+def of_insert(node: UOp, g: UOp) -> Gradients:
+    """What was written gets the gradient of its place, what it replaced gets none."""
+    x, view, value = node.src
+    shown = view.substitute({x: g})
+    return graph.insert(g, shown, zero(value)), None, shown
 
 
 # --- identity

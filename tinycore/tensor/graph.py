@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
-from tinycore.uop.op import Op
+from tinycore.uop.op import Op, Scatter
 from tinycore.uop.shape import Shape
 
 Pair = tuple[int, int]
@@ -223,6 +223,48 @@ def wide_sum(x: UOp, axes: Sequence[int]) -> UOp:
 def gather(table: UOp, index: UOp) -> UOp:
     """Rows of the first axis; 0 where the index is out of range."""
     return UOp(Op.GATHER, table.dtype, (table, index))
+
+
+def take(x: UOp, index: UOp, axis: int) -> UOp:
+    """y[i, j] = x[index[i, j], j] for axis 0, likewise for others; 0 where it is out of range."""
+    if math.prod(x.shape[:axis] + x.shape[axis + 1 :]) == 1:
+        return gather(reshape(x, (x.shape[axis],)), index)
+    wide = index.cast(dtypes.int64)
+    valid = full_like(wide, -1).alu(Op.CMPLT, wide) & wide.alu(
+        Op.CMPLT, full_like(wide, x.shape[axis])
+    )
+    place, stride = full_like(wide, 0), 1
+    for a in reversed(range(len(x.shape))):
+        along = wide if a == axis else counted(index.shape, a, x.device)
+        place = place + along.alu(Op.MUL, full_like(wide, stride))
+        stride *= x.shape[a]
+    return gather(reshape(x, (stride,)), valid.where(place, full_like(wide, -1)))
+
+
+def counted(shape: Shape, axis: int, device: str) -> UOp:
+    """In each element of an int64 array, its position along an axis."""
+    along = [shape[axis] if a == axis else 1 for a in range(len(shape))]
+    return expand(reshape(arange(shape[axis], dtypes.int64, device), tuple(along)), shape)
+
+
+def scatter(x: UOp, index: UOp, rows: UOp, op: Op | None, axis: int) -> UOp:
+    """y = x, then y[index[i, j], j] op= rows[i, j], i in order, for axis 0, likewise for others.
+
+    Indices out of range change nothing. Narrow floats are added and multiplied in float32.
+    """
+    if 0 in rows.shape:
+        return x
+    if op in (Op.ADD, Op.MUL) and dtypes.is_float(x.dtype) and x.dtype.itemsize < 4:
+        wide = scatter(x.cast(dtypes.float32), index, rows.cast(dtypes.float32), op, axis)
+        return wide.cast(x.dtype)
+    return UOp(Op.SCATTER, x.dtype, (x, index, rows), Scatter(op, axis))
+
+
+def insert(x: UOp, view: UOp, value: UOp) -> UOp:
+    """x with `value` where `view`, made of x by movement that repeats nothing, shows it."""
+    if view is x:
+        return value
+    return UOp(Op.INSERT, x.dtype, (x, view, value)) if 0 not in value.shape else x
 
 
 # --- questions

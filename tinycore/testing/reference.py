@@ -261,6 +261,41 @@ def gather(node: UOp, table: HostArray, index: HostArray) -> HostArray:
     )
 
 
+UPDATES: Final[dict[Op | None, Callable[..., Any]]] = {
+    None: lambda old, new: new,
+    Op.ADD: numpy.add,
+    Op.MUL: numpy.multiply,
+    Op.MAX: numpy.maximum,
+    Op.MIN: numpy.minimum,
+}
+
+
+def scatter(node: UOp, x: HostArray, index: HostArray, rows: HostArray) -> HostArray:
+    """Elements put one after the other; nothing out of range."""
+    op, axis = node.arg
+    result = x.copy()
+    for point in numpy.ndindex(rows.shape):
+        if 0 <= index[point] < x.shape[axis]:
+            place = (*point[:axis], int(index[point]), *point[axis + 1 :])
+            result[place] = UPDATES[op](result[place], rows[point])
+    return result
+
+
+def insert(node: UOp, x: HostArray, view: HostArray, value: HostArray) -> HostArray:
+    """The view taken of the positions of `x` tells where the value goes."""
+    whole, shown, _ = node.src
+    order: list[UOp] = []
+    while shown is not whole:
+        order.append(shown)
+        shown = shown.src[0]
+    places = numpy.arange(x.size).reshape(x.shape)
+    for step in reversed(order):
+        places = STRUCTURE[step.op](step, places)
+    result = x.copy()
+    result.reshape(-1)[places] = value
+    return result
+
+
 STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
     Op.CONTIGUOUS: lambda n, x: x,
     Op.CONTIGUOUS_BACKWARD: lambda n, x: x,
@@ -277,6 +312,8 @@ STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
     Op.UNSKEW: unskew,
     Op.REDUCE_AXIS: reduce_axis,
     Op.GATHER: gather,
+    Op.SCATTER: scatter,
+    Op.INSERT: insert,
 }
 
 

@@ -7,23 +7,19 @@ equality is identity, and graphs share structure without any effort. Nodes are h
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.bounds import bounds_of
+from tinycore.uop.interning import enter, nodes
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.shape import Shape, device_of, shape_of
 
 Fact = TypeVar("Fact")
-Key: TypeAlias = tuple[Op, DType, tuple["UOp", ...], Any]
 
 printer: Callable[[UOp], str] = repr
 """What `str` makes of a node; text.py puts its own here, which parses back."""
-
-nodes: Final[dict[Key, weakref.ref[UOp]]] = {}
-"""Every living node by what it is made of."""
 
 
 class Axis(NamedTuple):
@@ -50,7 +46,7 @@ class UOp:
     """
 
     __slots__ = (
-        *("__weakref__", "_bounds", "_device", "_key", "_normal", "_order", "_ranges", "_shape"),
+        *("__weakref__", "_bounds", "_device", "_normal", "_order", "_ranges", "_shape"),
         *("_terms", "arg", "dtype", "op", "src"),
     )
 
@@ -60,7 +56,6 @@ class UOp:
     arg: Any
     _bounds: tuple[Any, Any]
     _device: str | None
-    _key: Key
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (order.py)
     _ranges: frozenset[UOp]
@@ -78,18 +73,10 @@ class UOp:
         if reference is not None and (found := reference()) is not None:
             return found
         self = object.__new__(cls)
-        self.op, self.dtype, self.src, self.arg, self._key = op, dtype, src, arg, key
+        self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
         self._normal = 0
-        nodes[key] = weakref.ref(self)
+        enter(key, self)
         return self
-
-    def __del__(self) -> None:
-        # The entry may already belong to a newer equal node.
-        try:
-            if (reference := nodes.get(self._key)) is not None and reference() is None:
-                del nodes[self._key]
-        except (AttributeError, TypeError):  # interpreter exit took the table away
-            return
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return UOp, (self.op, self.dtype, self.src, self.arg)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore.dtype import DType, Scalar, dtypes
 
@@ -73,6 +73,8 @@ class Op(enum.Enum):
     UNSKEW = 1, first, "`arg` is a Skew: y[i, k] = x[(i - k*dilation)/stride, k], or 0"
     REDUCE_AXIS = 1, first, "`arg` = (op, axes): those axes folded by op to size 1"
     GATHER = 2, first, "rows x[index] of the first axis; 0 where index is out of range"
+    SCATTER = 3, first, "y = x, then y[index[i], j] op= rows[i, j], i in order; `arg` is a Scatter"
+    INSERT = 3, first, "x with the third source where the second, a view of x, shows it"
 
     # --- constants and variables
     CONST = ANY, given, "the Python scalar in `arg`; in a tensor graph its source is the DEVICE"
@@ -157,6 +159,7 @@ class AxisKind(enum.Enum):
 
     LOOP = "loop"  # a plain loop over outputs
     REDUCE = "reduce"  # a plain loop over what is summed away
+    ORDERED = "ordered"  # a plain loop whose steps must happen in order
     PARALLEL = "parallel"  # iterations shared out among threads of a CPU
     GRID = "grid"  # a workgroup index
     BLOCK = "block"  # a thread index inside a workgroup
@@ -168,9 +171,18 @@ class AxisKind(enum.Enum):
     __hash__ = object.__hash__
 
 
+class Scatter(NamedTuple):
+    """How SCATTER puts elements: folded by `op` into what is there (None: in its place)."""
+
+    op: Op | None
+    axis: int
+
+
 MOVEMENT: Final = frozenset(
     {Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}
 )
+PARTIAL_WRITES: Final = frozenset({Op.SCATTER, Op.INSERT})
+"""Ops that change some elements of their first source, and so are done in its memory or a copy."""
 UNARY: Final = frozenset(
     {Op.CAST, Op.BITCAST, Op.NEG, Op.RECIPROCAL, Op.SQRT, Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN}
     | {Op.TRUNC}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinycore.uop.op import ALU, Op
+from tinycore.uop.op import ALU, PARTIAL_WRITES, Op
 
 if TYPE_CHECKING:
     from tinycore.uop.node import UOp
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 SAME_AS_FIRST = frozenset(
-    {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.FLIP} | ALU
+    {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.FLIP}
+    | PARTIAL_WRITES
+    | ALU
 )
 STATED = frozenset({Op.RESHAPE, Op.EXPAND})
 

@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.op import ALU, ANY, MOVEMENT, REDUCTIONS, AxisKind, Op
+from tinycore.uop.op import ALU, ANY, MOVEMENT, PARTIAL_WRITES, REDUCTIONS, AxisKind, Op
 from tinycore.uop.scopes import check_order, illegal
 from tinycore.uop.text import inline
 
@@ -31,6 +31,7 @@ TENSOR_OPS: Final = (
     frozenset({Op.DEVICE, Op.UNIQUE, Op.BUFFER, Op.BUFFER_VIEW, Op.COPY, Op.ASSIGN, Op.KERNEL})
     | {Op.BIND, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.REDUCE_AXIS, Op.GATHER}
     | {Op.CONST, Op.ARANGE, Op.DEFINE_VAR, Op.SINK}
+    | PARTIAL_WRITES
     | MOVEMENT
     | ALU
 )
@@ -54,7 +55,7 @@ LEGAL: Final[dict[Stage, frozenset[Op]]] = {
 EVERYWHERE: Final = ALU - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY}
 """Arithmetic that every renderer has, or has it lowered to what it has."""
 
-LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.PARALLEL})
+LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED, AxisKind.PARALLEL})
 FLOAT_OPS: Final = (
     frozenset({Op.RECIPROCAL, Op.SQRT, Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN, Op.TRUNC})
 ) | {Op.FDIV}
@@ -250,6 +251,31 @@ def reduces_axes(node: UOp) -> str | None:
     count = len(node.src[0].shape)
     fits = len(set(axes)) == len(axes) and all(0 <= axis < count for axis in axes)
     return None if fits else f"axes {axes} of {count}"
+
+
+@check([Op.SCATTER], ["tensor"])
+def scatters_along_an_axis(node: UOp) -> str | None:
+    """SCATTER puts elements beside the axis they are spread along, at integer places."""
+    x, index, rows = node.src
+    op, axis = node.arg
+    if op is not None and op not in REDUCTIONS:
+        return f"{op!r} is no reduction"
+    if index.dtype.kind not in ("int", "uint"):
+        return f"the index is of {index.dtype!r}"
+    beside = [s[:axis] + s[axis + 1 :] for s in (x.shape, rows.shape)]
+    fits = index.shape == rows.shape and beside[0] == beside[1] and rows.dtype is x.dtype
+    return None if fits else f"{rows.shape} at {index.shape} into {x.shape} along axis {axis}"
+
+
+@check([Op.INSERT], ["tensor"])
+def inserts_into_a_view(node: UOp) -> str | None:
+    """INSERT writes where a view shows each element once."""
+    x, view, value = node.src
+    if view.shape != value.shape or value.dtype is not x.dtype:
+        return f"{value.dtype!r} {value.shape} into {x.dtype!r} {view.shape}"
+    while view is not x and view.op in MOVEMENT - {Op.EXPAND, Op.PAD, Op.UNSKEW}:
+        view = view.src[0]
+    return None if view is x else f"the second source is no view of the first, but {view.op.name}"
 
 
 # --- kernels

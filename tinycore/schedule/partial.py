@@ -1,0 +1,116 @@
+"""Writing a part of memory: SCATTER and INSERT, done in place.
+
+Floor 3. Both say what a tensor is after some of its elements were changed. Where that is assigned
+to the very memory they change, a kernel writes these elements and touches no other. Anywhere else
+the unchanged elements are first copied into memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tinycore.dtype import dtypes
+from tinycore.schedule.fuse import is_leaf
+from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through
+from tinycore.uop.node import UOp
+from tinycore.uop.op import PARTIAL_WRITES, AxisKind, Op
+
+
+def is_partial(node: UOp) -> bool:
+    """Whether a node writes only a part of the memory it is assigned to."""
+    if node.op is not Op.ASSIGN or node.src[1].op not in PARTIAL_WRITES:
+        return False
+    return node.src[1].src[0] is node.src[0]
+
+
+def values_of(node: UOp) -> tuple[UOp, ...]:
+    """What the kernel of a stored node computes; memory that it only writes is not among it."""
+    if not is_partial(node):
+        return (node.src[1],) if node.op is Op.ASSIGN else (node,)
+    change = node.src[1]
+    return change.src[1:] if change.op is Op.SCATTER else change.src[2:]
+
+
+def in_memory(roots: Iterable[UOp], memory_for: Callable[[UOp], UOp]) -> dict[UOp, UOp]:
+    """Every node below the roots, with partial writes given the memory that they change.
+
+    `memory_for` makes new memory with the shape and device of a node.
+    """
+    done: dict[UOp, UOp] = {}
+    for node in UOp.sink(*roots).toposort(lambda n: not is_leaf(n))[:-1]:
+        if is_partial(node):
+            target = done[node.src[0]]
+            done[node] = UOp(Op.ASSIGN, node.dtype, (target, changed(node.src[1], done, target)))
+        elif node.op in PARTIAL_WRITES:
+            filled = UOp(Op.ASSIGN, node.dtype, (memory_for(node), done[node.src[0]]))
+            done[node] = UOp(Op.ASSIGN, node.dtype, (filled, changed(node, done, filled)))
+        else:
+            done[node] = node if is_leaf(node) else node.with_src(tuple(done[s] for s in node.src))
+    return done
+
+
+def changed(node: UOp, done: dict[UOp, UOp], memory: UOp) -> UOp:
+    """A partial write of `memory`; a view of what was changed becomes one of that memory."""
+    first, second, third = node.src
+    if node.op is Op.SCATTER:
+        return node.with_src((memory, done[second], done[third]))
+    return node.with_src((memory, second.substitute({first: memory}), done[third]))
+
+
+def loops_over(node: UOp) -> Point:
+    """A counter for each axis of what a stored node computes; that of a SCATTER is in order."""
+    shape, ordered = node.shape, None
+    if is_partial(node):
+        shape = values_of(node)[-1].shape
+        ordered = node.src[1].arg.axis if node.src[1].op is Op.SCATTER else None
+    kinds = [AxisKind.ORDERED if axis == ordered else AxisKind.LOOP for axis in range(len(shape))]
+    return tuple(
+        UOp.range(size, axis, kind) if size != 1 else ZERO
+        for axis, (size, kind) in enumerate(zip(shape, kinds, strict=True))
+    )
+
+
+def is_ordered(counter: UOp) -> bool:
+    """Whether the steps of a loop must happen in order."""
+    return counter.arg.kind is AxisKind.ORDERED
+
+
+def store(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
+    """The STORE of one output."""
+    if not is_partial(node):
+        (value,) = values_of(node)
+        return store_at(pointer, flatten(point, node.shape), reader.read(value, point))
+    if node.src[1].op is Op.INSERT:
+        return inserted(reader, node.src[1], point, pointer)
+    return scattered(reader, node.src[1], point, pointer)
+
+
+def store_at(pointer: UOp, offset: UOp, value: UOp) -> UOp:
+    """The STORE of a value at an offset."""
+    index = UOp(Op.INDEX, pointer.dtype, (pointer, offset))
+    return UOp(Op.STORE, dtypes.void, (index, value))
+
+
+def inserted(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
+    """The STORE of an INSERT: a point of the view is a point of the memory it shows."""
+    memory, node, value = change.src
+    place = point
+    while node is not memory:
+        place = read_through(node, place).point
+        node = node.src[0]
+    return store_at(pointer, flatten(place, memory.shape), reader.read(value, point))
+
+
+def scattered(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
+    """The STORE of a SCATTER, after what earlier steps of its loop stored."""
+    (memory, index, rows), (op, axis) = change.src, change.arg
+    if point[axis].op is Op.RANGE:
+        pointer = UOp(Op.AFTER, pointer.dtype, (pointer, point[axis]))
+    row = reader.read(index, point).cast(dtypes.index)
+    inside = (row >= 0) & (row < memory.shape[axis])
+    place = flatten((*point[:axis], row, *point[axis + 1 :]), memory.shape)
+    target = UOp(Op.INDEX, pointer.dtype, (pointer, place, inside))
+    value = reader.read(rows, point)
+    if op is not None:
+        value = UOp(Op.LOAD, value.dtype, (target, value.const_like(0))).alu(op, value)
+    return UOp(Op.STORE, dtypes.void, (target, value))

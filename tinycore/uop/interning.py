@@ -1,0 +1,66 @@
+"""The table of living nodes: building a node twice finds the first one.
+
+Floor 1. The table holds nodes weakly, but a key holds the sources of its node. So an entry has to go
+with its node, or no graph below it is ever freed, nor the device memory of its buffers.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from tinycore.dtype import DType
+from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.uop.node import UOp
+
+Key: TypeAlias = "tuple[Op, DType, tuple[UOp, ...], Any]"
+
+
+class Reference(weakref.ref["UOp"]):
+    """A weak reference to a node that knows the key under which it stands in the table."""
+
+    __slots__ = ("key",)
+
+    key: Key
+
+
+nodes: Final[dict[Key, Reference]] = {}
+"""Every living node by what it is made of."""
+dead: Final[list[Reference]] = []
+"""References whose entries have yet to go."""
+
+
+class Forgetting:
+    """Whether entries are being removed right now."""
+
+    active = False
+
+
+def enter(key: Key, node: UOp) -> None:
+    """Put a new node into the table, until it dies."""
+    reference = Reference(node, forget)
+    reference.key = key
+    nodes[key] = reference
+
+
+def forget(reference: weakref.ref[UOp]) -> None:
+    """Remove the entry of a node that died, and then those of sources that die of it.
+
+    One after the other, not one inside the other: a graph may be deeper than any stack. An entry
+    that belongs to a newer equal node stays.
+    """
+    assert isinstance(reference, Reference)
+    dead.append(reference)
+    if Forgetting.active:
+        return
+    Forgetting.active = True
+    try:
+        while dead:
+            last = dead.pop()
+            if nodes.get(last.key) is last:
+                del nodes[last.key]
+            del last
+    finally:
+        Forgetting.active = False
