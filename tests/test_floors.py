@@ -36,6 +36,7 @@ FLOORS: dict[str, tuple[float, str]] = {
     "lower": (3, "lower"),
     "engine": (4, "engine"),
     "tensor": (5, "tensor"),
+    "array_api": (6, "public"),
     "nn": (6, "public"),
     "cli": (6, "public"),
     "helpers": (6, "public"),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tinycore.tensor.jit import TinyJit
     from tinycore.tensor.tensor import Tensor
 
+    from_dlpack = Tensor.from_dlpack
+
 __version__ = "0.1.0"
 
 _WHERE = {
@@ -27,9 +29,19 @@ _WHERE = {
     "Tensor": "tinycore.tensor:Tensor",
     "TinyJit": "tinycore.tensor.jit:TinyJit",
     "dtypes": "tinycore.dtype:dtypes",
+    "from_dlpack": "tinycore.tensor:Tensor.from_dlpack",
 }
 
-__all__ = ["Context", "Device", "GlobalCounters", "Tensor", "TinyJit", "dtypes", "nn"]
+__all__ = [
+    "Context",
+    "Device",
+    "GlobalCounters",
+    "Tensor",
+    "TinyJit",
+    "dtypes",
+    "from_dlpack",
+    "nn",
+]
 
 
 def __getattr__(name: str) -> object:

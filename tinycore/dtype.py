@@ -91,6 +91,42 @@ class PointerDType(DType):
         return pointer, (self.base, self.size, self.space)
 
 
+class ImageDType(PointerDType):
+    """The type of a two-dimensional image of pixels, each of four channels of `base`.
+
+    Channels are innermost, then columns, then rows. A row may be longer than its pixels: devices
+    want each to start at a multiple of so many pixels (CL_DEVICE_IMAGE_PITCH_ALIGNMENT of OpenCL),
+    64 unless they say otherwise. It is a layout of memory for kernels, not the dtype of a tensor.
+    """
+
+    __slots__ = ("height", "pixel_bytes", "shape", "width")
+
+    CHANNELS: Final = 4
+    PITCH_ALIGNMENT: Final = 64
+
+    def __init__(self, base: DType, height: int, width: int) -> None:
+        super().__init__(base, height * width * self.CHANNELS, "global")
+        self.height = height
+        self.width = width
+        self.pixel_bytes = base.itemsize * self.CHANNELS
+        self.shape = (height, width, self.CHANNELS)
+
+    def __repr__(self) -> str:
+        name = "imageh" if self.base.itemsize == 2 else "imagef"
+        return f"dtypes.{name}(({self.height}, {self.width}))"
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return image, (self.base, (self.height, self.width))
+
+    def pitch_bytes(self, alignment_pixels: int = PITCH_ALIGNMENT) -> int:
+        """Bytes from the start of one row to that of the next."""
+        return -(-self.width // alignment_pixels) * alignment_pixels * self.pixel_bytes
+
+    def memory_bytes(self, alignment_pixels: int = PITCH_ALIGNMENT) -> int:
+        """Bytes of all rows, what fills them up included."""
+        return self.pitch_bytes(alignment_pixels) * self.height
+
+
 @cache
 def vector(scalar: DType, count: int) -> DType:
     """The one vector type of `count` lanes of `scalar`."""
@@ -103,6 +139,20 @@ def vector(scalar: DType, count: int) -> DType:
 def pointer(base: DType, size: int, space: Space) -> PointerDType:
     """The one pointer type to `size` elements of `base` in `space`."""
     return PointerDType(base, size, space)
+
+
+def image(base: DType, size: tuple[int, ...]) -> ImageDType:
+    """The one image type of (height, width) or (height, width, 4). Raises DTypeError."""
+    channels = size[2:] or (ImageDType.CHANNELS,)
+    if len(size) < 2 or channels != (ImageDType.CHANNELS,) or min(size) < 1:
+        raise DTypeError(f"an image is (height, width) of pixels with 4 channels, got {size}")
+    return interned_image(base, *size[:2])
+
+
+@cache
+def interned_image(base: DType, height: int, width: int) -> ImageDType:
+    """The one image type with these facts."""
+    return ImageDType(base, height, width)
 
 
 def restore(name: str, count: int) -> DType:
@@ -164,6 +214,16 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
 
     default_float: ClassVar[DType] = ChosenDefault(lambda: settings.DEFAULT_FLOAT)  # type: ignore[assignment]
     default_int: ClassVar[DType] = ChosenDefault(lambda: settings.DEFAULT_INT)  # type: ignore[assignment]
+
+    @staticmethod
+    def imagef(size: tuple[int_type, ...]) -> ImageDType:
+        """An image of (height, width) pixels, each four float32."""
+        return image(dtypes.float32, size)
+
+    @staticmethod
+    def imageh(size: tuple[int_type, ...]) -> ImageDType:
+        """An image of (height, width) pixels, each four float16."""
+        return image(dtypes.float16, size)
 
     @staticmethod
     def is_float(dtype: DType) -> bool_type:
@@ -249,7 +309,15 @@ DTypeLike = str | DType
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
-    """A DType from itself or from its name or alias. Raises DTypeError for an unknown name."""
+    """A DType from itself or from its name or alias.
+
+    Raises DTypeError for an unknown name, and for an image, which is no dtype of elements.
+    """
+    if isinstance(dtype, ImageDType):
+        raise DTypeError(
+            f"{dtype!r} is a layout of memory; a tensor of its elements is {dtype.base!r} of shape "
+            f"{dtype.shape}"
+        )
     if isinstance(dtype, DType):
         return dtype
     found = getattr(dtypes, str(dtype), None)

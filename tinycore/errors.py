@@ -1,14 +1,26 @@
 """Every exception tinycore raises on purpose.
 
-Floor 0. Imports nothing.
+Floor 0. Imports nothing of tinycore.
 One family, so `except TinycoreError` catches what a user or a device did wrong and nothing else. A
 class that refines a built-in exception also inherits from it: code that expects a `ValueError`, as
 from NumPy or torch, keeps working. A message says what happened, with which values, and what to do
-about it. `assert` guards our own invariants only.
+about it; a note below it (PEP 678) shows the line of the caller's program that asked for it, so
+that nobody searches a long traceback. `assert` guards our own invariants only.
 """
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = [
     "ArgumentError",
+    "ArgumentTypeError",
     "CacheError",
     "CompileError",
     "CompilerUnavailable",
@@ -24,6 +36,7 @@ __all__ = [
     "ScheduleError",
     "SettingError",
     "ShapeError",
+    "SharingError",
     "TinycoreError",
     "UnknownDevice",
     "UnsupportedError",
@@ -32,7 +45,12 @@ __all__ = [
 
 
 class TinycoreError(Exception):
-    """The root of the family; never raised itself."""
+    """The root of the family; never raised itself. Notes where it was that tinycore was called."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        if place := calling_line():
+            self.add_note(place)
 
 
 # What a caller asked for
@@ -40,6 +58,10 @@ class TinycoreError(Exception):
 
 class ArgumentError(TinycoreError, ValueError):
     """Raised when an argument has a value the function cannot take and no narrower class fits."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """Raised when an argument is of a type the function cannot take, as a string for a number."""
 
 
 class ShapeError(TinycoreError, ValueError):
@@ -60,6 +82,10 @@ class GradientError(TinycoreError, RuntimeError):
 
 class JitError(TinycoreError, RuntimeError):
     """Raised when a replay would be wrong: a shape, dtype, device or aliasing changed."""
+
+
+class SharingError(TinycoreError, BufferError, ValueError):
+    """Raised when memory cannot be shared with another library without a copy, or not at all."""
 
 
 class SettingError(TinycoreError, ValueError):
@@ -145,3 +171,45 @@ class CacheError(TinycoreError, RuntimeError):
 
 def _rebuild_compile_error(message: str, log: str, source: str) -> CompileError:
     return CompileError(message, log=log, source=source)
+
+
+# Where the caller's program stands
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def calling_line() -> str | None:
+    """`at train.py:14: y = a @ b`, the line outside this package that called into it.
+
+    None when no frame of this package is running (someone else raises one of our classes), and in a
+    doctest, which shows that line anyway and would compare the note with what it expects.
+    """
+    frame = calling_frame()
+    if frame is None or frame.f_code.co_filename.startswith("<doctest "):
+        return None
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    source = linecache.getline(file, line, frame.f_globals).strip()
+    return f"at {shortened(file)}:{line}" + (f": {source}" if source else "")
+
+
+def calling_frame() -> FrameType | None:
+    """The innermost frame that called this package; what a device's package does is passed over."""
+    frame: FrameType | None = sys._getframe(1)
+    inside = False
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        ours = name.partition(".")[0] == PACKAGE
+        if inside and not ours:
+            return frame
+        inside = inside or (ours and name != __name__)
+        frame = frame.f_back
+    return None
+
+
+def shortened(file: str) -> str:
+    """A path below the working directory without it; any other name as it is."""
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except OSError:  # the working directory was removed
+        return file
+    return file.removeprefix(here)

@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -167,6 +168,17 @@ def fetch(
     return target
 
 
+def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
+    """What is read from a server, with a bar while it is read if there is a terminal to draw on."""
+    from tqdm import tqdm  # noqa: PLC0415  see __getattr__
+
+    size, name = getattr(answer, "length", None), url.rpartition("/")[2]
+    bar: AbstractContextManager[Any] = tqdm.wrapattr(
+        answer, "read", total=size, desc=name or url, disable=None, leave=False
+    )
+    return bar
+
+
 def _download(url: str, target: Path, gunzip: bool) -> None:
     request = urllib.request.Request(url, headers={"User-Agent": "tinycore"})
     descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=target.parent)
@@ -174,8 +186,9 @@ def _download(url: str, target: Path, gunzip: bool) -> None:
         with (
             urllib.request.urlopen(request, timeout=60) as answer,
             os.fdopen(descriptor, "wb") as file,
+            _shown(answer, url) as source,
         ):
-            shutil.copyfileobj(gzip.GzipFile(fileobj=answer) if gunzip else answer, file)
+            shutil.copyfileobj(gzip.GzipFile(fileobj=source) if gunzip else source, file)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

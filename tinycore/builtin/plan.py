@@ -161,10 +161,11 @@ class Plan:
         return vectorize
 
     def _extract(self, u: UOp) -> Step:
-        target, source, lanes = self.slots[u], self.slots[u.src[0]], list(u.arg)
+        target, sources, lanes = self.slots[u], [self.slots[s] for s in u.src], list(u.arg)
 
         def extract(frame: Frame) -> None:
-            frame.values[target] = frame.values[source][..., lanes]
+            vectors = numpy.broadcast_arrays(*[frame.values[s] for s in sources])
+            frame.values[target] = numpy.concatenate(vectors, axis=-1)[..., lanes]
 
         return extract
 

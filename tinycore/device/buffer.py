@@ -7,10 +7,10 @@ checked here, so allocators need not. NumPy is imported only where arrays are as
 from __future__ import annotations
 
 import threading
+import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tinycore.device.pool import LRUAllocator
 from tinycore.device.protocols import Handle
 from tinycore.device.registry import Device
 from tinycore.dtype import DType, PointerDType, from_numpy_dtype, to_numpy_dtype
@@ -38,7 +38,7 @@ class Buffer:
         "__weakref__",
         "_handle",
         "_owner",
-        "_pool",
+        "_release",
         "base",
         "device",
         "dtype",
@@ -60,8 +60,12 @@ class Buffer:
         if size < 0:
             raise ArgumentError(f"a buffer cannot have {size} elements")
         self._handle: Handle = None
-        self._pool: LRUAllocator | None = None
-        """Where the memory goes back to; None while there is none, and for views."""
+        self._release: weakref.finalize[[Handle, int], Buffer] | None = None
+        """Gives the memory back, at the latest when the buffer dies; None for views.
+
+        It holds the handle, which so is never among the garbage of a reference cycle: the collector
+        would end the handle too, while the pool hands it out again.
+        """
         self._owner: object = None
         self.device = Device.canonicalize(device)
         self.size = size
@@ -87,9 +91,6 @@ class Buffer:
     def __repr__(self) -> str:
         place = f", from byte {self.offset} of a base" if self.base is not None else ""
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{place}>"
-
-    def __del__(self) -> None:
-        self.deallocate()
 
     @property
     def nbytes(self) -> int:
@@ -122,15 +123,15 @@ class Buffer:
                 else:
                     pool = Device[self.device].allocator
                     self._handle = pool.alloc(self.nbytes)
-                    self._pool = pool
+                    self._release = weakref.finalize(self, pool.free, self._handle, self.nbytes)
+                    self._release.atexit = False
         return self
 
     def deallocate(self) -> None:
         """Give the memory back now; what it held is lost, and views of it are of no use."""
-        handle, pool = getattr(self, "_handle", None), getattr(self, "_pool", None)
-        self._handle = self._pool = None
-        if pool is not None:
-            pool.free(handle, self.nbytes)
+        release, self._release, self._handle = self._release, None, None
+        if release is not None:
+            release()
 
     def view(self, size: int, dtype: DType | None = None, offset_bytes: int = 0) -> Buffer:
         """`size` elements from a byte of this buffer on, sharing its memory and holding it."""

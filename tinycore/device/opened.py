@@ -13,7 +13,14 @@ from tinycore.device.backend import Backend
 from tinycore.device.discovery import told
 from tinycore.device.hooks import hooks
 from tinycore.device.pool import LRUAllocator
-from tinycore.device.protocols import ABILITIES, DeviceRuntime, Program, ProgramInfo, Toolchain
+from tinycore.device.protocols import (
+    ABILITIES,
+    RUNTIME_ABILITIES,
+    DeviceRuntime,
+    Program,
+    ProgramInfo,
+    Toolchain,
+)
 from tinycore.device.target import Target
 from tinycore.errors import (
     CompilerUnavailable,
@@ -163,6 +170,12 @@ def verify_abilities(backend: Backend, runtime: DeviceRuntime) -> None:
             raise PluginError(
                 f"{backend.name} declares {capability!r}, but its allocator "
                 f"{type(runtime.allocator).__name__} has not the methods of {protocol.__name__}"
+            )
+    for capability, protocol in RUNTIME_ABILITIES.items():
+        if capability in backend.capabilities and not isinstance(runtime, protocol):
+            raise PluginError(
+                f"{backend.name} declares {capability!r}, but its {type(runtime).__name__} has not "
+                f"the methods of {protocol.__name__}"
             )
 
 

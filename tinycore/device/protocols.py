@@ -32,9 +32,9 @@ capability word. A backend declares the word; the core checks the methods once, 
 device, and calls them only where the word is declared. CAPABILITIES lists the words. An ability of
 a compiler has no word, as a backend may have several compilers: having the method is declaring it.
 
-**Not promised yet.** Queues, signals and launching a whole captured step at once (the words `graph`
-and `queues` are kept for them), images, and memory that several devices address. They will come as
-capabilities, never as new methods of the protocols below.
+**Not promised yet.** Queues and signals (the word `queues` is kept for them), images, and memory
+that several devices address. They will come as capabilities, never as new methods of the protocols
+below.
 """
 
 from __future__ import annotations
@@ -52,12 +52,16 @@ __all__ = [
     "Allocator",
     "Compiler",
     "DeviceRuntime",
+    "Graph",
     "Handle",
+    "Launch",
     "Program",
     "ProgramInfo",
+    "RUNTIME_ABILITIES",
     "RendererType_co",
     "SupportsAssembly",
     "SupportsExternalPointer",
+    "SupportsGraph",
     "SupportsMap",
     "SupportsPeerCopy",
     "Toolchain",
@@ -219,6 +223,39 @@ class DeviceRuntime(Protocol):
         ...
 
 
+Launch: TypeAlias = tuple[Program, Sequence[Handle], Sequence[int]]
+"""A program with the memory in its slots and the values of its variables."""
+
+
+class Graph(Protocol):
+    """Launches held ready by the device. Not for two threads at once."""
+
+    def set_buffer(self, launch: int, slot: int, handle: Handle) -> None:
+        """From now on, launch number `launch` uses `handle` in this slot."""
+        ...
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """From now on, launch number `launch` uses this value for its variable at `position`."""
+        ...
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Launch them all, in order. With `wait`, wait for the end and return the seconds."""
+        ...
+
+
+@runtime_checkable
+class SupportsGraph(Protocol):
+    """Capability `graph`, of a DeviceRuntime: many launches are asked for at once."""
+
+    def graph(self, launches: Sequence[Launch]) -> Graph:
+        """Launches of this device's programs, ready to be run in order again and again.
+
+        They mean what the same launches one by one mean. Raises UnsupportedError for launches that
+        a graph of this device cannot hold; they are then run one by one.
+        """
+        ...
+
+
 ABILITIES: Final[dict[str, type]] = {
     "host_memory": SupportsMap,
     "external_pointer": SupportsExternalPointer,
@@ -226,10 +263,14 @@ ABILITIES: Final[dict[str, type]] = {
 }
 """Capabilities that are methods of the allocator, checked when a device is opened."""
 
+RUNTIME_ABILITIES: Final[dict[str, type]] = {"graph": SupportsGraph}
+"""Capabilities that are methods of the DeviceRuntime, checked when a device is opened."""
+
 CAPABILITIES: Final[dict[str, str]] = {
     "host_memory": "the host reads and writes device memory in place",
     "external_pointer": "memory that another library owns can be used",
     "peer_copy": "two devices of this backend copy without the host",
+    "graph": "many launches are asked for at once",
     "local_memory": "threads of a group share memory and meet at barriers",
     **{dtype.name: f"kernels load, store and compute {dtype.name}" for dtype in dtypes.all},
 }

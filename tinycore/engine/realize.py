@@ -13,6 +13,7 @@ import numpy
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
+from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.engine.run import recordings, run_schedule
 from tinycore.errors import JitError
@@ -23,6 +24,9 @@ from tinycore.uop.op import Op
 
 HostArray = numpy.ndarray[Any, numpy.dtype[Any]]
 Refresh = Callable[[], HostArray]
+
+HOST = 1
+"""The DLDeviceType of memory that the processor addresses; it has the number 0 only."""
 
 refreshed: WeakKeyDictionary[Buffer, Refresh] = WeakKeyDictionary()
 """Buffers whose content a captured step asks for again before every replay."""
@@ -47,9 +51,7 @@ class Engine:
         A captured step that reads this buffer calls `refresh` before each replay and writes the
         result.
         """
-        node = UOp(
-            Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), int(array.size)
-        )
+        node = new_node(int(array.size), dtype, device)
         buffer = buffers[node] = Buffer(device, int(array.size), dtype)
         if array.size:
             buffer.copyin(array.data.cast("B"))
@@ -62,16 +64,47 @@ class Engine:
 
         Raises JitError inside a step being captured, which must not depend on what it computes.
         """
-        if recordings:
-            raise JitError(
-                "a value was read back (item, numpy, tolist ...) inside a function being captured "
-                "by TinyJit; a replay could not do that. Return the tensor and read it outside."
-            )
+        refuse_in_capture()
         found = buffer_of(buffer)
         result = numpy.empty(found.size, to_numpy_dtype(found.dtype))
         if found.size:
             found.copyout(result.data.cast("B"))
         return result
+
+    def shared(self, buffer: UOp) -> HostArray | None:
+        """The memory itself of a realized BUFFER or BUFFER_VIEW, as a flat array that keeps it.
+
+        None where the host cannot address it. Raises JitError inside a step being captured.
+        """
+        refuse_in_capture()
+        found = buffer_of(buffer)
+        return found.to_cpu() if Device[found.device].has("host_memory") else None
+
+    def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
+        """A new BUFFER over `size` elements at an address of the device; `owner` is kept alive.
+
+        Raises UnsupportedError on devices without the capability `external_pointer`.
+        """
+        node = new_node(size, dtype, device)
+        buffers[node] = Buffer.external(device, pointer, size, dtype, owner)
+        return node
+
+    def exchange_kind(self, device: str) -> tuple[int, int] | None:
+        """The DLDevice of a device, as (type, number); None where it takes no part in DLPack."""
+        kind = Device.backend(device).dlpack
+        if kind is None:
+            return None
+        return kind, 0 if kind == HOST else device_and_index(device)[1]
+
+    def device_for(self, kind: int, number: int) -> str | None:
+        """A device that works on memory of a DLDevice, the default one if it does; else None."""
+        wanted = (kind, 0 if kind == HOST else number)
+        for name in dict.fromkeys((Device.DEFAULT, *Device.get_available_devices())):
+            word = device_and_index(name)[0]
+            device = name if kind == HOST else Device.canonicalize(f"{word}:{number}")
+            if self.exchange_kind(device) == wanted:
+                return device
+        return None
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Cut the graph below the roots into kernels without running them."""
@@ -85,17 +118,30 @@ class Engine:
         """Compute the roots; map each node that now is memory to that memory, of the same shape."""
         cut = kernelize(roots)
         sink = UOp.sink(*roots).substitute(cut)
-        run_schedule(schedule([sink]), bound_values([sink]))
-        done = {
-            n: memory_of(n)
-            for n in sink.toposort()
-            if n.op is Op.ASSIGN and n.src[1].op is Op.KERNEL
-        }
+        items = schedule([sink])
+        run_schedule(items, bound_values([sink]))
+        ran = {item.kernel for item in items}  # one kernel may have stored more than the roots
+        stored = UOp.sink(sink, *cut.values()).toposort()
+        done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
         return done | {node: memory.substitute(done) for node, memory in cut.items()}
 
     def describe(self, buffer: UOp) -> str:
         """A few words on a BUFFER, for `repr`."""
         return repr(buffer_of(buffer))
+
+
+def new_node(size: int, dtype: DType, device: str) -> UOp:
+    """A new BUFFER."""
+    return UOp(Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), size)
+
+
+def refuse_in_capture() -> None:
+    """Raises JitError inside a step being captured, which must not depend on what it computes."""
+    if recordings:
+        raise JitError(
+            "a value was read back (item, numpy, tolist ...) inside a function being captured "
+            "by TinyJit; a replay could not do that. Return the tensor and read it outside."
+        )
 
 
 def bound_values(roots: Iterable[UOp]) -> dict[str, int]:

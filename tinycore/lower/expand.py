@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from tinycore.dtype import dtypes
 from tinycore.lower.tile import numbered
+from tinycore.lower.transpose import transpose_loads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
@@ -263,4 +264,4 @@ def expand(kernel: UOp) -> UOp:
     kernel = rewrite(kernel, unroll, name="unroll")
     kernel = rewrite(kernel, simplify, name="simplify unrolled")
     kernel = rewrite(kernel, vectorize, name="vectorize")
-    return rewrite(kernel, simplify, name="simplify vectors")
+    return transpose_loads(rewrite(kernel, simplify, name="simplify vectors"))

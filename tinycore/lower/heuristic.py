@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final
 
-from tinycore.dtype import dtypes
 from tinycore.lower.expand import LONGEST_STRIDE
+from tinycore.lower.planner import Planner
 from tinycore.lower.tile import (
     Assign,
     Merge,
@@ -25,7 +22,6 @@ from tinycore.lower.tile import (
     Reorder,
     Split,
     Step,
-    apply_plan,
     counter_of,
     overwrites_what_it_reads,
 )
@@ -33,7 +29,7 @@ from tinycore.render.base import Dims, Limits
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, AxisKind, Op
+from tinycore.uop.op import AxisKind, Op
 
 trace = Trace("plan")
 
@@ -57,70 +53,8 @@ MOST_COPIES: Final = 128
 MOST_BORDERS: Final = 4
 
 
-@dataclass
-class Planner:
-    """Builds a plan step by step, looking at the kernel as the steps so far have made it."""
-
-    kernel: UOp
-    limits: Limits
-    steps: list[Step] = field(default_factory=list)
-
-    def do(self, *steps: Step) -> None:
-        """Add steps to the plan."""
-        self.steps += steps
-        self.kernel = apply_plan(self.kernel, steps)
-
-    @property
-    def outputs(self) -> list[UOp]:
-        """The loops over outputs whose steps may happen in any order, outermost first."""
-        ends = [n for n in self.kernel.toposort() if n.op is Op.END]
-        return [r for n in ends for r in n.src[1:] if r.arg.kind is not AxisKind.ORDERED]
-
-    @property
-    def reductions(self) -> list[UOp]:
-        """The REDUCE nodes."""
-        return [n for n in self.kernel.toposort() if n.op is Op.REDUCE]
-
-    def accesses(self) -> list[UOp]:
-        """Every INDEX: what is loaded and stored."""
-        return [n for n in self.kernel.toposort() if n.op is Op.INDEX]
-
-    # --- loops that are one
-
-    def merge_loops(self) -> None:
-        """Join neighboring loops that every address sees as one."""
-        while (pair := next(self.mergeable(), None)) is not None:
-            self.do(Merge(pair[0].arg.number, pair[1].arg.number))
-
-    def mergeable(self) -> Iterator[tuple[UOp, UOp]]:
-        """Neighbors (outer, inner) where addresses move by a whole inner loop per outer step."""
-        nests = {tuple(n.src[1:]) for n in self.kernel.toposort() if n.op in (Op.END, Op.REDUCE)}
-        values = [n for n in self.kernel.toposort() if n.op is not Op.RANGE]
-        for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
-            for outer, inner in itertools.pairwise(nest):
-                if self.seen_as_one(values, outer, inner):
-                    yield outer, inner
-
-    @staticmethod
-    def seen_as_one(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
-        """Whether the counters occur only in addresses, always as outer * extent + inner."""
-        size = inner.extent
-        for node in nodes:
-            for position, source in enumerate(node.src):
-                if source.dtype is not dtypes.index or not source.ranges & {outer, inner}:
-                    continue
-                if node.op in (Op.END, Op.REDUCE) or node.dtype is dtypes.index:
-                    continue
-                a, b = coefficient(source, outer), coefficient(source, inner)
-                if (
-                    node.op is not Op.INDEX
-                    or position != 1
-                    or a is None
-                    or b is None
-                    or a != b * size
-                ):
-                    return False
-        return True
+class LoopPlanner(Planner):
+    """What a device that runs loops, or one with a grid, is given to run."""
 
     # --- a CPU: vectors, registers, threads
 
@@ -130,7 +64,9 @@ class Planner:
         if lanes >= LEAST_LANES and not self.reductions:
             self.peel_borders()
         axis = self.best_vector_loop() if lanes >= LEAST_LANES else None
-        if axis is not None and axis.arg.kind is AxisKind.REDUCE:
+        if axis is None and lanes >= LEAST_LANES and not self.reductions:
+            self.transpose_blocks(lanes)
+        elif axis is not None and axis.arg.kind is AxisKind.REDUCE:
             self.vectorize_reduction(axis, lanes)
         elif axis is not None:
             self.vectorize_output(axis, lanes)
@@ -160,17 +96,6 @@ class Planner:
                     found.add(a.arg + 1)
         return tuple(sorted(s for s in found if 0 < s < counter.extent))
 
-    def lanes(self) -> int:
-        """How many of the widest values loaded or computed fit in a vector register."""
-        values = [n.src[1] if n.op is Op.STORE else n for n in self.kernel.toposort()]
-        plain = ("index", "bool", "void")
-        sizes = [
-            n.dtype.itemsize
-            for n in values
-            if (n.op in ALU or n.op in (Op.LOAD, Op.CONST)) and n.dtype.kind not in plain
-        ]
-        return self.limits.vector_bytes // max([*sizes, 1])
-
     def best_vector_loop(self) -> UOp | None:
         """The loop whose lanes are contiguous in most accesses, or None if all scatter.
 
@@ -181,12 +106,6 @@ class Planner:
         scores = {r: self.score(r) for r in loops}
         best = max(reversed(loops), key=lambda r: scores[r], default=None)
         return best if best is not None and scores[best] > 0 else None
-
-    def reduced(self) -> list[UOp]:
-        """The loops over what is reduced, each once."""
-        return list(
-            dict.fromkeys(r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE)
-        )
 
     def score(self, counter: UOp) -> int:
         """How well the accesses suit lanes along a loop."""
@@ -222,6 +141,33 @@ class Planner:
             self.do(Split(row.arg.number, tall), Assign((*row.arg.number, 1), AxisKind.UNROLL))
         if row is not None:
             self.rows_inside(number, row.arg.number)
+
+    def transpose_blocks(self, lanes: int) -> None:
+        """Squares of elements, loaded row by row and stored column by column."""
+        stored = [n.src[0] for n in self.kernel.toposort() if n.op is Op.STORE]
+        loaded = [n for n in self.accesses() if n not in stored]
+        for column in reversed(self.outputs):
+            if column.extent < lanes or any(
+                coefficient(n.src[1], column) != 1 or len(n.src) > 2 for n in stored
+            ):
+                continue
+            apart = [n for n in loaded if self.is_apart(n, column)]
+            rows = [r for r in self.outputs if r is not column and r.extent >= lanes]
+            row = next((r for r in rows for n in apart if coefficient(n.src[1], r) == 1), None)
+            if row is not None:
+                self.do(Split(column.arg.number, lanes), Split(row.arg.number, lanes))
+                self.do(Assign((*column.arg.number, 1), AxisKind.VECTOR))
+                self.do(Assign((*row.arg.number, 1), AxisKind.UNROLL))
+                outer = ((*row.arg.number, 0), (*column.arg.number, 0))
+                rest = [n for n in (r.arg.number for r in self.outputs) if n not in outer]
+                self.do(Reorder((*rest, *outer)))
+                return
+
+    @staticmethod
+    def is_apart(access: UOp, counter: UOp) -> bool:
+        """Whether the steps of a loop read far from each other, by a constant distance."""
+        move = coefficient(access.src[1], counter)
+        return move is not None and abs(move) > LONGEST_STRIDE and len(access.src) == 2
 
     def row_loop(self, axis: UOp) -> UOp | None:
         """An output loop over which a load along `axis` stands still: its rows share the load."""
@@ -304,10 +250,6 @@ class Planner:
                 if counter_of(self.kernel, number).arg.kind is AxisKind.REDUCE:
                     self.do(Assign(number, AxisKind.UNROLL))
 
-    def all_of(self, kind: AxisKind) -> list[UOp]:
-        """Every loop of a kind."""
-        return [n for n in self.kernel.toposort() if n.op is Op.RANGE and n.arg.kind is kind]
-
     def share_among_threads(self) -> None:
         """Give the outermost loops to threads, if there is enough to do."""
         root = self.kernel.src[0]
@@ -324,15 +266,6 @@ class Planner:
             self.do(Merge(first, inner.arg.number))
         if counter_of(self.kernel, first).extent > 1:
             self.do(Assign(first, AxisKind.PARALLEL))
-
-    @cached_property
-    def work(self) -> int:
-        """Loads, stores and arithmetic of the whole kernel, roughly."""
-        return sum(
-            math.prod(r.extent for r in n.ranges)
-            for n in self.kernel.toposort()
-            if n.dtype is not dtypes.index and (n.op in ALU or n.op in (Op.LOAD, Op.STORE))
-        )
 
     # --- a device with a grid
 
@@ -357,7 +290,7 @@ class Planner:
 
 def plan_for(kernel: UOp, limits: Limits) -> Plan:
     """A plan for `kernel` on a device with these limits."""
-    planner = Planner(kernel, limits)
+    planner = LoopPlanner(kernel, limits)
     planner.merge_loops()
     if limits.grid is not None:
         planner.plan_grid(limits.grid)

@@ -6,7 +6,9 @@ model's tensors by walking its attributes.
 """
 
 from tinycore.nn import datasets, optim, state
+from tinycore.nn.attention import MultiHeadAttention
 from tinycore.nn.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
+from tinycore.nn.dropout import Dropout
 from tinycore.nn.linear import Embedding, Linear
 from tinycore.nn.normalization import (
     BatchNorm,
@@ -18,8 +20,12 @@ from tinycore.nn.normalization import (
     LayerNorm2d,
     RMSNorm,
 )
+from tinycore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "BatchNorm",
     "BatchNorm2d",
     "BatchNorm3d",
@@ -27,13 +33,18 @@ __all__ = [
     "Conv2d",
     "ConvTranspose1d",
     "ConvTranspose2d",
+    "Dropout",
     "Embedding",
+    "GRUCell",
     "GroupNorm",
     "InstanceNorm",
+    "LSTMCell",
     "LayerNorm",
     "LayerNorm2d",
     "Linear",
+    "MultiHeadAttention",
     "RMSNorm",
+    "RNNCell",
     "datasets",
     "optim",
     "state",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tinycore import Tensor
 from tinycore.errors import ArgumentError
+from tinycore.nn.initializers import inverse_root_uniform, positive_sizes
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
 
@@ -21,7 +22,8 @@ class Conv2d:
     H; an odd pixel goes to the end. `kernel_size` of other than two axes convolves as many. Weight
     (O, C/groups, *kernel_size) and bias (O,) start uniform within 1/sqrt(C/groups * kernel).
 
-    Raises ArgumentError when `groups` does not divide the channels, or "same" meets a stride.
+    Raises ArgumentError when `groups` does not divide the channels, "same" meets a stride, or a
+    size is not positive.
     """
 
     def __init__(
@@ -36,13 +38,16 @@ class Conv2d:
         bias: bool = True,
     ) -> None:
         _check_groups(in_channels, out_channels, groups)
-        self.kernel_size = kernel_size if isinstance(kernel_size, tuple) else (kernel_size,) * 2
+        self.kernel_size = _per_axis(kernel_size, 2)
+        _check_steps("kernel_size", self.kernel_size)
+        _check_steps("stride", _per_axis(stride, 1))
+        _check_steps("dilation", _per_axis(dilation, 1))
         self.stride, self.dilation, self.groups = stride, dilation, groups
         self.padding = self._padding(padding)
         fan_in = in_channels // groups * math.prod(self.kernel_size)
         shape = (out_channels, in_channels // groups, *self.kernel_size)
-        self.weight = _uniform(shape, fan_in)
-        self.bias = _uniform((out_channels,), fan_in) if bias else None
+        self.weight = inverse_root_uniform(shape, fan_in)
+        self.bias = inverse_root_uniform((out_channels,), fan_in) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Raises ShapeError when `x` has other channels, or is smaller than the window."""
@@ -69,7 +74,8 @@ class ConvTranspose2d(Conv2d):
     H' = (H - 1)*stride - 2*padding + dilation*(kernel_size - 1) + output_padding + 1.
     Weight (C, O/groups, *kernel_size) and bias (O,) start uniform within 1/sqrt(O/groups * kernel).
 
-    Raises ArgumentError when `groups` does not divide the channels.
+    Raises ArgumentError when `groups` does not divide the channels, a size is not positive, or
+    padding is no number: "same" has no meaning here.
     """
 
     def __init__(
@@ -90,7 +96,13 @@ class ConvTranspose2d(Conv2d):
         )
         self.output_padding = output_padding
         fan_in = out_channels // groups * math.prod(self.kernel_size)
-        self.bias = _uniform((out_channels,), fan_in) if bias else None
+        self.bias = inverse_root_uniform((out_channels,), fan_in) if bias else None
+
+    def _padding(self, padding: int | Sequence[int] | str) -> int | tuple[int, ...]:
+        """Padding as `Tensor.conv_transpose2d` takes it."""
+        if isinstance(padding, str):
+            raise ArgumentError(f"a transposed convolution is padded by numbers, not {padding!r}")
+        return super()._padding(padding)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Raises ShapeError when `x` has other channels."""
@@ -139,16 +151,17 @@ def ConvTranspose1d(  # noqa: N802
 
 
 def _check_groups(in_channels: int, out_channels: int, groups: int) -> None:
+    positive_sizes("convolution", in_channels=in_channels, out_channels=out_channels)
     if groups < 1 or in_channels % groups or out_channels % groups:
         raise ArgumentError(
             f"{groups} groups do not divide {in_channels} and {out_channels} channels"
         )
 
 
+def _check_steps(name: str, values: tuple[int, ...]) -> None:
+    if any(value < 1 for value in values):
+        raise ArgumentError(f"convolution: {name} must be positive, got {values}")
+
+
 def _per_axis(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (value,) * axes
-
-
-def _uniform(shape: tuple[int, ...], fan_in: int) -> Tensor:
-    bound = 1 / math.sqrt(fan_in)
-    return Tensor.uniform(*shape, low=-bound, high=bound)

@@ -5,10 +5,9 @@ Floor 6. Imports the public API and the errors.
 
 from __future__ import annotations
 
-import math
-
 from tinycore import Tensor, dtypes
-from tinycore.errors import DTypeError
+from tinycore.errors import DTypeError, ShapeError
+from tinycore.nn.initializers import glorot_uniform, inverse_root_uniform, positive_sizes
 
 __all__ = ["Embedding", "Linear"]
 
@@ -17,27 +16,35 @@ class Linear:
     """A linear map: x (..., in_features) -> (..., out_features).
 
     Weight (out_features, in_features) and bias (out_features,) start uniform within
-    1/sqrt(in_features).
+    1/sqrt(in_features). Raises ArgumentError for sizes that are not positive.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
-        bound = 1 / math.sqrt(in_features)
-        self.weight = Tensor.uniform(out_features, in_features, low=-bound, high=bound)
-        self.bias = Tensor.uniform(out_features, low=-bound, high=bound) if bias else None
+        positive_sizes("Linear", in_features=in_features, out_features=out_features)
+        matrix = (out_features, in_features)
+        self.weight = inverse_root_uniform(matrix, inputs=in_features)
+        self.bias = inverse_root_uniform(matrix[:1], inputs=in_features) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Raises ShapeError when the last axis of `x` is not `in_features`."""
+        outputs, inputs = self.weight.shape
+        if x.shape[-1:] != (inputs,):
+            raise ShapeError(f"Linear from {inputs} to {outputs} features cannot take {x.shape}")
         return x.linear(self.weight.transpose(), self.bias)
 
 
 class Embedding:
     """A table of vectors looked up by number: integers (...) -> (..., embed_size).
 
-    Weight (vocab_size, embed_size) starts uniform after Glorot.
+    Weight (vocab_size, embed_size) starts uniform after Glorot. Rows are gathered, and their
+    gradients scattered back; nothing of the size of the table times that of the index is made.
+    Negative numbers count from the end; those outside the table give zeros.
+    Raises ArgumentError for sizes that are not positive.
     """
 
     def __init__(self, vocab_size: int, embed_size: int) -> None:
-        self.weight = Tensor.glorot_uniform(vocab_size, embed_size)
+        positive_sizes("Embedding", vocab_size=vocab_size, embed_size=embed_size)
+        self.weight = glorot_uniform(outputs=vocab_size, inputs=embed_size)
 
     def __call__(self, idx: Tensor) -> Tensor:
         """Raises DTypeError when `idx` holds no integers."""

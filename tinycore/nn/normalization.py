@@ -5,9 +5,13 @@ Floor 6. Imports the public API, the settings and the errors.
 
 from __future__ import annotations
 
+import math
+
 from tinycore import Tensor, dtypes
 from tinycore.config import settings
+from tinycore.dtype import DType, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
+from tinycore.nn.initializers import neutral_affine, positive_sizes
 
 __all__ = [
     "BatchNorm",
@@ -27,8 +31,11 @@ class BatchNorm:
     Each channel is normalized by its mean and variance: in training those of the batch, which also
     move the running ones by `momentum`, else the running ones. The running variance is that of the
     population. With `affine`, weight and bias (C,) follow. Training is `Context(TRAINING=1)`.
+    Statistics are float32 at least, and do not widen the result: it has the dtype of `x`, or a
+    wider one of the weight.
 
-    Raises ShapeError when `x` has no channel axis or other channels.
+    Raises ArgumentError unless `sz` is positive, ShapeError when `x` has no channel axis or other
+    channels.
     """
 
     def __init__(
@@ -39,14 +46,13 @@ class BatchNorm:
         track_running_stats: bool = True,
         momentum: float = 0.1,
     ) -> None:
-        self.eps, self.momentum, self.track_running_stats = eps, momentum, track_running_stats
-        self.weight = Tensor.ones(sz) if affine else None
-        self.bias = Tensor.zeros(sz) if affine else None
+        positive_sizes("BatchNorm", sz=sz)
+        self._channels, self.eps, self.momentum = sz, eps, momentum
+        self.weight, self.bias = neutral_affine(affine, sz)
         self.num_batches_tracked = _statistic(Tensor.zeros(dtype=dtypes.int64))
-        if track_running_stats:
-            self.running_mean = _statistic(Tensor.zeros(sz))
-            self.running_var = _statistic(Tensor.ones(sz))
-        self._channels = sz
+        self.track_running_stats = track_running_stats
+        if track_running_stats:  # as if one batch of mean 0 and variance 1 had been seen
+            self.running_mean, self.running_var = map(_statistic, _standard_moments(sz))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize; in training also note the batch's statistics."""
@@ -58,11 +64,13 @@ class BatchNorm:
             mean, variance = self.calc_stats(x)
         if self.track_running_stats and settings.TRAINING:
             self._track(x, mean.detach(), variance.detach())
-        return x.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt())
+        normal = x.batchnorm(self.weight, self.bias, mean, (variance + self.eps).rsqrt())
+        return normal.cast(_widest(x, self.weight, self.bias))
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance (C,) of the batch."""
+        """Mean and variance (C,) of the batch, in float32 at least."""
         others = tuple(axis for axis in range(x.ndim) if axis != 1)
+        x = _precise(x)
         mean = x.mean(axis=others)
         # the variance does not change with the mean, so no gradient need flow through it
         centered = x - mean.detach().reshape(1, -1, *[1] * (x.ndim - 2))
@@ -79,6 +87,20 @@ class BatchNorm:
 
 
 BatchNorm2d = BatchNorm3d = BatchNorm
+
+
+def _standard_moments(size: int) -> tuple[Tensor, Tensor]:
+    return Tensor.zeros(size), Tensor.ones(size)
+
+
+def _precise(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.cast(least_upper_dtype(x.dtype, dtypes.float32))
+
+
+def _widest(x: Tensor, *weights: Tensor | None) -> DType:
+    """What a layer gives back, whatever it computes in."""
+    return least_upper_dtype(x.dtype, *[w.dtype for w in weights if w is not None])
 
 
 def _statistic(tensor: Tensor) -> Tensor:
@@ -101,18 +123,19 @@ class GroupNorm:
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
     ) -> None:
-        if num_groups < 1 or num_channels % num_groups:
+        positive_sizes(type(self).__name__, num_groups=num_groups, num_channels=num_channels)
+        if num_channels % num_groups:
             raise ArgumentError(f"{num_groups} groups do not divide {num_channels} channels")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
-        self.weight = Tensor.ones(num_channels) if affine else None
-        self.bias = Tensor.zeros(num_channels) if affine else None
+        self.weight, self.bias = neutral_affine(affine, num_channels)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every group of every sample."""
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             name = type(self).__name__
             raise ShapeError(f"{name} of {self.num_channels} channels cannot take {x.shape}")
-        groups = x.reshape(x.shape[0], self.num_groups, -1)
+        size = math.prod(x.shape[1:]) // self.num_groups
+        groups = x.reshape(x.shape[0], self.num_groups, size)
         normal = groups.layernorm(eps=self.eps).reshape(x.shape)
         if self.weight is None or self.bias is None:
             return normal
@@ -141,16 +164,20 @@ class LayerNorm:
         eps: float = 1e-5,
         elementwise_affine: bool = True,
     ) -> None:
-        shape = normalized_shape if isinstance(normalized_shape, tuple) else (normalized_shape,)
-        self.normalized_shape, self.eps = shape, eps
+        shape = (normalized_shape,) if isinstance(normalized_shape, int) else normalized_shape
+        for size in shape:
+            positive_sizes(type(self).__name__, normalized_shape=size)
+        if not shape:
+            raise ArgumentError(f"{type(self).__name__}: normalized_shape has no axes")
+        self.normalized_shape, self.eps = tuple(shape), eps
         self.axis = tuple(range(-len(shape), 0))
-        self.weight = Tensor.ones(*shape) if elementwise_affine else None
-        self.bias = Tensor.zeros(*shape) if elementwise_affine else None
+        self.weight, self.bias = neutral_affine(elementwise_affine, *shape)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize over the last axes."""
         if x.shape[-len(self.axis) :] != self.normalized_shape:
-            raise ShapeError(f"LayerNorm over {self.normalized_shape} cannot take {x.shape}")
+            name = type(self).__name__
+            raise ShapeError(f"{name} over {self.normalized_shape} cannot take {x.shape}")
         normal = x.layernorm(axis=self.axis, eps=self.eps)
         if self.weight is None or self.bias is None:
             return normal
@@ -162,25 +189,30 @@ class LayerNorm2d(LayerNorm):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every pixel over its channels. Raises ShapeError when `x` is no image."""
-        if x.ndim != 4:
-            raise ShapeError(f"LayerNorm2d takes (N, C, H, W), not {x.shape}")
+        if x.ndim != 4 or x.shape[1:2] != self.normalized_shape:
+            channels = ", ".join(map(str, self.normalized_shape))
+            raise ShapeError(f"LayerNorm2d takes (N, {channels}, H, W), not {x.shape}")
         return super().__call__(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 class RMSNorm:
     """Root-mean-square normalization (https://arxiv.org/abs/1910.07467) over the last axis.
 
-    x (..., dim) -> the same shape: x / sqrt(mean(x**2) + eps), computed in float32 and given back
-    in the dtype of `x`, times weight (dim,).
+    x (..., dim) -> the same shape: x / sqrt(mean(x**2) + eps), computed in float32 at least and
+    given back in the dtype of `x`, times weight (dim,).
+    Raises ArgumentError unless `dim` is positive, ShapeError when the last axis of `x` differs.
     """
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:
-        self.eps = eps
-        self.weight = Tensor.ones(dim) if elementwise_affine else None
+        positive_sizes("RMSNorm", dim=dim)
+        self._size, self.eps = dim, eps
+        self.weight, _ = neutral_affine(elementwise_affine, dim)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize over the last axis."""
-        precise = x.float()
+        if x.shape[-1:] != (self._size,):
+            raise ShapeError(f"RMSNorm over {self._size} values cannot take {x.shape}")
+        precise = _precise(x)
         scale = (precise.square().mean(-1, keepdim=True) + self.eps).rsqrt()
         normal = (precise * scale).cast(x.dtype)
         return normal if self.weight is None else normal * self.weight

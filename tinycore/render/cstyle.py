@@ -12,17 +12,12 @@ from typing import ClassVar, Final
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
+from tinycore.render.facts import RANGE_LETTERS
 from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import Op
 
-RANGE_LETTERS: Final = {
-    AxisKind.LOOP: "i",
-    AxisKind.REDUCE: "r",
-    AxisKind.ORDERED: "o",
-    AxisKind.PARALLEL: "p",
-}
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
 """Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
 
@@ -357,10 +352,11 @@ class CStyle(Renderer):
         return self.vector.format(type=kind, lanes=lanes)
 
     def extract(self, u: UOp, writer: Writer) -> str:
-        """Some lanes of a vector."""
-        source = writer[u.src[0]]
-        source = source if source.isidentifier() else f"({unwrapped(source)})"
-        lanes = ", ".join(f"{source}[{lane}]" for lane in u.arg)
+        """Some lanes of one or more vectors."""
+        sources = [writer[s] for s in u.src]
+        named = [s if s.isidentifier() else f"({unwrapped(s)})" for s in sources]
+        count = u.src[0].dtype.count
+        lanes = ", ".join(f"{named[lane // count]}[{lane % count}]" for lane in u.arg)
         if u.dtype.count == 1:
             return lanes
         return self.vector.format(type=writer.type(u.dtype), lanes=lanes)

@@ -5,8 +5,18 @@ Floor 2.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
+
+RANGE_LETTERS: Final = {
+    AxisKind.LOOP: "i",
+    AxisKind.REDUCE: "r",
+    AxisKind.ORDERED: "o",
+    AxisKind.PARALLEL: "p",
+}
+"""What the counter of a loop is called, by the kind of the loop."""
 
 
 def is_parallel(u: UOp) -> bool:

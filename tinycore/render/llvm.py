@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
-from tinycore.render.facts import is_safe_division, is_safe_shift
+from tinycore.render.facts import RANGE_LETTERS, is_safe_division, is_safe_shift
 from tinycore.render.llvm_types import (
     comparison_kind,
     constant,
@@ -25,7 +25,7 @@ from tinycore.render.llvm_types import (
 )
 from tinycore.render.llvm_writer import Writer, convert, in_range
 from tinycore.uop.node import UOp
-from tinycore.uop.op import COMPARISON, AxisKind, Op
+from tinycore.uop.op import COMPARISON, Op
 
 FLOAT_OPS: Final = {
     # A product may be fused into a sum; nothing else about floats may change.
@@ -68,13 +68,6 @@ INTRINSICS: Final = {Op.SQRT: "sqrt", Op.TRUNC: "trunc"}
 
 SPELLED: Final = {Op.CAST, Op.BITCAST, Op.NEG, Op.RECIPROCAL, Op.WHERE, Op.MULACC}
 """What is written without a table; so are MAX and MIN, except of bool."""
-
-RANGE_LETTERS: Final = {
-    AxisKind.LOOP: "i",
-    AxisKind.REDUCE: "r",
-    AxisKind.ORDERED: "o",
-    AxisKind.PARALLEL: "p",
-}
 
 
 class Llvm(Renderer):
@@ -388,13 +381,14 @@ class Llvm(Renderer):
         return value
 
     def extract(self, u: UOp, writer: Writer) -> str:
-        """One lane by its number, several as a shuffle."""
+        """One lane by its number, several as a shuffle of at most two vectors."""
         kind, value = type_name(u.src[0].dtype), writer[u.src[0]]
+        other = writer[u.src[1]] if len(u.src) > 1 else "poison"
         if u.dtype.count == 1:
             return writer.add(f"extractelement {kind} {value}, i64 {u.arg[0]}")
         lanes = ", ".join(f"i32 {lane}" for lane in u.arg)
         mask = f"<{len(u.arg)} x i32> <{lanes}>"
-        return writer.add(f"shufflevector {kind} {value}, {kind} poison, {mask}")
+        return writer.add(f"shufflevector {kind} {value}, {kind} {other}, {mask}")
 
 
 def alignment(index: UOp, dtype: DType) -> str:

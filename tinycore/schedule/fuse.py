@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from tinycore.schedule.kernel import numel
+from tinycore.schedule.kernel import base_of, custom_of, numel
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, TRANSCENDENTAL, Op
@@ -119,9 +119,8 @@ class Boundaries:
             self.stored.add(node)
 
     def store_flat(self, node: UOp) -> None:
-        """Give memory to the source of a COPY, unless it already fills a buffer row by row."""
-        while node.op is Op.RESHAPE:
-            node = node.src[0]
+        """Give memory to a source of COPY or CUSTOM, unless it fills a buffer row by row."""
+        node = base_of(node)
         if not is_stored(node):
             self.stored.add(node)
 
@@ -136,6 +135,9 @@ class Boundaries:
                 self.store(node.src[0])
             if node.op is Op.COPY:
                 self.store_flat(node.src[0])
+            if (custom := custom_of(node)) is not None:
+                for source in custom.src:
+                    self.store_flat(source)
 
     def below_reductions(self) -> set[UOp]:
         """Nodes that some reduction reads through nothing but fused work."""
@@ -255,7 +257,8 @@ class Boundaries:
         if bottom in self.stored or is_leaf(bottom) or repeats <= 1:
             return
         under_reduction = node in self.reduced_above
-        if bottom.op is Op.PAD and under_reduction and repeats >= REPEATED_OFTEN:
+        reads = numel(node) // max(1, numel(bottom))
+        if bottom.op is Op.PAD and under_reduction and reads >= REPEATED_OFTEN:
             if self.grows(bottom):
                 self.store(bottom.src[0])
             else:

@@ -1,4 +1,4 @@
-"""`Kernel`, the argument of a KERNEL node: what one launch computes.
+"""`Kernel`, the argument of a KERNEL node: what one launch computes, and the memory it works on.
 
 Floor 3.
 """
@@ -6,9 +6,12 @@ Floor 3.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from tinycore.uop.node import UOp
+from tinycore.dtype import dtypes
+from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 from tinycore.uop.text import register_argument
 
@@ -18,11 +21,13 @@ class Kernel:
     """One launch: its graph, and where it came from.
 
     `ast` is a SINK over ENDs of STOREs (see `uop.verify`, stage "kernel"), or a COPY. `metadata`
-    names the operations of the tensor graph that were fused into it, the last one first.
+    names the operations of the tensor graph that were fused into it, the last one first. A kernel
+    that a user wrote (CUSTOM) may have a `gradient`, which the frontend calls.
     """
 
     ast: UOp
     metadata: tuple[str, ...] = ()
+    gradient: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
         names = f" ({', '.join(self.metadata)})" if self.metadata else ""
@@ -51,6 +56,12 @@ def kernel_name(ast: UOp) -> str:
     return "_".join([kind, *(sizes or ["1"])])
 
 
+def custom_of(node: UOp) -> UOp | None:
+    """The CUSTOM whose result a node holds, if it does."""
+    custom = node.src[1] if node.op is Op.ASSIGN else node
+    return custom if custom.op is Op.CUSTOM else None
+
+
 def slot_count(ast: UOp) -> int:
     """How many buffers a kernel takes."""
     return sum(n.op is Op.DEFINE_GLOBAL for n in ast.toposort())
@@ -65,3 +76,38 @@ def extent(counter: UOp) -> str:
 def numel(node: UOp) -> int:
     """How many elements a tensor-graph node has."""
     return math.prod(node.shape)
+
+
+def base_of(node: UOp) -> UOp:
+    """What lies under reshapes."""
+    while node.op is Op.RESHAPE:
+        node = node.src[0]
+    return node
+
+
+def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
+    """A kernel and its memory without the slots that it turned out not to use."""
+    used = sorted({n.arg for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL})
+    moved = {slot(memory[old], old): slot(memory[old], new) for new, old in enumerate(used)}
+    return ast.substitute({a: b for a, b in moved.items() if a is not b}), [memory[i] for i in used]
+
+
+def slot(memory: UOp, number: int) -> UOp:
+    """The pointer through which a kernel reaches the memory in one of its slots."""
+    return UOp(Op.DEFINE_GLOBAL, memory.dtype.ptr(numel(memory)), (), number)
+
+
+def new_buffer(node: UOp) -> UOp:
+    """A BUFFER as large as a node, on its device."""
+    device = UOp(Op.DEVICE, dtypes.void, (), node.device)
+    return UOp(Op.BUFFER, node.dtype, (device, unique()), numel(node))
+
+
+def new_memory(node: UOp) -> UOp:
+    """A BUFFER as large as a node, under its shape."""
+    return with_shape(new_buffer(node), node.shape)
+
+
+def with_shape(memory: UOp, shape: tuple[int, ...]) -> UOp:
+    """Flat memory under the shape of what is stored there."""
+    return memory if memory.shape == shape else UOp(Op.RESHAPE, memory.dtype, (memory,), shape)

@@ -10,12 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ScheduleError
 from tinycore.schedule.fuse import Boundaries, is_leaf, is_stored
-from tinycore.schedule.kernel import Kernel, numel
+from tinycore.schedule.kernel import (
+    Kernel,
+    base_of,
+    custom_of,
+    new_buffer,
+    new_memory,
+    numel,
+    slot,
+    with_shape,
+    without_unread,
+)
 from tinycore.schedule.partial import (
     in_memory,
     is_ordered,
@@ -26,7 +37,7 @@ from tinycore.schedule.partial import (
 )
 from tinycore.schedule.ranges import RegionReader
 from tinycore.schedule.split import split_reductions
-from tinycore.uop.node import UOp, unique
+from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
@@ -70,6 +81,7 @@ class Kernelizer:
     """One call of `kernelize`: boundaries, then drafts, then kernels."""
 
     def __init__(self, roots: tuple[UOp, ...]) -> None:
+        self.roots = roots
         self.rewritten = in_memory(roots, new_memory)
         self.boundaries = Boundaries([self.rewritten[root] for root in roots])
         self.drafts: list[Draft] = []
@@ -140,6 +152,8 @@ class Kernelizer:
         """A key under which drafts can share loops, or None for a node that shares with no one."""
         if node.op is Op.COPY or is_partial(node):
             return None
+        if (custom := custom_of(node)) is not None:
+            return custom  # the home of all that it stores
         sizes = []
         for n in self.region(node):
             if n.op is Op.REDUCE_AXIS:
@@ -153,6 +167,8 @@ class Kernelizer:
     def find_home(self, draft: Draft, key: object) -> Draft | None:
         """A draft with the same loops, common data, and no path through a third kernel."""
         for other in reversed(self.recent.get(key, [])[-RECENT_GROUPS:]):
+            if isinstance(key, UOp):
+                return other
             ours = set(other.outputs)
             direct = [n for n in draft.needs if n in ours]
             if not direct and not any(n in other.needs for n in draft.needs):
@@ -212,8 +228,23 @@ class Kernelizer:
         """The drafts that read a buffer as one particular ASSIGN, or none, left it."""
         return [d for d in self.drafts if version in d.needs and version not in d.old]
 
+    def readers_of_before(self, node: UOp) -> list[UOp]:
+        """What kernels of earlier calls store that read the target of an ASSIGN as it was."""
+        old = set(versions(node))
+        return [n for n in self.cut if not old.isdisjoint(n.src[1].src)]
+
+    @cached_property
+    def cut(self) -> list[UOp]:
+        """What kernels of earlier calls, not run yet, store."""
+        return [n for n in UOp.sink(*self.roots).toposort() if n.op is Op.ASSIGN and is_stored(n)]
+
     def reads_only_here(self, draft: Draft, target: UOp) -> bool:
-        """Whether each element of `target` is read only by the step that overwrites it."""
+        """Whether each element of `target` is read only by the step that overwrites it.
+
+        Who wrote a kernel by hand has seen to that.
+        """
+        if custom_of(draft.first) is not None:
+            return True
         ast, memory = self.lower(draft)
         slots = {number for number, m in enumerate(memory) if memory_of(m) is target}
         touched = [
@@ -266,6 +297,9 @@ class Kernelizer:
     def memory_list(self, draft: Draft) -> list[UOp]:
         """What the slots of a kernel hold: its outputs, then what it reads."""
         outputs = [self.output_memory(n) for n in draft.outputs]
+        if (custom := custom_of(draft.first)) is not None:
+            found = [base_of(s) for s in custom.src]
+            return [m if (m := memory_of(n)) in outputs else self.resolve(draft, n) for n in found]
         inputs = [self.resolve(draft, n) for n in draft.needs if n not in draft.outputs]
         targets = {memory_of(m) for m in outputs}
         return outputs + list(dict.fromkeys(m for m in inputs if memory_of(m) not in targets))
@@ -292,6 +326,7 @@ class Kernelizer:
         waits += [
             v for n in draft.outputs for v in versions(n) if is_stored(v) and v.op is Op.ASSIGN
         ]
+        waits += [r for n in draft.outputs if n.op is Op.ASSIGN for r in self.readers_of_before(n)]
         later = dict.fromkeys(w for w in waits if w not in memory)
         kernel = UOp(Op.KERNEL, dtypes.void, (*memory, *later), Kernel(ast, self.metadata(draft)))
         for node in draft.outputs:
@@ -300,6 +335,8 @@ class Kernelizer:
 
     def metadata(self, draft: Draft) -> tuple[str, ...]:
         """The operations a draft computes, the last one first."""
+        if (custom := custom_of(draft.first)) is not None:
+            return tuple(custom.arg.metadata)
         computed = [
             n for o in draft.outputs for n in reversed(self.region(draft.replaced.get(o, o)))
         ]
@@ -312,6 +349,8 @@ class Kernelizer:
         memory = self.memory_list(draft)
         if draft.first.op is Op.COPY:
             return UOp(Op.COPY, dtypes.void, (slot(memory[0], 0), slot(memory[1], 1))), memory
+        if (custom := custom_of(draft.first)) is not None:
+            return without_unread(custom.arg.ast, memory)
         point = loops_over(draft.replaced.get(draft.first, draft.first))
         reader = RegionReader(lambda n: self.pointer(draft, n, memory), len(point))
         stores = [
@@ -340,39 +379,9 @@ def versions(node: UOp) -> list[UOp]:
     """What the target of an ASSIGN was before it: each earlier ASSIGN, then the BUFFER."""
     found: list[UOp] = []
     while node.op is Op.ASSIGN:
-        node = node.src[0]
-        while node.op is Op.RESHAPE:
-            node = node.src[0]
+        node = base_of(node.src[0])
         found.append(node)
     return found
-
-
-def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
-    """A kernel and its memory without the slots that it turned out not to use."""
-    used = sorted({n.arg for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL})
-    moved = {slot(memory[old], old): slot(memory[old], new) for new, old in enumerate(used)}
-    return ast.substitute({a: b for a, b in moved.items() if a is not b}), [memory[i] for i in used]
-
-
-def slot(memory: UOp, number: int) -> UOp:
-    """The pointer through which a kernel reaches the memory in one of its slots."""
-    return UOp(Op.DEFINE_GLOBAL, memory.dtype.ptr(numel(memory)), (), number)
-
-
-def new_buffer(node: UOp) -> UOp:
-    """A BUFFER as large as a node, on its device."""
-    device = UOp(Op.DEVICE, dtypes.void, (), node.device)
-    return UOp(Op.BUFFER, node.dtype, (device, unique()), numel(node))
-
-
-def new_memory(node: UOp) -> UOp:
-    """A BUFFER as large as a node, under its shape."""
-    return with_shape(new_buffer(node), node.shape)
-
-
-def with_shape(memory: UOp, shape: tuple[int, ...]) -> UOp:
-    """Flat memory under the shape of what is stored there."""
-    return memory if memory.shape == shape else UOp(Op.RESHAPE, memory.dtype, (memory,), shape)
 
 
 def kernelize(roots: Iterable[UOp]) -> dict[UOp, UOp]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tinycore.device.buffer import Buffer
+from tinycore.errors import ArgumentError
 from tinycore.schedule.kernel import slot_count
 from tinycore.schedule.kernelize import memory_of
 from tinycore.uop.node import UOp
@@ -43,9 +44,20 @@ def buffer_of(node: UOp) -> Buffer:
                 size, node.dtype, offset * node.src[0].dtype.itemsize
             )
         else:
+            refuse_placeholder(node)
             found = Buffer(node.device, node.arg, node.dtype)
         buffers[node] = found
     return found
+
+
+def refuse_placeholder(buffer: UOp) -> None:
+    """Raise ArgumentError for a BUFFER that stands for an argument: its UNIQUE is no number."""
+    mark = buffer.src[1].arg
+    if isinstance(mark, tuple):
+        raise ArgumentError(
+            f"{mark[0]} {mark[1]} of shape {mark[2]} stands for an argument and has no value; "
+            "give it one: x.call(..., fxn=body)"
+        )
 
 
 def schedule(roots: Iterable[UOp]) -> list[ScheduleItem]:

@@ -20,8 +20,8 @@ class Activations(Special):
     __slots__ = ()
 
     def relu(self) -> Self:
-        """max(a, 0); the derivative at 0 is 0."""
-        return (self > 0).where(self, 0)
+        """max(a, 0); the derivative at 0 is 0. NaN stays NaN."""
+        return (self <= 0).where(0, self)
 
     def relu6(self) -> Self:
         """min(max(a, 0), 6)."""
@@ -29,7 +29,7 @@ class Activations(Special):
 
     def leaky_relu(self, neg_slope: float = 0.01) -> Self:
         """a above 0, a * neg_slope below."""
-        return (self < 0).where(self * neg_slope, self)
+        return (self > 0).where(self, self * neg_slope)
 
     def hardtanh(self, min_val: Scalar = -1, max_val: Scalar = 1) -> Self:
         """a kept between two values; no gradient at or beyond them."""
@@ -42,7 +42,7 @@ class Activations(Special):
 
     def hardswish(self) -> Self:
         """a * relu6(a + 3) / 6."""
-        return self * (self + 3).relu6() * (1 / 6)
+        return self * ((self + 3).relu6() * (1 / 6))
 
     def swish(self) -> Self:
         """a * sigmoid(a), by its older name."""
@@ -57,7 +57,7 @@ class Activations(Special):
     def gelu(self, approximate: str = "tanh") -> Self:
         """a * P(X <= a) of a normal X: approximated through tanh, or exact through erf ("none")."""
         if approximate == "none":
-            return self * ((self * math.sqrt(0.5)).erf() + 1) * 0.5
+            return self * 0.5 * ((self * math.sqrt(0.5)).erf() + 1)
         if approximate != "tanh":
             raise ArgumentError(f"gelu: approximate {approximate!r} is neither 'tanh' nor 'none'")
         return self * ((self + self * self * self * 0.044715) * math.sqrt(8 / math.pi)).sigmoid()
@@ -75,6 +75,8 @@ class Activations(Special):
     @in_wide_float
     def celu(self, alpha: float = 1.0) -> Self:
         """a above 0, alpha * (exp(a / alpha) - 1) below."""
+        if alpha == 0:
+            raise ArgumentError("celu: alpha must not be 0, which a / alpha divides by")
         return (self > 0).where(self, ((self > 0).where(0.0, self) / alpha).expm1() * alpha)
 
     @in_wide_float
@@ -90,9 +92,11 @@ class Activations(Special):
         result = negative.where(0.0, x) + down.exp().log1p()
         return result if beta == 1 else result / beta
 
+    @in_wide_float
     def logsigmoid(self) -> Self:
         """log(sigmoid(a)), without overflow."""
-        return -(-self).softplus()
+        down, negative = self.folded()
+        return negative.where(self, 0.0) - down.exp().log1p()
 
     @in_wide_float
     def mish(self) -> Self:

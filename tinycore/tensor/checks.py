@@ -6,11 +6,20 @@ established.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import SupportsIndex
+from numbers import Integral
+from reprlib import repr as shorten
 
-from tinycore.dtype import DType, dtypes
-from tinycore.errors import ArgumentError, DeviceError, DTypeError, IndexRangeError, ShapeError
+from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    DTypeError,
+    IndexRangeError,
+    ShapeError,
+)
 from tinycore.uop.shape import Shape
 
 
@@ -31,8 +40,7 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
 def resolve_axis(name: str, axis: int, rank: int, extra: int = 0) -> int:
     """A nonnegative axis. Raises IndexRangeError when it is none of the `rank` (+ `extra`) axes."""
     count = rank + extra
-    if isinstance(axis, bool) or not isinstance(axis, int):
-        raise ArgumentError(f"{name}: an axis is an int, got {axis!r}")
+    (axis,) = int_arguments(name, [axis], "an axis is an int")
     limit = max(count, 1)
     if not -limit <= axis < limit:
         raise IndexRangeError(
@@ -45,7 +53,7 @@ def resolve_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tupl
     """Nonnegative, distinct axes in ascending order; None means all. Raises on a repeated one."""
     if axis is None:
         return tuple(range(rank))
-    given = (axis,) if isinstance(axis, int) else tuple(axis)
+    given = tuple(axis) if isinstance(axis, Iterable) else (axis,)
     axes = [resolve_axis(name, a, rank) for a in given]
     if len(set(axes)) != len(axes):
         raise ArgumentError(f"{name}: an axis is repeated in {given}")
@@ -73,20 +81,55 @@ def integer_dtype(name: str, dtype: DType, what: str = "operand") -> None:
         raise DTypeError(f"{name}: the {what} must be an integer tensor, got {dtype!r}")
 
 
+def bool_dtype(name: str, dtype: DType, what: str) -> None:
+    """Raises DTypeError unless the dtype is bool."""
+    if dtype is not dtypes.bool:
+        raise DTypeError(
+            f"{name}: the {what} must be bool, got {dtype!r}; compare it with something"
+        )
+
+
 def floating_dtype(name: str, dtype: DType) -> None:
     """Raises DTypeError unless the dtype is floating-point."""
     if not dtypes.is_float(dtype):
         raise DTypeError(f"{name}: needs a floating-point tensor, got {dtype!r}")
 
 
-def int_arguments(name: str, values: Iterable[object]) -> tuple[int, ...]:
-    """Plain ints from ints and NumPy integers. Raises ArgumentError for anything else."""
+def int_arguments(
+    name: str, values: Iterable[object], what: str = "sizes are ints"
+) -> tuple[int, ...]:
+    """Plain ints from ints and NumPy integers. Raises ArgumentTypeError for anything else."""
     result = []
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-            raise ArgumentError(f"{name}: sizes are ints, got {value!r}")
-        result.append(value.__index__())
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise ArgumentTypeError(f"{name}: {what}, got {value!r} of type {type(value).__name__}")
+        result.append(int(value))
     return tuple(result)
+
+
+def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
+    """The dtype of a constant: the one asked for, else the default of the number's kind.
+
+    Asked for, an integer type takes any integer and wraps it. Raises ArgumentError for an integer
+    that the default type does not hold, an infinite or NaN integer, and an integer beyond float64.
+    """
+    found = dtypes.from_py(value)
+    target = found if dtype is None else dtype
+    problem = None
+    if isinstance(value, float):
+        if dtypes.is_int(target) and not math.isfinite(value):
+            problem = f"{value} is no integer, so {target!r} has no such element"
+    elif dtype is None and not dtypes.min(target) <= value <= dtypes.max(target):
+        problem = f"{shorten(value)} does not fit the default {target!r}; pass a dtype"
+    elif dtypes.is_float(target) and abs(value).bit_length() > LARGEST_FLOAT_BITS:
+        problem = f"{shorten(value)} is greater than any float"
+    if problem:
+        raise ArgumentError(f"{name}: {problem}")
+    return target
+
+
+LARGEST_FLOAT_BITS = 1023
+"""Integers of so many bits can be converted to a Python float."""
 
 
 def spread(values: tuple[object, ...]) -> tuple[object, ...]:

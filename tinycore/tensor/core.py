@@ -1,8 +1,9 @@
 """What every tensor is: a node of the graph, a gradient, and a place among the living.
 
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
-before it: core, movement, joining, elementwise, functions, special, activations, reduce, scan,
-creation, indexing, selection, sorting, linalg, windows, losses, random, realize, and tensor.
+before it: core, movement, joining, operands, elementwise, functions, powers, special, activations,
+reduce, scan, creation, indexing, selection, sorting, linalg, windows, losses, random, realize,
+interop, custom, images, and tensor.
 See docs/decisions/0015-one-tensor-class-in-a-chain.md.
 """
 
@@ -14,11 +15,19 @@ from collections.abc import Iterator
 from typing import Final, Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
-from tinycore.errors import DTypeError, GradientError, IndexRangeError
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    GradientError,
+    IndexRangeError,
+    ShapeError,
+)
 from tinycore.tensor import graph
-from tinycore.tensor.checks import resolve_axis
+from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.runtime import runtime
+from tinycore.tensor.signatures import check_signatures
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import Shape
@@ -35,6 +44,10 @@ class Core:
     uop: UOp
     grad: Self | None
     requires_grad: bool | None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_signatures(cls, Core)
 
     def __init__(
         self,
@@ -87,14 +100,9 @@ class Core:
     def __hash__(self) -> int:
         return id(self)
 
-    def __bool__(self) -> bool:
-        raise TypeError(
-            "the truth of a Tensor is not known before it is computed; use .item() or .any()"
-        )
-
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of a tensor with no axes")
+            raise ArgumentTypeError("len: a tensor of shape () has no first axis")
         return self.shape[0]
 
     # --- facts
@@ -122,6 +130,15 @@ class Core:
     def numel(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def max_shape(self) -> Shape:
+        """The greatest sizes that the axes can have: the shape, as no size varies."""
+        return self.shape
+
+    def max_numel(self) -> int:
+        """The number of elements in `max_shape`."""
+        return self.numel()
 
     def element_size(self) -> int:
         """Bytes of one element."""
@@ -217,14 +234,33 @@ class Core:
             )
         return self.from_uop(graph.bitcast(self.uop, target))
 
+    def overwrite(self, value: UOp) -> None:
+        """Write a value of this shape into the memory that this tensor is, for all its views."""
+        base, written = graph.base_of(self.uop), graph.assign(self.uop, value)
+        whole = {base: graph.reshape(written, base.shape)}
+        for tensor in list(views_of(base)):
+            tensor.uop = written if tensor is self else tensor.uop.substitute(whole)
+
     def const_like(self, value: Scalar, dtype: DTypeLike | None = None) -> Self:
         """A constant of the same shape and device; it takes no memory."""
         target = self.dtype if dtype is None else to_dtype(dtype)
+        number_dtype("const_like", value, target)
         return self.from_uop(graph.full_like(self.uop, value, target))
 
     def alu(self, op: Op, *src: Self) -> Self:
-        """An op of the table applied element by element. All operands have one shape and dtype."""
+        """An op of the table applied element by element.
+
+        Raises ArgumentError for a wrong number of operands, ShapeError when their shapes differ.
+        """
+        if len(src) + 1 != op.arity:
+            raise ArgumentError(f"alu: {op.name} takes {op.arity} operands, got {len(src) + 1}")
+        if any(x.uop.shape != self.uop.shape for x in src):
+            listed = " and ".join(str(x.shape) for x in (self, *src))
+            raise ShapeError(f"alu: the operands of {op.name} have shapes {listed}")
         return self.from_uop(self.uop.alu(op, *[x.uop for x in src]))
+
+
+check_signatures(Core, Core)
 
 
 def canonical(device: str | None) -> str:
@@ -260,7 +296,7 @@ def views_of(base: UOp) -> Iterator[Core]:
     """Living tensors that only reshape, slice or permute `base`."""
     for tensor in live_tensors():
         node = tensor.uop
-        while node.op in MOVEMENT:
+        while node.op in MOVEMENT or node.op is Op.DETACH:
             node = node.src[0]
         if node is base:
             yield tensor

@@ -11,10 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
+import numpy
+
+from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, from_numpy_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import int_arguments, spread
+from tinycore.tensor.checks import int_arguments, number_dtype, spread
 from tinycore.tensor.core import canonical
 from tinycore.tensor.scan import Scan
 from tinycore.uop.node import UOp
@@ -22,6 +24,9 @@ from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 
 Ints = int | Sequence[int]
+
+WHOLE_IN_FLOAT32 = 1 << 24
+"""Every integer up to this is a float32."""
 
 
 def sizes_from(name: str, shape: tuple[object, ...]) -> Shape:
@@ -55,6 +60,26 @@ class Creation(Scan):
         return cls.from_uop(node).marked(requires_grad)
 
     @classmethod
+    def invalids(
+        cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None
+    ) -> Self:
+        """Memory of its own that holds nothing yet: `empty` by another name."""
+        return cls.empty(*shape, device=device, dtype=dtype)
+
+    @classmethod
+    def const(
+        cls,
+        value: Scalar | Sequence[Scalar],
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+    ) -> Self:
+        """A constant of shape (), which takes no memory; of several numbers, a tensor of them."""
+        if isinstance(value, Sequence):
+            return cls(list(value), device=device, dtype=dtype)
+        target = dtypes.from_py(value) if dtype is None else to_dtype(dtype)
+        return cls.from_uop(graph.scalar(target, value, canonical(device)))
+
+    @classmethod
     def full(
         cls,
         shape: Ints,
@@ -65,7 +90,10 @@ class Creation(Scan):
         requires_grad: bool | None = None,
     ) -> Self:
         """One number everywhere; its dtype follows the number."""
-        target = dtypes.from_py(fill_value) if dtype is None else to_dtype(dtype)
+        if isinstance(fill_value, numpy.generic):
+            dtype = dtype or from_numpy_dtype(fill_value.dtype)
+            fill_value = fill_value.item()
+        target = number_dtype("full", fill_value, None if dtype is None else to_dtype(dtype))
         node = graph.full(sizes_from("full", (shape,)), target, fill_value, canonical(device))
         return cls.from_uop(stored(node) if buffer else node).marked(requires_grad)
 
@@ -103,8 +131,8 @@ class Creation(Scan):
         start: Scalar,
         stop: Scalar | None = None,
         step: Scalar = 1,
-        device: str | None = None,
         dtype: DTypeLike | None = None,
+        device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """start, start + step, ... before stop; `arange(n)` counts 0 to n - 1.
@@ -113,6 +141,9 @@ class Creation(Scan):
         """
         if stop is None:
             start, stop = 0, start
+        for number in (start, stop, step):
+            if not math.isfinite(number):
+                raise ArgumentError(f"arange: {number} from {start} to {stop} by {step} has no end")
         if step == 0:
             raise ArgumentError(f"arange: the step from {start} to {stop} must not be 0")
         fractional = any(isinstance(n, float) for n in (start, stop, step))
@@ -122,6 +153,8 @@ class Creation(Scan):
             else to_dtype(dtype)
         )
         size = max(0, math.ceil((stop - start) / step))
+        for end in (start, start + max(0, size - 1) * step):
+            number_dtype("arange", end, None if dtype is None else target)
         return cls.from_uop(counted(start, step, size, target, canonical(device))).marked(
             requires_grad
         )
@@ -132,8 +165,8 @@ class Creation(Scan):
         start: Scalar,
         stop: Scalar,
         steps: int,
-        device: str | None = None,
         dtype: DTypeLike | None = None,
+        device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """`steps` numbers evenly from start to stop, both included.
@@ -145,7 +178,8 @@ class Creation(Scan):
         target, place = float_or(dtype), canonical(device)
         if steps == 1:
             return cls.from_uop(graph.full((1,), target, start, place)).marked(requires_grad)
-        wide = target if target is dtypes.float64 else dtypes.float32
+        large = dtypes.is_int(target) and max(abs(start), abs(stop)) > WHOLE_IN_FLOAT32
+        wide = dtypes.float64 if large or target is dtypes.float64 else dtypes.float32
         share = cls.from_uop(graph.arange(steps, dtypes.int32, place)).cast(wide) / max(
             1, steps - 1
         )
@@ -157,8 +191,8 @@ class Creation(Scan):
         cls,
         n: int,
         m: int | None = None,
-        device: str | None = None,
         dtype: DTypeLike | None = None,
+        device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
         """n rows and m (or n) columns, 1 on the diagonal, 0 elsewhere."""
@@ -233,9 +267,9 @@ def stored(node: UOp) -> UOp:
 def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -> UOp:
     """start + i * step for i below size, computed in integers or at least float32."""
     whole = not any(isinstance(n, float) and not n.is_integer() for n in (start, step))
-    if whole:
-        small = max(abs(start), abs(start + size * step)) < 1 << 31
-        exact = dtypes.int32 if small or not dtypes.is_int(dtype) else dtype
+    small = max(abs(start), abs(start + size * step)) < 1 << 31
+    if whole and (small or dtypes.is_int(dtype)):
+        exact = dtypes.int32 if small else dtype
     else:
         exact = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
     numbers = graph.arange(size, exact, device)

@@ -15,6 +15,7 @@ import numpy
 from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype
 from tinycore.errors import DTypeError, ShapeError
 from tinycore.tensor import graph
+from tinycore.tensor.checks import number_dtype
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import encode
 from tinycore.uop.node import UOp, as_scalar
@@ -42,10 +43,10 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
     if data is None:
         return graph.scalar(dtype or dtypes.default_float, 0, device)
     if isinstance(data, (bool, int, float)):
-        return graph.scalar(dtype or dtypes.from_py(data), data, device)
+        return graph.scalar(number_dtype("Tensor", data, dtype), data, device)
     if isinstance(data, (list, tuple)):
         shape = nested_shape(data)
-        return from_flat(list(leaves(data)), shape, dtype or dtypes.from_py(data), device)
+        return from_flat(list(leaves(data)), shape, dtype, device)
     if isinstance(data, Path):
         return from_array(numpy.fromfile(data, numpy.uint8), device, dtype)
     if isinstance(data, (bytes, bytearray, memoryview)):
@@ -72,9 +73,18 @@ def from_array(array: HostArray, device: str, dtype: DType | None) -> UOp:
     return graph.reshape(runtime().from_host(flat, target, device), array.shape)
 
 
-def from_flat(values: list[Scalar], shape: Shape, dtype: DType, device: str) -> UOp:
-    """Python numbers in row-major order in a buffer of their own; integers wrap to the dtype."""
+def from_flat(values: list[Scalar], shape: Shape, chosen: DType | None, device: str) -> UOp:
+    """Python numbers in row-major order in a buffer of their own.
+
+    Integers wrap to a dtype that was chosen; the default one must hold them.
+    """
+    dtype = dtypes.from_py(values) if chosen is None else chosen
     array = numpy.array(values) if values else numpy.zeros(0)
+    suspects = [] if array.dtype.kind in "bf" and not dtypes.is_int(dtype) else values
+    if array.dtype.kind in "iu":
+        suspects = [int(array.min()), int(array.max())]
+    for value in suspects:
+        number_dtype("Tensor", value, chosen)
     if array.dtype.kind not in "biuf" or (dtypes.is_int(dtype) and array.dtype.kind == "f"):
         array = numpy.array(
             [as_scalar(value, dtype) for value in values], numpy.dtype(host_kind(dtype))

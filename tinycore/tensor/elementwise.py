@@ -1,75 +1,25 @@
 """Arithmetic, comparison and selection, element by element.
 
-Floor 5. Operands are broadcast together and promoted to their common dtype; a Python number takes
-the tensor's dtype where it can hold it (a float beside integers makes them the default float).
-Shapes and devices are checked at the call.
+Floor 5. Integers wrap, and one divided by 0 gives 0; floats follow IEEE 754. See
+docs/decisions/0013.
 """
 
 from __future__ import annotations
 
 from functools import reduce
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self
 
-import numpy
-
-from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype, least_upper_float
+from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError, DTypeError
-from tinycore.tensor import graph
-from tinycore.tensor.checks import broadcast_shapes, same_device
-from tinycore.tensor.joining import Joining
-from tinycore.uop.node import UOp
+from tinycore.tensor.operands import COMPARED, Operands, no_bools
+from tinycore.tensor.remainder import floor_quotient, remainder
 from tinycore.uop.op import Op
 
-LOGICAL = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
-"""What arithmetic means between bools."""
 
-
-class Elementwise(Joining):
+class Elementwise(Operands):
     """One result element per element."""
 
     __slots__ = ()
-
-    # --- operands
-
-    def ufix(self, x: Self | Scalar | UOp) -> Self:
-        """`x` as a tensor: a number becomes a constant of the dtype that fits this one."""
-        if isinstance(x, Elementwise):
-            return x
-        if isinstance(x, numpy.generic):
-            x = x.item()
-        if isinstance(x, UOp):
-            return self.from_uop(x)
-        if not isinstance(x, (bool, int, float)):
-            raise DTypeError(
-                f"an operand of type {type(x).__name__} is neither a Tensor nor a number"
-            )
-        return self.from_uop(graph.scalar(scalar_dtype(x, self.dtype), x, self.device))
-
-    def broadcasted(
-        self, name: str, *others: Self | Scalar, promote: bool = True
-    ) -> tuple[Self, ...]:
-        """This tensor and others on one device, in one shape and (unless told not) one dtype.
-
-        Raises ShapeError and DeviceError naming the operation and its operands.
-        """
-        operands = on_one_device(name, [self, *[self.ufix(x) for x in others]])
-        shape = broadcast_shapes(name, *[x.shape for x in operands])
-        nodes = [x.uop for x in operands]
-        if promote:
-            dtype = least_upper_dtype(*[x.dtype for x in operands])
-            nodes = [node.cast(dtype) for node in nodes]
-        return tuple([self.from_uop(graph.broadcast_to(node, shape)) for node in nodes])
-
-    def binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
-        """The op between broadcast, promoted operands; between bools what it means in logic."""
-        left, right = self.broadcasted(name, other)
-        if left.dtype is dtypes.bool:
-            op = LOGICAL.get(op, op)
-        return right.alu(op, left) if reverse else left.alu(op, right)
-
-    def as_float(self) -> Self:
-        """The tensor itself if it is a float, else in the default float."""
-        return self.cast(least_upper_float(self.dtype))
 
     # --- arithmetic
 
@@ -80,8 +30,7 @@ class Elementwise(Joining):
     def sub(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a - b. Raises DTypeError between bools."""
         left, right = self.broadcasted("sub", x)
-        if left.dtype is dtypes.bool:
-            raise DTypeError("sub: bools cannot be subtracted; use ^, or cast one of them")
+        no_bools("sub", left.dtype)
         return right.alu(Op.SUB, left) if reverse else left.alu(Op.SUB, right)
 
     def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
@@ -106,12 +55,15 @@ class Elementwise(Joining):
         left, right = self.broadcasted("div", x)
         if reverse:
             left, right = right, left
+        if rounding_mode is not None:
+            no_bools("div", left.dtype)
         if rounding_mode is not None and dtypes.is_int(left.dtype):
             return left.alu(Op.FLOORDIV if rounding_mode == "floor" else Op.IDIV, right)
-        quotient = left.as_float().alu(Op.FDIV, right.as_float())
-        if rounding_mode is None:
-            return quotient
-        return quotient.floor() if rounding_mode == "floor" else quotient.trunc()
+        left, right = left.as_float(), right.as_float()
+        if rounding_mode == "floor":
+            return floor_quotient(left, right)
+        quotient = left.alu(Op.FDIV, right)
+        return quotient if rounding_mode is None else quotient.trunc()
 
     def usum(self, *others: Self | Scalar) -> Self:
         """The sum of this tensor and all others, broadcast."""
@@ -128,6 +80,7 @@ class Elementwise(Joining):
     def mod(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a - b * floor(a / b): the remainder with the sign of b; 0 of an integer and 0."""
         left, right = self.broadcasted("mod", x)
+        no_bools("mod", left.dtype)
         if reverse:
             left, right = right, left
         if dtypes.is_int(left.dtype):
@@ -137,16 +90,30 @@ class Elementwise(Joining):
         return wrong_sign.where(rest + right, rest)
 
     def fmod(self, x: Self | Scalar) -> Self:
-        """a - b * trunc(a / b): the remainder with the sign of a; 0 of an integer and 0."""
+        """a - b * trunc(a / b): the remainder with the sign of a; 0 of an integer and 0.
+
+        Of floats it is exact, and 0 where |a / b| reaches 2**40 (2**72 of float64).
+        """
         left, right = self.broadcasted("fmod", x)
+        no_bools("fmod", left.dtype)
         if dtypes.is_int(left.dtype):
             return left.alu(Op.MOD, right)
-        left, right = left.as_float(), right.as_float()
-        return left - left.div(right).trunc() * right
+        return remainder(left.as_float(), right.as_float())
 
     def neg(self) -> Self:
         """-a; the opposite of a bool. Unsigned integers wrap."""
         return self.logical_not() if self.dtype is dtypes.bool else self.alu(Op.NEG)
+
+    def abs(self) -> Self:
+        """The magnitude."""
+        if dtypes.is_unsigned(self.dtype) or self.dtype is dtypes.bool:
+            return self
+        if not dtypes.is_float(self.dtype):
+            return self.alu(Op.MAX, self.neg())
+        return (self < 0).where(-self, self.eq(0).where(0, self))
+
+    def __abs__(self) -> Self:
+        return self.abs()
 
     def reciprocal(self) -> Self:
         """1 / a as a float."""
@@ -202,11 +169,11 @@ class Elementwise(Joining):
 
     def eq(self, x: Self | Scalar) -> Self:
         """a == b, as bools."""
-        return self.binary("eq", Op.CMPEQ, x)
+        return self.binary("eq", Op.CMPEQ, self.comparable(x))
 
     def ne(self, x: Self | Scalar) -> Self:
         """a != b, as bools."""
-        return self.binary("ne", Op.CMPNE, x)
+        return self.binary("ne", Op.CMPNE, self.comparable(x))
 
     def logical_not(self) -> Self:
         """Whether a is zero (or False), as bools."""
@@ -216,11 +183,11 @@ class Elementwise(Joining):
 
     def less(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a < b, as bools; b < a when reversed."""
-        return self.binary("less", Op.CMPLT, x, reverse)
+        return self.binary("less", Op.CMPLT, self.comparable(x), reverse)
 
     def less_or_equal(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a <= b, as bools: false where either is NaN."""
-        left, right = self.broadcasted("less_or_equal", x)
+        left, right = self.broadcasted("less_or_equal", self.comparable(x))
         if reverse:
             left, right = right, left
         if dtypes.is_float(left.dtype):
@@ -239,17 +206,6 @@ class Elementwise(Joining):
         yes, no = self.choices(x, y)
         condition, yes, no = self.broadcasted("where", yes, no, promote=False)
         return condition.alu(Op.WHERE, yes, no)
-
-    def choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
-        """The two sides of `where` in their common dtype; numbers follow the tensor beside them."""
-        if isinstance(x, Elementwise):
-            yes, no = x, x.ufix(y)
-        elif isinstance(y, Elementwise):
-            yes, no = y.ufix(x), y
-        else:
-            yes, no = self.ufix(x), self.ufix(y)
-        dtype = least_upper_dtype(yes.dtype, no.dtype)
-        return yes.cast(dtype), no.cast(dtype)
 
     def masked_fill(self, mask: Self, value: Self | Scalar) -> Self:
         """`value` where the bool mask holds, else this tensor."""
@@ -270,6 +226,15 @@ class Elementwise(Joining):
         """Rounded up."""
         whole = self.trunc()
         return self if whole is self else (self > whole).where(whole + 1, whole)
+
+    def round(self) -> Self:
+        """Rounded to the nearest integer, halves to the even one."""
+        if not dtypes.is_float(self.dtype):
+            return self
+        whole = self.trunc()
+        rest, half = (self - whole).abs(), whole * 0.5
+        away = (rest > 0.5) | (rest.eq(0.5) & half.ne(half.trunc()))
+        return away.where((self < 0).where(whole - 1, whole + 1), whole)
 
     # --- operators
 
@@ -358,33 +323,10 @@ class Elementwise(Joining):
         return self.less_or_equal(x, reverse=True)
 
     def __eq__(self, x: object) -> Self:  # type: ignore[override]
-        return self.eq(x) if isinstance(x, OPERANDS) else NotImplemented  # type: ignore[arg-type]
+        return self.eq(x) if isinstance(x, COMPARED) else NotImplemented  # type: ignore[arg-type]
 
     def __ne__(self, x: object) -> Self:  # type: ignore[override]
-        return self.ne(x) if isinstance(x, OPERANDS) else NotImplemented  # type: ignore[arg-type]
+        return self.ne(x) if isinstance(x, COMPARED) else NotImplemented  # type: ignore[arg-type]
 
-    __hash__ = Joining.__hash__
+    __hash__ = Operands.__hash__
     __array_ufunc__ = None  # NumPy leaves `array + tensor` to us
-
-
-def scalar_dtype(value: Scalar, beside: DType) -> DType:
-    """The dtype of a number beside a tensor: the tensor's, unless that could not hold its kind."""
-    if dtypes.is_float(beside) or (not isinstance(value, float) and dtypes.is_int(beside)):
-        return beside
-    return beside if isinstance(value, bool) and beside is dtypes.bool else dtypes.from_py(value)
-
-
-OPERANDS = (Elementwise, bool, int, float, numpy.generic, UOp)
-"""What may stand beside a tensor in an operation."""
-
-AnyTensor = TypeVar("AnyTensor", bound=Elementwise)
-
-
-def on_one_device(name: str, operands: list[AnyTensor]) -> list[AnyTensor]:
-    """Constants follow the operands that are none; DeviceError when two of those disagree."""
-    if len({x.device for x in operands}) > 1:
-        anchored = [x.device for x in operands if not graph.is_constant(x.uop)]
-        if anchored:
-            operands = [x.from_uop(graph.on_device(x.uop, anchored[0])) for x in operands]
-        same_device(name, [x.device for x in operands])
-    return operands

@@ -1,27 +1,19 @@
-"""Reverse-mode derivatives on the tensor graph: one rule per op, graph in, graph out.
+"""Reverse-mode differentiation of the tensor graph: from a result back to what it depends on.
 
-Floor 5. A rule gets a node and the gradient of its value, and gives that of each source: nodes
-again, so derivatives can be differentiated. None stands for no gradient, as of integers and bools.
+Floor 5. One rule per op, in the files `rules_...`; here is the walk.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-from tinycore.dtype import Scalar, dtypes
+from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
-from tinycore.tensor import graph
-from tinycore.uop.node import Skew, UOp
+from tinycore.tensor import rules_elementwise, rules_movement  # noqa: F401  they register
+from tinycore.tensor.rules import RULES
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-
-Gradients = tuple[UOp | None, ...]
-Rule = Callable[[UOp, UOp], Gradients]
-
-RULES: Final[dict[Op, Rule]] = {}
-"""The derivative of every op that has one."""
-
 
 STOPS: Final = frozenset(
     {Op.BUFFER, Op.BUFFER_VIEW, Op.BIND, Op.CONST, Op.ARANGE, Op.DETACH, Op.BITCAST, Op.TRUNC}
@@ -29,346 +21,14 @@ STOPS: Final = frozenset(
 """Ops of floats whose sources get no gradient: leaves, and what is constant almost everywhere."""
 
 
-def rule(*ops: Op) -> Callable[[Rule], Rule]:
-    """Register a function as the derivative of some ops."""
-
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
-
-
-def times(x: UOp, number: Scalar) -> UOp:
-    """x * number."""
-    return x.alu(Op.MUL, graph.full_like(x, number))
-
-
-def zero(x: UOp) -> UOp:
-    """0 in the shape of `x`."""
-    return graph.full_like(x, 0)
-
-
-# --- arithmetic
-
-
-@rule(Op.ADD)
-def of_add(node: UOp, g: UOp) -> Gradients:
-    """d(a + b) = da + db."""
-    return g, g
-
-
-@rule(Op.SUB)
-def of_sub(node: UOp, g: UOp) -> Gradients:
-    """d(a - b) = da - db."""
-    return g, -g
-
-
-@rule(Op.MUL)
-def of_mul(node: UOp, g: UOp) -> Gradients:
-    """d(a b) = b da + a db."""
-    a, b = node.src
-    return g * b, g * a
-
-
-@rule(Op.MULACC)
-def of_mulacc(node: UOp, g: UOp) -> Gradients:
-    """d(a b + c) = b da + a db + dc."""
-    a, b, _ = node.src
-    return g * b, g * a, g
-
-
-@rule(Op.FDIV)
-def of_fdiv(node: UOp, g: UOp) -> Gradients:
-    """d(a / b) = da / b - (a / b) db / b."""
-    share = g / node.src[1]
-    return share, -(share * node)
-
-
-@rule(Op.NEG)
-def of_neg(node: UOp, g: UOp) -> Gradients:
-    """d(-a) = -da."""
-    return (-g,)
-
-
-@rule(Op.RECIPROCAL)
-def of_reciprocal(node: UOp, g: UOp) -> Gradients:
-    """d(1/a) = -da / a**2."""
-    return (-(g * node * node),)
-
-
-@rule(Op.SQRT)
-def of_sqrt(node: UOp, g: UOp) -> Gradients:
-    """d sqrt(a) = da / (2 sqrt(a))."""
-    return (g / times(node, 2),)
-
-
-@rule(Op.EXP)
-def of_exp(node: UOp, g: UOp) -> Gradients:
-    """d e**a = e**a da."""
-    return (g * node,)
-
-
-@rule(Op.EXP2)
-def of_exp2(node: UOp, g: UOp) -> Gradients:
-    """d 2**a = 2**a ln(2) da."""
-    return (times(g * node, math.log(2)),)
-
-
-@rule(Op.LOG)
-def of_log(node: UOp, g: UOp) -> Gradients:
-    """d ln(a) = da / a."""
-    return (g / node.src[0],)
-
-
-@rule(Op.LOG2)
-def of_log2(node: UOp, g: UOp) -> Gradients:
-    """d log2(a) = da / (a ln(2))."""
-    return (g / times(node.src[0], math.log(2)),)
-
-
-@rule(Op.SIN)
-def of_sin(node: UOp, g: UOp) -> Gradients:
-    """d sin(a) = cos(a) da, with cos(a) = 1 - 2 sin(a/2)**2."""
-    half = times(node.src[0], 0.5).alu(Op.SIN)
-    return (g * (graph.full_like(g, 1) - times(half * half, 2)),)
-
-
-@rule(Op.MAX, Op.MIN)
-def of_extreme(node: UOp, g: UOp) -> Gradients:
-    """The gradient goes to the operand that was taken, half to each of equals."""
-    a, b = node.src
-    first = (b < a) if node.op is Op.MAX else (a < b)
-    second = (a < b) if node.op is Op.MAX else (b < a)
-    shared = a.eq(b).where(times(g, 0.5), zero(g))
-    return first.where(g, shared), second.where(g, shared)
-
-
-@rule(Op.WHERE)
-def of_where(node: UOp, g: UOp) -> Gradients:
-    """The gradient goes to the side that was taken."""
-    condition = node.src[0]
-    return None, condition.where(g, zero(g)), condition.where(zero(g), g)
-
-
-@rule(Op.CAST)
-def of_cast(node: UOp, g: UOp) -> Gradients:
-    """Converted back, between floats."""
-    source = node.src[0].dtype
-    return (g.cast(source) if dtypes.is_float(source) else None,)
-
-
-# --- movement: each op's adjoint is a movement op or a sum
-
-
-@rule(Op.RESHAPE)
-def of_reshape(node: UOp, g: UOp) -> Gradients:
-    """Reshaped back."""
-    return (graph.reshape(g, node.src[0].shape),)
-
-
-@rule(Op.EXPAND)
-def of_expand(node: UOp, g: UOp) -> Gradients:
-    """Repetitions are added up."""
-    return (graph.sum_to(g, node.src[0].shape),)
-
-
-@rule(Op.PERMUTE)
-def of_permute(node: UOp, g: UOp) -> Gradients:
-    """Axes put back."""
-    return (graph.permute(g, [node.arg.index(axis) for axis in range(len(node.arg))]),)
-
-
-@rule(Op.PAD)
-def of_pad(node: UOp, g: UOp) -> Gradients:
-    """What was added is cut off."""
-    sizes = node.src[0].shape
-    return (
-        graph.shrink(
-            g, [(before, before + n) for (before, _), n in zip(node.arg, sizes, strict=True)]
-        ),
-    )
-
-
-@rule(Op.SHRINK)
-def of_shrink(node: UOp, g: UOp) -> Gradients:
-    """What was cut off gets zeros."""
-    sizes = node.src[0].shape
-    return (
-        graph.pad(g, [(start, n - stop) for (start, stop), n in zip(node.arg, sizes, strict=True)]),
-    )
-
-
-@rule(Op.FLIP)
-def of_flip(node: UOp, g: UOp) -> Gradients:
-    """Reversed again."""
-    return (graph.flip(g, [axis for axis, reverse in enumerate(node.arg) if reverse]),)
-
-
-@rule(Op.SKEW)
-def of_skew(node: UOp, g: UOp) -> Gradients:
-    """UNSKEW is the adjoint of SKEW."""
-    how: Skew = node.arg
-    return (graph.unskew(g, how._replace(size=node.src[0].shape[how.axis])),)
-
-
-@rule(Op.UNSKEW)
-def of_unskew(node: UOp, g: UOp) -> Gradients:
-    """SKEW is the adjoint of UNSKEW; what it would read beyond the end is zero."""
-    how: Skew = node.arg
-    count = node.src[0].shape[how.axis]
-    reach = (count - 1) * how.stride + (g.shape[how.window_axis] - 1) * how.dilation + 1
-    pairs = [(0, 0)] * len(g.shape)
-    pairs[how.axis] = (0, max(0, reach - g.shape[how.axis]))
-    return (graph.skew(graph.pad(g, pairs), how._replace(size=count)),)
-
-
-def put_back(node: UOp, value: UOp) -> UOp:
-    """The adjoint of a movement op on any value: elements where the op took them from, else 0."""
-    (result,) = RULES[node.op](node, value)
-    assert result is not None
-    return result
-
-
-# --- reductions and rows
-
-
-@rule(Op.REDUCE_AXIS)
-def of_reduce(node: UOp, g: UOp) -> Gradients:
-    """Repeated for a sum, shared by equals for an extreme, times other factors for a product."""
-    x = node.src[0]
-    op, axes = node.arg
-    if op is Op.ADD:
-        return (graph.expand(g, x.shape),)
-    if op is Op.MUL:
-        return (graph.expand(g, x.shape) * other_factors(x, axes),)
-    chosen = x.eq(graph.expand(node, x.shape))
-    count = graph.wide_sum(chosen.cast(dtypes.float32).cast(g.dtype), axes)
-    share = graph.expand(g / count, x.shape)
-    return (chosen.where(share, zero(share)),)
-
-
-def other_factors(x: UOp, axes: Iterable[int]) -> UOp:
-    """For each element the product of all others along `axes`: those before times those after."""
-    folded = list(axes)
-    order = [a for a in range(len(x.shape)) if a not in folded] + folded
-    moved = graph.permute(x, order)
-    outer = moved.shape[: len(order) - len(folded)]
-    flat = graph.reshape(moved, (*outer, math.prod(x.shape[a] for a in folded)))
-    last = len(outer)
-    after = graph.flip(product_before(graph.flip(flat, [last]), last), [last])
-    others = graph.reshape(product_before(flat, last) * after, moved.shape)
-    return graph.permute(others, [order.index(a) for a in range(len(order))])
-
-
-def product_before(x: UOp, last: int) -> UOp:
-    """Along the last axis, the product of all elements before each."""
-    size = x.shape[last]
-    pairs = [(0, 0)] * last + [(size, 0)]
-    slid = graph.windows(graph.pad_with(x, pairs, 1), last, size)
-    box = [(0, n) for n in slid.shape]
-    box[last] = (0, size)
-    return graph.drop_axes(graph.fold(graph.shrink(slid, box), Op.MUL, [last + 1]), [last + 1])
-
-
-@rule(Op.GATHER)
-def of_gather(node: UOp, g: UOp) -> Gradients:
-    """Each row of the table gets the sum of the gradients of its copies."""
-    table, index = node.src
-    count, rest = math.prod(index.shape), math.prod(table.shape[1:])
-    places = graph.expand(graph.reshape(index, (count, 1)), (count, rest))
-    start = graph.reshape(zero(table), (table.shape[0], rest))
-    total = graph.scatter(start, places, graph.reshape(g, (count, rest)), Op.ADD, 0)
-    return graph.reshape(total, table.shape), None
-
-
-@rule(Op.SCATTER)
-def of_scatter(node: UOp, g: UOp) -> Gradients:
-    """What was folded in gets the gradient of its place, as far as the place depends on it.
-
-    Of several elements written to one place, each gets that gradient.
-    """
-    x, index, rows = node.src
-    op, axis = node.arg
-    there = graph.take(g, index, axis)
-    if op is None:
-        return graph.scatter(g, index, zero(rows), None, axis), None, there
-    if op is Op.ADD:
-        return g, None, there
-    if op is Op.MUL:
-        return of_product(node, g)
-    chosen = x.eq(node)
-    hits = rows.eq(graph.take(node, index, axis))
-    one, ones = graph.full_like(x, 1), graph.full_like(rows, 1)
-    count = graph.scatter(
-        chosen.where(one, zero(x)), index, hits.where(ones, zero(rows)), Op.ADD, axis
-    )
-    share = g / count
-    part = graph.take(share, index, axis)
-    return chosen.where(share, zero(x)), None, hits.where(part, zero(rows))
-
-
-def of_product(node: UOp, g: UOp) -> Gradients:
-    """Each factor gets the product of the others at its place; a zero is left out, not divided."""
-    (x, index, rows), (op, axis) = node.src, node.arg
-    empty, vacant = x.eq(zero(x)), rows.eq(zero(rows))
-    one, ones = graph.full_like(x, 1), graph.full_like(rows, 1)
-    others = graph.scatter(empty.where(one, x), index, vacant.where(ones, rows), op, axis)
-    zeros = graph.scatter(
-        empty.where(one, zero(x)), index, vacant.where(ones, zero(rows)), Op.ADD, axis
-    )
-
-    def share(factor: UOp, is_zero: UOp, others: UOp, zeros: UOp, g: UOp) -> UOp:
-        alone = zeros.eq(is_zero.where(graph.full_like(zeros, 1), zero(zeros)))
-        without = others / is_zero.where(graph.full_like(factor, 1), factor)
-        return alone.where(g * without, zero(g))
-
-    beside = [graph.take(n, index, axis) for n in (others, zeros, g)]
-    return share(x, empty, others, zeros, g), None, share(rows, vacant, *beside)
-
-
-@rule(Op.INSERT)
-def of_insert(node: UOp, g: UOp) -> Gradients:
-    """What was written gets the gradient of its place, what it replaced gets none."""
-    x, view, value = node.src
-    shown = view.substitute({x: g})
-    return graph.insert(g, shown, zero(value)), None, shown
-
-
-# --- identity
-
-
-@rule(Op.CONTIGUOUS)
-def of_contiguous(node: UOp, g: UOp) -> Gradients:
-    """Passed on."""
-    return (g,)
-
-
-@rule(Op.CONTIGUOUS_BACKWARD)
-def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
-    """Passed on through memory of its own."""
-    return (UOp(Op.CONTIGUOUS, g.dtype, (g,)),)
-
-
-@rule(Op.COPY)
-def of_copy(node: UOp, g: UOp) -> Gradients:
-    """Copied back to the device of the source."""
-    return UOp(Op.COPY, g.dtype, (g, graph.device_node(node.src[0].device))), None
-
-
-@rule(Op.ASSIGN)
-def of_assign(node: UOp, g: UOp) -> Gradients:
-    """What was written gets it; what was there before is gone."""
-    return None, g
-
-
-# --- the walk
-
-
 def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
     """The gradient of every target that `root` depends on, given that of `root`."""
     wanted = set(targets)
-    order = [n for n in root.toposort(passes_gradient) if n.shape_or_none is not None]
+    order = [
+        n
+        for n in root.toposort(passes_gradient)
+        if n.shape_or_none is not None or n.op is Op.CUSTOM
+    ]
     useful = set()
     for node in order:
         if node in wanted or (passes_gradient(node) and any(s in useful for s in node.src)):
@@ -379,12 +39,19 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
             continue
         for source, part in zip(node.src, RULES[node.op](node, found[node]), strict=True):
             if part is not None and source in useful:
-                found[source] = found[source] + part if source in found else part
+                found[source] = together(found[source], part) if source in found else part
     return {target: found[target] for target in wanted if target in found}
+
+
+def together(a: UOp, b: UOp) -> UOp:
+    """The sum of two gradients; a CUSTOM keeps those of its results apart."""
+    return UOp.sink(*a.src, *b.src) if a.op is Op.SINK else a + b
 
 
 def passes_gradient(node: UOp) -> bool:
     """Whether a gradient of this node reaches its sources."""
+    if node.op is Op.CUSTOM:
+        return True
     if not dtypes.is_float(node.dtype) or node.op in STOPS:
         return False
     if node.op not in RULES:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
-from tinycore.uop.op import Op, Scatter
+from tinycore.uop.op import PARTIAL_WRITES, Op, Scatter
 from tinycore.uop.shape import Shape
 
 Pair = tuple[int, int]
@@ -141,17 +141,6 @@ def take_every(x: UOp, axis: int, step: int) -> UOp:
     )
 
 
-def spread_every(x: UOp, axis: int, step: int, size: int) -> UOp:
-    """The elements of one axis at every step-th place, zeros between. Undoes `take_every`."""
-    if step == 1 and x.shape[axis] == size:
-        return x
-    thin = insert_axis(x, len(x.shape))
-    return reshape(
-        unskew(thin, Skew(axis, len(x.shape), step, 1, size)),
-        (*x.shape[:axis], size, *x.shape[axis + 1 :]),
-    )
-
-
 def windows(x: UOp, axis: int, count: int, stride: int = 1, dilation: int = 1) -> UOp:
     """Sliding windows of `count` elements on one axis; a last axis runs inside each window."""
     size = (x.shape[axis] - dilation * (count - 1) - 1) // stride + 1
@@ -265,6 +254,17 @@ def insert(x: UOp, view: UOp, value: UOp) -> UOp:
     if view is x:
         return value
     return UOp(Op.INSERT, x.dtype, (x, view, value)) if 0 not in value.shape else x
+
+
+def assign(memory: UOp, value: UOp) -> UOp:
+    """The memory after a value of its shape was written to it.
+
+    Where the value is that memory with some elements changed, only these are written.
+    """
+    shape, change = memory.shape, base_of(value)
+    if change.op in PARTIAL_WRITES and base_of(change.src[0]) is base_of(memory):
+        memory, value = change.src[0], change
+    return reshape(UOp(Op.ASSIGN, value.dtype, (memory, value)), shape)
 
 
 # --- questions

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy
@@ -19,6 +20,7 @@ from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep, capture
 from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of, buffers
+from tinycore.tensor.graph import base_of
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -58,16 +60,22 @@ def rebuilt(value: Any, new: Callable[[Tensor], Tensor]) -> Any:
 
 def buffers_below(node: UOp) -> list[UOp]:
     """The BUFFER nodes that a realized node shows, in a fixed order."""
-    return [n for n in node.toposort() if n.op is Op.BUFFER]
+    base = base_of(node)
+    return [base] if base.op is Op.BUFFER else [n for n in node.toposort() if n.op is Op.BUFFER]
 
 
 def form_of(node: UOp) -> UOp:
     """How a realized node shows its buffers, whichever buffers they are."""
-    stand_ins = {
-        b: b.with_src((b.src[0], UOp(Op.UNIQUE, dtypes.void, (), -1 - i)))
-        for i, b in enumerate(buffers_below(node))
-    }
-    return node.substitute(stand_ins)
+    base = base_of(node)
+    if base.op is Op.BUFFER:
+        whole = stand_in(base, 0)
+        return whole if node is base else UOp(Op.RESHAPE, node.dtype, (whole,), node.shape)
+    return node.substitute({b: stand_in(b, i) for i, b in enumerate(buffers_below(node))})
+
+
+def stand_in(buffer: UOp, number: int) -> UOp:
+    """A BUFFER that stands for any other of its kind; `unique` makes none like it."""
+    return buffer.with_src((buffer.src[0], UOp(Op.UNIQUE, dtypes.void, (), -1 - number)))
 
 
 class Arguments:
@@ -86,9 +94,11 @@ class Arguments:
         if self.tensors:
             Tensor.realize(*(t for _, t in self.tensors))
         nodes = [b for _, t in self.tensors for b in buffers_below(t.uop)]
-        self.buffers = tuple(buffer_of(b) for b in dict.fromkeys(nodes))
-        self.places = [list(dict.fromkeys(nodes)).index(b) for b in nodes]
+        number = {b: i for i, b in enumerate(dict.fromkeys(nodes))}
+        self.buffers = tuple([buffer_of(b) for b in number])
+        self.places = [number[b] for b in nodes]
 
+    @cached_property
     def forms(self) -> list[tuple[str, UOp]]:
         """What the captured launches depend on besides the content of buffers."""
         return [(p, form_of(t.uop)) for p, t in self.tensors]
@@ -191,7 +201,7 @@ class TinyJit(Generic[Parameters, Result]):
         """Raise JitError unless only the content of tensors differs from the captured call."""
         first = cast(Arguments, self.first)
         for what, old, new in (
-            ("tensor", first.forms(), given.forms()),
+            ("tensor", first.forms, given.forms),
             ("value", first.values, given.values),
         ):
             if old == new:

@@ -16,7 +16,6 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import int_arguments, resolve_axis, same_device, spread
 from tinycore.tensor.movement import Movement, optional_sizes
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 
 Ints = int | Sequence[int]
@@ -34,13 +33,14 @@ class Joining(Movement):
         Without `dims`, over the flat tensor.
         """
         if dims is None:
-            flat = self.flatten().roll(shifts, 0) if self.ndim else self
-            return flat.reshape(self.shape)
-        pairs = zip(*(int_arguments("roll", spread((v,))) for v in (shifts, dims)), strict=True)
+            return self.reshape(-1).roll(shifts, 0).reshape(self.shape)
+        moves, axes = (int_arguments("roll", spread((v,))) for v in (shifts, dims))
+        if len(moves) != len(axes):
+            raise ArgumentError(f"roll: shifts {moves} and dims {axes} are not equally many")
         result = self
-        for shift, dim in pairs:
+        for shift, dim in zip(moves, axes, strict=True):
             axis = resolve_axis("roll", dim, self.ndim)
-            if size := self.shape[axis]:
+            if size := (self.shape or (0,))[axis]:
                 cut = -shift % size
                 result = result.between(axis, cut, size).cat(result.between(axis, 0, cut), dim=axis)
         return result
@@ -66,7 +66,8 @@ class Joining(Movement):
         """Elements added around; a negative amount takes elements away.
 
         `padding` is one (before, after) or None per axis, or as in torch flat, the last axis first.
-        `mode` is constant (filled with `value`), reflect, replicate or circular.
+        `mode` is constant (filled with `value`), reflect, replicate or circular. Reflect and
+        replicate look at the whole axis, circular at what a negative amount leaves of it.
         Raises ShapeError when there are more pairs than axes, or a mode needs more than there is.
         """
         pairs = padding_pairs("pad", padding, self.shape)
@@ -76,17 +77,16 @@ class Joining(Movement):
             raise ArgumentError(
                 f"pad: mode {mode!r} is none of constant, reflect, replicate, circular"
             )
-        result = self
+        cuts = [(min(0, a), min(0, b)) for a, b in pairs]
+        result = self.cropped(cuts) if mode == "circular" else self
         for axis, (before, after) in enumerate(pairs):
-            result = result.pad_axis(axis, before, after, mode)
-        return result
+            result = result.extended(axis, max(0, before), max(0, after), mode)
+        return result if mode == "circular" else result.cropped(cuts)
 
     def pad_constant(self, pairs: Sequence[tuple[int, int]], value: Scalar) -> Self:
         """`value` around; a float around integers makes them floats."""
-        cut = [(max(0, -a), n - max(0, -b)) for (a, b), n in zip(pairs, self.shape, strict=True)]
-        inner = self.shrink(cut)
+        node = self.cropped([(min(0, a), min(0, b)) for a, b in pairs]).uop
         outer = [(max(0, a), max(0, b)) for a, b in pairs]
-        node = inner.uop
         if isinstance(value, float) and value != int_or_none(value):
             node = (
                 node.cast(least_upper_dtype(node.dtype, dtypes.default_float))
@@ -95,41 +95,34 @@ class Joining(Movement):
             )
         return self.from_uop(graph.pad_with(node, outer, value))
 
-    def pad_axis(self, axis: int, before: int, after: int, mode: PadMode) -> Self:
-        """One axis padded from its own elements."""
+    def cropped(self, pairs: Sequence[tuple[int, int]]) -> Self:
+        """Elements taken away at both ends of each axis, as many as the negative amounts say."""
+        if any(n + a + b < 0 for n, (a, b) in zip(self.shape, pairs, strict=True)):
+            raise ShapeError(f"pad: {tuple(pairs)} takes away more than shape {self.shape} has")
+        return self.shrink([(-a, n + b) for n, (a, b) in zip(self.shape, pairs, strict=True)])
+
+    def extended(self, axis: int, before: int, after: int, mode: PadMode) -> Self:
+        """One axis made longer by its own elements. Raises ShapeError when it has too few."""
         size = self.shape[axis]
-        inner = self.between(axis, max(0, -before), size - max(0, -after))
-        before, after, size = max(0, before), max(0, after), inner.shape[axis]
-        most = {
-            "reflect": size - 1,
-            "circular": size,
-            "replicate": max(before, after) if size else 0,
-        }[mode]
-        if max(before, after) > most:
+        most = {"reflect": size - 1, "circular": size, "replicate": max(before, after)}[mode]
+        if max(before, after) > (most if size else 0):
             raise ShapeError(
                 f"pad: mode {mode} cannot add {(before, after)} to axis {axis} of shape "
                 f"{self.shape}"
             )
         if mode == "reflect":
-            head = inner.between(axis, 1, before + 1).flip(axis)
-            tail = inner.between(axis, size - 1 - after, size - 1).flip(axis)
+            start, stop = min(size, 1), max(0, size - 1)
+            head = self.between(axis, start, start + before).flip(axis)
+            tail = self.between(axis, stop - after, stop).flip(axis)
         elif mode == "circular":
-            head, tail = inner.between(axis, size - before, size), inner.between(axis, 0, after)
+            head, tail = self.between(axis, size - before, size), self.between(axis, 0, after)
         else:
-            shape = inner.shape
-            head = (
-                inner.between(axis, 0, 1).expand((*shape[:axis], before, *shape[axis + 1 :]))
-                if before
-                else inner.between(axis, 0, 0)
+            ends = [self.between(axis, 0, min(size, 1)), self.between(axis, max(0, size - 1), size)]
+            head, tail = (
+                end.expand((*self.shape[:axis], count, *self.shape[axis + 1 :]))
+                for end, count in zip(ends, (before, after), strict=True)
             )
-            tail = (
-                inner.between(axis, size - 1, size).expand(
-                    (*shape[:axis], after, *shape[axis + 1 :])
-                )
-                if after
-                else inner.between(axis, 0, 0)
-            )
-        return head.cat(inner, tail, dim=axis)
+        return head.cat(self, tail, dim=axis)
 
     # --- joining and cutting
 
@@ -140,6 +133,8 @@ class Joining(Movement):
         """
         tensors = [self, *args]
         axis = resolve_axis("cat", dim, self.ndim)
+        if not self.ndim:
+            raise ShapeError("cat: a tensor of shape () has no axis to join along; stack it")
         check_joined("cat", [t.shape for t in tensors], axis)
         same_device("cat", [t.device for t in tensors])
         dtype = least_upper_dtype(*[t.dtype for t in tensors])
@@ -156,13 +151,14 @@ class Joining(Movement):
 
     def split(self, sizes: Ints, dim: int = 0) -> tuple[Self, ...]:
         """Pieces along one axis: of one size (the last may be smaller), or of the sizes listed."""
-        axis = resolve_axis("split", dim, self.ndim)
+        axis = self.axis_with_size("split", dim)
         length = self.shape[axis]
         if isinstance(sizes, int):
             if sizes <= 0:
                 raise ArgumentError(f"split: the size of a piece must be positive, got {sizes}")
             sizes = [min(sizes, length - start) for start in range(0, max(length, 1), sizes)]
-        if sum(sizes) != length:
+        sizes = int_arguments("split", sizes)
+        if sum(sizes) != length or min(sizes, default=0) < 0:
             raise ShapeError(
                 f"split: sizes {list(sizes)} do not add up to axis {axis} of shape {self.shape}"
             )
@@ -173,7 +169,7 @@ class Joining(Movement):
         """At most `chunks` pieces of equal size along one axis (the last may be smaller)."""
         if chunks <= 0:
             raise ArgumentError(f"chunk: the number of pieces must be positive, got {chunks}")
-        length = self.shape[resolve_axis("chunk", dim, self.ndim)]
+        length = self.shape[self.axis_with_size("chunk", dim)]
         if not length:
             return [self] * chunks
         return list(self.split(-(-length // chunks), dim))
@@ -215,17 +211,32 @@ def check_joined(name: str, shapes: Sequence[Shape], axis: int) -> None:
 
 
 def joined(nodes: Sequence[UOp], axis: int) -> UOp:
-    """Nodes side by side: each is padded to the whole, and the whole is their sum."""
+    """Nodes side by side: each is padded to the whole, and a place takes what lies there.
+
+    Not their sum: that would make 0.0 of -0.0.
+    """
     total = sum(n.shape[axis] for n in nodes)
-    parts, start = [], 0
+    parts: list[tuple[int, UOp]] = []
+    stop = 0
     for node in nodes:
-        size = node.shape[axis]
-        pairs = [(0, 0)] * len(node.shape)
-        pairs[axis] = (start, total - start - size)
-        parts.append(graph.pad(node, pairs))
-        start += size
-    op = Op.OR if nodes[0].dtype is dtypes.bool else Op.ADD
+        start, stop = stop, stop + node.shape[axis]
+        parts.append((stop, graph.pad(node, along(node, axis, (start, total - stop)))))
     while len(parts) > 1:  # a balanced tree keeps the graph shallow
-        paired = [a.alu(op, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        paired = [
+            (last, before(first_stop, total, left, axis).where(left, right))
+            for (first_stop, left), (last, right) in zip(parts[::2], parts[1::2], strict=False)
+        ]
         parts = paired + parts[len(paired) * 2 :]
-    return parts[0]
+    return parts[0][1]
+
+
+def before(stop: int, total: int, like: UOp, axis: int) -> UOp:
+    """Whether an element of `like` comes before `stop` along an axis of size `total`."""
+    shape = tuple([stop if a == axis else n for a, n in enumerate(like.shape)])
+    inside = graph.full(shape, dtypes.bool, True, like.device)
+    return graph.pad(inside, along(like, axis, (0, total - stop)))
+
+
+def along(x: UOp, axis: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
+    """A pair for one axis, (0, 0) for all others."""
+    return [pair if a == axis else (0, 0) for a in range(len(x.shape))]

@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
-from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype, to_dtype
+from tinycore.dtype import DType, DTypeLike, dtypes, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
 from tinycore.tensor.sorting import Sorting
@@ -52,9 +52,7 @@ class Linalg(Sorting):
         Every product of tensors is this one, so the rule of what sums are accumulated in is here.
         """
         common = least_upper_dtype(self.dtype, *[w.dtype for w in factors])
-        wide = common if dtype is None else to_dtype(dtype)
-        if dtype is None and dtypes.is_float(common) and common.itemsize < 4:
-            wide = dtypes.float32  # products of narrow floats are exact there
+        wide = accumulator(common) if dtype is None else to_dtype(dtype)
         product = self.cast(wide).uprod(*[w.cast(wide) for w in factors])
         if wide is dtypes.bool:
             return product.any(axes)
@@ -95,6 +93,9 @@ class Linalg(Sorting):
         "ij,jk->ik" is the matrix product; "..." stands for axes to broadcast; without an arrow the
         letters that occur once stay, in alphabetical order. Raises ArgumentError for a malformed
         formula, ShapeError when a letter has two sizes.
+
+        Operands are multiplied from left to right; what is summed away does not wait for operands
+        with further letters.
         """
         tensors: list[Self] = []
         for operand in operands:
@@ -103,22 +104,19 @@ class Linalg(Sorting):
             elif isinstance(operand, (list, tuple)):
                 tensors.extend(operand)
         inputs, output = letters_of(formula, [t.ndim for t in tensors])
+        same_device("einsum", [t.device for t in tensors])
+        named = [diagonal_of(t, letters) for t, letters in zip(tensors, inputs, strict=True)]
         sizes: dict[str, int] = {}
-        aligned = []
-        everything = sorted(set("".join(inputs)) | set(output))
-        for letters, tensor in zip(inputs, tensors, strict=True):
-            x, names = diagonal_of(tensor, letters)
-            note_sizes(formula, names, x, sizes)
-            order = [names.index(c) for c in everything if c in names]
-            aligned.append(
-                x.permute(order).reshape(
-                    [x.shape[names.index(c)] if c in names else 1 for c in everything]
-                )
-            )
-        folded = [i for i, c in enumerate(everything) if c not in output]
-        total = aligned[0].product_sum(aligned[1:], folded, dtype)
-        kept = [c for c in everything if c in output]
-        return total.permute([kept.index(c) for c in output])
+        for x, letters in named:
+            note_sizes(formula, letters, x, sizes)
+        everything = sorted(sizes)
+        common = least_upper_dtype(*[t.dtype for t in tensors])
+        wide = accumulator(common) if dtype is None else to_dtype(dtype)
+        total = contracted([x for x, _ in named], [n for _, n in named], everything, output, wide)
+        places = [everything.index(c) for c in output]
+        order = [*places, *[i for i, c in enumerate(everything) if c not in output]]
+        result = total.permute(order).reshape([sizes[c] for c in output])
+        return result.cast(common if dtype is None else wide)
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
         """Axes split, merged and reordered as in einops: "b (h w) c -> b c h w" with h=2.
@@ -126,19 +124,20 @@ class Linalg(Sorting):
         Raises ArgumentError for a malformed formula, ShapeError when sizes do not fit.
         """
         left, right = grouped(formula, self.ndim)
-        split = []
+        split, names = ([n for group in side for n in group if n != "1"] for side in (left, right))
+        if sorted(names) != sorted(set(split)) or len(split) != len(names):
+            raise ArgumentError(f"rearrange: both sides of {formula!r} must name the same axes")
+        if missing := sizes.keys() - {name for group in left for name in group}:
+            raise ArgumentError(f"rearrange: {formula!r} has no axis {', '.join(sorted(missing))}")
         for group, size in zip(left, self.shape, strict=True):
             known = math.prod(sizes.get(name, 1) for name in group)
             unknown = [name for name in group if name not in sizes and name != "1"]
-            if len(unknown) > 1 or (known and size % known) or (not unknown and known != size):
+            fits = known == size if not unknown else known > 0 and size % known == 0
+            if len(unknown) > 1 or not fits:
                 raise ShapeError(
                     f"rearrange: {formula!r} does not fit shape {self.shape} with {sizes}"
                 )
             sizes |= dict.fromkeys(unknown, size // known)
-            split += [name for name in group if name != "1"]
-        names = [name for group in right for name in group if name != "1"]
-        if sorted(names) != sorted(split):
-            raise ArgumentError(f"rearrange: both sides of {formula!r} must name the same axes")
         x = self.reshape([sizes[name] for name in split]).permute(
             [split.index(name) for name in names]
         )
@@ -150,12 +149,50 @@ class Linalg(Sorting):
 AnyTensor = TypeVar("AnyTensor", bound=Linalg)
 
 
+def accumulator(dtype: DType) -> DType:
+    """The type products are summed in: float32 for narrow floats, where each product is exact."""
+    return dtypes.float32 if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
+
+
+def contracted(
+    tensors: Sequence[AnyTensor],
+    letters: Sequence[str],
+    everything: Sequence[str],
+    output: str,
+    wide: DType,
+) -> AnyTensor:
+    """The product of named tensors with an axis for each of `everything`, of size 1 if summed."""
+    aligned = [
+        x.permute([names.index(c) for c in everything if c in names]).reshape(
+            [x.shape[names.index(c)] if c in names else 1 for c in everything]
+        )
+        for x, names in zip(tensors, letters, strict=True)
+    ]
+
+    def folded(factors: list[AnyTensor], gone: set[str]) -> AnyTensor:
+        axes = [i for i, c in enumerate(everything) if c in gone]
+        shape = [max(f.shape[i] for f in factors) for i in range(len(everything))]
+        empty = [i for i in range(len(everything)) if any(f.shape[i] == 0 for f in factors)]
+        kept = [1 if i in axes else 0 if i in empty else n for i, n in enumerate(shape)]
+        return factors[0].product_sum(factors[1:], axes, wide).reshape(kept)
+
+    factors, seen = aligned[:1], set(letters[0])
+    for number in range(1, len(aligned)):
+        done = seen.difference(output, *letters[number:])
+        if done and not seen.issuperset(letters[number]):
+            factors, seen = [folded(factors, done)], seen - done
+        factors.append(aligned[number])
+        seen |= set(letters[number])
+    return folded(factors, seen.difference(output))
+
+
 def letters_of(formula: str, ranks: list[int]) -> tuple[list[str], str]:
     """The letters of every operand and of the result, ellipses spelled out in capital letters."""
     text = formula.replace(" ", "")
     sides = text.split("->")
     inputs = sides[0].split(",")
-    if len(sides) > 2 or len(inputs) != len(ranks) or not re.fullmatch(r"[a-zA-Z.,>-]*", text):
+    terms = [term.replace("...", "", 1) for term in [*inputs, *sides[1:]]]
+    if len(sides) > 2 or len(inputs) != len(ranks) or not re.fullmatch("[a-zA-Z]*", "".join(terms)):
         raise ArgumentError(f"einsum: {formula!r} does not describe {len(ranks)} operands")
     spare = [c for c in string.ascii_uppercase + string.ascii_lowercase if c not in text]
     hidden = [
@@ -205,12 +242,26 @@ def note_sizes(formula: str, letters: str, x: Linalg, sizes: dict[str, int]) -> 
         sizes[letter] = max(known, size)
 
 
+def tokens_of(formula: str, side: str) -> list[str]:
+    """Names, 1s, ellipses and groups in parentheses. Raises ArgumentError for anything else."""
+    tokens = re.findall(r"\([^()]*\)|\.\.\.|\w+|\S", side)
+    names = " ".join(tokens).replace("(", " ").replace(")", " ").split()
+    strange = [n for n in names if not (n.isidentifier() or n in ("1", "..."))]
+    alone = [t for t in tokens if t in ("(", ")")]
+    if strange or alone or names.count("...") > 1:
+        raise ArgumentError(
+            f"rearrange: {formula!r} is not made of names, 1, one '...' a side, and groups in "
+            "parentheses"
+        )
+    return tokens
+
+
 def grouped(formula: str, rank: int) -> tuple[list[list[str]], list[list[str]]]:
     """Both sides of a rearrange formula as lists of axis groups, an ellipsis spelled out."""
     sides = formula.split("->")
     if len(sides) != 2:
         raise ArgumentError(f"rearrange: {formula!r} has no single arrow")
-    tokens = [re.findall(r"\([^()]*\)|\.\.\.|\w+", side) for side in sides]
+    tokens = [tokens_of(formula, side) for side in sides]
     hidden = rank - len([t for t in tokens[0] if t != "..."])
     dots = [f"_{i}" for i in range(hidden)] if "..." in tokens[0] else []
     result = []

@@ -15,6 +15,7 @@ from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.checks import floating_dtype, integer_dtype
 from tinycore.tensor.windows import Windows
+from tinycore.uop.shape import Shape
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -82,6 +83,7 @@ class Losses(Windows):
         Raises ShapeError when they do not fit.
         """
         check_smoothing(label_smoothing)
+        scores_with_classes("cross_entropy", self.shape)
         axis = 0 if self.ndim == 1 else 1
         classes = self.shape[axis]
         if Y.ndim < self.ndim:
@@ -109,6 +111,7 @@ class Losses(Windows):
         Elements are weighted by class. The mean is over the weights that count.
         """
         integer_dtype("nll_loss", Y.dtype, "label")
+        scores_with_classes("nll_loss", self.shape)
         axis = 0 if self.ndim == 1 else 1
         if Y.shape != self.shape[:axis] + self.shape[axis + 1 :]:
             raise ShapeError(
@@ -134,13 +137,20 @@ class Losses(Windows):
         """softmax(q @ k.T / sqrt(d) + mask) @ v over (.., heads, length, d).
 
         A bool mask lets through where it holds, any other is added. Causal lets position i see up
-        to i. With `enable_gqa` fewer key and value heads are shared by groups of query heads.
+        to i. A query that sees nothing gets 0. With `enable_gqa` fewer key and value heads are
+        shared by groups of query heads. Scores are computed in at least float32.
         Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not
         fit.
         """
         if attn_mask is not None and is_causal:
             raise ArgumentError(
                 "scaled_dot_product_attention: give attn_mask or is_causal, not both"
+            )
+        floating_dtype("scaled_dot_product_attention", self.dtype)
+        if enable_gqa and min(self.ndim, key.ndim, value.ndim) < 3:
+            raise ShapeError(
+                "scaled_dot_product_attention: groups of heads need an axis of heads, got shapes "
+                f"{self.shape}, {key.shape} and {value.shape}"
             )
         if enable_gqa:
             shared = self.shape[-3] // key.shape[-3]
@@ -150,15 +160,24 @@ class Losses(Windows):
         if is_causal:
             rows = scores.const_like(True, dtypes.bool)
             attn_mask = rows.tril()
-        if attn_mask is not None:
+        if attn_mask is None:
+            weights = scores.softmax(-1)
+        else:
             blocked = attn_mask.dtype is dtypes.bool
             scores = attn_mask.where(scores, -math.inf) if blocked else scores + attn_mask
-        weights = scores.cast(self.dtype).softmax(-1)
-        return weights.dropped(dropout_p).matmul(value)
+            unseen = scores.max(-1, keepdim=True).eq(-math.inf)
+            weights = unseen.where(0, unseen.where(0, scores).softmax(-1))
+        return weights.cast(self.dtype).dropped(dropout_p).matmul(value)
 
     def dropped(self, p: float) -> Self:
         """The tensor after dropout, which the random class provides."""
         raise NotImplementedError
+
+
+def scores_with_classes(name: str, shape: Shape) -> None:
+    """Raises ShapeError for scores without an axis of classes."""
+    if not shape:
+        raise ShapeError(f"{name}: scores of shape () have no axis of classes")
 
 
 def check_smoothing(label_smoothing: float) -> None:

@@ -9,13 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from tinycore.errors import ArgumentError, ShapeError
+from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import (
-    int_arguments,
-    resolve_axis,
-    spread,
-)
+from tinycore.tensor.checks import int_arguments, resolve_axes, resolve_axis, spread
 from tinycore.tensor.core import Core
 
 Ints = int | Sequence[int]
@@ -31,14 +27,16 @@ class Movement(Core):
     def reshape(self, *shape: Ints | None) -> Self:
         """The elements in row-major order under another shape; -1 is inferred, None keeps a size.
 
-        Raises ShapeError when the number of elements differs.
+        Raises ShapeError when the number of elements differs, or -1 stands beside a 0 and could be
+        anything.
         """
         given = list(spread(shape))
         kept = [self.shape[i] if n is None and i < self.ndim else n for i, n in enumerate(given)]
         sizes = list(int_arguments("reshape", kept))
         if sizes.count(-1) == 1:
             known = math.prod(n for n in sizes if n != -1)
-            sizes[sizes.index(-1)] = self.numel() // known if known else 0
+            if known:
+                sizes[sizes.index(-1)] = self.numel() // known
         if any(n < 0 for n in sizes) or math.prod(sizes) != self.numel():
             raise ShapeError(
                 f"reshape: shape {self.shape} has {self.numel()} elements, which do not fill "
@@ -54,26 +52,28 @@ class Movement(Core):
         """The axes from `start_dim` to `end_dim` inclusive merged into one."""
         start = resolve_axis("flatten", start_dim, self.ndim)
         end = resolve_axis("flatten", end_dim, self.ndim)
+        if start > end:
+            raise ArgumentError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
         merged = math.prod(self.shape[start : end + 1])
         return self.reshape((*self.shape[:start], merged, *self.shape[end + 1 :]))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
-        """One axis split into several; -1 is inferred."""
-        axis = resolve_axis("unflatten", dim, self.ndim)
-        inner = list(sizes)
-        if inner.count(-1) == 1:
-            known = math.prod(n for n in inner if n != -1)
-            inner[inner.index(-1)] = self.shape[axis] // known if known else 0
+        """One axis split into several; -1 is inferred. Raises ShapeError unless they fill it."""
+        axis = self.axis_with_size("unflatten", dim)
+        inner = list(int_arguments("unflatten", sizes))
+        size, known = self.shape[axis], math.prod(n for n in inner if n != -1)
+        if inner.count(-1) == 1 and known:
+            inner[inner.index(-1)] = size // known
+        if min(inner, default=0) < 0 or math.prod(inner) != size:
+            raise ShapeError(
+                f"unflatten: sizes {tuple(sizes)} do not fill axis {axis} of shape {self.shape}"
+            )
         return self.reshape((*self.shape[:axis], *inner, *self.shape[axis + 1 :]))
 
-    def squeeze(self, dim: int | None = None) -> Self:
-        """Axes of size 1 removed: all of them, or `dim` if it has size 1."""
-        if dim is None:
-            return self.reshape(tuple([n for n in self.shape if n != 1]))
-        axis = resolve_axis("squeeze", dim, self.ndim)
-        if not self.ndim or self.shape[axis] != 1:
-            return self
-        return self.reshape((*self.shape[:axis], *self.shape[axis + 1 :]))
+    def squeeze(self, dim: Ints | None = None) -> Self:
+        """Axes of size 1 removed: all of them, or those of `dim` that have size 1."""
+        axes = resolve_axes("squeeze", dim, self.ndim)
+        return self.reshape(tuple([n for a, n in enumerate(self.shape) if n != 1 or a not in axes]))
 
     def unsqueeze(self, dim: int) -> Self:
         """A new axis of size 1 at position `dim`."""
@@ -83,12 +83,15 @@ class Movement(Core):
     def expand(self, *shape: Ints | None) -> Self:
         """Axes of size 1 repeated, and new ones in front; -1 or None keeps a size. No copy.
 
-        Raises ShapeError when an axis has neither size 1 nor the size asked for.
+        Raises ShapeError when an axis has neither size 1 nor the size asked for, also for a new
+        axis with nothing to keep.
         """
         given = spread(shape)
         aligned = (1,) * (len(given) - self.ndim) + self.shape
         if len(aligned) != len(given):
             raise ShapeError(f"expand: shape {self.shape} has more axes than {given}")
+        if any(n in (-1, None) for n in given[: len(given) - self.ndim]):
+            raise ShapeError(f"expand: a new axis in front of {self.shape} has no size in {given}")
         kept = [old if new in (-1, None) else new for old, new in zip(aligned, given, strict=True)]
         target = int_arguments("expand", kept)
         if any(old not in (1, new) or new < 0 for old, new in zip(aligned, target, strict=True)):
@@ -124,19 +127,29 @@ class Movement(Core):
         """The matrix transposed; for any other number of axes, their order reversed."""
         return self.from_uop(graph.permute(self.uop, list(reversed(range(self.ndim)))))
 
-    def movedim(self, source: int, destination: int) -> Self:
-        """One axis moved to another place; the others keep their order."""
-        start = resolve_axis("movedim", source, self.ndim)
-        order = [axis for axis in range(self.ndim) if axis != start]
-        order.insert(resolve_axis("movedim", destination, self.ndim), start)
+    def movedim(self, source: Ints, destination: Ints) -> Self:
+        """Axes moved to other places; the others keep their order.
+
+        Raises ArgumentError unless both name equally many axes, none twice.
+        """
+        starts, places = (axes_in_order("movedim", v, self.ndim) for v in (source, destination))
+        if len(starts) != len(places):
+            raise ArgumentError(f"movedim: {source} and {destination} are not equally many axes")
+        order = [axis for axis in range(self.ndim) if axis not in starts]
+        for place, start in sorted(zip(places, starts, strict=True)):
+            order.insert(place, start)
         return self.from_uop(graph.permute(self.uop, order))
 
     def flip(self, *axis: Ints) -> Self:
         """The given axes reversed."""
-        axes = [resolve_axis("flip", a, self.ndim) for a in int_arguments("flip", spread(axis))]
-        if len(set(axes)) != len(axes):
-            raise ArgumentError(f"flip: an axis is repeated in {tuple(axes)}")
+        axes = axes_in_order("flip", spread(axis), self.ndim)
         return self.from_uop(graph.flip(self.uop, axes))
+
+    def axis_with_size(self, name: str, dim: int) -> int:
+        """A nonnegative axis. Raises IndexRangeError also for a tensor with no axes."""
+        if not self.ndim:
+            raise IndexRangeError(f"{name}: axis {dim} of a tensor with no axes")
+        return resolve_axis(name, dim, self.ndim)
 
     # --- boxes
 
@@ -166,7 +179,7 @@ class Movement(Core):
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
         """Windows of `size` elements every `step` along an axis; the last axis runs inside them."""
-        axis = resolve_axis("unfold", dim, self.ndim)
+        axis = self.axis_with_size("unfold", dim)
         if not 0 < size <= self.shape[axis] or step < 1:
             raise ShapeError(
                 f"unfold: windows of {size} every {step} do not fit axis {axis} of shape "
@@ -188,6 +201,8 @@ class Movement(Core):
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
         """Each element so often in a row along an axis; without `dim` over the flat tensor."""
+        if repeats < 0:
+            raise ArgumentError(f"repeat_interleave: {repeats} is less than no repetition")
         if dim is None:
             return (
                 self.flatten().repeat_interleave(repeats, 0)
@@ -216,13 +231,20 @@ class Movement(Core):
 
     # --- diagonals
 
-    def diag(self) -> Self:
-        """The square matrix with this vector on its diagonal. Raises ShapeError for more axes."""
+    def diag(self, diagonal: int = 0) -> Self:
+        """The square matrix with this vector on a diagonal, or that diagonal of this matrix.
+
+        `diagonal` counts upwards from the main one. Raises ShapeError for other numbers of axes.
+        """
+        if self.ndim == 2:
+            return self.diagonal(diagonal)
         if self.ndim != 1:
-            raise ShapeError(f"diag: needs one axis, got shape {self.shape}")
+            raise ShapeError(f"diag: needs a vector or a matrix, got shape {self.shape}")
         size = self.shape[0]
-        wide = graph.pad(self.unsqueeze(1).uop, [(0, 0), (0, size)])
-        return self.from_uop(wide).flatten().between(0, 0, size * size).reshape(size, size)
+        wide = self.from_uop(graph.pad(self.unsqueeze(1).uop, [(0, 0), (0, size)]))
+        square = wide.reshape(-1).between(0, 0, size * size).reshape(size, size)
+        above, below = max(0, diagonal), max(0, -diagonal)
+        return self.from_uop(graph.pad(square.uop, [(below, above), (above, below)]))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """The elements [.., i, .., i + offset, ..] of two axes, as a new last axis."""
@@ -240,6 +262,14 @@ class Movement(Core):
         wide = self.from_uop(graph.pad(flat.uop, [(0, 0)] * (flat.ndim - 1) + [(0, size)]))
         wide = wide.reshape((*x.shape[:-2], size, size + 1))
         return wide.between(x.ndim - 1, 0, 1).squeeze(-1)
+
+
+def axes_in_order(name: str, axes: object, rank: int) -> list[int]:
+    """Nonnegative axes as they were given. Raises ArgumentError for a repeated one."""
+    found = [resolve_axis(name, a, rank) for a in int_arguments(name, spread((axes,)))]
+    if len(set(found)) != len(found):
+        raise ArgumentError(f"{name}: an axis is repeated in {axes}")
+    return [a for a in found if rank]
 
 
 def optional_sizes(name: str, shape: tuple[object, ...]) -> list[int | None]:

@@ -14,15 +14,43 @@ from tinycore.tensor import graph
 from tinycore.tensor.core import Core, live_tensors, replace_nodes
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.runtime import runtime
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import MOVEMENT, Op
 
 
-def compute(roots: list[UOp]) -> dict[UOp, UOp]:
-    """Run what the roots need, tell all living tensors, and give the memory of each root."""
+def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
+    """Run what the roots need, tell all living tensors, and give the memory of each root.
+
+    The memory of a root is its owner's. Another tensor that was written down as the very same node
+    gets a copy of it when it needs one: an assignment to one must not show in the other.
+    """
+    fresh = {root for root in roots if not is_view(root)}
+    owned = {id(tensor) for tensor in owners}
+    sharing = [t for t in live_tensors() if t.uop in fresh and id(t) not in owned]
     found = settled(roots, runtime().realize(roots))
     replace_nodes(found)
+    for tensor in sharing:
+        tensor.uop = copied(tensor.uop)
     return found
+
+
+def copied(node: UOp) -> UOp:
+    """The value of a node in memory that no equal node shares."""
+    return UOp(Op.CONTIGUOUS, node.dtype, (node,), unique().arg)
+
+
+def is_view(node: UOp) -> bool:
+    """Whether a node only rearranges memory: one tensor of it shows what is written to another."""
+    *_, base = moved_from(node)
+    return graph.is_memory(base)
+
+
+def told_apart(tensors: Iterable[Core]) -> None:
+    """Give all but the first of different tensors that are the same uncomputed node a copy."""
+    owner: dict[UOp, Core] = {}
+    for tensor in tensors:
+        if owner.setdefault(tensor.uop, tensor) is not tensor and not is_view(tensor.uop):
+            tensor.uop = copied(tensor.uop)
 
 
 def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> dict[UOp, UOp]:
@@ -66,9 +94,17 @@ def unrealized(tensors: Iterable[Core]) -> list[UOp]:
 def readers_of_old_content(roots: list[UOp]) -> list[UOp]:
     """What living tensors still have to compute from memory about to be overwritten.
 
-    They are computed in the same run, before the memory changes. Plain views are not among them:
-    they show the new content.
+    They are computed in the same run, before the memory changes, and with them what they make
+    necessary in turn. Plain views are not among them: they show the new content.
     """
+    found: list[UOp] = []
+    while more := readers_of_what_changes([*roots, *found]):
+        found += more
+    return found
+
+
+def readers_of_what_changes(roots: list[UOp]) -> list[UOp]:
+    """What reads the old content of memory that the assignments below some roots overwrite."""
     below = [n for n in UOp.sink(*roots).toposort() if n.op is Op.ASSIGN]
     if not below:
         return []

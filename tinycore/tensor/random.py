@@ -19,6 +19,7 @@ from tinycore.config import settings
 from tinycore.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import graph
+from tinycore.tensor.checks import floating_dtype
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.losses import Losses
@@ -137,6 +138,7 @@ class Random(Losses):
     ) -> Self:
         """Normal with mean 0 and deviation 1, by Box and Muller."""
         target = float_or(dtype)
+        floating_dtype("randn", target)
         wide = target if target is dtypes.float64 else dtypes.float32
         pair = cls.random((2, *sizes_from("randn", shape)), wide, device, True, None)
         radius = ((1 - pair[1]).log() * -2).sqrt()
@@ -179,6 +181,8 @@ class Random(Losses):
         requires_grad: bool | None = None,
     ) -> Self:
         """Normal with a mean and a deviation."""
+        if std < 0:
+            raise ArgumentError(f"normal: a deviation cannot be negative, got {std}")
         drawn = cls.randn(sizes_from("normal", shape), device=device, dtype=dtype)
         return (drawn * std + mean).marked(requires_grad)
 
@@ -200,6 +204,8 @@ class Random(Losses):
             raise DTypeError(f"randint: needs an integer dtype, got {target!r}")
         if not all(isinstance(n, (int, numpy.integer)) for n in (low, high)) or high <= low:
             raise ArgumentError(f"randint: needs integers low < high, got {low!r} and {high!r}")
+        if low < dtypes.min(target) or high - 1 > dtypes.max(target):
+            raise ArgumentError(f"randint: {target!r} does not hold all from {low} below {high}")
         if 0 in sizes:
             return cls.from_uop(graph.full(sizes, target, 0, place))
         span, count = int(high) - int(low), math.prod(sizes)
@@ -232,7 +238,7 @@ class Random(Losses):
         """Uniform within sqrt(6 / ((1 + a*a) * inputs)), by He and others; `a` is their slope."""
         sizes = sizes_from("kaiming_uniform", shape)
         first_size("kaiming_uniform", sizes)
-        bound = math.sqrt(6 / ((1 + a * a) * math.prod(sizes[1:])))
+        bound = math.sqrt(6 / ((1 + a * a) * max(1, math.prod(sizes[1:]))))
         return cls.uniform(sizes, low=-bound, high=bound, **options)
 
     @classmethod
@@ -241,7 +247,10 @@ class Random(Losses):
         sizes = sizes_from("kaiming_normal", shape)
         first_size("kaiming_normal", sizes)
         return cls.normal(
-            sizes, mean=0.0, std=math.sqrt(2 / ((1 + a * a) * math.prod(sizes[1:]))), **options
+            sizes,
+            mean=0.0,
+            std=math.sqrt(2 / ((1 + a * a) * max(1, math.prod(sizes[1:])))),
+            **options,
         )
 
     def rand_like(

@@ -17,8 +17,14 @@ from tinycore.schedule.order import ScheduleItem
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.core import canonical, live_tensors, replace_nodes, views_of
-from tinycore.tensor.grad import gradients, put_back
-from tinycore.tensor.pending import compute, readers_of_old_content, settled, unrealized
+from tinycore.tensor.grad import gradients
+from tinycore.tensor.pending import (
+    compute,
+    readers_of_old_content,
+    settled,
+    told_apart,
+    unrealized,
+)
 from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import decode
@@ -35,8 +41,9 @@ class Realization(Random):
 
     def realize(self, *lst: Self) -> Self:
         """Compute this tensor and others now: their graphs become buffers, constants stay."""
+        told_apart([self, *lst])
         if roots := unrealized([self, *lst]):
-            compute([*roots, *readers_of_old_content(roots)])
+            compute([*roots, *readers_of_old_content(roots)], [self, *lst])
         return self
 
     def kernelize(self, *lst: Self) -> Self:
@@ -58,9 +65,8 @@ class Realization(Random):
         """The elements in the bytes of `to_numpy_dtype`, as an array of its own."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
-        node = (
-            self.uop if graph.is_memory(self.uop) else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
-        )
+        stored = graph.is_memory(self.uop) or graph.base_of(self.uop).op is Op.CONTIGUOUS
+        node = self.uop if stored else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
         if graph.base_of(node).op is not Op.BUFFER:
             node = compute([node, *readers_of_old_content([node])])[node]
         return runtime().to_host(graph.base_of(node)).reshape(self.shape)
@@ -80,23 +86,26 @@ class Realization(Random):
         value: Scalar = self.numpy().reshape(()).item()
         return value
 
-    def data(self) -> memoryview:
-        """The elements as a memoryview of a copy, in this tensor's shape.
-
-        Raises DTypeError for bfloat16 and fp8.
-        """
-        if dtypes.is_float(self.dtype) and to_numpy_dtype(self.dtype).kind != "f":
-            raise DTypeError(f"data: Python's buffers have no {self.dtype!r}; cast to float first")
-        return self.host_array().data
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype)
-
     def __float__(self) -> float:
         return float(self.item())
 
     def __int__(self) -> int:
         return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not dtypes.is_int(self.dtype):
+            raise DTypeError(f"index: only integers name positions, got {self.dtype!r}")
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise ShapeError(
+                f"bool: a tensor of shape {self.shape} is not one truth; use .any() or .all()"
+            )
+        return bool(self.item())
 
     # --- devices and copies
 
@@ -165,7 +174,7 @@ class Realization(Random):
         if node is self.uop or not self.numel():
             return self
         if graph.is_memory(self.uop):
-            self.uop = UOp(Op.ASSIGN, self.dtype, (self.uop, node))
+            self.overwrite(node)
         elif (base := viewed_memory(self.uop)) is not None:
             self.assign_through(base, node)
         else:
@@ -174,12 +183,7 @@ class Realization(Random):
 
     def assign_through(self, base: UOp, value: UOp) -> None:
         """Write a value into the part of `base` that this tensor shows, for all its views."""
-        inside = graph.full_like(value, True, dtypes.bool)
-        node = self.uop
-        while node is not base:
-            value, inside = put_back(node, value), put_back(node, inside)
-            node = node.src[0]
-        written = UOp(Op.ASSIGN, base.dtype, (base, inside.where(value, base)))
+        written = graph.assign(base, graph.insert(base, self.uop, value))
         for tensor in list(views_of(base)):
             tensor.uop = tensor.uop.substitute({base: written})
 

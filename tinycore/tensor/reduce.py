@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from tinycore.dtype import DTypeLike, Scalar, dtypes, sum_acc_dtype, to_dtype
+from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, sum_acc_dtype, to_dtype
 from tinycore.errors import ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.activations import Activations
-from tinycore.tensor.checks import resolve_axes, resolve_axis
+from tinycore.tensor.checks import floating_dtype, resolve_axes, resolve_axis
 from tinycore.uop.op import Op, neutral_element
 from tinycore.uop.shape import Shape
 
@@ -188,9 +188,16 @@ class Reduce(Activations):
         wide = x.cast(sum_acc_dtype(x.dtype))
         return wide - wide.max(axis, keepdim=True).detach()
 
+    def softmax_dtype(self, name: str, axis: Axes, dtype: DTypeLike | None) -> DType:
+        """The dtype of the result. Raises DTypeError unless it is a float, and for a wrong axis."""
+        resolve_axes(name, axis, self.ndim)
+        target = self.as_float().dtype if dtype is None else to_dtype(dtype)
+        floating_dtype(name, target)
+        return target
+
     def softmax(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
         """exp(a) / sum(exp(a)) along an axis, without overflow; `dtype` is the result's."""
-        target = self.as_float().dtype if dtype is None else to_dtype(dtype)
+        target = self.softmax_dtype("softmax", axis, dtype)
         if not self.numel():
             return self.cast(target)
         power = self.shifted(axis, dtype).exp()
@@ -198,7 +205,7 @@ class Reduce(Activations):
 
     def log_softmax(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
         """The logarithm of `softmax`, accurate also where that underflows."""
-        target = self.as_float().dtype if dtype is None else to_dtype(dtype)
+        target = self.softmax_dtype("log_softmax", axis, dtype)
         if not self.numel():
             return self.cast(target)
         below = self.shifted(axis, dtype)
@@ -209,8 +216,10 @@ class Reduce(Activations):
         return (-self).softmax(axis, dtype)
 
     def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """log(sum(exp(a))), without overflow."""
+        """log(sum(exp(a))), without overflow; -inf of no elements."""
         x = self.as_float()
+        if not x.numel():
+            return x.sum(axis, keepdim).log()
         wide = x.cast(sum_acc_dtype(x.dtype))
         peak = wide.max(axis, keepdim=True).detach()
         peak = peak.isinf().where(0.0, peak)

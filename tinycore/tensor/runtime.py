@@ -43,6 +43,25 @@ class Runtime(Protocol):
     def to_host(self, buffer: UOp) -> HostArray:
         """The content of a realized BUFFER or BUFFER_VIEW, as a flat array of its own."""
 
+    def shared(self, buffer: UOp) -> HostArray | None:
+        """The memory itself of a realized BUFFER or BUFFER_VIEW, as a flat array that keeps it.
+
+        None where the host cannot address it.
+        """
+
+    def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
+        """A new BUFFER over `size` elements at an address of the device.
+
+        `owner` is kept alive as long as the memory may be used. Raises UnsupportedError on a device
+        that cannot use memory it did not allocate.
+        """
+
+    def exchange_kind(self, device: str) -> tuple[int, int] | None:
+        """The DLDevice of a device, as (type, number); None where it takes no part in DLPack."""
+
+    def device_for(self, kind: int, number: int) -> str | None:
+        """A device that works on memory of a DLDevice, the default one if it does; else None."""
+
     def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Compute the roots; map each node that now is memory to that memory, of the same shape."""
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, Self
 from tinycore.dtype import DTypeLike, Scalar, dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import integer_dtype, resolve_axis
+from tinycore.tensor.checks import integer_dtype, same_device
 from tinycore.tensor.indexing import Indexing
 from tinycore.uop.op import Op, neutral_element
 
@@ -25,6 +25,10 @@ FOLDS: Final[dict[Reduction, Op]] = {
     "amin": Op.MIN,
 }
 """The op each reduction of `scatter_reduce` folds by."""
+
+
+LOGICAL: Final = {Op.ADD: Op.MAX, Op.MUL: Op.MIN, Op.MAX: Op.MAX, Op.MIN: Op.MIN}
+"""How bools are folded: a sum is or, a product is and."""
 
 
 class Selection(Indexing):
@@ -62,6 +66,8 @@ class Selection(Indexing):
         Raises DTypeError for floats.
         """
         integer_dtype("one_hot", self.dtype)
+        if num_classes < 0:
+            raise ArgumentError(f"one_hot: the number of classes is negative: {num_classes}")
         return self.hot(num_classes).cast(dtypes.default_int if dtype is None else dtype)
 
     def hot(self, num_classes: int) -> Self:
@@ -78,17 +84,12 @@ class Selection(Indexing):
         larger than the tensor outside `dim`.
         """
         axis, index = self.beside("gather", dim, index)
-        x = self.from_uop(graph.shrink(self.uop, box_of(self, index, axis)))
-        last = x.movedim(axis, -1).unsqueeze(-2)
-        hot = index.movedim(axis, -1).hot(self.shape[axis])
-        picked = hot.where(last, 0)
-        folded = picked.max(-1) if self.dtype is dtypes.bool else picked.sum(-1, dtype=self.dtype)
-        return folded.movedim(-1, axis)
+        return self.from_uop(graph.take(self.uop, index.uop, axis))
 
     def beside(self, name: str, dim: int, index: Self) -> tuple[int, Self]:
         """The axis, and the index tensor with negative positions counted from the end."""
         integer_dtype(name, index.dtype, "index")
-        axis = resolve_axis(name, dim, self.ndim)
+        axis = self.axis_with_size(name, dim)
         fits = all(
             n <= m
             for a, (n, m) in enumerate(zip(index.shape, self.shape, strict=False))
@@ -100,8 +101,11 @@ class Selection(Indexing):
                 f"along axis {axis}"
             )
         index = index.from_uop(graph.on_device(index.uop, self.device))
+        same_device(name, [self.device, index.device])
         if dtypes.is_unsigned(index.dtype):
             return axis, index
+        if index.dtype.itemsize < 4:  # in which the size of the axis need not fit
+            index = index.cast(dtypes.int32)
         return axis, (index < 0).where(index + self.shape[axis], index)
 
     def scatter(
@@ -121,16 +125,8 @@ class Selection(Indexing):
         if reduce is not None:
             source = src if isinstance(src, Selection) else index.const_like(src, self.dtype)
             return self.scatter_reduce(dim, index, source, "sum" if reduce == "add" else "prod")
-        axis, hot, values = self.aligned("scatter", dim, index, src)
-        order = self.from_uop(graph.arange(hot.shape[-1], dtypes.default_int, self.device)) + 1
-        last = hot.where(order, 0).max(-1, keepdim=True)
-        winner = hot & order.eq(last)
-        zero = values.const_like(0)
-        picked = winner.where(values, zero)
-        new = picked.max(-1) if self.dtype is dtypes.bool else picked.sum(-1, dtype=self.dtype)
-        return self.in_place(
-            axis, (last.squeeze(-1) > 0).where(new, self.movedim(axis, -1).trimmed(new)), new
-        )
+        axis, index, source = self.aligned("scatter", dim, index, src)
+        return self.folded_in(axis, index, source, None)
 
     def scatter_reduce(
         self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True
@@ -141,37 +137,33 @@ class Selection(Indexing):
         """
         if reduce not in FOLDS:
             raise ArgumentError(f"scatter_reduce: reduce {reduce!r} is none of {', '.join(FOLDS)}")
-        axis, hot, values = self.aligned("scatter_reduce", dim, index, src)
-        neutral = neutral_element(FOLDS[reduce], self.dtype)
-        filled = hot.where(values, values.const_like(neutral))
-        old = self.movedim(axis, -1).trimmed(filled.squeeze_last())
-        hit, count = hot.any(-1), hot.sum(-1)
-        base = old if include_self else hit.where(old.const_like(neutral), old)
-        if reduce in ("sum", "mean"):
-            new = base + filled.sum(-1, dtype=self.dtype)
-            if reduce == "mean":
-                total = count + 1 if include_self else hit.where(count, 1)
-                new = new.div(
-                    total, rounding_mode=None if dtypes.is_float(self.dtype) else "floor"
-                ).cast(self.dtype)
-        elif reduce == "prod":
-            new = base * filled.prod(-1, dtype=self.dtype)
-        else:
-            new = base.maximum(filled.max(-1)) if reduce == "amax" else base.minimum(filled.min(-1))
-        return self.in_place(axis, new, new)
+        axis, index, source = self.aligned("scatter_reduce", dim, index, src)
+        op, start = FOLDS[reduce], self
+        if self.dtype is dtypes.bool:
+            op = LOGICAL[op]
+        if not include_self:
+            neutral = source.const_like(neutral_element(op, self.dtype))
+            start = self.folded_in(axis, index, neutral, None)
+        result = start.folded_in(axis, index, source, op)
+        if reduce != "mean" or self.dtype is dtypes.bool:
+            return result
+        counts = self.const_like(int(include_self), dtypes.default_int)
+        counts = counts.folded_in(axis, index, source.const_like(1, counts.dtype), Op.ADD)
+        rounding: Literal["floor"] | None = None if dtypes.is_float(self.dtype) else "floor"
+        return result.div(counts.maximum(1), rounding_mode=rounding).cast(self.dtype)
 
-    def squeeze_last(self) -> Self:
-        """The first element of the last axis, without the axis: for its shape."""
-        return self.between(self.ndim - 1, 0, 1).squeeze(-1)
+    def folded_in(self, axis: int, index: Self, source: Self, op: Op | None) -> Self:
+        """This tensor after SCATTER in the corner that the index runs beside."""
+        corner = graph.shrink(self.uop, box_of(self, index, axis))
+        changed = graph.scatter(corner, index.uop, source.uop, op, axis)
+        return self.from_uop(graph.insert(self.uop, corner, changed))
 
     def aligned(
         self, name: str, dim: int, index: Self, src: Self | Scalar
     ) -> tuple[int, Self, Self]:
-        """(axis, which source s goes to target t, the sources) with last axes [.., t, s]."""
+        """(axis, index, sources), the last two of one shape. Raises ShapeError."""
         axis, index = self.beside(name, dim, index)
         source = src if isinstance(src, Selection) else index.const_like(src, self.dtype)
-        if source.dtype is not self.dtype:
-            source = source.cast(self.dtype)
         if source.ndim != index.ndim or any(
             n < m for n, m in zip(source.shape, index.shape, strict=True)
         ):
@@ -179,25 +171,7 @@ class Selection(Indexing):
                 f"{name}: a source of shape {source.shape} does not cover the index of shape "
                 f"{index.shape}"
             )
-        source = source.shrink([(0, n) for n in index.shape])
-        numbers = self.from_uop(graph.arange(self.shape[axis], index.dtype, self.device)).unsqueeze(
-            -1
-        )
-        hot = index.movedim(axis, -1).unsqueeze(-2).eq(numbers)
-        return axis, hot, source.movedim(axis, -1).unsqueeze(-2)
-
-    def trimmed(self, like: Self) -> Self:
-        """The corner of this tensor with the shape of another."""
-        return self.shrink([(0, n) for n in like.shape])
-
-    def in_place(self, axis: int, corner: Self, like: Self) -> Self:
-        """This tensor with a corner replaced, whose axis `axis` comes last."""
-        moved = self.movedim(axis, -1)
-        if corner.shape == moved.shape:
-            return corner.movedim(-1, axis)
-        pairs = [(0, n - m) for n, m in zip(moved.shape, like.shape, strict=True)]
-        inside = corner.from_uop(graph.pad(graph.full_like(corner.uop, True, dtypes.bool), pairs))
-        return inside.where(corner.from_uop(graph.pad(corner.uop, pairs)), moved).movedim(-1, axis)
+        return axis, index, source.cast(self.dtype).shrink([(0, n) for n in index.shape])
 
 
 def box_of(x: Selection, index: Selection, axis: int) -> list[tuple[int, int]]:

@@ -1,21 +1,26 @@
 """Sorting along an axis, and what depends on data: `masked_select`, `nonzero`.
 
-Floor 5. Sorting is a network of compare-and-exchange steps, each one kernel: half the square of
-log2 n of them. It is stable, NaN counts as greater than any number, and gradients go where the
-elements went.
+Floor 5. Elements become integers in the same order, their places make equal ones differ, and
+`network.py` sorts those. So sorting is stable, and -0.0 is equal to 0. NaN is greater than any
+number. Values are taken from the places found, and their gradients go back there.
 """
 
 from __future__ import annotations
 
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy
 
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import resolve_axis
+from tinycore.tensor.checks import bool_dtype, resolve_axis
+from tinycore.tensor.network import first_sorted
 from tinycore.tensor.selection import Selection
+from tinycore.uop.op import Op
+
+PLACE_BITS = 32
+"""Bits of a packed key that hold a place; the others hold an element of up to 32 bits."""
 
 
 class Sorting(Selection):
@@ -26,47 +31,66 @@ class Sorting(Selection):
     def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
         """The elements of an axis in order, and where each was; equal ones keep their order."""
         axis = resolve_axis("sort", dim, self.ndim)
-        if not self.ndim or self.shape[axis] <= 1:
-            return self, self.const_like(0, dtypes.default_int)
-        moved = self.movedim(axis, -1)
-        size = moved.shape[-1]
-        whole = 1 << (size - 1).bit_length()
-        pairs = [(0, 0)] * (moved.ndim - 1) + [(0, whole - size)]
-        values = self.from_uop(graph.pad(moved.uop, pairs))
-        places = self.from_uop(graph.arange(whole, dtypes.default_int, self.device))
-        places = places.expand(values.shape)
-        block = 2
-        while block <= whole:
-            values, places = exchanged(values, places, block, size, descending, mirrored=True)
-            half = block // 2
-            while half > 1:
-                values, places = exchanged(values, places, half, size, descending, mirrored=False)
-                half //= 2
-            block *= 2
-        last = self.ndim - 1
-        return (
-            values.between(last, 0, size).movedim(-1, axis),
-            places.between(last, 0, size).movedim(-1, axis),
-        )
+        return self.best(axis, self.shape[axis] if self.ndim else 1, descending)
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:
         """Where the elements of an axis stand in order."""
-        return self.sort(dim, descending)[1]
+        axis = resolve_axis("argsort", dim, self.ndim)
+        return self.best_places(axis, self.shape[axis] if self.ndim else 1, descending)
 
     def topk(
         self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True
     ) -> tuple[Self, Self]:
         """The k greatest (or least) elements of an axis in order, and where each was.
 
-        Raises ArgumentError when the axis has fewer.
+        Raises ArgumentError when the axis has fewer. They are in order also without `sorted_`.
         """
         axis = resolve_axis("topk", dim, self.ndim)
         if not 0 <= k <= (self.shape[axis] if self.ndim else 1):
             raise ArgumentError(f"topk: {k} elements of axis {axis} of shape {self.shape}")
-        values, places = self.sort(axis, descending=largest)
+        return self.best(axis, k, descending=largest)
+
+    def best(self, axis: int, count: int, descending: bool) -> tuple[Self, Self]:
+        """The elements that come first in order, and where they were."""
+        places = self.best_places(axis, count, descending)
         if not self.ndim:
-            return values, places
-        return values.between(axis, 0, k), places.between(axis, 0, k)
+            return self, places
+        return self.from_uop(graph.take(self.uop, places.uop, axis)), places
+
+    def best_places(self, axis: int, count: int, descending: bool) -> Self:
+        """Where the first `count` elements in order stand along an axis."""
+        if not self.ndim:
+            return self.const_like(0, dtypes.default_int)
+        shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
+        if 0 in shape:
+            return self.from_uop(graph.full(shape, dtypes.default_int, 0, self.device))
+        keys = self.detach().movedim(axis, -1).ordered_integers()
+        if descending:
+            keys = keys.bitwise_not()
+        numbers = graph.broadcast_to(
+            graph.arange(keys.shape[-1], keys.dtype, self.device), keys.shape
+        )
+        if self.dtype.itemsize * 8 > PLACE_BITS:
+            pair = first_sorted((keys.uop, numbers), count)
+            found = pair[1]
+        else:
+            high = keys.uop.alu(Op.SHL, graph.full_like(keys.uop, PLACE_BITS))
+            (packed,) = first_sorted((high.alu(Op.OR, numbers),), count)
+            found = packed.alu(Op.AND, graph.full_like(packed, (1 << PLACE_BITS) - 1))
+        return self.from_uop(found).cast(dtypes.default_int).movedim(-1, axis).contiguous()
+
+    def ordered_integers(self) -> Self:
+        """int64 numbers in the order of the elements: of 32 bits for elements of as many."""
+        if self.dtype is dtypes.uint64:
+            return self.bitcast(dtypes.int64) ^ int(dtypes.min(dtypes.int64))
+        if not dtypes.is_float(self.dtype):
+            return self.cast(dtypes.int64)
+        wide = self if self.dtype is dtypes.float64 else self.cast(dtypes.float32)
+        signed = dtypes.int64 if self.dtype is dtypes.float64 else dtypes.int32
+        bits = wide.eq(0).where(0.0, wide).bitcast(signed)
+        magnitude = int(dtypes.max(signed))
+        ordered = (bits < 0).where(bits ^ magnitude, bits)
+        return wide.isnan().where(magnitude, ordered).cast(dtypes.int64)
 
     # --- shapes that depend on data
 
@@ -75,6 +99,7 @@ class Sorting(Selection):
 
         With `size` that many rows: further ones are cut off, missing ones filled.
         """
+        check_rows("nonzero", size)
         found = numpy.argwhere(self.host_array())
         return self.sized(found, size, fill_value).cast(dtypes.default_int)
 
@@ -83,6 +108,8 @@ class Sorting(Selection):
 
         With `size` that many: further ones are cut off, missing ones filled.
         """
+        bool_dtype("masked_select", mask.dtype, "mask")
+        check_rows("masked_select", size)
         x, where = self.broadcasted("masked_select", mask, promote=False)
         (found,) = numpy.nonzero(where.host_array().reshape(-1))
         places = self.sized(found, size, -1).cast(dtypes.default_int)
@@ -103,45 +130,7 @@ class Sorting(Selection):
         return type(self)(found, device=self.device)
 
 
-AnyTensor = TypeVar("AnyTensor", bound=Sorting)
-
-
-def exchanged(
-    values: AnyTensor, places: AnyTensor, block: int, size: int, descending: bool, mirrored: bool
-) -> tuple[AnyTensor, AnyTensor]:
-    """One step of the network: in every block both halves are compared, and exchanged if need be.
-
-    Element i of the first half meets element i of the second, or its mirror image there.
-    """
-    shape = values.shape
-    a, b = halves(values, block, mirrored)
-    i, j = halves(places, block, mirrored)
-    swap = comes_after(a, i, b, j, size, descending)
-    new_values = rejoined(swap.where(b, a), swap.where(a, b), mirrored).reshape(shape)
-    new_places = rejoined(swap.where(j, i), swap.where(i, j), mirrored).reshape(shape)
-    return new_values.contiguous().contiguous_backward(), new_places.contiguous()
-
-
-def halves(x: AnyTensor, block: int, mirrored: bool) -> tuple[AnyTensor, AnyTensor]:
-    """The first and the second half of every block of the last axis."""
-    cut = x.reshape((*x.shape[:-1], x.shape[-1] // block, 2, block // 2))
-    first, second = (cut.between(cut.ndim - 2, n, n + 1) for n in (0, 1))
-    return first, second.flip(-1) if mirrored else second
-
-
-def rejoined(first: AnyTensor, second: AnyTensor, mirrored: bool) -> AnyTensor:
-    """Undo `halves`, but for the shape."""
-    return first.cat(second.flip(-1) if mirrored else second, dim=-2)
-
-
-def comes_after(
-    a: AnyTensor, i: AnyTensor, b: AnyTensor, j: AnyTensor, size: int, descending: bool
-) -> AnyTensor:
-    """Whether `a` from place i belongs after `b` from place j; what fills the axis comes last."""
-    after, equal = (a < b) if descending else (a > b), a.eq(b)
-    if dtypes.is_float(a.dtype):
-        one, other = (b.isnan(), a.isnan()) if descending else (a.isnan(), b.isnan())
-        after, equal = after | (one & ~other), equal | (one & other)
-    in_order = after | (equal & (i > j))
-    extra, beside = i >= size, j >= size
-    return (extra & ~beside) | (extra.eq(beside) & in_order)
+def check_rows(name: str, size: int | None) -> None:
+    """Raises ArgumentError for a negative number of rows."""
+    if size is not None and size < 0:
+        raise ArgumentError(f"{name}: a number of rows is not negative, got size {size}")

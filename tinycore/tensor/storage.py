@@ -36,11 +36,13 @@ def encode(array: HostArray, dtype: DType) -> HostArray:
 
 
 def converted(array: HostArray, dtype: DType, target: numpy.dtype[numpy.generic]) -> HostArray:
-    """`array` as a NumPy dtype; integers wrap, and floats truncate into integers of any width."""
+    """`array` as a NumPy dtype, as `cast` does it: see docs/decisions/0013."""
     with numpy.errstate(all="ignore"):
         if array.dtype.kind == "f" and dtypes.is_int(dtype):
-            wide = numpy.uint64 if dtype is dtypes.uint64 and (array >= 0).all() else numpy.int64
-            return array.astype(wide).astype(target)
+            if dtype is dtypes.uint64 and (array >= 0).all():
+                return array.astype(target)
+            whole = numpy.int64 if dtype.itemsize == 8 or dtype is dtypes.uint32 else numpy.int32
+            return array.astype(whole).astype(target)
         return array.astype(target)
 
 

@@ -7,11 +7,14 @@ shadow Python's own in the others, and the training mode.
 from __future__ import annotations
 
 from contextlib import ContextDecorator
+from types import ModuleType
 from typing import Self
 
+from tinycore._deferred import module_named
 from tinycore.config import Context, settings
 from tinycore.dtype import dtypes
-from tinycore.tensor.realize import Realization
+from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor.images import Images
 
 
 class TensorType(type):
@@ -40,7 +43,7 @@ class Mode(ContextDecorator):
         self.context.__exit__(*exception)
 
 
-class Tensor(Realization, metaclass=TensorType):
+class Tensor(Images, metaclass=TensorType):
     """An array of numbers that is computed when it is needed.
 
     Operations build a graph and check shapes, dtypes and devices at once; `realize`, `numpy`,
@@ -58,6 +61,36 @@ class Tensor(Realization, metaclass=TensorType):
     def test(mode: bool = True) -> Mode:
         """Training off (or on) for a `with` block or a decorated function."""
         return Mode(not mode)
+
+    # --- what the Python array API standard asks of an array
+
+    def __array_namespace__(self, /, *, api_version: str | None = None) -> ModuleType:
+        namespace: ModuleType = module_named("tinycore.array_api")
+        if api_version not in (None, namespace.__array_api_version__):
+            raise ArgumentError(
+                f"__array_namespace__: version {api_version!r} of the standard is not here, only "
+                f"{namespace.__array_api_version__}"
+            )
+        return namespace
+
+    def __pos__(self) -> Self:
+        return self
+
+    @property
+    def mT(self) -> Self:  # noqa: N802  the standard's name
+        """The last two axes exchanged. Raises ShapeError below two axes."""
+        if self.ndim < 2:
+            raise ShapeError(f"mT: needs two axes, got shape {self.shape}")
+        return self.transpose(-1, -2)
+
+    def to_device(self, device: str, /, *, stream: None = None) -> Self:
+        """The tensor on a device; itself when it is there already. There are no streams to name.
+
+        Raises ArgumentError for a stream.
+        """
+        if stream is not None:
+            raise ArgumentError(f"to_device: there are no streams, got {stream!r}")
+        return self.to(device)
 
     # --- casts, named as in torch
 

@@ -17,14 +17,14 @@ from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axes, same_device, same_size
-from tinycore.tensor.linalg import Linalg
+from tinycore.tensor.digest import Digest
 from tinycore.uop.node import Skew, UOp
 
 Ints = int | Sequence[int]
 Pair = tuple[int, int]
 
 
-class Windows(Linalg):
+class Windows(Digest):
     """What slides over images."""
 
     __slots__ = ()
@@ -74,7 +74,7 @@ class Windows(Linalg):
             self.shape,
             weight.shape,
         )
-        if outputs % groups:
+        if groups < 1 or outputs % groups:
             raise ShapeError(
                 f"conv2d: {outputs} output channels cannot be cut into {groups} groups"
             )
@@ -109,7 +109,7 @@ class Windows(Linalg):
         same_size(
             "conv_transpose2d", "channels", weight.shape[0], channels, self.shape, weight.shape
         )
-        if channels % groups:
+        if groups < 1 or channels % groups:
             raise ShapeError(
                 f"conv_transpose2d: {channels} channels cannot be cut into {groups} groups"
             )
@@ -121,6 +121,11 @@ class Windows(Linalg):
         extra = per_axis("output_padding", output_padding, rank)
         pads = spatial_padding("conv_transpose2d", padding, rank)
         trims = [(-a, e - b) for (a, b), e in zip(pads, extra, strict=True)]
+        if any(n + a + b < 0 for n, (a, b) in zip(summed.shape[3:], trims, strict=True)):
+            raise ShapeError(
+                f"conv_transpose2d: padding {pads} takes away more than the result of shape "
+                f"{summed.shape[3:]} has"
+            )
         result = summed.reshape((batch, groups * outer, *summed.shape[3:])).pad_constant(
             [(0, 0), (0, 0), *trims], 0
         )
@@ -220,7 +225,10 @@ class Windows(Linalg):
         places = numbers.padded_windows(
             kernel, stride, dilation, pads, int(dtypes.max(dtypes.default_int))
         )
-        stands = values.eq(best.reshape((*best.shape, *[1] * rank)))
+        top = best.reshape((*best.shape, *[1] * rank))
+        stands = values.eq(top)
+        if dtypes.is_float(self.dtype):
+            stands = stands | (values.isnan() & top.isnan())
         return best, stands.where(places, math.prod(spatial)).min(axes)
 
     def max_unpool2d(
@@ -232,7 +240,10 @@ class Windows(Linalg):
         padding: Ints = 0,
         output_size: Sequence[int] | None = None,
     ) -> Self:
-        """Elements put back where `max_pool2d` found them, zeros elsewhere."""
+        """Elements put back where `max_pool2d` found them, zeros elsewhere.
+
+        An index outside the result is left out; where several are equal the last one wins.
+        """
         kernel, pads = self.pooling("max_unpool2d", kernel_size, padding)
         rank = len(kernel)
         steps, gaps = (
@@ -246,9 +257,10 @@ class Windows(Linalg):
         ]
         sizes = sizes if output_size is None else list(output_size)[-rank:]
         outer = self.shape[: self.ndim - rank]
-        flat = self.reshape((*outer, 1, math.prod(spatial)))
-        hot = indices.reshape((*outer, math.prod(spatial))).hot(math.prod(sizes)).transpose(-1, -2)
-        return hot.where(flat, 0).sum(-1, dtype=self.dtype).reshape((*outer, *sizes))
+        empty = self.from_uop(graph.full((*outer, math.prod(sizes)), self.dtype, 0, self.device))
+        flat = (*outer, math.prod(spatial))
+        filled = empty.scatter(-1, indices.reshape(flat), self.reshape(flat))
+        return filled.reshape((*outer, *sizes))
 
     def pooling(self, name: str, kernel_size: Ints, padding: Ints) -> tuple[list[int], list[Pair]]:
         """The window and the padding of a pooling.
@@ -256,7 +268,7 @@ class Windows(Linalg):
         Raises ShapeError when there are too few axes.
         """
         kernel = [kernel_size] * 2 if isinstance(kernel_size, int) else list(kernel_size)
-        if len(kernel) > self.ndim:
+        if not 0 < len(kernel) <= self.ndim:
             raise ShapeError(
                 f"{name}: a window over {len(kernel)} axes in a tensor of shape {self.shape}"
             )
@@ -309,8 +321,8 @@ class Windows(Linalg):
         """One axis resized."""
         old, steps = self.shape[axis], numpy.arange(count)
         if mode != "linear":
-            shift = 0.5 if mode == "nearest-exact" else 0.0
-            return self.rows(axis, numpy.minimum((steps + shift) * (old / count), old - 1))
+            half = mode == "nearest-exact"  # of a pixel further on; in integers, to be exact
+            return self.rows(axis, (2 * steps + half) * old // (2 * count))
         if align_corners:
             place = steps * ((old - 1) / max(1, count - 1))
         else:
@@ -365,6 +377,8 @@ def per_axis(name: str, value: Ints, rank: int) -> list[int]:
     values = [value] * rank if isinstance(value, int) else list(value)
     if len(values) != rank:
         raise ArgumentError(f"{name}: {tuple(values)} for {rank} spatial axes")
+    if min(values) < (name != "output_padding"):
+        raise ArgumentError(f"{name}: must be positive on every axis, got {tuple(values)}")
     return values
 
 

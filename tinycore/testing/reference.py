@@ -7,6 +7,7 @@ Floats narrower than float32 are computed in float32 and rounded to their dtype 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import weakref
 from collections.abc import Callable, MutableMapping
@@ -15,10 +16,12 @@ from typing import Any, Final
 import numpy
 
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.errors import UnsupportedError
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode
-from tinycore.uop.node import Skew, UOp
+from tinycore.testing.structure import STRUCTURE
+from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 
 Memory = MutableMapping[UOp, HostArray]
@@ -39,6 +42,8 @@ def evaluate_all(roots: list[UOp], memory: Memory) -> list[HostArray]:
     writes: list[tuple[UOp, HostArray, DType]] = []
     with numpy.errstate(all="ignore"):
         for node in UOp.sink(*roots).toposort()[:-1]:
+            if node.op is Op.CUSTOM:
+                raise UnsupportedError("the evaluator of graphs runs no kernels (custom_kernel)")
             if node.shape_or_none is None:
                 continue
             values[node] = step(node, values, memory)
@@ -48,7 +53,8 @@ def evaluate_all(roots: list[UOp], memory: Memory) -> list[HostArray]:
             if node.op is Op.ASSIGN:
                 writes.append((memory_of(node), values[node], node.dtype))
     for buffer, value, dtype in writes:
-        memory[buffer] = encode(value, dtype).reshape(-1)
+        content = encode(value, dtype).reshape(-1)
+        memory.setdefault(buffer, numpy.empty_like(content))[...] = content
     return [values[root] for root in roots]
 
 
@@ -83,7 +89,7 @@ def buffer(node: UOp, memory: Memory) -> HostArray:
     """The content of memory; zeros where nothing was written yet."""
     if node not in memory:
         memory[node] = numpy.zeros(node.arg, to_numpy_dtype(node.dtype))
-    return decode(memory[node], node.dtype)
+    return decode(memory[node].copy(), node.dtype)  # what is there now may be overwritten
 
 
 def constant(node: UOp, memory: Memory) -> HostArray:
@@ -99,7 +105,7 @@ def counted(node: UOp, memory: Memory) -> HostArray:
 def part(node: UOp, memory: Memory) -> HostArray:
     """Some elements of a buffer."""
     size, offset = node.arg
-    return decode(memory[node.src[0]][offset : offset + size], node.dtype)
+    return decode(memory[node.src[0]][offset : offset + size].copy(), node.dtype)
 
 
 LEAVES: Final[dict[Op, Callable[[UOp, Memory], HostArray]]] = {
@@ -199,123 +205,6 @@ ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
     Op.MULACC: lambda n, a, b, c: a * b + c,
 }
 
-# --- structure
-
-
-def skew(node: UOp, x: HostArray) -> HostArray:
-    """y[o, k] = x[o*stride + k*dilation, k]."""
-    how: Skew = node.arg
-    k = numpy.arange(node.shape[how.window_axis])
-    o = numpy.arange(how.size)
-    moved = numpy.moveaxis(x, (how.axis, how.window_axis), (0, 1))
-    found = moved[o[:, None] * how.stride + k * how.dilation, k]
-    return numpy.moveaxis(found, (0, 1), (how.axis, how.window_axis))
-
-
-def unskew(node: UOp, x: HostArray) -> HostArray:
-    """y[i, k] = x[(i - k*dilation)/stride, k], or 0."""
-    how: Skew = node.arg
-    moved = numpy.moveaxis(x, (how.axis, how.window_axis), (0, 1))
-    offset = numpy.arange(how.size)[:, None] - numpy.arange(moved.shape[1]) * how.dilation
-    valid = (offset >= 0) & (offset % how.stride == 0) & (offset // how.stride < moved.shape[0])
-    if not moved.shape[0]:
-        found = numpy.zeros((how.size, *moved.shape[1:]), x.dtype)
-    else:
-        found = moved[numpy.where(valid, offset // how.stride, 0), numpy.arange(moved.shape[1])]
-    mask = valid.reshape(valid.shape + (1,) * (moved.ndim - 2))
-    return numpy.moveaxis(
-        numpy.where(mask, found, numpy.zeros((), x.dtype)), (0, 1), (how.axis, how.window_axis)
-    )
-
-
-FOLDS: Final[dict[Op, Callable[..., Any]]] = {
-    Op.ADD: numpy.add.reduce,
-    Op.MUL: numpy.multiply.reduce,
-    Op.MAX: numpy.maximum.reduce,
-    Op.MIN: numpy.minimum.reduce,
-}
-
-
-def reduce_axis(node: UOp, x: HostArray) -> HostArray:
-    """Axes folded to size 1. Floats are folded in float64, where rounding is beyond notice."""
-    op, axes = node.arg
-    exact = op is Op.ADD and x.dtype.kind == "f"
-    return numpy.asarray(
-        FOLDS[op](
-            x.astype(numpy.float64) if exact else x,
-            axis=axes,
-            keepdims=True,
-            dtype=None if exact else x.dtype,
-        )
-    )
-
-
-def gather(node: UOp, table: HostArray, index: HostArray) -> HostArray:
-    """Rows of the first axis; 0 out of range."""
-    valid = (index >= 0) & (index < table.shape[0])
-    if not table.shape[0]:
-        return numpy.zeros(node.shape, table.dtype)
-    found = table[numpy.where(valid, index, 0).astype(numpy.int64)]
-    return numpy.where(
-        valid.reshape(valid.shape + (1,) * (table.ndim - 1)), found, numpy.zeros((), table.dtype)
-    )
-
-
-UPDATES: Final[dict[Op | None, Callable[..., Any]]] = {
-    None: lambda old, new: new,
-    Op.ADD: numpy.add,
-    Op.MUL: numpy.multiply,
-    Op.MAX: numpy.maximum,
-    Op.MIN: numpy.minimum,
-}
-
-
-def scatter(node: UOp, x: HostArray, index: HostArray, rows: HostArray) -> HostArray:
-    """Elements put one after the other; nothing out of range."""
-    op, axis = node.arg
-    result = x.copy()
-    for point in numpy.ndindex(rows.shape):
-        if 0 <= index[point] < x.shape[axis]:
-            place = (*point[:axis], int(index[point]), *point[axis + 1 :])
-            result[place] = UPDATES[op](result[place], rows[point])
-    return result
-
-
-def insert(node: UOp, x: HostArray, view: HostArray, value: HostArray) -> HostArray:
-    """The view taken of the positions of `x` tells where the value goes."""
-    whole, shown, _ = node.src
-    order: list[UOp] = []
-    while shown is not whole:
-        order.append(shown)
-        shown = shown.src[0]
-    places = numpy.arange(x.size).reshape(x.shape)
-    for step in reversed(order):
-        places = STRUCTURE[step.op](step, places)
-    result = x.copy()
-    result.reshape(-1)[places] = value
-    return result
-
-
-STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
-    Op.CONTIGUOUS: lambda n, x: x,
-    Op.CONTIGUOUS_BACKWARD: lambda n, x: x,
-    Op.DETACH: lambda n, x: x,
-    Op.COPY: lambda n, x: x,
-    Op.ASSIGN: lambda n, target, value: value,
-    Op.RESHAPE: lambda n, x: x.reshape(n.arg),
-    Op.EXPAND: lambda n, x: numpy.broadcast_to(x, n.arg),
-    Op.PERMUTE: lambda n, x: x.transpose(n.arg),
-    Op.PAD: lambda n, x: numpy.pad(x, n.arg),
-    Op.SHRINK: lambda n, x: x[tuple([slice(a, b) for a, b in n.arg])],
-    Op.FLIP: lambda n, x: numpy.flip(x, tuple([a for a, reverse in enumerate(n.arg) if reverse])),
-    Op.SKEW: skew,
-    Op.UNSKEW: unskew,
-    Op.REDUCE_AXIS: reduce_axis,
-    Op.GATHER: gather,
-    Op.SCATTER: scatter,
-    Op.INSERT: insert,
-}
-
 
 class ReferenceRuntime:
     """A runtime on which nothing is compiled; install it with `tinycore.tensor.runtime.use`."""
@@ -345,6 +234,27 @@ class ReferenceRuntime:
         if buffer not in self.memory:
             self.memory[buffer] = numpy.zeros(math.prod(buffer.shape), to_numpy_dtype(buffer.dtype))
         return self.memory[buffer].copy()
+
+    def shared(self, buffer: UOp) -> HostArray:
+        """What a BUFFER holds, itself."""
+        self.to_host(buffer)
+        return self.memory[buffer]
+
+    def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
+        """A BUFFER over memory of this process."""
+        node = graph.new_buffer((size,), dtype, device)
+        block = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(pointer)
+        vars(block)["owner"] = owner
+        self.memory[node] = numpy.frombuffer(memoryview(block), to_numpy_dtype(dtype))
+        return node
+
+    def exchange_kind(self, device: str) -> tuple[int, int]:
+        """Memory of the host."""
+        return 1, 0
+
+    def device_for(self, kind: int, number: int) -> str | None:
+        """The one device, for memory of the host."""
+        return self.device if kind == 1 else None
 
     def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Evaluate the roots, and put what is not memory already into new buffers."""

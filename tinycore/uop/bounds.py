@@ -132,7 +132,7 @@ INTERVALS: Final[dict[Op, Callable[..., Interval]]] = {
     Op.WHERE: lambda n, c, a, b: (min(a[0], b[0]), max(a[1], b[1])),
     Op.CAST: cast_interval,
     Op.VECTORIZE: lambda n, *lanes: (min(low for low, _ in lanes), max(high for _, high in lanes)),
-    Op.EXTRACT: lambda n, a: a,
+    Op.EXTRACT: lambda n, *parts: (min(low for low, _ in parts), max(high for _, high in parts)),
     Op.AFTER: lambda n, a, *_: a,
     Op.BIND: lambda n, a, _: a,
 }

@@ -297,7 +297,8 @@ def value_of(node: UOp, operands: list[Any]) -> Any:
     if node.op is Op.VECTORIZE:
         return tuple(operands)
     if node.op is Op.EXTRACT:
-        lanes = [operands[0][lane] for lane in node.arg]
+        beside = [value for vector in operands for value in vector]
+        lanes = [beside[lane] for lane in node.arg]
         return lanes[0] if len(lanes) == 1 else tuple(lanes)
     if node.op not in ALU:
         raise KeyError(f"no value was given for {node!r}")

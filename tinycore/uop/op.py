@@ -57,6 +57,7 @@ class Op(enum.Enum):
     COPY = 2, first, "the value, on the device of the second source"
     ASSIGN = 2, first, "the memory of the first source after the second was written into it"
     KERNEL = ANY, nothing, "one launch; sources: its buffers, outputs first; `arg` is a Kernel"
+    CUSTOM = ANY, nothing, "a launch that a user wrote; sources: a tensor per slot; `arg`: Kernel"
     BIND = 2, first, "the variable of the first source, holding the value of the second"
 
     # --- the tensor graph: shape and identity
@@ -127,7 +128,7 @@ class Op(enum.Enum):
     LOAD = ANY, given, "the value at an INDEX; where its gate is false, the second source"
     STORE = 2, nothing, "write the second source at an INDEX"
     VECTORIZE = ANY, given, "the sources as lanes of one vector"
-    EXTRACT = 1, given, "the lanes of a vector numbered in `arg`"
+    EXTRACT = ANY, given, "the lanes numbered in `arg` of the sources, laid side by side"
 
     # --- the kernel: control
     SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"

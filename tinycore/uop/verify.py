@@ -28,7 +28,7 @@ STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 IN_KERNELS: Final[tuple[Stage, ...]] = ("kernel", "lowered", "linear")
 
 TENSOR_OPS: Final = (
-    frozenset({Op.DEVICE, Op.UNIQUE, Op.BUFFER, Op.BUFFER_VIEW, Op.COPY, Op.ASSIGN, Op.KERNEL})
+    frozenset({Op.DEVICE, Op.UNIQUE, Op.BUFFER, Op.BUFFER_VIEW, Op.COPY, Op.ASSIGN, Op.KERNEL, Op.CUSTOM})
     | {Op.BIND, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.REDUCE_AXIS, Op.GATHER}
     | {Op.CONST, Op.ARANGE, Op.DEFINE_VAR, Op.SINK}
     | PARTIAL_WRITES
@@ -382,11 +382,12 @@ def makes_lanes(node: UOp) -> str | None:
 @check([Op.EXTRACT], IN_KERNELS)
 def takes_lanes(node: UOp) -> str | None:
     """EXTRACT takes lanes that are there."""
-    source = node.src[0].dtype
-    inside = isinstance(node.arg, tuple) and all(0 <= lane < source.count for lane in node.arg)
-    if inside and node.dtype is source.scalar().vec(len(node.arg)):
+    source, count = node.src[0].dtype, sum(s.dtype.count for s in node.src)
+    inside = isinstance(node.arg, tuple) and all(0 <= lane < count for lane in node.arg)
+    alike = all(s.dtype is source for s in node.src)
+    if inside and alike and node.dtype is source.scalar().vec(len(node.arg)):
         return None
-    return f"lanes {node.arg} of {source!r} are no {node.dtype!r}"
+    return f"lanes {node.arg} of {len(node.src)} {source!r} are no {node.dtype!r}"
 
 
 @check([Op.SINK], ["kernel", "lowered"])

@@ -272,3 +272,28 @@ def test_external_memory_needs_the_capability(device: str) -> None:
 def test_a_null_pointer_is_refused() -> None:
     with pytest.raises(ArgumentError, match="0x0 is no address of device memory"):
         Buffer.external("PYTHON", 0, 1, dtypes.int8)
+
+
+def test_memory_in_a_reference_cycle_is_given_back_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    class Block:
+        """A handle that frees itself when nobody has it any more."""
+
+        def __del__(self) -> None:
+            ended.append(id(self))
+
+    runtime_allocator = Device["PYTHON"].runtime.allocator
+    monkeypatch.setattr(runtime_allocator, "alloc", lambda size: Block())
+    size = 12_345_678  # like no other
+    buffer: Any = Buffer("PYTHON", size, dtypes.uint8).ensure_allocated()
+    kept = id(buffer.handle)
+    buffer._owner = [buffer]
+
+    del buffer
+    gc.collect()
+
+    assert ended == []
+    again = Device["PYTHON"].allocator.alloc(size)
+    assert id(again) == kept
+    del again

@@ -8,47 +8,11 @@ import numpy
 import pytest
 import torch
 
+from tests.unit.nn.helpers import assert_same
+from tests.unit.tensor.helpers import numbers
 from tinycore import Context, Tensor, dtypes, nn
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
-from tinycore.nn.state import get_state_dict
-
-
-def numbers(*shape: int) -> Any:
-    return numpy.random.default_rng(shape).standard_normal(shape).astype(numpy.float32)
-
-
-def assert_close(found: Any, expected: Any) -> None:
-    numpy.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
-
-
-def copied(ours: Any, theirs: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Give torch's layer our tensors; torch's tensors by our names."""
-    known = dict(theirs.named_parameters()) | dict(theirs.named_buffers())
-    for name, tensor in get_state_dict(ours).items():
-        with torch.no_grad():
-            known[name].copy_(torch.tensor(tensor.numpy()))
-    return known
-
-
-def assert_same(ours: Any, theirs: torch.nn.Module, array: Any, training: bool = False) -> None:
-    known = copied(ours, theirs)
-    theirs.train(training)
-    x, y = Tensor(array), torch.tensor(array, requires_grad=array.dtype == numpy.float32)
-    with Context(TRAINING=training):
-        found, expected = ours(x), theirs(y)
-        weights = numbers(*expected.shape)
-        (found * Tensor(weights)).sum().backward()
-    (expected * torch.tensor(weights)).sum().backward()
-    assert_close(found.numpy(), expected.detach().numpy())
-    if y.grad is not None:
-        assert x.grad is not None
-        assert_close(x.grad.numpy(), y.grad.numpy())
-    for name, tensor in get_state_dict(ours).items():
-        wanted = known[name]
-        assert_close(tensor.numpy(), wanted.detach().numpy())
-        if wanted.grad is not None:
-            assert tensor.grad is not None
-            assert_close(tensor.grad.numpy(), wanted.grad.numpy())
+from tinycore.uop.op import Op
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -57,12 +21,7 @@ def test_linear(bias: bool) -> None:
 
 
 def test_conv2d_with_every_option() -> None:
-    options: dict[str, Any] = {
-        "stride": 2,
-        "padding": (1, 0),
-        "dilation": (1, 2),
-        "groups": 2,
-    }
+    options: dict[str, Any] = {"stride": 2, "padding": (1, 0), "dilation": (1, 2), "groups": 2}
 
     assert_same(
         nn.Conv2d(4, 6, (3, 2), **options),
@@ -74,15 +33,31 @@ def test_conv2d_with_every_option() -> None:
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 def test_conv2d_padded_to_the_same_size() -> None:
     assert_same(
-        nn.Conv2d(2, 3, (2, 5), padding="same"),
-        torch.nn.Conv2d(2, 3, (2, 5), padding="same"),
+        nn.Conv2d(2, 3, (2, 5), padding="same", bias=False),
+        torch.nn.Conv2d(2, 3, (2, 5), padding="same", bias=False),
         numbers(2, 2, 5, 6),
+        dtypes_used=[dtypes.float32],
+    )
+
+
+def test_conv2d_of_each_channel_by_itself() -> None:
+    assert_same(
+        nn.Conv2d(3, 6, 3, padding=1, groups=3),
+        torch.nn.Conv2d(3, 6, 3, padding=1, groups=3),
+        numbers(1, 3, 5, 1),
+        dtypes_used=[dtypes.float32],
     )
 
 
 def test_conv1d() -> None:
     assert_same(
         nn.Conv1d(2, 3, 3, dilation=2), torch.nn.Conv1d(2, 3, 3, dilation=2), numbers(2, 2, 9)
+    )
+
+
+def test_a_window_of_three_axes_slides_over_a_volume() -> None:
+    assert_same(
+        nn.Conv2d(2, 3, (2, 1, 3)), torch.nn.Conv3d(2, 3, (2, 1, 3)), numbers(1, 2, 3, 2, 4)
     )
 
 
@@ -98,23 +73,33 @@ def test_conv_transpose2d_with_every_option() -> None:
     assert_same(
         nn.ConvTranspose2d(4, 6, 3, **options),
         torch.nn.ConvTranspose2d(4, 6, 3, **options),
-        numbers(2, 4, 5, 6),
+        numbers(2, 4, 3, 4),
     )
 
 
 def test_conv_transpose1d() -> None:
     assert_same(
-        nn.ConvTranspose1d(2, 3, 3, 2), torch.nn.ConvTranspose1d(2, 3, 3, 2), numbers(2, 2, 5)
+        nn.ConvTranspose1d(2, 3, 3, 2, bias=False),
+        torch.nn.ConvTranspose1d(2, 3, 3, 2, bias=False),
+        numbers(2, 2, 5),
     )
+
+
+# --- normalization
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm(training: bool) -> None:
-    assert_same(nn.BatchNorm(3), torch.nn.BatchNorm2d(3), numbers(4, 3, 5, 5), training)
+    assert_same(nn.BatchNorm2d(3), torch.nn.BatchNorm2d(3), numbers(4, 3, 5, 5), training=training)
 
 
 def test_batch_norm_of_plain_features() -> None:
-    assert_same(nn.BatchNorm(3), torch.nn.BatchNorm1d(3), numbers(4, 3), training=True)
+    assert_same(
+        nn.BatchNorm(3, eps=1e-3, momentum=0.3),
+        torch.nn.BatchNorm1d(3, eps=1e-3, momentum=0.3),
+        numbers(4, 3),
+        training=True,
+    )
 
 
 def test_batch_norm_of_a_volume_without_weights() -> None:
@@ -126,14 +111,59 @@ def test_batch_norm_of_a_volume_without_weights() -> None:
     )
 
 
+def test_batch_norm_uses_what_it_has_tracked() -> None:
+    ours, theirs = nn.BatchNorm(2), torch.nn.BatchNorm1d(2)
+    for seed in range(3):
+        batch = numbers(5, 2, seed=seed).astype(numpy.float32)
+        theirs(torch.tensor(batch))
+        with Context(TRAINING=1):
+            ours(Tensor(batch)).realize(
+                ours.running_mean, ours.running_var, ours.num_batches_tracked
+            )
+
+    assert ours.num_batches_tracked.item() == 3
+    assert_same(ours, theirs, numbers(4, 2))
+
+
 def test_batch_norm_without_statistics_uses_the_batch() -> None:
     layer = nn.BatchNorm(2, affine=False, track_running_stats=False)
+    theirs = torch.nn.BatchNorm1d(2, affine=False, track_running_stats=False)
+    batch = numbers(8, 2) + 5
 
-    assert abs(layer(Tensor(numbers(8, 2)) + 5).mean().item()) < 1e-5
+    found = layer(Tensor(batch, dtype="float64")).numpy()
+
+    numpy.testing.assert_allclose(found, theirs(torch.tensor(batch)).numpy(), 1e-9)
+
+
+@pytest.mark.parametrize("weights", ["float16", "float32"])
+def test_batch_norm_of_half_precision_keeps_its_statistics_precise(weights: str) -> None:
+    layer, theirs = nn.BatchNorm(2), torch.nn.BatchNorm1d(2).double()
+    for weight in (layer.weight, layer.bias):
+        assert weight is not None
+        weight.replace(weight.cast(weights))
+    batch = Tensor(numbers(16, 2) * 300).half()  # its square is more than float16 holds
+
+    with Context(TRAINING=1):
+        found = layer(batch)
+
+    expected = theirs(torch.tensor(batch.numpy()).double())
+    assert found.dtype.name == weights
+    numpy.testing.assert_allclose(found.numpy(), expected.detach().numpy(), 2e-3, 2e-3)
+    assert theirs.running_var is not None
+    numpy.testing.assert_allclose(layer.running_var.numpy(), theirs.running_var.numpy(), 1e-5)
 
 
 def test_group_norm() -> None:
     assert_same(nn.GroupNorm(2, 4), torch.nn.GroupNorm(2, 4), numbers(2, 4, 3, 3))
+
+
+def test_group_norm_without_weights() -> None:
+    assert_same(
+        nn.GroupNorm(1, 3, 1e-2, affine=False),
+        torch.nn.GroupNorm(1, 3, 1e-2, affine=False),
+        numbers(2, 3, 5),
+        dtypes_used=[dtypes.float32],
+    )
 
 
 def test_instance_norm() -> None:
@@ -149,10 +179,24 @@ def test_layer_norm() -> None:
     assert_same(nn.LayerNorm((3, 4)), torch.nn.LayerNorm((3, 4)), numbers(2, 3, 4))
 
 
-def test_layer_norm_2d_normalizes_each_pixel() -> None:
-    found = nn.LayerNorm2d(5, elementwise_affine=False)(Tensor(numbers(2, 5, 3, 3))).numpy()
+def test_layer_norm_of_one_axis_without_weights() -> None:
+    assert_same(
+        nn.LayerNorm(5, elementwise_affine=False),
+        torch.nn.LayerNorm(5, elementwise_affine=False),
+        numbers(3, 5),
+        dtypes_used=[dtypes.float32],
+    )
 
-    numpy.testing.assert_allclose(found.mean(axis=1), numpy.zeros((2, 3, 3)), atol=1e-5)
+
+def test_layer_norm_2d_normalizes_each_pixel() -> None:
+    theirs = torch.nn.LayerNorm(5)
+
+    assert_same(
+        nn.LayerNorm2d(5),
+        theirs,
+        numbers(2, 5, 3, 1),
+        twin=lambda x: theirs(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+    )
 
 
 def test_rms_norm() -> None:
@@ -161,8 +205,30 @@ def test_rms_norm() -> None:
 
 def test_rms_norm_gives_back_the_dtype() -> None:
     layer = nn.RMSNorm(4, elementwise_affine=False)
+    great = Tensor(numbers(2, 4) * 300).half()  # its square is more than float16 holds
 
-    assert layer(Tensor(numbers(2, 4)).half()).dtype is dtypes.float16
+    found = layer(great)
+
+    assert found.dtype is dtypes.float16
+    precise = great.numpy().astype(numpy.float64)
+    expected = precise / numpy.sqrt((precise**2).mean(-1, keepdims=True))
+    numpy.testing.assert_allclose(found.numpy(), expected, 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: nn.GroupNorm(2, 4), (0, 4, 3)),
+        (lambda: nn.LayerNorm(4), (0, 4)),
+        (lambda: nn.Linear(4, 2), (0, 4)),
+    ],
+    ids=["GroupNorm", "LayerNorm", "Linear"],
+)
+def test_no_samples_give_no_results(make: Any, shape: tuple[int, ...]) -> None:
+    assert make()(Tensor.zeros(shape)).numpy().shape[0] == 0
+
+
+# --- embedding and dropout
 
 
 def test_embedding() -> None:
@@ -171,10 +237,24 @@ def test_embedding() -> None:
     assert_same(nn.Embedding(7, 3), torch.nn.Embedding(7, 3), rows)
 
 
-def test_weights_start_within_their_bound() -> None:
-    weight = nn.Linear(16, 200).weight.numpy()
+def test_embedding_gathers_rows_and_multiplies_nothing() -> None:
+    graph = nn.Embedding(7, 3)(Tensor([6, 0])).uop.toposort()
+    ops = {node.op for node in graph}
 
-    assert 0.2 < abs(weight).max() <= 0.25
+    assert Op.GATHER in ops
+    assert Op.REDUCE_AXIS not in ops
+
+
+def test_dropout_only_forgets_in_training() -> None:
+    layer, x = nn.Dropout(0.25), Tensor.ones(1000)
+    Tensor.manual_seed(3)
+
+    assert layer(x).tolist() == x.tolist()
+    with Context(TRAINING=1):
+        kept = layer(x).numpy()
+
+    assert set(kept) == {0.0, numpy.float32(1 / 0.75)}
+    assert abs((kept == 0).mean() - 0.25) < 5 * (0.25 * 0.75 / 1000) ** 0.5
 
 
 # --- what is refused
@@ -188,6 +268,8 @@ def test_an_embedding_of_floats() -> None:
 def test_groups_that_do_not_divide() -> None:
     with pytest.raises(ArgumentError, match="2 groups do not divide 3 and 4 channels"):
         nn.Conv2d(3, 4, 1, groups=2)
+    with pytest.raises(ArgumentError, match="3 groups do not divide 4 and 6 channels"):
+        nn.ConvTranspose2d(6, 4, 1, groups=3)
     with pytest.raises(ArgumentError, match="3 groups do not divide 4 channels"):
         nn.GroupNorm(3, 4)
 
@@ -200,19 +282,59 @@ def test_same_padding_with_a_stride() -> None:
 def test_unknown_padding() -> None:
     with pytest.raises(ArgumentError, match="not 'valid'"):
         nn.Conv2d(1, 1, 3, padding="valid")
+    with pytest.raises(ArgumentError, match="padded by numbers, not 'same'"):
+        nn.ConvTranspose2d(1, 1, 3, padding="same")  # type: ignore[arg-type]
 
 
-def test_other_channels_than_the_layer_has() -> None:
-    with pytest.raises(ShapeError, match=r"BatchNorm of 3 channels cannot take \(2, 4, 5, 5\)"):
-        nn.BatchNorm(3)(Tensor.zeros(2, 4, 5, 5))
-    with pytest.raises(ShapeError, match=r"InstanceNorm of 3 channels cannot take \(2, 4\)"):
-        nn.InstanceNorm(3)(Tensor.zeros(2, 4))
-    with pytest.raises(ShapeError, match=r"LayerNorm over \(3,\) cannot take \(2, 4\)"):
-        nn.LayerNorm(3)(Tensor.zeros(2, 4))
-    with pytest.raises(ShapeError, match=r"takes \(N, C, H, W\), not \(2, 3\)"):
-        nn.LayerNorm2d(3)(Tensor.zeros(2, 3))
-    with pytest.raises(ShapeError, match=r"\(4, 5\).*\(2, 3\)|5.*2"):
-        nn.Linear(2, 3)(Tensor.zeros(4, 5))
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: nn.Linear(0, 3), "Linear: in_features must be a positive integer, got 0"),
+        (
+            lambda: nn.Linear(2, 5 / 2),  # type: ignore[arg-type]
+            "out_features must be a positive integer, got 2.5",
+        ),
+        (lambda: nn.Embedding(-1, 3), "vocab_size must be a positive integer, got -1"),
+        (lambda: nn.Conv2d(1, 0, 3), "out_channels must be a positive integer, got 0"),
+        (lambda: nn.Conv2d(1, 1, (3, 0)), r"kernel_size must be positive, got \(3, 0\)"),
+        (lambda: nn.Conv2d(1, 1, 3, stride=0), r"stride must be positive, got \(0,\)"),
+        (lambda: nn.Conv1d(1, 1, 3, dilation=-1), r"dilation must be positive, got \(-1,\)"),
+        (lambda: nn.BatchNorm(0), "BatchNorm: sz must be a positive integer, got 0"),
+        (lambda: nn.GroupNorm(0, 4), "GroupNorm: num_groups must be a positive integer, got 0"),
+        (lambda: nn.InstanceNorm(0), "InstanceNorm: num_groups must be a positive integer"),
+        (lambda: nn.LayerNorm((3, 0)), "normalized_shape must be a positive integer, got 0"),
+        (lambda: nn.LayerNorm(()), "normalized_shape has no axes"),
+        (lambda: nn.RMSNorm(True), "RMSNorm: dim must be a positive integer, got True"),
+        (lambda: nn.Dropout(1.5), "a probability lies between 0 and 1, got 1.5"),
+    ],
+)
+def test_sizes_out_of_range(make: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "said"),
+    [
+        (
+            lambda: nn.BatchNorm(3),
+            (2, 4, 5, 5),
+            r"BatchNorm of 3 channels cannot take \(2, 4",
+        ),
+        (lambda: nn.InstanceNorm(3), (2, 4), r"InstanceNorm of 3 channels cannot take \(2, 4\)"),
+        (lambda: nn.LayerNorm(3), (2, 4), r"LayerNorm over \(3,\) cannot take \(2, 4\)"),
+        (lambda: nn.LayerNorm2d(3), (2, 3), r"takes \(N, 3, H, W\), not \(2, 3\)"),
+        (lambda: nn.LayerNorm2d(3), (2, 4, 5, 5), r"takes \(N, 3, H, W\), not \(2, 4, 5, 5\)"),
+        (lambda: nn.RMSNorm(3), (2, 4), r"RMSNorm over 3 values cannot take \(2, 4\)"),
+        (lambda: nn.Linear(2, 3), (4, 5), r"Linear from 2 to 3 features cannot take \(4, 5\)"),
+        (lambda: nn.Conv2d(3, 4, 2), (1, 2, 5, 5), r"\(3 and 2\).*\(1, 2, 5, 5\)"),
+        (lambda: nn.Conv2d(3, 4, 6), (1, 3, 5, 5), "6"),
+        (lambda: nn.ConvTranspose2d(3, 4, 2), (1, 2, 5, 5), r"\(3 and 2\).*\(1, 2, 5, 5\)"),
+    ],
+)
+def test_inputs_that_do_not_fit(make: Any, shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(ShapeError, match=said):
+        make()(Tensor.zeros(shape))
 
 
 def test_training_a_batch_norm_on_single_values() -> None:

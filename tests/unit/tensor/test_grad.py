@@ -12,7 +12,8 @@ from tests.unit.tensor.helpers import compare, numbers
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import Tensor
-from tinycore.tensor.grad import RULES, STOPS
+from tinycore.tensor.grad import STOPS
+from tinycore.tensor.rules import RULES
 from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, Op
 
 

@@ -107,6 +107,16 @@ def test_what_was_computed_before_an_assignment_stays() -> None:
     assert (x + 1).tolist() == [6.0, 7.0]
 
 
+def test_what_was_cut_into_kernels_before_an_assignment_stays() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    y = x + 1
+
+    y.kernelize()
+    x.assign(Tensor([5.0, 6.0])).realize()
+
+    assert y.tolist() == [2.0, 3.0]
+
+
 def test_a_loss_read_after_the_step_is_the_loss_before() -> None:
     w = Tensor([3.0]).realize()
     loss = (w * w).sum()

@@ -325,7 +325,7 @@ FAULTS: list[tuple[str, Stage, Callable[[], UOp], str]] = [
         "lane that is not there",
         "lowered",
         lambda: UOp(Op.EXTRACT, f32, (UOp(Op.VECTORIZE, f32.vec(2), (load(i),) * 2),), (2,)),
-        "lanes (2,) of dtypes.float32.vec(2) are no dtypes.float32",
+        "lanes (2,) of 1 dtypes.float32.vec(2) are no dtypes.float32",
     ),
     (
         "reduction after lowering",

@@ -16,7 +16,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CPU",
-    api=(1, 0),
+    api=(1, 1),
     count=deferred("tiny_cpu.probe:count"),
     probe=deferred("tiny_cpu.probe:reason"),
     open=deferred("tiny_cpu.device:CpuDevice"),
@@ -24,7 +24,9 @@ BACKEND = Backend(
         "CLANG": deferred("tiny_cpu.device:clang_toolchain"),
         "LLVM": deferred("tiny_cpu.device:llvm_toolchain"),
     },
-    capabilities=frozenset({"host_memory", "external_pointer", "peer_copy", *_DTYPES.split()}),
+    capabilities=frozenset(
+        {"host_memory", "external_pointer", "peer_copy", "graph", *_DTYPES.split()}
+    ),
     priority=100,
     platforms=("linux", "darwin"),
     dlpack=1,

@@ -190,8 +190,8 @@ class Clang(CStyle):
         """One lane by its number, several as a shuffle."""
         if u.dtype.count == 1:
             return super().extract(u, writer)
-        source = writer[u.src[0]]
-        return f"__builtin_shufflevector({source}, {source}, {', '.join(map(str, u.arg))})"
+        first, second = writer[u.src[0]], writer[u.src[-1]]
+        return f"__builtin_shufflevector({first}, {second}, {', '.join(map(str, u.arg))})"
 
 
 class ClangBaseline(Clang):

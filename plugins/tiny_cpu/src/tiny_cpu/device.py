@@ -7,13 +7,15 @@ want several.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiny_cpu.arch import Arch
 from tiny_cpu.clang import ClangCompiler
 from tiny_cpu.llvm import LlvmCompiler
 from tiny_cpu.memory import CpuAllocator
-from tiny_cpu.program import CpuProgram
+from tiny_cpu.program import CpuProgram, Replay
 from tiny_cpu.render import Clang, ClangBaseline, LlvmCpu, LlvmCpuBaseline
-from tinycore.plugin import ProgramInfo, Toolchain
+from tinycore.plugin import Launch, ProgramInfo, Toolchain
 
 __all__ = ["CpuDevice", "clang_toolchain", "llvm_toolchain"]
 
@@ -28,6 +30,10 @@ class CpuDevice:
     def load(self, binary: bytes, info: ProgramInfo) -> CpuProgram:
         """Make an object file callable. Raises DeviceError when it is for another machine."""
         return CpuProgram(binary, info)
+
+    def graph(self, launches: Sequence[Launch]) -> Replay:
+        """Launches that one native call runs."""
+        return Replay(launches)
 
     def synchronize(self) -> None:
         """Return at once: a launch is over when it returns."""

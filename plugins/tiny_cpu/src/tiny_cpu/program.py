@@ -17,7 +17,7 @@ from tiny_cpu.code import Code
 from tiny_cpu.memory import HostMemory
 from tiny_cpu.pool import RECORD, pool
 from tinycore.config import cpu_count
-from tinycore.plugin import ALIGNMENT_BYTES, ProgramInfo
+from tinycore.plugin import ALIGNMENT_BYTES, Launch, ProgramInfo
 
 __all__ = ["CpuProgram", "Replay"]
 
@@ -60,11 +60,8 @@ def _chunk(extent: int) -> int:
     return -(-extent // (pool().threads * _CHUNKS_PER_THREAD))
 
 
-Launch = tuple[CpuProgram, Sequence[HostMemory], Sequence[int]]
-
-
 class Replay:
-    """Launches that were captured, run in order by one native call. Not for two threads at once."""
+    """A graph of launches, run in order by one native call. Not for two threads at once."""
 
     def __init__(self, launches: Sequence[Launch]) -> None:
         self._launches = [

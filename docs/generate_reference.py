@@ -1,0 +1,261 @@
+"""Write docs/reference/: a page per group of names, from the docstrings.
+
+    python docs/generate_reference.py
+
+What is listed here is the public surface. `tests/test_reference.py` fails when a name is gone, when
+a public one is on no page, or when a page is not what this script would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import tinycore
+from tinycore import Tensor, dtypes, nn
+
+FOLDER: Final = Path(__file__).with_name("reference")
+
+
+class Page(NamedTuple):
+    """A page: where its names live, a sentence on them, and the names."""
+
+    title: str
+    owner: object
+    prefix: str
+    about: str
+    names: str
+
+
+PAGES: Final = {
+    "facts": Page(
+        "Facts about a tensor",
+        Tensor,
+        "Tensor",
+        "What a tensor knows of itself; nothing is computed to answer.",
+        "T device dtype grad is_param max_shape ndim shape uop element_size is_floating_point "
+        "max_numel nbytes numel size requires_grad mT",
+    ),
+    "creation": Page(
+        "Creation",
+        Tensor,
+        "Tensor",
+        "Tensors of numbers, ranges, files and memory. Constants take no memory until they must.",
+        "arange empty eye from_blob from_url full invalids linspace ones zeros const const_like "
+        "empty_like full_like ones_like ufix zeros_like from_dlpack from_uop",
+    ),
+    "random": Page(
+        "Random numbers",
+        Tensor,
+        "Tensor",
+        "One stream of numbers, the same on every device; `manual_seed` begins it anew.",
+        "dropout glorot_uniform kaiming_normal kaiming_uniform manual_seed multinomial normal rand "
+        "rand_like randint randn randn_like random_bits randperm scaled_uniform threefry uniform",
+    ),
+    "computing": Page(
+        "Computing, reading, writing, differentiating",
+        Tensor,
+        "Tensor",
+        "A tensor is a graph until it is realized.",
+        "alu as_param assign backward call callify clone contiguous contiguous_backward "
+        "custom_kernel data detach gradient is_param_ item linear_with_vars numpy realize replace "
+        "schedule_linear tolist schedule kernelize requires_grad_ train test to to_ to_device "
+        "shard shard_ shard_like hash keccak decode_hevc_frame",
+    ),
+    "movement": Page(
+        "Shape and place",
+        Tensor,
+        "Tensor",
+        "Elements stay what they are and come to stand elsewhere.",
+        "cat chunk diag diagonal expand flatten flip gather masked_fill masked_select meshgrid "
+        "movedim nonzero pad pad_to permute rearrange repeat repeat_interleave reshape roll "
+        "scatter scatter_reduce shrink shrink_to split squeeze stack transpose tril triu unflatten "
+        "unfold unsqueeze view",
+    ),
+    "elementwise": Page(
+        "Element by element",
+        Tensor,
+        "Tensor",
+        "Operands are broadcast together and promoted to one dtype.",
+        "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf exp exp2 expm1 floor "
+        "isfinite isinf isnan log log10 log1p log2 logical_not neg reciprocal round rsqrt sign sin "
+        "sinh sqrt square tan tanh trunc add bitwise_and bitwise_or bitwise_xor clamp clip "
+        "copysign div eq fmod idiv isclose lerp logaddexp lshift maximum minimum mod mul ne pow "
+        "rshift sub where bfloat16 bitcast bool cast double float half int long short",
+    ),
+    "activations": Page(
+        "Activations",
+        Tensor,
+        "Tensor",
+        "The nonlinear functions of networks.",
+        "celu elu gelu hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish quick_gelu relu "
+        "relu6 selu sigmoid silu softplus softsign swish",
+    ),
+    "reduction": Page(
+        "Reductions, scans and sorting",
+        Tensor,
+        "Tensor",
+        "Along one axis, several, or all.",
+        "all allclose any argmax argmin argsort cummax cummin cumprod cumsum log_softmax "
+        "logcumsumexp logsumexp max mean min normalize prod softmax softmin sort std std_mean sum "
+        "topk uprod usum var var_mean",
+    ),
+    "products": Page(
+        "Products, windows and decompositions",
+        Tensor,
+        "Tensor",
+        "What networks are made of, and linear algebra.",
+        "avg_pool2d batchnorm conv2d conv_transpose2d dot einsum image_conv2d image_dot "
+        "interpolate layernorm linear matmul max_pool2d max_unpool2d newton_schulz one_hot qr "
+        "scaled_dot_product_attention sequential svd",
+    ),
+    "losses": Page(
+        "Losses",
+        Tensor,
+        "Tensor",
+        "What training makes small.",
+        "binary_crossentropy binary_crossentropy_logits cross_entropy nll_loss "
+        "sparse_categorical_crossentropy",
+    ),
+}
+
+NN: Final = {
+    "layers": (nn, "nn", "Layers: any object with tensors in it is a model."),
+    "optimizers": (nn.optim, "nn.optim", "Optimizers, rates, clipping and scaling of losses."),
+    "state": (nn.state, "nn.state", "State: names, files, archives."),
+    "datasets": (nn.datasets, "nn.datasets", "Datasets, downloaded once."),
+}
+"""Modules whose `__all__` is listed whole."""
+
+
+def value_of(owner: object, name: str) -> Any:
+    """A member as it is written, not as it is bound."""
+    return inspect.getattr_static(owner, name)
+
+
+def signature(name: str, value: Any) -> str:
+    """A function with its arguments; an attribute by its name."""
+    if isinstance(value, property) or not callable(getattr(value, "__func__", value)):
+        return name
+    try:
+        found = inspect.signature(getattr(value, "__func__", value))
+    except (TypeError, ValueError):
+        return name
+    shown = [p for p in found.parameters.values() if p.name not in ("self", "cls")]
+    plain = found.replace(parameters=shown, return_annotation=inspect.Signature.empty)
+    return name + re.sub(r": '([^']*)'", r": \1", str(plain))
+
+
+def docstring(value: Any) -> str:
+    """What is written on a member."""
+    return inspect.getdoc(getattr(value, "__func__", value)) or ""
+
+
+def block(name: str, value: Any) -> Iterator[str]:
+    """The lines on one name; examples stand in blocks of their own."""
+    yield f"### `{signature(name, value)}`"
+    yield ""
+    example: list[str] = []
+    for line in [*docstring(value).splitlines(), ""]:
+        if line.startswith(">>> ") or (example and line.strip()):
+            example.append(line)
+            continue
+        if example:
+            yield from ("```python", *example, "", "```")
+            example = []
+        yield line
+
+
+def page(title: str, about: str, prefix: str, members: list[tuple[str, Any]]) -> str:
+    """One page."""
+    lines = [f"# {title}", "", about, ""]
+    for name, value in members:
+        lines += block(f"{prefix}.{name}", value)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
+def tensor_members(group: Page) -> list[tuple[str, Any]]:
+    """The names of a page that are there, with what they are."""
+    return [(n, value_of(group.owner, n)) for n in group.names.split() if hasattr(group.owner, n)]
+
+
+def module_members(module: ModuleType) -> list[tuple[str, Any]]:
+    """The public names of a module that have something to say."""
+    members = [(n, getattr(module, n)) for n in sorted(module.__all__)]
+    return [(n, v) for n, v in members if not isinstance(v, ModuleType)]
+
+
+def dtype_page() -> str:
+    """Every dtype with its width, and its other names."""
+    lines = [
+        "# dtypes",
+        "",
+        "`from tinycore import dtypes`. Names that mean the same stand in one row.",
+        "",
+        "| dtype | bytes | least | greatest | also |",
+        "|---|---|---|---|---|",
+    ]
+    for dtype in dtypes.all:
+        same = [n for n in dir(dtypes) if n != dtype.name and getattr(dtypes, n) is dtype]
+        also = ", ".join(f"`{n}`" for n in same if not n.startswith("default"))
+        least, greatest = (f"{limit + 0}" for limit in (dtypes.min(dtype), dtypes.max(dtype)))
+        lines.append(f"| `{dtype.name}` | {dtype.itemsize} | {least} | {greatest} | {also} |")
+    return "\n".join(lines) + "\n"
+
+
+def index_page(pages: dict[str, tuple[str, list[str]]]) -> str:
+    """The table of all names."""
+    lines = [
+        "# Reference",
+        "",
+        "Written from the docstrings by `docs/generate_reference.py`. Their examples are run by the",
+        "tests. What the numbers do at the edges is in [Numerics](../numerics.md).",
+        "",
+        "| page | names |",
+        "|---|---|",
+    ]
+    for file, (title, names) in pages.items():
+        lines.append(f"| [{title}]({file}.md) | {', '.join(f'`{n}`' for n in names)} |")
+    return "\n".join(lines) + "\n"
+
+
+def generate() -> dict[str, str]:
+    """Every page by the name of its file."""
+    written: dict[str, str] = {}
+    listed: dict[str, tuple[str, list[str]]] = {}
+    for file, group in PAGES.items():
+        members = tensor_members(group)
+        written[file] = page(group.title, group.about, group.prefix, members)
+        listed[file] = group.title, [n for n, _ in members]
+    for file, (module, prefix, about) in NN.items():
+        members = module_members(module)
+        title = f"`{prefix}`"
+        written[file] = page(title, about, prefix, members)
+        listed[file] = title, [n for n, _ in members]
+    top = [(n, getattr(tinycore, n)) for n in sorted(tinycore.__all__)]
+    functions = [(n, v) for n, v in top if inspect.isroutine(v) or inspect.isclass(v)]
+    written["top"] = page("`tinycore`", "What `from tinycore import` gives.", "tinycore", functions)
+    listed["top"] = "`tinycore`", [n for n, _ in top]
+    written["dtypes"] = dtype_page()
+    listed["dtypes"] = "`dtypes`", [dtype.name for dtype in dtypes.all]
+    written["index"] = index_page(listed)
+    return {f"{file}.md": text for file, text in written.items()}
+
+
+def main() -> None:
+    """Write the pages, and remove those that are no more."""
+    pages = generate()
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("*.md"):
+        if old.name not in pages:
+            old.unlink()
+    for file, text in pages.items():
+        (FOLDER / file).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The reference lists what there is: no name disappears, none is left out, every page is fresh."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import pytest
+
+from tinycore import Tensor, dtypes, nn
+
+FOLDER: Final = Path(__file__).resolve().parent.parent / "docs"
+
+DTYPES: Final = (
+    "void bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
+    "fp8e4m3 fp8e5m2 half float double char short int long uchar ushort uint ulong is_float is_int "
+    "is_unsigned is_bool from_py finfo default_float default_int imagef imageh min max"
+)
+LAYERS: Final = (
+    "BatchNorm BatchNorm2d BatchNorm3d Conv1d Conv2d ConvTranspose1d ConvTranspose2d Linear "
+    "GroupNorm InstanceNorm LayerNorm LayerNorm2d RMSNorm Embedding LSTMCell GRUCell LSTM"
+)
+OPTIMIZERS: Final = "SGD Adam AdamW LAMB LARS Muon OptimizerGroup Optimizer"
+
+
+def loaded() -> ModuleType:
+    """The script that writes the pages."""
+    spec = importlib.util.spec_from_file_location("reference", FOLDER / "generate_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = loaded()
+TENSOR: Final = [name for page in reference.PAGES.values() for name in page.names.split()]
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        (Tensor, " ".join(TENSOR)),
+        (dtypes, DTYPES),
+        (nn, LAYERS),
+        (nn.optim, OPTIMIZERS),
+    ],
+    ids=["Tensor", "dtypes", "nn", "optim"],
+)
+def test_every_name_is_there(owner: object, names: str) -> None:
+    assert [name for name in names.split() if not hasattr(owner, name)] == []
+
+
+def test_no_name_stands_on_two_pages() -> None:
+    assert len(set(TENSOR)) == len(TENSOR)
+
+
+def test_every_public_name_of_a_tensor_is_on_a_page() -> None:
+    public = {name for name in dir(Tensor) if not name.startswith("_")}
+
+    assert sorted(public - set(TENSOR)) == []
+
+
+def test_every_name_says_what_it_is() -> None:
+    silent = [
+        name
+        for page in reference.PAGES.values()
+        for name, value in reference.tensor_members(page)
+        if not reference.docstring(value) and not inspect_slot(value)
+    ]
+
+    assert silent == []
+
+
+def inspect_slot(value: object) -> bool:
+    """Whether a member is a field of the class, described where the class is."""
+    return type(value).__name__ == "member_descriptor"
+
+
+@pytest.mark.parametrize("name", sorted(reference.generate()))
+def test_a_page_is_what_the_docstrings_say(name: str) -> None:
+    written = (FOLDER / "reference" / name).read_text("utf-8")
+
+    assert written == reference.generate()[name], "run python docs/generate_reference.py"

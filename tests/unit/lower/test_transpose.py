@@ -1,0 +1,79 @@
+"""Blocks of gathers become rows and shuffles, and hold what they held before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+from tinycore import Context, Tensor
+from tinycore.dtype import DType, dtypes
+from tinycore.lower.heuristic import plan_for
+from tinycore.lower.pipeline import expand_loops
+from tinycore.lower.tile import apply_plan
+from tinycore.lower.transpose import transposed
+from tinycore.render.base import Limits, Renderer
+from tinycore.testing.kernels import element, load, store
+from tinycore.uop.evaluate import evaluate
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+
+def turned(rows: int, columns: int) -> UOp:
+    """A kernel that stores a (columns, rows) array as its transpose."""
+    i, j = UOp.range(rows, 0), UOp.range(columns, 1)
+    value = load(element(1, dtypes.float32, rows * columns, j * rows + i), dtypes.float32)
+    change = store(element(0, dtypes.float32, rows * columns, i * columns + j), value)
+    return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, 16])
+def test_columns_of_a_square(count: int) -> None:
+    square = numpy.arange(count * count).reshape(count, count)
+    rows = [
+        UOp(
+            Op.VECTORIZE, dtypes.int32.vec(count), tuple(UOp.const(dtypes.int32, int(n)) for n in r)
+        )
+        for r in square
+    ]
+
+    columns = [evaluate(column, {}) for column in transposed(rows)]
+
+    assert columns == [tuple(column) for column in square.T.tolist()]
+
+
+def test_no_element_is_loaded_alone() -> None:
+    limits = Limits(vector_bytes=32)
+    kernel = turned(40, 24)
+
+    planned = expand_loops(apply_plan(kernel, plan_for(kernel, limits)), Renderer(limits))
+    loads = [n for n in planned.toposort() if n.op is Op.LOAD]
+
+    assert {n.dtype for n in loads} == {dtypes.float32.vec(8)}
+
+
+@pytest.mark.parametrize("renderer", ["CLANG", "LLVM"])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int64, dtypes.uint8, dtypes.float16])
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        lambda x: x.permute(2, 1, 0),
+        lambda x: x.permute(0, 2, 1),
+        lambda x: x.permute(1, 0, 2),
+        lambda x: x.flip(0).permute(2, 0, 1),
+        lambda x: x.permute(2, 1, 0) + x.permute(2, 1, 0).flip(2),
+    ],
+)
+def test_permuted_copies(renderer: str, dtype: DType, arrange: Callable[[Tensor], Tensor]) -> None:
+    pytest.importorskip("tiny_cpu")
+    array: Any = numpy.random.default_rng(3).integers(0, 99, (37, 18, 69))
+    with Context(DEV=f"CPU:{renderer}"):
+        tensor = Tensor(array, dtype=dtype).realize()
+
+        result = arrange(tensor).numpy()
+        with Context(DEV="PYTHON"):
+            expected = arrange(Tensor(array, dtype=dtype)).numpy()
+
+    numpy.testing.assert_array_equal(result, expected)

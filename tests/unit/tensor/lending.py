@@ -1,0 +1,72 @@
+"""What tests of DLPack share: memory by address, and another library that lends its own."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy
+
+from tinycore.device.buffer import Buffer
+from tinycore.dtype import DType, dtypes
+from tinycore.schedule.order import buffer_of
+from tinycore.tensor import Tensor
+from tinycore.tensor.dlpack import KINDS, DataType, Deleter, Described
+from tinycore.uop.op import Op
+
+new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
+
+
+def buffer(tensor: Tensor) -> Buffer:
+    """The memory of a realized tensor."""
+    return buffer_of(next(n for n in tensor.uop.toposort() if n.op is Op.BUFFER))
+
+
+def realized(values: Any, dtype: DType = dtypes.float32) -> Tensor:
+    return Tensor(values, dtype=dtype).realize()
+
+
+class Producer:
+    """Another library: one capsule over a NumPy array, described as the test wants."""
+
+    def __init__(self, array: Any, name: bytes = b"dltensor_versioned", **facts: Any) -> None:
+        self.array, self.name, self.facts = array, name, facts
+        self.deleted = 0
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.facts.get("device", (1, 0))  # type: ignore[no-any-return]
+
+    def __dlpack__(self, **asked: Any) -> object:
+        if self.name == b"dltensor" and asked:
+            raise TypeError("this library is from before DLPack 1.0")
+        self.managed = KINDS[self.name]()
+        self.shape = (ctypes.c_int64 * 8)(*self.array.shape)
+        steps = [n // self.array.itemsize for n in self.array.strides]
+        self.strides = (ctypes.c_int64 * 8)(*steps)
+        offset = self.facts.get("byte_offset", 0)
+        tensor: Described = self.managed.tensor
+        tensor.data = self.array.ctypes.data - offset
+        tensor.byte_offset = offset
+        tensor.device_type, tensor.device_id = self.__dlpack_device__()
+        tensor.ndim = self.array.ndim
+        tensor.dtype = DataType(*self.facts.get("dtype", (2, 32, 1)))
+        tensor.shape = ctypes.cast(self.shape, ctypes.POINTER(ctypes.c_int64))
+        if not self.facts.get("no_strides"):
+            tensor.strides = ctypes.cast(self.strides, ctypes.POINTER(ctypes.c_int64))
+        if self.name == b"dltensor_versioned":
+            self.managed.version.major = self.facts.get("major", 1)
+            self.managed.flags = self.facts.get("flags", 0)
+        self.deleter = Deleter(self.note)
+        self.managed.deleter = self.deleter
+        return new_capsule(ctypes.addressof(self.managed), self.name, None)
+
+    def note(self, address: int) -> None:
+        assert address == ctypes.addressof(self.managed)
+        self.deleted += 1
+
+
+def floats(*shape: int) -> Any:
+    count = int(numpy.prod(shape))
+    return numpy.arange(count, dtype=numpy.float32).reshape(shape)

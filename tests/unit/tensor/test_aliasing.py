@@ -1,0 +1,80 @@
+"""Two tensors are the same memory only where one is a view of the other."""
+
+from __future__ import annotations
+
+from tinycore.tensor import Tensor
+
+
+def test_equal_computations_realized_together_stay_apart() -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    a, b = x + 1, x + 1
+    assert a.uop is b.uop
+
+    a.realize(b)
+    a[0] = 7
+
+    assert a.tolist() == [7, 3, 4]
+    assert b.tolist() == [2, 3, 4]
+
+
+def test_equal_computations_of_which_one_was_realized_stay_apart() -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    a, b = x + 1, x + 1
+
+    a.realize()
+    a.assign(a * 2)
+
+    assert a.tolist() == [4, 6, 8]
+    assert b.tolist() == [2, 3, 4]
+
+
+def test_equal_computations_stay_apart_when_one_is_read() -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    a, b = x + 1, x + 1
+
+    assert a.tolist() == [2, 3, 4]
+    a.realize()[1] = 0
+
+    assert (a + 0).tolist() == [2, 0, 4]
+    assert b.tolist() == [2, 3, 4]
+
+
+def test_one_tensor_given_twice_is_one_memory() -> None:
+    a = Tensor([1.0, 2.0]).realize() + 1
+
+    a.realize(a)
+    before = a.uop
+    a.realize(a)
+
+    assert a.uop is before
+
+
+def test_a_view_shows_what_is_written_through_another() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    a, b = x.permute(1, 0), x.permute(1, 0)
+
+    a.realize(b)
+    x[0, 1] = 9
+
+    assert a.tolist() == b.tolist() == [[1, 3], [9, 4]]
+
+
+def test_an_assignment_computed_along_with_another_result_happens_once() -> None:
+    total = Tensor.zeros(3).contiguous().realize()
+
+    for number in range(1, 4):
+        total.assign(total + 1)
+        (total * 2).realize()
+        assert total.tolist() == [number] * 3
+
+
+def test_a_write_that_forces_another_lets_readers_of_both_see_what_was_there() -> None:
+    x, y = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0]).realize()
+    old = x + 1
+
+    x.assign(y)
+    y.assign(Tensor([5.0, 6.0])).realize()
+
+    assert old.tolist() == [2, 3]
+    assert x.tolist() == [3, 4]
+    assert y.tolist() == [5, 6]

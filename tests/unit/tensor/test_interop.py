@@ -1,0 +1,349 @@
+"""NumPy's protocols, Python's buffers, pickle and copy, plain addresses, URLs, image types."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gzip
+import http.server
+import io
+import pickle
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tinycore import Context, TinyJit
+from tinycore.dtype import DType, ImageDType, dtypes
+from tinycore.errors import (
+    ArgumentError,
+    DTypeError,
+    FileFormatError,
+    JitError,
+    ShapeError,
+    SharingError,
+    UnsupportedError,
+)
+from tinycore.tensor import Tensor
+from tinycore.uop.op import Op
+
+NATIVE = [d for d in dtypes.all if d not in (dtypes.bfloat16, *dtypes.fp8s)]
+
+
+@pytest.fixture
+def engine(target: str) -> None:
+    """For tests of what only the engine knows."""
+    if target == "reference":
+        pytest.skip("the evaluator has one device and captures nothing")
+
+
+def realized(values: Any, dtype: DType = dtypes.float32) -> Tensor:
+    return Tensor(values, dtype=dtype).realize()
+
+
+# --- NumPy
+
+
+def test_asarray_shares_memory_and_array_does_not() -> None:
+    x = realized([[1.0, 2.0], [3.0, 4.0]])
+    shared, own = numpy.asarray(x), numpy.array(x)
+    shared[0, 1] = 9
+
+    assert x.tolist() == [[1.0, 9.0], [3.0, 4.0]]
+    assert own.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize("dtype", NATIVE, ids=lambda dtype: dtype.name)
+def test_the_array_interface_of_every_dtype(dtype: DType) -> None:
+    x = realized([[1, 0, 1], [0, 1, 1]], dtype)
+    array = numpy.asarray(x)
+
+    assert (array.dtype.name, array.tolist()) == (dtype.name, x.tolist())
+    assert numpy.asarray(x.permute(1, 0)[1:]).tolist() == x.permute(1, 0)[1:].tolist()
+    assert numpy.shares_memory(array, numpy.asarray(x[1:, ::2]))
+
+
+def test_a_shared_array_outlives_the_tensor_and_its_memory() -> None:
+    x = realized([1.0, 2.0])
+    array = numpy.asarray(x[1:])
+    x.replace(realized([5.0, 6.0]))
+    del x
+
+    assert array.tolist() == [2.0]
+
+
+def test_a_tensor_not_computed_keeps_its_graph() -> None:
+    x = realized([1.0, 2.0])
+    y = x * 3
+
+    assert not hasattr(y, "__array_interface__")
+    assert numpy.asarray(y).tolist() == [3.0, 6.0]
+    assert y.uop.op is Op.MUL
+
+
+def test_array_follows_numpy_2() -> None:
+    x, lazy = realized([1.0, 2.0]), realized([1.0]) + 1
+
+    assert x.__array__(numpy.int8).dtype == numpy.int8
+    assert numpy.shares_memory(x.__array__(), x.__array__(copy=False))
+    assert not numpy.shares_memory(x.__array__(copy=True), x.__array__())
+    with pytest.raises(ValueError, match="it shares no memory with the host"):
+        lazy.__array__(copy=False)
+    with pytest.raises(SharingError, match="a copy is needed, of another dtype"):
+        x.__array__(numpy.float64, copy=False)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, *dtypes.fp8s], ids=lambda dtype: dtype.name)
+def test_floats_that_numpy_lacks_become_float32(dtype: DType) -> None:
+    x = realized([1.0, 0.5], dtype)
+
+    assert not hasattr(x, "__array_interface__")
+    assert numpy.asarray(x).dtype == numpy.float32
+    assert numpy.asarray(x).tolist() == [1.0, 0.5]
+    with pytest.raises(DTypeError, match=f"data: Python's buffers have no dtypes.{dtype.name}"):
+        x.data()
+
+
+def test_torch_takes_the_memory_by_the_array_interface() -> None:
+    x = realized([1.0, 2.0])
+
+    assert torch.as_tensor(x).data_ptr() == numpy.asarray(x).ctypes.data
+
+
+def test_sharing_is_refused_where_a_replay_would_not_repeat_it(engine: None) -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return Tensor(numpy.asarray(x) + 1)
+
+    step(realized([1.0]))
+    with pytest.raises(JitError, match="a value was read back"):
+        step(realized([1.0]))
+
+
+# --- buffers
+
+
+def test_data_is_the_memory_or_a_copy_row_by_row() -> None:
+    x = realized([[1, 2], [3, 4]], dtypes.int16)
+    view = x.data()
+    view[0, 1] = 7
+
+    assert (view.format, view.shape, view.c_contiguous) == ("h", (2, 2), True)
+    assert x.tolist() == [[1, 7], [3, 4]]
+    turned: Any = x.permute(1, 0).data().tolist()
+    assert turned == [[1, 3], [7, 4]]
+    assert bytes(Tensor([True, False]).data()) == b"\x01\x00"
+    assert Tensor.zeros(0, 2).data().shape == (0, 2)
+    number: Any = Tensor(2.5).data().tolist()
+    assert number == 2.5
+
+
+def test_the_buffer_protocol() -> None:
+    x = realized([1.0, 2.0])
+
+    assert x.__buffer__(0).tolist() == [1.0, 2.0]
+    if sys.version_info >= (3, 12):
+        assert memoryview(x).tolist() == [1.0, 2.0]
+        assert io.BytesIO(x).getvalue() == numpy.array([1, 2], numpy.float32).tobytes()
+
+
+# --- pickle and copy
+
+
+@pytest.mark.parametrize("dtype", dtypes.all, ids=lambda dtype: dtype.name)
+def test_pickle_keeps_values_and_facts(dtype: DType) -> None:
+    x = realized([[1, 0], [1, 1]], dtype)
+    found = pickle.loads(pickle.dumps(x))
+
+    assert type(found) is Tensor
+    assert (found.dtype, found.device, found.requires_grad) == (dtype, x.device, None)
+    assert found.tolist() == x.tolist()
+
+
+def test_pickle_computes_views_and_empties() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    lazy, empty, flag, held = pickle.loads(
+        pickle.dumps((x.T + 1, x[:0], x.requires_grad_(False), Tensor([1.0], requires_grad=True)))
+    )
+
+    assert lazy.tolist() == [[2.0, 4.0], [3.0, 5.0]]
+    assert (empty.shape, empty.dtype) == ((0, 2), dtypes.float32)
+    assert (flag.requires_grad, held.requires_grad) == (False, True)
+
+
+def test_a_device_that_is_not_here_gives_way_to_the_default(engine: None) -> None:
+    rebuild, facts = realized([1.0]).__reduce__()
+    kind, array, dtype, _, requires_grad = facts
+
+    with pytest.warns(UserWarning, match="a tensor saved on ABSENT is on .* now, as ABSENT is not"):
+        found = rebuild(kind, array, dtype, "ABSENT", requires_grad)  # type: ignore[operator]
+    assert (found.device, found.tolist()) == (Tensor.empty(1).device, [1.0])
+
+
+def test_copy_shares_memory_and_deepcopy_does_not() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    x.grad = Tensor([3.0, 4.0])
+    same, deep = copy.copy(x), copy.deepcopy(x)
+    x.assign(Tensor([5.0, 6.0])).realize()
+
+    assert (same.uop is not deep.uop, same.requires_grad, deep.requires_grad) == (True, True, True)
+    assert (same.tolist(), deep.tolist()) == ([5.0, 6.0], [1.0, 2.0])
+    assert deep.grad is not x.grad
+    assert deep.grad is not None
+    assert deep.grad.tolist() == [3.0, 4.0]
+
+
+def test_deepcopy_keeps_what_is_one_tensor_one_and_cuts_the_graph() -> None:
+    x = Tensor([1.0, 2.0])
+    found = copy.deepcopy({"a": x, "b": x, "c": x * 2})
+    found["c"].sum().backward()
+
+    assert found["a"] is found["b"]
+    assert found["c"].tolist() == [2.0, 4.0]
+    assert x.grad is None
+
+
+# --- addresses
+
+
+def test_from_blob_is_the_memory_at_an_address() -> None:
+    array = numpy.arange(6, dtype=numpy.int32)
+    x = Tensor.from_blob(array.ctypes.data, (2, 3), dtype=dtypes.int32)
+    array[4] = 40
+
+    assert x.tolist() == [[0, 1, 2], [3, 40, 5]]
+    x.assign(x * 2).realize()
+    assert array.tolist() == [0, 2, 4, 6, 80, 10]
+
+
+def test_from_blob_keeps_its_owner() -> None:
+    array = numpy.arange(3, dtype=numpy.float32)
+    watch = weakref.ref(array)
+    x = Tensor.from_blob(array.ctypes.data, 3, owner=array)
+    view = x[1:]
+    del array, x
+
+    assert watch() is not None
+    assert view.tolist() == [1.0, 2.0]
+    del view
+    assert watch() is None
+
+
+def test_from_blob_checks_its_arguments(engine: None) -> None:
+    assert Tensor.from_blob(0, (0, 3)).shape == (0, 3)
+    with pytest.raises(ArgumentError, match=r"from_blob: 0x0 is no address of dtypes\.float32"):
+        Tensor.from_blob(0, (3,))
+    with pytest.raises(ArgumentError, match=r"0x1002 is no address of dtypes\.float32, which lie"):
+        Tensor.from_blob(0x1002, (3,), dtype="float32")
+    with pytest.raises(ShapeError, match="from_blob: sizes cannot be negative"):
+        Tensor.from_blob(0x1000, (-3,))
+    with pytest.raises(UnsupportedError, match="NULL has no capability 'external_pointer'"):
+        Tensor.from_blob(0x1000, (3,), device="NULL")
+
+
+# --- URLs
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A web server on this machine, over a folder; with the paths that were asked of it."""
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            asked.append(self.path)
+
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / "data").write_bytes(b"\x01\x02\x03")
+    (folder / "data.gz").write_bytes(gzip.compress(b"\x07\x08"))
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as web:
+        threading.Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{web.server_port}", asked
+        web.shutdown()
+
+
+def test_from_url_reads_files_where_they_lie(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "a file", tmp_path / "packed.gz"
+    plain.write_bytes(bytes([1, 2, 250]))
+    packed.write_bytes(gzip.compress(bytes([5, 6])))
+
+    found = Tensor.from_url(plain.as_uri())
+    assert (found.dtype, found.tolist()) == (dtypes.uint8, [1, 2, 250])
+    assert Tensor.from_url(packed.as_uri(), gunzip=True).tolist() == [5, 6]
+    assert Tensor.from_url(str(plain), device="PYTHON").device == "PYTHON"
+    with pytest.raises(FileFormatError, match="is no whole gzip file"):
+        Tensor.from_url(plain.as_uri(), gunzip=True)
+    with pytest.raises(FileNotFoundError):
+        Tensor.from_url((tmp_path / "absent").as_uri())
+
+
+def test_from_url_downloads_once(server: tuple[str, list[str]], tmp_path: Path) -> None:
+    address, asked = server
+    with Context(CACHE_DIR=tmp_path / "cache"):
+        for _ in range(2):
+            assert Tensor.from_url(f"{address}/data").tolist() == [1, 2, 3]
+            assert Tensor.from_url(f"{address}/data.gz", gunzip=True).tolist() == [7, 8]
+        with pytest.raises(OSError, match="404"):
+            Tensor.from_url(f"{address}/absent")
+
+    assert asked == ["/data", "/data.gz", "/absent", "/absent"]
+
+
+# --- images, and names with one meaning
+
+
+def test_an_image_type_says_how_its_pixels_lie() -> None:
+    image, half = dtypes.imagef((3, 65)), dtypes.imageh((3, 65, 4))
+
+    assert isinstance(image, ImageDType)
+    assert image is dtypes.imagef((3, 65, 4))
+    assert pickle.loads(pickle.dumps(half)) is half
+    assert (repr(image), repr(half)) == ("dtypes.imagef((3, 65))", "dtypes.imageh((3, 65))")
+    assert (image.shape, image.size, image.base) == ((3, 65, 4), 780, dtypes.float32)
+    assert (image.pixel_bytes, half.pixel_bytes) == (16, 8)
+    assert (image.pitch_bytes(), half.pitch_bytes(), half.pitch_bytes(1)) == (2048, 1024, 520)
+    assert (half.memory_bytes(), half.memory_bytes(1)) == (3072, 1560)
+
+
+def test_an_image_is_no_dtype_of_elements() -> None:
+    with pytest.raises(DTypeError, match=r"imagef\(\(2, 3\)\) is a layout of memory; a tensor of"):
+        Tensor.ones(2, 3, 4).cast(dtypes.imagef((2, 3)))
+    with pytest.raises(DTypeError, match=r"an image is \(height, width\) of pixels with 4"):
+        dtypes.imageh((2, 3, 5))
+
+
+def test_operations_named_for_images_compute_what_their_relatives_do() -> None:
+    x, weight = Tensor.arange(32).reshape(1, 2, 4, 4).float(), Tensor.arange(36).float()
+    weight = weight.reshape(2, 2, 3, 3)
+
+    ours = x.image_conv2d(weight, Tensor([1.0, 2.0]), padding=1, stride=2)
+    theirs = torch.nn.functional.conv2d(
+        torch.tensor(x.numpy()), torch.tensor(weight.numpy()), torch.tensor([1.0, 2.0]), 2, 1
+    )
+    assert ours.tolist() == theirs.tolist()
+    a, b = numpy.arange(6.0).reshape(2, 3), numpy.arange(12.0).reshape(3, 4)
+    assert Tensor(a).image_dot(Tensor(b)).tolist() == (a @ b).tolist()
+
+
+def test_video_is_not_decoded_here() -> None:
+    with pytest.raises(UnsupportedError, match=r"decode_hevc_frame: .* has no video decoder"):
+        Tensor([1]).decode_hevc_frame(0, (2, 2), Tensor([1]))
+
+
+def test_constants_and_memory_without_content() -> None:
+    assert (Tensor.const(3).item(), Tensor.const(3).dtype) == (3, dtypes.default_int)
+    assert Tensor.const(True).dtype is dtypes.bool
+    assert Tensor.const(1.5, dtypes.float16).dtype is dtypes.float16
+    assert Tensor.const((1, 2)).tolist() == [1, 2]
+    invalid = Tensor.invalids(2, 3, dtype=dtypes.int8)
+    assert (invalid.shape, invalid.dtype) == ((2, 3), dtypes.int8)
+    assert invalid.assign(Tensor.ones(2, 3, dtype=dtypes.int8)).sum().item() == 6
+    assert (invalid.max_shape, invalid.max_numel()) == ((2, 3), 6)

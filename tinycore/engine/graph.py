@@ -1,0 +1,100 @@
+"""A captured step on devices that take many launches at once.
+
+Floor 4. Neighboring launches on one device that can hold them (capability `graph`) are asked for
+with one call; before each replay only what changes from call to call is put in its place. Anything
+else, such as a copy, is run as it was captured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from tinycore.device.buffer import Buffer
+from tinycore.device.protocols import Graph
+from tinycore.device.registry import Device
+from tinycore.engine.compile import CompiledRunner
+from tinycore.engine.counters import Estimate, update_stats
+from tinycore.engine.run import ExecItem
+from tinycore.errors import UnsupportedError
+
+SHORTEST: int = 2
+"""Launches from which asking for them at once pays."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Launches that a device holds, and where the buffers that change stand in them."""
+
+    graph: Graph
+    places: Mapping[Buffer, Sequence[tuple[int, int]]]  # (launch, slot)
+    name: str
+    device: str
+    estimate: Estimate
+    launches: int
+
+    def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
+        """Launch all, with buffers exchanged for others."""
+        for old, places in self.places.items():
+            handle = exchange[old].handle
+            for launch, slot in places:
+                self.graph.set_buffer(launch, slot, handle)
+        self.graph()
+        update_stats(self.name, self.device, self.estimate, None, jit=True, kernels=self.launches)
+
+
+@dataclass(frozen=True)
+class Single:
+    """A launch that is asked for alone."""
+
+    item: ExecItem
+
+    def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
+        """Launch it, with buffers exchanged for others."""
+        bufs = tuple([exchange.get(b, b) for b in self.item.bufs])
+        replace(self.item, bufs=bufs).run(values, jit=True)
+
+
+def parts_of(
+    items: Iterable[ExecItem], values: Mapping[str, int], changing: frozenset[Buffer]
+) -> list[Held | Single]:
+    """A step as parts, as few as can be."""
+    parts: list[Held | Single] = []
+    for device, neighbors in groupby(items, key=holder):
+        run = list(neighbors)
+        held = hold(run, device, values, changing) if device and len(run) >= SHORTEST else None
+        parts += [held] if held is not None else map(Single, run)
+    return parts
+
+
+def holder(item: ExecItem) -> str | None:
+    """The device that can hold a launch."""
+    runner = item.runner
+    if isinstance(runner, CompiledRunner) and Device[runner.device].has("graph"):
+        return runner.device
+    return None
+
+
+def hold(
+    items: Sequence[ExecItem], device: str, values: Mapping[str, int], changing: frozenset[Buffer]
+) -> Held | None:
+    """Launches handed to their device; None where it cannot hold them."""
+    places: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
+    launches = []
+    for number, item in enumerate(items):
+        assert isinstance(item.runner, CompiledRunner)
+        handles = [b.handle for b in item.bufs]
+        numbers = [values[name] for name in item.runner.info.values]
+        launches.append((item.runner.program, handles, numbers))
+        for slot, buffer in enumerate(item.bufs):
+            if buffer in changing:
+                places[buffer].append((number, slot))
+    try:
+        graph = Device[device].runtime.graph(launches)  # type: ignore[attr-defined]
+    except UnsupportedError:
+        return None
+    work = [item.runner.estimate for item in items]
+    total = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
+    return Held(graph, places, f"graph of {len(items)}", device, total, len(items))

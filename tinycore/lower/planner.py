@@ -1,0 +1,117 @@
+"""A plan in the making: its steps so far, and what the kernel looks like after them.
+
+Floor 3'. Facts that `heuristic.py` decides by: loops, accesses, lanes, work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tinycore.dtype import dtypes
+from tinycore.lower.tile import Merge, Step, apply_plan
+from tinycore.render.base import Limits
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, AxisKind, Op
+
+
+@dataclass
+class Planner:
+    """Builds a plan step by step, looking at the kernel as the steps so far have made it."""
+
+    kernel: UOp
+    limits: Limits
+    steps: list[Step] = field(default_factory=list)
+
+    def do(self, *steps: Step) -> None:
+        """Add steps to the plan."""
+        self.steps += steps
+        self.kernel = apply_plan(self.kernel, steps)
+
+    @property
+    def outputs(self) -> list[UOp]:
+        """The loops over outputs whose steps may happen in any order, outermost first."""
+        ends = [n for n in self.kernel.toposort() if n.op is Op.END]
+        return [r for n in ends for r in n.src[1:] if r.arg.kind is not AxisKind.ORDERED]
+
+    @property
+    def reductions(self) -> list[UOp]:
+        """The REDUCE nodes."""
+        return [n for n in self.kernel.toposort() if n.op is Op.REDUCE]
+
+    def accesses(self) -> list[UOp]:
+        """Every INDEX: what is loaded and stored."""
+        return [n for n in self.kernel.toposort() if n.op is Op.INDEX]
+
+    # --- loops that are one
+
+    def merge_loops(self) -> None:
+        """Join neighboring loops that every address sees as one."""
+        while (pair := next(self.mergeable(), None)) is not None:
+            self.do(Merge(pair[0].arg.number, pair[1].arg.number))
+
+    def mergeable(self) -> Iterator[tuple[UOp, UOp]]:
+        """Neighbors (outer, inner) where addresses move by a whole inner loop per outer step."""
+        nests = {tuple(n.src[1:]) for n in self.kernel.toposort() if n.op in (Op.END, Op.REDUCE)}
+        values = [n for n in self.kernel.toposort() if n.op is not Op.RANGE]
+        for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
+            for outer, inner in itertools.pairwise(nest):
+                if self.seen_as_one(values, outer, inner):
+                    yield outer, inner
+
+    @staticmethod
+    def seen_as_one(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
+        """Whether the counters occur only in addresses, always as outer * extent + inner."""
+        size = inner.extent
+        for node in nodes:
+            for position, source in enumerate(node.src):
+                if source.dtype is not dtypes.index or not source.ranges & {outer, inner}:
+                    continue
+                if node.op in (Op.END, Op.REDUCE) or node.dtype is dtypes.index:
+                    continue
+                a, b = coefficient(source, outer), coefficient(source, inner)
+                if (
+                    node.op is not Op.INDEX
+                    or position != 1
+                    or a is None
+                    or b is None
+                    or a != b * size
+                ):
+                    return False
+        return True
+
+    # --- facts
+
+    def lanes(self) -> int:
+        """How many of the widest values loaded or computed fit in a vector register."""
+        values = [n.src[1] if n.op is Op.STORE else n for n in self.kernel.toposort()]
+        plain = ("index", "bool", "void")
+        sizes = [
+            n.dtype.itemsize
+            for n in values
+            if (n.op in ALU or n.op in (Op.LOAD, Op.CONST)) and n.dtype.kind not in plain
+        ]
+        return self.limits.vector_bytes // max([*sizes, 1])
+
+    def reduced(self) -> list[UOp]:
+        """The loops over what is reduced, each once."""
+        return list(
+            dict.fromkeys(r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE)
+        )
+
+    def all_of(self, kind: AxisKind) -> list[UOp]:
+        """Every loop of a kind."""
+        return [n for n in self.kernel.toposort() if n.op is Op.RANGE and n.arg.kind is kind]
+
+    @cached_property
+    def work(self) -> int:
+        """Loads, stores and arithmetic of the whole kernel, roughly."""
+        return sum(
+            math.prod(r.extent for r in n.ranges)
+            for n in self.kernel.toposort()
+            if n.dtype is not dtypes.index and (n.op in ALU or n.op in (Op.LOAD, Op.STORE))
+        )

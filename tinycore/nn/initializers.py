@@ -1,0 +1,48 @@
+"""What layers start as: named distributions, each from its paper.
+
+Floor 6. Imports the public API and the errors.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tinycore import Tensor
+from tinycore.errors import ArgumentError
+
+__all__ = ["glorot_uniform", "inverse_root_uniform", "neutral_affine", "positive_sizes"]
+
+
+def inverse_root_uniform(shape: tuple[int, ...], inputs: int) -> Tensor:
+    """Uniform within 1/sqrt(inputs), where each output sums that many; variance 1/(3*inputs).
+
+    The "commonly used heuristic", equation 1 of Glorot and Bengio, "Understanding the difficulty of
+    training deep feedforward neural networks", 2010. Layers without inputs start at zero.
+    """
+    bound = 1 / math.sqrt(inputs) if inputs else 0.0
+    return Tensor.uniform(*shape, low=-bound, high=bound)
+
+
+def glorot_uniform(outputs: int, inputs: int) -> Tensor:
+    """A matrix (outputs, inputs), uniform within sqrt(6/(inputs + outputs)).
+
+    The "normalized initialization", equation 16 of the same paper.
+    """
+    return Tensor.glorot_uniform(outputs, inputs)
+
+
+def neutral_affine(wanted: bool, *shape: int) -> tuple[Tensor | None, Tensor | None]:
+    """The scale 1 and the shift 0 that change nothing until they are trained; None if not wanted.
+
+    They are gamma and beta of Ioffe and Szegedy, https://arxiv.org/abs/1502.03167, section 3.
+    """
+    if not wanted:
+        return None, None
+    return Tensor.ones(*shape), Tensor.zeros(*shape)
+
+
+def positive_sizes(layer: str, **sizes: object) -> None:
+    """Raises ArgumentError naming the first size that is not a positive integer."""
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ArgumentError(f"{layer}: {name} must be a positive integer, got {size!r}")

@@ -1,0 +1,114 @@
+"""Optimizers that keep running moments of the gradient: Adam, AdamW and LAMB.
+
+Floor 6. Imports the public API and the errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinycore import Tensor
+from tinycore.errors import ArgumentError
+from tinycore.nn.optim.optimizer import Keep, Optimizer, nonnegative, norm
+
+__all__ = ["LAMB", "Adam", "AdamW"]
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (https://arxiv.org/abs/1711.05101).
+
+    Running means m of the gradient and v of its square, with weights b1 and b2, are corrected for
+    their start at zero; the parameter changes by -lr * (m / (sqrt(v) + eps) + weight_decay * p).
+    Raises ArgumentError for a number that is negative, or for b1 or b2 of 1 and above.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.001,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+        device: str | None = None,
+        fused: bool = False,
+    ) -> None:
+        super().__init__(params, lr, device, fused)
+        self.b1, self.b2 = _below_one(self, b1=b1), _below_one(self, b2=b2)
+        self.eps = nonnegative(type(self).__name__, eps=eps)
+        self.wd = nonnegative(type(self).__name__, weight_decay=weight_decay)
+        self.b1_t, self.b2_t = self._single(1.0), self._single(1.0)
+        self.m, self.v = self._zeros(), self._zeros()
+
+    def _updates(self, params: list[Tensor], gradients: list[Tensor], keep: Keep) -> list[Tensor]:
+        keep(self.b1_t, self.b1_t * self.b1)
+        keep(self.b2_t, self.b2_t * self.b2)
+        updates = []
+        for gradient, param, m, v in zip(gradients, params, self.m, self.v, strict=True):
+            keep(m, self.b1 * m + (1 - self.b1) * gradient)
+            keep(v, self.b2 * v + (1 - self.b2) * gradient.square())
+            mean = m / (1 - self.b1_t.cast(m.dtype))
+            square = v / (1 - self.b2_t.cast(v.dtype))
+            step = mean / (square.sqrt() + self.eps)
+            step = step + self.wd * param if self.wd else step
+            updates.append(self._rate(param) * self._trusted(param, step))
+        return updates
+
+    def _trusted(self, param: Tensor, step: Tensor) -> Tensor:
+        """The step, as long as it should be for this parameter."""
+        return step
+
+
+class Adam(AdamW):
+    """Adam (https://arxiv.org/abs/1412.6980): AdamW without weight decay."""
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.001,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-8,
+        device: str | None = None,
+        fused: bool = False,
+    ) -> None:
+        super().__init__(params, lr, b1, b2, eps, 0.0, device, fused)
+
+
+class LAMB(AdamW):
+    """Layer-wise adaptive moments (https://arxiv.org/abs/1904.00962).
+
+    As AdamW, but the step s of each parameter w is multiplied by |w| / |s|, or by 1 where a norm is
+    0, and always with `adam`. Raises ArgumentError as AdamW does, and for `fused` without `adam`.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.001,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        adam: bool = False,
+        device: str | None = None,
+        fused: bool = False,
+    ) -> None:
+        super().__init__(params, lr, b1, b2, eps, weight_decay, device, fused)
+        self.adam = adam
+        if not adam:
+            self._refuse_fused()
+
+    def _trusted(self, param: Tensor, step: Tensor) -> Tensor:
+        if self.adam:
+            return step
+        size, length = norm(param), norm(step)
+        return step * ((size > 0) & (length > 0)).where(size / length, 1.0)
+
+
+def _below_one(optimizer: Optimizer, **weights: float) -> float:
+    """The weight of a running mean itself. Raises ArgumentError outside [0, 1)."""
+    ((name, weight),) = weights.items()
+    if not 0 <= weight < 1:
+        raise ArgumentError(f"{type(optimizer).__name__}: {name} lies in [0, 1), got {weight}")
+    return weight

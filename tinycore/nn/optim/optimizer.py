@@ -1,0 +1,216 @@
+"""What every optimizer has, and groups of them.
+
+Floor 6. Imports the public API, the settings and the errors.
+An optimizer's state is tensors, so one step is one graph: `schedule_step` builds it and returns
+what must be realized, `step` realizes it, and a TinyJit captures it whole. Sums are kept in float32
+at least, whatever the parameter's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tinycore import Tensor, dtypes
+from tinycore.config import settings
+from tinycore.dtype import least_upper_dtype
+from tinycore.errors import ArgumentError, GradientError
+
+__all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]
+
+
+class Optimizer:
+    """What every optimizer has: parameters to change, a learning rate, and a step.
+
+    Tensors marked `is_param_(False)`, such as running statistics, are kept in `buffers`: they have
+    no gradient, and a step realizes them. A tensor given twice is taken once. `lr` is a tensor (1,)
+    that may be assigned to between steps, also under a TinyJit; `initial_lr` is the number it began
+    with. State lives on `device`, which is the first parameter's unless given. `fused` keeps the
+    state of all parameters in one tensor of each kind.
+
+    A subclass implements `_updates`. Raises ArgumentError when there is nothing to optimize, or for
+    a negative rate.
+    """
+
+    params: list[Tensor]
+    buffers: list[Tensor]
+
+    def __init__(
+        self, params: Iterable[Tensor], lr: float, device: str | None = None, fused: bool = False
+    ) -> None:
+        distinct = _distinct(params)
+        self.params = [tensor for tensor in distinct if tensor.is_param]
+        for tensor in self.params:  # so that `backward` leaves out what nobody trains, as inputs
+            tensor.requires_grad_(True)
+        self.buffers = [tensor for tensor in distinct if not tensor.is_param]
+        if not self.params:
+            raise ArgumentError("an optimizer needs at least one parameter, and none was given")
+        self.device = self.params[0].device if device is None else device
+        self.fused, self.initial_lr = fused, nonnegative(type(self).__name__, lr=lr)
+        self.lr = self._single(lr)
+
+    @property
+    def rates(self) -> list[Tensor]:
+        """Every learning rate there is, for schedulers."""
+        return [self.lr]
+
+    @property
+    def initial_rates(self) -> list[float]:
+        """The numbers that `rates` began with."""
+        return [self.initial_lr]
+
+    def zero_grad(self) -> None:
+        """Forget every parameter's gradient."""
+        for param in self.params:
+            param.grad = None
+
+    def step(self) -> None:
+        """Change every parameter by its gradient, now.
+
+        Raises as `schedule_step` does.
+        """
+        Tensor.realize(*self.schedule_step())
+
+    def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
+        """Assign the changed parameters and state, and return all that must be realized.
+
+        Where the bool `proceed` (1,) does not hold, everything keeps its value; see `GradScaler`.
+        Raises GradientError outside training, which is entered by `Context(TRAINING=1)`, and when a
+        parameter has no gradient.
+        """
+        if not settings.TRAINING:
+            raise GradientError(
+                "an optimizer steps only while training. Put the step inside "
+                "`with Context(TRAINING=1):`"
+            )
+        gradients = [self._gradient(position) for position in range(len(self.params))]
+        values = [self._wide(param.detach()) for param in self.params]
+        keep = Keep(None if proceed is None else proceed.to(self.device))
+        updates = self._updates(self._joined(values), self._joined(gradients), keep)
+        for param, value, update in zip(self.params, values, self._parted(updates), strict=True):
+            changed = keep.unless_stopped(value, value - update)
+            param.assign(changed.cast(param.dtype).to(param.device))
+        return [*keep.assigned, *self.params, *self.buffers]
+
+    def _updates(self, params: list[Tensor], gradients: list[Tensor], keep: Keep) -> list[Tensor]:
+        """What to subtract from each parameter; state is assigned through `keep`."""
+        raise NotImplementedError
+
+    def _gradient(self, position: int) -> Tensor:
+        gradient = self.params[position].grad
+        if gradient is None:
+            raise GradientError(
+                f"parameter {position} of {len(self.params)}, of shape "
+                f"{self.params[position].shape}, has no gradient: call `backward()` on a loss that "
+                "depends on it, or leave it out"
+            )
+        return self._wide(gradient)
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        """The tensor where the state lives, and precise enough to add small steps to."""
+        return tensor.to(self.device).cast(least_upper_dtype(tensor.dtype, dtypes.float32))
+
+    def _joined(self, tensors: list[Tensor]) -> list[Tensor]:
+        """What `_updates` works on: the tensors, or all of them in one."""
+        if not self.fused:
+            return tensors
+        first, *others = [tensor.flatten() for tensor in tensors]
+        # in memory of its own: every parameter's new value is computed from all the old ones
+        return [first.cat(*others).contiguous()]
+
+    def _parted(self, updates: list[Tensor]) -> list[Tensor]:
+        """The update of each parameter again."""
+        if not self.fused:
+            return updates
+        parts = updates[0].split([param.numel() for param in self.params])
+        return [part.reshape(p.shape) for part, p in zip(parts, self.params, strict=True)]
+
+    def _rate(self, like: Tensor) -> Tensor:
+        """The learning rate as precise as what it scales."""
+        return self.lr.cast(like.dtype)
+
+    def _single(self, value: float) -> Tensor:
+        """A tensor (1,) of state."""
+        dtype = least_upper_dtype(dtypes.float32, *[param.dtype for param in self.params])
+        return Tensor.full((1,), value, dtype=dtype, device=self.device).is_param_(False)
+
+    def _zeros(self) -> list[Tensor]:
+        """State of the shape of each parameter."""
+        shaped = self._joined([self._wide(param) for param in self.params])
+        return [Tensor.zeros_like(like).is_param_(False) for like in shaped]
+
+    def _refuse_fused(self) -> None:
+        if self.fused:
+            raise ArgumentError(
+                f"{type(self).__name__} treats each parameter by itself; leave out fused=True"
+            )
+
+
+class Keep:
+    """The state that one step assigns, unless it is stopped."""
+
+    def __init__(self, proceed: Tensor | None) -> None:
+        self.proceed = proceed
+        self.assigned: list[Tensor] = []
+
+    def unless_stopped(self, old: Tensor, new: Tensor) -> Tensor:
+        """The new value, or where the step is stopped the old one."""
+        return new if self.proceed is None else self.proceed.where(new, old)
+
+    def __call__(self, state: Tensor, value: Tensor) -> Tensor:
+        """Assign a value to state, to be realized; the state."""
+        self.assigned.append(state)
+        return state.assign(self.unless_stopped(state, value))
+
+
+def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return list({id(tensor): tensor for tensor in tensors}.values())
+
+
+class OptimizerGroup(Optimizer):
+    """Several optimizers that step together, as one graph; `group[i]` is the i-th.
+
+    Raises ArgumentError when none is given.
+    """
+
+    def __init__(self, *optimizers: Optimizer) -> None:
+        if not optimizers:
+            raise ArgumentError("a group needs at least one optimizer, and none was given")
+        self.optimizers: Sequence[Optimizer] = optimizers
+        self.params = [param for optimizer in optimizers for param in optimizer.params]
+        self.buffers = _distinct(buffer for optimizer in optimizers for buffer in optimizer.buffers)
+
+    @property
+    def rates(self) -> list[Tensor]:
+        """Every learning rate there is, for schedulers."""
+        return [rate for optimizer in self.optimizers for rate in optimizer.rates]
+
+    @property
+    def initial_rates(self) -> list[float]:
+        """The numbers that `rates` began with."""
+        return [rate for optimizer in self.optimizers for rate in optimizer.initial_rates]
+
+    def __getitem__(self, position: int) -> Optimizer:
+        return self.optimizers[position]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all optimizers' parameters."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
+        """What all optimizers' steps must realize. Raises as theirs do."""
+        steps = [optimizer.schedule_step(proceed) for optimizer in self.optimizers]
+        return _distinct(tensor for step in steps for tensor in step)
+
+
+def norm(tensor: Tensor) -> Tensor:
+    """The Euclidean length of all elements together."""
+    return tensor.square().sum().sqrt()
+
+
+def nonnegative(what: str, **numbers: float) -> float:
+    """The one number itself. Raises ArgumentError when it is negative or no number at all."""
+    ((name, number),) = numbers.items()
+    if not number >= 0:
+        raise ArgumentError(f"{what}: {name} cannot be negative, got {number}")
+    return number

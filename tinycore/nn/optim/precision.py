@@ -1,0 +1,158 @@
+"""Training in half precision: master weights, and a loss scaled to fit (arXiv:1710.03740).
+
+Floor 6. Imports the public API, `nn.state` and the errors.
+Weights stay in float32, where small steps add up; the model computes with copies in float16 or
+bfloat16. In float16 small gradients would vanish, so the loss is multiplied by a great number and
+the gradients are divided by it. The number is found on the way: it falls where gradients overflow,
+and that step is left out; it grows again after many that did not. No number is read back to decide
+it, so that a TinyJit captures the whole step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tinycore import Tensor, dtypes
+from tinycore.dtype import DTypeLike, least_upper_dtype, to_dtype
+from tinycore.errors import ArgumentError, DTypeError, GradientError
+from tinycore.nn.optim.optimizer import Optimizer
+from tinycore.nn.state import get_parameters
+
+__all__ = ["GradScaler", "compute_in"]
+
+
+@contextmanager
+def compute_in(model: object, dtype: DTypeLike) -> Iterator[None]:
+    """The model's parameters in another float dtype, for the forward pass inside the block.
+
+    After the block they are what they were, and `backward` gives them gradients of their own
+    dtype, through the cast. What is no parameter, such as running statistics, stays. Call
+    `backward` after the block, and compute the loss in float32:
+    `loss = scores.float().cross_entropy(labels)`.
+
+    Raises DTypeError for a dtype that is no float.
+    """
+    target = to_dtype(dtype)
+    if not dtypes.is_float(target):
+        raise DTypeError(f"compute_in: parameters are floats, not {target!r}")
+    distinct = {id(tensor): tensor for tensor in get_parameters(model)}.values()
+    masters = [(t, Tensor(t)) for t in distinct if t.is_param and dtypes.is_float(t.dtype)]
+    for param, master in masters:
+        param.replace(master.cast(target))
+    try:
+        yield
+    finally:
+        for param, master in masters:
+            param.replace(master)
+
+
+class GradScaler:
+    """A loss scale that adapts itself, and steps that are left out where gradients overflow.
+
+        scaler.scale(loss).backward()
+        clip_grad_norm_(scaler.unscale_(optimizer), 1.0)  # if wanted
+        loss.realize(*scaler.schedule_step(optimizer), *scaler.schedule_update())
+
+    `factor` (1,) is the scale. It is multiplied by `growth_factor` after `growth_interval` steps
+    without overflow, unless that were infinite, and by `backoff_factor` after one with;
+    `successes` (1,) counts between. Both are state to be saved.
+
+    Raises ArgumentError for a scale that is not positive and finite, a growth of 1 and below, a
+    backoff outside (0, 1), or an interval below 1.
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 65536.0,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        device: str | None = None,
+    ) -> None:
+        sound = {
+            "init_scale": (init_scale, 0 < init_scale < math.inf),
+            "growth_factor": (growth_factor, 1 < growth_factor < math.inf),
+            "backoff_factor": (backoff_factor, 0 < backoff_factor < 1),
+            "growth_interval": (growth_interval, growth_interval >= 1),
+        }
+        for name, (value, fits) in sound.items():
+            if not fits:
+                raise ArgumentError(f"GradScaler: {name} is out of range, got {value}")
+        self.growth_factor, self.backoff_factor = growth_factor, backoff_factor
+        self.growth_interval = growth_interval
+        self.factor = Tensor.full((1,), init_scale, dtypes.float32, device).is_param_(False)
+        self.successes = Tensor.full((1,), 0, dtypes.int32, device).is_param_(False)
+        self._finite: dict[int, Tensor] = {}  # by id of an optimizer, from its unscaling to update
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the scale, in float32 at least; call `backward` on it."""
+        wide = loss.cast(least_upper_dtype(loss.dtype, dtypes.float32))
+        return wide * self.factor.cast(wide.dtype).reshape((1,) * loss.ndim).to(loss.device)
+
+    def unscale_(self, optimizer: Optimizer) -> list[Tensor]:
+        """Divide the gradients of an optimizer by the scale; its parameters.
+
+        They become float32 at least. `schedule_step` does it, unless it was done before, to clip.
+        Raises GradientError when it was done since the last update, or there are no gradients.
+        """
+        if id(optimizer) in self._finite:
+            raise GradientError("unscale_: these gradients were unscaled since the last update")
+        verdicts = [self._unscaled(param) for param in optimizer.params if param.grad is not None]
+        if not verdicts:
+            raise GradientError("unscale_: no parameter has a gradient; call `backward()` before")
+        self._finite[id(optimizer)] = _all(verdicts)
+        return optimizer.params
+
+    def _unscaled(self, param: Tensor) -> Tensor:
+        """Unscale one gradient; whether it is finite, (1,)."""
+        assert param.grad is not None
+        gradient = param.grad.detach()
+        wide = gradient.cast(least_upper_dtype(gradient.dtype, dtypes.float32))
+        scale = self.factor.cast(wide.dtype).reshape((1,) * wide.ndim).to(wide.device)
+        param.grad = wide / scale
+        return param.grad.isfinite().all().reshape(1).to(self.factor.device)
+
+    def schedule_step(self, optimizer: Optimizer) -> list[Tensor]:
+        """Assign what the optimizer's step changes, unless gradients overflowed; all to realize.
+
+        Raises GradientError as the optimizer's does.
+        """
+        if id(optimizer) not in self._finite:
+            self.unscale_(optimizer)
+        finite = self._finite[id(optimizer)]
+        return [finite, *optimizer.schedule_step(finite)]
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Change the optimizer's parameters, unless gradients overflowed, now."""
+        Tensor.realize(*self.schedule_step(optimizer))
+
+    def schedule_update(self) -> list[Tensor]:
+        """Assign the scale of the next step, and return what must be realized.
+
+        Raises GradientError when no gradients were unscaled since the last time.
+        """
+        if not self._finite:
+            raise GradientError("update: no gradients were unscaled; call `step` before")
+        finite = _all(list(self._finite.values()))
+        self._finite.clear()
+        counted = self.successes + 1
+        due = counted >= self.growth_interval
+        grown = self.factor * self.growth_factor
+        grown = (due & grown.isfinite()).where(grown, self.factor)
+        self.factor.assign(finite.where(grown, self.factor * self.backoff_factor))
+        self.successes.assign((finite & ~due).where(counted, 0))
+        return [self.factor, self.successes]
+
+    def update(self) -> None:
+        """Find the scale of the next step, now."""
+        Tensor.realize(*self.schedule_update())
+
+
+def _all(verdicts: list[Tensor]) -> Tensor:
+    """Whether all of them hold."""
+    first, *others = verdicts
+    for other in others:
+        first = first & other
+    return first

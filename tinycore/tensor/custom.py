@@ -1,0 +1,227 @@
+"""Kernels that users write, and graphs as values: placeholders, calls, schedules.
+
+Floor 5. A kernel written by hand stands in the graph like any other node. It waits for what its
+tensors wait for, is fused with nothing, and is lowered, compiled and captured as the scheduler's
+own kernels are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from tinycore.dtype import dtypes
+from tinycore.engine.realize import bound_values
+from tinycore.errors import (
+    ArgumentError,
+    DTypeError,
+    GradientError,
+    ShapeError,
+    UnsupportedError,
+)
+from tinycore.schedule.kernel import Kernel
+from tinycore.schedule.kernelize import memory_of
+from tinycore.tensor import graph
+from tinycore.tensor.checks import same_device
+from tinycore.tensor.core import Core
+from tinycore.tensor.interop import Interop
+from tinycore.tensor.placeholder import KernelFunction, Placeholder, kernel_of, stored_slots
+from tinycore.tensor.rules import Gradients, rule
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+GradientFunction = Callable[..., Sequence[Any]]
+PARAMETER = "parameter"
+"""What marks the UNIQUE of a placeholder's BUFFER, in place of a number."""
+
+
+class Custom(Interop):
+    """Kernels and calls by hand."""
+
+    __slots__ = ()
+
+    def custom_kernel(
+        self,
+        *lst: Self,
+        fxn: KernelFunction,
+        grad_fxn: GradientFunction | None = None,
+    ) -> list[Self]:
+        """The tensors after a kernel that `fxn` writes was applied to them.
+
+        `fxn` gets a Placeholder for each tensor. `x[i, j]` is a value there, `x.store((i, j),
+        value)` writes one, and it returns what it stores. Loops are `UOp.range(size, number)`, each
+        with a number of its own. Their steps may happen in any order and at once, unless the axis
+        kind is ORDERED; a value is folded over loops of kind REDUCE by a REDUCE node. Elements that
+        nothing is stored to stay as they are.
+
+        A tensor that is stored to is written in place if it is memory of its own; a view, or what
+        is not computed yet, is copied first and stays as it is. The others may be anything.
+
+        `grad_fxn(gradient, kernel)` gives the gradient of each tensor, or None: tensors or nodes.
+        `kernel.src[1:]` are the nodes of the tensors as they were before. After a kernel that
+        stores to several tensors it is called with a gradient for each, and `call=kernel`.
+
+        Raises ArgumentError, at once, for what is no legal kernel, for an index that leaves its
+        tensor, and for tensors that share the memory that is stored to.
+
+        >>> from tinycore import Tensor
+        >>> from tinycore.uop.node import UOp
+        >>> def axpy(out, x, y):
+        ...     i = UOp.range(out.size, 0)
+        ...     return out.store(i, x[i] * 2 + y[i])
+        >>> x, y = Tensor([1.0, 2.0, 3.0]), Tensor([10.0, 20.0, 30.0])
+        >>> Tensor.empty(3).custom_kernel(x, y, fxn=axpy)[0].tolist()
+        [12.0, 24.0, 36.0]
+        """
+        tensors = [self, *lst]
+        same_device("custom_kernel", [t.device for t in tensors])
+        slots = [Placeholder(n, t.shape, t.dtype) for n, t in enumerate(tensors)]
+        ast = kernel_of(fxn, slots)
+        written = stored_slots(ast)
+        sources = operands(tensors, written)
+        named = (getattr(fxn, "__name__", "custom_kernel"),)
+        kernel = UOp(Op.CUSTOM, dtypes.void, tuple(sources), Kernel(ast, named, grad_fxn))
+        results = list(tensors)
+        for slot in written:
+            node = UOp(Op.ASSIGN, sources[slot].dtype, (sources[slot], kernel))
+            if tensors[slot].uop is sources[slot]:
+                tensors[slot].uop = node
+            results[slot] = self.from_uop(node)
+        return results
+
+    # --- graphs as values
+
+    def as_param(self, slot: int) -> Self:
+        """A placeholder with the shape, dtype and device of this tensor: argument `slot` of a call.
+
+        It has no value. What is computed from placeholders is the body of a `call`.
+        """
+        if slot < 0:
+            raise ArgumentError(f"as_param: slots are counted from 0, got {slot}")
+        mark = UOp(Op.UNIQUE, dtypes.void, (), (PARAMETER, slot, self.shape))
+        place = graph.device_node(self.device)
+        return self.from_uop(
+            graph.reshape(UOp(Op.BUFFER, self.dtype, (place, mark), self.numel()), self.shape)
+        )
+
+    def call(self, *lst: Self, fxn: Self | UOp, grad_fxn: GradientFunction | None = None) -> Self:
+        """The value of a body for arguments: `fxn`, with tensors in place of its placeholders.
+
+        This tensor is argument 0. Gradients flow as if the body had been written out here. Raises
+        ArgumentError for a placeholder without an argument, ShapeError, DTypeError or DeviceError
+        for one that does not fit, and UnsupportedError for `grad_fxn`.
+
+        >>> from tinycore import Tensor
+        >>> x, y = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
+        >>> body = x.as_param(0) * y.as_param(1) + 1
+        >>> x.call(y, fxn=body).tolist(), y.call(y, fxn=body).tolist()
+        ([4.0, 9.0], [10.0, 17.0])
+        """
+        if grad_fxn is not None:
+            raise UnsupportedError(
+                "call: the gradient follows from the body. A gradient of your own goes with a "
+                "kernel of your own: custom_kernel(..., grad_fxn=...)"
+            )
+        body = fxn.uop if isinstance(fxn, Core) else fxn
+        arguments = [self, *lst]
+        return self.from_uop(
+            body.substitute({n: argument_for(n, arguments) for n in parameters(body)})
+        )
+
+    def callify(self, *lst: Self) -> Self:
+        """This tensor. A graph needs no wrapping to be compiled as a whole: `realize` does that."""
+        return self
+
+    def schedule_linear(self, *lst: Self) -> UOp:
+        """A SINK over the KERNELs that `realize` would run, in the order in which it would."""
+        return UOp.sink(*[item.kernel for item in self.schedule(*lst)])
+
+    def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
+        """What `schedule_linear` gives, and the values of the variables that are bound."""
+        return self.schedule_linear(*lst), bound_values([t.uop for t in (self, *lst)])
+
+
+def operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp]:
+    """The nodes that a kernel works on: memory to store to, and what is read, by slot.
+
+    Raises ArgumentError when two of the tensors stored to share memory.
+    """
+    sources = [t.uop for t in tensors]
+    for slot in written:
+        if not graph.is_memory(sources[slot]):
+            tensor = tensors[slot]
+            memory = graph.new_buffer(tensor.shape, tensor.dtype, tensor.device)
+            sources[slot] = UOp(Op.ASSIGN, tensor.dtype, (memory, sources[slot]))
+    targets = {memory_of(sources[slot]): slot for slot in written}
+    if len(targets) < len(written):
+        raise ArgumentError(
+            f"custom_kernel: tensors {', '.join(map(str, written))} are stored to, and some of "
+            "them are the same memory; pass clones"
+        )
+    for slot, node in enumerate(sources):
+        if slot not in written and (memory_of(node) in targets or graph.is_constant(node)):
+            sources[slot] = UOp(Op.CONTIGUOUS, node.dtype, (node,))
+    return sources
+
+
+def parameters(body: UOp) -> list[UOp]:
+    """The placeholders that a graph is computed from."""
+    return [n for n in body.toposort() if n.op is Op.BUFFER and parameter_of(n) is not None]
+
+
+def parameter_of(buffer: UOp) -> tuple[int, tuple[int, ...]] | None:
+    """The slot and shape of a placeholder; None for memory."""
+    mark = buffer.src[1].arg
+    return mark[1:] if isinstance(mark, tuple) and mark[0] == PARAMETER else None
+
+
+def argument_for(placeholder: UOp, arguments: Sequence[Core]) -> UOp:
+    """The argument of a call that takes the place of a placeholder, which is flat."""
+    slot, shape = parameter_of(placeholder) or (0, ())
+    if slot >= len(arguments):
+        raise ArgumentError(f"call: the body has a slot {slot}, there are {len(arguments)} tensors")
+    node = arguments[slot].uop
+    if node.shape != shape:
+        raise ShapeError(f"call: slot {slot} is of shape {shape}, the tensor of {node.shape}")
+    if node.dtype is not placeholder.dtype:
+        raise DTypeError(f"call: slot {slot} is {placeholder.dtype!r}, the tensor {node.dtype!r}")
+    same_device(f"call, slot {slot}", [placeholder.device, node.device])
+    return graph.reshape(node, placeholder.shape)
+
+
+@rule(Op.CUSTOM)
+def of_custom(node: UOp, g: UOp) -> Gradients:
+    """What the user's gradient function says; `g` holds the results, each with its gradient."""
+    kernel: Kernel = node.arg
+    name = kernel.metadata[0]
+    if kernel.gradient is None:
+        raise GradientError(
+            f"custom_kernel: {name} has no gradient; pass grad_fxn, or detach() its result"
+        )
+    by_target = {
+        result.src[0]: gradient for result, gradient in zip(g.src[::2], g.src[1::2], strict=True)
+    }
+    results = [node.src[slot] for slot in stored_slots(kernel.ast)]
+    found = [by_target.get(target, graph.full_like(target, 0)) for target in results]
+    shown = node.with_src((kernel.ast, *node.src))
+    if len(found) == 1:
+        parts = kernel.gradient(found[0], shown)
+    else:
+        parts = kernel.gradient(*found, call=shown)
+    if len(parts) != len(node.src):
+        raise GradientError(
+            f"custom_kernel: the gradient of {name} gave {len(parts)} results for "
+            f"{len(node.src)} tensors; give None for those that get no gradient"
+        )
+    return tuple([fitting(name, *pair) for pair in zip(node.src, parts, strict=True)])
+
+
+def fitting(name: str, source: UOp, part: Core | UOp | None) -> UOp | None:
+    """The gradient of one tensor. Raises GradientError when it is of another shape."""
+    node = part.uop if isinstance(part, Core) else part
+    if node is not None and node.shape != source.shape:
+        raise GradientError(
+            f"custom_kernel: the gradient of {name} for a tensor of shape {source.shape} is of "
+            f"shape {node.shape}"
+        )
+    return None if node is None else node.cast(source.dtype)

@@ -1,0 +1,260 @@
+"""DLPack: memory passed between array libraries of one process, by its address and with its owner.
+
+Floor 5. Structures, type codes and the rules of ownership are those of DLPack 1.1 (dlpack.h) and of
+the data interchange section of the Python array API standard. A capsule named `dltensor_versioned`
+(1.x) or `dltensor` (before) holds a managed tensor; who consumes it renames the capsule and calls
+the deleter once when it is done.
+
+Exporting builds on the capsules that NumPy makes: their destructors are C code, which may run while
+an exception is on its way, in any thread and when the interpreter ends. Only the type is written
+over, as NumPy lacks some of ours.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32
+from typing import Any, Final, NamedTuple
+
+import numpy
+
+from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.errors import SharingError
+from tinycore.tensor.runtime import HostArray
+from tinycore.uop.shape import Shape
+
+HOST: Final = (1, 0)
+"""The DLDevice of memory that the processor addresses: kDLCPU."""
+VERSION: Final = (1, 1)
+"""The DLPack version spoken here: the first with codes for fp8."""
+READ_ONLY, IS_COPIED = 1, 2
+"""Bits of the flags of a versioned managed tensor."""
+
+TYPE_CODES: Final = {"int": 0, "uint": 1, "float": 2, "bool": 6}
+"""DLDataTypeCode by kind."""
+OWN_CODES: Final = {dtypes.bfloat16: 4, dtypes.fp8e4m3: 10, dtypes.fp8e5m2: 12}
+"""DLDataTypeCode of floats that have one of their own: bfloat, float8_e4m3fn, float8_e5m2."""
+TYPES: Final = {
+    dtype: (OWN_CODES.get(dtype, TYPE_CODES[dtype.kind]), dtype.bits) for dtype in dtypes.all
+}
+DTYPES: Final = {code: dtype for dtype, code in TYPES.items()}
+CODE_NAMES: Final = {
+    0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool",
+    7: "float8_e3m4", 8: "float8_e4m3", 9: "float8_e4m3b11fnuz", 10: "float8_e4m3fn",
+    11: "float8_e4m3fnuz", 12: "float8_e5m2", 13: "float8_e5m2fnuz", 14: "float8_e8m0fnu",
+    15: "float6_e2m3fn", 16: "float6_e3m2fn", 17: "float4_e2m1fn",
+}  # fmt: skip
+
+Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Version(Structure):
+    """DLPackVersion."""
+
+    _fields_ = (("major", c_uint32), ("minor", c_uint32))
+
+
+class DataType(Structure):
+    """DLDataType."""
+
+    _fields_ = (("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16))
+
+
+class Described(Structure):
+    """DLTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("dtype", DataType),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Managed(Structure):
+    """DLManagedTensor, of versions before 1.0."""
+
+    _fields_ = (("tensor", Described), ("context", ctypes.c_void_p), ("deleter", Deleter))
+
+
+class ManagedVersioned(Structure):
+    """DLManagedTensorVersioned."""
+
+    _fields_ = (
+        ("version", Version),
+        ("context", ctypes.c_void_p),
+        ("deleter", Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Described),
+    )
+
+
+KINDS: Final[dict[bytes, type[Managed | ManagedVersioned]]] = {
+    b"dltensor_versioned": ManagedVersioned,
+    b"dltensor": Managed,
+}
+"""What a capsule holds, by its name."""
+USED_NAMES: Final = {name: ctypes.create_string_buffer(b"used_" + name) for name in KINDS}
+for used in USED_NAMES.values():  # a capsule may outlive this module, and only borrows its name
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
+
+# Functions of their own: `ctypes.pythonapi` shares its own among all users, with their types.
+capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+capsule_is = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)(
+    ("PyCapsule_SetName", ctypes.pythonapi)
+)
+
+
+# --- out
+
+
+def capsule_of(array: HostArray, dtype: DType, versioned: bool, copied: bool) -> object:
+    """A capsule over the memory of an array, which holds `dtype`; it keeps the array alive."""
+    bits = array.view(f"u{array.itemsize}")
+    if versioned and TAKES_VERSION:
+        capsule = bits.__dlpack__(max_version=VERSION)
+    else:
+        capsule = bits.__dlpack__()
+    name, managed = contents(capsule)
+    code, width = TYPES[dtype]
+    managed.tensor.dtype = DataType(code, width, 1)
+    if name == b"dltensor_versioned":
+        managed.version = Version(*VERSION)
+        managed.flags = IS_COPIED if copied else 0
+    return capsule
+
+
+TAKES_VERSION: Final = "max_version" in inspect.signature(numpy.ndarray.__dlpack__).parameters
+"""Whether this NumPy (2.1 or later) makes capsules of DLPack 1.x."""
+
+
+def contents(capsule: object) -> tuple[bytes, Any]:
+    """The name of a capsule that nobody has consumed, and the managed tensor in it."""
+    for name, kind in KINDS.items():
+        if capsule_is(capsule, name):
+            return name, kind.from_address(capsule_pointer(capsule, name))
+    raise SharingError(
+        f"from_dlpack: {capsule!r} holds no DLPack tensor, or was consumed before: a capsule is "
+        "taken once"
+    )
+
+
+# --- in
+
+
+class Lease:
+    """Memory of another library, which is told when nobody here uses it any more."""
+
+    def __init__(self, managed: Any) -> None:
+        self.address = ctypes.addressof(managed)
+        self.deleter = managed.deleter if managed.deleter else None
+
+    def __del__(self) -> None:
+        deleter, self.deleter = self.deleter, None
+        if deleter is not None:
+            deleter(self.address)
+
+
+class Lent(NamedTuple):
+    """A tensor of another library. Strides count elements."""
+
+    pointer: int
+    shape: Shape
+    strides: Shape
+    dtype: DType
+    read_only: bool
+    lease: Lease
+
+    def order(self) -> tuple[int, ...] | None:
+        """The axes from outermost to innermost when the elements fill memory without a gap.
+
+        None when they do not.
+        """
+        straight = tuple(range(len(self.shape)))
+        by_stride = tuple(sorted(straight, key=lambda axis: -self.strides[axis]))
+        return next((order for order in (straight, by_stride) if self.fills(order)), None)
+
+    def fills(self, order: tuple[int, ...]) -> bool:
+        """Whether the elements are one run of memory, read in this order of axes.
+
+        An axis of one element may have any stride.
+        """
+        expected = 1
+        for axis in reversed(order):
+            if self.shape[axis] == 1:
+                continue
+            if self.strides[axis] != expected:
+                return False
+            expected *= self.shape[axis]
+        return True
+
+    def array(self) -> HostArray:
+        """The elements in the bytes of `to_numpy_dtype`, where they lie in this process."""
+        size = self.dtype.itemsize
+        reach = [s * (n - 1) * size for s, n in zip(self.strides, self.shape, strict=True)]
+        low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
+        block = memoryview((c_uint8 * (high - low + size)).from_address(self.pointer + low))
+        strides = [stride * size for stride in self.strides]
+        return numpy.ndarray(self.shape, to_numpy_dtype(self.dtype), block, -low, strides)
+
+
+def lent(x: Any, copy: bool | None) -> Lent:
+    """Take the memory of another library's tensor. Raises SharingError for what cannot be taken."""
+    capsule = requested(x, copy)
+    name, managed = contents(capsule)
+    if name == b"dltensor_versioned" and managed.version.major != VERSION[0]:
+        version = f"{managed.version.major}.{managed.version.minor}"
+        raise SharingError(
+            f"from_dlpack: {type(x).__name__} exports DLPack {version}, this is {VERSION[0]}.x"
+        )
+    tensor = managed.tensor
+    dtype = dtype_of(tensor.dtype)
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else rows(shape)
+    flags = managed.flags if name == b"dltensor_versioned" else 0
+    rename_capsule(capsule, ctypes.addressof(USED_NAMES[name]))
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    return Lent(pointer, shape, strides, dtype, bool(flags & READ_ONLY), Lease(managed))
+
+
+def requested(x: Any, copy: bool | None) -> object:
+    """A capsule from a producer of any age."""
+    asked: dict[str, Any] = {"max_version": VERSION}
+    if copy is False:
+        asked["copy"] = False
+    try:
+        return x.__dlpack__(**asked)
+    except TypeError:  # from before DLPack 1.0: it takes no such argument
+        return x.__dlpack__()
+
+
+def dtype_of(found: DataType) -> DType:
+    """Our name of a DLDataType. Raises SharingError where there is none."""
+    dtype = DTYPES.get((found.code, found.bits))
+    if dtype is None or found.lanes != 1:
+        kind = CODE_NAMES.get(found.code, f"type code {found.code}")
+        lanes = f" in vectors of {found.lanes}" if found.lanes != 1 else ""
+        raise SharingError(
+            f"from_dlpack: no dtype for {kind} of {found.bits} bits{lanes}. "
+            f"Known: {', '.join(d.name for d in dtypes.all)}; convert it there first."
+        )
+    return dtype
+
+
+def rows(shape: Shape) -> Shape:
+    """The strides of elements that lie row by row."""
+    strides, expected = [], 1
+    for size in reversed(shape):
+        strides.append(expected)
+        expected *= size
+    return tuple(reversed(strides))

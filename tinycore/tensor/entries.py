@@ -1,0 +1,156 @@
+"""What stands between the brackets of `t[...]`, taken apart and checked.
+
+Floor 5. An index becomes one entry for every axis and every new one. What the host knows (ints,
+slices, lists, NumPy arrays) is checked here; a tensor of positions cannot be before it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from types import EllipsisType, NoneType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy
+
+from tinycore.dtype import dtypes, from_numpy_dtype
+from tinycore.errors import ArgumentError, IndexRangeError
+from tinycore.tensor.checks import integer_dtype
+from tinycore.tensor.creation import Creation
+from tinycore.tensor.data import SupportsArray, nested_shape
+from tinycore.uop.shape import Shape
+
+Index: TypeAlias = "int | slice | Creation | Sequence[Any] | SupportsArray | EllipsisType | None"
+
+
+class AxisIndex(NamedTuple):
+    """What an entry of an index takes from an axis: `size` elements from `start` by `step`."""
+
+    start: int
+    size: int
+    step: int
+    keep: bool  # False for an integer, whose axis goes away
+
+
+class Flag(NamedTuple):
+    """A bool without axes, as rows of a new axis of size 1: row 0 once, or never."""
+
+    rows: Creation
+
+
+class Parsed(NamedTuple):
+    """An index taken apart."""
+
+    boxes: list[AxisIndex]  # one per axis of the tensor
+    layout: list[int | None]  # axes of the result of the boxes that stay; None for a new one
+    rows: dict[int, Creation]  # position in the layout -> tensor of indices along that axis
+    in_front: bool  # whether the axes of those tensors come first, as they have no one place
+
+
+def host_entry(entry: Any) -> Any:
+    """One entry of an index, what the host knows of it as an int, slice or NumPy array."""
+    if isinstance(entry, (Creation, slice, EllipsisType, str)) or entry is None:
+        return entry
+    if isinstance(entry, (list, tuple)):
+        nested_shape(entry)  # raises for ragged lists, and the next line for what is no number
+        dtypes.from_py(entry)
+        array = numpy.array(entry)
+        return array if array.size else array.astype(numpy.int64)
+    if isinstance(entry, (bool, numpy.bool_)):
+        return numpy.array(entry)
+    if isinstance(entry, (SupportsArray, numpy.ndarray)):
+        array = numpy.asarray(entry)
+        return int(array) if array.ndim == 0 and array.dtype.kind in "iu" else array
+    return entry
+
+
+def is_mask(entry: Any) -> bool:
+    """Whether an entry is an array or tensor of bools."""
+    if isinstance(entry, Creation):
+        return entry.dtype is dtypes.bool
+    return isinstance(entry, numpy.ndarray) and entry.dtype == numpy.bool_
+
+
+def axes_of(entry: Any) -> int:
+    """How many axes of the tensor an entry stands for."""
+    if entry is None or entry is Ellipsis:
+        return 0
+    return int(entry.ndim) if is_mask(entry) else 1
+
+
+def spelled_out(entries: list[Any], shape: Shape) -> list[Any]:
+    """The entries, and whole slices after the ellipsis or at the end for the axes left out.
+
+    The ellipsis stays: also one that stands for no axis keeps index tensors apart.
+    Raises IndexRangeError for too many entries, or for a second ellipsis.
+    """
+    used = sum(axes_of(e) for e in entries)
+    if used > len(shape):
+        raise IndexRangeError(f"index: {used} entries for the {len(shape)} axes of shape {shape}")
+    if sum(e is Ellipsis for e in entries) > 1:
+        raise IndexRangeError("index: only one ellipsis (...) can be told apart")
+    at = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries) - 1) + 1
+    return [*entries[:at], *[slice(None)] * (len(shape) - used), *entries[at:]]
+
+
+def check_positions(places: numpy.ndarray[Any, Any], axis: int, shape: Shape) -> None:
+    """Raises DTypeError unless integers, IndexRangeError for one outside its axis."""
+    integer_dtype("index", from_numpy_dtype(places.dtype), "index")
+    outside = places[(places < -shape[axis]) | (places >= shape[axis])]
+    if outside.size:
+        raise IndexRangeError(f"index: {outside[0]} is outside axis {axis} of shape {shape}")
+
+
+def parse(x: Creation, entries: Sequence[Any]) -> Parsed:
+    """Take an index apart that has an entry for every axis. Raises IndexRangeError outside one."""
+    moved = (slice, EllipsisType, NoneType)
+    picks = [i for i, e in enumerate(entries) if not isinstance(e, moved)]
+    parsed = Parsed([], [], {}, in_front=not adjacent(picks))
+    for entry in entries:
+        if entry is Ellipsis:
+            continue
+        if entry is None or isinstance(entry, Flag):
+            if isinstance(entry, Flag):
+                parsed.rows[len(parsed.layout)] = entry.rows
+            parsed.layout.append(None)
+            continue
+        axis = len(parsed.boxes)
+        if isinstance(entry, Creation):
+            integer_dtype("index", entry.dtype, "index")
+            parsed.rows[len(parsed.layout)] = entry
+            entry = slice(None)
+        box = axis_index(entry, x.shape[axis], axis, x.shape)
+        parsed.boxes.append(box)
+        if box.keep:
+            parsed.layout.append(axis)
+    return parsed
+
+
+def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
+    """One slice or integer.
+
+    Raises IndexRangeError for an integer outside, ArgumentError for anything else.
+    """
+    if isinstance(entry, slice):
+        start, stop, step = slice_bounds(entry, size)
+        count = len(range(start, stop, step))
+        return AxisIndex(start if count else 0, count, step, True)
+    if isinstance(entry, (int, numpy.integer)):
+        place = int(entry)
+        if not -size <= place < size:
+            raise IndexRangeError(f"index: {place} is outside axis {axis} of shape {shape}")
+        return AxisIndex(place % size, 1, 1, False)
+    raise ArgumentError(f"index: {entry!r} is no integer, slice, None, ellipsis, list or tensor")
+
+
+def slice_bounds(entry: slice, size: int) -> tuple[int, int, int]:
+    """(start, stop, step) within an axis. Raises ArgumentError for step 0 or what is no integer."""
+    try:
+        return entry.indices(size)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"index: {entry!r} is no slice of ints: {error}") from None
+
+
+def adjacent(places: Sequence[int]) -> bool:
+    """Whether places follow each other."""
+    return all(b == a + 1 for a, b in pairwise(places))

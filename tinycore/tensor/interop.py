@@ -1,0 +1,331 @@
+"""Tensors and the arrays of other libraries: shared where that is possible, copied where it is not.
+
+Floor 5. A tensor that was computed, on a device whose memory the host addresses, gives that memory
+itself, and keeps it alive as long as someone uses it. A tensor that was not is computed for the
+occasion, into memory of its own, and keeps its graph. A kernel launched later may write to what is
+shared, and who writes to a shared array writes to the tensor.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+import gzip
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+import numpy
+
+from tinycore._deferred import deferred
+from tinycore.dtype import DType, DTypeLike, to_numpy_dtype
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    DTypeError,
+    FileFormatError,
+    SharingError,
+)
+from tinycore.tensor import dlpack, graph
+from tinycore.tensor.core import canonical
+from tinycore.tensor.creation import float_or, sizes_from
+from tinycore.tensor.layout import memory_below, shown
+from tinycore.tensor.realize import Realization
+from tinycore.tensor.runtime import HostArray, runtime
+from tinycore.tensor.storage import FOREIGN
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+fetch: Final = deferred("tinycore.helpers:fetch")
+
+
+class Interop(Realization):
+    """What NumPy, torch, pickle and plain addresses can do with a tensor."""
+
+    __slots__ = ()
+
+    # --- NumPy and Python's buffers
+
+    def host_view(self) -> HostArray | None:
+        """The memory of this tensor as an array of `to_numpy_dtype`, without a copy.
+
+        None for a tensor that has none yet, shows it other than in strides, or is on a device whose
+        memory the host does not address.
+        """
+        if not self.numel():
+            return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
+        memory = memory_below(self.uop)
+        if memory is not None and memory.op is Op.ASSIGN:
+            self.realize()
+            memory = memory_below(self.uop)
+        flat = None if memory is None else runtime().shared(memory)
+        return None if flat is None else shown(self.uop, flat)
+
+    def data(self) -> memoryview:
+        """The elements row by row as a memoryview in this tensor's shape.
+
+        It shows the memory itself where that lies so, else a copy. Raises DTypeError for bfloat16
+        and fp8, which Python's buffers do not have.
+        """
+        if self.dtype in FOREIGN:
+            raise DTypeError(f"data: Python's buffers have no {self.dtype!r}; cast to float first")
+        view = self.host_view()
+        return (view if view is not None and view.flags.c_contiguous else self.host_array()).data
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The buffer protocol (PEP 688, from Python 3.12 on): what `data` gives."""
+        return self.data()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
+        """An array that shares the memory, or a copy; bfloat16 and fp8 become float32.
+
+        As in NumPy 2, `copy` True always copies, and False raises SharingError, a ValueError, where
+        a copy is needed.
+        """
+        view = None if copy or self.dtype in FOREIGN else self.host_view()
+        if view is not None and dtype in (None, view.dtype):
+            return view
+        if copy is False:
+            why = "of another dtype" if view is not None else "it shares no memory with the host"
+            raise SharingError(f"__array__: a copy is needed, {why}, and copy=False forbids it")
+        array = self.numpy() if view is None else view
+        return array if dtype is None else array.astype(dtype, copy=view is not None)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's array interface, version 3, over the memory of this tensor.
+
+        `data` is a buffer, not an address, so that it stays alive whatever becomes of the tensor.
+        There is no such attribute where nothing can be shared: see `__array__`.
+        """
+        view = None if self.dtype in FOREIGN else self.host_view()
+        if view is None:
+            raise AttributeError("__array_interface__: this tensor has no memory to share")
+        whole = view
+        while isinstance(whole.base, numpy.ndarray):
+            whole = whole.base
+        offset = view.ctypes.data - whole.ctypes.data
+        return {**view.__array_interface__, "data": whole.data, "offset": offset}
+
+    # --- DLPack
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The DLDevice that holds it, as (type, number). Raises SharingError where none does."""
+        found = runtime().exchange_kind(self.device)
+        if found is None:
+            raise SharingError(
+                f"__dlpack_device__: {self.device} takes no part in DLPack; move the tensor with "
+                ".to(device), or use .numpy()"
+            )
+        return found
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule with this tensor's memory, or with a copy on the host.
+
+        It is versioned (1.x) for a consumer that knows those. A copy is made when asked for, or
+        when the tensor was not computed yet or shows its memory other than in strides. Raises
+        SharingError, a BufferError, when that was forbidden, and for another device than the
+        tensor's own and the host's.
+        """
+        place = self.__dlpack_device__()
+        target = place if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+        if target not in (place, dlpack.HOST):
+            raise SharingError(f"__dlpack__: {self.device} cannot export to DLDevice {target}")
+        if target == dlpack.HOST and stream is not None:
+            raise SharingError(f"__dlpack__: the host has no streams, got stream={stream!r}")
+        view = None if copy else self.host_view()
+        if view is None and (copy is False or target != dlpack.HOST):
+            raise SharingError(
+                f"__dlpack__: {self.dtype!r} of shape {self.shape} on {self.device} has no memory "
+                "to share: realize() it first (contiguous() if it is a view), or let it be copied "
+                "to the host with dl_device=(1, 0)"
+            )
+        versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
+        array = self.host_array() if view is None else view
+        return dlpack.capsule_of(array, self.dtype, versioned, copied=view is None)
+
+    @classmethod
+    def from_dlpack(cls, x: Any, *, device: str | None = None, copy: bool | None = None) -> Self:
+        """A tensor over the memory of another library's array, which it keeps alive.
+
+        Elements that fill memory without gaps, in any order of axes, are shared; others are copied,
+        and so are read-only ones, those that do not lie at multiples of their size, and those that
+        go to another `device`. `copy` True always copies; False raises SharingError, a BufferError,
+        instead of copying. It is raised too for dtypes and devices that are not here.
+        """
+        if isinstance(x, Interop):
+            return cls.from_uop(x.uop).taken(device, copy)
+        if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
+            raise ArgumentTypeError(
+                f"from_dlpack: a {type(x).__name__} does not export DLPack; Tensor(...) copies "
+                "numbers, lists and arrays"
+            )
+        kind, number = map(int, x.__dlpack_device__())
+        target = None if device is None else canonical(device)
+        here = target is not None and runtime().exchange_kind(target) == (kind, number)
+        place = target if here else runtime().device_for(kind, number)
+        if place is None:
+            raise SharingError(
+                f"from_dlpack: no device here works on memory of DLDevice ({kind}, {number}); move "
+                "the array to the host first"
+            )
+        found, target = dlpack.lent(x, copy), target or place
+        if 0 in found.shape:
+            return cls.from_uop(graph.full(found.shape, found.dtype, 0, target))
+        why = reason_to_copy(found, place, target)
+        if why is not None and copy is False:
+            raise SharingError(f"from_dlpack: {why}, so it has to be copied, but copy=False")
+        if why is None and not copy:
+            return cls.from_uop(shared_node(found, place))
+        if (kind, number) == dlpack.HOST:
+            return cls.from_uop(stored(found.array(), found.dtype, target))
+        return cls.from_uop(shared_node(found, place)).clone(target).realize()
+
+    def taken(self, device: str | None, copy: bool | None) -> Self:
+        """This tensor on a device, as `from_dlpack` takes one."""
+        target = self.device if device is None else canonical(device)
+        if copy is False and target != self.device:
+            raise SharingError(f"from_dlpack: {self.device} to {target} is a copy, but copy=False")
+        return self.clone(target) if copy else self.to(target)
+
+    # --- addresses and files
+
+    @classmethod
+    def from_blob(
+        cls,
+        ptr: int,
+        shape: int | Sequence[int],
+        dtype: DTypeLike | None = None,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+        owner: object = None,
+    ) -> Self:
+        """A tensor over memory at an address of the device, row by row, without a copy.
+
+        `owner` is kept alive as long as the tensor's memory is; without one, whoever owns the
+        memory must keep it longer than every tensor made of it. The default dtype is that of
+        floats. Raises ArgumentError for an address that is 0 or no multiple of the element's size,
+        UnsupportedError on a device that cannot use memory it did not allocate.
+
+        >>> import numpy
+        >>> from tinycore import Tensor
+        >>> array = numpy.array([1.0, 2.0, 3.0], numpy.float32)
+        >>> x = Tensor.from_blob(array.ctypes.data, (3,), dtype="float32", owner=array)
+        >>> array[0] = 9.0
+        >>> x.tolist()
+        [9.0, 2.0, 3.0]
+        """
+        sizes, kind, place = sizes_from("from_blob", (shape,)), float_or(dtype), canonical(device)
+        if 0 in sizes:
+            return cls.from_uop(graph.full(sizes, kind, 0, place)).marked(requires_grad)
+        if ptr <= 0 or ptr % kind.itemsize:
+            raise ArgumentError(
+                f"from_blob: {ptr:#x} is no address of {kind!r}, which lie at multiples of "
+                f"{kind.itemsize}"
+            )
+        node = runtime().wrap(ptr, math.prod(sizes), kind, place, owner)
+        return cls.from_uop(graph.reshape(node, sizes)).marked(requires_grad)
+
+    @classmethod
+    def from_url(cls, url: str, gunzip: bool = False, device: str | None = None) -> Self:
+        """The bytes that a URL names, uint8 of one axis; with `gunzip`, what they unpack to.
+
+        A `file:` URL or a path is read where it lies; http and https are downloaded once into the
+        cache folder, with a progress bar on a terminal. Raises OSError when that fails, and
+        FileFormatError when `gunzip` meets something else.
+        """
+        content = fetch(url).read_bytes()
+        if gunzip:
+            try:
+                content = gzip.decompress(content)
+            except (OSError, EOFError) as error:
+                raise FileFormatError(f"from_url: {url} is no whole gzip file: {error}") from error
+        return cls(content, device=device)
+
+    # --- copies in Python's sense
+
+    def __copy__(self) -> Self:
+        """Another tensor of the same memory."""
+        result = self.from_uop(self.uop)
+        result.requires_grad, result.grad = self.requires_grad, self.grad
+        return result
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A tensor of equal values and gradient in memory of its own, computed from nothing."""
+        constant = graph.is_constant(self.uop) or not self.numel()
+        result = self.from_uop(self.uop) if constant else self.detach().clone()
+        memo[id(self)] = result
+        result.requires_grad = self.requires_grad
+        result.grad = copying.deepcopy(self.grad, memo)
+        return result
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """For pickle: values, dtype, shape, device and `requires_grad`; no graph and no gradient.
+
+        Loaded where the device is not, it goes to the default one, with a warning.
+        """
+        facts = (self.host_array(), self.dtype, self.device, self.requires_grad)
+        return unpickled, (type(self), *facts)
+
+
+def reason_to_copy(found: dlpack.Lent, place: str, target: str) -> str | None:
+    """Why a tensor on `target` cannot work on what was lent at `place`, or None."""
+    if place != target:
+        return f"it is on {place}, not on {target}"
+    if found.read_only:
+        return "it is read-only, and a tensor may be assigned to"
+    if found.pointer % found.dtype.itemsize:
+        return (
+            f"{found.pointer:#x} is no multiple of the {found.dtype.itemsize} bytes of an element"
+        )
+    if found.order() is None:
+        return f"strides {found.strides} of shape {found.shape} leave gaps or overlap"
+    return None
+
+
+def shared_node(found: dlpack.Lent, place: str) -> UOp:
+    """A node over the memory that was lent. Raises SharingError when it has gaps."""
+    order = found.order()
+    if order is None:
+        raise SharingError(
+            f"from_dlpack: strides {found.strides} of shape {found.shape} leave gaps or overlap; "
+            "make it contiguous there first"
+        )
+    size = math.prod(found.shape)
+    flat = runtime().wrap(found.pointer, size, found.dtype, place, found.lease)
+    outermost_first = graph.reshape(flat, tuple([found.shape[axis] for axis in order]))
+    return graph.permute(outermost_first, [order.index(axis) for axis in range(len(order))])
+
+
+def unpickled(
+    cls: type[Interop], array: HostArray, dtype: DType, device: str, requires_grad: bool | None
+) -> Interop:
+    """A tensor from what `__reduce__` kept."""
+    try:
+        node = stored(array, dtype, runtime().canonicalize(device))
+    except DeviceError as error:
+        default = runtime().default_device()
+        warnings.warn(
+            f"a tensor saved on {device} is on {default} now, as {device} is not here: {error}",
+            stacklevel=2,
+        )
+        node = stored(array, dtype, default)
+    result = cls.from_uop(node)
+    result.requires_grad = requires_grad
+    return result
+
+
+def stored(array: HostArray, dtype: DType, device: str) -> UOp:
+    """An array of the bytes of `dtype` in a buffer of its own."""
+    if not array.size:
+        return graph.full(array.shape, dtype, 0, device)
+    flat = numpy.ascontiguousarray(array).reshape(-1)
+    return graph.reshape(runtime().from_host(flat, dtype, device), array.shape)

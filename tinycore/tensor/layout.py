@@ -1,0 +1,74 @@
+"""Tensors as NumPy sees memory: which of them show a buffer in strides, and how.
+
+Floor 5. Movement that only renumbers elements (reshape, permute, slices with a step) is a NumPy
+view of the flat buffer; what repeats, pads or reverses elements is not shared, since no other
+library could write to it, or take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy
+
+from tinycore.tensor.runtime import HostArray
+from tinycore.uop.node import UOp
+from tinycore.uop.op import MOVEMENT, Op
+
+SAME_VALUE: Final = frozenset({Op.DETACH, Op.CONTIGUOUS_BACKWARD})
+MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
+
+
+def memory_below(node: UOp) -> UOp | None:
+    """The memory that a node shows, moved or not; None for what is computed."""
+    while node.op in MOVEMENT or node.op in SAME_VALUE:
+        node = node.src[0]
+    return node if node.op in MEMORY else None
+
+
+def shown(node: UOp, flat: HostArray) -> HostArray | None:
+    """A view of the flat content of the memory below a node, as that node shows it.
+
+    None where NumPy would have to copy, or elements appear more than once.
+    """
+    steps = []
+    while node.op in MOVEMENT or node.op in SAME_VALUE:
+        steps.append(node)
+        node = node.src[0]
+    view: HostArray | None = flat
+    for step in reversed(steps):
+        if step.op in SAME_VALUE or view is None:
+            continue
+        view = VIEWS[step.op](step, view) if step.op in VIEWS else None
+    return view
+
+
+def reshaped(node: UOp, x: HostArray) -> HostArray | None:
+    """RESHAPE, where the strides allow it."""
+    result = x.reshape(node.arg)
+    return result if numpy.may_share_memory(result, x) else None
+
+
+def expanded(node: UOp, x: HostArray) -> HostArray | None:
+    """EXPAND that repeats nothing."""
+    return x if x.shape == node.arg else None
+
+
+def skewed(node: UOp, x: HostArray) -> HostArray | None:
+    """SKEW that takes every so many elements of an axis."""
+    how = node.arg
+    if x.shape[how.window_axis] != 1:
+        return None
+    every = slice(0, how.size * how.stride, how.stride)
+    return numpy.asarray(x[(slice(None),) * how.axis + (every,)])
+
+
+VIEWS: Final[dict[Op, Callable[[UOp, HostArray], HostArray | None]]] = {
+    Op.RESHAPE: reshaped,
+    Op.EXPAND: expanded,
+    Op.PERMUTE: lambda n, x: x.transpose(n.arg),
+    Op.SHRINK: lambda n, x: x[tuple([slice(start, stop) for start, stop in n.arg])],
+    Op.SKEW: skewed,
+}
+"""Movement ops that can be a view."""

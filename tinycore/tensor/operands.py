@@ -1,0 +1,123 @@
+"""What stands beside a tensor in an operation: tensors and numbers made to fit one another.
+
+Floor 5. Operands are broadcast together and promoted to their common dtype; a Python number takes
+the tensor's dtype where it can hold it (a float beside integers makes them the default float).
+Shapes and devices are checked at the call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self, TypeVar
+
+import numpy
+
+from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype, least_upper_float
+from tinycore.errors import DTypeError
+from tinycore.tensor import graph
+from tinycore.tensor.checks import broadcast_shapes, number_dtype, same_device
+from tinycore.tensor.joining import Joining
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+LOGICAL = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
+"""What arithmetic means between bools."""
+
+
+class Operands(Joining):
+    """How operands are brought together."""
+
+    __slots__ = ()
+
+    def ufix(self, x: Self | Scalar | UOp) -> Self:
+        """`x` as a tensor: a number becomes a constant of the dtype that fits this one."""
+        if isinstance(x, Operands):
+            return x
+        if isinstance(x, numpy.generic):
+            x = x.item()
+        if isinstance(x, UOp):
+            return self.from_uop(x)
+        if not isinstance(x, (bool, int, float)):
+            raise DTypeError(
+                f"an operand of type {type(x).__name__} is neither a Tensor nor a number"
+            )
+        dtype = number_dtype("operand", x, scalar_dtype(x, self.dtype))
+        return self.from_uop(graph.scalar(dtype, x, self.device))
+
+    def broadcasted(
+        self, name: str, *others: Self | Scalar, promote: bool = True
+    ) -> tuple[Self, ...]:
+        """This tensor and others on one device, in one shape and (unless told not) one dtype.
+
+        Raises ShapeError and DeviceError naming the operation and its operands.
+        """
+        operands = on_one_device(name, [self, *[self.ufix(x) for x in others]])
+        shape = broadcast_shapes(name, *[x.shape for x in operands])
+        nodes = [x.uop for x in operands]
+        if promote:
+            dtype = least_upper_dtype(*[x.dtype for x in operands])
+            nodes = [node.cast(dtype) for node in nodes]
+        return tuple([self.from_uop(graph.broadcast_to(node, shape)) for node in nodes])
+
+    def binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
+        """The op between broadcast, promoted operands; between bools what it means in logic."""
+        left, right = self.broadcasted(name, other)
+        if left.dtype is dtypes.bool:
+            op = LOGICAL.get(op, op)
+        return right.alu(op, left) if reverse else left.alu(op, right)
+
+    def as_float(self) -> Self:
+        """The tensor itself if it is a float, else in the default float."""
+        return self.cast(least_upper_float(self.dtype))
+
+    def comparable(self, x: Self | Scalar) -> Self | Scalar:
+        """`x`, but an infinity for an integer beyond all of this tensor's, which would wrap."""
+        if not isinstance(x, int) or dtypes.is_float(self.dtype):
+            return x
+        dtype = scalar_dtype(x, self.dtype)
+        if dtypes.min(dtype) <= x <= dtypes.max(dtype):
+            return x
+        return math.copysign(math.inf, x)
+
+    def choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
+        """The two sides of `where` in their common dtype; numbers follow the tensor beside them."""
+        if isinstance(x, Operands):
+            yes, no = x, x.ufix(y)
+        elif isinstance(y, Operands):
+            yes, no = y.ufix(x), y
+        else:
+            yes, no = self.ufix(x), self.ufix(y)
+        dtype = least_upper_dtype(yes.dtype, no.dtype)
+        return yes.cast(dtype), no.cast(dtype)
+
+
+def scalar_dtype(value: Scalar, beside: DType) -> DType:
+    """The dtype of a number beside a tensor: the tensor's, unless that could not hold its kind."""
+    if dtypes.is_float(beside) or (not isinstance(value, float) and dtypes.is_int(beside)):
+        return beside
+    return beside if isinstance(value, bool) and beside is dtypes.bool else dtypes.from_py(value)
+
+
+OPERANDS = (Operands, bool, int, float, numpy.generic, UOp)
+"""What may stand beside a tensor in an operation."""
+
+COMPARED = (*OPERANDS, complex, numpy.ndarray)
+"""What == and != take, or refuse by an error; of anything else a tensor is simply not equal."""
+
+AnyTensor = TypeVar("AnyTensor", bound=Operands)
+
+
+def no_bools(name: str, dtype: DType) -> None:
+    """Raises DTypeError for bools, of which neither difference nor remainder is a bool."""
+    if dtype is dtypes.bool:
+        raise DTypeError(f"{name}: not defined between bools; cast one of them, or use ^, &, |")
+
+
+def on_one_device(name: str, operands: list[AnyTensor]) -> list[AnyTensor]:
+    """Constants follow the operands that are none; DeviceError when two of those disagree."""
+    if len({x.device for x in operands}) > 1:
+        anchored = [x.device for x in operands if not graph.is_constant(x.uop)]
+        if anchored:
+            operands = [x.from_uop(graph.on_device(x.uop, anchored[0])) for x in operands]
+        same_device(name, [x.device for x in operands])
+    return operands

@@ -1,0 +1,94 @@
+"""Running folds along the last axis, on the tensor graph: element i folded with all before it.
+
+Floor 5. A short axis is folded directly. A long one is cut into pieces: running folds inside
+pieces, a running fold over what the pieces add up to, and both combined. So n elements take some
+32 n steps at most, whatever n is, and the derivatives of these steps as many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from tinycore.dtype import Scalar
+from tinycore.tensor import graph
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op, neutral_element
+
+LONGEST_DIRECT: Final = 32
+"""Axis size up to which every prefix is folded for itself."""
+STEPS_TOGETHER: Final = 2
+"""Doubling steps that are computed in one go: each further one doubles the reads."""
+
+Prefixes = Callable[[UOp], UOp]
+"""Every prefix of a short last axis, folded."""
+Combine = Callable[[UOp, UOp], UOp]
+"""What comes before, and what follows it, folded together."""
+
+
+def running_fold(x: UOp, op: Op) -> UOp:
+    """The last axis folded so far by an op of the table."""
+
+    def combine(before: UOp, after: UOp) -> UOp:
+        return before.alu(op, after)
+
+    def windowed(part: UOp) -> UOp:
+        slid = prefix_windows(part, neutral)
+        return graph.reshape(graph.fold(slid, op, [len(part.shape)]), part.shape)
+
+    def doubling(part: UOp) -> UOp:
+        return doubled(part, combine, neutral)
+
+    neutral = neutral_element(op, x.dtype)
+    # The derivative of a product over windows takes the square of their size.
+    return running(x, doubling if op is Op.MUL else windowed, combine, neutral)
+
+
+def running(x: UOp, prefixes: Prefixes, combine: Combine, neutral: Scalar) -> UOp:
+    """The last axis folded so far, by the two ways to fold that are given."""
+    *outer, size = x.shape
+    if size <= LONGEST_DIRECT:
+        return prefixes(x)
+    piece = min(LONGEST_DIRECT, math.isqrt(size - 1) + 1)
+    count, last = -(-size // piece), len(outer)
+    filled = graph.pad_with(x, [(0, 0)] * last + [(0, count * piece - size)], neutral)
+    inner = prefixes(graph.reshape(filled, (*outer, count, piece)))
+    ends = graph.shrink(inner, [*whole(outer), (0, count), (piece - 1, piece)])
+    totals = running(graph.reshape(ends, (*outer, count)), prefixes, combine, neutral)
+    before = graph.expand(
+        graph.reshape(shifted(totals, 1, neutral), (*outer, count, 1)), inner.shape
+    )
+    joined = graph.reshape(combine(before, inner), (*outer, count * piece))
+    return graph.shrink(joined, [*whole(outer), (0, size)])
+
+
+def shifted(x: UOp, distance: int, value: Scalar) -> UOp:
+    """The last axis moved to the right; `value` enters, and what leaves is lost."""
+    *outer, size = x.shape
+    kept = graph.shrink(x, [*whole(outer), (0, max(0, size - distance))])
+    return graph.pad_with(kept, [(0, 0)] * len(outer) + [(min(distance, size), 0)], value)
+
+
+def prefix_windows(x: UOp, neutral: Scalar) -> UOp:
+    """For each element of the last axis a window that ends there, on an axis of its own."""
+    last, size = len(x.shape) - 1, x.shape[-1]
+    filled = graph.pad_with(x, [(0, 0)] * last + [(size - 1, 0)], neutral)
+    return graph.windows(filled, last, size)
+
+
+def doubled(x: UOp, combine: Combine, neutral: Scalar) -> UOp:
+    """Every prefix in log2(size) steps, each of which doubles how far an element sees back.
+
+    W. D. Hillis & G. L. Steele, "Data parallel algorithms" (1986).
+    """
+    for step in range((x.shape[-1] - 1).bit_length()):
+        if step and step % STEPS_TOGETHER == 0:
+            x = UOp(Op.CONTIGUOUS_BACKWARD, x.dtype, (UOp(Op.CONTIGUOUS, x.dtype, (x,)),))
+        x = combine(shifted(x, 1 << step, neutral), x)
+    return x
+
+
+def whole(sizes: list[int]) -> list[tuple[int, int]]:
+    """Axes that are kept as they are."""
+    return [(0, size) for size in sizes]

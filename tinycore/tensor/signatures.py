@@ -1,0 +1,287 @@
+"""What a method's annotations say its arguments are, held at every call.
+
+Floor 5. A public method of `Tensor` whose parameters are annotated refuses any other type before it
+does anything else, so that the mistake is told with the name of the operation, the parameter and
+the value, and no method repeats `isinstance`. Annotations are read at a method's first call. The
+methods trust each other: a call from this folder is not checked, which keeps building graphs cheap.
+
+More than an annotation literally says is let through: NumPy's numbers as numbers, any real number
+or a tensor where a float is asked for, an array where a sequence is. What depends on values (sizes,
+ranges, words) is checked by the method itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, wraps
+from inspect import Parameter, signature, unwrap
+from itertools import chain, cycle
+from numbers import Integral, Real
+from reprlib import Repr
+from typing import Any, Final, Literal, NamedTuple, NoReturn
+
+import numpy
+
+from tinycore.dtype import DType, dtypes, to_dtype
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    GradientError,
+    IndexRangeError,
+    ShapeError,
+)
+from tinycore.uop.node import UOp
+
+Fits = Callable[[Any], bool]
+
+
+def is_dtype_name(value: Any) -> bool:
+    """Whether a string names a dtype."""
+    try:
+        return isinstance(value, str) and to_dtype(value) is not None
+    except DTypeError:
+        return False
+
+
+class Accepted(NamedTuple):
+    """The values that an annotation stands for."""
+
+    words: tuple[str, ...]
+    classes: tuple[type, ...] = ()
+    others: tuple[Fits, ...] = ()
+
+    @property
+    def described(self) -> str:
+        """All of them in words."""
+        words = list(dict.fromkeys(self.words))
+        if "a number" in words:
+            words = [word for word in words if word not in ("a bool", "an int")]
+        return " or ".join(words)
+
+    def admits(self, value: Any) -> bool:
+        """Whether a value is one of them."""
+        return isinstance(value, self.classes) or any(fits(value) for fits in self.others)
+
+
+ANYTHING = Accepted(("anything",), (object,))
+NUMBERS = (int, float, Real, numpy.bool_)
+PLAIN = {
+    None: Accepted(("None",), (types.NoneType,)),
+    bool: Accepted(("a bool",), (bool, int, numpy.bool_)),
+    int: Accepted(("an int",), (int, Integral)),
+    str: Accepted(("a string",), (str,)),
+    DType: Accepted(("a dtype",), (DType,), (is_dtype_name,)),
+}
+"""Annotations that stand for something else than the instances of a class."""
+
+
+class Contract:
+    """The annotations of one method."""
+
+    def __init__(self, name: str, function: Callable[..., Any], tensor: type) -> None:
+        self.name, self.function, self.tensor = name, function, tensor
+
+    def hint(self, parameter: str) -> Any:
+        """The annotation of a parameter as an object; Any where only a type checker can tell."""
+        function: Any = unwrap(self.function)
+        text = function.__annotations__.get(parameter, self.tensor if parameter == "self" else Any)
+        alone = types.SimpleNamespace(__annotations__={parameter: text})
+        try:
+            found = typing.get_type_hints(alone, function.__globals__, {"Self": self.tensor})
+        except (NameError, TypeError):
+            return Any
+        return found[parameter]
+
+    @cached_property
+    def parameters(self) -> dict[str, Accepted]:
+        """What every parameter takes; anything for one without annotation, such as `cls`."""
+        return {
+            name: self.accepted(self.hint(name)) for name in signature(self.function).parameters
+        }
+
+    @cached_property
+    def positional(self) -> list[str]:
+        """Parameters by place."""
+        return self.of_kind(Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+    @cached_property
+    def repeated(self) -> list[str]:
+        """The parameter that takes all further arguments, if there is one."""
+        return self.of_kind(Parameter.VAR_POSITIONAL)
+
+    @cached_property
+    def named(self) -> list[str]:
+        """The parameter that takes all arguments of other names, if there is one."""
+        return self.of_kind(Parameter.VAR_KEYWORD)
+
+    def of_kind(self, *kinds: Any) -> list[str]:
+        """Names of the parameters that are passed in some ways."""
+        found = signature(self.function).parameters
+        return [name for name in self.parameters if found[name].kind in kinds]
+
+    def check(self, given: Sequence[Any], named: dict[str, Any]) -> None:
+        """Raises ArgumentTypeError or DTypeError for the first value that is not accepted."""
+        parameters = self.parameters
+        names = chain(self.positional, cycle(self.repeated))
+        for name, value in chain(zip(names, given, strict=False), named.items()):
+            rule = name if name in parameters or not self.named else self.named[0]
+            accepted = parameters.get(rule, ANYTHING)
+            if not accepted.admits(value):
+                self.refuse(name, accepted, value)
+
+    def refuse(self, parameter: str, accepted: Accepted, value: Any) -> NoReturn:
+        """Raises with the operation, the parameter, what it takes and what it was given."""
+        what = f"{self.name}: {parameter} is {SHORT.repr(value)} of type {type(value).__name__}"
+        wanted = f"{what}; it must be {accepted.described}"
+        if "a dtype" in accepted.words:
+            raise DTypeError(f"{wanted}: {', '.join(d.name for d in dtypes.all)}")
+        if is_complex(value):
+            raise DTypeError(
+                f"{wanted}. Complex numbers are not supported: keep the real and the imaginary "
+                "part in two tensors"
+            )
+        makes_tensor = "a Tensor" in accepted.words and isinstance(value, (list, tuple, Array))
+        raise ArgumentTypeError(wanted + (". Tensor(...) makes one of it" if makes_tensor else ""))
+
+    def accepted(self, annotation: Any) -> Accepted:
+        """What an annotation stands for; anything when that cannot be told."""
+        if annotation in (Any, object):
+            return ANYTHING
+        origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin in (types.UnionType, typing.Union):
+            return self.either(inner)
+        if origin is Literal:
+            return self.either([type(value) for value in inner])
+        if origin in (list, tuple, Sequence):
+            return self.row(origin, inner)
+        if origin is Callable:
+            return Accepted(("a function",), (), (callable,))
+        return self.plain(annotation if origin is None else origin)
+
+    def either(self, annotations: Iterable[Any]) -> Accepted:
+        """The values of several annotations together."""
+        members = list(dict.fromkeys(annotations))
+        found = [self.accepted(a) for a in members if a is not str or DType not in members]
+        return Accepted(
+            tuple([word for a in found for word in a.words]),
+            tuple([c for a in found for c in a.classes]),
+            tuple([fits for a in found for fits in a.others]),
+        )
+
+    def row(self, origin: Any, inner: Sequence[Any]) -> Accepted:
+        """Sequences and arrays of what is accepted inside, or None, which some methods know."""
+        item = ANYTHING if Any in inner else self.either([a for a in inner if a is not Ellipsis])
+        count = len(inner) if origin is tuple and Ellipsis not in inner else None
+
+        def fits(value: Any) -> bool:
+            if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, Array)):
+                return item is ANYTHING and hasattr(value, "__array__")
+            if count is not None and len(value) != count:
+                return False
+            return item is ANYTHING or all(each is None or item.admits(each) for each in value)
+
+        many = "sequence of" if count is None else f"sequence of {count}"
+        return Accepted((f"a {many} {plural(item.described)}",), (), (fits,))
+
+    def plain(self, annotation: Any) -> Accepted:
+        """The instances of a class, or what PLAIN says."""
+        if annotation is types.NoneType:
+            annotation = None
+        if annotation is float:
+            return Accepted(("a number",), (*NUMBERS, self.tensor, UOp))
+        if annotation is self.tensor:
+            return Accepted(("a Tensor",), (self.tensor,))
+        if annotation in PLAIN:
+            return PLAIN[annotation]
+        if isinstance(annotation, type):
+            return Accepted((f"an instance of {annotation.__name__}",), (annotation,))
+        return ANYTHING
+
+
+Array = numpy.ndarray
+SHORT = Repr()
+SHORT.maxother = SHORT.maxstring = 60
+
+
+def plural(words: str) -> str:
+    """`a sequence of ints or None` as `sequences of ints or None`."""
+    first, *more = words.removeprefix("a ").removeprefix("an ").split(" ", 1)
+    return " ".join([first if first in ("None", "anything") else first + "s", *more])
+
+
+def is_complex(value: Any) -> bool:
+    """Whether a value is a complex number or an array of them."""
+    return isinstance(value, (complex, numpy.complexfloating)) or (
+        isinstance(value, Array) and value.dtype.kind == "c"
+    )
+
+
+TOLD_AS: Final = {
+    f"__{form}{written}__": name
+    for written, name in (
+        ("add", "add"),
+        ("sub", "sub"),
+        ("mul", "mul"),
+        ("matmul", "matmul"),
+        ("truediv", "div"),
+        ("floordiv", "idiv"),
+        ("mod", "mod"),
+        ("pow", "pow"),
+        ("and", "bitwise_and"),
+        ("or", "bitwise_or"),
+        ("xor", "bitwise_xor"),
+        ("lshift", "lshift"),
+        ("rshift", "rshift"),
+    )
+    for form in ("", "r", "i")
+} | {
+    "__init__": "Tensor",
+    "__lt__": "less",
+    "__gt__": "less",
+    "__le__": "less_or_equal",
+    "__ge__": "less_or_equal",
+    "__eq__": "eq",
+    "__ne__": "ne",
+    "__getitem__": "index",
+    "__setitem__": "setitem",
+}
+"""The methods behind Python's syntax, and the operation that each is told as."""
+
+MISTAKES: Final = (ArgumentError, DTypeError, GradientError, IndexRangeError, ShapeError)
+"""What a caller did wrong, to be told with the name of the operation that was called."""
+
+
+def check_signatures(cls: type, tensor: type) -> None:
+    """Hold the annotations of the public methods that a class defines; `Self` is `tensor`."""
+    for name, member in list(vars(cls).items()):
+        function = getattr(member, "__func__", member)
+        public = name in TOLD_AS or not name.startswith("_")
+        if not public or not isinstance(function, types.FunctionType):
+            continue
+        if unwrap(function).__annotations__.keys() - {"return"}:
+            call = checked(TOLD_AS.get(name, name), function, tensor)
+            kind = type(member) if member is not function else None
+            setattr(cls, name, kind(call) if kind else call)
+
+
+def checked(name: str, function: Callable[..., Any], tensor: type) -> Callable[..., Any]:
+    """A method that checks its arguments first, unless a tensor's own method is the caller."""
+    contract = Contract(name, function, tensor)
+
+    @wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        if sys._getframe(1).f_globals.get("__package__") == __package__:
+            return function(*given, **named)
+        try:
+            contract.check(given, named)
+            return function(*given, **named)
+        except MISTAKES as error:  # a step of this operation may have found it
+            if not str(error).startswith(name):
+                error.args = (f"{name}: {error}", *error.args[1:])
+            raise
+
+    return call

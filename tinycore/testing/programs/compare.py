@@ -1,0 +1,150 @@
+"""Run a program on both sides and compare.
+
+Floor 6.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from tinycore import Tensor, TinyJit, dtypes
+from tinycore.testing.programs.facts import tiny_of, unit_of
+from tinycore.testing.programs.form import Program, Value, ours_of
+from tinycore.testing.programs.mirror import Mirror, as_arrays, compiled
+
+Array = NDArray[Any]
+
+SAMPLES = 12
+"""Runs of the mirror with random errors, made when a value is not right to the last few bits."""
+
+DEVIATIONS = 8.0
+"""How many root-mean-square deviations of the samples a value may be from the truth."""
+
+LAST_BITS = 4.0
+"""Units of roundoff of the result that need no explanation."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is wrong with a program: a value, a shape or dtype, or an exception on one side."""
+
+    kind: str  # "value", "form", "raised" or "mirror"
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.where}: {self.message}"
+
+
+def check(program: Program) -> Failure | None:
+    """Run both interpretations on the default device; what differs first, or None."""
+    data = as_arrays(program)
+    try:
+        truth = Mirror(program).run(data)
+    except Exception:
+        return Failure("mirror", "the generator", traceback.format_exc(limit=-3))
+    try:
+        found = run_here(program, data)
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        return Failure("raised", type(error).__name__, f"{what}\n{traceback.format_exc(limit=-6)}")
+    wrong = [v for v in program.compared if not near(v, found[v.name], truth[v.name], 0.0)]
+    if not wrong:
+        return None
+    for value in wrong:
+        if (told := misshapen(value, found[value.name])) is not None:
+            return told
+    spread, overflow = deviations(program, data, truth)
+    for value in wrong:
+        allowed = spread[value.name]
+        known = numpy.isfinite(allowed)
+        if overflow and dtypes.is_float(value.dtype):
+            continue
+        if not near(value, found[value.name], truth[value.name], allowed):
+            return difference(value, found[value.name], truth[value.name], allowed, known)
+    return None
+
+
+def run_here(program: Program, data: dict[str, Array]) -> dict[str, tuple[Array, Any]]:
+    """The compared values and their dtypes, computed by tensors."""
+    scope: dict[str, Any] = {"Tensor": Tensor, "TinyJit": TinyJit, "dtypes": dtypes}
+    for start in program.inputs:
+        scope[start.name] = Tensor(data[start.name], dtype=start.dtype)
+    exec(compiled("\n".join(ours_of(program.steps))), scope)
+    values = [scope[v.name] for v in program.compared]
+    if program.together and values:
+        Tensor.realize(*values)
+    return {v.name: (t.numpy(), t.dtype) for v, t in zip(program.compared, values, strict=True)}
+
+
+def misshapen(value: Value, found: tuple[Array, Any]) -> Failure | None:
+    """A wrong shape or dtype."""
+    array, dtype = found
+    if array.shape == value.shape and dtype is value.dtype:
+        return None
+    return Failure(
+        "form",
+        value.name,
+        f"{array.shape} of {dtype!r} instead of {value.shape} of {value.dtype!r}",
+    )
+
+
+def near(value: Value, found: tuple[Array, Any], truth: Array, allowed: Array | float) -> bool:
+    """Whether every element is as near to the truth as it must be."""
+    if misshapen(value, found) is not None:
+        return False
+    return bool(right(value, found[0], truth, allowed).all())
+
+
+def right(value: Value, array: Array, truth: Array, allowed: Array | float) -> Array:
+    """Which elements are near enough; where the allowed distance is not finite, all are."""
+    if not dtypes.is_float(value.dtype):
+        return numpy.asarray((array.astype(truth.dtype) == truth) | (numpy.asarray(allowed) > 0))
+    floor = LAST_BITS * unit_of(value.dtype) * numpy.abs(truth) + 2 * tiny_of(value.dtype)
+    with numpy.errstate(all="ignore"):
+        wide = array.astype(numpy.float64)
+        same = (wide == truth) | (numpy.isnan(wide) & numpy.isnan(truth))
+        close = numpy.abs(wide - truth) <= floor + allowed
+    return numpy.asarray(same | close | ~numpy.isfinite(numpy.asarray(allowed)))
+
+
+def deviations(
+    program: Program, data: dict[str, Array], truth: dict[str, Array]
+) -> tuple[dict[str, Array], bool]:
+    """How far rounding may move each element; infinitely where samples disagree on NaN.
+
+    Also whether a float16 may have overflowed on the way.
+    """
+    squares = {n: numpy.zeros(a.shape) for n, a in truth.items()}
+    overflow = False
+    for sample in range(1, SAMPLES + 1):
+        mirror = Mirror(program, sample)
+        moved = mirror.run(data)
+        overflow |= mirror.overflow
+        for name, exact in truth.items():
+            with numpy.errstate(all="ignore"):
+                a, c = moved[name].astype(numpy.float64), exact.astype(numpy.float64)
+                same = (a == c) | (numpy.isnan(a) & numpy.isnan(c))
+                step = numpy.where(same, 0.0, (a - c) ** 2)
+            squares[name] += numpy.where(numpy.isnan(step), numpy.inf, step)
+    return {n: DEVIATIONS * numpy.sqrt(s / SAMPLES) for n, s in squares.items()}, overflow
+
+
+def difference(
+    value: Value, found: tuple[Array, Any], truth: Array, allowed: Array, known: Array
+) -> Failure:
+    """The first element that is wrong."""
+    wrong = ~right(value, found[0], truth, allowed) & known
+    place = tuple(int(i) for i in numpy.argwhere(wrong)[0]) if value.shape else ()
+    return Failure(
+        "value",
+        value.name,
+        f"element {place} of {value.shape} {value.dtype.name} is {found[0][place]} instead of "
+        f"{truth[place]}, allowed distance {allowed[place]:.3g}; {int(wrong.sum())} of "
+        f"{value.size} are wrong",
+    )

@@ -1,0 +1,48 @@
+"""Facts about dtypes and shapes that generator and comparison share.
+
+Floor 6.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tinycore.dtype import FLOAT_LAYOUT, DType, dtypes, least_upper_dtype
+from tinycore.testing.programs.form import Value
+from tinycore.uop.shape import Shape
+
+
+def unit_of(dtype: DType) -> float:
+    """Half the distance from 1 to the next greater float."""
+    return math.ldexp(1, -FLOAT_LAYOUT[dtype][1] - 1)
+
+
+def tiny_of(dtype: DType) -> float:
+    """What an underflow can be wrong by: the least positive float, or normal one if wider."""
+    exponent_bits, mantissa_bits = FLOAT_LAYOUT[dtype]
+    least_normal = 2 - (1 << (exponent_bits - 1))
+    return math.ldexp(1, least_normal - (mantissa_bits if dtype is dtypes.float16 else 0))
+
+
+def wrapped(dtype: DType, low: float, high: float) -> tuple[float, float]:
+    """The range of integers after they wrap."""
+    least, most = dtypes.min(dtype), dtypes.max(dtype)
+    return (low, high) if least <= low and high <= most else (float(least), float(most))
+
+
+def broadcast(*shapes: Shape) -> Shape | None:
+    """The common shape, or None."""
+    rank = max(map(len, shapes))
+    aligned = [(1,) * (rank - len(s)) + s for s in shapes]
+    sizes = [set(n) - {1} for n in zip(*aligned, strict=True)]
+    return None if any(len(s) > 1 for s in sizes) else tuple(s.pop() if s else 1 for s in sizes)
+
+
+def broadcasts(shape: Shape, target: Shape) -> bool:
+    """Whether a shape can be repeated to another."""
+    return broadcast(shape, target) == target
+
+
+def common(*values: Value) -> DType:
+    """The dtype of an operation between values."""
+    return least_upper_dtype(*(v.dtype for v in values))

@@ -1,0 +1,124 @@
+"""Make a failing program small, and write it as a script.
+
+Floor 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from tinycore.dtype import dtypes
+from tinycore.testing.programs.compare import Failure, check
+from tinycore.testing.programs.draw import Content, Input
+from tinycore.testing.programs.form import Kind, Program, Value, ours_of, theirs_of
+
+FEW = 64
+"""Up to so many elements of an input are written out."""
+
+
+def smallest(
+    program: Program, failure: Failure, again: Callable[[Program], Failure | None] = check
+) -> tuple[Program, Failure]:
+    """The program with as few compared values and steps as still fail in the same way."""
+    improved = True
+    while improved:
+        improved = False
+        for candidate in smaller(program):
+            found = again(candidate)
+            if found is not None and found.kind == failure.kind:
+                program, failure, improved = candidate, found, True
+                break
+    return program, failure
+
+
+def smaller(program: Program) -> Iterator[Program]:
+    """Programs with one thing less: all values but one, a step left out, one made an input."""
+    if len(program.compared) > 1:
+        for value in reversed(program.compared):
+            yield cleaned(replace(program, compared=(value,)))
+        for value in program.compared:
+            rest = tuple(v for v in program.compared if v is not value)
+            yield cleaned(replace(program, compared=rest))
+    for place in reversed(range(len(program.steps))):
+        if (candidate := without(program, place)) is not None:
+            yield cleaned(candidate)
+
+
+def without(program: Program, place: int) -> Program | None:
+    """The program with a step left out; what others need of it becomes inputs."""
+    step = program.steps[place]
+    steps = program.steps[:place] + program.steps[place + 1 :]
+    needed = {n for s in steps for n in s.reads()} | {v.name for v in program.compared}
+    made = [v for v in step.outputs if v.name in needed]
+    compared = tuple(v for v in program.compared if v not in step.outputs)
+    if not compared:
+        return None
+    stand_ins = tuple(
+        stand_in(v, program.seed)
+        for v in made
+        if v not in program.compared or any(v.name in s.reads() for s in steps)
+    )
+    return replace(program, inputs=program.inputs + stand_ins, steps=steps, compared=compared)
+
+
+def stand_in(value: Value, seed: int) -> Input:
+    """An input in the place of a value."""
+    low, high = max(value.low, -4.0), min(value.high, 4.0)
+    if low > high:
+        low, high = value.low, value.high
+    content = Content.NUMBERS if dtypes.is_float(value.dtype) else Content.WHOLE
+    return Input(value.name, value.shape, value.dtype, content, low, high, seed)
+
+
+def cleaned(program: Program) -> Program:
+    """Without steps whose results nobody needs."""
+    steps, needed = [], {v.name for v in program.compared}
+    for step in reversed(program.steps):
+        used = any(v.name in needed for v in step.outputs)
+        if used or step.kind in (Kind.REALIZE, Kind.WRITE):
+            steps.append(step)
+            needed |= step.reads()
+    return replace(program, steps=tuple(reversed(steps))).without_unused_inputs()
+
+
+def script(program: Program, failure: Failure) -> str:
+    """A Python script that shows the failure."""
+    names = ", ".join(v.name for v in program.compared)
+    together = [f"Tensor.realize({names})"] if program.together else []
+    lines = [
+        f'"""Seed {program.seed}: {failure}"""',
+        *IMPORTS,
+        *[
+            f"{start.name} = Tensor({listed(start)}, dtype=dtypes.{start.dtype.name})"
+            for start in program.inputs
+        ],
+        *ours_of(program.steps),
+        *together,
+        *[f'print("here ", "{v.name}", {v.name}.numpy().tolist())' for v in program.compared],
+        "",
+        "globals().update(namespace(torch))",
+        *[f"{start.name} = leaf(torch.tensor({listed(start)}))" for start in program.inputs],
+        *theirs_of(program.steps),
+        *[f'print("torch", "{v.name}", {v.name}.tolist())' for v in program.compared],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+IMPORTS = (
+    "import numpy",
+    "import torch",
+    "from tinycore import Tensor, TinyJit, dtypes",
+    "from tinycore.testing.programs.draw import Content, Input",
+    "from tinycore.testing.programs.functions import namespace",
+    "",
+)
+
+
+def listed(start: Input) -> str:
+    """The data of an input as Python: its elements if they are few, else how they are drawn."""
+    data = start.data()
+    if 0 < data.size <= FEW:
+        return f"numpy.array({data.tolist()}, dtype={data.dtype.name!r})"
+    drawn = f"{start.content}, {start.low}, {start.high}, {start.seed}"
+    return f"Input({start.name!r}, {start.shape}, {start.dtype!r}, {drawn}).data()"
