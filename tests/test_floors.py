@@ -21,6 +21,7 @@ CORE = ROOT / "tinycore"
 
 FLOORS: dict[str, tuple[float, str]] = {
     "_deferred": (0, "foundation"),
+    "_dtype": (0, "foundation"),
     "_processors": (0, "foundation"),
     "_setting": (0, "foundation"),
     "cache": (0, "foundation"),

@@ -15,8 +15,9 @@ FOLDER: Final = Path(__file__).resolve().parent.parent / "docs"
 
 DTYPES: Final = (
     "void bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 "
-    "fp8e4m3 fp8e5m2 half float double char short int long uchar ushort uint ulong is_float is_int "
-    "is_unsigned is_bool from_py finfo default_float default_int imagef imageh min max"
+    "fp8e4m3 fp8e5m2 fp8e4m3fnuz fp8e5m2fnuz weakint weakfloat half float double char short int "
+    "long uchar ushort uint ulong is_float is_int is_unsigned is_bool from_py finfo default_float "
+    "default_int imagef imageh min max"
 )
 LAYERS: Final = (
     "BatchNorm BatchNorm2d BatchNorm3d Conv1d Conv2d ConvTranspose1d ConvTranspose2d Linear "

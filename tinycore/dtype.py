@@ -1,163 +1,55 @@
-"""Scalar, vector and pointer types, promotion, and how each is stored on the host.
+"""The types there are, what they promote to, and how each is stored on the host.
 
-Floor 0. A `DType` is interned: there is one object per type, so types compare by identity.
+Floor 0. What a type is is told in `_dtype.py`; users import everything from here.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from tinycore._dtype import (
+    SCALARS,
+    DType,
+    FloatLayout,
+    ImageDType,
+    Kind,
+    PointerDType,
+    Scalar,
+    Space,
+    image,
+    pointer,
+    scalar,
+    vector,
+)
 from tinycore.config import settings
 from tinycore.errors import DTypeError
 
 if TYPE_CHECKING:
     import numpy
 
-Scalar = bool | int | float
-"""A Python value that can be the argument of a constant."""
-
-Kind = Literal["void", "bool", "int", "uint", "float", "index"]
-Space = Literal["global", "local", "register"]
-
-
-class DType:
-    """One type: `count` lanes of a scalar that takes `itemsize` bytes.
-
-    `priority` orders types for promotion: of two incomparable types the higher one's successor
-    wins. Vector types exist inside kernels only; a tensor's dtype is always scalar.
-    """
-
-    __slots__ = ("__weakref__", "count", "itemsize", "kind", "name", "priority")
-
-    def __init__(self, name: str, kind: Kind, itemsize: int, priority: int, count: int = 1) -> None:
-        self.name = name
-        self.kind: Kind = kind
-        self.itemsize = itemsize
-        self.priority = priority
-        self.count = count
-
-    def __repr__(self) -> str:
-        return f"dtypes.{self.name}" + (f".vec({self.count})" if self.count > 1 else "")
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return restore, (self.name, self.count)
-
-    def __lt__(self, other: DType) -> bool:
-        return (self.priority, self.name, self.count) < (other.priority, other.name, other.count)
-
-    @property
-    def bits(self) -> int:
-        """Width of one scalar in bits; a bool counts as 8, as it is stored."""
-        return self.itemsize * 8
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that all lanes take together."""
-        return self.itemsize * self.count
-
-    def vec(self, count: int) -> DType:
-        """The type of `count` lanes of this scalar type; `vec(1)` is the scalar itself."""
-        return vector(self.scalar(), count)
-
-    def scalar(self) -> DType:
-        """The type of one lane."""
-        return self if self.count == 1 else dtypes.by_name[self.name]
-
-    def ptr(self, size: int, space: Space = "global") -> PointerDType:
-        """A pointer to `size` elements of this type in the given memory space."""
-        return pointer(self, size, space)
-
-
-class PointerDType(DType):
-    """The type of a buffer inside a kernel: `size` elements of `base` in a memory `space`."""
-
-    __slots__ = ("base", "size", "space")
-
-    def __init__(self, base: DType, size: int, space: Space) -> None:
-        super().__init__(base.name, base.kind, base.itemsize, base.priority, base.count)
-        self.base = base
-        self.size = size
-        self.space: Space = space
-
-    def __repr__(self) -> str:
-        return (
-            f"{self.base!r}.ptr({self.size}{'' if self.space == 'global' else f', {self.space!r}'})"
-        )
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return pointer, (self.base, self.size, self.space)
-
-
-class ImageDType(PointerDType):
-    """The type of a two-dimensional image of pixels, each of four channels of `base`.
-
-    Channels are innermost, then columns, then rows. A row may be longer than its pixels: devices
-    want each to start at a multiple of so many pixels (CL_DEVICE_IMAGE_PITCH_ALIGNMENT of OpenCL),
-    64 unless they say otherwise. It is a layout of memory for kernels, not the dtype of a tensor.
-    """
-
-    __slots__ = ("height", "pixel_bytes", "shape", "width")
-
-    CHANNELS: Final = 4
-    PITCH_ALIGNMENT: Final = 64
-
-    def __init__(self, base: DType, height: int, width: int) -> None:
-        super().__init__(base, height * width * self.CHANNELS, "global")
-        self.height = height
-        self.width = width
-        self.pixel_bytes = base.itemsize * self.CHANNELS
-        self.shape = (height, width, self.CHANNELS)
-
-    def __repr__(self) -> str:
-        name = "imageh" if self.base.itemsize == 2 else "imagef"
-        return f"dtypes.{name}(({self.height}, {self.width}))"
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return image, (self.base, (self.height, self.width))
-
-    def pitch_bytes(self, alignment_pixels: int = PITCH_ALIGNMENT) -> int:
-        """Bytes from the start of one row to that of the next."""
-        return -(-self.width // alignment_pixels) * alignment_pixels * self.pixel_bytes
-
-    def memory_bytes(self, alignment_pixels: int = PITCH_ALIGNMENT) -> int:
-        """Bytes of all rows, what fills them up included."""
-        return self.pitch_bytes(alignment_pixels) * self.height
-
-
-@cache
-def vector(scalar: DType, count: int) -> DType:
-    """The one vector type of `count` lanes of `scalar`."""
-    if count == 1:
-        return scalar
-    return DType(scalar.name, scalar.kind, scalar.itemsize, scalar.priority, count)
-
-
-@cache
-def pointer(base: DType, size: int, space: Space) -> PointerDType:
-    """The one pointer type to `size` elements of `base` in `space`."""
-    return PointerDType(base, size, space)
-
-
-def image(base: DType, size: tuple[int, ...]) -> ImageDType:
-    """The one image type of (height, width) or (height, width, 4). Raises DTypeError."""
-    channels = size[2:] or (ImageDType.CHANNELS,)
-    if len(size) < 2 or channels != (ImageDType.CHANNELS,) or min(size) < 1:
-        raise DTypeError(f"an image is (height, width) of pixels with 4 channels, got {size}")
-    return interned_image(base, *size[:2])
-
-
-@cache
-def interned_image(base: DType, height: int, width: int) -> ImageDType:
-    """The one image type with these facts."""
-    return ImageDType(base, height, width)
-
-
-def restore(name: str, count: int) -> DType:
-    """Find the interned type again after unpickling."""
-    return vector(dtypes.by_name[name], count)
+__all__ = [
+    "DType",
+    "DTypeLike",
+    "FloatLayout",
+    "ImageDType",
+    "Kind",
+    "PointerDType",
+    "Scalar",
+    "Space",
+    "dtypes",
+    "float_layout",
+    "from_numpy_dtype",
+    "image",
+    "least_upper_dtype",
+    "least_upper_float",
+    "pointer",
+    "sum_acc_dtype",
+    "to_dtype",
+    "to_numpy_dtype",
+    "vector",
+]
 
 
 class ChosenDefault:
@@ -173,24 +65,31 @@ class ChosenDefault:
 class dtypes:  # noqa: N801  the name tinygrad's users know
     """All types by name, and questions about them."""
 
-    void: Final = DType("void", "void", 0, -1)
-    index: Final = DType("index", "index", 8, 0)
+    void: Final = scalar("void", "void", 0, -1)
+    """No value at all: the type of what is done, such as a STORE."""
+    index: Final = scalar("index", "index", 8, 0)
     """Loop counters and addresses; renderers map it to the target's natural signed integer."""
-    bool: Final = DType("bool", "bool", 1, 0)
-    int8: Final = DType("int8", "int", 1, 1)
-    uint8: Final = DType("uint8", "uint", 1, 2)
-    int16: Final = DType("int16", "int", 2, 3)
-    uint16: Final = DType("uint16", "uint", 2, 4)
-    int32: Final = DType("int32", "int", 4, 5)
-    uint32: Final = DType("uint32", "uint", 4, 6)
-    int64: Final = DType("int64", "int", 8, 7)
-    uint64: Final = DType("uint64", "uint", 8, 8)
-    fp8e4m3: Final = DType("fp8e4m3", "float", 1, 9)
-    fp8e5m2: Final = DType("fp8e5m2", "float", 1, 10)
-    float16: Final = DType("float16", "float", 2, 11)
-    bfloat16: Final = DType("bfloat16", "float", 2, 12)
-    float32: Final = DType("float32", "float", 4, 13)
-    float64: Final = DType("float64", "float", 8, 14)
+    bool: Final = scalar("bool", "bool", 1, 0)
+    weakint: Final = scalar("weakint", "int", 0, 1)
+    """A Python integer in promotion: gives way to every integer and float. See `to_dtype`."""
+    int8: Final = scalar("int8", "int", 1, 2)
+    uint8: Final = scalar("uint8", "uint", 1, 3)
+    int16: Final = scalar("int16", "int", 2, 4)
+    uint16: Final = scalar("uint16", "uint", 2, 5)
+    int32: Final = scalar("int32", "int", 4, 6)
+    uint32: Final = scalar("uint32", "uint", 4, 7)
+    int64: Final = scalar("int64", "int", 8, 8)
+    uint64: Final = scalar("uint64", "uint", 8, 9)
+    weakfloat: Final = scalar("weakfloat", "float", 0, 10)
+    """A Python float in promotion: gives way to every float. See `to_dtype`."""
+    fp8e4m3: Final = scalar("fp8e4m3", "float", 1, 11, FloatLayout(4, 3, "finite"))
+    fp8e5m2: Final = scalar("fp8e5m2", "float", 1, 12, FloatLayout(5, 2))
+    fp8e4m3fnuz: Final = scalar("fp8e4m3fnuz", "float", 1, 13, FloatLayout(4, 3, "unsigned zero"))
+    fp8e5m2fnuz: Final = scalar("fp8e5m2fnuz", "float", 1, 14, FloatLayout(5, 2, "unsigned zero"))
+    float16: Final = scalar("float16", "float", 2, 15, FloatLayout(5, 10))
+    bfloat16: Final = scalar("bfloat16", "float", 2, 16, FloatLayout(8, 7))
+    float32: Final = scalar("float32", "float", 4, 17, FloatLayout(8, 23))
+    float64: Final = scalar("float64", "float", 8, 18, FloatLayout(11, 52))
 
     half: Final = float16
     float: Final = float32
@@ -204,13 +103,21 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
     uint: Final = uint32
     ulong: Final = uint64
 
-    fp8s: Final = (fp8e4m3, fp8e5m2)
+    weaks: Final = (weakint, weakfloat)
+    fp8_ocp: Final = (fp8e4m3, fp8e5m2)
+    fp8_fnuz: Final = (fp8e4m3fnuz, fp8e5m2fnuz)
+    fp8s: Final = (*fp8_ocp, *fp8_fnuz)
     floats: Final = (*fp8s, float16, bfloat16, float32, float64)
     uints: Final = (uint8, uint16, uint32, uint64)
     sints: Final = (int8, int16, int32, int64)
     ints: Final = (*uints, *sints)
+    int8s: Final = (uint8, int8)
+    int16s: Final = (uint16, int16)
+    int32s: Final = (uint32, int32)
+    int64s: Final = (uint64, int64)
     all: Final = (bool, *ints, *floats)
-    by_name: ClassVar[dict[str, DType]] = {d.name: d for d in (void, index, *all)}
+    """What the elements of a tensor can be."""
+    by_name: ClassVar[dict[str, DType]] = SCALARS
 
     default_float: ClassVar[DType] = ChosenDefault(lambda: settings.DEFAULT_FLOAT)  # type: ignore[assignment]
     default_int: ClassVar[DType] = ChosenDefault(lambda: settings.DEFAULT_INT)  # type: ignore[assignment]
@@ -267,69 +174,67 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
 
     @staticmethod
     def min(dtype: DType) -> Scalar:
-        """Least value: -inf for floats that have it, False for bool."""
-        if dtype.kind in ("int", "index"):
-            return -(1 << (dtype.bits - 1))
-        if dtype.name == "fp8e4m3":
-            return -448.0
-        return -math.inf if dtype.kind == "float" else dtype.kind == "void"
+        """Least value: `dtype.min`."""
+        return dtype.min
 
     @staticmethod
     def max(dtype: DType) -> Scalar:
-        """Greatest value: inf for floats that have it, True for bool."""
-        if dtype.kind in ("int", "uint", "index"):
-            return (1 << (dtype.bits - (dtype.kind != "uint"))) - 1
-        if dtype.name == "fp8e4m3":
-            return 448.0
-        return math.inf if dtype.kind == "float" else dtype.kind == "bool"
+        """Greatest value: `dtype.max`."""
+        return dtype.max
 
     @staticmethod
     def finfo(dtype: DType) -> tuple[int_type, int_type]:
         """(exponent bits, explicit mantissa bits) of a floating-point type."""
-        try:
-            return FLOAT_LAYOUT[dtype.scalar()]
-        except KeyError:
-            raise DTypeError(f"finfo needs a floating-point dtype, got {dtype!r}") from None
+        layout = float_layout(dtype)
+        return layout.exponent_bits, layout.mantissa_bits
 
 
 bool_type = bool
 int_type = int
 float_type = float
 
-FLOAT_LAYOUT: Final = {
-    dtypes.fp8e4m3: (4, 3),
-    dtypes.fp8e5m2: (5, 2),
-    dtypes.float16: (5, 10),
-    dtypes.bfloat16: (8, 7),
-    dtypes.float32: (8, 23),
-    dtypes.float64: (11, 52),
-}
+
+def float_layout(dtype: DType) -> FloatLayout:
+    """How the bits of a floating-point type stand for numbers. Raises DTypeError for any other."""
+    if dtype.layout is None:
+        raise DTypeError(f"{dtype!r} is no floating-point dtype with a layout of bits")
+    return dtype.layout
+
 
 DTypeLike = str | DType
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
-    """A DType from itself or from its name or alias.
+    """The dtype of elements that a DType, its name or alias asks for.
 
-    Raises DTypeError for an unknown name, and for an image, which is no dtype of elements.
+    weakint and weakfloat ask for the default integer and float: they are the types that Python
+    numbers have in promotion, and no tensor is of them. A number beside a tensor takes the dtype
+    `to_dtype(least_upper_dtype(weak, tensor.dtype))`, where weak is bool for True and False.
+
+    Raises DTypeError for an unknown name, and for what elements cannot be: void, a vector, a
+    pointer or an image.
     """
     if isinstance(dtype, ImageDType):
         raise DTypeError(
             f"{dtype!r} is a layout of memory; a tensor of its elements is {dtype.base!r} of shape "
             f"{dtype.shape}"
         )
-    if isinstance(dtype, DType):
-        return dtype
-    found = getattr(dtypes, str(dtype), None)
-    if isinstance(found, DType):
-        return found
-    raise DTypeError(f"unknown dtype {dtype!r}. Known: {', '.join(d.name for d in dtypes.all)}.")
+    found = dtype if isinstance(dtype, DType) else getattr(dtypes, str(dtype), None)
+    if not isinstance(found, DType):
+        known = ", ".join(d.name for d in dtypes.all)
+        raise DTypeError(f"unknown dtype {dtype!r}. Known: {known}.")
+    if found.count > 1 or isinstance(found, PointerDType) or found is dtypes.void:
+        raise DTypeError(f"{found!r} is no dtype of elements, {found.scalar()!r} may be")
+    if found in dtypes.weaks:
+        return dtypes.default_float if found is dtypes.weakfloat else dtypes.default_int
+    return found
 
 
 # Successors of each type in the promotion lattice (JAX type promotion semantics,
-# https://docs.jax.dev/en/latest/type_promotion.html, with strong Python scalars as tinygrad has).
+# https://docs.jax.dev/en/latest/type_promotion.html), the weak types of Python numbers among them.
 PROMOTES_TO: Final[dict[DType, tuple[DType, ...]]] = {
-    dtypes.bool: (dtypes.int8, dtypes.uint8),
+    dtypes.bool: (dtypes.weakint,),
+    dtypes.weakint: (dtypes.int8, dtypes.uint8),
     dtypes.int8: (dtypes.int16,),
     dtypes.int16: (dtypes.int32,),
     dtypes.int32: (dtypes.int64,),
@@ -337,9 +242,9 @@ PROMOTES_TO: Final[dict[DType, tuple[DType, ...]]] = {
     dtypes.uint8: (dtypes.int16, dtypes.uint16),
     dtypes.uint16: (dtypes.int32, dtypes.uint32),
     dtypes.uint32: (dtypes.int64, dtypes.uint64),
-    dtypes.uint64: dtypes.fp8s,
-    dtypes.fp8e4m3: (dtypes.float16, dtypes.bfloat16),
-    dtypes.fp8e5m2: (dtypes.float16, dtypes.bfloat16),
+    dtypes.uint64: (dtypes.weakfloat,),
+    dtypes.weakfloat: dtypes.fp8s,
+    **dict.fromkeys(dtypes.fp8s, (dtypes.float16, dtypes.bfloat16)),
     dtypes.float16: (dtypes.float32,),
     dtypes.bfloat16: (dtypes.float32,),
     dtypes.float32: (dtypes.float64,),
@@ -365,7 +270,9 @@ def least_upper_dtype(*types: DType) -> DType:
 
 
 def least_upper_float(dtype: DType) -> DType:
-    """The type itself if it is a float, else the default float."""
+    """The type itself if it is a float, else the default float; weakfloat for weakint."""
+    if dtype is dtypes.weakint:
+        return dtypes.weakfloat
     return dtype if dtypes.is_float(dtype) else dtypes.default_float
 
 
@@ -378,21 +285,32 @@ def sum_acc_dtype(dtype: DType) -> DType:
     return least_upper_dtype(dtype, dtypes.float32)
 
 
-STORED_AS: Final = {"bfloat16": "uint16", "fp8e4m3": "uint8", "fp8e5m2": "uint8", "index": "int64"}
+STORED_AS: Final = {
+    dtypes.bfloat16: "uint16",
+    dtypes.index: "int64",
+    **dict.fromkeys(dtypes.fp8s, "uint8"),
+}
 
 
 @cache
 def to_numpy_dtype(dtype: DType) -> numpy.dtype[numpy.generic]:
-    """The NumPy dtype with the same bytes; bfloat16 and fp8 appear as unsigned integers."""
+    """The NumPy dtype with the same bytes; bfloat16 and fp8 appear as unsigned integers.
+
+    Raises DTypeError for void and the weak types, which have no bytes.
+    """
     import numpy  # noqa: PLC0415  the core's types are needed before NumPy is
 
-    return numpy.dtype(STORED_AS.get(dtype.name, dtype.name))
+    if dtype.itemsize == 0:
+        raise DTypeError(
+            f"{dtype!r} has no bytes: a tensor of a Python number has the default dtype"
+        )
+    return numpy.dtype(STORED_AS.get(dtypes.by_name[dtype.name], dtype.name))
 
 
 def from_numpy_dtype(dtype: numpy.dtype[numpy.generic]) -> DType:
     """The DType of a NumPy dtype. Raises DTypeError for complex, string, object and the like."""
     found = dtypes.by_name.get(dtype.name)
-    if found is None:
+    if found not in dtypes.all:
         raise DTypeError(
             f"NumPy dtype {dtype.name!r} has no counterpart. "
             f"Known: {', '.join(d.name for d in dtypes.all)}."

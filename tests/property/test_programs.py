@@ -1,6 +1,8 @@
 """Random tensor programs against torch: a small count here, any by
 `python -m tinycore.testing.programs`."""
 
+import hashlib
+
 import numpy
 import pytest
 
@@ -12,7 +14,7 @@ from tinycore.testing.programs.draw import Content, Input
 from tinycore.testing.programs.form import all_steps, ours_of
 from tinycore.testing.programs.mirror import Mirror, as_arrays
 
-COUNTS = {"CPU:LLVM": 48, "CPU:CLANG": 24, "PYTHON": 24}
+COUNTS = {"CPU:LLVM": 40, "CPU:CLANG": 20, "PYTHON": 24}
 """How many programs each target runs; no two run the same one."""
 
 FIRST = {"CPU:LLVM": 0, "CPU:CLANG": 1000, "PYTHON": 2000}
@@ -43,17 +45,17 @@ def test_programs_compute_what_torch_computes(target: str, part: int) -> None:
 # The generator
 
 
-def text_of(program: Program) -> str:
-    """Everything a program is made of."""
-    inputs = [repr(i) for i in program.inputs]
-    return "\n".join([*inputs, *ours_of(program.steps), *map(repr, program.steps)])
+DIGEST = "34c8c3e50c1504c2"
+"""Of the first programs; a change of the generator changes it."""
 
 
 def test_a_seed_makes_the_same_program_everywhere() -> None:
-    first = [text_of(random_program(seed)) for seed in range(50)]
-    again = [text_of(random_program(seed)) for seed in range(50)]
+    digest = hashlib.sha256()
+    for seed in range(100):
+        program = random_program(seed)
+        digest.update("\n".join([*map(repr, program.inputs), *ours_of(program.steps)]).encode())
 
-    assert first == again
+    assert digest.hexdigest()[:16] == DIGEST
 
 
 def test_data_is_the_same_everywhere() -> None:

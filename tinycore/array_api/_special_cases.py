@@ -72,7 +72,7 @@ def log1p(x: Tensor) -> Tensor:
     return x.eq(0).where(x, x.log1p())
 
 
-# --- neighbors, quotients and powers
+# --- neighbors and quotients
 
 
 def neighbor(x: Tensor, toward: Tensor) -> Tensor:
@@ -101,16 +101,3 @@ def rest(x: Tensor, by: Tensor) -> Tensor:
     x, by = x.broadcasted("remainder", by)
     found = x.mod(by)
     return found.eq(0).where(with_sign(found, by), found) if dtypes.is_float(x.dtype) else found
-
-
-def power(x: Tensor, exponent: Tensor) -> Tensor:
-    """x ** exponent: of a zero to an odd power with its sign; of 1 to any power, even NaN, 1."""
-    x, exponent = x.broadcasted("pow", exponent)
-    found = x.pow(exponent)
-    if not dtypes.is_float(x.dtype):
-        return found
-    half = exponent * 0.5
-    odd = exponent.trunc().eq(exponent) & half.trunc().ne(half)
-    found = (x.eq(0) & odd).where(with_sign(found, x), found)
-    alone = x.eq(1).where(1.0, x.const_like(math.nan))
-    return exponent.isnan().where(alone, found)

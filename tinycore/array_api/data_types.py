@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tinycore.array_api._promotion import FAMILIES, array, combined
-from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.dtype import DType, Scalar, dtypes, float_layout
 from tinycore.errors import ArgumentError, DTypeError
 from tinycore.tensor import Tensor
 
@@ -66,10 +66,9 @@ def finfo(type: DType | Tensor, /) -> FloatInfo:  # noqa: A002  the standard's n
     Raises DTypeError for any other.
     """
     dtype = dtype_of("finfo", type)
-    exponent, mantissa = dtypes.finfo(dtype)
-    bias = 2 ** (exponent - 1) - 1
-    greatest = min(float(dtypes.max(dtype)), (2 - 2.0**-mantissa) * 2.0**bias)
-    return FloatInfo(dtype.bits, 2.0**-mantissa, greatest, -greatest, 2.0 ** (1 - bias), dtype)
+    layout = float_layout(dtype)
+    eps, least = 2.0**-layout.mantissa_bits, 2.0**layout.least_exponent
+    return FloatInfo(dtype.bits, eps, layout.greatest, -layout.greatest, least, dtype)
 
 
 def iinfo(type: DType | Tensor, /) -> IntInfo:  # noqa: A002

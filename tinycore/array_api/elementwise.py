@@ -5,8 +5,6 @@ Floor 6. Operands are broadcast; special cases follow IEEE 754 as the standard l
 
 from __future__ import annotations
 
-from typing import Final
-
 from tinycore.array_api import _special_cases
 from tinycore.array_api._promotion import Operand, array, together
 from tinycore.array_api._special_cases import (
@@ -14,13 +12,11 @@ from tinycore.array_api._special_cases import (
     has_sign,
     length,
     neighbor,
-    power,
     quotient,
     rest,
     with_sign,
 )
 from tinycore.array_api._wrapping import binary, unary
-from tinycore.dtype import dtypes
 from tinycore.tensor import Tensor
 
 __all__ = [
@@ -33,9 +29,6 @@ __all__ = [
     "not_equal", "positive", "pow", "real", "reciprocal", "remainder", "round", "sign", "signbit",
     "sin", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc",
 ]  # fmt: skip
-
-SHORT_POWERS: Final = range(-4, 5)
-"""Powers of floats that a few products give, special cases included."""
 
 abs = unary("abs", "numeric", Tensor.abs, "Magnitude of each element.")  # noqa: A001
 acos = unary("acos", "floating-point", Tensor.acos, "Arc cosine, in [0, pi].")
@@ -128,6 +121,4 @@ def pow(x1: Operand, x2: Operand, /) -> Tensor:  # noqa: A001
     Raises ArgumentError for an integer array to a negative integer number.
     """
     left, right = together("pow", "numeric", x1, x2)
-    if isinstance(x2, Tensor) or (dtypes.is_float(left.dtype) and x2 not in SHORT_POWERS):
-        return power(left, right)
-    return left.pow(x2)
+    return left.pow(right if isinstance(x2, Tensor) else x2)

@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy
 from numpy.typing import NDArray
 
-from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
+from tinycore.uop.evaluate import from_bits
 from tinycore.uop.op import ALU, COMPARISON, Op
 
 __all__ = [
@@ -54,64 +55,39 @@ def rounded(values: Array, dtype: DType) -> Array:
         return numpy.where(
             numpy.isnan(values), numpy.float32(numpy.nan), nearest.view(numpy.float32)
         )
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
-    wide = values.astype(numpy.float64)
-    least = 2 - (1 << (exponent_bits - 1))  # exponent of the smallest normal number
-    step = numpy.maximum(numpy.frexp(wide)[1] - 1, least) - mantissa_bits
+    layout, wide = float_layout(dtype), values.astype(numpy.float64)
+    exponent = numpy.maximum(numpy.frexp(wide)[1] - 1, layout.least_exponent)
+    step = exponent - layout.mantissa_bits
     nearest = numpy.ldexp(numpy.rint(numpy.ldexp(wide, -step)), step)
-    finite = numpy.abs(nearest) <= largest(dtype)
-    # An fp8e4m3 has no infinity.
-    beyond = numpy.nan if dtype is dtypes.fp8e4m3 else numpy.copysign(numpy.inf, wide)
+    finite = numpy.abs(nearest) <= layout.greatest
+    beyond = numpy.copysign(numpy.inf, wide) if layout.has_infinity else numpy.nan
     result = numpy.where(finite, nearest, numpy.where(numpy.isnan(wide), numpy.nan, beyond))
-    return result.astype(numpy.float32)
-
-
-def largest(dtype: DType) -> float:
-    """The largest finite value of a small float type."""
-    if dtype is dtypes.fp8e4m3:
-        return 448.0
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
-    return float((2.0 - 2.0**-mantissa_bits) * 2.0 ** ((1 << (exponent_bits - 1)) - 1))
+    signed = result if layout.has_negative_zero else result + 0.0  # -0 + 0 is 0
+    return signed.astype(numpy.float32)
 
 
 def small_float_bits(values: Array, dtype: DType) -> Array:
     """The bits of numbers of a small float type."""
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
-    storage = to_numpy_dtype(dtype)
+    layout, storage = float_layout(dtype), to_numpy_dtype(dtype)
     if dtype is dtypes.bfloat16:
         return (numpy.ascontiguousarray(values).view(numpy.uint32) >> 16).astype(storage)
-    top = (1 << exponent_bits) - 1
-    bias = top >> 1
+    least, digits = layout.least_exponent, layout.mantissa_bits
     size = numpy.nan_to_num(numpy.abs(values).astype(numpy.float64), nan=0.0, posinf=0.0)
-    exponent = numpy.maximum(numpy.frexp(size)[1] - 1, 1 - bias)
-    mantissa = numpy.ldexp(size, mantissa_bits - exponent).astype(numpy.int64)
+    exponent = numpy.maximum(numpy.frexp(size)[1] - 1, least)
+    mantissa = numpy.ldexp(size, digits - exponent).astype(numpy.int64)
     # A subnormal has no implicit bit, which makes its exponent field 0.
-    bits = ((exponent + (bias - 1)).astype(numpy.int64) << mantissa_bits) + mantissa
+    bits = ((exponent - least).astype(numpy.int64) << digits) + mantissa
     bits = numpy.where(size == 0, 0, bits)  # frexp gives 0 an exponent of its own
-    bits = numpy.where(numpy.isinf(values), top << mantissa_bits, bits)
-    bits |= numpy.signbit(values).astype(numpy.int64) << (dtype.bits - 1)
-    not_a_number = (top << mantissa_bits) | ((1 << mantissa_bits) - 1)
-    return numpy.where(numpy.isnan(values), not_a_number, bits).astype(storage)
+    bits = numpy.where(numpy.isinf(values), layout.beyond, bits)
+    negative = numpy.signbit(values) & ((bits != 0) | layout.has_negative_zero)
+    bits |= negative.astype(numpy.int64) << (dtype.bits - 1)
+    return numpy.where(numpy.isnan(values), layout.nan, bits).astype(storage)
 
 
 @cache
 def fp8_values(dtype: DType) -> Array:
     """What each of the 256 bit patterns of an fp8 type stands for."""
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
-    bits = numpy.arange(256)
-    bias = (1 << (exponent_bits - 1)) - 1
-    exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1)
-    mantissa = bits & ((1 << mantissa_bits) - 1)
-    implicit = numpy.where(exponent == 0, 0, 1 << mantissa_bits)
-    scale = numpy.maximum(exponent, 1) - bias - mantissa_bits
-    values = numpy.ldexp((mantissa + implicit).astype(numpy.float64), scale)
-    if dtype is dtypes.fp8e4m3:
-        values[bits & 0x7F == 0x7F] = numpy.nan
-    else:
-        top = exponent == (1 << exponent_bits) - 1
-        values[top] = numpy.where(mantissa[top], numpy.nan, numpy.inf)
-    signed: Array = numpy.where(bits >= 128, -values, values).astype(numpy.float32)
-    return signed
+    return numpy.array([from_bits(code, dtype) for code in range(256)], numpy.float32)
 
 
 def from_storage(stored: Array, dtype: DType) -> Array:
@@ -241,8 +217,10 @@ OPERATIONS: Final[dict[Op, Function]] = {
 two types: see `converter` and `reinterpreter`.
 """
 
-EXACT: Final = frozenset({Op.NEG, Op.MAX, Op.MIN, Op.WHERE, Op.TRUNC}) | COMPARISON
-"""Ops on floats whose result needs no rounding."""
+CHOICES: Final = frozenset({Op.MAX, Op.MIN, Op.WHERE}) | COMPARISON
+"""Ops on floats whose result is an operand, or none of their type."""
+EXACT: Final = CHOICES | {Op.NEG, Op.TRUNC}
+"""Ops whose result needs no rounding, where it may be -0."""
 
 
 @cache
@@ -255,7 +233,9 @@ def operation(op: Op, dtype: DType, source: DType) -> Function:
         return reinterpreter(source.scalar(), scalar)
     assert op in ALU, op
     function = OPERATIONS[op]
-    if scalar not in SMALL_FLOATS or op in EXACT:
+    if scalar not in SMALL_FLOATS or op in CHOICES:
+        return function
+    if op in EXACT and float_layout(scalar).has_negative_zero:
         return function
 
     def then_round(*operands: Array) -> Array:
@@ -309,6 +289,8 @@ def converter(source: DType, target: DType) -> Function:
         return lambda a: rounded(as_float(a), target)
     if target is dtypes.float16 and source.kind in ("int", "uint", "index"):
         return lambda a: as_float(a).astype(kind)
+    if target is dtypes.uint32 and source.kind == "float":  # NumPy's own answer varies with the CPU
+        return lambda a: a.astype(numpy.int64).astype(kind)
     return lambda a: a.astype(kind)
 
 

@@ -34,6 +34,7 @@ from tinycore.builtin.nest import (
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import pointer_of
+from tinycore.uop.evaluate import round_to
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 
@@ -95,8 +96,11 @@ class Plan:
                 step(frame)
 
     def _initial_value(self, u: UOp) -> Any:
-        """The value a node has before anything runs: constants have theirs."""
-        return self.axes.single(u.arg, computed_as(u.dtype)) if u.op is Op.CONST else None
+        """The value a node has before anything runs: constants have theirs, rounded."""
+        if u.op is not Op.CONST:
+            return None
+        value = round_to(u.dtype, u.arg) if u.dtype.kind == "float" else u.arg
+        return self.axes.single(value, computed_as(u.dtype))
 
     def _block(self, items: Iterable[Item], around: tuple[Loop, ...]) -> list[Step]:
         """The steps of a loop's body, or of the whole program; `around` are loops that are axes."""

@@ -16,11 +16,13 @@ from tinycore.device.registry import Device
 from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.engine.run import recordings, run_schedule
-from tinycore.errors import JitError
+from tinycore.errors import DeviceError, JitError
 from tinycore.schedule.kernelize import kernelize, memory_of
+from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, schedule
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
+from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
 
 HostArray = numpy.ndarray[Any, numpy.dtype[Any]]
 Refresh = Callable[[], HostArray]
@@ -40,8 +42,14 @@ class Engine:
         return Device.DEFAULT
 
     def canonicalize(self, device: str) -> str:
-        """The full spelling of a device's name. Raises UnknownDevice."""
-        return Device.canonicalize(device)
+        """The full spelling of the name of a device, or of several. Raises UnknownDevice.
+
+        Raises DeviceError for a device that is named twice.
+        """
+        names = [Device.canonicalize(name) for name in names_of(device)]
+        if len(set(names)) != len(names):
+            raise DeviceError(f"{device!r} names a device twice; each holds one part of a tensor")
+        return BETWEEN_NAMES.join(names)
 
     def from_host(
         self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None
@@ -49,8 +57,14 @@ class Engine:
         """A new BUFFER with the elements of a C-contiguous array, which may be reused on return.
 
         A captured step that reads this buffer calls `refresh` before each replay and writes the
-        result.
+        result. For several devices the first gets them, and the others copies.
         """
+        first, *others = names_of(device)
+        if others:
+            whole = self.from_host(array, dtype, first, refresh)
+            places = [UOp(Op.DEVICE, dtypes.void, (), name) for name in others]
+            copies = [UOp(Op.COPY, dtype, (whole, place)) for place in places]
+            return UOp(Op.MULTI, dtype, (whole, *copies))
         node = new_node(int(array.size), dtype, device)
         buffer = buffers[node] = Buffer(device, int(array.size), dtype)
         if array.size:
@@ -91,7 +105,7 @@ class Engine:
 
     def exchange_kind(self, device: str) -> tuple[int, int] | None:
         """The DLDevice of a device, as (type, number); None where it takes no part in DLPack."""
-        kind = Device.backend(device).dlpack
+        kind = None if is_group(device) else Device.backend(device).dlpack
         if kind is None:
             return None
         return kind, 0 if kind == HOST else device_and_index(device)[1]
@@ -108,22 +122,26 @@ class Engine:
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Cut the graph below the roots into kernels without running them."""
-        return kernelize(roots)
+        graph = PerDevice(roots)
+        return graph.together(kernelize(graph.parts))
 
     def schedule(self, roots: list[UOp]) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""
-        return schedule([UOp.sink(*roots).substitute(kernelize(roots))])
+        parts = PerDevice(roots).parts
+        return schedule([UOp.sink(*parts).substitute(kernelize(parts))])
 
     def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Compute the roots; map each node that now is memory to that memory, of the same shape."""
-        cut = kernelize(roots)
-        sink = UOp.sink(*roots).substitute(cut)
+        graph = PerDevice(roots)
+        cut = kernelize(graph.parts)
+        sink = UOp.sink(*graph.parts).substitute(cut)
         items = schedule([sink])
         run_schedule(items, bound_values([sink]))
         ran = {item.kernel for item in items}  # one kernel may have stored more than the roots
         stored = UOp.sink(sink, *cut.values()).toposort()
         done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
-        return done | {node: memory.substitute(done) for node, memory in cut.items()}
+        memory = {node: memory.substitute(done) for node, memory in cut.items()}
+        return graph.together(done | memory)
 
     def describe(self, buffer: UOp) -> str:
         """A few words on a BUFFER, for `repr`."""

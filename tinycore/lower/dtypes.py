@@ -9,14 +9,13 @@ overflow and NaN follow the OCP 8-bit floating point specification, revision 1.0
 
 from __future__ import annotations
 
-import math
 import struct
 from functools import cache
 from typing import Final
 
-from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.dtype import DType, PointerDType, dtypes, float_layout
 from tinycore.render.base import Renderer
-from tinycore.uop.evaluate import round_to, to_bits
+from tinycore.uop.evaluate import round_to
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, Op
 from tinycore.uop.pattern import RuleSet, node, var
@@ -210,9 +209,9 @@ def encode(value: UOp, dtype: DType) -> UOp:
         rounded = (bits + ((bits >> 16) & 1) + 0x7FFF) >> 16
         code = (magnitude > 0x7F800000).where(bits.const_like(0x7FC0), rounded)
         return code.cast(dtypes.uint16)
-    _, mantissa = dtypes.finfo(dtype)
+    layout = float_layout(dtype)
+    mantissa, bias = layout.mantissa_bits, layout.bias
     shift = 23 - mantissa
-    bias = exponent_bias(dtype)
     odd = (magnitude >> shift) & 1
     normal = (magnitude + odd - ((127 - bias << 23) - ((1 << shift - 1) - 1))) >> shift
     # Adding `unit * 2**23` leaves the count of the type's smallest numbers in the low bits.
@@ -220,9 +219,13 @@ def encode(value: UOp, dtype: DType) -> UOp:
     counted = magnitude.bitcast(value.dtype) + offset.bitcast(value.dtype)
     subnormal = counted.bitcast(bits.dtype) - offset
     code = (magnitude < (128 - bias << 23)).where(subnormal, normal)
-    code = (magnitude < overflow(dtype)).where(code, bits.const_like(first_special(dtype)))
+    # What the rounding above cannot encode would be the next number after the greatest, or more.
+    overflow = float32_bits(layout.magnitude(layout.beyond))
+    code = (magnitude < overflow).where(code, bits.const_like(layout.beyond))
     code = (magnitude > 0x7F800000).where(bits.const_like(nan_code(dtype)), code)
     sign = (bits >> 31) << (dtype.bits - 1)
+    if not layout.has_negative_zero:
+        sign = code.ne(0).where(sign, bits.const_like(0))
     return (code | sign).cast(storage(dtype))
 
 
@@ -232,8 +235,8 @@ def decode(code: UOp, dtype: DType) -> UOp:
     real = dtypes.float32.vec(code.dtype.count)
     if dtype is dtypes.bfloat16:
         return (bits << 16).bitcast(real)
-    _, mantissa = dtypes.finfo(dtype)
-    bias = exponent_bias(dtype)
+    layout = float_layout(dtype)
+    mantissa, bias = layout.mantissa_bits, layout.bias
     magnitude = bits & ((1 << dtype.bits - 1) - 1)
     shifted = magnitude << (23 - mantissa)
     normal = shifted + (127 - bias << 23)
@@ -241,33 +244,19 @@ def decode(code: UOp, dtype: DType) -> UOp:
     one = bits.const_like(128 - bias << 23)
     subnormal = ((shifted + one).bitcast(real) - one.bitcast(real)).bitcast(bits.dtype)
     result = (magnitude < (1 << mantissa)).where(subnormal, normal)
-    special = bits.const_like(0x7FC00000) if dtype is dtypes.fp8e4m3 else shifted | 0x7F800000
-    result = (magnitude < first_special(dtype)).where(result, special)
+    nan = bits.const_like(0x7FC00000)
+    if layout.has_negative_zero:
+        special = shifted | 0x7F800000 if layout.has_infinity else nan
+        result = (magnitude < layout.beyond).where(result, special)
+    else:
+        result = bits.ne(layout.nan).where(result, nan)
     sign = (bits >> (dtype.bits - 1)) << 31
     return (result | sign).bitcast(real)
 
 
-def exponent_bias(dtype: DType) -> int:
-    """What is added to an exponent to store it."""
-    return (1 << (dtypes.finfo(dtype)[0] - 1)) - 1
-
-
-def first_special(dtype: DType) -> int:
-    """The bits of infinity, or of NaN where there is none: all below are finite."""
-    return 0x7F if dtype is dtypes.fp8e4m3 else to_bits(math.inf, dtype)
-
-
 def nan_code(dtype: DType) -> int:
-    """The bits of a quiet NaN, without its sign: all ones in 8 bits, as torch has it."""
-    return 0x7E00 if dtype is dtypes.float16 else 0x7F
-
-
-def overflow(dtype: DType) -> int:
-    """The bits of the least float32 magnitude that the rounding above cannot encode."""
-    if dtype is dtypes.fp8e4m3:  # 480 would be next after 448, but its code means NaN
-        return float32_bits(480.0)
-    exponent_bits, _ = dtypes.finfo(dtype)
-    return float32_bits(2.0 ** ((1 << exponent_bits) - 1 - exponent_bias(dtype)))
+    """The bits of a quiet NaN, without its sign: in 8 bits as torch has it."""
+    return 0x7E00 if dtype is dtypes.float16 else float_layout(dtype).nan
 
 
 def float32_bits(value: float) -> int:

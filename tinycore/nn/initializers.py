@@ -17,9 +17,9 @@ def inverse_root_uniform(shape: tuple[int, ...], inputs: int) -> Tensor:
     """Uniform within 1/sqrt(inputs), where each output sums that many; variance 1/(3*inputs).
 
     The "commonly used heuristic", equation 1 of Glorot and Bengio, "Understanding the difficulty of
-    training deep feedforward neural networks", 2010. Layers without inputs start at zero.
+    training deep feedforward neural networks", 2010.
     """
-    bound = 1 / math.sqrt(inputs) if inputs else 0.0
+    bound = 1 / math.sqrt(inputs)
     return Tensor.uniform(*shape, low=-bound, high=bound)
 
 

@@ -186,11 +186,7 @@ def _opened(source: Source) -> SafetensorsFile:
     return SafetensorsFile.open(source)
 
 
-_STORED_AS = {
-    dtypes.bfloat16: dtypes.uint16,
-    dtypes.fp8e4m3: dtypes.uint8,
-    dtypes.fp8e5m2: dtypes.uint8,
-}
+_STORED_AS = {dtypes.bfloat16: dtypes.uint16, **dict.fromkeys(dtypes.fp8s, dtypes.uint8)}
 """What NumPy, which lacks these types, sees in their place."""
 
 

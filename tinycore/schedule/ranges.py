@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tinycore.dtype import PointerDType, dtypes
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import ALU, MOVEMENT, AxisKind, Op
 from tinycore.uop.shape import Shape
 
@@ -246,7 +246,10 @@ class RegionReader:
         value = self.done.get(source)
         if value is None:
             return [source]
-        ranges = tuple(c for c in counters if c.op is Op.RANGE)
+        loops = [c for c in counters if c.op is Op.RANGE]
+        ranges = tuple(c for c in loops if op is Op.MUL or c in value.ranges)
+        if op is Op.ADD:
+            value = times(value, math.prod(c.extent for c in loops if c not in ranges))
         return UOp(Op.REDUCE, value.dtype, (value, *ranges), op) if ranges else value
 
     def counters(self, place: Place, sizes: list[int]) -> tuple[UOp, ...]:
@@ -285,6 +288,13 @@ class RegionReader:
         valid = (row >= 0) & (row < table.shape[0])
         source = Place(table, (row, *point[len(index.shape) :]), both(gate, valid))
         return self.pass_on(source, valid)
+
+
+def times(value: UOp, count: int) -> UOp:
+    """The sum of so many equal values."""
+    if count == 1:
+        return value
+    return value * value.const_like(as_scalar(count, value.dtype))
 
 
 def load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:

@@ -20,7 +20,7 @@ from tinycore.errors import (
     IndexRangeError,
     ShapeError,
 )
-from tinycore.uop.shape import Shape
+from tinycore.uop.shape import Shape, is_group
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
@@ -72,7 +72,8 @@ def same_device(name: str, devices: Iterable[str]) -> None:
     distinct = list(dict.fromkeys(devices))
     if len(distinct) > 1:
         listed = " and ".join(distinct)
-        raise DeviceError(f"{name}: operands are on {listed}; move one of them with .to(device)")
+        how = ".shard(devices)" if any(map(is_group, distinct)) else ".to(device)"
+        raise DeviceError(f"{name}: operands are on {listed}; move one of them with {how}")
 
 
 def integer_dtype(name: str, dtype: DType, what: str = "operand") -> None:

@@ -2,8 +2,8 @@
 
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
 before it: core, movement, joining, operands, elementwise, functions, powers, special, activations,
-reduce, scan, creation, indexing, selection, sorting, linalg, windows, losses, random, realize,
-interop, custom, images, and tensor.
+reduce, scan, creation, indexing, selection, sorting, linalg, decompositions, digest, windows,
+losses, random, realize, interop, custom, images, multi, and tensor.
 See docs/decisions/0015-one-tensor-class-in-a-chain.md.
 """
 
@@ -119,7 +119,7 @@ class Core:
 
     @property
     def device(self) -> str:
-        """Name of the device that holds or computes it."""
+        """Name of the device that holds or computes it; of several, their names joined."""
         return self.uop.device
 
     @property
@@ -199,7 +199,8 @@ class Core:
 
     def contiguous(self) -> Self:
         """The same value in memory of its own, row by row; itself when it is that already."""
-        if graph.base_of(self.uop).op in (Op.BUFFER, Op.CONTIGUOUS, Op.ASSIGN):
+        base = graph.base_of(self.uop)
+        if base.op in (Op.BUFFER, Op.CONTIGUOUS, Op.ASSIGN) or graph.is_buffer(base):
             return self
         return self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
 
@@ -235,11 +236,24 @@ class Core:
         return self.from_uop(graph.bitcast(self.uop, target))
 
     def overwrite(self, value: UOp) -> None:
-        """Write a value of this shape into the memory that this tensor is, for all its views."""
-        base, written = graph.base_of(self.uop), graph.assign(self.uop, value)
+        """Write a value of this shape where this tensor is, for all that are views of it.
+
+        That is memory, or the part of it that this tensor shows. A tensor that is neither takes
+        over the value.
+        """
+        node = self.uop
+        memory = node if graph.is_memory(node) else graph.viewed_memory(node)
+        if memory is None:
+            self.uop = value
+            return
+        if memory is not node:
+            value = graph.insert(memory, node, value)
+        written = graph.assign(memory, value)
+        base = graph.base_of(memory)
         whole = {base: graph.reshape(written, base.shape)}
         for tensor in list(views_of(base)):
-            tensor.uop = written if tensor is self else tensor.uop.substitute(whole)
+            same = tensor.uop is memory
+            tensor.uop = written if same else tensor.uop.substitute(whole)
 
     def const_like(self, value: Scalar, dtype: DTypeLike | None = None) -> Self:
         """A constant of the same shape and device; it takes no memory."""

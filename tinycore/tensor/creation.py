@@ -217,6 +217,11 @@ class Creation(Scan):
     ) -> Self:
         """One number in the shape, dtype and device of this tensor."""
         target = self.dtype if dtype is None else to_dtype(dtype)
+        if buffer and device is None and self.numel():  # in the same parts, on several devices
+            value = self.full(self.shape, fill_value, target, self.device, buffer=False)
+            memory = graph.new_memory_like(self.uop, target)
+            node = UOp(Op.ASSIGN, target, (memory, value.uop))
+            return self.from_uop(node).marked(requires_grad)
         return self.full(
             self.shape, fill_value, target, device or self.device, buffer, requires_grad
         )
@@ -249,8 +254,10 @@ class Creation(Scan):
     ) -> Self:
         """Memory in the shape, dtype and device of this tensor, not filled with anything."""
         target = self.dtype if dtype is None else to_dtype(dtype)
+        if device is None:
+            return self.from_uop(graph.new_memory_like(self.uop, target)).marked(requires_grad)
         return self.empty(
-            self.shape, device=device or self.device, dtype=target, requires_grad=requires_grad
+            self.shape, device=device, dtype=target, requires_grad=requires_grad
         )
 
     def marked(self, requires_grad: bool | None) -> Self:

@@ -8,12 +8,11 @@ computed in float32. A matrix is the last two axes, those before count matrices.
 
 from __future__ import annotations
 
-import math
 from typing import Final, Literal, Self, TypeVar
 
 import numpy
 
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.linalg import Linalg
@@ -36,9 +35,9 @@ class Decompositions(Linalg):
         """Q with orthonormal columns and R, zero below its diagonal, with Q @ R the matrix.
 
         (.., m, n) -> (.., m, m) and (.., m, n); "reduced" gives (.., m, k) and (.., k, n) with
-        k = min(m, n). Householder's reflections (Golub and Van Loan, Matrix Computations, 5.2), with
-        signs as in LAPACK. Integers become floats. Raises ShapeError below two axes, ArgumentError
-        for another mode.
+        k = min(m, n). Householder's reflections (Golub and Van Loan, Matrix Computations, 5.2),
+        with signs as in LAPACK. Integers become floats. Raises ShapeError below two axes,
+        ArgumentError for another mode.
         """
         if mode not in ("complete", "reduced"):
             raise ArgumentError(f"qr: mode {mode!r} is none of 'complete', 'reduced'")
@@ -180,7 +179,7 @@ def reflection(rows: AnyTensor, head: AnyTensor, column: AnyTensor) -> AnyTensor
     reach = squares.eq(0).where(0.0, head + (head < 0).where(-norm, norm))
     product = reach * (reach - head)
     factor = product.eq(0).where(1.0, product).rsqrt()
-    negative = (reach < 0) ^ reach.eq(head * 2)
+    negative = (reach < 0).ne(reach.eq(head * 2))
     return rows.eq(0).where(reach, column) * negative.where(-factor, factor)
 
 

@@ -149,7 +149,7 @@ def parameters(cfg: str | tuple[int, int]) -> tuple[int, int]:
 
 def absorbed(words: AnyTensor) -> AnyTensor:
     """The states after all blocks: (messages, blocks, words of a block) -> (messages, 25)."""
-    messages, blocks, width = words.shape
+    messages, blocks, _ = words.shape
     turns = words.of_host(rotations())
     constants = [words.of_host(numpy.array([n], numpy.uint64)) for n in round_constants()]
     state = None

@@ -33,8 +33,11 @@ READ_ONLY, IS_COPIED = 1, 2
 
 TYPE_CODES: Final = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 """DLDataTypeCode by kind."""
-OWN_CODES: Final = {dtypes.bfloat16: 4, dtypes.fp8e4m3: 10, dtypes.fp8e5m2: 12}
-"""DLDataTypeCode of floats that have one of their own: bfloat, float8_e4m3fn, float8_e5m2."""
+OWN_CODES: Final = {
+    dtypes.bfloat16: 4, dtypes.fp8e4m3: 10, dtypes.fp8e4m3fnuz: 11, dtypes.fp8e5m2: 12,
+    dtypes.fp8e5m2fnuz: 13,
+}  # fmt: skip
+"""DLDataTypeCode of floats that have one of their own; see CODE_NAMES."""
 TYPES: Final = {
     dtype: (OWN_CODES.get(dtype, TYPE_CODES[dtype.kind]), dtype.bits) for dtype in dtypes.all
 }

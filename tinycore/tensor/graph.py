@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 
 from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.schedule.multi import axis_of
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
-from tinycore.uop.op import PARTIAL_WRITES, Op, Scatter
-from tinycore.uop.shape import Shape
+from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Op, Scatter
+from tinycore.uop.shape import Shape, is_group, names_of
 
 Pair = tuple[int, int]
 
@@ -45,9 +46,22 @@ def arange(size: int, dtype: DType, device: str) -> UOp:
 
 
 def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
-    """Memory of its own, filled with nothing in particular."""
+    """Memory of its own, filled with nothing in particular; on each device of a group."""
+    if is_group(device):
+        parts = [new_buffer(shape, dtype, name) for name in names_of(device)]
+        return UOp(Op.MULTI, dtype, tuple(parts))
     buffer = UOp(Op.BUFFER, dtype, (device_node(device), unique()), math.prod(shape))
     return reshape(buffer, shape)
+
+
+def new_memory_like(x: UOp, dtype: DType | None = None) -> UOp:
+    """Memory of its own in the shape, and in the parts, in which `x` lies on its devices."""
+    kind = dtype or x.dtype
+    if not is_group(x.device) or (axis := axis_of(x)) is None:
+        return new_buffer(x.shape, kind, x.device)
+    names = names_of(x.device)
+    part = (*x.shape[:axis], x.shape[axis] // len(names), *x.shape[axis + 1 :])
+    return UOp(Op.MULTI, kind, tuple([new_buffer(part, kind, name) for name in names]), axis)
 
 
 # --- movement
@@ -264,6 +278,9 @@ def assign(memory: UOp, value: UOp) -> UOp:
     shape, change = memory.shape, base_of(value)
     if change.op in PARTIAL_WRITES and base_of(change.src[0]) is base_of(memory):
         memory, value = change.src[0], change
+    if memory.op is Op.RESHAPE and is_group(memory.device):  # under its shape the parts may differ
+        memory = base_of(memory)
+        value = reshape(value, memory.shape)
     return reshape(UOp(Op.ASSIGN, value.dtype, (memory, value)), shape)
 
 
@@ -279,12 +296,30 @@ def base_of(x: UOp) -> UOp:
 
 def is_memory(x: UOp) -> bool:
     """Whether a node is memory that can be written: a buffer, or one with assignments pending."""
-    return base_of(x).op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN)
+    base = base_of(x)
+    if base.op is Op.MULTI:
+        return all(map(is_memory, base.src))
+    return base.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN)
+
+
+def is_buffer(x: UOp) -> bool:
+    """Whether a node is a buffer under some shape, with nothing left to compute."""
+    base = base_of(x)
+    return base.op is Op.BUFFER or (base.op is Op.MULTI and all(map(is_buffer, base.src)))
+
+
+def viewed_memory(node: UOp) -> UOp | None:
+    """The memory of which a node shows a part, each element once; None for any other node."""
+    while node.op in MOVEMENT and node.op not in (Op.EXPAND, Op.PAD, Op.UNSKEW):
+        if node.op is Op.SKEW and node.shape[node.arg.window_axis] != 1:
+            return None
+        node = node.src[0]
+    return node if is_memory(node) else None
 
 
 def is_constant(x: UOp) -> bool:
     """Whether a graph is made of constants only, so that it can be rebuilt on any device."""
-    return not any(n.op in (Op.BUFFER, Op.COPY) for n in x.toposort())
+    return not any(n.op in (Op.BUFFER, Op.COPY, Op.MULTI) for n in x.toposort())
 
 
 def on_device(x: UOp, device: str) -> UOp:

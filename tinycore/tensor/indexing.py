@@ -20,7 +20,6 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.creation import Creation
 from tinycore.tensor.data import SupportsArray
-from tinycore.tensor.operands import on_one_device
 from tinycore.tensor.entries import (
     AxisIndex,
     Flag,
@@ -33,6 +32,7 @@ from tinycore.tensor.entries import (
     parse,
     spelled_out,
 )
+from tinycore.tensor.operands import on_one_device
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
 
@@ -68,19 +68,12 @@ class Indexing(Creation):
             and index.dtype is dtypes.bool
             and isinstance(value, (bool, int, float))
         ):
-            self.write(self.masked(index, value))
+            self.overwrite(self.masked(index, value).uop)
             return
         parsed = parse(self, self.entries(index))
         new = value if isinstance(value, Indexing) else self.ufix_nested(value)
         _, new = on_one_device("setitem", [self, new])
-        self.write(self.placed(parsed, new.cast(self.dtype)))
-
-    def write(self, new: Self) -> None:
-        """Take over a new value of the same shape: in place where this is memory."""
-        if graph.is_memory(self.uop):
-            self.overwrite(new.uop)
-        else:
-            self.uop = new.uop
+        self.overwrite(self.placed(parsed, new.cast(self.dtype)).uop)
 
     def masked(self, mask: Creation, value: Scalar) -> Self:
         """This tensor with a number where a mask of its leading axes holds; not computed yet."""

@@ -88,7 +88,7 @@ def gradient_flows(nodes: Iterable[UOp]) -> dict[UOp, bool]:
 def unrealized(tensors: Iterable[Core]) -> list[UOp]:
     """The graphs that have something to compute."""
     nodes = dict.fromkeys(t.uop for t in tensors)
-    return [n for n in nodes if graph.base_of(n).op is not Op.BUFFER and 0 not in n.shape]
+    return [n for n in nodes if not graph.is_buffer(n) and 0 not in n.shape]
 
 
 def readers_of_old_content(roots: list[UOp]) -> list[UOp]:
@@ -122,4 +122,4 @@ def shows_memory(node: UOp, done: set[UOp]) -> bool:
     """Whether a node only rearranges memory, or what is about to become memory."""
     while node not in done and (node.op in MOVEMENT or node.op is Op.DETACH):
         node = node.src[0]
-    return node in done or node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.CONST)
+    return node in done or graph.is_buffer(node) or node.op in (Op.BUFFER_VIEW, Op.CONST)

@@ -1,14 +1,11 @@
 """Random tensors: one counted stream, the same on every device.
 
 Floor 5. `manual_seed` sets the key and puts the counter to 0. Each call takes the next block of
-counters, at the time of the call, whatever is computed later and where; 64 bits are
-Op.THREEFRY(counter, key), two 32-bit words each, the low one first. Key and counter reach kernels
-in a small buffer, so that a new call needs no new kernel, and a captured step draws anew each time.
+counters, at the time of the call, whatever is computed later and where; see `stream`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any, Self
@@ -19,71 +16,25 @@ from tinycore.config import settings
 from tinycore.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import floating_dtype
+from tinycore.tensor.checks import floating_dtype, same_device
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.losses import Losses
-from tinycore.tensor.runtime import HostArray, runtime
-from tinycore.uop.node import UOp
+from tinycore.tensor.stream import (
+    halves_of,
+    random_words,
+    stream,
+    unit_interval,
+    whole_numbers,
+    words_from,
+)
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 
 Ints = int | Sequence[int]
 
-
-class Stream:
-    """The key and how many counters were taken."""
-
-    def __init__(self) -> None:
-        self.seed(0)
-
-    def seed(self, seed: int) -> None:
-        """Start over with the key of a seed."""
-        digest = hashlib.blake2b(str(int(seed)).encode(), digest_size=8).digest()
-        self.key = int.from_bytes(digest, "little")
-        self.counter = 0
-
-    def take(self, count: int) -> HostArray:
-        """[key, first counter] of the next `count` counters."""
-        state = numpy.array([self.key, self.counter], numpy.uint64)
-        self.counter = (self.counter + count) % (1 << 64)
-        return state
-
-
-stream = Stream()
-
-
-def random_words(count: int, device: str) -> UOp:
-    """`count` random 64-bit words."""
-    state = runtime().from_host(
-        stream.take(count), dtypes.uint64, device, lambda: stream.take(count)
-    )
-    key = graph.broadcast_to(graph.shrink(state, [(0, 1)]), (count,))
-    first = graph.broadcast_to(graph.shrink(state, [(1, 2)]), (count,))
-    return (graph.arange(count, dtypes.uint64, device) + first).alu(Op.THREEFRY, key)
-
-
-def random_halves(count: int, device: str) -> UOp:
-    """`count` random 32-bit words."""
-    words = graph.insert_axis(random_words(-(-count // 2), device), 1, 2)
-    places = graph.arange(2, dtypes.uint64, device)
-    places = places * graph.full_like(places, 32)
-    shifted = words >> graph.broadcast_to(places, words.shape)
-    halves = graph.reshape(shifted.cast(dtypes.uint32), (words.shape[0] * 2,))
-    return graph.shrink(halves, [(0, count)])
-
-
-def unit_interval(count: int, dtype: DType, device: str) -> UOp:
-    """`count` floats in [0, 1): as many leading random bits as the dtype is precise."""
-    precision = dtypes.finfo(dtype)[1] + 1
-    if dtype is dtypes.float64:
-        bits, width = random_words(count, device), 64
-    else:
-        bits, width = random_halves(count, device), 32
-    kept = bits >> graph.full_like(bits, width - precision)
-    wide = dtype if dtype is dtypes.float64 else dtypes.float32
-    number = kept.cast(wide)
-    return (number * graph.full_like(number, 2.0**-precision)).cast(dtype)
+LONGEST_RANKED = 1 << 16
+"""Length up to which a permutation is found by comparing all with all, in one kernel."""
 
 
 class Random(Losses):
@@ -95,6 +46,35 @@ class Random(Losses):
     def manual_seed(seed: int = 0) -> None:
         """Start the stream over: equal seeds give equal numbers on every device."""
         stream.seed(seed)
+
+    def threefry(self, seed: Self) -> Self:
+        """64 random bits from each counter and key: Threefry-2x32 with 20 rounds.
+
+        uint64, broadcast; the low half of a number is the first of its two words. Raises DTypeError
+        for another dtype. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011).
+        """
+        for x in (self, seed):
+            if x.dtype is not dtypes.uint64:
+                raise DTypeError(f"threefry: counters and keys are uint64, got {x.dtype!r}")
+        counters, keys = self.broadcasted("threefry", seed)
+        return counters.alu(Op.THREEFRY, keys)
+
+    @classmethod
+    def random_bits(cls, key: Self, counter: Self, num: int) -> Self:
+        """`num` random uint32 words: `threefry` of the counter and those after it.
+
+        Key and counter are two uint32 words each, the low one first; so are the results of one
+        counter. Raises ShapeError or DTypeError for other operands and a negative number.
+        """
+        (count,) = sizes_from("random_bits", (num,))
+        for what, x in (("key", key), ("counter", counter)):
+            if x.dtype is not dtypes.uint32:
+                raise DTypeError(f"random_bits: the {what} must be uint32, got {x.dtype!r}")
+            if x.shape != (2,):
+                raise ShapeError(f"random_bits: the {what} has shape (2,), got {x.shape}")
+        same_device("random_bits", [key.device, counter.device])
+        first, place = counter.bitcast(dtypes.uint64).uop, key.bitcast(dtypes.uint64).uop
+        return cls.from_uop(halves_of(words_from(place, first, -(-count // 2)), count))
 
     @classmethod
     def random(
@@ -159,7 +139,9 @@ class Random(Losses):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Uniform in [low, high)."""
+        """Uniform in [low, high). Raises ArgumentError unless low < high."""
+        if not low < high:
+            raise ArgumentError(f"uniform: needs low < high, got {low} and {high}")
         target = float_or(dtype)
         drawn = cls.random(
             sizes_from("uniform", shape),
@@ -168,7 +150,9 @@ class Random(Losses):
             False,
             None,
         )
-        return (drawn * (high - low) + low).cast(target).contiguous().marked(requires_grad)
+        scaled = drawn * (high - low) + low
+        inside = (scaled >= high).where(low, scaled)  # rounding can reach what the draw cannot
+        return inside.cast(target).contiguous().marked(requires_grad)
 
     @classmethod
     def normal(
@@ -195,9 +179,10 @@ class Random(Losses):
         device: str | None = None,
         dtype: DTypeLike = dtypes.int32,
     ) -> Self:
-        """Integers from low below high, each as likely as the next to 2**-32 of the range.
+        """Integers from low below high, each as likely as any other to 2**-16, or 2**-32 for many.
 
-        Raises DTypeError for a dtype that is no integer, ArgumentError for an empty range.
+        Raises DTypeError for a dtype that is no integer, ArgumentError for an empty range or one
+        that the dtype does not hold.
         """
         target, sizes, place = to_dtype(dtype), sizes_from("randint", shape), canonical(device)
         if not dtypes.is_int(target):
@@ -208,20 +193,14 @@ class Random(Losses):
             raise ArgumentError(f"randint: {target!r} does not hold all from {low} below {high}")
         if 0 in sizes:
             return cls.from_uop(graph.full(sizes, target, 0, place))
-        span, count = int(high) - int(low), math.prod(sizes)
-        if span <= 1 << 32:
-            wide = random_halves(count, place).cast(dtypes.uint64)
-            drawn = (wide * graph.full_like(wide, span)) >> graph.full_like(wide, 32)
-        else:
-            wide = random_words(count, place)
-            drawn = wide.alu(Op.MOD, graph.full_like(wide, span))
+        drawn = cls.from_uop(whole_numbers(int(high) - int(low), math.prod(sizes), place))
         number = drawn.cast(target)
-        shifted = number + graph.full_like(number, low) if low else number
-        return cls.from_uop(graph.reshape(shifted, sizes)).contiguous()
+        shifted = number + number.const_like(int(low)) if low else number
+        return shifted.reshape(sizes).contiguous()
 
     @classmethod
     def scaled_uniform(cls, *shape: Ints, **options: Any) -> Self:
-        """Uniform in [-1, 1), divided by the root of the number of elements."""
+        """Uniform in [-1, 1) divided by the root of the number of elements."""
         sizes = sizes_from("scaled_uniform", shape)
         bound = 1 / math.sqrt(max(1, math.prod(sizes)))
         return cls.uniform(sizes, low=-bound, high=bound, **options)
@@ -230,7 +209,8 @@ class Random(Losses):
     def glorot_uniform(cls, *shape: Ints, **options: Any) -> Self:
         """Uniform within sqrt(6 / (inputs + outputs)), by Glorot and Bengio."""
         sizes = sizes_from("glorot_uniform", shape)
-        bound = math.sqrt(6 / (first_size("glorot_uniform", sizes) + math.prod(sizes[1:])))
+        total = first_size("glorot_uniform", sizes) + math.prod(sizes[1:])
+        bound = math.sqrt(6 / max(1, total))
         return cls.uniform(sizes, low=-bound, high=bound, **options)
 
     @classmethod
@@ -283,23 +263,28 @@ class Random(Losses):
 
     @classmethod
     def randperm(cls, n: int, device: str | None = None, dtype: DTypeLike = dtypes.int32) -> Self:
-        """The integers below n in random order: the ranks of random numbers."""
-        drawn = (
-            cls.from_uop(random_words(n, canonical(device))).contiguous()
-            if n
-            else cls.empty(0, device=device)
-        )
-        places = cls.from_uop(graph.arange(n, dtypes.default_int, drawn.device))
+        """The integers below n in random order, as the order of random numbers says.
+
+        Raises ShapeError for a negative n.
+        """
+        (size,), target = sizes_from("randperm", (n,)), to_dtype(dtype)
+        if not size:
+            return cls.from_uop(graph.full((0,), target, 0, canonical(device)))
+        drawn = cls.from_uop(random_words(size, canonical(device))).contiguous()
+        if size > LONGEST_RANKED:
+            return drawn.argsort().cast(target).contiguous()
+        places = cls.from_uop(graph.arange(size, dtypes.int32, drawn.device))
         before = (drawn < drawn.unsqueeze(1)) | (
             drawn.eq(drawn.unsqueeze(1)) & (places < places.unsqueeze(1))
         )
-        return before.sum(1, dtype=dtypes.int32).cast(dtype).contiguous()
+        return before.sum(1, dtype=dtypes.int32).cast(target).contiguous()
 
     def multinomial(self, num_samples: int = 1, replacement: bool = False) -> Self:
         """Indices drawn with these weights, one row or one per row: (C) -> (S), (N, C) -> (N, S).
 
-        Raises ShapeError for other shapes, ArgumentError when more are drawn without replacement
-        than there are.
+        Weights are not negative, and some of a row are positive: an index with weight 0 is drawn
+        only without replacement, after all others. Raises ShapeError for other shapes,
+        ArgumentError when more are drawn without replacement than there are.
         """
         if not 1 <= self.ndim <= 2 or num_samples < 1:
             raise ShapeError(
@@ -312,20 +297,15 @@ class Random(Losses):
             )
         weights = (self.unsqueeze(0) if self.ndim == 1 else self).cast(dtypes.float32)
         if replacement or num_samples == 1:
-            steps = weights.cumsum(1)
-            drawn = self.rand(weights.shape[0], num_samples, 1, device=self.device) * steps[
-                :, -1:
-            ].unsqueeze(1)
-            found = (
-                (steps.unsqueeze(1) <= drawn)
-                .sum(-1, dtype=dtypes.int32)
-                .clamp(max_=weights.shape[1] - 1)
-            )
-        else:  # the largest of log(weight) + Gumbel noise, by Efraimidis and Spirakis
-            keys = weights.log() - (-(1 - self.rand(weights.shape, device=self.device)).log()).log()
-            order = (keys.unsqueeze(1) > keys.unsqueeze(2)).sum(-1, dtype=dtypes.int32)
-            ranks = self.from_uop(graph.arange(num_samples, dtypes.int32, self.device)).unsqueeze(1)
-            found = order.unsqueeze(1).eq(ranks).argmax(-1)
+            steps, shape = weights.cumsum(1), (weights.shape[0], num_samples, 1)
+            total = steps[:, -1:].unsqueeze(1)
+            drawn = self.rand(shape, device=self.device, dtype=dtypes.float32) * total
+            passed = steps.unsqueeze(1) <= drawn
+            passed = passed & (steps.unsqueeze(1) < total)  # rounding may reach the total
+            found = passed.sum(-1, dtype=dtypes.int32)
+        else:  # who is first when each comes with its weight as rate (Efraimidis and Spirakis 2006)
+            drawn = self.rand(weights.shape, device=self.device, dtype=dtypes.float32)
+            found = ((1 - drawn).log() / -weights).argsort(-1)[:, :num_samples]
         found = found.cast(dtypes.int32)
         return found.squeeze(0) if self.ndim == 1 else found
 

@@ -16,7 +16,7 @@ from tinycore.errors import DTypeError, GradientError, ShapeError
 from tinycore.schedule.order import ScheduleItem
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
-from tinycore.tensor.core import canonical, live_tensors, replace_nodes, views_of
+from tinycore.tensor.core import canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
 from tinycore.tensor.pending import (
     compute,
@@ -29,7 +29,7 @@ from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import decode
 from tinycore.uop.node import UOp
-from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.op import Op
 
 
 class Realization(Random):
@@ -67,9 +67,9 @@ class Realization(Random):
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
         stored = graph.is_memory(self.uop) or graph.base_of(self.uop).op is Op.CONTIGUOUS
         node = self.uop if stored else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
-        if graph.base_of(node).op is not Op.BUFFER:
+        if not graph.is_buffer(node):
             node = compute([node, *readers_of_old_content([node])])[node]
-        return runtime().to_host(graph.base_of(node)).reshape(self.shape)
+        return content(graph.base_of(node)).reshape(self.shape)
 
     def numpy(self) -> HostArray:
         """The elements as a NumPy array of its own; bfloat16 and fp8 become float32."""
@@ -134,7 +134,7 @@ class Realization(Random):
     def clone(self, device: str | None = None) -> Self:
         """A copy in memory of its own, which assignments to this tensor do not change."""
         source = self.to(device)
-        memory = graph.new_buffer(self.shape, self.dtype, source.device)
+        memory = graph.new_memory_like(source.uop)
         result = self.from_uop(
             UOp(Op.ASSIGN, self.dtype, (memory, source.uop)) if self.numel() else source.uop
         )
@@ -173,19 +173,8 @@ class Realization(Random):
         node = graph.broadcast_to(node, self.shape)
         if node is self.uop or not self.numel():
             return self
-        if graph.is_memory(self.uop):
-            self.overwrite(node)
-        elif (base := viewed_memory(self.uop)) is not None:
-            self.assign_through(base, node)
-        else:
-            self.uop = node
+        self.overwrite(node)
         return self
-
-    def assign_through(self, base: UOp, value: UOp) -> None:
-        """Write a value into the part of `base` that this tensor shows, for all its views."""
-        written = graph.assign(base, graph.insert(base, self.uop, value))
-        for tensor in list(views_of(base)):
-            tensor.uop = tensor.uop.substitute({base: written})
 
     # --- differentiating
 
@@ -249,10 +238,10 @@ class Realization(Random):
         return gradient.uop.cast(self.dtype)
 
 
-def viewed_memory(node: UOp) -> UOp | None:
-    """The memory of which a node shows a part, each element once; None for any other node."""
-    while node.op in MOVEMENT and node.op not in (Op.EXPAND, Op.PAD, Op.UNSKEW):
-        if node.op is Op.SKEW and node.shape[node.arg.window_axis] != 1:
-            return None
-        node = node.src[0]
-    return node if graph.is_memory(node) else None
+def content(memory: UOp) -> HostArray:
+    """The elements of a buffer, or of buffers on several devices put together."""
+    if memory.op is not Op.MULTI:
+        return runtime().to_host(memory)
+    parts = memory.src if memory.arg is not None else memory.src[:1]
+    found = [content(graph.base_of(part)).reshape(part.shape) for part in parts]
+    return found[0] if memory.arg is None else numpy.concatenate(found, memory.arg)

@@ -83,6 +83,8 @@ class Sorting(Selection):
         """int64 numbers in the order of the elements: of 32 bits for elements of as many."""
         if self.dtype is dtypes.uint64:
             return self.bitcast(dtypes.int64) ^ int(dtypes.min(dtypes.int64))
+        if self.dtype is dtypes.uint32:
+            return self.cast(dtypes.int64) + int(dtypes.min(dtypes.int32))
         if not dtypes.is_float(self.dtype):
             return self.cast(dtypes.int64)
         wide = self if self.dtype is dtypes.float64 else self.cast(dtypes.float32)

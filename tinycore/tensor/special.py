@@ -75,20 +75,20 @@ class Special(Powers):
     def cos(self) -> Self:
         """The cosine of an angle in radians, relative to the nearest root of the cosine.
 
-        Angles of many turns go by 1 - 2 sin(a/2)**2: there the error is relative to 1.
+        Near its extremes, and for angles of many turns, as 1 - 2 sin(a/2)**2: so derivatives are
+        accurate too, and the error of the latter is relative to 1.
         """
         parts, last = QUARTER[self.dtype]
         down, _ = self.folded()
-        size = -down
-        far = ~(size < last)
-        turns = (far.where(0.0, size) * (1 / math.pi)).trunc()
-        odd = turns * 2 + 1
-        rest = far.where(0.0, size)
+        size = (-down < last).where(-down, 0.0)
+        turns = (size * (1 / math.pi)).trunc()
+        odd, rest = turns * 2 + 1, size
         for part in parts:
             rest = rest - odd * part
-        sine = far.where(self * 0.5, rest).sin()
+        steep = (rest < 1) & (rest > -1)
+        sine = steep.where(rest, self * 0.5).sin()
         even = (turns * 0.5).trunc().eq(turns * 0.5)
-        return far.where(1 - sine.square() * 2, even.where(-sine, sine))
+        return steep.where(even.where(-sine, sine), 1 - sine.square() * 2)
 
     @in_wide_float
     def tan(self) -> Self:

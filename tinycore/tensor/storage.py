@@ -11,9 +11,9 @@ from functools import cache
 
 import numpy
 
-from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
 from tinycore.tensor.runtime import HostArray
-from tinycore.uop.evaluate import from_bits, largest
+from tinycore.uop.evaluate import from_bits
 
 FOREIGN = frozenset({dtypes.bfloat16, *dtypes.fp8s})
 """Dtypes that NumPy does not have."""
@@ -30,8 +30,8 @@ def encode(array: HostArray, dtype: DType) -> HostArray:
         return numpy.asarray(bits.astype(target), order="C")
     magnitudes, codes = code_table(dtype)
     place = numpy.searchsorted(magnitudes, numpy.abs(rounded))
-    found = codes[numpy.minimum(place, len(codes) - 1)]
-    found = numpy.where(numpy.isnan(rounded), 0x7F, found) | (numpy.signbit(rounded) * 0x80)
+    found = codes[numpy.minimum(place, len(codes) - 1)] | (numpy.signbit(rounded) * 0x80)
+    found = numpy.where(numpy.isnan(rounded), float_layout(dtype).nan, found)
     return numpy.asarray(found.astype(target), order="C")
 
 
@@ -58,14 +58,15 @@ def decode(array: HostArray, dtype: DType) -> HostArray:
 
 def round_to_dtype(array: HostArray, dtype: DType) -> HostArray:
     """float64 numbers rounded to those of a float dtype that NumPy lacks; still float64."""
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
-    least = 2 - (1 << (exponent_bits - 1))
+    layout = float_layout(dtype)
     with numpy.errstate(all="ignore"):
-        exponent = numpy.maximum(numpy.frexp(array)[1] - 1, least) - mantissa_bits
-        rounded = numpy.ldexp(numpy.round(numpy.ldexp(array, -exponent)), exponent)
-        over = math.nan if dtype is dtypes.fp8e4m3 else math.inf
+        exponent = numpy.maximum(numpy.frexp(array)[1] - 1, layout.least_exponent)
+        step = exponent - layout.mantissa_bits
+        rounded = numpy.ldexp(numpy.round(numpy.ldexp(array, -step)), step)
+        over = math.inf if layout.has_infinity else math.nan
         big = numpy.where(numpy.isnan(array), array, numpy.copysign(over, array))
-        return numpy.asarray(numpy.where(numpy.abs(rounded) <= largest(dtype), rounded, big))
+        result = numpy.where(numpy.abs(rounded) <= layout.greatest, rounded, big)
+        return numpy.asarray(result if layout.has_negative_zero else result + 0.0)  # -0 + 0 is 0
 
 
 @cache

@@ -14,7 +14,7 @@ from tinycore._deferred import module_named
 from tinycore.config import Context, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor.images import Images
+from tinycore.tensor.multi import Multi
 
 
 class TensorType(type):
@@ -43,7 +43,7 @@ class Mode(ContextDecorator):
         self.context.__exit__(*exception)
 
 
-class Tensor(Images, metaclass=TensorType):
+class Tensor(Multi, metaclass=TensorType):
     """An array of numbers that is computed when it is needed.
 
     Operations build a graph and check shapes, dtypes and devices at once; `realize`, `numpy`,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import DType, dtypes, float_layout
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
 from tinycore.uop.pattern import INTEGER, Const, Pattern, RuleSet, const, node, var
@@ -54,11 +54,10 @@ def holds(wide: DType, narrow: DType) -> bool:
     if wide.kind == "bool":
         return False
     if wide.kind == "float":
-        exponent, mantissa = dtypes.finfo(wide)
+        layout = float_layout(wide)
         if narrow.kind == "float":
-            inner = dtypes.finfo(narrow)
-            return exponent >= inner[0] and mantissa >= inner[1]
-        return narrow.bits <= mantissa and exponent > 4
+            return layout.holds(float_layout(narrow))
+        return narrow.bits <= layout.mantissa_bits and layout.exponent_bits > 4
     return narrow.kind != "float" and (
         dtypes.min(wide) <= dtypes.min(narrow) and dtypes.max(narrow) <= dtypes.max(wide)
     )

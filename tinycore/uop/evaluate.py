@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.dtype import DType, FloatLayout, Scalar, float_layout
 from tinycore.uop.bounds import truncated
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import ALU, Op
@@ -34,15 +34,13 @@ BINARY16: Final = struct.Struct("<e")
 def round_to(dtype: DType, value: float) -> float:
     """The float of `dtype` nearest to `value`, ties to even, infinite where it overflows.
 
-    An fp8e4m3 has no infinity: what overflows becomes NaN.
+    NaN where a type has no infinity; -0 is 0 where zero has no sign.
     """
     if dtype.name == "float64" or value != value:
         return value
-    if math.isinf(value):
-        return math.nan if dtype.name == "fp8e4m3" else value
     packer = {"float32": BINARY32, "float16": BINARY16}.get(dtype.name)
     if packer is None:
-        return round_generic(dtype, value)
+        return round_generic(float_layout(dtype), value)
     try:
         rounded: float = packer.unpack(packer.pack(value))[0]
     except OverflowError:
@@ -50,28 +48,20 @@ def round_to(dtype: DType, value: float) -> float:
     return rounded
 
 
-def round_generic(dtype: DType, value: float) -> float:
-    """`round_to` for any layout."""
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
-    least = 2 - (1 << (exponent_bits - 1))  # exponent of the smallest normal number
-    exponent = max(math.frexp(value)[1] - 1, least) - mantissa_bits
-    rounded = math.ldexp(round(math.ldexp(value, -exponent)), exponent)
-    if abs(rounded) <= largest(dtype):
-        return math.copysign(rounded, value)
-    return math.nan if dtype.name == "fp8e4m3" else math.copysign(math.inf, value)
-
-
-def largest(dtype: DType) -> float:
-    """The largest finite value; fp8e4m3 uses its top exponent for numbers, all but one pattern."""
-    if dtype.name == "fp8e4m3":
-        return 448.0
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
-    return math.ldexp(2.0 - 2.0**-mantissa_bits, (1 << (exponent_bits - 1)) - 1)
+def round_generic(layout: FloatLayout, value: float) -> float:
+    """`round_to` for any layout of bits."""
+    rounded = value
+    if math.isfinite(value):
+        exponent = max(math.frexp(value)[1] - 1, layout.least_exponent) - layout.mantissa_bits
+        rounded = math.ldexp(round(math.ldexp(value, -exponent)), exponent)
+    if abs(rounded) > layout.greatest:
+        return math.copysign(math.inf, value) if layout.has_infinity else math.nan
+    return math.copysign(rounded, value) if rounded or layout.has_negative_zero else 0.0
 
 
 def round_integer(dtype: DType, value: int) -> float:
     """The float of `dtype` nearest to an integer, rounded once."""
-    bits = dtypes.finfo(dtype)[1] + 1
+    bits = float_layout(dtype).mantissa_bits + 1
     excess = max(0, abs(value).bit_length() - bits)
     if excess:  # keep the bits that decide: the significant ones, one more, and whether more follow
         kept = max(0, excess - 2)
@@ -87,18 +77,19 @@ def to_bits(value: Scalar, dtype: DType) -> int:
     number = float(value) if value == value else math.nan
     if dtype.name in NATIVE:
         return int.from_bytes(struct.pack(NATIVE[dtype.name], number), "little")
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
+    layout = float_layout(dtype)
+    if number != number or (math.isinf(number) and not layout.has_infinity):
+        return layout.nan
+    if number == 0 and not layout.has_negative_zero:
+        return 0
     sign = int(math.copysign(1, number) < 0) << (dtype.bits - 1)
-    top = (1 << exponent_bits) - 1
-    if number != number:
-        return (top << mantissa_bits) | ((1 << mantissa_bits) - 1)
     if math.isinf(number):
-        return sign | (top << mantissa_bits)
-    bias = (1 << (exponent_bits - 1)) - 1
-    exponent = max(math.frexp(number)[1] - 1, 1 - bias) if number else 1 - bias
-    mantissa = int(math.ldexp(abs(number), mantissa_bits - exponent))
+        return sign | layout.beyond
+    least, digits = layout.least_exponent, layout.mantissa_bits
+    exponent = max(math.frexp(number)[1] - 1, least) if number else least
+    mantissa = int(math.ldexp(abs(number), digits - exponent))
     # A subnormal has no implicit bit, which makes its exponent field 0.
-    return sign | (((exponent + bias - 1) << mantissa_bits) + mantissa)
+    return sign | (((exponent - least) << digits) + mantissa)
 
 
 def from_bits(bits: int, dtype: DType) -> Scalar:
@@ -109,19 +100,13 @@ def from_bits(bits: int, dtype: DType) -> Scalar:
         packed = bits.to_bytes(dtype.itemsize, "little")
         number: float = struct.unpack(NATIVE[dtype.name], packed)[0]
         return number
-    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
-    bias, top = (1 << (exponent_bits - 1)) - 1, (1 << exponent_bits) - 1
-    sign = -1.0 if bits >> (dtype.bits - 1) else 1.0
-    exponent = (bits >> mantissa_bits) & top
-    mantissa = bits & ((1 << mantissa_bits) - 1)
-    if exponent == top:
-        if dtype.name != "fp8e4m3":
-            return math.nan if mantissa else sign * math.inf
-        if mantissa == (1 << mantissa_bits) - 1:
-            return math.nan
-    if exponent == 0:
-        return sign * math.ldexp(mantissa, 1 - bias - mantissa_bits)
-    return sign * math.ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits)
+    layout, sign_bit = float_layout(dtype), 1 << (dtype.bits - 1)
+    magnitude, sign = bits & ~sign_bit, -1.0 if bits & sign_bit else 1.0
+    if bits == layout.nan or magnitude > layout.beyond:
+        return math.nan
+    if magnitude < layout.beyond:
+        return sign * layout.magnitude(magnitude)
+    return sign * math.inf if layout.has_infinity else math.nan
 
 
 NATIVE: Final = {"float64": "<d", "float32": "<f", "float16": "<e"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from tinycore.dtype import Scalar, dtypes
+from tinycore.dtype import Scalar, dtypes, float_layout
 from tinycore.uop.evaluate import Undefined, compute, round_to
 from tinycore.uop.node import UOp
 from tinycore.uop.op import BINARY, COMMUTATIVE, TERNARY, UNARY, Op
@@ -25,7 +25,7 @@ a, b = const("a"), const("b")
 i, j = var("i", kind=INTEGER), var("j", kind=INTEGER)
 m, n = const("m", kind=INTEGER), const("n", kind=INTEGER)
 f = var("f", kind="float")
-with_infinity = var("f", dtype=[d for d in dtypes.floats if d is not dtypes.fp8e4m3])
+with_infinity = var("f", dtype=[d for d in dtypes.floats if float_layout(d).has_infinity])
 p = var("p", kind="bool")
 
 EXACT_KINDS: Final = ("bool", *INTEGER)

@@ -55,6 +55,7 @@ class Op(enum.Enum):
     BUFFER = 2, given, "device memory of `arg` elements; sources: DEVICE, UNIQUE"
     BUFFER_VIEW = 1, given, "`arg` = (size, offset) elements inside a BUFFER"
     COPY = 2, first, "the value, on the device of the second source"
+    MULTI = ANY, first, "parts on several devices, side by side along axis `arg`; None: all alike"
     ASSIGN = 2, first, "the memory of the first source after the second was written into it"
     KERNEL = ANY, nothing, "one launch; sources: its buffers, outputs first; `arg` is a Kernel"
     CUSTOM = ANY, nothing, "a launch that a user wrote; sources: a tensor per slot; `arg`: Kernel"

@@ -21,6 +21,9 @@ SAME_AS_FIRST = frozenset(
 )
 STATED = frozenset({Op.RESHAPE, Op.EXPAND})
 
+BETWEEN_NAMES = ","
+"""What joins the names of devices to that of their group."""
+
 
 def shape_of(node: UOp) -> Shape | None:
     """The shape of one node, or None for a node that is no tensor."""
@@ -35,6 +38,8 @@ def shape_of(node: UOp) -> Shape | None:
         return (arg[0],)
     if op in SAME_AS_FIRST:
         return node.src[0].shape_or_none
+    if op is Op.MULTI:
+        return side_by_side(node.src[0].shape, arg, len(node.src))
     if not node.src or (shape := node.src[0].shape_or_none) is None:
         return None
     return moved(op, arg, shape, node)
@@ -62,12 +67,32 @@ def moved(op: Op, arg: Any, shape: Shape, node: UOp) -> Shape | None:
             return None
 
 
+def side_by_side(part: Shape, axis: int | None, count: int) -> Shape:
+    """The shape of so many equal parts along an axis; that of each where they are alike."""
+    return tuple([n * count if a == axis else n for a, n in enumerate(part)])
+
+
+def names_of(device: str) -> tuple[str, ...]:
+    """The devices that the name of a device or of a group of devices stands for."""
+    return tuple(device.split(BETWEEN_NAMES))
+
+
+def is_group(device: str) -> bool:
+    """Whether a name stands for several devices."""
+    return BETWEEN_NAMES in device
+
+
 def device_of(node: UOp) -> str | None:
-    """The device a tensor-graph node lives on, or None where no source says."""
+    """The device a tensor-graph node lives on, or None where no source says.
+
+    Several devices are one name, theirs joined: "CPU,CPU:1".
+    """
     match node.op:
         case Op.DEVICE:
             return str(node.arg)
         case Op.COPY:
             return node.src[1].device_or_none
+        case Op.MULTI:
+            return BETWEEN_NAMES.join([s.device for s in node.src])
         case _:
             return next((d for s in node.src if (d := s.device_or_none) is not None), None)

@@ -65,7 +65,7 @@ def test_sine_of_float32_at_any_size(toolchain: str, lanes: int) -> None:
     assert ulps(found, exact).max() < 1.7
 
 
-SMALL = (dtypes.bfloat16, dtypes.float16, dtypes.fp8e4m3, dtypes.fp8e5m2)
+SMALL = (dtypes.bfloat16, dtypes.float16, *dtypes.fp8s)
 
 
 @pytest.mark.parametrize("arch", ["native", "x86_64,x86-64"])

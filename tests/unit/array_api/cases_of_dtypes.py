@@ -1,4 +1,4 @@
-"""What functions of dtypes are asked, over all pairs of them, and what a namespace says of itself."""
+"""What functions of dtypes are asked, over all pairs, and what a namespace says of itself."""
 
 from __future__ import annotations
 

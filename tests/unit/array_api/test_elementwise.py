@@ -99,14 +99,14 @@ def check(name: str, dtype: str, *data: Any) -> None:
 @pytest.mark.parametrize("target", [FULL, "PYTHON"])
 @pytest.mark.parametrize("name", UNARIES)
 def test_unary(name: str, target: str) -> None:
-    for dtype in ACCEPTS[name][:: 1 if target == FULL else 9]:
+    for dtype in ACCEPTS[name][0 if target == FULL else -1 :]:
         check(name, dtype, data_for(name, dtype)[0])
 
 
 @pytest.mark.parametrize("target", [FULL, "PYTHON"])
 @pytest.mark.parametrize("name", BINARIES)
 def test_binary(name: str, target: str) -> None:
-    for dtype in ACCEPTS[name][:: 1 if target == FULL else 9]:
+    for dtype in ACCEPTS[name][0 if target == FULL else -1 :]:
         left, right = data_for(name, dtype)
         check(name, dtype, [[x] for x in left], right)
 
@@ -122,10 +122,9 @@ def test_shapes_with_no_axes_and_with_no_elements(name: str) -> None:
     assert empty.numpy().size == 0
 
 
-@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("name", BINARIES)
-def test_one_operand_may_be_a_number(name: str, last: bool) -> None:
-    dtype = ACCEPTS[name][-1 if last else 0]
+def test_one_operand_may_be_a_number(name: str) -> None:
+    dtype = ACCEPTS[name][0]
     number: Any = True if dtype == "bool" else 3 if "int" in dtype else 2.5
     data = [True, False] if dtype == "bool" else [1, 2, 5]
     function, sign = f"{name} of a number", name not in UNSIGNED_ZERO
@@ -155,15 +154,16 @@ def test_operands_are_promoted(left: str, right: str) -> None:
     run_both(lambda xp: xp.add(make(xp, [1, 100], left), make(xp, [[2], [3]], right)), "add")
 
 
-def test_clip_limits_by_numbers_arrays_or_one_side() -> None:
+@pytest.mark.parametrize("name", ["clip"])
+def test_clip_limits_by_numbers_arrays_or_one_side(name: str) -> None:
     values = [-3.0, -0.5, 0.25, 7.0, math.nan]
 
-    run_both(lambda xp: xp.clip(make(xp, values, "float32"), -1, 2.5), "numbers")
+    run_both(lambda xp: xp.clip(make(xp, values, "float32"), -1, 2.5), name)
     run_both(
-        lambda xp: xp.clip(make(xp, values, "float64"), max=make(xp, [[1], [2]], "float64")), "max"
+        lambda xp: xp.clip(make(xp, values, "float64"), max=make(xp, [[1], [2]], "float64")), name
     )
-    run_both(lambda xp: xp.clip(make(xp, [1, 2, 3], "int8"), 2), "min")
-    run_both(lambda xp: xp.clip(make(xp, [1, 2, 3], "uint64"), min=None, max=None), "none")
+    run_both(lambda xp: xp.clip(make(xp, [1, 2, 3], "int8"), 2), name)
+    run_both(lambda xp: xp.clip(make(xp, [1, 2, 3], "uint64"), min=None, max=None), name)
 
 
 @pytest.mark.parametrize("name", [*UNARIES, *BINARIES])

@@ -112,7 +112,7 @@ def test_a_bitcast_keeps_the_bits(source: DType) -> None:
             assert all(map(same, found, expected)), target
 
 
-@pytest.mark.parametrize("dtype", [dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [*dtypes.fp8s, dtypes.bfloat16])
 def test_every_bit_pattern_of_a_small_float_comes_back(dtype: DType) -> None:
     bits = numpy.arange(1 << dtype.bits, dtype=to_numpy_dtype(dtype))
     values = from_storage(bits, dtype)

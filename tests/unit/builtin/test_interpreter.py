@@ -274,7 +274,7 @@ def test_a_where_over_lanes_under_one_condition() -> None:
     assert out.tolist() == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2])
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, *dtypes.fp8s])
 def test_small_floats_are_rounded_after_every_op(dtype: DType) -> None:
     one, tiny = UOp.const(dtype, 1.0), UOp.const(dtype, 2.0**-6)
     value = one + tiny + tiny + tiny + tiny

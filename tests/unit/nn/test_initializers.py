@@ -8,7 +8,6 @@ import numpy
 import pytest
 
 from tinycore import Tensor, nn
-from tinycore.nn.initializers import inverse_root_uniform
 from tinycore.nn.state import get_state_dict
 
 
@@ -72,8 +71,3 @@ def test_a_seed_starts_alike() -> None:
         return values
 
     assert started() == started()
-
-
-def test_nothing_to_sum_starts_at_zero() -> None:
-    assert inverse_root_uniform((2, 0), 0).shape == (2, 0)
-    assert inverse_root_uniform((2,), 0).tolist() == [0, 0]

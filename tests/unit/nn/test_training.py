@@ -30,7 +30,7 @@ from tinycore.nn.state import (
     safe_save,
 )
 
-BATCHES = numbers(8, 6, 3).astype(numpy.float32)
+BATCHES = numbers(6, 6, 3).astype(numpy.float32)
 
 
 class Run:
@@ -76,16 +76,16 @@ def bits(run: Run) -> dict[str, bytes]:
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path, name: str) -> None:
     whole = Run(OPTIMIZERS[name])
     step = TinyJit(whole.step)
-    for batch in BATCHES[:4]:
+    for batch in BATCHES[:3]:
         step(Tensor(batch))
     safe_save(get_state_dict(whole), tmp_path / "checkpoint")
-    losses = [step(Tensor(batch)).item() for batch in BATCHES[4:]]
+    losses = [step(Tensor(batch)).item() for batch in BATCHES[3:]]
 
     resumed = Run(OPTIMIZERS[name])
     load_state_dict(resumed, safe_load(tmp_path / "checkpoint"), verbose=False)
     step = TinyJit(resumed.step)
 
-    assert [step(Tensor(batch)).item() for batch in BATCHES[4:]] == losses
+    assert [step(Tensor(batch)).item() for batch in BATCHES[3:]] == losses
     assert bits(resumed) == bits(whole)
 
 

@@ -244,3 +244,12 @@ def test_reshape_of_a_result_keeps_the_shape() -> None:
     cut = kernelize([root])
 
     assert root.substitute(cut).shape == (3, 4)
+
+
+def test_a_sum_over_what_repeats_is_a_product() -> None:
+    (kernel,) = kernels(total(expand(buffer(1, 6), (1 << 14, 6)), 0))
+
+    nodes = kernel.arg.ast.toposort()
+
+    assert not any(n.op is Op.REDUCE for n in nodes)
+    assert any(n.op is Op.CONST and n.arg == 1 << 14 and n.dtype is dtypes.float32 for n in nodes)

@@ -11,16 +11,21 @@ from typing import Any
 import numpy
 import torch
 
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import DType, dtypes, float_layout
 from tinycore.tensor import Tensor
 
 Array = numpy.ndarray[Any, Any]
 
 FLOATS = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
+FULL = "CPU:LLVM"
+"""The target that runs whole grids; the others show that they compute the same graphs alike."""
 SHAPES = [(), (0,), (1,), (3, 0, 2), (7,), (3, 5)]
 
-torch_name = {dtypes.bool: torch.bool, dtypes.fp8e4m3: torch.float8_e4m3fn} | {
-    dtypes.fp8e5m2: torch.float8_e5m2
+torch_name = {
+    dtypes.fp8e4m3: torch.float8_e4m3fn,
+    dtypes.fp8e5m2: torch.float8_e5m2,
+    dtypes.fp8e4m3fnuz: torch.float8_e4m3fnuz,
+    dtypes.fp8e5m2fnuz: torch.float8_e5m2fnuz,
 }
 
 
@@ -38,10 +43,8 @@ def core_dtype(dtype: torch.dtype) -> DType:
 
 def limits(dtype: DType) -> tuple[float, float, float]:
     """The least subnormal, the least normal and the greatest finite number of a float dtype."""
-    exponent, mantissa = dtypes.finfo(dtype)
-    bias = (1 << (exponent - 1)) - 1
-    greatest = 448.0 if dtype is dtypes.fp8e4m3 else (2 - 2.0**-mantissa) * 2.0**bias
-    return 2.0 ** (1 - bias - mantissa), 2.0 ** (1 - bias), greatest
+    layout = float_layout(dtype)
+    return layout.magnitude(1), 2.0**layout.least_exponent, layout.greatest
 
 
 def special(dtype: DType) -> list[float]:

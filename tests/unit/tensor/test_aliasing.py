@@ -78,3 +78,22 @@ def test_a_write_that_forces_another_lets_readers_of_both_see_what_was_there() -
     assert old.tolist() == [2, 3]
     assert x.tolist() == [3, 4]
     assert y.tolist() == [5, 6]
+
+
+def test_an_index_of_an_index_writes_through() -> None:
+    x = Tensor.zeros(3, 3).realize()
+
+    x[0][1] = 5
+    x[1:].permute(1, 0)[2] = Tensor([7.0, 8.0])
+
+    assert x.tolist() == [[0, 5, 0], [0, 0, 7], [0, 0, 8]]
+
+
+def test_an_index_of_a_computed_tensor_is_a_tensor_of_its_own() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize() * 2
+    row = x[0]
+
+    row[1] = 9
+
+    assert row.tolist() == [2, 9]
+    assert x.tolist() == [[2, 4], [6, 8]]

@@ -22,6 +22,8 @@ TORCH = {
     dtypes.bfloat16: torch.bfloat16,
     dtypes.fp8e4m3: torch.float8_e4m3fn,
     dtypes.fp8e5m2: torch.float8_e5m2,
+    dtypes.fp8e4m3fnuz: torch.float8_e4m3fnuz,
+    dtypes.fp8e5m2fnuz: torch.float8_e5m2fnuz,
     dtypes.float64: torch.float64,
 }
 

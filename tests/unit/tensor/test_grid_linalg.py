@@ -217,7 +217,10 @@ ATTENTION: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
     "causal_wide": ([(1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 2)], {"is_causal": True}),
     "causal_tall": ([(1, 2, 5, 4), (1, 2, 3, 4), (1, 2, 3, 2)], {"is_causal": True}),
     "shared_heads": ([(1, 6, 5, 3), (1, 2, 7, 3), (1, 2, 7, 2)], {"enable_gqa": True}),
-    "shared_causal": ([(2, 4, 3, 3)] + [(2, 1, 3, 3)] * 2, {"enable_gqa": True, "is_causal": True}),
+    "shared_causal": (
+        [(2, 4, 3, 3), (2, 1, 3, 3), (2, 1, 3, 3)],
+        {"enable_gqa": True, "is_causal": True},
+    ),
 }
 
 

@@ -397,8 +397,8 @@ def test_batchnorm_with_and_without_weights(trained: bool) -> None:
     mean, scale = mean_and_scale(x)
 
     def ours(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        weights = (w, b) if trained else (None, None)
-        return x.batchnorm(*weights, Tensor(mean, dtype=x.dtype), Tensor(scale, dtype=x.dtype))
+        given = Tensor(mean, dtype=x.dtype), Tensor(scale, dtype=x.dtype)
+        return x.batchnorm(w, b, *given) if trained else x.batchnorm(None, None, *given)
 
     def theirs(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         given = [torch.tensor(v).reshape(4, 1) for v in (mean, scale)]

@@ -275,7 +275,7 @@ def test_numbers_wrap_into_the_dtype_asked_for() -> None:
     assert Tensor(2**64 - 1, dtype=dtypes.uint64).item() == 2**64 - 1
 
 
-@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2], ids=str)
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, *dtypes.fp8s], ids=str)
 def test_floats_that_numpy_lacks_are_rounded(dtype: Any) -> None:
     x = Tensor([1.0, -0.1, 448.0, 1e-9], dtype=dtype)
 
@@ -283,6 +283,8 @@ def test_floats_that_numpy_lacks_are_rounded(dtype: Any) -> None:
         "bfloat16": torch.bfloat16,
         "fp8e4m3": torch.float8_e4m3fn,
         "fp8e5m2": torch.float8_e5m2,
+        "fp8e4m3fnuz": torch.float8_e4m3fnuz,
+        "fp8e5m2fnuz": torch.float8_e5m2fnuz,
     }
     assert (
         x.tolist() == torch.tensor([1.0, -0.1, 448.0, 1e-9]).to(names[dtype.name]).float().tolist()

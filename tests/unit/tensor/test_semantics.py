@@ -80,6 +80,9 @@ def test_pairs_of_tensors_promote_as_in_torch() -> None:
         ("fp8e4m3", "fp8e5m2", "float16"),
         ("fp8e4m3", "int64", "fp8e4m3"),
         ("fp8e5m2", "bfloat16", "bfloat16"),
+        ("fp8e4m3", "fp8e4m3fnuz", "float16"),
+        ("fp8e5m2fnuz", "uint8", "fp8e5m2fnuz"),
+        ("fp8e5m2fnuz", "float16", "float16"),
     ],
 )
 def test_pairs_that_torch_does_not_promote(left: str, right: str, expected: str) -> None:
@@ -99,7 +102,8 @@ def test_promotion_does_not_depend_on_the_order() -> None:
                 uneven.add(frozenset((a, b, c)))
 
     # two 8-bit floats have two least wider types, of which float16 is taken
-    assert uneven == {frozenset((*dtypes.fp8s, dtypes.bfloat16))}
+    pairs = itertools.combinations(dtypes.fp8s, 2)
+    assert uneven == {frozenset((*pair, dtypes.bfloat16)) for pair in pairs}
 
 
 def scalar_result(dtype: DType, number: Scalar) -> DType:

@@ -12,7 +12,7 @@ from typing import Final
 
 from tinycore.dtype import DType, dtypes
 from tinycore.testing.programs.draw import Content, Draw, Input
-from tinycore.testing.programs.facts import broadcast, broadcasts, tiny_of, unit_of, wrapped
+from tinycore.testing.programs.facts import broadcast, broadcasts, underflow_of, unit_of, wrapped
 from tinycore.testing.programs.form import Kind, Rounding, Step, Value
 from tinycore.uop.shape import Shape
 
@@ -51,6 +51,8 @@ class Builder:
         """Of which values each may be a view."""
         self.memory: set[str] = set()
         """Values that certainly have memory of their own."""
+        self.perhaps_memory: set[str] = set()
+        """Values of which a view was computed, so that they may have memory."""
         self.frozen: set[str] = set()
         """Values whose graph a run may have taken: no gradient is asked through them."""
         self.spoken: set[str] = set()
@@ -336,7 +338,7 @@ class Builder:
             theirs,
             rounding,
             max(map(unit_of, floats), default=0.0),
-            max(map(tiny_of, floats), default=0.0),
+            max(map(underflow_of, floats), default=0.0),
             absolute,
             slope,
         )

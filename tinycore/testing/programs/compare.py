@@ -13,7 +13,7 @@ import numpy
 from numpy.typing import NDArray
 
 from tinycore import Tensor, TinyJit, dtypes
-from tinycore.testing.programs.facts import tiny_of, unit_of
+from tinycore.testing.programs.facts import underflow_of, unit_of
 from tinycore.testing.programs.form import Program, Value, ours_of
 from tinycore.testing.programs.mirror import Mirror, as_arrays, compiled
 
@@ -105,7 +105,7 @@ def right(value: Value, array: Array, truth: Array, allowed: Array | float) -> A
     """Which elements are near enough; where the allowed distance is not finite, all are."""
     if not dtypes.is_float(value.dtype):
         return numpy.asarray((array.astype(truth.dtype) == truth) | (numpy.asarray(allowed) > 0))
-    floor = LAST_BITS * unit_of(value.dtype) * numpy.abs(truth) + 2 * tiny_of(value.dtype)
+    floor = LAST_BITS * unit_of(value.dtype) * numpy.abs(truth) + 2 * underflow_of(value.dtype)
     with numpy.errstate(all="ignore"):
         wide = array.astype(numpy.float64)
         same = (wide == truth) | (numpy.isnan(wide) & numpy.isnan(truth))

@@ -14,9 +14,11 @@ from tinycore.dtype import dtypes
 from tinycore.testing.programs import (
     elementwise,
     folding,
+    integers,
     moving,
     picking,
     products,
+    unary,
 )
 from tinycore.testing.programs.builder import Builder
 from tinycore.testing.programs.draw import Content
@@ -24,8 +26,8 @@ from tinycore.testing.programs.form import Function, Kind, Rounding, Value
 from tinycore.testing.programs.moving import box, same
 
 COMPUTING: Final = (
-    (unary.FAMILY, 4), (elementwise.FAMILY, 6), (integers.FAMILY, 2), (folding.FAMILY, 6), (moving.FAMILY, 8), (picking.FAMILY, 3),
-    (products.FAMILY, 3),
+    (unary.FAMILY, 4), (elementwise.FAMILY, 6), (integers.FAMILY, 2), (folding.FAMILY, 6),
+    (moving.FAMILY, 8), (picking.FAMILY, 3), (products.FAMILY, 3),
 )  # fmt: skip
 """Families of ops, and how often."""
 
@@ -61,7 +63,7 @@ def realized(b: Builder, values: list[Value]) -> None:
                 b.memory.add(value.name)
         else:  # perhaps a view, perhaps not
             b.frozen |= {value.name, *roots}
-            b.memory |= roots
+            b.perhaps_memory |= roots
 
 
 # --- writing
@@ -164,9 +166,12 @@ def written(
         f"{new.name} = {theirs}",
     )
     b.forget([x.name, *(n for n in b.live if x.name in b.views[n])])
-    if x.name in b.memory:
+    if x.name in b.memory | b.perhaps_memory:
         b.frozen |= {n for n in b.live if x.name in b.above([n])}
+    if x.name in b.memory:
         b.memory.add(new.name)
+    if x.name in b.perhaps_memory:
+        b.perhaps_memory.add(new.name)
     return new
 
 
@@ -244,9 +249,10 @@ def captured(b: Builder) -> None:
     given = [b.live[n] for n in dict.fromkeys(n for call in calls for n in call)]
     step = b.add(Kind.JIT, outputs, given, text, text)
     b.steps[-1] = replace(step, function=function)
-    for value in outputs:
+    for place, value in enumerate(outputs):
+        call = calls[place // len(returned)]
         b.parents[value.name] = ()
-        b.views[value.name] = frozenset({name})
+        b.views[value.name] = frozenset({name, *call})  # it may return what it was given
 
 
 def arguments(b: Builder, inner: Builder) -> tuple[str, ...]:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 
-from tinycore.dtype import FLOAT_LAYOUT, DType, dtypes, least_upper_dtype
+from tinycore.dtype import DType, dtypes, least_upper_dtype
 from tinycore.testing.programs.form import Value
 from tinycore.uop.shape import Shape
 
 
 def unit_of(dtype: DType) -> float:
     """Half the distance from 1 to the next greater float."""
-    return math.ldexp(1, -FLOAT_LAYOUT[dtype][1] - 1)
+    return math.ldexp(1, -dtypes.finfo(dtype)[1] - 1)
 
 
-def tiny_of(dtype: DType) -> float:
+def underflow_of(dtype: DType) -> float:
     """What an underflow can be wrong by: the least positive float, or normal one if wider."""
-    exponent_bits, mantissa_bits = FLOAT_LAYOUT[dtype]
+    exponent_bits, mantissa_bits = dtypes.finfo(dtype)
     least_normal = 2 - (1 << (exponent_bits - 1))
     return math.ldexp(1, least_normal - (mantissa_bits if dtype is dtypes.float16 else 0))
 

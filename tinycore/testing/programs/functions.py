@@ -125,6 +125,28 @@ class Conventions:
             x = x.narrow(axis, 0, reach).unfold(axis, kernel[axis - 2], stride)
         return x.amax((-1, -2))
 
+    def attention(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        mask: Any = None,
+        is_causal: bool = False,
+        enable_gqa: bool = False,
+    ) -> Any:
+        """softmax(q @ k.T / sqrt(d) + mask) @ v, which can be differentiated twice."""
+        if enable_gqa:
+            shared = q.shape[-3] // k.shape[-3]
+            k, v = (x.repeat_interleave(shared, -3) for x in (k, v))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        if is_causal:
+            mask = self.torch.ones(scores.shape[-2:], dtype=self.torch.bool).tril()
+        if mask is not None and mask.dtype is self.torch.bool:
+            scores = scores.masked_fill(~mask, -math.inf)
+        elif mask is not None:
+            scores = scores + mask
+        return scores.softmax(-1) @ v
+
     def gradients(self, number: Any, targets: Sequence[Any]) -> list[Any]:
         """Derivatives, which can be differentiated; zeros where there is no path."""
         if not number.requires_grad:

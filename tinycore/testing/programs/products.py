@@ -223,7 +223,7 @@ def attention(b: Builder) -> None:
     theirs = tail.replace("Tensor.arange", "torch.arange")
     b.compute(
         f"{q.name}.scaled_dot_product_attention({names}{tail})",
-        f"functional.scaled_dot_product_attention({q.name}, {names}{theirs})",
+        f"attention({q.name}, {names}{theirs})",
         inputs,
         q.shape,
         dtype,

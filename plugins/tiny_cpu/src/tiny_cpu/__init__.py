@@ -11,7 +11,7 @@ __all__ = ["BACKEND"]
 
 _DTYPES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
-    "float16 bfloat16 float32 float64 fp8e4m3 fp8e5m2"
+    "float16 bfloat16 float32 float64 fp8e4m3 fp8e5m2 fp8e4m3fnuz fp8e5m2fnuz"
 )
 
 BACKEND = Backend(

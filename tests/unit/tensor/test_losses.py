@@ -1,0 +1,221 @@
+"""Losses against torch: values, derivatives, reductions, and the forms of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tests.unit.tensor.grid import FULL
+from tests.unit.tensor.helpers import compare, numbers
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError, DTypeError, ShapeError
+from tinycore.tensor import Tensor
+
+F = torch.nn.functional
+Function = Callable[..., Any]
+REDUCTIONS = ["mean", "sum", "none"]
+
+
+@pytest.fixture(autouse=True)
+def reduced_grid(request: pytest.FixtureRequest, target: str) -> None:
+    """Elsewhere than on `FULL` run the means only: losses are graphs of operations tested there."""
+    if target != FULL and "mean" not in request.node.name:
+        pytest.skip("the whole grid runs on one target")
+
+
+def labels(*shape: int, classes: int = 5, seed: int = 7) -> Any:
+    return numpy.random.default_rng(seed).integers(0, classes, shape)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_binary_crossentropy(reduction: Any) -> None:
+    probabilities, targets = numbers(3, 4, low=0.02, high=0.98), numbers(3, 4, low=0, high=1)
+
+    compare(
+        lambda p, y: p.binary_crossentropy(y, reduction),
+        lambda p, y: F.binary_cross_entropy(p, y, reduction=reduction),
+        probabilities,
+        targets,
+        gradient=False,
+    )
+    compare(
+        lambda p: p.binary_crossentropy(Tensor(targets, dtype=p.dtype), reduction),
+        lambda p: F.binary_cross_entropy(p, torch.tensor(targets), reduction=reduction),
+        probabilities,
+    )
+
+
+def test_the_logarithms_of_binary_crossentropy_stop_at_minus_100() -> None:
+    p, y = numpy.array([0.0, 1.0, 0.0, 1.0]), numpy.array([1.0, 0.0, 0.0, 1.0])
+
+    result = Tensor(p).binary_crossentropy(Tensor(y), "none")
+
+    assert result.tolist() == [100.0, 100.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_binary_crossentropy_of_logits(reduction: Any, weighted: bool) -> None:
+    scores, targets = numbers(3, 4, low=-30, high=30), numbers(3, 4, low=0, high=1)
+    weight = numbers(4, low=0.5, high=3)
+
+    compare(
+        lambda x: x.binary_crossentropy_logits(
+            Tensor(targets, dtype=x.dtype),
+            reduction,
+            pos_weight=Tensor(weight, dtype=x.dtype) if weighted else None,
+        ),
+        lambda x: F.binary_cross_entropy_with_logits(
+            x,
+            torch.tensor(targets),
+            reduction=reduction,
+            pos_weight=torch.tensor(weight) if weighted else None,
+        ),
+        scores,
+    )
+
+
+def test_binary_crossentropy_of_large_logits_is_finite() -> None:
+    x = Tensor([1e4, -1e4, 1e4, -1e4])
+
+    loss = x.binary_crossentropy_logits(Tensor([1.0, 0.0, 0.0, 1.0]), "none")
+
+    assert loss.tolist() == [0.0, 0.0, 1e4, 1e4]
+
+
+SCORES = [((6, 5), (6,)), ((2, 5, 3), (2, 3)), ((2, 5, 3, 2), (2, 3, 2)), ((5,), ())]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("shape", "places"), SCORES, ids=str)
+def test_cross_entropy(
+    shape: tuple[int, ...], places: tuple[int, ...], smoothing: float, reduction: Any
+) -> None:
+    y = labels(*places)
+
+    compare(
+        lambda x: x.cross_entropy(Tensor(y), reduction, smoothing),
+        lambda x: F.cross_entropy(
+            x, torch.tensor(y), reduction=reduction, label_smoothing=smoothing
+        ),
+        numbers(*shape, low=-5, high=5),
+        dtypes_used=[dtypes.float64],
+        gradient=reduction == "mean",
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(4, 5), (2, 5, 3)], ids=str)
+def test_cross_entropy_with_probabilities(shape: tuple[int, ...], reduction: Any) -> None:
+    soft = numbers(*shape, low=0, high=1)
+    soft = soft / soft.sum(1, keepdims=True)
+
+    compare(
+        lambda x: x.cross_entropy(Tensor(soft, dtype=x.dtype), reduction, 0.2),
+        lambda x: F.cross_entropy(x, torch.tensor(soft), reduction=reduction, label_smoothing=0.2),
+        numbers(*shape),
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("ignored", [-1, 2])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_sparse_categorical_crossentropy(reduction: Any, ignored: int, smoothing: float) -> None:
+    """torch has the same under another name; a smoothed mean counts labels there as here."""
+    y = labels(3, 4)
+    y[1, 1] = ignored
+
+    compare(
+        lambda x: x.sparse_categorical_crossentropy(Tensor(y), ignored, smoothing, reduction),
+        lambda x: F.cross_entropy(
+            x.movedim(-1, 1),
+            torch.tensor(y),
+            ignore_index=ignored,
+            reduction=reduction,
+            label_smoothing=smoothing,
+        ),
+        numbers(3, 4, 5),
+        dtypes_used=[dtypes.float64],
+        gradient=reduction == "mean",
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("ignored", [None, 1])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("shape", "places"), [SCORES[0], SCORES[1]], ids=str)
+def test_nll_loss(
+    shape: tuple[int, ...], places: tuple[int, ...], weighted: bool, ignored: Any, reduction: Any
+) -> None:
+    y, weight = labels(*places), numbers(5, low=0.5, high=2)
+
+    compare(
+        lambda x: x.log_softmax(1).nll_loss(
+            Tensor(y), Tensor(weight, dtype=x.dtype) if weighted else None, ignored, reduction
+        ),
+        lambda x: F.nll_loss(
+            x.log_softmax(1),
+            torch.tensor(y),
+            torch.tensor(weight) if weighted else None,
+            ignore_index=-100 if ignored is None else ignored,
+            reduction=reduction,
+        ),
+        numbers(*shape),
+        dtypes_used=[dtypes.float64],
+        gradient=reduction == "none",
+    )
+
+
+def test_losses_where_all_labels_are_ignored() -> None:
+    scores, y = Tensor.zeros(3, 5), Tensor([1, 1, 1])
+
+    assert numpy.isnan(scores.nll_loss(y, ignore_index=1).item())
+    assert numpy.isnan(scores.sparse_categorical_crossentropy(y, ignore_index=1).item())
+    assert scores.nll_loss(y, ignore_index=1, reduction="sum").item() == 0.0
+
+
+def test_cross_entropy_of_far_apart_scores() -> None:
+    x = Tensor([[1e4, -1e4, 0.0]])
+
+    assert x.cross_entropy(Tensor([0])).item() == 0.0
+    assert x.cross_entropy(Tensor([1])).item() == 2e4
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=["half", "bfloat16"])
+def test_losses_of_narrow_floats(dtype: Any) -> None:
+    y = labels(40, classes=30)
+
+    compare(
+        lambda x: x.cross_entropy(Tensor(y)),
+        lambda x: F.cross_entropy(x, torch.tensor(y)),
+        numbers(40, 30),
+        dtypes_used=[dtype],
+    )
+
+
+def test_losses_of_no_elements() -> None:
+    assert (
+        Tensor.zeros(0, 5).cross_entropy(Tensor.zeros(0, dtype=dtypes.int32), "sum").item() == 0.0
+    )
+    assert Tensor.zeros(0).binary_crossentropy(Tensor.zeros(0), "none").shape == (0,)
+
+
+MISTAKES: list[tuple[str, Any, Function]] = [
+    ("reduction 'max'", ArgumentError, lambda x, y: x.cross_entropy(y, reduction="max")),
+    ("label_smoothing", ArgumentError, lambda x, y: x.cross_entropy(y, label_smoothing=1.5)),
+    ("label", DTypeError, lambda x, y: x.cross_entropy(y.float())),
+    ("label", DTypeError, lambda x, y: x.nll_loss(y.float())),
+    (r"labels of shape \(4,\)", ShapeError, lambda x, y: x.nll_loss(y[:4])),
+    (r"\(4,\)", ShapeError, lambda x, y: x.sparse_categorical_crossentropy(y[:4])),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "call"), MISTAKES, ids=range(len(MISTAKES)))
+def test_mistakes_are_told_at_the_call(text: str, error: Any, call: Function) -> None:
+    with pytest.raises(error, match=text):
+        call(Tensor.zeros(6, 5), Tensor([0, 1, 2, 3, 4, 0]))

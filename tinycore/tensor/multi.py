@@ -1,0 +1,149 @@
+"""Tensors over several devices: in parts along one axis, or the same on each.
+
+Floor 5. Such a tensor has the shape of the whole and is used as any other; what each device does,
+and what travels between them, is found when it is computed (`schedule/multi.py`).
+See docs/decisions/0021-sharded-tensors.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from tinycore.errors import ArgumentError, ShapeError
+from tinycore.schedule.multi import axis_of
+from tinycore.tensor import graph
+from tinycore.tensor.checks import resolve_axis
+from tinycore.tensor.core import canonical
+from tinycore.tensor.images import Images
+from tinycore.tensor.rules import Gradients, rule
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
+
+
+class Multi(Images):
+    """Spreading a tensor over devices."""
+
+    __slots__ = ()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of the devices that hold or compute it, in the order of the parts."""
+        return names_of(self.device)
+
+    @property
+    def sharded_axis(self) -> int | None:
+        """The axis along which devices hold parts; None where each holds everything."""
+        return axis_of(self.uop) if is_group(self.device) else None
+
+    def shard(self, devices: str | Sequence[str], axis: int | None = None) -> Self:
+        """The tensor over several devices: equal parts along an axis, or for None all on each.
+
+        Where it already lies so it is returned itself; a tensor in other parts is laid out anew.
+        Use it with tensors on the same devices; results lie in parts where their operands do.
+        Raises ShapeError for an axis that does not fall into equal parts, DeviceError for a
+        device that is unknown or named twice.
+        """
+        names = group_named("shard", devices)
+        along = None if axis is None else resolve_axis("shard", axis, self.ndim)
+        if along is not None:
+            check_parts(self.shape, along, names)
+        result = self.from_uop(sharded(self.uop, names, along))
+        if result.uop is self.uop:
+            return self
+        result.requires_grad = self.requires_grad
+        return result
+
+    def shard_(self, devices: str | Sequence[str], axis: int | None = None) -> Self:
+        """Spread this tensor, and its gradient, over several devices; returns itself.
+
+        Raises as `shard` does.
+        """
+        self.uop = self.shard(devices, axis).uop
+        if self.grad is not None:
+            self.grad.shard_(devices, axis)
+        return self
+
+    def shard_like(self, y: Self) -> Self:
+        """The tensor on the devices of another, in parts along the same axis.
+
+        Raises ShapeError where the axis does not fall into as many parts.
+        """
+        return self.shard(y.device, y.sharded_axis)
+
+
+def group_named(name: str, devices: str | Sequence[str]) -> tuple[str, ...]:
+    """The full names of some devices. Raises ArgumentError for none, DeviceError for two alike."""
+    joined = devices if isinstance(devices, str) else BETWEEN_NAMES.join(devices)
+    if not joined:
+        raise ArgumentError(f"{name}: needs at least one device, got {devices!r}")
+    return names_of(canonical(joined))
+
+
+def check_parts(shape: tuple[int, ...], axis: int, names: tuple[str, ...]) -> None:
+    """Raises ShapeError unless an axis falls into equal parts, one for each device."""
+    if not shape:
+        raise ShapeError("shard: a tensor of shape () has no axis to cut; leave out `axis`")
+    size, count = shape[axis], len(names)
+    if size == 0 or size % count:
+        raise ShapeError(
+            f"shard: axis {axis} of shape {shape} has {size} elements, which is no multiple of "
+            f"the {count} devices {', '.join(names)}. Pad it to {-(-max(size, 1) // count) * count}"
+            ", or choose another axis or other devices."
+        )
+
+
+def sharded(x: UOp, names: tuple[str, ...], axis: int | None) -> UOp:
+    """A node over devices, in equal parts along an axis or everything on each."""
+    group = BETWEEN_NAMES.join(names)
+    if not is_group(group):
+        return x if x.device == group else moved(graph.on_device(x, group), group)
+    if x.device == group and axis_of(x) == axis:
+        return x
+    if graph.is_constant(x):
+        constant = graph.on_device(x, group)
+        return constant if axis is None else in_memory(constant, names, axis)
+    return UOp(Op.MULTI, x.dtype, tuple(parts_of(x, names, axis)), axis)
+
+
+def parts_of(x: UOp, names: tuple[str, ...], axis: int | None) -> list[UOp]:
+    """What each device holds of a node, in memory of its own."""
+    found = []
+    for number, name in enumerate(names):
+        part = x if axis is None else part_of(x, axis, number, len(names))
+        here = part.device == name
+        found.append(UOp(Op.CONTIGUOUS, x.dtype, (part,)) if here else moved(part, name))
+    return found
+
+
+def part_of(x: UOp, axis: int, number: int, count: int) -> UOp:
+    """One of `count` equal parts along an axis."""
+    size = x.shape[axis] // count
+    box = [(0, n) for n in x.shape]
+    box[axis] = (number * size, (number + 1) * size)
+    return graph.shrink(x, box)
+
+
+def moved(x: UOp, device: str) -> UOp:
+    """The value copied to a device; itself where it is there."""
+    return x if x.device == device else UOp(Op.COPY, x.dtype, (x, graph.device_node(device)))
+
+
+def in_memory(constant: UOp, names: tuple[str, ...], axis: int) -> UOp:
+    """A constant in memory of its own, a part on each device."""
+    shape = part_of(constant, axis, 0, len(names)).shape
+    parts = [graph.new_buffer(shape, constant.dtype, name) for name in names]
+    memory = UOp(Op.MULTI, constant.dtype, tuple(parts), axis)
+    return UOp(Op.ASSIGN, constant.dtype, (memory, constant))
+
+
+@rule(Op.MULTI)
+def of_multi(node: UOp, g: UOp) -> Gradients:
+    """To each part the gradient of its place; of parts that are alike the first gets all of it."""
+    if node.arg is None:
+        return (moved(g, node.src[0].device), *[None] * (len(node.src) - 1))
+    count = len(node.src)
+    return tuple(
+        [moved(part_of(g, node.arg, k, count), s.device) for k, s in enumerate(node.src)]
+    )

@@ -1,0 +1,115 @@
+"""The counted stream of random words, and numbers made of them.
+
+Floor 5. A word is 64 bits: Threefry-2x32 of a counter and the key with 20 rounds (Salmon et al.,
+"Parallel Random Numbers: As Easy as 1, 2, 3", 2011). Key and counter reach kernels in a small
+buffer, so that a new call needs no new kernel, and a captured step draws anew each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy
+
+from tinycore.dtype import DType, dtypes
+from tinycore.tensor import graph
+from tinycore.tensor.runtime import HostArray, runtime
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+SHORT_SPAN = 1 << 16
+"""So many different numbers are drawn from 32 bits, each as likely as any other to 2**-16."""
+
+
+class Stream:
+    """The key and how many counters were taken."""
+
+    def __init__(self) -> None:
+        self.seed(0)
+
+    def seed(self, seed: int) -> None:
+        """Start over with the key of a seed."""
+        digest = hashlib.blake2b(str(int(seed)).encode(), digest_size=8).digest()
+        self.key = int.from_bytes(digest, "little")
+        self.counter = 0
+
+    def take(self, count: int) -> HostArray:
+        """[key, first counter] of the next `count` counters."""
+        state = numpy.array([self.key, self.counter], numpy.uint64)
+        self.counter = (self.counter + count) % (1 << 64)
+        return state
+
+
+stream = Stream()
+
+
+def random_words(count: int, device: str) -> UOp:
+    """`count` random 64-bit words."""
+    state = runtime().from_host(
+        stream.take(count), dtypes.uint64, device, lambda: stream.take(count)
+    )
+    return words_from(graph.shrink(state, [(0, 1)]), graph.shrink(state, [(1, 2)]), count)
+
+
+def words_from(key: UOp, first: UOp, count: int) -> UOp:
+    """The random 64-bit words of `count` counters from the first, with a key: both of shape (1)."""
+    numbers = graph.arange(count, dtypes.uint64, key.device)
+    counters = numbers + graph.broadcast_to(first, (count,))
+    return counters.alu(Op.THREEFRY, graph.broadcast_to(key, (count,)))
+
+
+def random_halves(count: int, device: str) -> UOp:
+    """`count` random 32-bit words."""
+    return halves_of(random_words(-(-count // 2), device), count)
+
+
+def halves_of(words: UOp, count: int) -> UOp:
+    """The first `count` 32-bit words of 64-bit words, the low one of each first."""
+    return graph.shrink(graph.bitcast(words, dtypes.uint32), [(0, count)])
+
+
+def unit_interval(count: int, dtype: DType, device: str) -> UOp:
+    """`count` floats in [0, 1): as many leading random bits as the dtype is precise."""
+    precision = dtypes.finfo(dtype)[1] + 1
+    if dtype is dtypes.float64:
+        bits, width = random_words(count, device), 64
+    else:
+        bits, width = random_halves(count, device), 32
+    kept = bits >> graph.full_like(bits, width - precision)
+    wide = dtype if dtype is dtypes.float64 else dtypes.float32
+    number = kept.cast(wide)
+    return (number * graph.full_like(number, 2.0**-precision)).cast(dtype)
+
+
+def whole_numbers(span: int, count: int, device: str) -> UOp:
+    """`count` uint64 numbers below `span`: random bits as a fraction, times the span."""
+    if span <= SHORT_SPAN or (span <= 1 << 32 and span.bit_count() == 1):
+        return times(random_halves(count, device).cast(dtypes.uint64), span) >> bits(count, device)
+    words = random_words(count, device)
+    if span == 1 << 64:
+        return words
+    if span <= 1 << 32:
+        return upper_half(words, span)
+    product, lower = times(words, span), upper_half(random_words(count, device), span)
+    carry = (product + lower < product).cast(dtypes.uint64)
+    return upper_half(words, span) + carry
+
+
+def upper_half(x: UOp, factor: int) -> UOp:
+    """The upper 64 bits of a product with a factor below 2**64, from products of halves."""
+    half = bits(x.shape[0], x.device)
+    mask = graph.full_like(x, (1 << 32) - 1)
+    high, low = x >> half, x & mask
+    across = times(high, factor & 0xFFFFFFFF) + (times(low, factor & 0xFFFFFFFF) >> half)
+    other = times(low, factor >> 32) + (across & mask)
+    return times(high, factor >> 32) + (across >> half) + (other >> half)
+
+
+def times(x: UOp, factor: int) -> UOp:
+    """x * factor modulo 2**64."""
+    return x * graph.full_like(x, factor)
+
+
+def bits(count: int, device: str) -> UOp:
+    """The number 32, to shift by."""
+    return graph.full((count,), dtypes.uint64, 32, device)
