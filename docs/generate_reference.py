@@ -20,6 +20,18 @@ from tinycore import Tensor, dtypes, nn
 
 FOLDER: Final = Path(__file__).with_name("reference")
 
+BEFORE: Final = (
+    "```python",
+    ">>> from tinycore import Context, Tensor, dtypes, nn",
+    '>>> place = Context(DEV="PYTHON")',
+    ">>> place.__enter__()",
+    "",
+    "```",
+    "",
+)
+"""What the examples of a page may use: names, and a device that is always there."""
+AFTER: Final = ("```python", ">>> place.__exit__(None, None, None)", "", "```")
+
 
 class Page(NamedTuple):
     """A page: where its names live, a sentence on them, and the names."""
@@ -64,13 +76,14 @@ PAGES: Final = {
         "alu as_param assign backward call callify clone contiguous contiguous_backward "
         "custom_kernel data detach gradient is_param_ item linear_with_vars numpy realize replace "
         "schedule_linear tolist schedule kernelize requires_grad_ train test to to_ to_device "
-        "shard shard_ shard_like hash keccak decode_hevc_frame",
+        "shard shard_ shard_like devices sharded_axis hash keccak decode_hevc_frame",
     ),
     "movement": Page(
         "Shape and place",
         Tensor,
         "Tensor",
-        "Elements stay what they are and come to stand elsewhere.",
+        "Elements stay what they are and come to stand elsewhere. Axes may be negative; one that is not "
+        "there raises IndexRangeError.",
         "cat chunk diag diagonal expand flatten flip gather masked_fill masked_select meshgrid "
         "movedim nonzero pad pad_to permute rearrange repeat repeat_interleave reshape roll "
         "scatter scatter_reduce shrink shrink_to split squeeze stack transpose tril triu unflatten "
@@ -80,7 +93,8 @@ PAGES: Final = {
         "Element by element",
         Tensor,
         "Tensor",
-        "Operands are broadcast together and promoted to one dtype.",
+        "Operands are broadcast together and promoted to one dtype. Shapes that do not fit raise "
+        "ShapeError, devices that differ DeviceError.",
         "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf exp exp2 expm1 floor "
         "isfinite isinf isnan log log10 log1p log2 logical_not neg reciprocal round rsqrt sign sin "
         "sinh sqrt square tan tanh trunc add bitwise_and bitwise_or bitwise_xor clamp clip "
@@ -99,7 +113,8 @@ PAGES: Final = {
         "Reductions, scans and sorting",
         Tensor,
         "Tensor",
-        "Along one axis, several, or all.",
+        "Along one axis, several, or all. An axis may be negative; one that is not there raises "
+        "IndexRangeError.",
         "all allclose any argmax argmin argsort cummax cummin cumprod cumsum log_softmax "
         "logcumsumexp logsumexp max mean min normalize prod softmax softmin sort std std_mean sum "
         "topk uprod usum var var_mean",
@@ -125,7 +140,12 @@ PAGES: Final = {
 
 NN: Final = {
     "layers": (nn, "nn", "Layers: any object with tensors in it is a model."),
-    "optimizers": (nn.optim, "nn.optim", "Optimizers, rates, clipping and scaling of losses."),
+    "optimizers": (nn.optim, "nn.optim", "Optimizers, clipping and scaling of losses."),
+    "schedulers": (
+        nn.optim.lr_scheduler,
+        "nn.optim.lr_scheduler",
+        "How a learning rate changes from step to step.",
+    ),
     "state": (nn.state, "nn.state", "State: names, files, archives."),
     "datasets": (nn.datasets, "nn.datasets", "Datasets, downloaded once."),
 }
@@ -172,9 +192,10 @@ def block(name: str, value: Any) -> Iterator[str]:
 
 def page(title: str, about: str, prefix: str, members: list[tuple[str, Any]]) -> str:
     """One page."""
-    lines = [f"# {title}", "", about, ""]
-    for name, value in members:
-        lines += block(f"{prefix}.{name}", value)
+    lines = [line for name, value in members for line in block(f"{prefix}.{name}", value)]
+    if any(line.startswith(">>> ") for line in lines):
+        lines = [*BEFORE, *lines, *AFTER]
+    lines = [f"# {title}", "", about, "", *lines]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 

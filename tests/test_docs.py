@@ -32,16 +32,30 @@ def test_links_lead_somewhere(path: Path) -> None:
     assert [target for target in local if not (path.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
-def test_examples_with_a_prompt_print_what_they_say(path: Path) -> None:
-    session = "\n".join(block for block in fenced(path.read_text("utf-8")) if ">>> " in block)
-    test = doctest.DocTestParser().get_doctest(session, {}, shown(path), str(path), 0)
+def complaints(text: str, name: str) -> str:
+    """What the examples of a document print that they do not say; all blocks are one session."""
+    session = "\n".join(block for block in fenced(text) if ">>> " in block)
+    test = doctest.DocTestParser().get_doctest(session, {}, name, name, 0)
     told: list[str] = []
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    doctest.DocTestRunner(optionflags=options).run(test, out=told.append)
+    return "".join(told)
 
-    failed, _ = doctest.DocTestRunner(optionflags=options).run(test, out=told.append)
 
-    assert not failed, "".join(told)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
+def test_examples_with_a_prompt_print_what_they_say(path: Path) -> None:
+    assert complaints(path.read_text("utf-8"), shown(path)) == ""
+
+
+@pytest.mark.parametrize("page", ["elementwise.md", "losses.md", "movement.md"])
+def test_a_wrong_example_of_the_reference_is_told(page: str) -> None:
+    path = ROOT / "docs/reference" / page
+    text = path.read_text("utf-8")
+    wrong = re.sub(r"^(>>> .*tolist\(\)\n)(.+)$", r"\1[1, 9, 1]", text, count=1, flags=re.MULTILINE)
+
+    assert path in DOCUMENTS
+    assert wrong != text
+    assert "[1, 9, 1]" in complaints(wrong, page)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=shown)

@@ -25,6 +25,12 @@ LAYERS: Final = (
 )
 OPTIMIZERS: Final = "SGD Adam AdamW LAMB LARS Muon OptimizerGroup Optimizer"
 
+WITHOUT_EXAMPLE: Final = frozenset(
+    "T abs batchnorm"
+    .split()
+)
+"""Names that an example of their own would not explain better: most are in that of a relative."""
+
 
 def loaded() -> ModuleType:
     """The script that writes the pages."""
@@ -73,6 +79,17 @@ def test_every_name_says_what_it_is() -> None:
     ]
 
     assert silent == []
+
+
+def test_every_name_shows_an_example() -> None:
+    bare = {
+        name
+        for page in reference.PAGES.values()
+        for name, value in reference.tensor_members(page)
+        if ">>> " not in reference.docstring(value)
+    }
+
+    assert bare == WITHOUT_EXAMPLE
 
 
 def inspect_slot(value: object) -> bool:

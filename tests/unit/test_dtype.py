@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 
-from tinycore import Context
+from tinycore import Context, Tensor
 from tinycore.dtype import (
     DType,
     dtypes,
@@ -174,6 +174,13 @@ def test_the_defaults_decide_what_python_numbers_are() -> None:
     assert (dtypes.default_float, dtypes.default_int) == (dtypes.float16, dtypes.int64)
     assert dtypes.from_py([1, 2]) is to_dtype("weakint") is dtypes.int64
     assert dtypes.from_py(1.0) is to_dtype(dtypes.weakfloat) is dtypes.float16
+
+
+def test_no_tensor_is_of_a_weak_type() -> None:
+    whole, real = (Tensor.zeros(2, dtype=weak) for weak in dtypes.weaks)
+
+    assert (whole.dtype, real.dtype) == (dtypes.int32, dtypes.float32)
+    assert (real.cast("weakint").dtype, whole.cast("weakfloat").dtype) == (whole.dtype, real.dtype)
 
 
 @pytest.mark.parametrize("value", [1j, "1", None, [None], {1: 2}], ids=repr)

@@ -291,7 +291,16 @@ def converter(source: DType, target: DType) -> Function:
         return lambda a: as_float(a).astype(kind)
     if target is dtypes.uint32 and source.kind == "float":  # NumPy's own answer varies with the CPU
         return lambda a: a.astype(numpy.int64).astype(kind)
+    if target is dtypes.uint64 and source.kind == "float":
+        return float_to_uint64
     return lambda a: a.astype(kind)
+
+
+def float_to_uint64(values: Array) -> Array:
+    """What fits as it is, all else by way of int64."""
+    fits = (values >= 0) & (values < 2.0**64)
+    whole = numpy.where(fits, values, 0).astype(numpy.uint64)
+    return numpy.where(fits, whole, values.astype(numpy.int64).astype(numpy.uint64))
 
 
 def as_float(values: Array) -> Array:

@@ -117,7 +117,7 @@ def load_state_dict(
     names = tqdm(list(values), "loading weights", leave=False, disable=None if verbose else True)
     for name in names:
         target, value = targets[name], values.pop(name)
-        target.replace(value.to(target.device))
+        target.replace(value.shard_like(target))
         if realize:
             target.realize()
         if consume:

@@ -10,6 +10,7 @@ clusters of workstations" (2009). See docs/decisions/0021-sharded-tensors.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tinycore.config import settings
 from tinycore.dtype import DType, Scalar, dtypes
@@ -68,7 +69,7 @@ def joined(parts: Sequence[UOp], axis: int) -> UOp:
     """
     total = sum(part.shape[axis] for part in parts)
     result, stop = padded(parts[0], axis, 0, total - parts[0].shape[axis]), 0
-    for part, following in zip(parts, parts[1:], strict=False):
+    for part, following in pairwise(parts):
         stop += part.shape[axis]
         inside = filled(with_size(part.shape, axis, stop), dtypes.bool, True, part.device)
         rest = padded(following, axis, stop, total - stop - following.shape[axis])

@@ -9,12 +9,11 @@ a graph that was already cut finds nothing left to do for that part.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from tinycore.config import settings
 from tinycore.dtype import dtypes
-from tinycore.errors import ScheduleError
+from tinycore.schedule.drafts import Draft, Drafts, versions
 from tinycore.schedule.fuse import Boundaries, is_leaf, is_stored
 from tinycore.schedule.kernel import (
     Kernel,
@@ -60,23 +59,6 @@ def memory_of(node: UOp) -> UOp:
     return node
 
 
-@dataclass(eq=False)
-class Draft:
-    """A kernel in the making: the values it stores, and what it needs from elsewhere."""
-
-    outputs: list[UOp]
-    needs: dict[UOp, None]  # stored nodes read, as they stand in the tensor graph
-    old: dict[UOp, UOp] = field(default_factory=dict)
-    """Versions of memory that are about to be replaced, and their saved copies."""
-    replaced: dict[UOp, UOp] = field(default_factory=dict)
-    """Outputs, and what is computed for them instead."""
-
-    @property
-    def first(self) -> UOp:
-        """The output that gave the draft its loops."""
-        return self.outputs[0]
-
-
 class Kernelizer:
     """One call of `kernelize`: boundaries, then drafts, then kernels."""
 
@@ -84,8 +66,8 @@ class Kernelizer:
         self.roots = roots
         self.rewritten = in_memory(roots, new_memory)
         self.boundaries = Boundaries([self.rewritten[root] for root in roots])
-        self.drafts: list[Draft] = []
-        self.home: dict[UOp, Draft] = {}
+        self.drafts = Drafts()
+        self.home = self.drafts.home
         self.built: dict[UOp, UOp] = {}  # stored node -> BUFFER, or ASSIGN(BUFFER, KERNEL)
         self.recent: dict[object, list[Draft]] = {}
         self.fresh: dict[UOp, UOp] = {}  # new BUFFERs by the node they are for
@@ -98,7 +80,7 @@ class Kernelizer:
             else:
                 self.place(node)
         self.save_what_changes()
-        for draft in self.in_order():
+        for draft in self.drafts.in_order():
             self.build(draft)
         return {
             old: with_shape(self.built[new], old.shape)
@@ -117,15 +99,12 @@ class Kernelizer:
         draft = Draft([node], needs, replaced={node: computed} if computed is not node else {})
         key = self.loops(node) if computed is node else None
         home = self.find_home(draft, key) if key is not None else None
-        if home is None:
-            self.drafts.append(draft)
-            self.home[node] = draft
-            if key is not None:
-                self.recent.setdefault(key, []).append(draft)
+        if home is not None:
+            self.drafts.join(home, draft)
             return
-        home.outputs.append(node)
-        home.needs.update(needs)
-        self.home[node] = home
+        self.drafts.add(draft)
+        if key is not None:
+            self.recent.setdefault(key, []).append(draft)
 
     def is_memory(self, node: UOp) -> bool:
         """Whether a node is read from memory by the kernels of this call."""
@@ -181,7 +160,8 @@ class Kernelizer:
                 continue
             if any(self.home.get(v) is other for v in versions(draft.first)):
                 continue
-            if not any(self.comes_after(d, other) for d in self.before(draft) if d is not other):
+            waits = [d for d in self.drafts.before(draft) if d is not other]
+            if not self.drafts.comes_after(waits, other):
                 return other
         return None
 
@@ -194,19 +174,6 @@ class Kernelizer:
                 return False
         return True
 
-    def comes_after(self, later: Draft, draft: Draft) -> bool:
-        """Whether one draft has to wait for another, itself included."""
-        seen: set[int] = set()
-        stack = [later]
-        while stack:
-            found = stack.pop()
-            if found is draft:
-                return True
-            if id(found) not in seen:
-                seen.add(id(found))
-                stack.extend(self.before(found))
-        return False
-
     # --- memory that changes in place
 
     def save_what_changes(self) -> None:
@@ -214,19 +181,14 @@ class Kernelizer:
         for node in [n for n in self.home if n.op is Op.ASSIGN]:
             writer = self.home[node]
             for version in versions(node):
-                for draft in self.readers(version):
+                for draft in self.drafts.readers(version):
                     if draft is writer:
                         repeats = is_partial(node) and node.src[1].op is Op.SCATTER
                         unsafe = repeats or not self.reads_only_here(draft, memory_of(version))
                     else:
-                        needed = (self.home.get(n) for n in draft.needs)
-                        unsafe = any(d is not None and self.comes_after(d, writer) for d in needed)
+                        unsafe = self.drafts.comes_after([draft], writer)
                     if unsafe:
                         draft.old[version] = self.saved(version)
-
-    def readers(self, version: UOp) -> list[Draft]:
-        """The drafts that read a buffer as one particular ASSIGN, or none, left it."""
-        return [d for d in self.drafts if version in d.needs and version not in d.old]
 
     def readers_of_before(self, node: UOp) -> list[UOp]:
         """What kernels of earlier calls store that read the target of an ASSIGN as it was."""
@@ -259,40 +221,10 @@ class Kernelizer:
         """A copy of a buffer's present content, made by a kernel of its own."""
         copy = UOp(Op.CONTIGUOUS, version.dtype, (version,), "saved")
         if copy not in self.home:
-            self.home[copy] = Draft([copy], {version: None})
-            self.drafts.append(self.home[copy])
+            self.drafts.add(Draft([copy], {version: None}))
         return copy
 
     # --- kernels
-
-    def in_order(self) -> list[Draft]:
-        """Drafts after all they wait for: what they read, and who reads what they overwrite."""
-        ordered: dict[int, Draft] = {}
-        open_: set[int] = set()
-        stack = list(reversed(self.drafts))
-        while stack:
-            draft = stack[-1]
-            waiting = [d for d in self.before(draft) if id(d) not in ordered]
-            if id(draft) in ordered or not waiting:
-                ordered.setdefault(id(draft), stack.pop())
-                continue
-            if id(draft) in open_:
-                names = ", ".join(n.op.name for n in draft.outputs)
-                raise ScheduleError(
-                    f"kernels that wait for each other, at the one that stores {names}"
-                )
-            open_.add(id(draft))
-            stack.extend(waiting)
-        return list(ordered.values())
-
-    def before(self, draft: Draft) -> list[Draft]:
-        """The drafts that must run before one."""
-        found = [self.home.get(draft.old.get(n, n)) for n in draft.needs]
-        for node in draft.outputs:
-            if node.op is Op.ASSIGN:
-                for version in versions(node):
-                    found += [self.home.get(version), *self.readers(version)]
-        return [d for d in found if d is not None and d is not draft]
 
     def memory_list(self, draft: Draft) -> list[UOp]:
         """What the slots of a kernel hold: its outputs, then what it reads."""
@@ -322,7 +254,7 @@ class Kernelizer:
     def build(self, draft: Draft) -> None:
         """Make the KERNEL of a draft, and point its outputs at it."""
         ast, memory = self.lower(draft)
-        waits = [self.built[n] for d in self.before(draft) for n in d.outputs]
+        waits = [self.built[n] for d in self.drafts.before(draft) for n in d.outputs]
         waits += [
             v for n in draft.outputs for v in versions(n) if is_stored(v) and v.op is Op.ASSIGN
         ]
@@ -373,15 +305,6 @@ class Kernelizer:
         )
         assert where is not None, f"{node!r} is read by no slot"
         return slot(memory[where], where)
-
-
-def versions(node: UOp) -> list[UOp]:
-    """What the target of an ASSIGN was before it: each earlier ASSIGN, then the BUFFER."""
-    found: list[UOp] = []
-    while node.op is Op.ASSIGN:
-        node = base_of(node.src[0])
-        found.append(node)
-    return found
 
 
 def kernelize(roots: Iterable[UOp]) -> dict[UOp, UOp]:

@@ -25,13 +25,11 @@ from tinycore.schedule.collectives import (
     joined,
     laid_along,
     multi,
-    part_of,
-    piece,
     stored,
     with_size,
 )
 from tinycore.schedule.fuse import is_leaf, is_stored
-from tinycore.schedule.kernel import base_of, numel, with_shape
+from tinycore.schedule.kernel import base_of, numel
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element
 from tinycore.uop.shape import Shape, is_group, names_of
@@ -71,14 +69,17 @@ class PerDevice:
     def lowered(self, node: UOp) -> UOp:
         """What stands for a node, its sources being done."""
         sources = [self.done.get(s, s) for s in node.src]
-        if node.op is Op.DEVICE or node.shape_or_none is None:
-            return node if is_leaf(node) else node.with_src(tuple(sources))
-        if is_on_group(node):
-            if node.op not in RULES:
-                raise UnsupportedError(
-                    f"{node.op.name} does not work on {node.device}: move its operands to one "
-                    "device with .to(device)"
-                )
+        if node.op is Op.CUSTOM and is_on_group(node):
+            raise UnsupportedError(
+                f"a kernel of one's own runs on one device, and its tensors are on {node.device}: "
+                "move them with .to(device)"
+            )
+        if is_on_group(node) and node.shape_or_none is not None:
+            if node.op is Op.RESHAPE:  # several in a row are one: what lies between may not fit
+                base = base_of(node)
+                sources = [self.done[base]]
+                if base.shape == node.shape:
+                    return sources[0]
             return RULES[node.op](node, sources)
         if node.op is Op.COPY and sources[0].op is Op.MULTI:
             return gathered(sources[0], node.device)
@@ -86,23 +87,38 @@ class PerDevice:
 
     @property
     def parts(self) -> list[UOp]:
-        """The roots on single devices."""
+        """What has to be computed on single devices for the roots."""
         if not self.several:
             return self.roots
-        found = (self.done[root] for root in self.roots)
+        found = (self.done[viewed(root)] for root in self.roots)
         return [part for n in found for part in (n.src if n.op is Op.MULTI else (n,))]
 
     def together(self, memory: dict[UOp, UOp]) -> dict[UOp, UOp]:
-        """What is memory now, given that of the parts: the roots, and all whose parts are."""
+        """What is memory now, given that of the parts: the roots, and all whose parts are.
+
+        What only rearranges memory goes on doing so, to show what is assigned to it later.
+        """
         if not self.several:
             return memory
         found = dict(memory)
-        roots = set(self.roots)
+        computed = {viewed(root) for root in self.roots}
         for node, new in self.done.items():
             parts = new.src if new.op is Op.MULTI else (new,)
-            if node in roots or all(p in memory or base_of(p) in memory for p in parts):
+            if node in computed or (node.op not in MOVEMENT and all(p in memory for p in parts)):
                 found[node] = new.substitute(memory)
+        for root in self.roots:
+            if (below := viewed(root)) is not root:
+                found[root] = root.substitute({below: found[below]})
         return {old: new for old, new in found.items() if old is not new}
+
+
+def viewed(node: UOp) -> UOp:
+    """What a node rearranges, where that is memory, or what was assigned to it; else the node."""
+    base = node
+    while base.op in MOVEMENT:
+        base = base.src[0]
+    parts = base.src if base.op is Op.MULTI else (base,)
+    return base if all(is_memory(p) for p in parts) else node
 
 
 def is_on_group(node: UOp) -> bool:

@@ -39,11 +39,13 @@ living: Final[dict[int, weakref.ref[Core]]] = {}
 class Core:
     """A tensor's identity: `uop`, what it computes; `grad`, filled by `backward`."""
 
-    __slots__ = ("__weakref__", "grad", "requires_grad", "uop")
+    __slots__ = ("__weakref__", "grad", "origin", "requires_grad", "uop")
 
     uop: UOp
     grad: Self | None
     requires_grad: bool | None
+    origin: weakref.ref[Core] | None
+    """The tensor that an index was applied to, in which a write to this one shows."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -83,12 +85,18 @@ class Core:
         self.uop = node
         self.grad = None
         self.requires_grad = None
+        self.origin = None
         key = id(self)
         living[key] = weakref.ref(self, lambda _: living.pop(key, None))
 
     @classmethod
     def from_uop(cls, node: UOp) -> Self:
-        """The tensor of a graph node."""
+        """The tensor of a graph node.
+
+        >>> x = Tensor([1, 2])
+        >>> Tensor.from_uop((x + 1).uop).tolist()
+        [2, 3]
+        """
         self = object.__new__(cls)
         self.enter(node)
         return self
@@ -109,12 +117,21 @@ class Core:
 
     @property
     def shape(self) -> Shape:
-        """Sizes of the axes."""
+        """Sizes of the axes.
+
+        >>> x = Tensor([[1, 2, 3], [4, 5, 6]])
+        >>> x.shape, x.ndim, x.numel(), Tensor(7).shape
+        ((2, 3), 2, 6, ())
+        """
         return self.uop.shape
 
     @property
     def dtype(self) -> DType:
-        """Type of the elements."""
+        """Type of the elements.
+
+        >>> Tensor([1.0]).dtype, Tensor([1]).dtype, Tensor([True]).dtype
+        (dtypes.float32, dtypes.int32, dtypes.bool)
+        """
         return self.uop.dtype
 
     @property
@@ -145,7 +162,12 @@ class Core:
         return self.dtype.itemsize
 
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Bytes of all elements.
+
+        >>> x = Tensor([[1, 2, 3], [4, 5, 6]])
+        >>> x.element_size(), x.nbytes()
+        (4, 24)
+        """
         return self.numel() * self.element_size()
 
     def is_floating_point(self) -> bool:
@@ -153,7 +175,12 @@ class Core:
         return dtypes.is_float(self.dtype)
 
     def size(self, dim: int | None = None) -> int | Shape:
-        """The shape, or the size of one axis. Raises IndexRangeError for an axis it has not."""
+        """The shape, or the size of one axis. Raises IndexRangeError for an axis it has not.
+
+        >>> x = Tensor([[1, 2, 3], [4, 5, 6]])
+        >>> x.size(), x.size(1)
+        ((2, 3), 3)
+        """
         if dim is None:
             return self.shape
         if not self.shape:
@@ -172,7 +199,12 @@ class Core:
         self.requires_grad_(value)
 
     def is_param_(self, is_param: bool = True) -> Self:
-        """Mark as trained or not; returns itself."""
+        """Mark as trained or not; returns itself.
+
+        >>> x = Tensor([1.0])
+        >>> x.is_param, x.is_param_(False).is_param
+        (True, False)
+        """
         return self.requires_grad_(is_param)
 
     def requires_grad_(self, requires_grad: bool | None = True) -> Self:
@@ -180,6 +212,11 @@ class Core:
 
         A constant that asks for one moves into memory of its own: equal constants are one node.
         Raises GradientError for a dtype that is no float.
+
+        >>> weight, mask = Tensor([2.0]).requires_grad_(), Tensor([1.0])
+        >>> _ = (weight * mask).sum().backward()
+        >>> weight.grad.tolist(), mask.grad
+        ([1.0], None)
         """
         if requires_grad and not dtypes.is_float(self.dtype):
             raise GradientError(
@@ -194,11 +231,21 @@ class Core:
     # --- identity in the graph
 
     def detach(self) -> Self:
-        """The same value, through which no gradient flows."""
+        """The same value, through which no gradient flows.
+
+        >>> x = Tensor([3.0], requires_grad=True)
+        >>> (x * x.detach()).sum().gradient(x)[0].tolist()
+        [3.0]
+        """
         return self.from_uop(UOp(Op.DETACH, self.dtype, (self.uop,)))
 
     def contiguous(self) -> Self:
-        """The same value in memory of its own, row by row; itself when it is that already."""
+        """The same value in memory of its own, row by row; itself when it is that already.
+
+        >>> x = Tensor([[1, 2], [3, 4]]).T.contiguous().realize()
+        >>> x.contiguous() is x, x.tolist()
+        (True, [[1, 3], [2, 4]])
+        """
         base = graph.base_of(self.uop)
         if base.op in (Op.BUFFER, Op.CONTIGUOUS, Op.ASSIGN) or graph.is_buffer(base):
             return self
@@ -212,6 +259,10 @@ class Core:
         """Every element converted: to an integer truncates, to bool is x != 0.
 
         Raises DTypeError.
+
+        >>> x = Tensor([1.9, -1.9, 0.0])
+        >>> x.cast("int32").tolist(), x.cast(dtypes.bool).tolist()
+        ([1, -1, 0], [True, True, False])
         """
         target = to_dtype(dtype)
         return self if target is self.dtype else self.from_uop(self.uop.cast(target))
@@ -221,6 +272,11 @@ class Core:
 
         Raises DTypeError when the last axis does not hold a whole number of the new elements, and
         between bool and anything else.
+
+        >>> hex(Tensor([1.0]).bitcast("int32").item())
+        '0x3f800000'
+        >>> Tensor([1, 2], dtype="int32").bitcast("int16").shape
+        (4,)
         """
         target = to_dtype(dtype)
         if target is self.dtype:
@@ -238,13 +294,16 @@ class Core:
     def overwrite(self, value: UOp) -> None:
         """Write a value of this shape where this tensor is, for all that are views of it.
 
-        That is memory, or the part of it that this tensor shows. A tensor that is neither takes
-        over the value.
+        That is memory, or the part of it that this tensor shows. A part of a tensor that is not
+        computed yet writes into that tensor; one that is neither takes over the value.
         """
         node = self.uop
         memory = node if graph.is_memory(node) else graph.viewed_memory(node)
         if memory is None:
+            whole_tensor = self.origin() if self.origin is not None else None
             self.uop = value
+            if whole_tensor is not None and whole_tensor.uop in graph.viewed(node):
+                whole_tensor.overwrite(graph.insert(whole_tensor.uop, node, value))
             return
         if memory is not node:
             value = graph.insert(memory, node, value)
@@ -256,7 +315,11 @@ class Core:
             tensor.uop = written if same else tensor.uop.substitute(whole)
 
     def const_like(self, value: Scalar, dtype: DTypeLike | None = None) -> Self:
-        """A constant of the same shape and device; it takes no memory."""
+        """A constant of the same shape and device; it takes no memory.
+
+        >>> Tensor([[1, 2]]).const_like(7).tolist()
+        [[7, 7]]
+        """
         target = self.dtype if dtype is None else to_dtype(dtype)
         number_dtype("const_like", value, target)
         return self.from_uop(graph.full_like(self.uop, value, target))
@@ -265,6 +328,10 @@ class Core:
         """An op of the table applied element by element.
 
         Raises ArgumentError for a wrong number of operands, ShapeError when their shapes differ.
+
+        >>> from tinycore.uop.op import Op
+        >>> Tensor([1, 2]).alu(Op.ADD, Tensor([10, 20])).tolist()
+        [11, 22]
         """
         if len(src) + 1 != op.arity:
             raise ArgumentError(f"alu: {op.name} takes {op.arity} operands, got {len(src) + 1}")

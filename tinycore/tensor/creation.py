@@ -55,7 +55,11 @@ class Creation(Scan):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory filled with nothing in particular."""
+        """Memory filled with nothing in particular.
+
+        >>> Tensor.empty(2, 3, dtype="int8").shape
+        (2, 3)
+        """
         node = graph.new_buffer(sizes_from("empty", shape), float_or(dtype), canonical(device))
         return cls.from_uop(node).marked(requires_grad)
 
@@ -63,7 +67,11 @@ class Creation(Scan):
     def invalids(
         cls, *shape: Ints, device: str | None = None, dtype: DTypeLike | None = None
     ) -> Self:
-        """Memory of its own that holds nothing yet: `empty` by another name."""
+        """Memory of its own that holds nothing yet: `empty` by another name.
+
+        >>> Tensor.invalids(2, 3).shape
+        (2, 3)
+        """
         return cls.empty(*shape, device=device, dtype=dtype)
 
     @classmethod
@@ -73,7 +81,11 @@ class Creation(Scan):
         dtype: DTypeLike | None = None,
         device: str | None = None,
     ) -> Self:
-        """A constant of shape (), which takes no memory; of several numbers, a tensor of them."""
+        """A constant of shape (), which takes no memory; of several numbers, a tensor of them.
+
+        >>> Tensor.const(2.5).item(), Tensor.const(3).dtype, Tensor.const((1, 2)).tolist()
+        (2.5, dtypes.int32, [1, 2])
+        """
         if isinstance(value, Sequence):
             return cls(list(value), device=device, dtype=dtype)
         target = dtypes.from_py(value) if dtype is None else to_dtype(dtype)
@@ -89,7 +101,13 @@ class Creation(Scan):
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """One number everywhere; its dtype follows the number."""
+        """One number everywhere; its dtype follows the number.
+
+        Raises ShapeError for a negative size.
+
+        >>> Tensor.full((2, 2), 7).tolist(), Tensor.full((1,), 7.0).dtype
+        ([[7, 7], [7, 7]], dtypes.float32)
+        """
         if isinstance(fill_value, numpy.generic):
             dtype = dtype or from_numpy_dtype(fill_value.dtype)
             fill_value = fill_value.item()
@@ -106,7 +124,13 @@ class Creation(Scan):
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """0 everywhere."""
+        """0 everywhere.
+
+        >>> Tensor.zeros(2, 3).tolist()
+        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+        >>> Tensor.zeros(2, dtype="int32").tolist()
+        [0, 0]
+        """
         return cls.full(
             sizes_from("zeros", shape), 0.0, float_or(dtype), device, buffer, requires_grad
         )
@@ -120,7 +144,11 @@ class Creation(Scan):
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """1 everywhere."""
+        """1 everywhere.
+
+        >>> Tensor.ones(2, 3).tolist()
+        [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+        """
         return cls.full(
             sizes_from("ones", shape), 1.0, float_or(dtype), device, buffer, requires_grad
         )
@@ -137,7 +165,13 @@ class Creation(Scan):
     ) -> Self:
         """start, start + step, ... before stop; `arange(n)` counts 0 to n - 1.
 
-        Integers, unless a number is a float. Raises ArgumentError when step is 0.
+        Integers, unless a number is a float. Raises ArgumentError when step is 0, a number is not
+        finite, or, without `dtype`, one does not fit the default integer.
+
+        >>> Tensor.arange(4).tolist(), Tensor.arange(5, 0, -2).tolist()
+        ([0, 1, 2, 3], [5, 3, 1])
+        >>> Tensor.arange(0, 1, 0.25).tolist()
+        [0.0, 0.25, 0.5, 0.75]
         """
         if stop is None:
             start, stop = 0, start
@@ -172,6 +206,9 @@ class Creation(Scan):
         """`steps` numbers evenly from start to stop, both included.
 
         Raises ArgumentError for steps < 0.
+
+        >>> Tensor.linspace(0, 1, 5).tolist()
+        [0.0, 0.25, 0.5, 0.75, 1.0]
         """
         if steps < 0:
             raise ArgumentError(f"linspace: the number of steps must not be negative, got {steps}")
@@ -195,7 +232,11 @@ class Creation(Scan):
         device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """n rows and m (or n) columns, 1 on the diagonal, 0 elsewhere."""
+        """n rows and m (or n) columns, 1 on the diagonal, 0 elsewhere. Raises ShapeError below 0.
+
+        >>> Tensor.eye(2).tolist(), Tensor.eye(2, 3, dtype="int32").tolist()
+        ([[1.0, 0.0], [0.0, 1.0]], [[1, 0, 0], [0, 1, 0]])
+        """
         rows, columns = sizes_from("eye", (n, n if m is None else m))
         place = canonical(device)
         down = cls.from_uop(graph.arange(rows, dtypes.int32, place)).unsqueeze(1)
@@ -215,7 +256,12 @@ class Creation(Scan):
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """One number in the shape, dtype and device of this tensor."""
+        """One number in the shape, dtype and device of this tensor.
+
+        >>> x = Tensor([1, 2])
+        >>> x.full_like(7).tolist(), x.full_like(7, dtype="float32").tolist()
+        ([7, 7], [7.0, 7.0])
+        """
         target = self.dtype if dtype is None else to_dtype(dtype)
         if buffer and device is None and self.numel():  # in the same parts, on several devices
             value = self.full(self.shape, fill_value, target, self.device, buffer=False)
@@ -233,7 +279,11 @@ class Creation(Scan):
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """0 in the shape, dtype and device of this tensor."""
+        """0 in the shape, dtype and device of this tensor.
+
+        >>> Tensor([[1, 2]]).zeros_like().tolist()
+        [[0, 0]]
+        """
         return self.full_like(0, dtype, device, buffer, requires_grad)
 
     def ones_like(
@@ -243,7 +293,11 @@ class Creation(Scan):
         buffer: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """1 in the shape, dtype and device of this tensor."""
+        """1 in the shape, dtype and device of this tensor.
+
+        >>> Tensor([[1, 2]]).ones_like().tolist()
+        [[1, 1]]
+        """
         return self.full_like(1, dtype, device, buffer, requires_grad)
 
     def empty_like(
@@ -252,7 +306,12 @@ class Creation(Scan):
         device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory in the shape, dtype and device of this tensor, not filled with anything."""
+        """Memory in the shape, dtype and device of this tensor, not filled with anything.
+
+        >>> x = Tensor([[1, 2]]).empty_like()
+        >>> x.shape, x.dtype
+        ((1, 2), dtypes.int32)
+        """
         target = self.dtype if dtype is None else to_dtype(dtype)
         if device is None:
             return self.from_uop(graph.new_memory_like(self.uop, target)).marked(requires_grad)

@@ -64,7 +64,6 @@ class Custom(Interop):
         Raises ArgumentError, at once, for what is no legal kernel, for an index that leaves its
         tensor, and for tensors that share the memory that is stored to.
 
-        >>> from tinycore import Tensor
         >>> from tinycore.uop.node import UOp
         >>> def axpy(out, x, y):
         ...     i = UOp.range(out.size, 0)
@@ -95,6 +94,10 @@ class Custom(Interop):
         """A placeholder with the shape, dtype and device of this tensor: argument `slot` of a call.
 
         It has no value. What is computed from placeholders is the body of a `call`.
+
+        >>> x = Tensor([1.0, 2.0])
+        >>> x.call(fxn=x.as_param(0) * 10).tolist()
+        [10.0, 20.0]
         """
         if slot < 0:
             raise ArgumentError(f"as_param: slots are counted from 0, got {slot}")
@@ -111,7 +114,6 @@ class Custom(Interop):
         ArgumentError for a placeholder without an argument, ShapeError, DTypeError or DeviceError
         for one that does not fit, and UnsupportedError for `grad_fxn`.
 
-        >>> from tinycore import Tensor
         >>> x, y = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
         >>> body = x.as_param(0) * y.as_param(1) + 1
         >>> x.call(y, fxn=body).tolist(), y.call(y, fxn=body).tolist()
@@ -133,7 +135,11 @@ class Custom(Interop):
         return self
 
     def schedule_linear(self, *lst: Self) -> UOp:
-        """A SINK over the KERNELs that `realize` would run, in the order in which it would."""
+        """A SINK over the KERNELs that `realize` would run, in the order in which it would.
+
+        >>> [kernel.op.name for kernel in (Tensor([1.0, 2.0]) * 2).sum().schedule_linear().src]
+        ['KERNEL']
+        """
         return UOp.sink(*[item.kernel for item in self.schedule(*lst)])
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:

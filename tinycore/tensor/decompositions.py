@@ -252,13 +252,27 @@ def orthogonalized(x: AnyTensor, height: int) -> AnyTensor:
     if size == 1:
         return x
     odd = size | 1
+    sweeps = SWEEPS[x.dtype] + (size - 1).bit_length()
     x = x.pad_to((*x.shape[:-1], odd))
-    for _ in range((SWEEPS[x.dtype] + (size - 1).bit_length()) * odd):
-        partner = opposite(x)
-        tangent = tangents(x[..., :height, :], partner[..., :height, :]).contiguous()
-        cosine = (tangent.square() + 1).rsqrt()
-        x = advanced(cosine * (x - tangent * partner), -1, 1).contiguous()
+    for sweep in range(sweeps):
+        if sweep == sweeps - 1:  # its angles are so small that nothing drifts again
+            x = straightened(x, height)
+        for _ in range(odd):
+            partner = opposite(x)
+            tangent = tangents(x[..., :height, :], partner[..., :height, :]).contiguous()
+            cosine = (tangent.square() + 1).rsqrt()
+            x = advanced(cosine * (x - tangent * partner), -1, 1).contiguous()
     return x[..., :size]
+
+
+def straightened(x: AnyTensor, height: int) -> AnyTensor:
+    """The columns after a step of Newton and Schulz that makes all rows from `height` orthogonal.
+
+    Undoes what rounding did to the lengths of columns in many rotations.
+    """
+    turn = x[..., height:, :]
+    gram = (turn.transpose(-1, -2) @ turn).contiguous()
+    return (x @ (identity(x, x.shape[-1], x.shape[-1]) * 1.5 - gram / 2)).contiguous()
 
 
 def opposite(x: AnyTensor) -> AnyTensor:

@@ -74,6 +74,9 @@ class Digest(Decompositions):
         a digest of half of what a block leaves of 200 bytes. SHAKE128 gives 16 bytes and SHAKE256
         32. Takes 24 rounds for every block of the last axis: split long messages, or use `hash`.
         Raises ArgumentError for an unknown algorithm, ShapeError for a tensor with no axes.
+
+        >>> bytes(Tensor(b"abc").keccak("sha3_256").tolist()).hex()[:16]
+        '3a985da74fe225b2'
         """
         if self.ndim == 0:
             raise ShapeError("keccak: a message is along the last axis, got shape ()")
@@ -100,6 +103,9 @@ class Digest(Decompositions):
         16 bytes, and so on until one is left. The result is the digest of that, the number of
         bytes (8, least significant first) and the byte 255. Zeros fill the last piece of a level.
         Shape and dtype do not count.
+
+        >>> Tensor([1.0, 2.0]).hash().shape, Tensor([1.0, 2.0]).hash().dtype
+        ((16,), dtypes.uint8)
         """
         level, pieces = 0, self.flatten().last_bytes()
         length = pieces.shape[0]

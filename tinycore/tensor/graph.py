@@ -7,7 +7,7 @@ returns its operand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.schedule.multi import axis_of
@@ -310,11 +310,18 @@ def is_buffer(x: UOp) -> bool:
 
 def viewed_memory(node: UOp) -> UOp | None:
     """The memory of which a node shows a part, each element once; None for any other node."""
+    *_, base = viewed(node)
+    return base if is_memory(base) else None
+
+
+def viewed(node: UOp) -> Iterator[UOp]:
+    """A node, and what it shows parts of, each element once."""
+    yield node
     while node.op in MOVEMENT and node.op not in (Op.EXPAND, Op.PAD, Op.UNSKEW):
         if node.op is Op.SKEW and node.shape[node.arg.window_axis] != 1:
-            return None
+            return
         node = node.src[0]
-    return node if is_memory(node) else None
+        yield node
 
 
 def is_constant(x: UOp) -> bool:

@@ -9,6 +9,7 @@ data, so it is computed at once.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -48,7 +49,10 @@ class Indexing(Creation):
         Raises IndexRangeError outside the axes or for too many entries.
         """
         parsed = parse(self, self.entries(index))
-        return self.boxed(parsed).gathered(parsed)
+        found = self.boxed(parsed).gathered(parsed)
+        if not parsed.rows:  # no copy, but a part of this tensor
+            found.origin = weakref.ref(self)
+        return found
 
     def __iter__(self) -> Iterator[Self]:
         """The parts along the first axis. Raises TypeError when there is no axis."""

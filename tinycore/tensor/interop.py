@@ -67,6 +67,10 @@ class Interop(Realization):
 
         It shows the memory itself where that lies so, else a copy. Raises DTypeError for bfloat16
         and fp8, which Python's buffers do not have.
+
+        >>> view = Tensor([[1, 2], [3, 4]]).data()
+        >>> view.shape, view.tolist()
+        ((2, 2), [[1, 2], [3, 4]])
         """
         if self.dtype in FOREIGN:
             raise DTypeError(f"data: Python's buffers have no {self.dtype!r}; cast to float first")
@@ -160,6 +164,12 @@ class Interop(Realization):
         and so are read-only ones, those that do not lie at multiples of their size, and those that
         go to another `device`. `copy` True always copies; False raises SharingError, a BufferError,
         instead of copying. It is raised too for dtypes and devices that are not here.
+
+        >>> import numpy
+        >>> array = numpy.array([1.0, 2.0, 3.0], numpy.float32)
+        >>> x = Tensor.from_dlpack(array)
+        >>> x.tolist()
+        [1.0, 2.0, 3.0]
         """
         if isinstance(x, Interop):
             return cls.from_uop(x.uop).taken(device, copy)
@@ -216,7 +226,6 @@ class Interop(Realization):
         UnsupportedError on a device that cannot use memory it did not allocate.
 
         >>> import numpy
-        >>> from tinycore import Tensor
         >>> array = numpy.array([1.0, 2.0, 3.0], numpy.float32)
         >>> x = Tensor.from_blob(array.ctypes.data, (3,), dtype="float32", owner=array)
         >>> array[0] = 9.0
@@ -241,6 +250,12 @@ class Interop(Realization):
         A `file:` URL or a path is read where it lies; http and https are downloaded once into the
         cache folder, with a progress bar on a terminal. Raises OSError when that fails, and
         FileFormatError when `gunzip` meets something else.
+
+        >>> import pathlib, tempfile
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "two")
+        >>> _ = file.write_bytes(bytes([1, 2]))
+        >>> Tensor.from_url(file.as_uri()).tolist()
+        [1, 2]
         """
         content = fetch(url).read_bytes()
         if gunzip:

@@ -1,7 +1,7 @@
 """Padding, joining and cutting.
 
-Floor 5. Tensors are joined in their common dtype: each is padded to the whole, and the whole is
-their sum.
+Floor 5. Tensors are joined in their common dtype: each is padded to the whole, and a place takes
+what lies there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ class Joining(Movement):
     def roll(self, shifts: Ints, dims: Ints | None = None) -> Self:
         """Elements moved along axes, those pushed out coming in again.
 
-        Without `dims`, over the flat tensor.
+        Without `dims`, over the flat tensor. Raises ArgumentError unless both name equally many.
+
+        >>> Tensor([1, 2, 3, 4]).roll(1).tolist()
+        [4, 1, 2, 3]
+        >>> Tensor([[1, 2], [3, 4]]).roll((1, 1), (0, 1)).tolist()
+        [[4, 3], [2, 1]]
         """
         if dims is None:
             return self.reshape(-1).roll(shifts, 0).reshape(self.shape)
@@ -46,7 +51,13 @@ class Joining(Movement):
         return result
 
     def pad_to(self, *shape: Ints | None, value: Scalar = 0) -> Self:
-        """Padded at the end of each axis up to a size; None keeps a size."""
+        """Padded at the end of each axis up to a size; None keeps a size.
+
+        Raises ShapeError for a size below the one it has.
+
+        >>> Tensor([[1, 2]]).pad_to(2, 3, value=9).tolist()
+        [[1, 2, 9], [9, 9, 9]]
+        """
         sizes = optional_sizes("pad_to", shape)
         if len(sizes) != self.ndim or any(
             n is not None and n < old for n, old in zip(sizes, self.shape, strict=True)
@@ -68,7 +79,16 @@ class Joining(Movement):
         `padding` is one (before, after) or None per axis, or as in torch flat, the last axis first.
         `mode` is constant (filled with `value`), reflect, replicate or circular. Reflect and
         replicate look at the whole axis, circular at what a negative amount leaves of it.
-        Raises ShapeError when there are more pairs than axes, or a mode needs more than there is.
+        Raises ShapeError when there are more pairs than axes, or a mode needs more than there is,
+        ArgumentError for another mode.
+
+        >>> x = Tensor([[1, 2, 3]])
+        >>> x.pad((1, 2)).tolist(), x.pad(((0, 1), None), value=9).tolist()
+        ([[0, 1, 2, 3, 0, 0]], [[1, 2, 3], [9, 9, 9]])
+        >>> x.pad((2, 1), "reflect").tolist(), x.pad((2, 1), "circular").tolist()
+        ([[3, 2, 1, 2, 3, 2]], [[2, 3, 1, 2, 3, 1]])
+        >>> x.pad((2, 0), "replicate").tolist(), x.pad((-1, 0)).tolist()
+        ([[1, 1, 1, 2, 3]], [[2, 3]])
         """
         pairs = padding_pairs("pad", padding, self.shape)
         if mode == "constant":
@@ -130,6 +150,10 @@ class Joining(Movement):
         """Tensors joined along one axis, in their common dtype.
 
         Raises ShapeError unless all other axes agree.
+
+        >>> x = Tensor([[1, 2]])
+        >>> x.cat(Tensor([[3, 4]])).tolist(), x.cat(Tensor([[0.5]]), dim=1).tolist()
+        ([[1, 2], [3, 4]], [[1.0, 2.0, 0.5]])
         """
         tensors = [self, *args]
         axis = resolve_axis("cat", dim, self.ndim)
@@ -142,7 +166,13 @@ class Joining(Movement):
         return self.from_uop(joined(nodes, axis)) if nodes else self.cast(dtype)
 
     def stack(self, *args: Self, dim: int = 0) -> Self:
-        """Tensors of one shape joined along a new axis. Raises ShapeError when shapes differ."""
+        """Tensors of one shape joined along a new axis. Raises ShapeError when shapes differ.
+
+        >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
+        [[1, 2], [3, 4]]
+        >>> Tensor.stack(Tensor([1, 2]), Tensor([3, 4]), dim=1).tolist()
+        [[1, 3], [2, 4]]
+        """
         for other in args:
             if other.shape != self.shape:
                 raise ShapeError(f"stack: shapes {self.shape} and {other.shape} differ")
@@ -150,7 +180,14 @@ class Joining(Movement):
         return self.unsqueeze(axis).cat(*[t.unsqueeze(axis) for t in args], dim=axis)
 
     def split(self, sizes: Ints, dim: int = 0) -> tuple[Self, ...]:
-        """Pieces along one axis: of one size (the last may be smaller), or of the sizes listed."""
+        """Pieces along one axis: of one size (the last may be smaller), or of the sizes listed.
+
+        Raises ArgumentError unless the one size is positive, ShapeError unless those listed add up.
+
+        >>> x = Tensor.arange(5)
+        >>> [part.tolist() for part in x.split(2)], [part.tolist() for part in x.split([1, 4])]
+        ([[0, 1], [2, 3], [4]], [[0], [1, 2, 3, 4]])
+        """
         axis = self.axis_with_size("split", dim)
         length = self.shape[axis]
         if isinstance(sizes, int):
@@ -166,7 +203,13 @@ class Joining(Movement):
         return tuple([self.between(axis, a, a + n) for a, n in zip(starts, sizes, strict=True)])
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
-        """At most `chunks` pieces of equal size along one axis (the last may be smaller)."""
+        """At most `chunks` pieces of equal size along one axis (the last may be smaller).
+
+        Raises ArgumentError unless that is positive.
+
+        >>> [part.tolist() for part in Tensor.arange(5).chunk(2)]
+        [[0, 1, 2], [3, 4]]
+        """
         if chunks <= 0:
             raise ArgumentError(f"chunk: the number of pieces must be positive, got {chunks}")
         length = self.shape[self.axis_with_size("chunk", dim)]

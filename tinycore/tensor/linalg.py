@@ -29,6 +29,12 @@ class Linalg(Sorting):
         (.., m, k) and (.., k, n) -> (.., m, n); a single axis stands for a row on the left and a
         column on the right. Leading axes are broadcast. Raises ShapeError when the inner sizes
         differ.
+
+        >>> x = Tensor([[1, 2], [3, 4]])
+        >>> x.dot(Tensor([[1, 0], [1, 1]])).tolist(), x.dot(Tensor([1, 1])).tolist()
+        ([[3, 2], [7, 4]], [3, 7])
+        >>> Tensor.zeros(5, 1, 2, 3).dot(Tensor.zeros(4, 3, 2)).shape
+        (5, 4, 2, 2)
         """
         if self.ndim == 0 or w.ndim == 0:
             raise ShapeError(
@@ -59,7 +65,12 @@ class Linalg(Sorting):
         return product.sum(axes, dtype=wide).cast(common if dtype is None else wide)
 
     def matmul(self, x: Self, reverse: bool = False, dtype: DTypeLike | None = None) -> Self:
-        """`dot`, or with operands exchanged."""
+        """`dot`, or with operands exchanged.
+
+        >>> x, y = Tensor([[1, 2], [3, 4]]), Tensor([[0, 1], [1, 0]])
+        >>> x.matmul(y).tolist(), x.matmul(y, reverse=True).tolist(), (x @ y).tolist()
+        ([[2, 1], [4, 3]], [[3, 4], [1, 2]], [[2, 1], [4, 3]])
+        """
         return x.dot(self, dtype) if reverse else self.dot(x, dtype)
 
     def __matmul__(self, x: Self) -> Self:
@@ -68,7 +79,12 @@ class Linalg(Sorting):
     def linear(
         self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None
     ) -> Self:
-        """x @ weight + bias; a weight of one axis multiplies element by element."""
+        """x @ weight + bias; a weight of one axis multiplies element by element.
+
+        >>> weight, bias = Tensor([[1, 0, 1], [0, 1, 1]]), Tensor([10, 20, 30])
+        >>> Tensor([1, 2]).linear(weight, bias).tolist()
+        [11, 22, 33]
+        """
         if dtype is not None:
             target = to_dtype(dtype)
             return self.cast(target).linear(
@@ -78,7 +94,11 @@ class Linalg(Sorting):
         return x if bias is None else x + bias
 
     def sequential(self, ll: list[Callable[[Self], Self]]) -> Self:
-        """The functions applied one after another."""
+        """The functions applied one after another.
+
+        >>> Tensor([-1.0, 4.0]).sequential([Tensor.relu, lambda x: x + 1]).tolist()
+        [1.0, 5.0]
+        """
         x = self
         for function in ll:
             x = function(x)
@@ -96,6 +116,12 @@ class Linalg(Sorting):
 
         Operands are multiplied from left to right; what is summed away does not wait for operands
         with further letters.
+
+        >>> x, y = Tensor([[1, 2], [3, 4]]), Tensor([[1, 1], [0, 1]])
+        >>> Tensor.einsum("ij,jk->ik", x, y).tolist(), Tensor.einsum("ii", x).item()
+        ([[1, 3], [3, 7]], 5)
+        >>> Tensor.einsum("...ij->...ji", Tensor.zeros(5, 2, 3)).shape
+        (5, 3, 2)
         """
         tensors: list[Self] = []
         for operand in operands:
@@ -122,6 +148,10 @@ class Linalg(Sorting):
         """Axes split, merged and reordered as in einops: "b (h w) c -> b c h w" with h=2.
 
         Raises ArgumentError for a malformed formula, ShapeError when sizes do not fit.
+
+        >>> x = Tensor.arange(8).reshape(1, 4, 2)
+        >>> x.rearrange("b (h w) c -> b c h w", h=2).tolist()
+        [[[[0, 2], [4, 6]], [[1, 3], [5, 7]]]]
         """
         left, right = grouped(formula, self.ndim)
         split, names = ([n for group in side for n in group if n != "1"] for side in (left, right))

@@ -29,6 +29,12 @@ class Movement(Core):
 
         Raises ShapeError when the number of elements differs, or -1 stands beside a 0 and could be
         anything.
+
+        >>> x = Tensor.arange(6)
+        >>> x.reshape(2, -1).tolist()
+        [[0, 1, 2], [3, 4, 5]]
+        >>> x.reshape(2, 3).reshape(None, 3, 1).shape
+        (2, 3, 1)
         """
         given = list(spread(shape))
         kept = [self.shape[i] if n is None and i < self.ndim else n for i, n in enumerate(given)]
@@ -45,11 +51,21 @@ class Movement(Core):
         return self.from_uop(graph.reshape(self.uop, tuple(sizes)))
 
     def view(self, *shape: Ints | None) -> Self:
-        """`reshape` by the name torch gives it."""
+        """`reshape` by the name torch gives it.
+
+        >>> Tensor.arange(6).view(3, 2).tolist()
+        [[0, 1], [2, 3], [4, 5]]
+        """
         return self.reshape(*shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """The axes from `start_dim` to `end_dim` inclusive merged into one."""
+        """The axes from `start_dim` to `end_dim` inclusive merged into one.
+
+        Raises ArgumentError when the first comes after the last.
+
+        >>> Tensor.zeros(2, 3, 4).flatten(1).shape
+        (2, 12)
+        """
         start = resolve_axis("flatten", start_dim, self.ndim)
         end = resolve_axis("flatten", end_dim, self.ndim)
         if start > end:
@@ -58,7 +74,11 @@ class Movement(Core):
         return self.reshape((*self.shape[:start], merged, *self.shape[end + 1 :]))
 
     def unflatten(self, dim: int, sizes: Sequence[int]) -> Self:
-        """One axis split into several; -1 is inferred. Raises ShapeError unless they fill it."""
+        """One axis split into several; -1 is inferred. Raises ShapeError unless they fill it.
+
+        >>> Tensor.zeros(2, 6).unflatten(1, (3, -1)).shape
+        (2, 3, 2)
+        """
         axis = self.axis_with_size("unflatten", dim)
         inner = list(int_arguments("unflatten", sizes))
         size, known = self.shape[axis], math.prod(n for n in inner if n != -1)
@@ -71,12 +91,21 @@ class Movement(Core):
         return self.reshape((*self.shape[:axis], *inner, *self.shape[axis + 1 :]))
 
     def squeeze(self, dim: Ints | None = None) -> Self:
-        """Axes of size 1 removed: all of them, or those of `dim` that have size 1."""
+        """Axes of size 1 removed: all of them, or those of `dim` that have size 1.
+
+        >>> x = Tensor.zeros(1, 3, 1)
+        >>> x.squeeze().shape, x.squeeze(0).shape, x.squeeze(1).shape
+        ((3,), (3, 1), (1, 3, 1))
+        """
         axes = resolve_axes("squeeze", dim, self.ndim)
         return self.reshape(tuple([n for a, n in enumerate(self.shape) if n != 1 or a not in axes]))
 
     def unsqueeze(self, dim: int) -> Self:
-        """A new axis of size 1 at position `dim`."""
+        """A new axis of size 1 at position `dim`.
+
+        >>> Tensor([1, 2, 3]).unsqueeze(1).tolist()
+        [[1], [2], [3]]
+        """
         axis = resolve_axis("unsqueeze", dim, self.ndim, extra=1)
         return self.reshape((*self.shape[:axis], 1, *self.shape[axis:]))
 
@@ -85,6 +114,11 @@ class Movement(Core):
 
         Raises ShapeError when an axis has neither size 1 nor the size asked for, also for a new
         axis with nothing to keep.
+
+        >>> Tensor([[1], [2]]).expand(-1, 3).tolist()
+        [[1, 1, 1], [2, 2, 2]]
+        >>> Tensor([1, 2]).expand(2, 2).tolist()
+        [[1, 2], [1, 2]]
         """
         given = spread(shape)
         aligned = (1,) * (len(given) - self.ndim) + self.shape
@@ -104,6 +138,10 @@ class Movement(Core):
         """Axes reordered: result axis i is axis order[i].
 
         Raises ShapeError unless a permutation.
+
+        >>> x = Tensor.arange(6).reshape(1, 2, 3)
+        >>> x.permute(2, 0, 1).tolist()
+        [[[0, 3]], [[1, 4]], [[2, 5]]]
         """
         axes = [
             resolve_axis("permute", a, self.ndim) for a in int_arguments("permute", spread(order))
@@ -115,7 +153,13 @@ class Movement(Core):
         return self.from_uop(graph.permute(self.uop, axes))
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
-        """Two axes exchanged."""
+        """Two axes exchanged.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).transpose().tolist()
+        [[1, 4], [2, 5], [3, 6]]
+        >>> Tensor.zeros(2, 3, 4).transpose(0, -1).shape
+        (4, 3, 2)
+        """
         first, second = (resolve_axis("transpose", d, self.ndim) for d in (dim0, dim1))
         order = list(range(self.ndim))
         if order:
@@ -124,13 +168,20 @@ class Movement(Core):
 
     @property
     def T(self) -> Self:  # noqa: N802  the name NumPy's and torch's users know
-        """The matrix transposed; for any other number of axes, their order reversed."""
+        """The matrix transposed; for any other number of axes, their order reversed.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).T.tolist()
+        [[1, 4], [2, 5], [3, 6]]
+        """
         return self.from_uop(graph.permute(self.uop, list(reversed(range(self.ndim)))))
 
     def movedim(self, source: Ints, destination: Ints) -> Self:
         """Axes moved to other places; the others keep their order.
 
         Raises ArgumentError unless both name equally many axes, none twice.
+
+        >>> Tensor.zeros(2, 3, 4).movedim(0, -1).shape
+        (3, 4, 2)
         """
         starts, places = (axes_in_order("movedim", v, self.ndim) for v in (source, destination))
         if len(starts) != len(places):
@@ -141,7 +192,12 @@ class Movement(Core):
         return self.from_uop(graph.permute(self.uop, order))
 
     def flip(self, *axis: Ints) -> Self:
-        """The given axes reversed."""
+        """The given axes reversed. Raises ArgumentError for one that is given twice.
+
+        >>> x = Tensor([[1, 2], [3, 4]])
+        >>> x.flip(0).tolist(), x.flip(0, 1).tolist()
+        ([[3, 4], [1, 2]], [[4, 3], [2, 1]])
+        """
         axes = axes_in_order("flip", spread(axis), self.ndim)
         return self.from_uop(graph.flip(self.uop, axes))
 
@@ -163,6 +219,9 @@ class Movement(Core):
         """A box: (start, stop) for each axis, None for all of it.
 
         Raises ShapeError outside the tensor.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink((None, (1, 3))).tolist()
+        [[2, 3], [5, 6]]
         """
         if len(arg) != self.ndim:
             raise ShapeError(f"shrink: {len(arg)} ranges for the {self.ndim} axes of {self.shape}")
@@ -172,13 +231,25 @@ class Movement(Core):
         return self.from_uop(graph.shrink(self.uop, pairs))
 
     def shrink_to(self, *shape: Ints | None) -> Self:
-        """The first elements of each axis; None keeps a size."""
+        """The first elements of each axis; None keeps a size.
+
+        Raises ShapeError for more elements than there are.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).shrink_to(1, None).tolist()
+        [[1, 2, 3]]
+        """
         return self.shrink(
             [None if n is None else (0, n) for n in optional_sizes("shrink_to", shape)]
         )
 
     def unfold(self, dim: int, size: int, step: int) -> Self:
-        """Windows of `size` elements every `step` along an axis; the last axis runs inside them."""
+        """Windows of `size` elements every `step` along an axis; the last axis runs inside them.
+
+        Raises ShapeError when none fits, or for a step below 1.
+
+        >>> Tensor.arange(5).unfold(0, 3, 2).tolist()
+        [[0, 1, 2], [2, 3, 4]]
+        """
         axis = self.axis_with_size("unfold", dim)
         if not 0 < size <= self.shape[axis] or step < 1:
             raise ShapeError(
@@ -188,7 +259,13 @@ class Movement(Core):
         return self.from_uop(graph.windows(self.uop, axis, size, step))
 
     def repeat(self, *repeats: Ints) -> Self:
-        """The tensor beside itself, so often along each axis; axes are aligned at the end."""
+        """The tensor beside itself, so often along each axis; axes are aligned at the end.
+
+        Raises ShapeError for fewer counts than axes, or a negative one.
+
+        >>> Tensor([1, 2]).repeat(2, 2).tolist()
+        [[1, 2, 1, 2], [1, 2, 1, 2]]
+        """
         counts = int_arguments("repeat", spread(repeats))
         shape = (1,) * (len(counts) - self.ndim) + self.shape
         if len(shape) != len(counts) or min(counts, default=1) < 0:
@@ -200,7 +277,14 @@ class Movement(Core):
         return wide.reshape([size * count for size, count in zip(shape, counts, strict=True)])
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
-        """Each element so often in a row along an axis; without `dim` over the flat tensor."""
+        """Each element so often in a row along an axis; without `dim` over the flat tensor.
+
+        Raises ArgumentError for a negative number.
+
+        >>> x = Tensor([[1, 2], [3, 4]])
+        >>> x.repeat_interleave(2).tolist(), x.repeat_interleave(2, 0).tolist()
+        ([1, 1, 2, 2, 3, 3, 4, 4], [[1, 2], [1, 2], [3, 4], [3, 4]])
+        """
         if repeats < 0:
             raise ArgumentError(f"repeat_interleave: {repeats} is less than no repetition")
         if dim is None:
@@ -215,7 +299,14 @@ class Movement(Core):
         return wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
 
     def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
-        """Coordinate grids of flat tensors; indexing "xy" exchanges the first two axes."""
+        """Coordinate grids of flat tensors; indexing "xy" exchanges the first two axes.
+
+        Raises ArgumentError for another word.
+
+        >>> rows, columns = Tensor([1, 2]).meshgrid(Tensor([3, 4, 5]))
+        >>> rows.tolist(), columns.tolist()
+        ([[1, 1, 1], [2, 2, 2]], [[3, 4, 5], [3, 4, 5]])
+        """
         if indexing not in ("ij", "xy"):
             raise ArgumentError(f"meshgrid: indexing {indexing!r} is neither 'ij' nor 'xy'")
         basis = [t.reshape(-1) for t in (self, *args)]
@@ -235,6 +326,11 @@ class Movement(Core):
         """The square matrix with this vector on a diagonal, or that diagonal of this matrix.
 
         `diagonal` counts upwards from the main one. Raises ShapeError for other numbers of axes.
+
+        >>> Tensor([1, 2]).diag().tolist(), Tensor([1, 2]).diag(1).tolist()
+        ([[1, 0], [0, 2]], [[0, 1, 0], [0, 0, 2], [0, 0, 0]])
+        >>> Tensor([[1, 2], [3, 4]]).diag().tolist()
+        [1, 4]
         """
         if self.ndim == 2:
             return self.diagonal(diagonal)
@@ -247,7 +343,14 @@ class Movement(Core):
         return self.from_uop(graph.pad(square.uop, [(below, above), (above, below)]))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
-        """The elements [.., i, .., i + offset, ..] of two axes, as a new last axis."""
+        """The elements [.., i, .., i + offset, ..] of two axes, as a new last axis.
+
+        Raises ArgumentError unless there are two different axes.
+
+        >>> x = Tensor([[1, 2, 3], [4, 5, 6]])
+        >>> x.diagonal().tolist(), x.diagonal(1).tolist(), x.diagonal(-1).tolist()
+        ([1, 5], [2, 6], [4])
+        """
         first, second = (resolve_axis("diagonal", d, self.ndim) for d in (dim1, dim2))
         if first == second or self.ndim < 2:
             raise ArgumentError(f"diagonal: needs two different axes of shape {self.shape}")

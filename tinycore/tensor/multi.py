@@ -44,6 +44,10 @@ class Multi(Images):
         Use it with tensors on the same devices; results lie in parts where their operands do.
         Raises ShapeError for an axis that does not fall into equal parts, DeviceError for a
         device that is unknown or named twice.
+
+        >>> x = Tensor([[1, 2], [3, 4]]).shard(("PYTHON:0", "PYTHON:1"), axis=0)
+        >>> x.shape, (x + 1).tolist()
+        ((2, 2), [[2, 3], [4, 5]])
         """
         names = group_named("shard", devices)
         along = None if axis is None else resolve_axis("shard", axis, self.ndim)
@@ -69,6 +73,10 @@ class Multi(Images):
         """The tensor on the devices of another, in parts along the same axis.
 
         Raises ShapeError where the axis does not fall into as many parts.
+
+        >>> x = Tensor([[1, 2], [3, 4]]).shard(("PYTHON:0", "PYTHON:1"), axis=0)
+        >>> Tensor([[5], [6]]).shard_like(x).sharded_axis
+        0
         """
         return self.shard(y.device, y.sharded_axis)
 

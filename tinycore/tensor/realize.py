@@ -40,7 +40,12 @@ class Realization(Random):
     # --- computing
 
     def realize(self, *lst: Self) -> Self:
-        """Compute this tensor and others now: their graphs become buffers, constants stay."""
+        """Compute this tensor and others now: their graphs become buffers, constants stay.
+
+        >>> x = Tensor([1.0, 2.0]) + 1
+        >>> x.realize().tolist()
+        [2.0, 3.0]
+        """
         told_apart([self, *lst])
         if roots := unrealized([self, *lst]):
             compute([*roots, *readers_of_old_content(roots)], [self, *lst])
@@ -50,13 +55,22 @@ class Realization(Random):
         """Cut the graph into kernels without running them: what follows loads the results.
 
         May be called again and again, to place the borders between kernels.
+
+        >>> total = (Tensor([1.0, 2.0]) * 2).sum().kernelize()
+        >>> total.item()
+        6.0
         """
         if roots := unrealized([self, *lst]):
             replace_nodes(settled(roots, runtime().kernelize(roots)))
         return self
 
     def schedule(self, *lst: Self) -> list[ScheduleItem]:
-        """The kernels that `realize` would run, in an order that respects their dependencies."""
+        """The kernels that `realize` would run, in an order that respects their dependencies.
+
+        >>> total = (Tensor([1.0, 2.0]) * 2).sum()
+        >>> len(total.schedule())
+        1
+        """
         return runtime().schedule(unrealized([self, *lst]))
 
     # --- reading back
@@ -65,22 +79,36 @@ class Realization(Random):
         """The elements in the bytes of `to_numpy_dtype`, as an array of its own."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
-        stored = graph.is_memory(self.uop) or graph.base_of(self.uop).op is Op.CONTIGUOUS
-        node = self.uop if stored else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
+        node = (
+            self.uop if graph.is_memory(self.uop) else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
+        )
         if not graph.is_buffer(node):
             node = compute([node, *readers_of_old_content([node])])[node]
         return content(graph.base_of(node)).reshape(self.shape)
 
     def numpy(self) -> HostArray:
-        """The elements as a NumPy array of its own; bfloat16 and fp8 become float32."""
+        """The elements as a NumPy array of its own; bfloat16 and fp8 become float32.
+
+        >>> Tensor([[1, 2], [3, 4]]).numpy()
+        array([[1, 2],
+               [3, 4]], dtype=int32)
+        """
         return decode(self.host_array(), self.dtype)
 
     def tolist(self) -> Any:
-        """The elements as nested lists of Python numbers; a number for a tensor with no axes."""
+        """The elements as nested lists of Python numbers; a number for a tensor with no axes.
+
+        >>> Tensor([[1, 2], [3, 4]]).tolist(), Tensor(5).tolist()
+        ([[1, 2], [3, 4]], 5)
+        """
         return self.numpy().tolist()
 
     def item(self) -> Scalar:
-        """The one element as a Python number. Raises ShapeError when there are more or fewer."""
+        """The one element as a Python number. Raises ShapeError when there are more or fewer.
+
+        >>> Tensor([[2.5]]).item()
+        2.5
+        """
         if self.numel() != 1:
             raise ShapeError(f"item: needs exactly one element, got shape {self.shape}")
         value: Scalar = self.numpy().reshape(()).item()
@@ -110,7 +138,12 @@ class Realization(Random):
     # --- devices and copies
 
     def to(self, device: str | None) -> Self:
-        """The tensor on a device; itself when it is there already, or for None."""
+        """The tensor on a device; itself when it is there already, or for None.
+
+        >>> x = Tensor([1, 2])
+        >>> x.to(x.device) is x, x.to("PYTHON").device
+        (True, 'PYTHON')
+        """
         target = self.device if device is None else canonical(device)
         if target == self.device:
             return self
@@ -132,7 +165,14 @@ class Realization(Random):
         return self
 
     def clone(self, device: str | None = None) -> Self:
-        """A copy in memory of its own, which assignments to this tensor do not change."""
+        """A copy in memory of its own, which assignments to this tensor do not change.
+
+        >>> x = Tensor([1, 2])
+        >>> y = x.clone()
+        >>> x[0] = 9
+        >>> x.tolist(), y.tolist()
+        ([9, 2], [1, 2])
+        """
         source = self.to(device)
         memory = graph.new_memory_like(source.uop)
         result = self.from_uop(
@@ -144,7 +184,14 @@ class Realization(Random):
     # --- writing
 
     def replace(self, x: Self) -> Self:
-        """Take over value and dtype of another tensor of the same shape; writes no memory."""
+        """Take over value and dtype of another tensor of the same shape; writes no memory.
+
+        Raises ShapeError for another shape.
+
+        >>> x = Tensor([1, 2])
+        >>> x.replace(Tensor([0.5, 1.5])).tolist()
+        [0.5, 1.5]
+        """
         if x.shape != self.shape:
             raise ShapeError(f"replace: {x.shape} in place of {self.shape}")
         self.uop = x.uop
@@ -155,6 +202,11 @@ class Realization(Random):
 
         A slice of a buffer writes into that buffer. A tensor with no memory yet takes over the
         value. Raises ShapeError, DTypeError or DeviceError when the value does not fit.
+
+        >>> x = Tensor([1, 2, 3])
+        >>> _ = x[1:].assign(7)
+        >>> x.tolist(), x.assign(x * 2).tolist()
+        ([1, 7, 7], [2, 14, 14])
         """
         value = x if isinstance(x, Realization) else self.ufix_nested(x)
         if value.dtype is not self.dtype:
@@ -184,6 +236,13 @@ class Realization(Random):
         They are zeros for one it does not depend on. `gradient` is that of some later number with
         respect to this tensor, which then may have any shape. Raises GradientError when it is
         missing, or anything is no float.
+
+        >>> x = Tensor([1.0, 2.0, 3.0])
+        >>> (first,) = (x**3).sum().gradient(x)
+        >>> first.tolist(), first.sum().gradient(x)[0].tolist()
+        ([3.0, 12.0, 27.0], [6.0, 12.0, 18.0])
+        >>> (x * 2).gradient(x, gradient=Tensor([1.0, 0.0, 5.0]))[0].tolist()
+        [2.0, 0.0, 10.0]
         """
         seed = self.seed_gradient(gradient)
         for tensor in targets:
@@ -199,6 +258,11 @@ class Realization(Random):
 
         These are the tensors that require a gradient; if none does so explicitly, all that do not
         refuse it. Raises GradientError as `gradient` does.
+
+        >>> x, w = Tensor([1.0, 2.0]), Tensor([3.0, 4.0], requires_grad=True)
+        >>> _ = (x * w).sum().backward()
+        >>> w.grad.tolist(), x.grad
+        ([1.0, 2.0], None)
         """
         seed = self.seed_gradient(gradient)
         nodes = set(self.uop.toposort())

@@ -39,11 +39,21 @@ class Selection(Indexing):
     # --- triangles
 
     def tril(self, diagonal: int = 0) -> Self:
-        """The last two axes with zeros above a diagonal."""
+        """The last two axes with zeros above a diagonal. Raises ShapeError below two axes.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).tril().tolist()
+        [[1, 0, 0], [4, 5, 0]]
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).tril(1).tolist()
+        [[1, 2, 0], [4, 5, 6]]
+        """
         return self.upper_part(diagonal + 1).where(self.const_like(0), self)
 
     def triu(self, diagonal: int = 0) -> Self:
-        """The last two axes with zeros below a diagonal."""
+        """The last two axes with zeros below a diagonal. Raises ShapeError below two axes.
+
+        >>> Tensor([[1, 2, 3], [4, 5, 6]]).triu().tolist()
+        [[1, 2, 3], [0, 5, 6]]
+        """
         return self.upper_part(diagonal).where(self, self.const_like(0))
 
     def upper_part(self, diagonal: int) -> Self:
@@ -63,7 +73,10 @@ class Selection(Indexing):
     def one_hot(self, num_classes: int, dtype: DTypeLike | None = None) -> Self:
         """1 at the position an integer names along a new last axis, 0 elsewhere.
 
-        Raises DTypeError for floats.
+        Zeros for an integer that names none. Raises DTypeError for floats.
+
+        >>> Tensor([2, 0]).one_hot(3).tolist()
+        [[0, 0, 1], [1, 0, 0]]
         """
         integer_dtype("one_hot", self.dtype)
         if num_classes < 0:
@@ -82,6 +95,10 @@ class Selection(Indexing):
 
         0 where an index is out of range. Raises ShapeError when `index` has other axes, or is
         larger than the tensor outside `dim`.
+
+        >>> x = Tensor([[1, 2, 3], [4, 5, 6]])
+        >>> x.gather(1, Tensor([[2, 0], [1, -1]])).tolist()
+        [[3, 1], [5, 6]]
         """
         axis, index = self.beside("gather", dim, index)
         return self.from_uop(graph.take(self.uop, index.uop, axis))
@@ -117,8 +134,15 @@ class Selection(Indexing):
     ) -> Self:
         """This tensor with src[i, j] written to [index[i, j], j] for dim 0.
 
-        Or added, or multiplied, to what is there. Where an index repeats, the last one wins. Raises
-        ShapeError as `gather` does.
+        Or added to what is there, or multiplied with it (`reduce`). Where an index repeats, the
+        last one wins; where it is out of range, nothing is written. Raises ShapeError as `gather`
+        does, and when `src` does not cover the index; ArgumentError for another `reduce`.
+
+        >>> zeros, index = Tensor.zeros(1, 4, dtype="int32"), Tensor([[3, 0]])
+        >>> zeros.scatter(1, index, Tensor([[7, 8]])).tolist(), zeros.scatter(1, index, 5).tolist()
+        ([[8, 0, 0, 7]], [[5, 0, 0, 5]])
+        >>> Tensor([[1, 2]]).scatter(1, Tensor([[1, 1]]), Tensor([[10, 20]]), reduce="add").tolist()
+        [[1, 32]]
         """
         if reduce not in (None, "add", "multiply"):
             raise ArgumentError(f"scatter: reduce {reduce!r} is none of None, 'add', 'multiply'")
@@ -133,7 +157,13 @@ class Selection(Indexing):
     ) -> Self:
         """This tensor with every src[i, j] folded into [index[i, j], j] for dim 0.
 
-        What was there counts unless `include_self` is false.
+        What was there counts unless `include_self` is false. Raises as `scatter` does.
+
+        >>> x, index, new = Tensor([1, 2]), Tensor([0, 0, 1]), Tensor([5, 9, 0])
+        >>> x.scatter_reduce(0, index, new, "amax").tolist()
+        [9, 2]
+        >>> x.scatter_reduce(0, index, new, "sum", include_self=False).tolist()
+        [14, 0]
         """
         if reduce not in FOLDS:
             raise ArgumentError(f"scatter_reduce: reduce {reduce!r} is none of {', '.join(FOLDS)}")

@@ -48,18 +48,35 @@ class Tensor(Multi, metaclass=TensorType):
 
     Operations build a graph and check shapes, dtypes and devices at once; `realize`, `numpy`,
     `item` and `tolist` compute it. `backward` and `gradient` differentiate.
+
+    >>> x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> total = (x @ x + 1).sum()
+    >>> total.item(), total.gradient(x)[0].tolist()
+    (58.0, [[7.0, 11.0], [9.0, 13.0]])
     """
 
     __slots__ = ()
 
     @staticmethod
     def train(mode: bool = True) -> Mode:
-        """Training on (or off) for a `with` block or a decorated function."""
+        """Training on (or off) for a `with` block or a decorated function.
+
+        >>> with Tensor.train():
+        ...     Tensor.training
+        True
+        >>> Tensor.training
+        False
+        """
         return Mode(mode)
 
     @staticmethod
     def test(mode: bool = True) -> Mode:
-        """Training off (or on) for a `with` block or a decorated function."""
+        """Training off (or on) for a `with` block or a decorated function.
+
+        >>> with Tensor.train(), Tensor.test():
+        ...     Tensor.training
+        False
+        """
         return Mode(not mode)
 
     # --- what the Python array API standard asks of an array
@@ -78,7 +95,11 @@ class Tensor(Multi, metaclass=TensorType):
 
     @property
     def mT(self) -> Self:  # noqa: N802  the standard's name
-        """The last two axes exchanged. Raises ShapeError below two axes."""
+        """The last two axes exchanged. Raises ShapeError below two axes.
+
+        >>> Tensor.zeros(2, 3, 4).mT.shape
+        (2, 4, 3)
+        """
         if self.ndim < 2:
             raise ShapeError(f"mT: needs two axes, got shape {self.shape}")
         return self.transpose(-1, -2)
@@ -95,33 +116,65 @@ class Tensor(Multi, metaclass=TensorType):
     # --- casts, named as in torch
 
     def half(self) -> Self:
-        """As float16."""
+        """As float16.
+
+        >>> Tensor([1 / 3]).half().item() == 0.333251953125
+        True
+        """
         return self.cast(dtypes.float16)
 
     def bfloat16(self) -> Self:
-        """As bfloat16."""
+        """As bfloat16.
+
+        >>> Tensor([1 / 3]).bfloat16().item() == 0.333984375
+        True
+        """
         return self.cast(dtypes.bfloat16)
 
     def double(self) -> Self:
-        """As float64."""
+        """As float64.
+
+        >>> Tensor([1, 2]).double().dtype
+        dtypes.float64
+        """
         return self.cast(dtypes.float64)
 
     def short(self) -> Self:
-        """As int16."""
+        """As int16.
+
+        >>> Tensor([1.9, -1.9]).short().tolist()
+        [1, -1]
+        """
         return self.cast(dtypes.int16)
 
     def long(self) -> Self:
-        """As int64."""
+        """As int64.
+
+        >>> Tensor([1.9, -1.9]).long().tolist()
+        [1, -1]
+        """
         return self.cast(dtypes.int64)
 
     def float(self) -> Self:
-        """As float32."""
+        """As float32.
+
+        >>> Tensor([1, 2]).float().tolist()
+        [1.0, 2.0]
+        """
         return self.cast(dtypes.float32)
 
     def int(self) -> Self:
-        """As int32."""
+        """As int32.
+
+        >>> Tensor([1.9, -1.9]).int().tolist()
+        [1, -1]
+        """
         return self.cast(dtypes.int32)
 
     def bool(self) -> Self:
-        """As bool: whether an element is nonzero."""
+        """As bool: whether an element is nonzero; NaN is.
+
+        >>> Tensor([0.0, 0.5]).bool().tolist()
+        [False, True]
+        """
         return self.cast(dtypes.bool)

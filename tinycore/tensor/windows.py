@@ -30,10 +30,7 @@ class Windows(Digest):
     __slots__ = ()
 
     def windows(self, kernel: Sequence[int], stride: Ints = 1, dilation: Ints = 1) -> Self:
-        """Sliding windows over the last axes: (.., o1, o2 .., k1, k2 ..).
-
-        Raises ShapeError if one does not fit.
-        """
+        """Windows sliding over the last axes: (.., o1 .., k1 ..). Raises ShapeError if none fit."""
         rank = len(kernel)
         strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
         node, first = self.uop, self.ndim - rank
@@ -62,6 +59,9 @@ class Windows(Digest):
         H' = (H + padding - dilation*(kH - 1) - 1)//stride + 1. Narrow floats are accumulated in
         float32, or `dtype`. Raises ShapeError when channels do not fit the groups or a window the
         padded image.
+
+        >>> Tensor([[[[1, 2, 3], [4, 5, 6]]]]).conv2d(Tensor([[[[1, 1], [0, -1]]]])).tolist()
+        [[[[-2, -1]]]]
         """
         rank = self.spatial_rank("conv2d", weight)
         batch, channels = self.shape[:2]
@@ -102,6 +102,9 @@ class Windows(Digest):
 
         x (N, C, H, W), weight (C, O/groups, kH, kW) -> (N, O, H', W'),
         H' = (H - 1)*stride - padding + dilation*(kH - 1) + output_padding + 1.
+
+        >>> Tensor([[[[1, 2]]]]).conv_transpose2d(Tensor([[[[1, 10]]]]), stride=2).tolist()
+        [[[[1, 10, 2, 20]]]]
         """
         rank = self.spatial_rank("conv_transpose2d", weight)
         batch, channels = self.shape[:2]
@@ -205,8 +208,12 @@ class Windows(Digest):
     ) -> Self | tuple[Self, Self]:
         """Greatest elements of windows over the last axes, as many as `kernel_size` has.
 
-        With `return_indices` also where they stand, counted row by row over the pooled axes of the
-        input.
+        With `return_indices` also where they stand, counted over the pooled axes of the input.
+
+        >>> x = Tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+        >>> values, places = x.max_pool2d(return_indices=True)
+        >>> places.tolist(), values.max_unpool2d(places).tolist(), x.avg_pool2d().tolist()
+        ([[5, 7]], [[0, 0, 0, 0], [0, 6, 0, 8]], [[3.5, 5.5]])
         """
         kernel, pads = self.pooling("max_pool2d", kernel_size, padding)
         stride = kernel if stride is None else stride
@@ -263,10 +270,7 @@ class Windows(Digest):
         return filled.reshape((*outer, *sizes))
 
     def pooling(self, name: str, kernel_size: Ints, padding: Ints) -> tuple[list[int], list[Pair]]:
-        """The window and the padding of a pooling.
-
-        Raises ShapeError when there are too few axes.
-        """
+        """The window and the padding of a pooling. Raises ShapeError for too few axes."""
         kernel = [kernel_size] * 2 if isinstance(kernel_size, int) else list(kernel_size)
         if not 0 < len(kernel) <= self.ndim:
             raise ShapeError(
@@ -307,6 +311,9 @@ class Windows(Digest):
 
         Pixels are squares whose corners (or, with `align_corners`, whose outermost centers) agree.
         Raises ArgumentError for another mode, ShapeError for more sizes than axes.
+
+        >>> Tensor([0.0, 4.0]).interpolate((4,)).tolist()
+        [0.0, 1.0, 3.0, 4.0]
         """
         if mode not in ("linear", "nearest", "nearest-exact"):
             raise ArgumentError(f"interpolate: mode {mode!r} is not linear, nearest, nearest-exact")

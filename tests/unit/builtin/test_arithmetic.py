@@ -133,6 +133,16 @@ def test_rounding_to_bfloat16_is_to_nearest_even_and_once() -> None:
     assert cast(halfway).tolist() == [1.0, 1 + 2.0**-6, 1 + 2.0**-7]
 
 
+@pytest.mark.parametrize("op", [Op.NEG, Op.TRUNC])
+@pytest.mark.parametrize("dtype", dtypes.fp8s, ids=lambda d: d.name)
+def test_a_zero_has_a_sign_only_where_the_type_has_one(op: Op, dtype: DType) -> None:
+    zero = 0.0 if op is Op.NEG else -0.5
+    (found,) = operation(op, dtype, dtype)(numpy.array([zero], numpy.float32)).tolist()
+
+    assert same(found, compute(op, dtype, [zero], dtype))
+    assert (math.copysign(1, found) < 0) == (dtype not in dtypes.fp8_fnuz)
+
+
 def test_threefry_agrees_with_the_plain_one() -> None:
     rng = random.Random(0)
     counters = [rng.getrandbits(64) for _ in range(50)]

@@ -72,8 +72,10 @@ def test_every_value_is_read_exactly(dtype: DType) -> None:
     found = EMULATING.run(kernel, numpy.zeros(bits.size, numpy.float32), bits)[0]
     expected = PLAIN.run(kernel, numpy.zeros(bits.size, numpy.float32), bits)[0]
 
+    number = ~numpy.isnan(expected)
+    signs = numpy.signbit(found[number]), numpy.signbit(expected[number])
     numpy.testing.assert_array_equal(found, expected)
-    numpy.testing.assert_array_equal(numpy.signbit(found), numpy.signbit(expected))
+    numpy.testing.assert_array_equal(*signs)
 
 
 @EACH

@@ -84,7 +84,7 @@ def unit(expected: Array, dtype: DType) -> Array:
     _, normal, _ = limits(dtype)
     _, mantissa = dtypes.finfo(dtype)
     size = numpy.maximum(numpy.abs(expected), numpy.longdouble(normal))
-    return numpy.ldexp(numpy.longdouble(1), numpy.frexp(size)[1] - 1 - mantissa)
+    return numpy.asarray(numpy.ldexp(numpy.longdouble(1), numpy.frexp(size)[1] - 1 - mantissa))
 
 
 def assert_ulps(

@@ -89,11 +89,22 @@ def test_an_index_of_an_index_writes_through() -> None:
     assert x.tolist() == [[0, 5, 0], [0, 0, 7], [0, 0, 8]]
 
 
-def test_an_index_of_a_computed_tensor_is_a_tensor_of_its_own() -> None:
+def test_a_write_to_a_part_of_a_lazy_tensor_shows_in_it() -> None:
     x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize() * 2
-    row = x[0]
 
+    row = x[0]
     row[1] = 9
+    x[1:].assign(Tensor([[7.0, 8.0]]))
 
     assert row.tolist() == [2, 9]
-    assert x.tolist() == [[2, 4], [6, 8]]
+    assert x.tolist() == [[2, 9], [7, 8]]
+
+
+def test_a_row_picked_by_a_tensor_is_a_copy() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+
+    rows = x[Tensor([0])]
+    rows[0, 0] = 9
+
+    assert rows.tolist() == [[9, 2]]
+    assert x.tolist() == [[1, 2], [3, 4]]

@@ -30,7 +30,7 @@ from tinycore.tensor import Tensor
 
 Function = Callable[..., Any]
 
-EVERYWHERE = ("test_folds_of_no", "test_infinities", "test_scans_of_every", "test_every_dtype")
+EVERYWHERE = ("test_folds_of_no", "test_infinities", "test_scans_of_every", "test_topk_takes")
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +163,7 @@ SUMMED = (dtypes.bool, *dtypes.ints)
 
 @pytest.mark.parametrize("dtype", SUMMED, ids=[d.name for d in SUMMED])
 def test_folds_of_integers(dtype: DType) -> None:
-    values = [False, True, True] if dtype is dtypes.bool else extremes(dtype)
+    values: list[int] = [False, True, True] if dtype is dtypes.bool else extremes(dtype)
     x, goal = Tensor(values, dtype=dtype), WIDER.get(dtype, dtype)
     low, span = int(dtypes.min(goal)), 1 << goal.bits
 
@@ -376,7 +376,7 @@ def test_second_derivatives(name: str, ours: Function, theirs: Function) -> None
 # --- scans
 
 SCANS = ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
-SIZES = [1, 2, 3, 31, 32, 33, 100, 1025, 5000]
+SIZES = [1, 3, 32, 33, 100, 1025, 5000]
 
 
 def first_of(result: Any) -> Any:
@@ -387,7 +387,7 @@ def first_of(result: Any) -> Any:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", SCANS)
 def test_scans_of_every_size(name: str, size: int, target: str) -> None:
-    if target != FULL and size not in (3, 33, 100):
+    if target != FULL and size not in (3, 33):
         pytest.skip("the whole grid runs on one target")
     low, high = (0.97, 1.03) if name == "cumprod" else (-3, 3)
     x = numbers(size, low=low, high=high, seed=size)
@@ -478,7 +478,7 @@ def rank(value: Any, descending: bool) -> tuple[bool, Any]:
     return (not is_nan, -number) if descending else (is_nan, number)
 
 
-@pytest.mark.parametrize("size", [1, 2, 31, 32, 33, 64, 65, 200, 3000])
+@pytest.mark.parametrize("size", [1, 2, 32, 33, 65, 200, 1500])
 def test_sizes_around_the_runs_of_the_network(size: int) -> None:
     x = integers(2, size, low=-size // 2, high=size // 2 + 1, seed=size)
 
@@ -510,7 +510,7 @@ def test_sorting_nothing_and_one() -> None:
     assert Tensor([[4.0]]).topk(1, 0)[1].tolist() == [[0]]
 
 
-TOPK = [(7, 1), (7, 7), (7, 0), (33, 5), (100, 40), (3000, 10), (3000, 100)]
+TOPK = [(7, 1), (7, 7), (7, 0), (33, 5), (100, 40), (1000, 10)]
 
 
 @pytest.mark.parametrize(("size", "k"), TOPK)

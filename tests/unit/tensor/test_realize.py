@@ -267,3 +267,12 @@ def test_negative_sizes_are_refused() -> None:
 def test_infinity_and_nan_constants() -> None:
     assert Tensor.full((1,), math.inf).item() == math.inf
     assert math.isnan(Tensor(math.nan).item())
+
+
+def test_reading_a_contiguous_tensor_leaves_its_gradient() -> None:
+    x = Tensor([[1.0], [2.0]]).realize()
+    y = (x * 2).contiguous()
+
+    y.numpy()
+
+    assert y.sum().gradient(x)[0].tolist() == [[2], [2]]

@@ -45,7 +45,7 @@ def known(codes: numpy.ndarray[Any, Any], dtype: DType) -> list[int]:
     """Codes of which those of NaN, where there are several, are -1."""
     several = float_layout(dtype).has_negative_zero
     nan = numpy.isnan(values(codes, dtype).numpy()) & several
-    return numpy.where(nan, -1, codes.astype(int)).tolist()
+    return [-1 if is_nan else int(code) for code, is_nan in zip(codes, nan, strict=True)]
 
 
 def found(x: Tensor, dtype: DType) -> list[int]:
@@ -67,7 +67,7 @@ def test_every_code_is_read_as_in_torch(dtype: DType) -> None:
 
 
 def decisive(dtype: DType) -> numpy.ndarray[Any, Any]:
-    """float32 numbers about which rounding decides: all of the type, all between, and their ends."""
+    """float32 numbers about which rounding decides: all of the type, and between any two."""
     read = values(CODES, dtype).numpy()
     finite = numpy.unique(read[numpy.isfinite(read)])
     beyond = 2 * finite[-1] - finite[-2]  # the least number that is too great

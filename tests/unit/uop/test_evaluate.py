@@ -113,6 +113,24 @@ def test_fp8e4m3_has_no_infinity() -> None:
     assert math.isnan(round_to(dtypes.fp8e4m3, math.inf))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "greatest", "tie"),
+    [(dtypes.fp8e4m3fnuz, 240.0, 248.0), (dtypes.fp8e5m2fnuz, 57344.0, 61440.0)],
+    ids=lambda x: getattr(x, "name", None),
+)
+def test_fnuz_has_neither_infinity_nor_negative_zero(
+    dtype: DType, greatest: float, tie: float
+) -> None:
+    assert round_to(dtype, math.nextafter(tie, 0)) == greatest
+    assert math.isnan(round_to(dtype, tie))
+    assert math.isnan(round_to(dtype, -math.inf))
+    assert math.copysign(1, round_to(dtype, -0.0)) == 1
+    assert math.copysign(1, round_to(dtype, -1e-9)) == 1
+    assert to_bits(-0.0, dtype) == 0
+    assert to_bits(math.nan, dtype) == to_bits(math.inf, dtype) == 0x80
+    assert math.isnan(float(from_bits(0x80, dtype)))
+
+
 @pytest.mark.parametrize("dtype", dtypes.floats, ids=lambda d: d.name)
 def test_bits_of_floats_come_back(dtype: DType) -> None:
     for bits in range(0, 1 << dtype.bits, max(1, (1 << dtype.bits) // 997)):
@@ -126,6 +144,8 @@ def test_bits_of_known_floats() -> None:
     assert to_bits(1.0, dtypes.bfloat16) == 0x3F80
     assert to_bits(-2.0, dtypes.fp8e5m2) == 0xC0
     assert to_bits(448.0, dtypes.fp8e4m3) == 0x7E
+    assert to_bits(-1.0, dtypes.fp8e4m3fnuz) == 0xC0
+    assert to_bits(2.0**-17, dtypes.fp8e5m2fnuz) == 0x01
 
 
 def test_threefry_of_the_published_vectors() -> None:
