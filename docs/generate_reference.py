@@ -3,7 +3,8 @@
     python docs/generate_reference.py
 
 What is listed here is the public surface. `tests/test_reference.py` fails when a name is gone, when
-a public one is on no page, or when a page is not what this script would write.
+a public one is on no page or shows no example, or when a page is not what this script would write.
+`tests/test_docs.py` runs the examples, each page as one session that begins with BEFORE.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ PAGES: Final = {
         "Shape and place",
         Tensor,
         "Tensor",
-        "Elements stay what they are and come to stand elsewhere. Axes may be negative; one that is not "
-        "there raises IndexRangeError.",
+        "Elements stay what they are and come to stand elsewhere. Axes may be negative; one that "
+        "is not there raises IndexRangeError.",
         "cat chunk diag diagonal expand flatten flip gather masked_fill masked_select meshgrid "
         "movedim nonzero pad pad_to permute rearrange repeat repeat_interleave reshape roll "
         "scatter scatter_reduce shrink shrink_to split squeeze stack transpose tril triu unflatten "
@@ -152,6 +153,14 @@ NN: Final = {
 """Modules whose `__all__` is listed whole."""
 
 
+FIELDS: Final = {
+    "grad": "What `backward` added up for this tensor, a tensor of its shape; None before.",
+    "requires_grad": "True asks `backward` for a gradient, False refuses one, None leaves it open.",
+    "uop": "The node of the graph that this tensor is.",
+}
+"""What a tensor's own fields hold."""
+
+
 def value_of(owner: object, name: str) -> Any:
     """A member as it is written, not as it is bound."""
     return inspect.getattr_static(owner, name)
@@ -171,7 +180,9 @@ def signature(name: str, value: Any) -> str:
 
 
 def docstring(value: Any) -> str:
-    """What is written on a member."""
+    """What is written on a member, or here on a field, which Python keeps no text for."""
+    if inspect.ismemberdescriptor(value):
+        return FIELDS[value.__name__]
     return inspect.getdoc(getattr(value, "__func__", value)) or ""
 
 
@@ -233,8 +244,8 @@ def index_page(pages: dict[str, tuple[str, list[str]]]) -> str:
     lines = [
         "# Reference",
         "",
-        "Written from the docstrings by `docs/generate_reference.py`. Their examples are run by the",
-        "tests. What the numbers do at the edges is in [Numerics](../numerics.md).",
+        "Written from the docstrings by `docs/generate_reference.py`. Their examples are run by",
+        "the tests. What the numbers do at the edges is in [Numerics](../numerics.md).",
         "",
         "| page | names |",
         "|---|---|",

@@ -45,17 +45,17 @@ def reduced(x: Tensor, right: Tensor) -> Reduced:
     """
     size, batch = x.shape[-1], x.shape[:-2]
     if not x.numel():
-        empty = x.reshape((*batch, size * size)).between(len(batch), 0, 0).expand((*batch, size))
+        empty = x.reshape((*batch, size * size))._between(len(batch), 0, 0).expand((*batch, size))
         return Reduced(empty, empty.cast(dtypes.default_int), right)
-    table, rows = x.cat(right, dim=-1), x.positions(x.ndim - 2).squeeze(-1)
+    table, rows = x.cat(right, dim=-1), x._positions(x.ndim - 2).squeeze(-1)
     used = x.const_like(False, dtypes.bool).any(-1)
     pivots, order = [], []
     for _ in range(size):
-        column = table.between(table.ndim - 1, 0, 1)
+        column = table._between(table.ndim - 1, 0, 1)
         place = used.where(-1.0, column.squeeze(-1).detach().abs()).argmax(-1, keepdim=True)
         chosen = rows.eq(place)
         row = picked(table, chosen)
-        pivot = row.between(row.ndim - 1, 0, 1)
+        pivot = row._between(row.ndim - 1, 0, 1)
         row = row / pivot.eq(0).where(1.0, pivot)
         table = chosen.unsqueeze(-1).where(row, table - column * row).roll(-1, -1).contiguous()
         used = (used | chosen).contiguous()
@@ -63,7 +63,7 @@ def reduced(x: Tensor, right: Tensor) -> Reduced:
         order.append(place)
     found, places = pivots[0].cat(*pivots[1:], dim=-1), order[0].cat(*order[1:], dim=-1)
     solution = take_along_axis(table, places.unsqueeze(-1), axis=-2)
-    solution = solution.between(solution.ndim - 1, 0, right.shape[-1])
+    solution = solution._between(solution.ndim - 1, 0, right.shape[-1])
     singular = found.eq(0).any(-1).unsqueeze(-1).unsqueeze(-1)
     return Reduced(found, places, singular.where(math.nan, solution))
 
@@ -75,7 +75,7 @@ def picked(table: Tensor, chosen: Tensor) -> Tensor:
 
 def parity(order: Tensor) -> Tensor:
     """1 for an even permutation along the last axis, -1 for an odd one."""
-    place = order.positions(order.ndim - 1)
+    place = order._positions(order.ndim - 1)
     inversions = (order.unsqueeze(-1) > order.unsqueeze(-2)) & (place.unsqueeze(-1) < place)
     return 1 - inversions.cast(dtypes.int32).sum((-2, -1)) % 2 * 2
 
@@ -88,16 +88,16 @@ def factor(x: Tensor) -> Tensor:
     size = x.shape[-1]
     if not x.numel():
         return x
-    rest, ahead = x, x.positions(x.ndim - 2) >= 0
+    rest, ahead = x, x._positions(x.ndim - 2) >= 0
     columns = []
     for _ in range(size):
-        first = rest.between(rest.ndim - 1, 0, 1)
-        pivot = first.between(rest.ndim - 2, 0, 1)
+        first = rest._between(rest.ndim - 1, 0, 1)
+        pivot = first._between(rest.ndim - 2, 0, 1)
         column = ahead.where(first / pivot.sqrt(), 0.0)
         columns.append(column.contiguous())
         rest = (rest - column * column.transpose(-1, -2)).roll((-1, -1), (-2, -1)).contiguous()
-        below = ahead.positions(ahead.ndim - 2) > 0
+        below = ahead._positions(ahead.ndim - 2) > 0
         ahead = (ahead & below).roll(-1, -2).contiguous()
     rolled = columns[0].cat(*columns[1:], dim=-1)
-    turned = (x.positions(x.ndim - 2) - x.positions(x.ndim - 1)) % size
+    turned = (x._positions(x.ndim - 2) - x._positions(x.ndim - 1)) % size
     return take_along_axis(rolled, turned, axis=-2)

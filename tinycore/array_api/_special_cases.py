@@ -18,7 +18,7 @@ BITS: Final = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64
 
 def in_float32(*operands: Tensor) -> tuple[Tensor, ...]:
     """Broadcast operands in at least float32, for what takes several steps."""
-    shaped = operands[0].broadcasted("elementwise", *operands[1:])
+    shaped = operands[0]._broadcasted("elementwise", *operands[1:])
     narrow = shaped[0].dtype.itemsize < 4
     return tuple([x.cast(dtypes.float32) for x in shaped]) if narrow else shaped
 
@@ -77,7 +77,7 @@ def log1p(x: Tensor) -> Tensor:
 
 def neighbor(x: Tensor, toward: Tensor) -> Tensor:
     """The next float from one number in the direction of another, by counting in its bits."""
-    x, toward = x.broadcasted("nextafter", toward)
+    x, toward = x._broadcasted("nextafter", toward)
     bits = x.bitcast(BITS[x.dtype.itemsize])
     away = (toward > x).eq(x > 0)
     stepped = away.where(bits + 1, bits - 1).bitcast(x.dtype)
@@ -88,7 +88,7 @@ def neighbor(x: Tensor, toward: Tensor) -> Tensor:
 
 def quotient(x: Tensor, by: Tensor) -> Tensor:
     """floor(x / by); a zero has the sign of x / by."""
-    x, by = x.broadcasted("floor_divide", by)
+    x, by = x._broadcasted("floor_divide", by)
     found = x.idiv(by)
     if not dtypes.is_float(x.dtype):
         return found
@@ -98,6 +98,6 @@ def quotient(x: Tensor, by: Tensor) -> Tensor:
 
 def rest(x: Tensor, by: Tensor) -> Tensor:
     """x - by * floor(x / by), with the sign of `by` also when it is 0."""
-    x, by = x.broadcasted("remainder", by)
+    x, by = x._broadcasted("remainder", by)
     found = x.mod(by)
     return found.eq(0).where(with_sign(found, by), found) if dtypes.is_float(x.dtype) else found

@@ -72,7 +72,7 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     from_the_end("cross", axis, x1, x2)
     if (x1.shape[axis], x2.shape[axis]) != (3, 3):
         raise ShapeError(f"cross: axis {axis} of shapes {x1.shape} and {x2.shape} must have size 3")
-    left, right = left.broadcasted("cross", right)
+    left, right = left._broadcasted("cross", right)
     turned = [x.roll(shift, axis) for x, shift in ((left, -1), (right, 1), (left, 1), (right, -1))]
     return turned[0] * turned[1] - turned[2] * turned[3]
 
@@ -142,14 +142,14 @@ def inv(x: Tensor, /) -> Tensor:
 def det(x: Tensor, /) -> Tensor:
     """The determinant of square matrices. Raises ShapeError."""
     square("det", array("det", x, "floating-point"))
-    found = reduced(x, x.between(x.ndim - 1, 0, 0))
+    found = reduced(x, x._between(x.ndim - 1, 0, 0))
     return found.pivots.prod(-1) * parity(found.order).cast(x.dtype)
 
 
 def slogdet(x: Tensor, /) -> SignedLogarithm:
     """The sign of the determinant, and the logarithm of its magnitude. Raises ShapeError."""
     square("slogdet", array("slogdet", x, "floating-point"))
-    found = reduced(x, x.between(x.ndim - 1, 0, 0))
+    found = reduced(x, x._between(x.ndim - 1, 0, 0))
     sign = found.pivots.sign().prod(-1) * parity(found.order).cast(x.dtype)
     return SignedLogarithm(sign, found.pivots.abs().log().sum(-1))
 
@@ -217,7 +217,7 @@ def least_value(x: Tensor, values: Tensor, rtol: float | Tensor | None) -> Tenso
     if rtol is None:
         rtol = max(x.shape[-2:]) * finfo(x.dtype).eps
     relative = rtol.unsqueeze(-1) if isinstance(rtol, Tensor) else rtol
-    return values.between(values.ndim - 1, 0, min(1, values.shape[-1])) * relative
+    return values._between(values.ndim - 1, 0, min(1, values.shape[-1])) * relative
 
 
 def eigh(x: Tensor, /) -> Eigen:

@@ -203,6 +203,6 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     other = tuple([1 if a == place else n for a, n in enumerate(x.shape)])
     shape = broadcast_shapes("take_along_axis", other, indices.shape)
     wide = x.expand([x.shape[a] if a == place else n for a, n in enumerate(shape)])
-    entries = [wide.positions(a) for a in range(x.ndim)]
+    entries = [wide._positions(a) for a in range(x.ndim)]
     entries[place] = indices.expand(shape)
     return wide[tuple(entries)]

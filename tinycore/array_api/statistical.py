@@ -162,5 +162,5 @@ def diff(
     for _ in range(n):
         size = result.shape[place]
         if size:
-            result = result.between(place, 1, size) - result.between(place, 0, size - 1)
+            result = result._between(place, 1, size) - result._between(place, 0, size - 1)
     return result

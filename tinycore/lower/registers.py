@@ -8,6 +8,7 @@ makes.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import count
 
 from tinycore.dtype import dtypes
 from tinycore.lower.tile import numbered
@@ -38,22 +39,39 @@ def depth_of(reduces: list[UOp]) -> dict[UOp, int]:
     return depth
 
 
-def reduce_to_registers(kernel: UOp) -> UOp:
-    """The kernel with every REDUCE turned into loops over registers."""
+def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
+    """The reductions of a kernel, those that share a pass together, inner ones first."""
     reduces = [n for n in kernel.toposort() if n.op is Op.REDUCE]
     depth = depth_of(reduces)
     nests: dict[Nest, list[UOp]] = defaultdict(list)
     for reduce in reduces:
         nests[loops_of(reduce), reduce.ranges, depth[reduce]].append(reduce)
+    return dict(sorted(nests.items(), key=lambda nest: nest[0][2]))
+
+
+def passes_apart(kernel: UOp) -> UOp:
+    """The kernel with loops of its own for every pass, where passes run over the same counters.
+
+    What is inside of a pass moves to the new counters with it.
+    """
+    for number in count():
+        owner: dict[UOp, Nest] = {}
+        for nest, members in nests_of(kernel).items():
+            if any(owner.setdefault(r, nest) != nest for r in nest[0]):
+                names = {r: numbered(r, SHARED_PASS, number) for r in nest[0]}
+                kernel = kernel.substitute({m: m.substitute(names) for m in members})
+                break
+        else:
+            break
+    return kernel
+
+
+def reduce_to_registers(kernel: UOp) -> UOp:
+    """The kernel with every REDUCE turned into loops over registers."""
+    kernel = passes_apart(kernel)
     done: dict[UOp, UOp] = {}
-    used: set[UOp] = set()
-    for number, ((loops, outside, _), members) in enumerate(
-        sorted(nests.items(), key=lambda n: n[0][2])
-    ):
-        again = not used.isdisjoint(loops)
-        fresh = {r: numbered(r, SHARED_PASS, number) for r in loops} if again else {}
-        used |= set(loops)
-        done |= one_pass(members, loops, outside, done, fresh)
+    for (loops, outside, _), members in nests_of(kernel).items():
+        done |= one_pass(members, loops, outside, done)
     return kernel.substitute(done)
 
 
@@ -62,11 +80,9 @@ def one_pass(
     loops: tuple[UOp, ...],
     outside: frozenset[UOp],
     done: dict[UOp, UOp],
-    fresh: dict[UOp, UOp],
 ) -> dict[UOp, UOp]:
     """Reductions that share loops, each with what its value becomes."""
     order = sorted(outside, key=lambda r: r.arg.number)
-    counters = tuple(fresh.get(r, r) for r in loops)
     updates: list[UOp] = []
     registers: list[tuple[UOp, UOp]] = []
     for member in members:
@@ -81,14 +97,14 @@ def one_pass(
             dtypes.void,
             (start, UOp.const(member.dtype, neutral_element(member.arg, member.dtype))),
         )
-        inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, *counters)))
+        inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, *loops)))
         total = UOp(Op.LOAD, member.dtype, (inside,))
         for value in (s for s in member.src if s.op is not Op.RANGE):
-            total = total.alu(member.arg, value.substitute(done | fresh))
+            total = total.alu(member.arg, value.substitute(done))
         updates.append(UOp(Op.STORE, dtypes.void, (inside, total)))
         registers.append((member, register))
     body = updates[0] if len(updates) == 1 else UOp(Op.GROUP, dtypes.void, tuple(updates))
-    end = UOp(Op.END, dtypes.void, (body, *counters))
+    end = UOp(Op.END, dtypes.void, (body, *loops))
     return {
         member: UOp(
             Op.LOAD, member.dtype, (register_index(UOp(Op.AFTER, register.dtype, (register, end))),)

@@ -24,6 +24,10 @@ class MultiHeadAttention:
     `Linear`.
 
     Raises ArgumentError when the heads do not divide the features, or `kv_heads` the heads.
+
+    >>> layer = nn.MultiHeadAttention(8, num_heads=2)
+    >>> layer(Tensor.zeros(3, 5, 8)).shape
+    (3, 5, 8)
     """
 
     def __init__(

@@ -24,6 +24,11 @@ class Conv2d:
 
     Raises ArgumentError when `groups` does not divide the channels, "same" meets a stride, or a
     size is not positive.
+
+    >>> nn.Conv2d(3, 8, 3, stride=2)(Tensor.zeros(2, 3, 9, 9)).shape
+    (2, 8, 4, 4)
+    >>> nn.Conv2d(3, 8, (3, 5), padding="same")(Tensor.zeros(2, 3, 9, 9)).shape
+    (2, 8, 9, 9)
     """
 
     def __init__(
@@ -76,6 +81,9 @@ class ConvTranspose2d(Conv2d):
 
     Raises ArgumentError when `groups` does not divide the channels, a size is not positive, or
     padding is no number: "same" has no meaning here.
+
+    >>> nn.ConvTranspose2d(8, 3, 2, stride=2)(Tensor.zeros(2, 8, 4, 4)).shape
+    (2, 3, 8, 8)
     """
 
     def __init__(
@@ -127,7 +135,11 @@ def Conv1d(  # noqa: N802  the name that other frameworks' users know
     groups: int = 1,
     bias: bool = True,
 ) -> Conv2d:
-    """Convolution over one axis: x (N, C, L) -> (N, O, L'). See `Conv2d`."""
+    """Convolution over one axis: x (N, C, L) -> (N, O, L'). See `Conv2d`.
+
+    >>> nn.Conv1d(4, 8, 3, padding=1)(Tensor.zeros(2, 4, 10)).shape
+    (2, 8, 10)
+    """
     window = (kernel_size,)
     return Conv2d(in_channels, out_channels, window, stride, padding, dilation, groups, bias)
 
@@ -143,7 +155,11 @@ def ConvTranspose1d(  # noqa: N802
     groups: int = 1,
     bias: bool = True,
 ) -> ConvTranspose2d:
-    """Transposed convolution over one axis: x (N, C, L) -> (N, O, L'). See `ConvTranspose2d`."""
+    """Transposed convolution over one axis: x (N, C, L) -> (N, O, L'). See `ConvTranspose2d`.
+
+    >>> nn.ConvTranspose1d(4, 8, 2, stride=2)(Tensor.zeros(2, 4, 5)).shape
+    (2, 8, 10)
+    """
     window = (kernel_size,)
     return ConvTranspose2d(
         in_channels, out_channels, window, stride, padding, output_padding, dilation, groups, bias

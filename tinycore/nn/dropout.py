@@ -16,6 +16,10 @@ class Dropout:
 
     In training each element is 0 with probability `p` and the rest are divided by 1 - p, else
     nothing changes. Training is `Context(TRAINING=1)`. Raises ArgumentError unless 0 <= p <= 1.
+
+    >>> layer = nn.Dropout(0.5)
+    >>> layer(Tensor.ones(4)).tolist()
+    [1.0, 1.0, 1.0, 1.0]
     """
 
     def __init__(self, p: float = 0.5) -> None:

@@ -17,6 +17,10 @@ class Linear:
 
     Weight (out_features, in_features) and bias (out_features,) start uniform within
     1/sqrt(in_features). Raises ArgumentError for sizes that are not positive.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> layer(Tensor.ones(5, 3)).shape, layer.weight.shape, layer.bias.shape
+    ((5, 2), (2, 3), (2,))
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
@@ -40,6 +44,10 @@ class Embedding:
     gradients scattered back; nothing of the size of the table times that of the index is made.
     Negative numbers count from the end; those outside the table give zeros.
     Raises ArgumentError for sizes that are not positive.
+
+    >>> table = nn.Embedding(10, 4)
+    >>> table(Tensor([[1, 2, 1]])).shape
+    (1, 3, 4)
     """
 
     def __init__(self, vocab_size: int, embed_size: int) -> None:

@@ -36,6 +36,14 @@ class BatchNorm:
 
     Raises ArgumentError unless `sz` is positive, ShapeError when `x` has no channel axis or other
     channels.
+
+    >>> layer, x = nn.BatchNorm(2), Tensor([[1.0, 10.0], [3.0, 30.0]])
+    >>> with Tensor.train():
+    ...     layer(x).numpy().round(2)
+    array([[-1., -1.],
+           [ 1.,  1.]], dtype=float32)
+    >>> layer.running_mean.numpy().round(2)
+    array([0.2, 2. ], dtype=float32)
     """
 
     def __init__(
@@ -118,6 +126,10 @@ class GroupNorm:
     The channels of one sample are normalized in `num_groups` groups. With `affine`, weight and bias
     (C,) follow. Raises ArgumentError when the groups do not divide the channels, ShapeError when
     `x` has other channels.
+
+    >>> x = Tensor([[[1.0], [3.0], [10.0], [30.0]]])
+    >>> nn.GroupNorm(2, 4)(x).flatten().numpy().round(2)
+    array([-1.,  1., -1.,  1.], dtype=float32)
     """
 
     def __init__(
@@ -144,7 +156,13 @@ class GroupNorm:
 
 
 class InstanceNorm(GroupNorm):
-    """Instance normalization (https://arxiv.org/abs/1607.08022): every channel is its own group."""
+    """Instance normalization (https://arxiv.org/abs/1607.08022): every channel is its own group.
+
+    >>> x = Tensor([[[1.0, 3.0], [10.0, 30.0]]])
+    >>> nn.InstanceNorm(2)(x).numpy().round(2)
+    array([[[-1.,  1.],
+            [-1.,  1.]]], dtype=float32)
+    """
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = True) -> None:
         super().__init__(num_features, num_features, eps, affine)
@@ -156,6 +174,10 @@ class LayerNorm:
 
     x (..., *normalized_shape) -> the same shape; weight and bias have `normalized_shape`.
     Raises ShapeError when the last axes of `x` differ from it.
+
+    >>> nn.LayerNorm(2)(Tensor([[1.0, 3.0], [10.0, 30.0]])).numpy().round(2)
+    array([[-1.,  1.],
+           [-1.,  1.]], dtype=float32)
     """
 
     def __init__(
@@ -185,7 +207,11 @@ class LayerNorm:
 
 
 class LayerNorm2d(LayerNorm):
-    """Layer normalization over the channels of an image: x (N, C, H, W) -> the same shape."""
+    """Layer normalization over the channels of an image: x (N, C, H, W) -> the same shape.
+
+    >>> nn.LayerNorm2d(3)(Tensor.zeros(2, 3, 4, 4)).shape
+    (2, 3, 4, 4)
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize every pixel over its channels. Raises ShapeError when `x` is no image."""
@@ -201,6 +227,9 @@ class RMSNorm:
     x (..., dim) -> the same shape: x / sqrt(mean(x**2) + eps), computed in float32 at least and
     given back in the dtype of `x`, times weight (dim,).
     Raises ArgumentError unless `dim` is positive, ShapeError when the last axis of `x` differs.
+
+    >>> nn.RMSNorm(2)(Tensor([[3.0, 4.0]])).numpy().round(4)
+    array([[0.8485, 1.1314]], dtype=float32)
     """
 
     def __init__(self, dim: int, eps: float = 1e-6, elementwise_affine: bool = True) -> None:

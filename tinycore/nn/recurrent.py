@@ -139,6 +139,9 @@ class RNNCell(Cell[Tensor]):
     h' = tanh(x W + h U), or with "relu" in place of tanh. Without `h` the state is zeros.
     All weights start uniform within 1/sqrt(hidden_size).
     Raises ArgumentError for another nonlinearity or a size that is not positive.
+
+    >>> nn.RNNCell(3, 4)(Tensor.zeros(2, 3)).shape
+    (2, 4)
     """
 
     def __init__(
@@ -162,6 +165,9 @@ class GRUCell(Cell[Tensor]):
 
     Without `h` the state is zeros. All weights start uniform within 1/sqrt(hidden_size).
     Raises ArgumentError for a size that is not positive.
+
+    >>> nn.GRUCell(3, 4)(Tensor.zeros(2, 3)).shape
+    (2, 4)
     """
 
     gates = 3
@@ -176,6 +182,10 @@ class LSTMCell(Cell[Pair]):
 
     Hidden and cell state are (.., hidden_size), zeros when not given. All weights start uniform
     within 1/sqrt(hidden_size). Raises ArgumentError for a size that is not positive.
+
+    >>> h, c = nn.LSTMCell(3, 4)(Tensor.zeros(2, 3))
+    >>> h.shape, c.shape
+    ((2, 4), (2, 4))
     """
 
     gates = 4
@@ -341,7 +351,12 @@ class RNN(OneState):
 
 
 class GRU(OneState):
-    """Layers of gated recurrent units, steps as in `GRUCell`; see `Recurrent`."""
+    """Layers of gated recurrent units, steps as in `GRUCell`; see `Recurrent`.
+
+    >>> out, h = nn.GRU(3, 4, bidirectional=True)(Tensor.zeros(5, 2, 3))
+    >>> out.shape, h.shape
+    ((5, 2, 8), (2, 2, 4))
+    """
 
     gates = 3
 
@@ -353,6 +368,10 @@ class LSTM(Recurrent[Pair]):
     """Layers of long short-term memory, steps as in `LSTMCell`; see `Recurrent`.
 
     The state is a pair, hidden and cell, each (layers*directions, batch, hidden_size).
+
+    >>> out, (h, c) = nn.LSTM(3, 4, num_layers=2)(Tensor.zeros(5, 2, 3))
+    >>> out.shape, h.shape, c.shape
+    ((5, 2, 4), (2, 2, 4), (2, 2, 4))
     """
 
     gates = 4

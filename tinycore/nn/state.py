@@ -50,6 +50,10 @@ def get_state_dict(
     A path joins attribute names, dictionary keys and positions with dots, after `prefix`. A tensor
     reachable by two paths has two names. An object that contains itself is entered once.
     `tensor_type` collects instances of another class instead.
+
+    >>> model = {"layers": [nn.Linear(2, 3), Tensor.relu, nn.Linear(3, 1, bias=False)]}
+    >>> list(nn.state.get_state_dict(model))
+    ['layers.0.weight', 'layers.0.bias', 'layers.2.weight']
     """
     return dict(_tensors(obj, prefix, tensor_type, frozenset()))
 
@@ -78,7 +82,11 @@ def _children(obj: object) -> Iterable[tuple[object, object]]:
 
 
 def get_parameters(obj: object) -> list[Tensor]:
-    """Every tensor reachable from `obj`, in the order of `get_state_dict`."""
+    """Every tensor reachable from `obj`, in the order of `get_state_dict`.
+
+    >>> len(nn.state.get_parameters({"first": nn.Linear(2, 3), "second": nn.Linear(3, 1)}))
+    4
+    """
     return list(get_state_dict(obj).values())
 
 
@@ -99,6 +107,11 @@ def load_state_dict(
 
     Raises ArgumentError naming what is missing, and ShapeError naming the first shape that does not
     fit; the model is then unchanged.
+
+    >>> layer = nn.Linear(2, 1, bias=False)
+    >>> _ = nn.state.load_state_dict(layer, {"weight": Tensor([[3.0, 4.0]])})
+    >>> layer.weight.tolist()
+    [[3.0, 4.0]]
     """
     targets = get_state_dict(model)
     missing = [name for name in targets if name not in state_dict]
@@ -170,6 +183,13 @@ def safe_save(
 
     `metadata` is kept as text: a value that is no string is written as JSON. Raises DTypeError for
     a dtype that the format lacks, ArgumentError for the reserved name `__metadata__`.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "model.safetensors")
+    ...     nn.state.safe_save({"weight": Tensor([1.0, 2.0])}, file)
+    ...     nn.state.safe_load(file)["weight"].tolist()
+    [1.0, 2.0]
     """
     stored = {name: _stored(tensor) for name, tensor in tensors.items()}
     texts = {

@@ -70,6 +70,7 @@ class Kernelizer:
         self.home = self.drafts.home
         self.built: dict[UOp, UOp] = {}  # stored node -> BUFFER, or ASSIGN(BUFFER, KERNEL)
         self.recent: dict[object, list[Draft]] = {}
+        self.regions: dict[UOp, list[UOp]] = {}
         self.fresh: dict[UOp, UOp] = {}  # new BUFFERs by the node they are for
 
     def run(self) -> dict[UOp, UOp]:
@@ -112,11 +113,10 @@ class Kernelizer:
 
     def region(self, node: UOp) -> list[UOp]:
         """The nodes computed in the kernel of `node`, and the leaves they read."""
-        return [
-            n
-            for n in node.toposort(lambda n: n is node or not (is_leaf(n) or self.is_memory(n)))
-            if n.shape_or_none is not None
-        ]
+        if node not in self.regions:
+            below = node.toposort(lambda n: n is node or not (is_leaf(n) or self.is_memory(n)))
+            self.regions[node] = [n for n in below if n.shape_or_none is not None]
+        return self.regions[node]
 
     def reads(self, node: UOp) -> list[UOp]:
         """The memory that the kernel of `node` loads; the target of an ASSIGN is not read."""

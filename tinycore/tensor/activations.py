@@ -144,7 +144,7 @@ class Activations(Special):
         array([  0.6931, 100.    ], dtype=float32)
         """
         x = self if beta == 1 else self * beta
-        down, negative = x.folded()
+        down, negative = x._folded()
         result = negative.where(0.0, x) + down.exp().log1p()
         return result if beta == 1 else result / beta
 
@@ -155,7 +155,7 @@ class Activations(Special):
         >>> Tensor([-100.0, 0.0]).logsigmoid().numpy().round(4)
         array([-100.    ,   -0.6931], dtype=float32)
         """
-        down, negative = self.folded()
+        down, negative = self._folded()
         return negative.where(self, 0.0) - down.exp().log1p()
 
     @in_wide_float

@@ -39,12 +39,12 @@ living: Final[dict[int, weakref.ref[Core]]] = {}
 class Core:
     """A tensor's identity: `uop`, what it computes; `grad`, filled by `backward`."""
 
-    __slots__ = ("__weakref__", "grad", "origin", "requires_grad", "uop")
+    __slots__ = ("__weakref__", "_origin", "grad", "requires_grad", "uop")
 
     uop: UOp
     grad: Self | None
     requires_grad: bool | None
-    origin: weakref.ref[Core] | None
+    _origin: weakref.ref[Core] | None
     """The tensor that an index was applied to, in which a write to this one shows."""
 
     def __init_subclass__(cls) -> None:
@@ -76,16 +76,16 @@ class Core:
             node = node if target is None else node.cast(target)
         else:
             node = node_from_data(data, canonical(device), target)
-        self.enter(node)
+        self._enter(node)
         if requires_grad is not None:
             self.requires_grad_(requires_grad)
 
-    def enter(self, node: UOp) -> None:
+    def _enter(self, node: UOp) -> None:
         """Take `node` as value and register among the living."""
         self.uop = node
         self.grad = None
         self.requires_grad = None
-        self.origin = None
+        self._origin = None
         key = id(self)
         living[key] = weakref.ref(self, lambda _: living.pop(key, None))
 
@@ -98,7 +98,7 @@ class Core:
         [2, 3]
         """
         self = object.__new__(cls)
-        self.enter(node)
+        self._enter(node)
         return self
 
     def __repr__(self) -> str:
@@ -247,7 +247,7 @@ class Core:
         (True, [[1, 3], [2, 4]])
         """
         base = graph.base_of(self.uop)
-        if base.op in (Op.BUFFER, Op.CONTIGUOUS, Op.ASSIGN) or graph.is_buffer(base):
+        if base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_buffer(base):
             return self
         return self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
 
@@ -291,7 +291,7 @@ class Core:
             )
         return self.from_uop(graph.bitcast(self.uop, target))
 
-    def overwrite(self, value: UOp) -> None:
+    def _overwrite(self, value: UOp) -> None:
         """Write a value of this shape where this tensor is, for all that are views of it.
 
         That is memory, or the part of it that this tensor shows. A part of a tensor that is not
@@ -300,10 +300,10 @@ class Core:
         node = self.uop
         memory = node if graph.is_memory(node) else graph.viewed_memory(node)
         if memory is None:
-            whole_tensor = self.origin() if self.origin is not None else None
+            whole_tensor = self._origin() if self._origin is not None else None
             self.uop = value
             if whole_tensor is not None and whole_tensor.uop in graph.viewed(node):
-                whole_tensor.overwrite(graph.insert(whole_tensor.uop, node, value))
+                whole_tensor._overwrite(graph.insert(whole_tensor.uop, node, value))
             return
         if memory is not node:
             value = graph.insert(memory, node, value)

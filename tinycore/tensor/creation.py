@@ -61,7 +61,7 @@ class Creation(Scan):
         (2, 3)
         """
         node = graph.new_buffer(sizes_from("empty", shape), float_or(dtype), canonical(device))
-        return cls.from_uop(node).marked(requires_grad)
+        return cls.from_uop(node)._marked(requires_grad)
 
     @classmethod
     def invalids(
@@ -113,7 +113,7 @@ class Creation(Scan):
             fill_value = fill_value.item()
         target = number_dtype("full", fill_value, None if dtype is None else to_dtype(dtype))
         node = graph.full(sizes_from("full", (shape,)), target, fill_value, canonical(device))
-        return cls.from_uop(stored(node) if buffer else node).marked(requires_grad)
+        return cls.from_uop(stored(node) if buffer else node)._marked(requires_grad)
 
     @classmethod
     def zeros(
@@ -189,7 +189,7 @@ class Creation(Scan):
         size = max(0, math.ceil((stop - start) / step))
         for end in (start, start + max(0, size - 1) * step):
             number_dtype("arange", end, None if dtype is None else target)
-        return cls.from_uop(counted(start, step, size, target, canonical(device))).marked(
+        return cls.from_uop(counted(start, step, size, target, canonical(device)))._marked(
             requires_grad
         )
 
@@ -214,14 +214,14 @@ class Creation(Scan):
             raise ArgumentError(f"linspace: the number of steps must not be negative, got {steps}")
         target, place = float_or(dtype), canonical(device)
         if steps == 1:
-            return cls.from_uop(graph.full((1,), target, start, place)).marked(requires_grad)
+            return cls.from_uop(graph.full((1,), target, start, place))._marked(requires_grad)
         large = dtypes.is_int(target) and max(abs(start), abs(stop)) > WHOLE_IN_FLOAT32
         wide = dtypes.float64 if large or target is dtypes.float64 else dtypes.float32
         share = cls.from_uop(graph.arange(steps, dtypes.int32, place)).cast(wide) / max(
             1, steps - 1
         )
         ramp = (1 - share) * start + share * stop
-        return ramp.cast(target).marked(requires_grad)
+        return ramp.cast(target)._marked(requires_grad)
 
     @classmethod
     def eye(
@@ -243,7 +243,7 @@ class Creation(Scan):
         return (
             down.eq(cls.from_uop(graph.arange(columns, dtypes.int32, place)))
             .cast(float_or(dtype))
-            .marked(requires_grad)
+            ._marked(requires_grad)
         )
 
     # --- like another tensor
@@ -267,7 +267,7 @@ class Creation(Scan):
             value = self.full(self.shape, fill_value, target, self.device, buffer=False)
             memory = graph.new_memory_like(self.uop, target)
             node = UOp(Op.ASSIGN, target, (memory, value.uop))
-            return self.from_uop(node).marked(requires_grad)
+            return self.from_uop(node)._marked(requires_grad)
         return self.full(
             self.shape, fill_value, target, device or self.device, buffer, requires_grad
         )
@@ -314,12 +314,10 @@ class Creation(Scan):
         """
         target = self.dtype if dtype is None else to_dtype(dtype)
         if device is None:
-            return self.from_uop(graph.new_memory_like(self.uop, target)).marked(requires_grad)
-        return self.empty(
-            self.shape, device=device, dtype=target, requires_grad=requires_grad
-        )
+            return self.from_uop(graph.new_memory_like(self.uop, target))._marked(requires_grad)
+        return self.empty(self.shape, device=device, dtype=target, requires_grad=requires_grad)
 
-    def marked(self, requires_grad: bool | None) -> Self:
+    def _marked(self, requires_grad: bool | None) -> Self:
         """The tensor itself, after saying whether it wants a gradient."""
         return self if requires_grad is None else self.requires_grad_(requires_grad)
 

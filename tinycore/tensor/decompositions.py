@@ -38,11 +38,18 @@ class Decompositions(Linalg):
         k = min(m, n). Householder's reflections (Golub and Van Loan, Matrix Computations, 5.2),
         with signs as in LAPACK. Integers become floats. Raises ShapeError below two axes,
         ArgumentError for another mode.
+
+        >>> x = Tensor([[3.0, 1.0], [4.0, 2.0]])
+        >>> q, r = x.qr()
+        >>> (q @ r).numpy().round(4), r.numpy().round(4)
+        (array([[3., 1.],
+               [4., 2.]], dtype=float32), array([[-5. , -2.2],
+               [ 0. ,  0.4]], dtype=float32))
         """
         if mode not in ("complete", "reduced"):
             raise ArgumentError(f"qr: mode {mode!r} is none of 'complete', 'reduced'")
-        x = self.wide_matrix("qr")
-        target = self.as_float().dtype
+        x = self._wide_matrix("qr")
+        target = self._as_float().dtype
         m, n = x.shape[-2:]
         kept = m if mode == "complete" else min(m, n)
         if 0 in x.shape:
@@ -62,9 +69,14 @@ class Decompositions(Linalg):
         to sign, and for equal singular values up to rotation: there the gradient of U and V is that
         of one choice. First and second derivatives are right; columns of U and V that belong to no
         singular value have a first one only. Raises ShapeError below two axes.
+
+        >>> u, s, vt = Tensor([[2.0, 1.0], [1.0, 2.0]]).svd()
+        >>> s.numpy().round(4), (u * s @ vt).numpy().round(4)
+        (array([3., 1.], dtype=float32), array([[2., 1.],
+               [1., 2.]], dtype=float32))
         """
-        x = self.wide_matrix("svd")
-        target = self.as_float().dtype
+        x = self._wide_matrix("svd")
+        target = self._as_float().dtype
         if x.shape[-2] < x.shape[-1]:
             v, s, ut = x.transpose(-1, -2).svd(full_matrices)
             u, vt = ut.transpose(-1, -2), v.transpose(-1, -2)
@@ -80,12 +92,17 @@ class Decompositions(Linalg):
         tend to 1, and the result to the orthogonal polar factor (Higham, Functions of Matrices, 8).
         `eps` is added to the norm. Raises ShapeError below two axes, ArgumentError for a negative
         number of steps or no params.
+
+        >>> x = Tensor([[3.0, -4.0], [4.0, 3.0]])
+        >>> x.newton_schulz(8, (2.0, -1.5, 0.5)).numpy().round(4)
+        array([[ 0.6, -0.8],
+               [ 0.8,  0.6]], dtype=float32)
         """
         if steps < 0 or not params:
             raise ArgumentError(
                 f"newton_schulz: needs steps >= 0 and params, got {steps} and {params}"
             )
-        x = self.wide_matrix("newton_schulz")
+        x = self._wide_matrix("newton_schulz")
         tall = x.shape[-2] > x.shape[-1]
         x = x.transpose(-1, -2) if tall else x
         x = x / (x.square().sum((-2, -1), keepdim=True).sqrt() + eps)
@@ -95,13 +112,13 @@ class Decompositions(Linalg):
             for number in reversed(params[:-1]):  # Horner's rule
                 total = gram @ total + x * number
             x = total
-        return (x.transpose(-1, -2) if tall else x).cast(self.as_float().dtype)
+        return (x.transpose(-1, -2) if tall else x).cast(self._as_float().dtype)
 
-    def wide_matrix(self, name: str) -> Self:
+    def _wide_matrix(self, name: str) -> Self:
         """The matrices in at least float32. Raises ShapeError below two axes."""
         if self.ndim < 2:
             raise ShapeError(f"{name}: a matrix has two axes, got shape {self.shape}")
-        x = self.as_float()
+        x = self._as_float()
         return x if x.dtype is dtypes.float64 else x.cast(dtypes.float32)
 
 
@@ -129,7 +146,7 @@ def advanced(x: AnyTensor, axis: int, places: int) -> AnyTensor:
     if not start:
         return x
     repeats = [2 if a == axis % x.ndim else 1 for a in range(x.ndim)]
-    return x.repeat(repeats).between(axis % x.ndim, start, start + size)
+    return x.repeat(repeats)._between(axis % x.ndim, start, start + size)
 
 
 def places(x: AnyTensor, size: int) -> AnyTensor:
@@ -239,7 +256,7 @@ def factors_without_gradient(x: AnyTensor, full: bool) -> tuple[AnyTensor, AnyTe
 def descending(x: AnyTensor) -> AnyTensor:
     """The permutation matrix P for which the columns of x @ P have descending norms."""
     order = x.square().sum(-2).argsort(-1, descending=True)
-    return order.hot(x.shape[-1]).transpose(-1, -2).cast(x.dtype).contiguous()
+    return order._hot(x.shape[-1]).transpose(-1, -2).cast(x.dtype).contiguous()
 
 
 def orthogonalized(x: AnyTensor, height: int) -> AnyTensor:

@@ -81,7 +81,7 @@ class Digest(Decompositions):
         if self.ndim == 0:
             raise ShapeError("keccak: a message is along the last axis, got shape ()")
         rate, suffix = parameters(cfg)
-        message = self.last_bytes()
+        message = self._last_bytes()
         outer, size = message.shape[:-1], message.shape[-1]
         width = (STATE_BYTES - rate) // 2
         if 0 in outer:
@@ -89,7 +89,7 @@ class Digest(Decompositions):
         tail = numpy.zeros(rate - size % rate, numpy.uint8)
         tail[0] = suffix
         tail[-1] |= 0x80
-        ending = message.of_host(tail).expand((*outer, len(tail)))
+        ending = message._of_host(tail).expand((*outer, len(tail)))
         padded = message.cat(ending, dim=-1) if size else ending
         words = padded.reshape((-1, padded.shape[-1] // rate, rate)).bitcast(dtypes.uint64)
         state = absorbed(words)
@@ -107,7 +107,7 @@ class Digest(Decompositions):
         >>> Tensor([1.0, 2.0]).hash().shape, Tensor([1.0, 2.0]).hash().dtype
         ((16,), dtypes.uint8)
         """
-        level, pieces = 0, self.flatten().last_bytes()
+        level, pieces = 0, self.flatten()._last_bytes()
         length = pieces.shape[0]
         while level == 0 or pieces.shape[0] > DIGEST_BYTES:
             count = max(1, -(-pieces.shape[0] // PIECE_BYTES))
@@ -116,19 +116,19 @@ class Digest(Decompositions):
             pieces = rows.cat(mark, dim=-1).keccak("shake_128").flatten().contiguous()
             level += 1
         ending = numpy.frombuffer(length.to_bytes(8, "little") + bytes([ROOT]), numpy.uint8)
-        return pieces.cat(self.of_host(ending)).keccak("shake_128")
+        return pieces.cat(self._of_host(ending)).keccak("shake_128")
 
-    def last_bytes(self) -> Self:
+    def _last_bytes(self) -> Self:
         """The bytes along the last axis."""
         whole = self.cast(dtypes.uint8) if self.dtype is dtypes.bool else self
-        return whole.bitcast(dtypes.uint8) if whole.numel() else self.without_bytes()
+        return whole.bitcast(dtypes.uint8) if whole.numel() else self._without_bytes()
 
-    def without_bytes(self) -> Self:
+    def _without_bytes(self) -> Self:
         """`last_bytes` of an empty tensor."""
         shape = (*self.shape[:-1], self.shape[-1] * self.element_size())
         return self.from_uop(graph.full(shape, dtypes.uint8, 0, self.device))
 
-    def of_host(self, array: HostArray) -> Self:
+    def _of_host(self, array: HostArray) -> Self:
         """An unsigned array on this device."""
         kind = dtypes.uint8 if array.itemsize == 1 else dtypes.uint64
         node = runtime().from_host(array.reshape(-1), kind, self.device)
@@ -156,8 +156,8 @@ def parameters(cfg: str | tuple[int, int]) -> tuple[int, int]:
 def absorbed(words: AnyTensor) -> AnyTensor:
     """The states after all blocks: (messages, blocks, words of a block) -> (messages, 25)."""
     messages, blocks, _ = words.shape
-    turns = words.of_host(rotations())
-    constants = [words.of_host(numpy.array([n], numpy.uint64)) for n in round_constants()]
+    turns = words._of_host(rotations())
+    constants = [words._of_host(numpy.array([n], numpy.uint64)) for n in round_constants()]
     state = None
     for block in range(blocks):
         added = words[:, block, :].pad_to((messages, 25))

@@ -24,18 +24,23 @@ class Elementwise(Operands):
     # --- arithmetic
 
     def add(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """a + b; logical or between bools."""
-        return self.binary("add", Op.ADD, x, reverse)
+        """a + b; logical or between bools.
+
+        >>> x = Tensor([1, 2])
+        >>> (x + 10).tolist(), (10 - x).tolist(), (x * Tensor([[1], [2]])).tolist()
+        ([11, 12], [9, 8], [[1, 2], [2, 4]])
+        """
+        return self._binary("add", Op.ADD, x, reverse)
 
     def sub(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a - b. Raises DTypeError between bools."""
-        left, right = self.broadcasted("sub", x)
+        left, right = self._broadcasted("sub", x)
         no_bools("sub", left.dtype)
         return right.alu(Op.SUB, left) if reverse else left.alu(Op.SUB, right)
 
     def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a * b; logical and between bools."""
-        return self.binary("mul", Op.MUL, x, reverse)
+        return self._binary("mul", Op.MUL, x, reverse)
 
     def div(
         self,
@@ -46,27 +51,36 @@ class Elementwise(Operands):
         """a / b as floats.
 
         Rounded toward zero or down when `rounding_mode` says so, integers then staying integers, of
-        which one divided by 0 gives 0.
+        which one divided by 0 gives 0. Raises ArgumentError for another `rounding_mode`.
+
+        >>> x = Tensor([7, -7])
+        >>> (x / 2).tolist(), x.div(2, rounding_mode="trunc").tolist(), (x // 2).tolist()
+        ([3.5, -3.5], [3, -3], [3, -4])
         """
         if rounding_mode not in (None, "trunc", "floor"):
             raise ArgumentError(
                 f"div: rounding_mode {rounding_mode!r} is none of None, 'trunc', 'floor'"
             )
-        left, right = self.broadcasted("div", x)
+        left, right = self._broadcasted("div", x)
         if reverse:
             left, right = right, left
         if rounding_mode is not None:
             no_bools("div", left.dtype)
         if rounding_mode is not None and dtypes.is_int(left.dtype):
             return left.alu(Op.FLOORDIV if rounding_mode == "floor" else Op.IDIV, right)
-        left, right = left.as_float(), right.as_float()
+        left, right = left._as_float(), right._as_float()
         if rounding_mode == "floor":
             return floor_quotient(left, right)
         quotient = left.alu(Op.FDIV, right)
         return quotient if rounding_mode is None else quotient.trunc()
 
     def usum(self, *others: Self | Scalar) -> Self:
-        """The sum of this tensor and all others, broadcast."""
+        """The sum of this tensor and all others, broadcast.
+
+        >>> x, y = Tensor([1, 2]), Tensor([10, 20])
+        >>> x.usum(y, 100).tolist(), x.uprod(y, 100).tolist()
+        ([111, 122], [1000, 4000])
+        """
         return reduce(Elementwise.add, others, self)
 
     def uprod(self, *others: Self | Scalar) -> Self:
@@ -78,8 +92,13 @@ class Elementwise(Operands):
         return self.div(x, reverse, rounding_mode="floor")
 
     def mod(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """a - b * floor(a / b): the remainder with the sign of b; 0 of an integer and 0."""
-        left, right = self.broadcasted("mod", x)
+        """a - b * floor(a / b): the remainder with the sign of b; 0 of an integer and 0.
+
+        >>> x = Tensor([7, -7])
+        >>> (x % 3).tolist(), x.fmod(3).tolist()
+        ([1, 2], [1, -1])
+        """
+        left, right = self._broadcasted("mod", x)
         no_bools("mod", left.dtype)
         if reverse:
             left, right = right, left
@@ -94,18 +113,18 @@ class Elementwise(Operands):
 
         Of floats it is exact, and 0 where |a / b| reaches 2**40 (2**72 of float64).
         """
-        left, right = self.broadcasted("fmod", x)
+        left, right = self._broadcasted("fmod", x)
         no_bools("fmod", left.dtype)
         if dtypes.is_int(left.dtype):
             return left.alu(Op.MOD, right)
-        return remainder(left.as_float(), right.as_float())
+        return remainder(left._as_float(), right._as_float())
 
     def neg(self) -> Self:
         """-a; the opposite of a bool. Unsigned integers wrap."""
         return self.logical_not() if self.dtype is dtypes.bool else self.alu(Op.NEG)
 
     def abs(self) -> Self:
-        """The magnitude."""
+        """The magnitude; the derivative at 0 is 0."""
         if dtypes.is_unsigned(self.dtype) or self.dtype is dtypes.bool:
             return self
         if not dtypes.is_float(self.dtype):
@@ -117,48 +136,61 @@ class Elementwise(Operands):
 
     def reciprocal(self) -> Self:
         """1 / a as a float."""
-        return self.as_float().alu(Op.RECIPROCAL)
+        return self._as_float().alu(Op.RECIPROCAL)
 
     def maximum(self, x: Self | Scalar) -> Self:
-        """The greater of two; NaN if either is NaN."""
-        return self.binary("maximum", Op.MAX, x)
+        """The greater of two; NaN if either is NaN.
+
+        >>> Tensor([1, 5]).maximum(3).tolist(), Tensor([1, 5]).minimum(3).tolist()
+        ([3, 5], [1, 3])
+        """
+        return self._binary("maximum", Op.MAX, x)
 
     def minimum(self, x: Self | Scalar) -> Self:
         """The lesser of two; NaN if either is NaN."""
-        return self.binary("minimum", Op.MIN, x)
+        return self._binary("minimum", Op.MIN, x)
 
     # --- bits
 
     def bitwise_and(self, x: Self | Scalar, reverse: bool = False) -> Self:
-        """a & b of integers or bools."""
-        return self.bitwise("bitwise_and", Op.AND, x, reverse)
+        """a & b of integers or bools. Raises DTypeError for floats.
+
+        >>> x = Tensor([0b1100])
+        >>> (x & 0b1010).tolist(), (x | 0b1010).tolist(), (x ^ 0b1010).tolist(), (~x).tolist()
+        ([8], [14], [6], [-13])
+        """
+        return self._bitwise("bitwise_and", Op.AND, x, reverse)
 
     def bitwise_or(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a | b of integers or bools."""
-        return self.bitwise("bitwise_or", Op.OR, x, reverse)
+        return self._bitwise("bitwise_or", Op.OR, x, reverse)
 
     def bitwise_xor(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a ^ b of integers or bools."""
-        return self.bitwise("bitwise_xor", Op.XOR, x, reverse)
+        return self._bitwise("bitwise_xor", Op.XOR, x, reverse)
 
     def bitwise_not(self) -> Self:
         """~a of integers; the opposite of a bool."""
         if self.dtype is dtypes.bool:
             return self.logical_not()
         all_bits = -1 if not dtypes.is_unsigned(self.dtype) else int(dtypes.max(self.dtype))
-        return self.bitwise("bitwise_not", Op.XOR, all_bits)
+        return self._bitwise("bitwise_not", Op.XOR, all_bits)
 
     def lshift(self, x: Self | int, reverse: bool = False) -> Self:
-        """a shifted left by b bits, b modulo the width."""
-        return self.bitwise("lshift", Op.SHL, x, reverse)
+        """a shifted left by b bits, b modulo the width. Raises DTypeError for floats and bools.
+
+        >>> (Tensor([1, 3]) << 2).tolist(), (Tensor([-8, 9]) >> 2).tolist()
+        ([4, 12], [-2, 2])
+        """
+        return self._bitwise("lshift", Op.SHL, x, reverse)
 
     def rshift(self, x: Self | int, reverse: bool = False) -> Self:
         """a shifted right by b bits, b modulo the width, keeping the sign."""
-        return self.bitwise("rshift", Op.SHR, x, reverse)
+        return self._bitwise("rshift", Op.SHR, x, reverse)
 
-    def bitwise(self, name: str, op: Op, x: Self | Scalar, reverse: bool = False) -> Self:
+    def _bitwise(self, name: str, op: Op, x: Self | Scalar, reverse: bool = False) -> Self:
         """An op on bits. Raises DTypeError for floats, and for shifts of bools."""
-        left, right = self.broadcasted(name, x)
+        left, right = self._broadcasted(name, x)
         if dtypes.is_float(left.dtype) or (left.dtype is dtypes.bool and op in (Op.SHL, Op.SHR)):
             raise DTypeError(
                 f"{name}: needs integers, got {self.dtype!r} and {self.ufix(x).dtype!r}"
@@ -168,12 +200,17 @@ class Elementwise(Operands):
     # --- comparison and logic
 
     def eq(self, x: Self | Scalar) -> Self:
-        """a == b, as bools."""
-        return self.binary("eq", Op.CMPEQ, self.comparable(x))
+        """a == b, as bools.
+
+        >>> x = Tensor([1, 2])
+        >>> (x == 2).tolist(), (x != 2).tolist(), (x < 2).tolist()
+        ([False, True], [True, False], [True, False])
+        """
+        return self._binary("eq", Op.CMPEQ, self._comparable(x))
 
     def ne(self, x: Self | Scalar) -> Self:
         """a != b, as bools."""
-        return self.binary("ne", Op.CMPNE, self.comparable(x))
+        return self._binary("ne", Op.CMPNE, self._comparable(x))
 
     def logical_not(self) -> Self:
         """Whether a is zero (or False), as bools."""
@@ -181,13 +218,13 @@ class Elementwise(Operands):
             return self.alu(Op.CMPNE, self.const_like(True))
         return self.eq(0)
 
-    def less(self, x: Self | Scalar, reverse: bool = False) -> Self:
+    def _less(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a < b, as bools; b < a when reversed."""
-        return self.binary("less", Op.CMPLT, self.comparable(x), reverse)
+        return self._binary("less", Op.CMPLT, self._comparable(x), reverse)
 
-    def less_or_equal(self, x: Self | Scalar, reverse: bool = False) -> Self:
+    def _less_or_equal(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a <= b, as bools: false where either is NaN."""
-        left, right = self.broadcasted("less_or_equal", self.comparable(x))
+        left, right = self._broadcasted("less_or_equal", self._comparable(x))
         if reverse:
             left, right = right, left
         if dtypes.is_float(left.dtype):
@@ -198,17 +235,25 @@ class Elementwise(Operands):
         """`x` where this bool tensor holds, else `y`, in their common dtype.
 
         Raises DTypeError when the condition is not bool.
+
+        >>> x = Tensor([-1, 2])
+        >>> (x > 0).where(x, 0).tolist()
+        [0, 2]
         """
         if self.dtype is not dtypes.bool:
             raise DTypeError(
                 f"where: the condition must be bool, got {self.dtype!r}; compare it with something"
             )
-        yes, no = self.choices(x, y)
-        condition, yes, no = self.broadcasted("where", yes, no, promote=False)
+        yes, no = self._choices(x, y)
+        condition, yes, no = self._broadcasted("where", yes, no, promote=False)
         return condition.alu(Op.WHERE, yes, no)
 
     def masked_fill(self, mask: Self, value: Self | Scalar) -> Self:
-        """`value` where the bool mask holds, else this tensor."""
+        """`value` where the bool mask holds, else this tensor. Raises as `where` does.
+
+        >>> Tensor([1, 2, 3]).masked_fill(Tensor([True, False, True]), 0).tolist()
+        [0, 2, 0]
+        """
         return mask.where(value, self)
 
     # --- rounding
@@ -228,7 +273,12 @@ class Elementwise(Operands):
         return self if whole is self else (self > whole).where(whole + 1, whole)
 
     def round(self) -> Self:
-        """Rounded to the nearest integer, halves to the even one."""
+        """Rounded to the nearest integer, halves to the even one.
+
+        >>> x = Tensor([-2.5, 0.5, 1.5])
+        >>> x.round().tolist(), x.trunc().tolist(), x.floor().tolist(), x.ceil().tolist()
+        ([-2.0, 0.0, 2.0], [-2.0, 0.0, 1.0], [-3.0, 0.0, 1.0], [-2.0, 1.0, 2.0])
+        """
         if not dtypes.is_float(self.dtype):
             return self
         whole = self.trunc()
@@ -311,16 +361,16 @@ class Elementwise(Operands):
         return self.rshift(x, reverse=True)
 
     def __lt__(self, x: Self | Scalar) -> Self:
-        return self.less(x)
+        return self._less(x)
 
     def __gt__(self, x: Self | Scalar) -> Self:
-        return self.less(x, reverse=True)
+        return self._less(x, reverse=True)
 
     def __le__(self, x: Self | Scalar) -> Self:
-        return self.less_or_equal(x)
+        return self._less_or_equal(x)
 
     def __ge__(self, x: Self | Scalar) -> Self:
-        return self.less_or_equal(x, reverse=True)
+        return self._less_or_equal(x, reverse=True)
 
     def __eq__(self, x: object) -> Self:  # type: ignore[override]
         return self.eq(x) if isinstance(x, COMPARED) else NotImplemented  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def in_wide_float(
 
     @wraps(function)
     def widened(x: AnyTensor, /, *rest: Rest.args, **named: Rest.kwargs) -> AnyTensor:
-        x = x.as_float()
+        x = x._as_float()
         if x.dtype.itemsize >= 4:
             return function(x, *rest, **named)
         return function(x.cast(dtypes.float32), *rest, **named).cast(x.dtype)
@@ -44,46 +44,86 @@ class Functions(Elementwise):
     # --- exponentials, roots and waves
 
     def exp(self) -> Self:
-        """e ** a."""
-        return self.as_float().alu(Op.EXP)
+        """e ** a.
+
+        >>> Tensor([0.0, 1.0]).exp().numpy().round(4)
+        array([1.    , 2.7183], dtype=float32)
+        """
+        return self._as_float().alu(Op.EXP)
 
     def exp2(self) -> Self:
-        """2 ** a."""
-        return self.as_float().alu(Op.EXP2)
+        """2 ** a.
+
+        >>> Tensor([0.0, 1.0, 2.5]).exp2().numpy().round(4)
+        array([1.    , 2.    , 5.6569], dtype=float32)
+        """
+        return self._as_float().alu(Op.EXP2)
 
     def log(self) -> Self:
-        """The natural logarithm: -inf at 0, NaN below."""
-        return self.as_float().alu(Op.LOG)
+        """The natural logarithm: -inf at 0, NaN below.
+
+        >>> Tensor([1.0, 2.0, 0.0]).log().numpy().round(4)
+        array([0.    , 0.6931,   -inf], dtype=float32)
+        """
+        return self._as_float().alu(Op.LOG)
 
     def log2(self) -> Self:
-        """The logarithm to base 2."""
-        return self.as_float().alu(Op.LOG2)
+        """The logarithm to base 2.
+
+        >>> Tensor([1.0, 8.0]).log2().numpy().round(4)
+        array([0., 3.], dtype=float32)
+        """
+        return self._as_float().alu(Op.LOG2)
 
     @in_wide_float
     def log10(self) -> Self:
-        """The logarithm to base 10."""
+        """The logarithm to base 10.
+
+        >>> Tensor([1.0, 1000.0]).log10().numpy().round(4)
+        array([0., 3.], dtype=float32)
+        """
         return self.log2() * math.log10(2)
 
     def sqrt(self) -> Self:
-        """The square root: NaN below 0."""
-        return self.as_float().alu(Op.SQRT)
+        """The square root: NaN below 0.
+
+        >>> Tensor([4, 9]).sqrt().tolist()
+        [2.0, 3.0]
+        """
+        return self._as_float().alu(Op.SQRT)
 
     def rsqrt(self) -> Self:
-        """1 / sqrt(a)."""
+        """1 / sqrt(a).
+
+        >>> Tensor([4.0, 16.0]).rsqrt().tolist()
+        [0.5, 0.25]
+        """
         return self.sqrt().reciprocal()
 
     def square(self) -> Self:
-        """a * a."""
+        """a * a.
+
+        >>> Tensor([-3, 4]).square().tolist()
+        [9, 16]
+        """
         return self * self
 
     def sin(self) -> Self:
-        """The sine of an angle in radians."""
-        return self.as_float().alu(Op.SIN)
+        """The sine of an angle in radians.
+
+        >>> Tensor([0.0, 1.0]).sin().numpy().round(4)
+        array([0.    , 0.8415], dtype=float32)
+        """
+        return self._as_float().alu(Op.SIN)
 
     # --- signs and limits
 
     def sign(self) -> Self:
-        """-1, 0 or 1; NaN stays NaN."""
+        """-1, 0 or 1; NaN stays NaN.
+
+        >>> Tensor([-2.5, 0.0, 3.0]).sign().tolist()
+        [-1.0, 0.0, 1.0]
+        """
         if self.dtype is dtypes.bool:
             return self
         one, zero = self.const_like(1), self.const_like(0)
@@ -93,12 +133,20 @@ class Functions(Elementwise):
         return self.isnan().where(self.detach(), result) if dtypes.is_float(self.dtype) else result
 
     def copysign(self, other: Self | Scalar) -> Self:
-        """The magnitude of a with the sign of b; the sign of -0.0 counts."""
-        left, right = self.as_float().broadcasted("copysign", other)
+        """The magnitude of a with the sign of b; the sign of -0.0 counts.
+
+        >>> Tensor([1.0, -2.0]).copysign(Tensor([-1.0, 1.0])).tolist()
+        [-1.0, 2.0]
+        """
+        left, right = self._as_float()._broadcasted("copysign", other)
         return negative(right).where(-left.abs(), left.abs())
 
     def clamp(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
-        """Not below `min_` and not above `max_`. Raises ArgumentError when neither is given."""
+        """Not below `min_` and not above `max_`. Raises ArgumentError when neither is given.
+
+        >>> Tensor([-3, 1, 9]).clamp(0, 5).tolist(), Tensor([-3, 1, 9]).clamp(max_=5).tolist()
+        ([0, 1, 5], [-3, 1, 5])
+        """
         if min_ is None and max_ is None:
             raise ArgumentError("clamp: give min_, max_ or both")
         result = self if min_ is None else (self < min_).where(min_, self)
@@ -109,13 +157,22 @@ class Functions(Elementwise):
         return self.clamp(min_, max_)
 
     def lerp(self, end: Self, weight: Self | Scalar) -> Self:
-        """a + (end - a) * weight."""
+        """a + (end - a) * weight.
+
+        >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.25).tolist()
+        [1.0, 12.5]
+        """
         return self + (end - self) * weight
 
     # --- questions
 
     def isnan(self) -> Self:
-        """Whether an element is not a number."""
+        """Whether an element is not a number.
+
+        >>> x = Tensor([1.0, float("inf"), float("nan")])
+        >>> x.isnan().tolist(), x.isinf().tolist(), x.isfinite().tolist()
+        ([False, False, True], [False, True, False], [True, False, False])
+        """
         return self.alu(Op.CMPNE, self)
 
     def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
@@ -138,9 +195,13 @@ class Functions(Elementwise):
         atol: float = 1e-08,
         equal_nan: bool = False,
     ) -> Self:
-        """Whether |a - b| <= atol + rtol * |b|; equal infinities are close."""
-        left, right = self.broadcasted("isclose", other)
-        left, right = left.as_float(), right.as_float()
+        """Whether |a - b| <= atol + rtol * |b|; equal infinities are close.
+
+        >>> Tensor([1.0, 2.0]).isclose(Tensor([1.0 + 1e-6, 2.1])).tolist()
+        [True, False]
+        """
+        left, right = self._broadcasted("isclose", other)
+        left, right = left._as_float(), right._as_float()
         near = (left - right).abs() <= right.abs() * rtol + atol
         found = left.eq(right) | (left.isfinite() & right.isfinite() & near)
         return found | (left.isnan() & right.isnan()) if equal_nan else found

@@ -48,10 +48,10 @@ class Indexing(Creation):
 
         Raises IndexRangeError outside the axes or for too many entries.
         """
-        parsed = parse(self, self.entries(index))
-        found = self.boxed(parsed).gathered(parsed)
+        parsed = parse(self, self._entries(index))
+        found = self._boxed(parsed)._gathered(parsed)
         if not parsed.rows:  # no copy, but a part of this tensor
-            found.origin = weakref.ref(self)
+            found._origin = weakref.ref(self)
         return found
 
     def __iter__(self) -> Iterator[Self]:
@@ -72,14 +72,14 @@ class Indexing(Creation):
             and index.dtype is dtypes.bool
             and isinstance(value, (bool, int, float))
         ):
-            self.overwrite(self.masked(index, value).uop)
+            self._overwrite(self._masked(index, value).uop)
             return
-        parsed = parse(self, self.entries(index))
-        new = value if isinstance(value, Indexing) else self.ufix_nested(value)
+        parsed = parse(self, self._entries(index))
+        new = value if isinstance(value, Indexing) else self._ufix_nested(value)
         _, new = on_one_device("setitem", [self, new])
-        self.overwrite(self.placed(parsed, new.cast(self.dtype)).uop)
+        self._overwrite(self._placed(parsed, new.cast(self.dtype)).uop)
 
-    def masked(self, mask: Creation, value: Scalar) -> Self:
+    def _masked(self, mask: Creation, value: Scalar) -> Self:
         """This tensor with a number where a mask of its leading axes holds; not computed yet."""
         if mask.shape != self.shape[: mask.ndim]:
             raise IndexRangeError(
@@ -89,14 +89,14 @@ class Indexing(Creation):
         wide = self.from_uop(graph.reshape(mask.uop, (*mask.shape, *[1] * (self.ndim - mask.ndim))))
         return wide.where(self.const_like(value), self)
 
-    def ufix_nested(self, value: Scalar | Sequence[Any] | SupportsArray) -> Self:
+    def _ufix_nested(self, value: Scalar | Sequence[Any] | SupportsArray) -> Self:
         """A number or nested list as a tensor of this dtype and device."""
         data = value if isinstance(value, (bool, int, float, SupportsArray)) else list(value)
         return type(self)(data, device=self.device, dtype=self.dtype)
 
     # --- reading
 
-    def entries(self, index: Any) -> list[Any]:
+    def _entries(self, index: Any) -> list[Any]:
         """The index with an entry for every axis: no ellipsis, lists and masks as tensors.
 
         Raises IndexRangeError for positions in a list or an array that are outside their axis.
@@ -106,7 +106,7 @@ class Indexing(Creation):
         axis = 0
         for entry in spelled_out([host_entry(e) for e in given], self.shape):
             if is_mask(entry):
-                found += self.mask_positions(entry, axis)
+                found += self._mask_positions(entry, axis)
             elif isinstance(entry, numpy.ndarray):
                 check_positions(entry, axis, self.shape)
                 found.append(type(self)(entry, device=self.device))
@@ -115,25 +115,25 @@ class Indexing(Creation):
             axis += axes_of(entry)
         return found
 
-    def mask_positions(self, mask: Any, axis: int) -> list[Self | Flag]:
+    def _mask_positions(self, mask: Any, axis: int) -> list[Self | Flag]:
         """Integer tensors naming the true elements of a mask of some axes. Computes the mask."""
         beside = self.shape[axis : axis + mask.ndim]
         if mask.shape != beside:
             raise IndexRangeError(
                 f"index: a mask of shape {mask.shape} does not cover axes {beside} of {self.shape}"
             )
-        array = mask.host_array() if isinstance(mask, Indexing) else mask
+        array = mask._host_array() if isinstance(mask, Indexing) else mask
         found = numpy.nonzero(array) if array.ndim else (numpy.zeros(int(array)),)
         rows = [
             type(self)(places, device=self.device, dtype=dtypes.default_int) for places in found
         ]
         return [*rows] if array.ndim else [Flag(rows[0])]
 
-    def host_array(self) -> numpy.ndarray[Any, Any]:
+    def _host_array(self) -> numpy.ndarray[Any, Any]:
         """The elements as a NumPy array; the realizing class provides it."""
         raise NotImplementedError
 
-    def boxed(self, parsed: Parsed) -> Self:
+    def _boxed(self, parsed: Parsed) -> Self:
         """The part that slices and integers leave, in the layout of the result."""
         node = self.uop
         for axis, box in enumerate(parsed.boxes):
@@ -141,7 +141,7 @@ class Indexing(Creation):
         sizes = [1 if a is None else node.shape[a] for a in parsed.layout]
         return self.from_uop(graph.reshape(node, tuple(sizes)))
 
-    def gathered(self, parsed: Parsed) -> Self:
+    def _gathered(self, parsed: Parsed) -> Self:
         """Rows picked by integer tensors: in the place of their axes if adjacent, else in front."""
         if not parsed.rows:
             return self
@@ -164,13 +164,13 @@ class Indexing(Creation):
 
     # --- writing
 
-    def placed(self, parsed: Parsed, value: Self) -> Self:
+    def _placed(self, parsed: Parsed, value: Self) -> Self:
         """This tensor with `value` where the index points."""
-        region = self.boxed(parsed)
-        new = value.fitting(region.gathered(parsed).shape)
-        return self.with_box(parsed, region.with_rows(parsed, new) if parsed.rows else new)
+        region = self._boxed(parsed)
+        new = value._fitting(region._gathered(parsed).shape)
+        return self._with_box(parsed, region._with_rows(parsed, new) if parsed.rows else new)
 
-    def with_rows(self, parsed: Parsed, value: Self) -> Self:
+    def _with_rows(self, parsed: Parsed, value: Self) -> Self:
         """This tensor with rows replaced by `value`, which has the layout of `gathered`."""
         axes = list(parsed.rows)
         others = [a for a in range(self.ndim) if a not in axes]
@@ -187,7 +187,7 @@ class Indexing(Creation):
         back = [order.index(a) for a in range(self.ndim)]
         return self.from_uop(graph.permute(graph.reshape(done, moved.shape), back))
 
-    def fitting(self, shape: Shape) -> Self:
+    def _fitting(self, shape: Shape) -> Self:
         """Broadcast to a shape, leading axes of size 1 dropped. Raises ShapeError."""
         x = self
         while x.ndim > len(shape) and x.shape[0] == 1:
@@ -198,7 +198,7 @@ class Indexing(Creation):
             )
         return self.from_uop(graph.broadcast_to(x.uop, shape))
 
-    def with_box(self, parsed: Parsed, value: Self) -> Self:
+    def _with_box(self, parsed: Parsed, value: Self) -> Self:
         """This tensor with a box replaced by `value`, which has the layout of the result."""
         view = self.uop
         for axis, box in enumerate(parsed.boxes):

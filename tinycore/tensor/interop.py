@@ -47,7 +47,7 @@ class Interop(Realization):
 
     # --- NumPy and Python's buffers
 
-    def host_view(self) -> HostArray | None:
+    def _host_view(self) -> HostArray | None:
         """The memory of this tensor as an array of `to_numpy_dtype`, without a copy.
 
         None for a tensor that has none yet, shows it other than in strides, or is on a device whose
@@ -74,8 +74,8 @@ class Interop(Realization):
         """
         if self.dtype in FOREIGN:
             raise DTypeError(f"data: Python's buffers have no {self.dtype!r}; cast to float first")
-        view = self.host_view()
-        return (view if view is not None and view.flags.c_contiguous else self.host_array()).data
+        view = self._host_view()
+        return (view if view is not None and view.flags.c_contiguous else self._host_array()).data
 
     def __buffer__(self, flags: int) -> memoryview:
         """The buffer protocol (PEP 688, from Python 3.12 on): what `data` gives."""
@@ -87,7 +87,7 @@ class Interop(Realization):
         As in NumPy 2, `copy` True always copies, and False raises SharingError, a ValueError, where
         a copy is needed.
         """
-        view = None if copy or self.dtype in FOREIGN else self.host_view()
+        view = None if copy or self.dtype in FOREIGN else self._host_view()
         if view is not None and dtype in (None, view.dtype):
             return view
         if copy is False:
@@ -103,7 +103,7 @@ class Interop(Realization):
         `data` is a buffer, not an address, so that it stays alive whatever becomes of the tensor.
         There is no such attribute where nothing can be shared: see `__array__`.
         """
-        view = None if self.dtype in FOREIGN else self.host_view()
+        view = None if self.dtype in FOREIGN else self._host_view()
         if view is None:
             raise AttributeError("__array_interface__: this tensor has no memory to share")
         whole = view
@@ -145,7 +145,7 @@ class Interop(Realization):
             raise SharingError(f"__dlpack__: {self.device} cannot export to DLDevice {target}")
         if target == dlpack.HOST and stream is not None:
             raise SharingError(f"__dlpack__: the host has no streams, got stream={stream!r}")
-        view = None if copy else self.host_view()
+        view = None if copy else self._host_view()
         if view is None and (copy is False or target != dlpack.HOST):
             raise SharingError(
                 f"__dlpack__: {self.dtype!r} of shape {self.shape} on {self.device} has no memory "
@@ -153,7 +153,7 @@ class Interop(Realization):
                 "to the host with dl_device=(1, 0)"
             )
         versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
-        array = self.host_array() if view is None else view
+        array = self._host_array() if view is None else view
         return dlpack.capsule_of(array, self.dtype, versioned, copied=view is None)
 
     @classmethod
@@ -172,7 +172,7 @@ class Interop(Realization):
         [1.0, 2.0, 3.0]
         """
         if isinstance(x, Interop):
-            return cls.from_uop(x.uop).taken(device, copy)
+            return cls.from_uop(x.uop)._taken(device, copy)
         if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
             raise ArgumentTypeError(
                 f"from_dlpack: a {type(x).__name__} does not export DLPack; Tensor(...) copies "
@@ -199,7 +199,7 @@ class Interop(Realization):
             return cls.from_uop(stored(found.array(), found.dtype, target))
         return cls.from_uop(shared_node(found, place)).clone(target).realize()
 
-    def taken(self, device: str | None, copy: bool | None) -> Self:
+    def _taken(self, device: str | None, copy: bool | None) -> Self:
         """This tensor on a device, as `from_dlpack` takes one."""
         target = self.device if device is None else canonical(device)
         if copy is False and target != self.device:
@@ -234,14 +234,14 @@ class Interop(Realization):
         """
         sizes, kind, place = sizes_from("from_blob", (shape,)), float_or(dtype), canonical(device)
         if 0 in sizes:
-            return cls.from_uop(graph.full(sizes, kind, 0, place)).marked(requires_grad)
+            return cls.from_uop(graph.full(sizes, kind, 0, place))._marked(requires_grad)
         if ptr <= 0 or ptr % kind.itemsize:
             raise ArgumentError(
                 f"from_blob: {ptr:#x} is no address of {kind!r}, which lie at multiples of "
                 f"{kind.itemsize}"
             )
         node = runtime().wrap(ptr, math.prod(sizes), kind, place, owner)
-        return cls.from_uop(graph.reshape(node, sizes)).marked(requires_grad)
+        return cls.from_uop(graph.reshape(node, sizes))._marked(requires_grad)
 
     @classmethod
     def from_url(cls, url: str, gunzip: bool = False, device: str | None = None) -> Self:
@@ -252,9 +252,10 @@ class Interop(Realization):
         FileFormatError when `gunzip` meets something else.
 
         >>> import pathlib, tempfile
-        >>> file = pathlib.Path(tempfile.mkdtemp(), "two")
-        >>> _ = file.write_bytes(bytes([1, 2]))
-        >>> Tensor.from_url(file.as_uri()).tolist()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "two")
+        ...     _ = file.write_bytes(bytes([1, 2]))
+        ...     Tensor.from_url(file.as_uri()).tolist()
         [1, 2]
         """
         content = fetch(url).read_bytes()
@@ -287,7 +288,7 @@ class Interop(Realization):
 
         Loaded where the device is not, it goes to the default one, with a warning.
         """
-        facts = (self.host_array(), self.dtype, self.device, self.requires_grad)
+        facts = (self._host_array(), self.dtype, self.device, self.requires_grad)
         return unpickled, (type(self), *facts)
 
 

@@ -110,6 +110,11 @@ class TinyJit(Generic[Parameters, Result]):
     Use it as a decorator on functions and methods (each object then has captures of its own). The
     function must return tensors, or containers of them, or None, and do all its work in tensors.
     `JIT=0` turns it off. Raises JitError where a replay would not do what the function does.
+
+    >>> from tinycore import TinyJit
+    >>> double = TinyJit(lambda x: (x * 2).realize())
+    >>> [double(Tensor([number])).item() for number in (1, 2, 3, 4)]
+    [2, 4, 6, 8]
     """
 
     def __init__(self, fxn: Callable[Parameters, Result]) -> None:

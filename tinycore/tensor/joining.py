@@ -47,7 +47,9 @@ class Joining(Movement):
             axis = resolve_axis("roll", dim, self.ndim)
             if size := (self.shape or (0,))[axis]:
                 cut = -shift % size
-                result = result.between(axis, cut, size).cat(result.between(axis, 0, cut), dim=axis)
+                result = result._between(axis, cut, size).cat(
+                    result._between(axis, 0, cut), dim=axis
+                )
         return result
 
     def pad_to(self, *shape: Ints | None, value: Scalar = 0) -> Self:
@@ -63,7 +65,7 @@ class Joining(Movement):
             n is not None and n < old for n, old in zip(sizes, self.shape, strict=True)
         ):
             raise ShapeError(f"pad_to: shape {self.shape} cannot grow to {tuple(sizes)}")
-        return self.pad_constant(
+        return self._pad_constant(
             [(0, 0 if n is None else n - old) for n, old in zip(sizes, self.shape, strict=True)],
             value,
         )
@@ -92,20 +94,20 @@ class Joining(Movement):
         """
         pairs = padding_pairs("pad", padding, self.shape)
         if mode == "constant":
-            return self.pad_constant(pairs, value)
+            return self._pad_constant(pairs, value)
         if mode not in ("reflect", "replicate", "circular"):
             raise ArgumentError(
                 f"pad: mode {mode!r} is none of constant, reflect, replicate, circular"
             )
         cuts = [(min(0, a), min(0, b)) for a, b in pairs]
-        result = self.cropped(cuts) if mode == "circular" else self
+        result = self._cropped(cuts) if mode == "circular" else self
         for axis, (before, after) in enumerate(pairs):
-            result = result.extended(axis, max(0, before), max(0, after), mode)
-        return result if mode == "circular" else result.cropped(cuts)
+            result = result._extended(axis, max(0, before), max(0, after), mode)
+        return result if mode == "circular" else result._cropped(cuts)
 
-    def pad_constant(self, pairs: Sequence[tuple[int, int]], value: Scalar) -> Self:
+    def _pad_constant(self, pairs: Sequence[tuple[int, int]], value: Scalar) -> Self:
         """`value` around; a float around integers makes them floats."""
-        node = self.cropped([(min(0, a), min(0, b)) for a, b in pairs]).uop
+        node = self._cropped([(min(0, a), min(0, b)) for a, b in pairs]).uop
         outer = [(max(0, a), max(0, b)) for a, b in pairs]
         if isinstance(value, float) and value != int_or_none(value):
             node = (
@@ -115,13 +117,13 @@ class Joining(Movement):
             )
         return self.from_uop(graph.pad_with(node, outer, value))
 
-    def cropped(self, pairs: Sequence[tuple[int, int]]) -> Self:
+    def _cropped(self, pairs: Sequence[tuple[int, int]]) -> Self:
         """Elements taken away at both ends of each axis, as many as the negative amounts say."""
         if any(n + a + b < 0 for n, (a, b) in zip(self.shape, pairs, strict=True)):
             raise ShapeError(f"pad: {tuple(pairs)} takes away more than shape {self.shape} has")
         return self.shrink([(-a, n + b) for n, (a, b) in zip(self.shape, pairs, strict=True)])
 
-    def extended(self, axis: int, before: int, after: int, mode: PadMode) -> Self:
+    def _extended(self, axis: int, before: int, after: int, mode: PadMode) -> Self:
         """One axis made longer by its own elements. Raises ShapeError when it has too few."""
         size = self.shape[axis]
         most = {"reflect": size - 1, "circular": size, "replicate": max(before, after)}[mode]
@@ -132,12 +134,15 @@ class Joining(Movement):
             )
         if mode == "reflect":
             start, stop = min(size, 1), max(0, size - 1)
-            head = self.between(axis, start, start + before).flip(axis)
-            tail = self.between(axis, stop - after, stop).flip(axis)
+            head = self._between(axis, start, start + before).flip(axis)
+            tail = self._between(axis, stop - after, stop).flip(axis)
         elif mode == "circular":
-            head, tail = self.between(axis, size - before, size), self.between(axis, 0, after)
+            head, tail = self._between(axis, size - before, size), self._between(axis, 0, after)
         else:
-            ends = [self.between(axis, 0, min(size, 1)), self.between(axis, max(0, size - 1), size)]
+            ends = [
+                self._between(axis, 0, min(size, 1)),
+                self._between(axis, max(0, size - 1), size),
+            ]
             head, tail = (
                 end.expand((*self.shape[:axis], count, *self.shape[axis + 1 :]))
                 for end, count in zip(ends, (before, after), strict=True)
@@ -188,7 +193,7 @@ class Joining(Movement):
         >>> [part.tolist() for part in x.split(2)], [part.tolist() for part in x.split([1, 4])]
         ([[0, 1], [2, 3], [4]], [[0], [1, 2, 3, 4]])
         """
-        axis = self.axis_with_size("split", dim)
+        axis = self._axis_with_size("split", dim)
         length = self.shape[axis]
         if isinstance(sizes, int):
             if sizes <= 0:
@@ -200,7 +205,7 @@ class Joining(Movement):
                 f"split: sizes {list(sizes)} do not add up to axis {axis} of shape {self.shape}"
             )
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        return tuple([self.between(axis, a, a + n) for a, n in zip(starts, sizes, strict=True)])
+        return tuple([self._between(axis, a, a + n) for a, n in zip(starts, sizes, strict=True)])
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Self]:
         """At most `chunks` pieces of equal size along one axis (the last may be smaller).
@@ -212,7 +217,7 @@ class Joining(Movement):
         """
         if chunks <= 0:
             raise ArgumentError(f"chunk: the number of pieces must be positive, got {chunks}")
-        length = self.shape[self.axis_with_size("chunk", dim)]
+        length = self.shape[self._axis_with_size("chunk", dim)]
         if not length:
             return [self] * chunks
         return list(self.split(-(-length // chunks), dim))

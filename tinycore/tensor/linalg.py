@@ -45,12 +45,12 @@ class Linalg(Sorting):
         same_size("dot", "the inner sizes", self.shape[-1], inner, self.shape, w.shape)
         broadcast_shapes("dot", self.shape[:-2], w.shape[:-2])
         if w.ndim == 1:
-            return self.product_sum([w], [-1], dtype)
+            return self._product_sum([w], [-1], dtype)
         if self.ndim == 1:
             return self.unsqueeze(0).dot(w, dtype).squeeze(-2)
-        return self.unsqueeze(-2).product_sum([w.transpose(-1, -2).unsqueeze(-3)], [-1], dtype)
+        return self.unsqueeze(-2)._product_sum([w.transpose(-1, -2).unsqueeze(-3)], [-1], dtype)
 
-    def product_sum(
+    def _product_sum(
         self, factors: Sequence[Self], axes: Sequence[int], dtype: DTypeLike | None
     ) -> Self:
         """The broadcast product with all factors, summed over some of its axes.
@@ -204,7 +204,7 @@ def contracted(
         shape = [max(f.shape[i] for f in factors) for i in range(len(everything))]
         empty = [i for i in range(len(everything)) if any(f.shape[i] == 0 for f in factors)]
         kept = [1 if i in axes else 0 if i in empty else n for i, n in enumerate(shape)]
-        return factors[0].product_sum(factors[1:], axes, wide).reshape(kept)
+        return factors[0]._product_sum(factors[1:], axes, wide).reshape(kept)
 
     factors, seen = aligned[:1], set(letters[0])
     for number in range(1, len(aligned)):

@@ -25,25 +25,38 @@ class Losses(Windows):
 
     __slots__ = ()
 
-    def reduced(self, reduction: Reduction) -> Self:
+    def _reduced(self, reduction: Reduction) -> Self:
         """The mean, the sum, or all of it. Raises ArgumentError for another word."""
         if reduction not in ("mean", "sum", "none"):
             raise ArgumentError(f"reduction {reduction!r} is none of 'mean', 'sum', 'none'")
         return self if reduction == "none" else self.mean() if reduction == "mean" else self.sum()
 
     def binary_crossentropy(self, Y: Self, reduction: Reduction = "mean") -> Self:
-        """-Y log(p) - (1 - Y) log(1 - p) of probabilities p; logarithms stop at -100."""
+        """-Y log(p) - (1 - Y) log(1 - p) of probabilities p; logarithms stop at -100.
+
+        `reduction` is "mean", "sum" or "none". Raises ArgumentError for another, DTypeError for p
+        that are no floats.
+
+        >>> p = Tensor([0.5, 0.25])
+        >>> p.binary_crossentropy(Tensor([1.0, 0.0]), "none").numpy().round(4)
+        array([0.6931, 0.2877], dtype=float32)
+        """
         floating_dtype("binary_crossentropy", self.dtype)
         hit, miss = self.log().clamp(min_=-100.0), (1 - self).log().clamp(min_=-100.0)
-        return (-Y * hit - (1 - Y) * miss).reduced(reduction)
+        return (-Y * hit - (1 - Y) * miss)._reduced(reduction)
 
     def binary_crossentropy_logits(
         self, Y: Self, reduction: Reduction = "mean", pos_weight: Self | None = None
     ) -> Self:
-        """`binary_crossentropy` of sigmoid(a), without overflow."""
+        """`binary_crossentropy` of sigmoid(a), without overflow; `pos_weight` multiplies Y log(p).
+
+        >>> scores, truth = Tensor([0.0, -1000.0]), Tensor([1.0, 1.0])
+        >>> scores.binary_crossentropy_logits(truth, "none").numpy().round(4)
+        array([6.931e-01, 1.000e+03], dtype=float32)
+        """
         floating_dtype("binary_crossentropy_logits", self.dtype)
         weight = Y if pos_weight is None else Y * pos_weight
-        return (-(weight * self.logsigmoid()) - (1 - Y) * (-self).logsigmoid()).reduced(reduction)
+        return (-(weight * self.logsigmoid()) - (1 - Y) * (-self).logsigmoid())._reduced(reduction)
 
     def sparse_categorical_crossentropy(
         self,
@@ -55,6 +68,12 @@ class Losses(Windows):
         """Cross-entropy of scores (.., classes) with integer labels (..).
 
         Labels equal to `ignore_index` do not count. Smoothing mixes in a uniform distribution.
+        Raises ShapeError when they do not fit, DTypeError for labels that are no integers,
+        ArgumentError for smoothing outside [0, 1].
+
+        >>> scores = Tensor([[0.0, 0.0], [9.0, 1.0]])
+        >>> round(scores.sparse_categorical_crossentropy(Tensor([1, -1])).item(), 4)
+        0.6931
         """
         integer_dtype("sparse_categorical_crossentropy", Y.dtype, "label")
         if Y.shape != self.shape[:-1]:
@@ -64,7 +83,7 @@ class Losses(Windows):
         check_smoothing(label_smoothing)
         logs = self.log_softmax()
         counted = Y.ne(ignore_index)
-        picked = (Y.hot(self.shape[-1]) & counted.unsqueeze(-1)).where(logs, 0).sum(-1)
+        picked = (Y._hot(self.shape[-1]) & counted.unsqueeze(-1)).where(logs, 0).sum(-1)
         even = counted.where(logs.mean(-1), 0)
         loss = (
             -(picked * (1 - label_smoothing) + even * label_smoothing)
@@ -72,7 +91,7 @@ class Losses(Windows):
             else -picked
         )
         if reduction != "mean":
-            return loss.reduced(reduction)
+            return loss._reduced(reduction)
         return loss.sum() / counted.sum().cast(loss.dtype)
 
     def cross_entropy(
@@ -80,7 +99,14 @@ class Losses(Windows):
     ) -> Self:
         """Cross-entropy of scores (N, C, ...) with labels (N, ...) or probabilities (N, C, ...).
 
-        Raises ShapeError when they do not fit.
+        A label that names no class adds nothing, but counts in the mean. Raises ShapeError when
+        they do not fit, ArgumentError for smoothing outside [0, 1].
+
+        >>> scores = Tensor([[0.0, 0.0], [1.0, 0.0]])
+        >>> scores.cross_entropy(Tensor([1, 0]), "none").numpy().round(4)
+        array([0.6931, 0.3133], dtype=float32)
+        >>> scores.cross_entropy(Tensor([[0.5, 0.5], [0.5, 0.5]]), "none").numpy().round(4)
+        array([0.6931, 0.8133], dtype=float32)
         """
         check_smoothing(label_smoothing)
         scores_with_classes("cross_entropy", self.shape)
@@ -88,7 +114,7 @@ class Losses(Windows):
         classes = self.shape[axis]
         if Y.ndim < self.ndim:
             integer_dtype("cross_entropy", Y.dtype, "label")
-            Y = Y.hot(classes).cast(self.as_float().dtype).movedim(-1, axis)
+            Y = Y._hot(classes).cast(self._as_float().dtype).movedim(-1, axis)
         if Y.shape != self.shape:
             raise ShapeError(
                 f"cross_entropy: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
@@ -97,7 +123,7 @@ class Losses(Windows):
         loss = -(self.log_softmax(axis) * Y).sum(axis)
         if reduction == "mean" and self.ndim > 1:
             return loss.sum() / float(max(1, loss.numel()))
-        return loss.reduced(reduction)
+        return loss._reduced(reduction)
 
     def nll_loss(
         self,
@@ -108,7 +134,13 @@ class Losses(Windows):
     ) -> Self:
         """-a[.., label, ..] of log-probabilities (N, C, ...) and labels (N, ...).
 
-        Elements are weighted by class. The mean is over the weights that count.
+        Elements are weighted by class. The mean is over the weights that count: not those of labels
+        equal to `ignore_index`. Raises ShapeError when they do not fit.
+
+        >>> logs = Tensor([[-1.0, -2.0], [-3.0, -4.0]])
+        >>> labels = Tensor([1, 0])
+        >>> logs.nll_loss(labels).item(), logs.nll_loss(labels, ignore_index=0).item()
+        (2.5, 2.0)
         """
         integer_dtype("nll_loss", Y.dtype, "label")
         scores_with_classes("nll_loss", self.shape)
@@ -117,13 +149,13 @@ class Losses(Windows):
             raise ShapeError(
                 f"nll_loss: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
             )
-        hot = Y.hot(self.shape[axis])
+        hot = Y._hot(self.shape[axis])
         weights = Y.const_like(1.0, self.dtype) if weight is None else hot.where(weight, 0).sum(-1)
         if ignore_index is not None:
             weights = Y.ne(ignore_index).where(weights, 0)
         picked = hot.movedim(-1, axis).where(self, 0).sum(axis)
         loss = -picked * weights
-        return loss.sum() / weights.sum() if reduction == "mean" else loss.reduced(reduction)
+        return loss.sum() / weights.sum() if reduction == "mean" else loss._reduced(reduction)
 
     def scaled_dot_product_attention(
         self,
@@ -141,6 +173,12 @@ class Losses(Windows):
         shared by groups of query heads. Scores are computed in at least float32.
         Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not
         fit.
+
+        >>> q, k, v = Tensor.zeros(1, 2, 4), Tensor.zeros(1, 2, 4), Tensor([[[1.0], [3.0]]])
+        >>> q.scaled_dot_product_attention(k, v).tolist()
+        [[[2.0], [2.0]]]
+        >>> q.scaled_dot_product_attention(k, v, is_causal=True).tolist()
+        [[[1.0], [2.0]]]
         """
         if attn_mask is not None and is_causal:
             raise ArgumentError(
@@ -167,9 +205,9 @@ class Losses(Windows):
             scores = attn_mask.where(scores, -math.inf) if blocked else scores + attn_mask
             unseen = scores.max(-1, keepdim=True).eq(-math.inf)
             weights = unseen.where(0, unseen.where(0, scores).softmax(-1))
-        return weights.cast(self.dtype).dropped(dropout_p).matmul(value)
+        return weights.cast(self.dtype)._dropped(dropout_p).matmul(value)
 
-    def dropped(self, p: float) -> Self:
+    def _dropped(self, p: float) -> Self:
         """The tensor after dropout, which the random class provides."""
         raise NotImplementedError
 

@@ -79,7 +79,7 @@ class Movement(Core):
         >>> Tensor.zeros(2, 6).unflatten(1, (3, -1)).shape
         (2, 3, 2)
         """
-        axis = self.axis_with_size("unflatten", dim)
+        axis = self._axis_with_size("unflatten", dim)
         inner = list(int_arguments("unflatten", sizes))
         size, known = self.shape[axis], math.prod(n for n in inner if n != -1)
         if inner.count(-1) == 1 and known:
@@ -201,7 +201,7 @@ class Movement(Core):
         axes = axes_in_order("flip", spread(axis), self.ndim)
         return self.from_uop(graph.flip(self.uop, axes))
 
-    def axis_with_size(self, name: str, dim: int) -> int:
+    def _axis_with_size(self, name: str, dim: int) -> int:
         """A nonnegative axis. Raises IndexRangeError also for a tensor with no axes."""
         if not self.ndim:
             raise IndexRangeError(f"{name}: axis {dim} of a tensor with no axes")
@@ -209,7 +209,7 @@ class Movement(Core):
 
     # --- boxes
 
-    def between(self, axis: int, start: int, stop: int) -> Self:
+    def _between(self, axis: int, start: int, stop: int) -> Self:
         """The elements from start to stop of one axis."""
         pairs = [(0, n) for n in self.shape]
         pairs[axis] = (start, stop)
@@ -250,7 +250,7 @@ class Movement(Core):
         >>> Tensor.arange(5).unfold(0, 3, 2).tolist()
         [[0, 1, 2], [2, 3, 4]]
         """
-        axis = self.axis_with_size("unfold", dim)
+        axis = self._axis_with_size("unfold", dim)
         if not 0 < size <= self.shape[axis] or step < 1:
             raise ShapeError(
                 f"unfold: windows of {size} every {step} do not fit axis {axis} of shape "
@@ -338,7 +338,7 @@ class Movement(Core):
             raise ShapeError(f"diag: needs a vector or a matrix, got shape {self.shape}")
         size = self.shape[0]
         wide = self.from_uop(graph.pad(self.unsqueeze(1).uop, [(0, 0), (0, size)]))
-        square = wide.reshape(-1).between(0, 0, size * size).reshape(size, size)
+        square = wide.reshape(-1)._between(0, 0, size * size).reshape(size, size)
         above, below = max(0, diagonal), max(0, -diagonal)
         return self.from_uop(graph.pad(square.uop, [(below, above), (above, below)]))
 
@@ -359,12 +359,12 @@ class Movement(Core):
         rows, columns = x.shape[-2:]
         top, left = max(0, -offset), max(0, offset)
         size = max(0, min(rows - top, columns - left))
-        x = x.between(x.ndim - 2, min(top, rows), min(top, rows) + size)
-        x = x.between(x.ndim - 1, min(left, columns), min(left, columns) + size)
+        x = x._between(x.ndim - 2, min(top, rows), min(top, rows) + size)
+        x = x._between(x.ndim - 1, min(left, columns), min(left, columns) + size)
         flat = x.reshape((*x.shape[:-2], size * size))
         wide = self.from_uop(graph.pad(flat.uop, [(0, 0)] * (flat.ndim - 1) + [(0, size)]))
         wide = wide.reshape((*x.shape[:-2], size, size + 1))
-        return wide.between(x.ndim - 1, 0, 1).squeeze(-1)
+        return wide._between(x.ndim - 1, 0, 1).squeeze(-1)
 
 
 def axes_in_order(name: str, axes: object, rank: int) -> list[int]:

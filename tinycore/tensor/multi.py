@@ -152,6 +152,4 @@ def of_multi(node: UOp, g: UOp) -> Gradients:
     if node.arg is None:
         return (moved(g, node.src[0].device), *[None] * (len(node.src) - 1))
     count = len(node.src)
-    return tuple(
-        [moved(part_of(g, node.arg, k, count), s.device) for k, s in enumerate(node.src)]
-    )
+    return tuple([moved(part_of(g, node.arg, k, count), s.device) for k, s in enumerate(node.src)])

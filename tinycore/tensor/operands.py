@@ -30,7 +30,11 @@ class Operands(Joining):
     __slots__ = ()
 
     def ufix(self, x: Self | Scalar | UOp) -> Self:
-        """`x` as a tensor: a number becomes a constant of the dtype that fits this one."""
+        """`x` as a tensor: a number becomes a constant of the dtype that fits this one.
+
+        >>> Tensor([1, 2]).ufix(3).dtype, Tensor([1, 2]).ufix(3.5).dtype
+        (dtypes.int32, dtypes.float32)
+        """
         if isinstance(x, Operands):
             return x
         if isinstance(x, numpy.generic):
@@ -44,7 +48,7 @@ class Operands(Joining):
         dtype = number_dtype("operand", x, scalar_dtype(x, self.dtype))
         return self.from_uop(graph.scalar(dtype, x, self.device))
 
-    def broadcasted(
+    def _broadcasted(
         self, name: str, *others: Self | Scalar, promote: bool = True
     ) -> tuple[Self, ...]:
         """This tensor and others on one device, in one shape and (unless told not) one dtype.
@@ -59,18 +63,18 @@ class Operands(Joining):
             nodes = [node.cast(dtype) for node in nodes]
         return tuple([self.from_uop(graph.broadcast_to(node, shape)) for node in nodes])
 
-    def binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
+    def _binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
         """The op between broadcast, promoted operands; between bools what it means in logic."""
-        left, right = self.broadcasted(name, other)
+        left, right = self._broadcasted(name, other)
         if left.dtype is dtypes.bool:
             op = LOGICAL.get(op, op)
         return right.alu(op, left) if reverse else left.alu(op, right)
 
-    def as_float(self) -> Self:
+    def _as_float(self) -> Self:
         """The tensor itself if it is a float, else in the default float."""
         return self.cast(least_upper_float(self.dtype))
 
-    def comparable(self, x: Self | Scalar) -> Self | Scalar:
+    def _comparable(self, x: Self | Scalar) -> Self | Scalar:
         """`x`, but an infinity for an integer beyond all of this tensor's, which would wrap."""
         if not isinstance(x, int) or dtypes.is_float(self.dtype):
             return x
@@ -79,7 +83,7 @@ class Operands(Joining):
             return x
         return math.copysign(math.inf, x)
 
-    def choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
+    def _choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
         """The two sides of `where` in their common dtype; numbers follow the tensor beside them."""
         if isinstance(x, Operands):
             yes, no = x, x.ufix(y)

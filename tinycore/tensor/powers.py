@@ -36,17 +36,20 @@ class Powers(Functions):
 
         Integers stay integers and wrap. Raises ArgumentError for an integer tensor to a negative
         integer number.
+
+        >>> (Tensor([1, 2, 3]) ** 2).tolist(), (2 ** Tensor([0, 1, 2])).tolist()
+        ([1, 4, 9], [1, 2, 4])
         """
         if isinstance(x, (bool, int, float)) and not reverse:
-            return self.power_of_number(x)
-        left, right = self.broadcasted("pow", x)
+            return self._power_of_number(x)
+        left, right = self._broadcasted("pow", x)
         if reverse:
             left, right = right, left
         if dtypes.is_float(left.dtype):
-            return left.float_power(right)
-        return left | ~right if left.dtype is dtypes.bool else left.integer_power(right)
+            return left._float_power(right)
+        return left | ~right if left.dtype is dtypes.bool else left._integer_power(right)
 
-    def power_of_number(self, exponent: Scalar) -> Self:
+    def _power_of_number(self, exponent: Scalar) -> Self:
         """a ** number, by multiplication or a root where that is short."""
         if not dtypes.is_float(self.dtype) and not isinstance(exponent, float):
             if exponent < 0:
@@ -54,22 +57,22 @@ class Powers(Functions):
                     f"pow: {self.dtype!r} to the power {exponent} is no integer; use a float tensor"
                 )
             base = self.cast(self.ufix(exponent).dtype) if self.dtype is dtypes.bool else self
-            return base.multiplied(int(exponent))
+            return base._multiplied(int(exponent))
         if abs(exponent) != 0.5 and (abs(exponent) > LONGEST_POWER_CHAIN or exponent % 1):
-            base = self.as_float()
-            return base.float_power(base.const_like(exponent))
-        return self.short_power(float(exponent))
+            base = self._as_float()
+            return base._float_power(base.const_like(exponent))
+        return self._short_power(float(exponent))
 
     @in_wide_float
-    def short_power(self, exponent: float) -> Self:
+    def _short_power(self, exponent: float) -> Self:
         """a ** n of a small n, or a ** +-0.5: of -0.0 as of 0.0, and of -inf as of inf."""
         if abs(exponent) == 0.5:
             root = self.eq(-math.inf).where(math.inf, self.eq(0).where(self.abs(), self)).sqrt()
             return root if exponent > 0 else root.reciprocal()
         base = self if exponent >= 0 else self.reciprocal()
-        return base.multiplied(int(abs(exponent)))
+        return base._multiplied(int(abs(exponent)))
 
-    def multiplied(self, count: int) -> Self:
+    def _multiplied(self, count: int) -> Self:
         """The product of `count` copies, in few multiplications."""
         result, square = None, self
         while count:
@@ -79,22 +82,22 @@ class Powers(Functions):
             square = square * square if count else square
         return self.const_like(1) if result is None else result
 
-    def float_power(self, exponent: Self) -> Self:
+    def _float_power(self, exponent: Self) -> Self:
         """a ** b of floats: 2 ** (b log2 |a|) with the sign and the special cases of IEEE 754."""
         if self.dtype.itemsize < 4:
             wide = (self.cast(dtypes.float32), exponent.cast(dtypes.float32))
-            return wide[0].float_power(wide[1]).cast(self.dtype)
+            return wide[0]._float_power(wide[1]).cast(self.dtype)
         size, zero = self.abs(), self.eq(0)
-        main = zero.where(1.0, size).positive_power(exponent)
+        main = zero.where(1.0, size)._positive_power(exponent)
         one = (exponent.eq(0) & ~(size < math.inf)) | (size.eq(1) & exponent.isinf())
         one = one | (self.eq(1) & exponent.isnan())
         whole = exponent.trunc().eq(exponent)
         odd = whole & (exponent * 0.5).trunc().ne(exponent * 0.5)
-        result = zero.where(self.power_of_zero(exponent, odd), one.where(1.0, main))
+        result = zero.where(self._power_of_zero(exponent, odd), one.where(1.0, main))
         below = (self < 0) & ~self.eq(-math.inf)
         return (below & ~whole).where(math.nan, ((self < 0) & odd).where(-result, result))
 
-    def power_of_zero(self, exponent: Self, odd: Self) -> Self:
+    def _power_of_zero(self, exponent: Self, odd: Self) -> Self:
         """0.0 ** b and -0.0 ** b with their derivatives; `odd` says whether b is an odd integer."""
         zero, falling = self.eq(0), exponent < 0
         high = (zero & falling).where(self, 1.0).reciprocal()
@@ -105,7 +108,7 @@ class Powers(Functions):
         pole = high * odd.where(1.0, high.detach())
         return falling.where(pole, exponent.eq(0).where(1.0, rising))
 
-    def positive_power(self, exponent: Self) -> Self:
+    def _positive_power(self, exponent: Self) -> Self:
         """a ** b for a > 0. What one float cannot hold of b log2 a is put back as a factor."""
         product = self.log2() * exponent
         whole, rest = scaled_log2(self.detach(), exponent.detach())
@@ -115,7 +118,7 @@ class Powers(Functions):
         better = product + near.where(nearest - product.detach(), 0.0)
         return better.exp2() * near.where(missing * math.log(2) + 1, 1.0)
 
-    def integer_power(self, exponent: Self) -> Self:
+    def _integer_power(self, exponent: Self) -> Self:
         """a ** b of integers by repeated squaring; meaningful for b >= 0."""
         result, square = self.const_like(1), self
         bits = exponent.dtype.bits - (not dtypes.is_unsigned(exponent.dtype))

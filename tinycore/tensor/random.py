@@ -44,7 +44,14 @@ class Random(Losses):
 
     @staticmethod
     def manual_seed(seed: int = 0) -> None:
-        """Start the stream over: equal seeds give equal numbers on every device."""
+        """Start the stream over: equal seeds give equal numbers on every device.
+
+        >>> Tensor.manual_seed(7)
+        >>> first = Tensor.rand(3).tolist()
+        >>> Tensor.manual_seed(7)
+        >>> Tensor.rand(3).tolist() == first
+        True
+        """
         stream.seed(seed)
 
     def threefry(self, seed: Self) -> Self:
@@ -52,11 +59,16 @@ class Random(Losses):
 
         uint64, broadcast; the low half of a number is the first of its two words. Raises DTypeError
         for another dtype. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011).
+
+        >>> counters, key = Tensor([0, 1], dtype="uint64"), Tensor([42], dtype="uint64")
+        >>> words = counters.threefry(key)
+        >>> words.shape, words.dtype
+        ((2,), dtypes.uint64)
         """
         for x in (self, seed):
             if x.dtype is not dtypes.uint64:
                 raise DTypeError(f"threefry: counters and keys are uint64, got {x.dtype!r}")
-        counters, keys = self.broadcasted("threefry", seed)
+        counters, keys = self._broadcasted("threefry", seed)
         return counters.alu(Op.THREEFRY, keys)
 
     @classmethod
@@ -65,6 +77,10 @@ class Random(Losses):
 
         Key and counter are two uint32 words each, the low one first; so are the results of one
         counter. Raises ShapeError or DTypeError for other operands and a negative number.
+
+        >>> key, counter = Tensor([1, 2], dtype="uint32"), Tensor([0, 0], dtype="uint32")
+        >>> Tensor.random_bits(key, counter, 5).shape
+        (5,)
         """
         (count,) = sizes_from("random_bits", (num,))
         for what, x in (("key", key), ("counter", counter)):
@@ -77,7 +93,7 @@ class Random(Losses):
         return cls.from_uop(halves_of(words_from(place, first, -(-count // 2)), count))
 
     @classmethod
-    def random(
+    def _random(
         cls,
         shape: Shape,
         dtype: DType,
@@ -90,9 +106,9 @@ class Random(Losses):
             raise DTypeError(f"rand: needs a floating-point dtype, got {dtype!r}")
         place = canonical(device)
         if 0 in shape:
-            return cls.from_uop(graph.full(shape, dtype, 0, place)).marked(requires_grad)
+            return cls.from_uop(graph.full(shape, dtype, 0, place))._marked(requires_grad)
         drawn = cls.from_uop(graph.reshape(unit_interval(math.prod(shape), dtype, place), shape))
-        return (drawn.contiguous() if contiguous else drawn).marked(requires_grad)
+        return (drawn.contiguous() if contiguous else drawn)._marked(requires_grad)
 
     @classmethod
     def rand(
@@ -103,8 +119,13 @@ class Random(Losses):
         contiguous: bool = True,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Uniform in [0, 1)."""
-        return cls.random(
+        """Uniform in [0, 1). Raises DTypeError for a dtype that is no float.
+
+        >>> x = Tensor.rand(2, 3)
+        >>> x.shape, ((x >= 0) & (x < 1)).all().item()
+        ((2, 3), True)
+        """
+        return cls._random(
             sizes_from("rand", shape), float_or(dtype), device, contiguous, requires_grad
         )
 
@@ -116,17 +137,21 @@ class Random(Losses):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Normal with mean 0 and deviation 1, by Box and Muller."""
+        """Normal with mean 0 and deviation 1, by Box and Muller.
+
+        >>> Tensor.randn(2, 3, dtype="float16").dtype
+        dtypes.float16
+        """
         target = float_or(dtype)
         floating_dtype("randn", target)
         wide = target if target is dtypes.float64 else dtypes.float32
-        pair = cls.random((2, *sizes_from("randn", shape)), wide, device, True, None)
+        pair = cls._random((2, *sizes_from("randn", shape)), wide, device, True, None)
         radius = ((1 - pair[1]).log() * -2).sqrt()
         return (
             (radius * (pair[0] * (2 * math.pi)).cos())
             .cast(target)
             .contiguous()
-            .marked(requires_grad)
+            ._marked(requires_grad)
         )
 
     @classmethod
@@ -139,11 +164,15 @@ class Random(Losses):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Uniform in [low, high). Raises ArgumentError unless low < high."""
+        """Uniform in [low, high). Raises ArgumentError unless low < high.
+
+        >>> Tensor.uniform(2, 3, low=-2, high=2).shape
+        (2, 3)
+        """
         if not low < high:
             raise ArgumentError(f"uniform: needs low < high, got {low} and {high}")
         target = float_or(dtype)
-        drawn = cls.random(
+        drawn = cls._random(
             sizes_from("uniform", shape),
             target if dtypes.is_float(target) else dtypes.default_float,
             device,
@@ -152,7 +181,7 @@ class Random(Losses):
         )
         scaled = drawn * (high - low) + low
         inside = (scaled >= high).where(low, scaled)  # rounding can reach what the draw cannot
-        return inside.cast(target).contiguous().marked(requires_grad)
+        return inside.cast(target).contiguous()._marked(requires_grad)
 
     @classmethod
     def normal(
@@ -164,11 +193,15 @@ class Random(Losses):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Normal with a mean and a deviation."""
+        """Normal with a mean and a deviation. Raises ArgumentError when that is negative.
+
+        >>> Tensor.normal(2, 3, mean=10.0, std=0.0).tolist()
+        [[10.0, 10.0, 10.0], [10.0, 10.0, 10.0]]
+        """
         if std < 0:
             raise ArgumentError(f"normal: a deviation cannot be negative, got {std}")
         drawn = cls.randn(sizes_from("normal", shape), device=device, dtype=dtype)
-        return (drawn * std + mean).marked(requires_grad)
+        return (drawn * std + mean)._marked(requires_grad)
 
     @classmethod
     def randint(
@@ -183,6 +216,10 @@ class Random(Losses):
 
         Raises DTypeError for a dtype that is no integer, ArgumentError for an empty range or one
         that the dtype does not hold.
+
+        >>> x = Tensor.randint(100, low=3, high=6)
+        >>> x.min().item(), x.max().item(), x.dtype
+        (3, 5, dtypes.int32)
         """
         target, sizes, place = to_dtype(dtype), sizes_from("randint", shape), canonical(device)
         if not dtypes.is_int(target):
@@ -207,7 +244,7 @@ class Random(Losses):
 
     @classmethod
     def glorot_uniform(cls, *shape: Ints, **options: Any) -> Self:
-        """Uniform within sqrt(6 / (inputs + outputs)), by Glorot and Bengio."""
+        """Uniform within sqrt(6 / (inputs + outputs)), by Glorot and Bengio (2010)."""
         sizes = sizes_from("glorot_uniform", shape)
         total = first_size("glorot_uniform", sizes) + math.prod(sizes[1:])
         bound = math.sqrt(6 / max(1, total))
@@ -215,7 +252,7 @@ class Random(Losses):
 
     @classmethod
     def kaiming_uniform(cls, *shape: Ints, a: float = 0.01, **options: Any) -> Self:
-        """Uniform within sqrt(6 / ((1 + a*a) * inputs)), by He and others; `a` is their slope."""
+        """Uniform within sqrt(6 / ((1 + a*a) * inputs)), by He and others (2015); `a`: slope."""
         sizes = sizes_from("kaiming_uniform", shape)
         first_size("kaiming_uniform", sizes)
         bound = math.sqrt(6 / ((1 + a * a) * max(1, math.prod(sizes[1:]))))
@@ -223,7 +260,7 @@ class Random(Losses):
 
     @classmethod
     def kaiming_normal(cls, *shape: Ints, a: float = 0.01, **options: Any) -> Self:
-        """Normal with deviation sqrt(2 / ((1 + a*a) * inputs)), by He and others."""
+        """Normal with deviation sqrt(2 / ((1 + a*a) * inputs)), by He and others (2015)."""
         sizes = sizes_from("kaiming_normal", shape)
         first_size("kaiming_normal", sizes)
         return cls.normal(
@@ -239,10 +276,10 @@ class Random(Losses):
         device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Uniform in [0, 1) in the shape, dtype and device of this tensor."""
+        """Uniform in [0, 1) in the shape, float dtype and device of this tensor."""
         return self.rand(
             self.shape,
-            dtype=dtype or self.as_float().dtype,
+            dtype=dtype or self._as_float().dtype,
             device=device or self.device,
             requires_grad=requires_grad,
         )
@@ -253,10 +290,10 @@ class Random(Losses):
         device: str | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Normal in the shape, dtype and device of this tensor."""
+        """Normal in the shape, float dtype and device of this tensor."""
         return self.randn(
             self.shape,
-            dtype=dtype or self.as_float().dtype,
+            dtype=dtype or self._as_float().dtype,
             device=device or self.device,
             requires_grad=requires_grad,
         )
@@ -266,6 +303,9 @@ class Random(Losses):
         """The integers below n in random order, as the order of random numbers says.
 
         Raises ShapeError for a negative n.
+
+        >>> Tensor.randperm(5).sort()[0].tolist()
+        [0, 1, 2, 3, 4]
         """
         (size,), target = sizes_from("randperm", (n,)), to_dtype(dtype)
         if not size:
@@ -285,6 +325,9 @@ class Random(Losses):
         Weights are not negative, and some of a row are positive: an index with weight 0 is drawn
         only without replacement, after all others. Raises ShapeError for other shapes,
         ArgumentError when more are drawn without replacement than there are.
+
+        >>> Tensor([0, 3, 0]).multinomial(4, replacement=True).tolist()
+        [1, 1, 1, 1]
         """
         if not 1 <= self.ndim <= 2 or num_samples < 1:
             raise ShapeError(
@@ -313,6 +356,11 @@ class Random(Losses):
         """In training, zero with probability p and the rest divided by 1 - p; else unchanged.
 
         Raises ArgumentError unless 0 <= p <= 1.
+
+        >>> with Tensor.train():
+        ...     kept = Tensor.ones(4).dropout(0.5)
+        >>> ((kept == 0) | (kept == 2)).all().item()
+        True
         """
         if not 0 <= p <= 1:
             raise ArgumentError(f"dropout: p is a probability, got {p}")
@@ -325,7 +373,7 @@ class Random(Losses):
         )
         return kept.contiguous().where(self / (1.0 - p), 0)
 
-    def dropped(self, p: float) -> Self:
+    def _dropped(self, p: float) -> Self:
         """Dropout, for the classes before this one."""
         return self.dropout(p)
 

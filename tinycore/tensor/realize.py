@@ -75,7 +75,7 @@ class Realization(Random):
 
     # --- reading back
 
-    def host_array(self) -> HostArray:
+    def _host_array(self) -> HostArray:
         """The elements in the bytes of `to_numpy_dtype`, as an array of its own."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
@@ -93,7 +93,7 @@ class Realization(Random):
         array([[1, 2],
                [3, 4]], dtype=int32)
         """
-        return decode(self.host_array(), self.dtype)
+        return decode(self._host_array(), self.dtype)
 
     def tolist(self) -> Any:
         """The elements as nested lists of Python numbers; a number for a tensor with no axes.
@@ -208,7 +208,7 @@ class Realization(Random):
         >>> x.tolist(), x.assign(x * 2).tolist()
         ([1, 7, 7], [2, 14, 14])
         """
-        value = x if isinstance(x, Realization) else self.ufix_nested(x)
+        value = x if isinstance(x, Realization) else self._ufix_nested(x)
         if value.dtype is not self.dtype:
             raise DTypeError(
                 f"assign: a value of {value.dtype!r} into {self.dtype!r}; cast it first"
@@ -225,7 +225,7 @@ class Realization(Random):
         node = graph.broadcast_to(node, self.shape)
         if node is self.uop or not self.numel():
             return self
-        self.overwrite(node)
+        self._overwrite(node)
         return self
 
     # --- differentiating
@@ -244,7 +244,7 @@ class Realization(Random):
         >>> (x * 2).gradient(x, gradient=Tensor([1.0, 0.0, 5.0]))[0].tolist()
         [2.0, 0.0, 10.0]
         """
-        seed = self.seed_gradient(gradient)
+        seed = self._seed_gradient(gradient)
         for tensor in targets:
             if not dtypes.is_float(tensor.dtype):
                 raise GradientError(
@@ -264,7 +264,7 @@ class Realization(Random):
         >>> w.grad.tolist(), x.grad
         ([1.0, 2.0], None)
         """
-        seed = self.seed_gradient(gradient)
+        seed = self._seed_gradient(gradient)
         nodes = set(self.uop.toposort())
         tensors = [t for t in live_tensors() if t.uop in nodes and dtypes.is_float(t.dtype)]
         explicit = [t for t in tensors if t.requires_grad]
@@ -275,12 +275,12 @@ class Realization(Random):
                 tensor.grad = self.from_uop(node if tensor.grad is None else tensor.grad.uop + node)
         return self
 
-    def shows_parameter(self) -> bool:
+    def _shows_parameter(self) -> bool:
         """Whether this tensor is, or is a view of, one that requires a gradient."""
         nodes = set(self.uop.toposort())
         return any(t.requires_grad for t in live_tensors() if t.uop in nodes)
 
-    def seed_gradient(self, gradient: Self | None) -> UOp:
+    def _seed_gradient(self, gradient: Self | None) -> UOp:
         """The gradient of this tensor itself: 1, or what is given. Raises GradientError."""
         if not dtypes.is_float(self.dtype):
             raise GradientError(f"backward: only floats have gradients, got {self.dtype!r}")
@@ -289,7 +289,7 @@ class Realization(Random):
                 raise GradientError(
                     f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it"
                 )
-            if graph.base_of(self.uop).op is Op.BUFFER and not self.shows_parameter():
+            if graph.is_buffer(self.uop) and not self._shows_parameter():
                 raise GradientError(
                     "backward: this tensor is plain memory, its graph is gone; differentiate "
                     "before realize()"

@@ -27,7 +27,7 @@ class Reduce(Activations):
 
     __slots__ = ()
 
-    def fold(self, name: str, op: Op, axis: Axes, keepdim: bool) -> Self:
+    def _fold(self, name: str, op: Op, axis: Axes, keepdim: bool) -> Self:
         """The axes folded by an op of the table.
 
         Raises IndexRangeError for an axis it has not, ShapeError for the extreme of no elements.
@@ -47,90 +47,149 @@ class Reduce(Activations):
         return self.from_uop(node if keepdim else graph.drop_axes(node, axes))
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
-        """The sum; 0 of no elements. With `dtype` it is accumulated and returned in that."""
+        """The sum; 0 of no elements. With `dtype` it is accumulated and returned in that.
+
+        >>> x = Tensor([[1, 2], [3, 4]])
+        >>> x.sum().item(), x.sum(0).tolist(), x.sum(1, keepdim=True).tolist()
+        (10, [4, 6], [[3], [7]])
+        """
         if dtype is not None:
-            return self.cast(dtype).fold("sum", Op.ADD, axis, keepdim)
-        result = self.cast(sum_acc_dtype(self.dtype)).fold("sum", Op.ADD, axis, keepdim)
+            return self.cast(dtype)._fold("sum", Op.ADD, axis, keepdim)
+        result = self.cast(sum_acc_dtype(self.dtype))._fold("sum", Op.ADD, axis, keepdim)
         return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
 
     def prod(
         self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None
     ) -> Self:
-        """The product; 1 of no elements. With `dtype` it is accumulated and returned in that."""
+        """The product; 1 of no elements. With `dtype` it is accumulated and returned in that.
+
+        >>> Tensor([[1, 2], [3, 4]]).prod(1).tolist()
+        [2, 12]
+        """
         if dtype is not None:
-            return self.cast(dtype).fold("prod", Op.MUL, axis, keepdim)
-        result = self.cast(sum_acc_dtype(self.dtype)).fold("prod", Op.MUL, axis, keepdim)
+            return self.cast(dtype)._fold("prod", Op.MUL, axis, keepdim)
+        result = self.cast(sum_acc_dtype(self.dtype))._fold("prod", Op.MUL, axis, keepdim)
         return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
 
     def max(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The greatest element; equal ones share the gradient."""
-        return self.fold("max", Op.MAX, axis, keepdim)
+        """The greatest element; equal ones share the gradient. Raises ShapeError of no elements.
+
+        >>> x = Tensor([[1, 5], [7, 3]])
+        >>> x.max().item(), x.max(0).tolist(), x.max((0, 1), keepdim=True).tolist()
+        (7, [7, 5], [[7]])
+        """
+        return self._fold("max", Op.MAX, axis, keepdim)
 
     def min(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The least element; equal ones share the gradient."""
-        return self.fold("min", Op.MIN, axis, keepdim)
+        """The least element; equal ones share the gradient. Raises ShapeError of no elements.
+
+        >>> Tensor([[1, 5], [7, 3]]).min(1).tolist()
+        [1, 3]
+        """
+        return self._fold("min", Op.MIN, axis, keepdim)
 
     def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """Whether some element is nonzero; False of no elements."""
+        """Whether some element is nonzero; False of no elements.
+
+        >>> x = Tensor([[0, 1], [0, 0]])
+        >>> x.any().item(), x.any(1).tolist()
+        (True, [True, False])
+        """
         if self.numel() == 0:
             return self.cast(dtypes.bool).sum(axis, keepdim).cast(dtypes.bool)
         return self.cast(dtypes.bool).max(axis, keepdim)
 
     def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """Whether every element is nonzero; True of no elements."""
+        """Whether every element is nonzero; True of no elements.
+
+        >>> x = Tensor([[1, 1], [1, 0]])
+        >>> x.all().item(), x.all(1).tolist()
+        (False, [True, False])
+        """
         return self.cast(dtypes.bool).logical_not().any(axis, keepdim).logical_not()
 
     def allclose(
         self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
     ) -> Self:
-        """Whether all elements are close, as one bool."""
+        """Whether all elements are close, as one bool.
+
+        >>> Tensor([1.0, 2.0]).allclose(Tensor([1.0, 2.0 + 1e-6])).item()
+        True
+        """
         return self.isclose(other, rtol, atol, equal_nan).all()
 
     # --- statistics
 
-    def count(self, axes: Sequence[int]) -> int:
+    def _count(self, axes: Sequence[int]) -> int:
         """How many elements are folded into one."""
         sizes = [self.shape[a] for a in axes]
         return math.prod(sizes)
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The average as a float; NaN of no elements."""
-        x = self.as_float()
+        """The average as a float; NaN of no elements.
+
+        >>> Tensor([[1, 2], [3, 5]]).mean(1).tolist()
+        [1.5, 4.0]
+        """
+        x = self._as_float()
         wide = x.cast(sum_acc_dtype(x.dtype))
-        count = self.count(resolve_axes("mean", axis, self.ndim))
+        count = self._count(resolve_axes("mean", axis, self.ndim))
         return (wide.sum(axis, keepdim) / float(count)).cast(x.dtype)
 
     def var(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> Self:
-        """The variance: squared distances from the mean, divided by max(0, count - correction)."""
+        """The variance: squared distances from the mean, divided by max(0, count - correction).
+
+        >>> x = Tensor([1.0, 3.0, 5.0, 7.0])
+        >>> x.var(correction=0).item(), Tensor([1.0, 3.0]).var().item()
+        (5.0, 2.0)
+        """
         return self.var_mean(axis, keepdim, correction)[0]
 
     def var_mean(
         self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1
     ) -> tuple[Self, Self]:
-        """The variance and the mean."""
-        x = self.as_float()
+        """The variance and the mean.
+
+        >>> variance, mean = Tensor([1.0, 3.0]).var_mean()
+        >>> variance.item(), mean.item()
+        (2.0, 2.0)
+        """
+        x = self._as_float()
         wide = x.cast(sum_acc_dtype(x.dtype))
         axes = resolve_axes("var", axis, self.ndim)
         mean = wide.mean(axes, keepdim=True)
-        degrees = max(0.0, float(self.count(axes) - correction))
+        degrees = max(0.0, float(self._count(axes) - correction))
         variance = (wide - mean).square().sum(axes, keepdim) / degrees
         kept = mean if keepdim else self.from_uop(graph.drop_axes(mean.uop, axes))
         return variance.cast(x.dtype), kept.cast(x.dtype)
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> Self:
-        """The standard deviation, the root of `var`."""
+        """The standard deviation, the root of `var`.
+
+        >>> Tensor([1.0, 5.0]).std(correction=0).item()
+        2.0
+        """
         return self.var(axis, keepdim, correction).sqrt()
 
     def std_mean(
         self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1
     ) -> tuple[Self, Self]:
-        """The standard deviation and the mean."""
+        """The standard deviation and the mean.
+
+        >>> deviation, mean = Tensor([1.0, 5.0]).std_mean(correction=0)
+        >>> deviation.item(), mean.item()
+        (2.0, 3.0)
+        """
         variance, mean = self.var_mean(axis, keepdim, correction)
         return variance.sqrt(), mean
 
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
-        """Divided by the p-norm along an axis, which counts as at least `eps`."""
-        x = self.as_float()
+        """Divided by the p-norm along an axis, which counts as at least `eps`.
+
+        >>> Tensor([[3.0, 4.0]]).normalize().numpy().round(4)
+        array([[0.6, 0.8]], dtype=float32)
+        """
+        x = self._as_float()
         if p == 2:
             norm = x.square().sum(dim, keepdim=True).sqrt()
         elif p == 0:
@@ -146,21 +205,29 @@ class Reduce(Activations):
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """Where the greatest element is: the first of equals, and NaN before any number.
 
-        Without `axis` the place in the flat tensor.
+        Without `axis` the place in the flat tensor. Raises ShapeError of no elements.
+
+        >>> x = Tensor([[1, 9], [9, 3]])
+        >>> x.argmax().item(), x.argmax(1).tolist()
+        (1, [1, 0])
         """
-        return self.argbest("argmax", axis, keepdim, greatest=True)
+        return self._argbest("argmax", axis, keepdim, greatest=True)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """Where the least element is: the first of equals, and NaN before any number.
 
-        Without `axis` the place in the flat tensor.
-        """
-        return self.argbest("argmin", axis, keepdim, greatest=False)
+        Without `axis` the place in the flat tensor. Raises ShapeError of no elements.
 
-    def argbest(self, name: str, axis: int | None, keepdim: bool, greatest: bool) -> Self:
+        >>> x = Tensor([[4, 2], [1, 3]])
+        >>> x.argmin().item(), x.argmin(1).tolist()
+        (2, [1, 0])
+        """
+        return self._argbest("argmin", axis, keepdim, greatest=False)
+
+    def _argbest(self, name: str, axis: int | None, keepdim: bool, greatest: bool) -> Self:
         """The first index, as the default integer, at which the extreme stands."""
         if axis is None:
-            found = self.reshape(-1).argbest(name, 0, False, greatest)
+            found = self.reshape(-1)._argbest(name, 0, False, greatest)
             return found.reshape((1,) * self.ndim) if keepdim else found
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim:
@@ -170,10 +237,10 @@ class Reduce(Activations):
         if dtypes.is_float(self.dtype):
             hit = hit | self.isnan()
         size = self.shape[place]
-        numbers = self.positions(place)
+        numbers = self._positions(place)
         return hit.where(numbers, size).min(place, keepdim)
 
-    def positions(self, axis: int) -> Self:
+    def _positions(self, axis: int) -> Self:
         """The index of each element along one axis, in a shape that broadcasts."""
         numbers = graph.arange(self.shape[axis], dtypes.default_int, self.device)
         return self.from_uop(
@@ -182,42 +249,60 @@ class Reduce(Activations):
 
     # --- softmax
 
-    def shifted(self, axis: Axes, dtype: DTypeLike | None) -> Self:
+    def _shifted(self, axis: Axes, dtype: DTypeLike | None) -> Self:
         """The tensor less its greatest element along the axes, in at least float32."""
-        x = self.as_float() if dtype is None else self.cast(to_dtype(dtype))
+        x = self._as_float() if dtype is None else self.cast(to_dtype(dtype))
         wide = x.cast(sum_acc_dtype(x.dtype))
         return wide - wide.max(axis, keepdim=True).detach()
 
-    def softmax_dtype(self, name: str, axis: Axes, dtype: DTypeLike | None) -> DType:
+    def _softmax_dtype(self, name: str, axis: Axes, dtype: DTypeLike | None) -> DType:
         """The dtype of the result. Raises DTypeError unless it is a float, and for a wrong axis."""
         resolve_axes(name, axis, self.ndim)
-        target = self.as_float().dtype if dtype is None else to_dtype(dtype)
+        target = self._as_float().dtype if dtype is None else to_dtype(dtype)
         floating_dtype(name, target)
         return target
 
     def softmax(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
-        """exp(a) / sum(exp(a)) along an axis, without overflow; `dtype` is the result's."""
-        target = self.softmax_dtype("softmax", axis, dtype)
+        """exp(a) / sum(exp(a)) along an axis, without overflow; `dtype` is the result's.
+
+        Raises DTypeError for a dtype that is no float.
+
+        >>> Tensor([[0.0, 0.0], [1000.0, 0.0]]).softmax().tolist()
+        [[0.5, 0.5], [1.0, 0.0]]
+        """
+        target = self._softmax_dtype("softmax", axis, dtype)
         if not self.numel():
             return self.cast(target)
-        power = self.shifted(axis, dtype).exp()
+        power = self._shifted(axis, dtype).exp()
         return (power / power.sum(axis, keepdim=True)).cast(target)
 
     def log_softmax(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
-        """The logarithm of `softmax`, accurate also where that underflows."""
-        target = self.softmax_dtype("log_softmax", axis, dtype)
+        """The logarithm of `softmax`, accurate also where that underflows.
+
+        >>> Tensor([1000.0, 0.0]).log_softmax().tolist()
+        [0.0, -1000.0]
+        """
+        target = self._softmax_dtype("log_softmax", axis, dtype)
         if not self.numel():
             return self.cast(target)
-        below = self.shifted(axis, dtype)
+        below = self._shifted(axis, dtype)
         return (below - below.exp().sum(axis, keepdim=True).log()).cast(target)
 
     def softmin(self, axis: Axes = -1, dtype: DTypeLike | None = None) -> Self:
-        """`softmax` of -a."""
+        """`softmax` of -a.
+
+        >>> Tensor([[0.0, 0.0], [1000.0, 0.0]]).softmin().tolist()
+        [[0.5, 0.5], [0.0, 1.0]]
+        """
         return (-self).softmax(axis, dtype)
 
     def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """log(sum(exp(a))), without overflow; -inf of no elements."""
-        x = self.as_float()
+        """log(sum(exp(a))), without overflow; -inf of no elements.
+
+        >>> Tensor([1000.0, 1000.0]).logsumexp(keepdim=True).numpy().round(2)
+        array([1000.69], dtype=float32)
+        """
+        x = self._as_float()
         if not x.numel():
             return x.sum(axis, keepdim).log()
         wide = x.cast(sum_acc_dtype(x.dtype))

@@ -24,60 +24,83 @@ class Scan(Reduce):
     __slots__ = ()
 
     def cumsum(self, axis: int = 0) -> Self:
-        """Running sums; bools and narrow integers are added in 32 bits, as in `sum`."""
+        """Running sums; bools and narrow integers are added in 32 bits, as in `sum`.
+
+        >>> x = Tensor([[1, 2], [3, 4]])
+        >>> x.cumsum().tolist(), x.cumsum(1).tolist()
+        ([[1, 2], [4, 6]], [[1, 3], [3, 7]])
+        """
         wide = self.cast(sum_acc_dtype(self.dtype))
-        result = wide.folded_along("cumsum", Op.ADD, axis)
+        result = wide._folded_along("cumsum", Op.ADD, axis)
         return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
 
     def cumprod(self, axis: int) -> Self:
-        """Running products; bools and narrow integers are multiplied in 32 bits."""
+        """Running products; bools and narrow integers are multiplied in 32 bits.
+
+        >>> Tensor([1, 2, 3, 4]).cumprod(0).tolist()
+        [1, 2, 6, 24]
+        """
         wide = self.cast(sum_acc_dtype(self.dtype))
-        result = wide.folded_along("cumprod", Op.MUL, axis)
+        result = wide._folded_along("cumprod", Op.MUL, axis)
         return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
 
     def cummax(self, axis: int = 0) -> tuple[Self, Self]:
-        """The greatest element so far, and where it last stood; NaN is greater than any number."""
-        return self.running_best("cummax", Op.MAX, axis)
+        """The greatest element so far, and where it last stood; NaN is greater than any number.
+
+        >>> values, places = Tensor([3, 1, 4, 1, 5]).cummax()
+        >>> values.tolist(), places.tolist()
+        ([3, 3, 4, 4, 5], [0, 0, 2, 2, 4])
+        """
+        return self._running_best("cummax", Op.MAX, axis)
 
     def cummin(self, axis: int = 0) -> tuple[Self, Self]:
-        """The least element so far, and where it last stood; NaN is less than any number."""
-        return self.running_best("cummin", Op.MIN, axis)
+        """The least element so far, and where it last stood; NaN is less than any number.
+
+        >>> values, places = Tensor([3, 1, 4, 1, 5]).cummin()
+        >>> values.tolist(), places.tolist()
+        ([3, 1, 1, 1, 1], [0, 1, 1, 3, 3])
+        """
+        return self._running_best("cummin", Op.MIN, axis)
 
     def logcumsumexp(self, axis: int = 0) -> Self:
-        """The logarithm of running sums of exp(a); each piece has a peak of its own."""
-        x = self.as_float()
+        """The logarithm of running sums of exp(a); each piece has a peak of its own.
+
+        >>> Tensor([0.0, 0.0, 0.0]).logcumsumexp().numpy().round(4)
+        array([0.    , 0.6931, 1.0986], dtype=float32)
+        """
+        x = self._as_float()
         wide = x.cast(sum_acc_dtype(x.dtype))
-        return wide.along(
+        return wide._along(
             "logcumsumexp",
             axis,
-            lambda node: running(node, self.logsumexp_so_far, self.logaddexp_of, -math.inf),
+            lambda node: running(node, self._logsumexp_so_far, self._logaddexp_of, -math.inf),
         ).cast(x.dtype)
 
-    def logsumexp_so_far(self, node: UOp) -> UOp:
+    def _logsumexp_so_far(self, node: UOp) -> UOp:
         """The logarithm of the sum of exp(a) over every prefix of the last axis."""
         return self.from_uop(prefix_windows(node, -math.inf)).logsumexp(-1).uop
 
-    def logaddexp_of(self, a: UOp, b: UOp) -> UOp:
+    def _logaddexp_of(self, a: UOp, b: UOp) -> UOp:
         """`logaddexp` of two nodes."""
         return self.from_uop(a).logaddexp(self.from_uop(b)).uop
 
-    def running_best(self, name: str, op: Op, axis: int) -> tuple[Self, Self]:
+    def _running_best(self, name: str, op: Op, axis: int) -> tuple[Self, Self]:
         """Running extremes and their places; the gradient goes to those places."""
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim or not self.numel():
             return self, self.const_like(0, dtypes.default_int)
-        stands = self.eq(self.folded_along(name, op, place))
+        stands = self.eq(self._folded_along(name, op, place))
         if dtypes.is_float(self.dtype):
             stands = stands | self.isnan()
-        places = stands.where(self.positions(place), 0).folded_along(name, Op.MAX, place)
+        places = stands.where(self._positions(place), 0)._folded_along(name, Op.MAX, place)
         places = places.contiguous()
         return self.from_uop(graph.take(self.uop, places.uop, place)), places
 
-    def folded_along(self, name: str, op: Op, axis: int) -> Self:
+    def _folded_along(self, name: str, op: Op, axis: int) -> Self:
         """Element i of the axis folded by the op with all before it."""
-        return self.along(name, axis, lambda node: running_fold(node, op))
+        return self._along(name, axis, lambda node: running_fold(node, op))
 
-    def along(self, name: str, axis: int, function: Callable[[UOp], UOp]) -> Self:
+    def _along(self, name: str, axis: int, function: Callable[[UOp], UOp]) -> Self:
         """A function of the last axis applied to any."""
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim or not self.numel():

@@ -46,7 +46,7 @@ class Selection(Indexing):
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).tril(1).tolist()
         [[1, 2, 0], [4, 5, 6]]
         """
-        return self.upper_part(diagonal + 1).where(self.const_like(0), self)
+        return self._upper_part(diagonal + 1).where(self.const_like(0), self)
 
     def triu(self, diagonal: int = 0) -> Self:
         """The last two axes with zeros below a diagonal. Raises ShapeError below two axes.
@@ -54,9 +54,9 @@ class Selection(Indexing):
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).triu().tolist()
         [[1, 2, 3], [0, 5, 6]]
         """
-        return self.upper_part(diagonal).where(self, self.const_like(0))
+        return self._upper_part(diagonal).where(self, self.const_like(0))
 
-    def upper_part(self, diagonal: int) -> Self:
+    def _upper_part(self, diagonal: int) -> Self:
         """Whether an element of the last two axes is on or above a diagonal.
 
         Raises ShapeError below two axes.
@@ -81,9 +81,9 @@ class Selection(Indexing):
         integer_dtype("one_hot", self.dtype)
         if num_classes < 0:
             raise ArgumentError(f"one_hot: the number of classes is negative: {num_classes}")
-        return self.hot(num_classes).cast(dtypes.default_int if dtype is None else dtype)
+        return self._hot(num_classes).cast(dtypes.default_int if dtype is None else dtype)
 
-    def hot(self, num_classes: int) -> Self:
+    def _hot(self, num_classes: int) -> Self:
         """`one_hot` as bools."""
         numbers = self.from_uop(graph.arange(num_classes, dtypes.default_int, self.device))
         return self.unsqueeze(-1).eq(numbers)
@@ -100,13 +100,13 @@ class Selection(Indexing):
         >>> x.gather(1, Tensor([[2, 0], [1, -1]])).tolist()
         [[3, 1], [5, 6]]
         """
-        axis, index = self.beside("gather", dim, index)
+        axis, index = self._beside("gather", dim, index)
         return self.from_uop(graph.take(self.uop, index.uop, axis))
 
-    def beside(self, name: str, dim: int, index: Self) -> tuple[int, Self]:
+    def _beside(self, name: str, dim: int, index: Self) -> tuple[int, Self]:
         """The axis, and the index tensor with negative positions counted from the end."""
         integer_dtype(name, index.dtype, "index")
-        axis = self.axis_with_size(name, dim)
+        axis = self._axis_with_size(name, dim)
         fits = all(
             n <= m
             for a, (n, m) in enumerate(zip(index.shape, self.shape, strict=False))
@@ -149,8 +149,8 @@ class Selection(Indexing):
         if reduce is not None:
             source = src if isinstance(src, Selection) else index.const_like(src, self.dtype)
             return self.scatter_reduce(dim, index, source, "sum" if reduce == "add" else "prod")
-        axis, index, source = self.aligned("scatter", dim, index, src)
-        return self.folded_in(axis, index, source, None)
+        axis, index, source = self._aligned("scatter", dim, index, src)
+        return self._folded_in(axis, index, source, None)
 
     def scatter_reduce(
         self, dim: int, index: Self, src: Self, reduce: Reduction, include_self: bool = True
@@ -167,32 +167,32 @@ class Selection(Indexing):
         """
         if reduce not in FOLDS:
             raise ArgumentError(f"scatter_reduce: reduce {reduce!r} is none of {', '.join(FOLDS)}")
-        axis, index, source = self.aligned("scatter_reduce", dim, index, src)
+        axis, index, source = self._aligned("scatter_reduce", dim, index, src)
         op, start = FOLDS[reduce], self
         if self.dtype is dtypes.bool:
             op = LOGICAL[op]
         if not include_self:
             neutral = source.const_like(neutral_element(op, self.dtype))
-            start = self.folded_in(axis, index, neutral, None)
-        result = start.folded_in(axis, index, source, op)
+            start = self._folded_in(axis, index, neutral, None)
+        result = start._folded_in(axis, index, source, op)
         if reduce != "mean" or self.dtype is dtypes.bool:
             return result
         counts = self.const_like(int(include_self), dtypes.default_int)
-        counts = counts.folded_in(axis, index, source.const_like(1, counts.dtype), Op.ADD)
+        counts = counts._folded_in(axis, index, source.const_like(1, counts.dtype), Op.ADD)
         rounding: Literal["floor"] | None = None if dtypes.is_float(self.dtype) else "floor"
         return result.div(counts.maximum(1), rounding_mode=rounding).cast(self.dtype)
 
-    def folded_in(self, axis: int, index: Self, source: Self, op: Op | None) -> Self:
+    def _folded_in(self, axis: int, index: Self, source: Self, op: Op | None) -> Self:
         """This tensor after SCATTER in the corner that the index runs beside."""
         corner = graph.shrink(self.uop, box_of(self, index, axis))
         changed = graph.scatter(corner, index.uop, source.uop, op, axis)
         return self.from_uop(graph.insert(self.uop, corner, changed))
 
-    def aligned(
+    def _aligned(
         self, name: str, dim: int, index: Self, src: Self | Scalar
     ) -> tuple[int, Self, Self]:
         """(axis, index, sources), the last two of one shape. Raises ShapeError."""
-        axis, index = self.beside(name, dim, index)
+        axis, index = self._beside(name, dim, index)
         source = src if isinstance(src, Selection) else index.const_like(src, self.dtype)
         if source.ndim != index.ndim or any(
             n < m for n, m in zip(source.shape, index.shape, strict=True)

@@ -29,14 +29,24 @@ class Sorting(Selection):
     __slots__ = ()
 
     def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
-        """The elements of an axis in order, and where each was; equal ones keep their order."""
+        """The elements of an axis in order, and where each was; equal ones keep their order.
+
+        >>> values, places = Tensor([3, 1, 2]).sort()
+        >>> values.tolist(), places.tolist()
+        ([1, 2, 3], [1, 2, 0])
+        """
         axis = resolve_axis("sort", dim, self.ndim)
-        return self.best(axis, self.shape[axis] if self.ndim else 1, descending)
+        return self._best(axis, self.shape[axis] if self.ndim else 1, descending)
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-        """Where the elements of an axis stand in order."""
+        """Where the elements of an axis stand in order.
+
+        >>> x = Tensor([3, 1, 2])
+        >>> x.argsort().tolist(), x.argsort(descending=True).tolist()
+        ([1, 2, 0], [0, 2, 1])
+        """
         axis = resolve_axis("argsort", dim, self.ndim)
-        return self.best_places(axis, self.shape[axis] if self.ndim else 1, descending)
+        return self._best_places(axis, self.shape[axis] if self.ndim else 1, descending)
 
     def topk(
         self, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True
@@ -44,27 +54,31 @@ class Sorting(Selection):
         """The k greatest (or least) elements of an axis in order, and where each was.
 
         Raises ArgumentError when the axis has fewer. They are in order also without `sorted_`.
+
+        >>> values, places = Tensor([3, 1, 4, 2]).topk(2)
+        >>> values.tolist(), places.tolist()
+        ([4, 3], [2, 0])
         """
         axis = resolve_axis("topk", dim, self.ndim)
         if not 0 <= k <= (self.shape[axis] if self.ndim else 1):
             raise ArgumentError(f"topk: {k} elements of axis {axis} of shape {self.shape}")
-        return self.best(axis, k, descending=largest)
+        return self._best(axis, k, descending=largest)
 
-    def best(self, axis: int, count: int, descending: bool) -> tuple[Self, Self]:
+    def _best(self, axis: int, count: int, descending: bool) -> tuple[Self, Self]:
         """The elements that come first in order, and where they were."""
-        places = self.best_places(axis, count, descending)
+        places = self._best_places(axis, count, descending)
         if not self.ndim:
             return self, places
         return self.from_uop(graph.take(self.uop, places.uop, axis)), places
 
-    def best_places(self, axis: int, count: int, descending: bool) -> Self:
+    def _best_places(self, axis: int, count: int, descending: bool) -> Self:
         """Where the first `count` elements in order stand along an axis."""
         if not self.ndim:
             return self.const_like(0, dtypes.default_int)
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
         if 0 in shape:
             return self.from_uop(graph.full(shape, dtypes.default_int, 0, self.device))
-        keys = self.detach().movedim(axis, -1).ordered_integers()
+        keys = self.detach().movedim(axis, -1)._ordered_integers()
         if descending:
             keys = keys.bitwise_not()
         numbers = graph.broadcast_to(
@@ -79,7 +93,7 @@ class Sorting(Selection):
             found = packed.alu(Op.AND, graph.full_like(packed, (1 << PLACE_BITS) - 1))
         return self.from_uop(found).cast(dtypes.default_int).movedim(-1, axis).contiguous()
 
-    def ordered_integers(self) -> Self:
+    def _ordered_integers(self) -> Self:
         """int64 numbers in the order of the elements: of 32 bits for elements of as many."""
         if self.dtype is dtypes.uint64:
             return self.bitcast(dtypes.int64) ^ int(dtypes.min(dtypes.int64))
@@ -99,26 +113,37 @@ class Sorting(Selection):
     def nonzero(self, size: int | None = None, fill_value: Scalar = 0) -> Self:
         """The positions of all nonzero elements, one row each. Computes the tensor.
 
-        With `size` that many rows: further ones are cut off, missing ones filled.
+        With `size` that many rows: further ones are cut off, missing ones filled. Raises
+        ArgumentError for a negative `size`.
+
+        >>> Tensor([[0, 7], [5, 0]]).nonzero().tolist()
+        [[0, 1], [1, 0]]
+        >>> Tensor([0, 7]).nonzero(size=2, fill_value=-1).tolist()
+        [[1], [-1]]
         """
         check_rows("nonzero", size)
-        found = numpy.argwhere(self.host_array())
-        return self.sized(found, size, fill_value).cast(dtypes.default_int)
+        found = numpy.argwhere(self._host_array())
+        return self._sized(found, size, fill_value).cast(dtypes.default_int)
 
     def masked_select(self, mask: Self, size: int | None = None, fill_value: Scalar = 0) -> Self:
         """The elements where a mask, broadcast, holds, in one row. Computes the mask.
 
-        With `size` that many: further ones are cut off, missing ones filled.
+        With `size` that many: further ones are cut off, missing ones filled. Raises ArgumentError
+        for a negative `size`, DTypeError for a mask that is not bool.
+
+        >>> x = Tensor([1, 2, 3])
+        >>> x.masked_select(x > 1).tolist(), x.masked_select(x > 1, size=3).tolist()
+        ([2, 3], [2, 3, 0])
         """
         bool_dtype("masked_select", mask.dtype, "mask")
         check_rows("masked_select", size)
-        x, where = self.broadcasted("masked_select", mask, promote=False)
-        (found,) = numpy.nonzero(where.host_array().reshape(-1))
-        places = self.sized(found, size, -1).cast(dtypes.default_int)
+        x, where = self._broadcasted("masked_select", mask, promote=False)
+        (found,) = numpy.nonzero(where._host_array().reshape(-1))
+        places = self._sized(found, size, -1).cast(dtypes.default_int)
         picked = self.from_uop(graph.gather(x.reshape(-1).uop, places.uop))
         return picked if size is None else (places < 0).where(fill_value, picked).cast(self.dtype)
 
-    def sized(
+    def _sized(
         self,
         found: numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.int64]],
         size: int | None,

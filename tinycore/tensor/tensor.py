@@ -108,6 +108,10 @@ class Tensor(Multi, metaclass=TensorType):
         """The tensor on a device; itself when it is there already. There are no streams to name.
 
         Raises ArgumentError for a stream.
+
+        >>> x = Tensor([1, 2])
+        >>> x.to_device(x.device) is x
+        True
         """
         if stream is not None:
             raise ArgumentError(f"to_device: there are no streams, got {stream!r}")

@@ -29,7 +29,7 @@ class Windows(Digest):
 
     __slots__ = ()
 
-    def windows(self, kernel: Sequence[int], stride: Ints = 1, dilation: Ints = 1) -> Self:
+    def _windows(self, kernel: Sequence[int], stride: Ints = 1, dilation: Ints = 1) -> Self:
         """Windows sliding over the last axes: (.., o1 .., k1 ..). Raises ShapeError if none fit."""
         rank = len(kernel)
         strides, dilations = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
@@ -63,7 +63,7 @@ class Windows(Digest):
         >>> Tensor([[[[1, 2, 3], [4, 5, 6]]]]).conv2d(Tensor([[[[1, 1], [0, -1]]]])).tolist()
         [[[[-2, -1]]]]
         """
-        rank = self.spatial_rank("conv2d", weight)
+        rank = self._spatial_rank("conv2d", weight)
         batch, channels = self.shape[:2]
         outputs, inner, *kernel = weight.shape
         same_size(
@@ -78,14 +78,14 @@ class Windows(Digest):
             raise ShapeError(
                 f"conv2d: {outputs} output channels cannot be cut into {groups} groups"
             )
-        x = self.pad_constant([(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)], 0)
-        x = x.windows(kernel, stride, dilation)
+        x = self._pad_constant([(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)], 0)
+        x = x._windows(kernel, stride, dilation)
         sizes = x.shape[2 : 2 + rank]
         x = x.reshape((batch, groups, 1, inner, *sizes, *kernel))
         spatial = range(4, 4 + rank)
         x = x.permute([0, 1, 2, *spatial, 3, *range(4 + rank, 4 + 2 * rank)])
         w = weight.reshape((1, groups, outputs // groups, *[1] * rank, inner, *kernel))
-        result = x.product_sum([w], range(-rank - 1, 0), dtype).reshape((batch, outputs, *sizes))
+        result = x._product_sum([w], range(-rank - 1, 0), dtype).reshape((batch, outputs, *sizes))
         return result if bias is None else result + bias.reshape((1, -1, *[1] * rank))
 
     def conv_transpose2d(
@@ -106,7 +106,7 @@ class Windows(Digest):
         >>> Tensor([[[[1, 2]]]]).conv_transpose2d(Tensor([[[[1, 10]]]]), stride=2).tolist()
         [[[[1, 10, 2, 20]]]]
         """
-        rank = self.spatial_rank("conv_transpose2d", weight)
+        rank = self._spatial_rank("conv_transpose2d", weight)
         batch, channels = self.shape[:2]
         _, outer, *kernel = weight.shape
         same_size(
@@ -119,7 +119,7 @@ class Windows(Digest):
         inner = channels // groups
         w = weight.reshape((1, groups, inner, outer, *[1] * rank, *kernel))
         x = self.reshape((batch, groups, inner, 1, *self.shape[2:], *[1] * rank))
-        node = x.product_sum([w], [2], None).uop  # (N, groups, outer, *spatial, *kernel)
+        node = x._product_sum([w], [2], None).uop  # (N, groups, outer, *spatial, *kernel)
         summed = self.from_uop(overlapped(node, rank, stride, dilation))
         extra = per_axis("output_padding", output_padding, rank)
         pads = spatial_padding("conv_transpose2d", padding, rank)
@@ -129,12 +129,12 @@ class Windows(Digest):
                 f"conv_transpose2d: padding {pads} takes away more than the result of shape "
                 f"{summed.shape[3:]} has"
             )
-        result = summed.reshape((batch, groups * outer, *summed.shape[3:])).pad_constant(
+        result = summed.reshape((batch, groups * outer, *summed.shape[3:]))._pad_constant(
             [(0, 0), (0, 0), *trims], 0
         )
         return result if bias is None else result + bias.reshape((1, -1, *[1] * rank))
 
-    def spatial_rank(self, name: str, weight: Self) -> int:
+    def _spatial_rank(self, name: str, weight: Self) -> int:
         """How many axes a convolution slides over. Raises ShapeError or DeviceError."""
         rank = weight.ndim - 2
         if rank < 1 or self.ndim != rank + 2:
@@ -160,19 +160,19 @@ class Windows(Digest):
         With `ceil_mode` a last window may hang over the end. Padded zeros count unless
         `count_include_pad` is false; what hangs over never counts.
         """
-        kernel, pads = self.pooling("avg_pool2d", kernel_size, padding)
+        kernel, pads = self._pooling("avg_pool2d", kernel_size, padding)
         stride = kernel if stride is None else stride
-        x = self.as_float()
-        hanging = x.overhang(kernel, stride, dilation, pads) if ceil_mode else pads
+        x = self._as_float()
+        hanging = x._overhang(kernel, stride, dilation, pads) if ceil_mode else pads
         inside = range(-len(kernel), 0)
-        total = x.padded_windows(kernel, stride, dilation, hanging, 0).sum(inside)
+        total = x._padded_windows(kernel, stride, dilation, hanging, 0).sum(inside)
         if not any(a or b for a, b in hanging) or (count_include_pad and hanging == pads):
             return total / float(math.prod(kernel))
         ones = x.const_like(1.0)
         if count_include_pad:
-            ones = ones.pad_constant([(0, 0)] * (self.ndim - len(kernel)) + pads, 1.0)
+            ones = ones._pad_constant([(0, 0)] * (self.ndim - len(kernel)) + pads, 1.0)
             hanging = [(c - a, d - b) for (a, b), (c, d) in zip(pads, hanging, strict=True)]
-        return total / ones.padded_windows(kernel, stride, dilation, hanging, 0).sum(inside)
+        return total / ones._padded_windows(kernel, stride, dilation, hanging, 0).sum(inside)
 
     @overload
     def max_pool2d(
@@ -215,13 +215,13 @@ class Windows(Digest):
         >>> places.tolist(), values.max_unpool2d(places).tolist(), x.avg_pool2d().tolist()
         ([[5, 7]], [[0, 0, 0, 0], [0, 6, 0, 8]], [[3.5, 5.5]])
         """
-        kernel, pads = self.pooling("max_pool2d", kernel_size, padding)
+        kernel, pads = self._pooling("max_pool2d", kernel_size, padding)
         stride = kernel if stride is None else stride
         if ceil_mode:
-            pads = self.overhang(kernel, stride, dilation, pads)
+            pads = self._overhang(kernel, stride, dilation, pads)
         rank = len(kernel)
         axes = list(range(self.ndim, self.ndim + rank))
-        values = self.padded_windows(kernel, stride, dilation, pads, dtypes.min(self.dtype))
+        values = self._padded_windows(kernel, stride, dilation, pads, dtypes.min(self.dtype))
         best = values.max(axes)
         if not return_indices:
             return best
@@ -229,7 +229,7 @@ class Windows(Digest):
         numbers = self.from_uop(
             graph.arange(math.prod(spatial), dtypes.default_int, self.device)
         ).reshape(spatial)
-        places = numbers.padded_windows(
+        places = numbers._padded_windows(
             kernel, stride, dilation, pads, int(dtypes.max(dtypes.default_int))
         )
         top = best.reshape((*best.shape, *[1] * rank))
@@ -251,7 +251,7 @@ class Windows(Digest):
 
         An index outside the result is left out; where several are equal the last one wins.
         """
-        kernel, pads = self.pooling("max_unpool2d", kernel_size, padding)
+        kernel, pads = self._pooling("max_unpool2d", kernel_size, padding)
         rank = len(kernel)
         steps, gaps = (
             per_axis("stride", kernel if stride is None else stride, rank),
@@ -269,7 +269,7 @@ class Windows(Digest):
         filled = empty.scatter(-1, indices.reshape(flat), self.reshape(flat))
         return filled.reshape((*outer, *sizes))
 
-    def pooling(self, name: str, kernel_size: Ints, padding: Ints) -> tuple[list[int], list[Pair]]:
+    def _pooling(self, name: str, kernel_size: Ints, padding: Ints) -> tuple[list[int], list[Pair]]:
         """The window and the padding of a pooling. Raises ShapeError for too few axes."""
         kernel = [kernel_size] * 2 if isinstance(kernel_size, int) else list(kernel_size)
         if not 0 < len(kernel) <= self.ndim:
@@ -278,14 +278,14 @@ class Windows(Digest):
             )
         return kernel, spatial_padding(name, padding, len(kernel))
 
-    def padded_windows(
+    def _padded_windows(
         self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair], value: Any
     ) -> Self:
         """Windows over the last axes after padding them with `value`."""
         node = graph.pad_with(self.uop, [(0, 0)] * (self.ndim - len(kernel)) + pads, value)
-        return self.from_uop(node).windows(kernel, stride, dilation)
+        return self.from_uop(node)._windows(kernel, stride, dilation)
 
-    def overhang(
+    def _overhang(
         self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair]
     ) -> list[Pair]:
         """The padding with which a last window that starts inside the image fits."""
@@ -321,25 +321,25 @@ class Windows(Digest):
             raise ShapeError(f"interpolate: sizes {tuple(size)} for a tensor of shape {self.shape}")
         x = self
         for axis, count in enumerate(size, self.ndim - len(size)):
-            x = x.resized(axis, count, mode, align_corners)
+            x = x._resized(axis, count, mode, align_corners)
         return x
 
-    def resized(self, axis: int, count: int, mode: str, align_corners: bool) -> Self:
+    def _resized(self, axis: int, count: int, mode: str, align_corners: bool) -> Self:
         """One axis resized."""
         old, steps = self.shape[axis], numpy.arange(count)
         if mode != "linear":
             half = mode == "nearest-exact"  # of a pixel further on; in integers, to be exact
-            return self.rows(axis, (2 * steps + half) * old // (2 * count))
+            return self._rows(axis, (2 * steps + half) * old // (2 * count))
         if align_corners:
             place = steps * ((old - 1) / max(1, count - 1))
         else:
             place = numpy.clip((steps + 0.5) * (old / count) - 0.5, 0, old - 1)
         shape = [count if a == axis else 1 for a in range(self.ndim)]
-        x = self.as_float()
+        x = self._as_float()
         share = type(self)(place - numpy.floor(place), self.device, x.dtype).reshape(shape)
-        return x.rows(axis, place).lerp(x.rows(axis, numpy.ceil(place)), share)
+        return x._rows(axis, place).lerp(x._rows(axis, numpy.ceil(place)), share)
 
-    def rows(self, axis: int, places: numpy.ndarray[Any, Any]) -> Self:
+    def _rows(self, axis: int, places: numpy.ndarray[Any, Any]) -> Self:
         """The elements at the whole parts of some places along an axis."""
         index = type(self)(places.astype(numpy.int64), self.device, dtypes.default_int)
         return self[(slice(None),) * axis + (index,)]
@@ -361,7 +361,7 @@ class Windows(Digest):
 
     def layernorm(self, axis: Ints = -1, eps: float = 1e-5) -> Self:
         """Shifted and scaled to mean 0 and variance 1 along axes; at least float32 inside."""
-        x = self.as_float()
+        x = self._as_float()
         wide = x.cast(least_upper_dtype(x.dtype, dtypes.float32))
         centered = wide - wide.mean(axis, keepdim=True)
         variance = centered.square().mean(axis, keepdim=True)

@@ -318,33 +318,32 @@ class UOp:
     def toposort(self, enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """This node and all below it, sources first; does not go below nodes that fail `enter`."""
         order: dict[UOp, None] = {}
-        stack: list[tuple[UOp, bool]] = [(self, False)]
+        stack = [self]
         while stack:
-            node, ready = stack.pop()
-            if node in order:
-                continue
-            if ready or not node.src or (enter is not None and not enter(node)):
+            node = stack[-1]
+            if node not in order:
+                if node.src and (enter is None or enter(node)):
+                    missing = [s for s in node.src if s not in order]
+                    if missing:
+                        stack += missing[::-1]
+                        continue
                 order[node] = None
-                continue
-            stack.append((node, True))
-            stack.extend((s, False) for s in reversed(node.src) if s not in order)
+            stack.pop()
         return list(order)
 
     def substitute(self, replacements: dict[UOp, UOp]) -> UOp:
         """The graph with every key replaced by its value, sources first."""
         done: dict[UOp, UOp] = dict(replacements)
-        stack: list[tuple[UOp, bool]] = [(self, False)]
+        stack = [self]
         while stack:
-            node, ready = stack.pop()
-            if node in done:
-                continue
-            if ready:
+            node = stack[-1]
+            if node not in done:
+                missing = [s for s in node.src if s not in done]
+                if missing:
+                    stack += missing
+                    continue
                 done[node] = node.with_src(tuple([done[s] for s in node.src]))
-            elif node.src:
-                stack.append((node, True))
-                stack.extend((s, False) for s in node.src if s not in done)
-            else:
-                done[node] = node
+            stack.pop()
         return done[self]
 
 

@@ -50,10 +50,8 @@ def captured(function: Any) -> TinyJit[Any, Any]:
 @pytest.mark.parametrize("setting", [1, 2])
 def test_replays_on_other_inputs(setting: int) -> None:
     jitted = captured(step)
-    kept = []
     with Context(JIT=setting):
-        for seed in range(2, 6):
-            kept.append((seed, jitted(*map(Tensor, arrays(seed)))))
+        kept = [(seed, jitted(*map(Tensor, arrays(seed)))) for seed in range(2, 6)]
 
     for seed, results in kept:  # no replay writes to the results of another
         for result, right in zip(results, expected(*arrays(seed)), strict=True):

@@ -11,7 +11,8 @@ from tinycore.errors import UnsupportedError
 from tinycore.schedule import kernelize
 from tinycore.schedule.collectives import copied, joined
 from tinycore.schedule.kernel import Kernel
-from tinycore.schedule.multi import PerDevice, axis_of, axis_reshaped
+from tinycore.schedule.multi import PerDevice, axis_of
+from tinycore.schedule.multi_rules import axis_reshaped
 from tinycore.uop.node import Skew, UOp, unique
 from tinycore.uop.op import Op, Scatter
 from tinycore.uop.parse import from_text
@@ -237,6 +238,18 @@ def test_insert_beside_the_parts_is_done_in_place() -> None:
 
     assert [part.src[1].src[0] for part in parts] == list(x.src)
     assert len(kernels(*parts)) == 2
+
+
+def test_insert_across_the_parts_writes_those_it_touches() -> None:
+    x, value = spread((8, 6), 0, 4), spread((3, 6), None, 4)
+    view = UOp(Op.SHRINK, x.dtype, (x,), ((3, 6), (0, 6)))
+    changed = assign(x, UOp(Op.INSERT, x.dtype, (x, view, value)))
+    parts = PerDevice([changed]).parts
+
+    assert [part.op for part in parts] == [Op.RESHAPE, Op.ASSIGN, Op.ASSIGN, Op.RESHAPE]
+    assert [part.src[1].op for part in parts[1:3]] == [Op.INSERT, Op.SHRINK]
+    assert len(kernels(*parts)) == 2
+    assert PerDevice([changed]).together(dict(zip(parts, x.src, strict=True)))[changed] is x
 
 
 def test_copy_to_a_group_keeps_parts() -> None:

@@ -5,32 +5,17 @@ Most run on the interpreter: hundreds of small kernels are cheaper to interpret 
 
 from __future__ import annotations
 
-import copy
 import os
-import pickle
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 
 from tests.unit.tensor.helpers import numbers
-from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes, nn
+from tests.unit.tensor.spread import assert_close, elsewhere, group, index_of
+from tinycore import Context, Tensor, dtypes
 from tinycore.dtype import DType
-from tinycore.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DeviceError,
-    IndexRangeError,
-    ShapeError,
-    TinycoreError,
-    UnknownDevice,
-)
-
-CLOSE = {"rtol": 2e-5, "atol": 2e-5}
-"""Sums of some hundred float32 in another order."""
 
 Function = Callable[[Tensor, Tensor], Tensor]
 
@@ -40,21 +25,6 @@ def target() -> Iterator[None]:
     """Not on every target: what is tested is above them."""
     with Context(DEV="PYTHON"):
         yield
-
-
-def group(count: int, name: str = "PYTHON") -> tuple[str, ...]:
-    """The first devices of one kind."""
-    return tuple(f"{name}:{number}" for number in range(count))
-
-
-def elsewhere(x: Tensor) -> str:
-    """Another device of the same kind."""
-    return x.devices[0].partition(":")[0] + ":5"
-
-
-def index_of(x: Tensor, *values: int) -> Tensor:
-    """Integers where a tensor is."""
-    return Tensor(list(values), dtype=dtypes.int32).shard(x.devices)
 
 
 OPS: dict[str, Function] = {
@@ -162,8 +132,7 @@ def test_op_equals_one_device(name: str, count: int, first: int | None, second: 
 
     found = both(OPS[name], x.shard(group(count), first), y.shard(group(count), second))
 
-    for ours, theirs in zip(found, truth(name), strict=True):
-        numpy.testing.assert_allclose(ours, theirs, **CLOSE)
+    assert_close(found, truth(name))
 
 
 @pytest.mark.parametrize("name", ["arithmetic", "softmax", "matmul", "rows by index"])
@@ -172,8 +141,7 @@ def test_op_on_compiled_devices(name: str) -> None:
         x, y = inputs()
         found = both(OPS[name], x.shard(group(2, "CPU"), 0), y.shard(group(2, "CPU"), 0))
 
-    for ours, theirs in zip(found, truth(name), strict=True):
-        numpy.testing.assert_allclose(ours, theirs, **CLOSE)
+    assert_close(found, truth(name))
 
 
 def test_devices_of_different_kinds() -> None:
@@ -181,8 +149,7 @@ def test_devices_of_different_kinds() -> None:
 
     found = both(OPS["matmul"], x.shard(("CPU", "PYTHON"), 0), y.shard(("CPU", "PYTHON")))
 
-    for ours, theirs in zip(found, truth("matmul"), strict=True):
-        numpy.testing.assert_allclose(ours, theirs, **CLOSE)
+    assert_close(found, truth("matmul"))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -201,345 +168,3 @@ def test_every_kind_of_number(dtype: DType, axis: int) -> None:
     ):
         assert ours.dtype is right.dtype
         assert ours.tolist() == right.tolist()
-
-
-# --- what lies where
-
-
-A = numpy.arange(24, dtype=numpy.float32).reshape(4, 6)
-
-
-def test_facts_are_those_of_the_whole() -> None:
-    x = Tensor(A).shard(group(2), 1)
-
-    assert x.shape == (4, 6)
-    assert x.device == "PYTHON,PYTHON:1"
-    assert x.devices == ("PYTHON", "PYTHON:1")
-    assert x.sharded_axis == 1
-    assert Tensor(A).shard(group(2)).sharded_axis is None
-    assert Tensor(A).sharded_axis is None
-    assert x.shard(group(2), -1) is x
-    assert (x + 1).sharded_axis == x.T.T.sharded_axis == x.sum(0).sharded_axis + 1 == 1  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("axis", [0, 1, None])
-@pytest.mark.parametrize("devices", [group(2), ("PYTHON:2", "PYTHON:3"), group(1), ("PYTHON:3",)])
-def test_layout_can_be_changed(devices: tuple[str, ...], axis: int | None) -> None:
-    for first in (0, 1, None):
-        x = Tensor(A).shard(group(2), first).shard(devices, axis)
-
-        assert x.sharded_axis == (axis if len(devices) > 1 else None)
-        assert x.tolist() == A.tolist()
-
-
-def test_name_of_a_group_is_a_device() -> None:
-    x = Tensor(A).shard(group(2), 0)
-    made = Tensor(A, device=x.device)
-    zeros = Tensor.zeros(4, 6, device=x.device)
-
-    assert (made + zeros + x).tolist() == (A * 2).tolist()
-    assert zeros.assign(x).realize().tolist() == A.tolist()
-    assert Tensor(A).to("PYTHON:1,PYTHON:0").devices == ("PYTHON:1", "PYTHON")
-
-
-def test_tensors_like_a_sharded_one_lie_like_it() -> None:
-    x = Tensor(A).shard(group(2), 1)
-
-    for like in (x.zeros_like(), x.full_like(3), x.empty_like(), x.clone(), copy.deepcopy(x)):
-        assert like.sharded_axis == 1
-    assert (x + x.full_like(3)).tolist() == (A + 3).tolist()
-    assert Tensor(A).shard_like(x).sharded_axis == 1
-    assert x.shard_like(Tensor(A)).device == "PYTHON"
-    assert pickle.loads(pickle.dumps(x)).tolist() == A.tolist()
-
-
-def test_constant_lies_in_parts_when_asked() -> None:
-    x = Tensor.full((4, 6), 2.0, buffer=False).shard(group(2), 0)
-
-    assert x.sharded_axis == 0
-    assert x.assign(x + 1).realize().tolist() == (A * 0 + 3).tolist()
-    assert Tensor(5.0).shard(group(2)).item() == 5.0
-
-
-def test_random_numbers_are_those_of_one_device() -> None:
-    def drawn(device: str) -> Any:
-        Tensor.manual_seed(3)
-        return Tensor.rand(4, 6, device=device)
-
-    found = drawn("PYTHON,PYTHON:1")
-
-    assert found.tolist() == drawn("PYTHON").tolist()
-    assert found.to("PYTHON").tolist() == found.to("PYTHON:1").tolist()
-    with Context(TRAINING=1):
-        assert Tensor(A).shard(group(2), 0).dropout(0.5).sharded_axis == 0
-
-
-def test_state_is_saved_whole_and_loaded_in_parts(tmp_path: Path) -> None:
-    layer, other = nn.Linear(6, 4), nn.Linear(6, 4)
-    for target in (layer, other):
-        target.weight.shard_(group(2), 0)
-    nn.state.safe_save(nn.state.get_state_dict(layer), str(tmp_path / "layer"))
-
-    nn.state.load_state_dict(other, nn.state.safe_load(str(tmp_path / "layer")), verbose=False)
-
-    assert other.weight.sharded_axis == 0
-    assert other.weight.tolist() == layer.weight.tolist()
-
-
-# --- writing
-
-
-@pytest.mark.parametrize("axis", [0, 1, None])
-def test_parts_are_memory_of_their_own(axis: int | None) -> None:
-    x = Tensor(A).realize()
-    y, z = x.shard(group(2), axis), x.shard(group(2), axis)
-    Tensor.realize(y, z)
-
-    y.assign(y * 0).realize()
-
-    assert x.tolist() == z.tolist() == A.tolist()
-    there = z.to("PYTHON:1").realize()
-    there.assign(there * 0).realize()
-    assert z.tolist() == A.tolist()
-
-
-@pytest.mark.parametrize("axis", [0, 1, None])
-def test_parts_of_a_tensor_are_written(axis: int | None) -> None:
-    x, right = Tensor(A).shard(group(2), axis).realize(), A.copy()
-
-    x[1], right[1] = 7, 7
-    x[:, 2], right[:, 2] = Tensor([1.0, 2.0, 3.0, 4.0], device=x.device), [1, 2, 3, 4]
-    x[2:4, 1:3] += 1
-    right[2:4, 1:3] += 1
-    x[index_of(x, 0, 3)], right[[0, 3]] = 5, 5
-    flat = x.reshape(24)
-    flat[3:9], right.reshape(-1)[3:9] = 0, 0
-
-    assert flat.tolist() == right.reshape(-1).tolist()
-    assert x.tolist() == right.tolist()
-    assert x.sharded_axis == axis
-
-
-VIEWS: dict[str, Callable[[Any], Any]] = {
-    "transposed": lambda t: t.T,
-    "rows": lambda t: t[1:3],
-    "reshaped": lambda t: t.reshape(6, 4),
-}
-
-
-@pytest.mark.parametrize("axis", [0, 1, None])
-@pytest.mark.parametrize("name", VIEWS)
-def test_views_show_what_is_written(name: str, axis: int | None) -> None:
-    view, right = VIEWS[name], A.copy()
-    x = Tensor(A).shard(group(2), axis).realize()
-    shown = view(x).realize()
-
-    x.assign(x * 2 + 1)
-    right = right * 2 + 1
-    assert shown.tolist() == view(right).tolist()
-    shown.assign(shown + 3).realize()
-    view(right)[...] += 3
-    assert x.tolist() == right.tolist()
-    before = shown * 2
-    x.assign(x - 1).realize()
-    assert before.tolist() == (view(right) * 2).tolist()
-    assert shown.tolist() == view(right - 1).tolist()
-    assert x.sharded_axis == axis
-
-
-def test_assignment_exchanges_parts() -> None:
-    x = Tensor(A.reshape(-1)).shard(group(2), 0).realize()
-
-    x.assign(x.flip(0)).realize()
-
-    assert x.tolist() == A.reshape(-1)[::-1].tolist()
-
-
-def test_what_was_cut_into_kernels_is_not_computed_again() -> None:
-    x = Tensor(A).shard(group(2), 0)
-    total = (x + 1).sum(0).kernelize()
-    x.realize()
-    launched = GlobalCounters.kernel_count
-
-    assert (total * 2).tolist() == ((A + 1).sum(0) * 2).tolist()
-    assert total.tolist() == (A + 1).sum(0).tolist()
-    again = GlobalCounters.kernel_count
-    assert total.realize().tolist() == (A + 1).sum(0).tolist()
-    assert launched < again == GlobalCounters.kernel_count
-
-
-# --- differentiating
-
-
-def test_gradients_go_where_the_tensor_is() -> None:
-    x, w = Tensor(A, requires_grad=True), Tensor(A.T.copy(), requires_grad=True)
-    part = Tensor(A.T.copy(), requires_grad=True).shard_(group(2), 0)
-
-    loss = (x.shard(group(2), 0) @ w.shard(group(2))).square().sum() + (part * part).sum()
-    loss.backward()
-
-    gradient = 2 * (A @ A.T)
-    for tensor, right in ((x, gradient @ A), (w, A.T @ gradient), (part, 2 * A.T)):
-        assert tensor.grad is not None
-        assert tensor.grad.device == tensor.device
-        assert tensor.grad.sharded_axis == tensor.sharded_axis
-        numpy.testing.assert_allclose(tensor.grad.numpy(), right)
-    part.shard_(("PYTHON:2", "PYTHON:3"), 1)
-    assert part.grad is not None
-    assert part.grad.devices == part.devices == ("PYTHON:2", "PYTHON:3")
-
-
-@pytest.mark.parametrize("count", [2, 3, 4])
-def test_ring_adds_what_all_to_all_adds(count: int) -> None:
-    x = Tensor(numbers(12, 10), dtype=dtypes.float32)
-
-    def total(ring: int) -> Tensor:
-        with Context(RING=ring):
-            return x.shard(group(count), 0).sum(0).realize()
-
-    numpy.testing.assert_allclose(total(2).numpy(), total(0).numpy(), **CLOSE)
-    parts = [total(2).to(device).tolist() for device in group(count)]
-    assert parts == parts[:1] * count  # the same bits everywhere
-
-
-# --- training
-
-
-class Model:
-    """Two layers with weights from a seed."""
-
-    def __init__(self) -> None:
-        self.first, self.second = nn.Linear(8, 12), nn.Linear(12, 4)
-        for seed, tensor in enumerate(nn.state.get_parameters(self)):
-            tensor.assign(Tensor(numbers(*tensor.shape, low=-0.4, high=0.4, seed=seed)).float())
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).relu())
-
-
-Placed = tuple[Tensor, Tensor]
-
-
-def data_parallel(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]) -> Placed:
-    """Weights on each, the batch in parts."""
-    for tensor in nn.state.get_parameters(model):
-        tensor.shard_(devices)
-    return x.shard(devices, 0), y.shard(devices, 0)
-
-
-def tensor_parallel(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]) -> Placed:
-    """Outputs of the first layer and inputs of the second in parts, the batch on each."""
-    model.first.weight.shard_(devices, 0)
-    model.second.weight.shard_(devices, 1)
-    for bias, axis in ((model.first.bias, 0), (model.second.bias, None)):
-        assert bias is not None
-        bias.shard_(devices, axis)
-    return x.shard(devices), y.shard(devices)
-
-
-def on_one(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]) -> Placed:
-    """As it is."""
-    return x, y
-
-
-PLACES = {"one": on_one, "data": data_parallel, "tensor": tensor_parallel}
-
-
-def trained(place: str, devices: tuple[str, ...], jitted: bool = False) -> tuple[list[Any], Any]:
-    """The losses and weights of some steps of Adam, and the optimizer."""
-    model = Model()
-    x = Tensor(numbers(12, 8, seed=7), dtype=dtypes.float32)
-    x, y = PLACES[place](model, x, Tensor([0, 1, 2, 3] * 3), devices)
-    optimizer = nn.optim.Adam(nn.state.get_parameters(model), lr=0.05)
-
-    def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad()
-        loss = model(x).sparse_categorical_crossentropy(y).backward()
-        return loss.realize(*optimizer.schedule_step())
-
-    run = TinyJit(step) if jitted else step
-    with Context(TRAINING=1):
-        losses = [run(x, y).numpy() for _ in range(4)]
-    return [*losses, *[t.numpy() for t in nn.state.get_parameters(model)]], optimizer
-
-
-def trained_on_one() -> list[Any]:
-    """The losses and weights that one device finds."""
-    if "training" not in truths:
-        truths["training"] = trained("one", ())[0]
-    return truths["training"]
-
-
-TRAININGS = [
-    ("data", 2, "CPU", True),
-    ("data", 4, "PYTHON", True),
-    ("tensor", 2, "PYTHON", True),
-    ("tensor", 4, "PYTHON", False),
-]
-
-
-@pytest.mark.parametrize(("place", "count", "name", "jitted"), TRAININGS)
-def test_training_equals_one_device(place: str, count: int, name: str, jitted: bool) -> None:
-    with Context(DEV=name):
-        found, optimizer = trained(place, group(count, name), jitted)
-
-    for ours, right in zip(found, trained_on_one(), strict=True):
-        numpy.testing.assert_allclose(ours, right, **CLOSE)
-    axes = [0, 0, 1, None] if place == "tensor" else [None] * 4
-    assert [t.sharded_axis for t in optimizer.params] == axes
-    assert [t.sharded_axis for t in optimizer.m] == axes
-
-
-def test_ring_trains_to_the_same() -> None:
-    with Context(RING=2):
-        found, _ = trained("data", group(3))
-
-    for ours, right in zip(found, trained_on_one(), strict=True):
-        numpy.testing.assert_allclose(ours, right, **CLOSE)
-
-
-def test_captured_step_draws_the_same_on_every_device() -> None:
-    draw = TinyJit(lambda x: (x + Tensor.rand(4, 6, device=x.device)).realize())
-
-    found = [draw(Tensor(A).shard(group(2))) for _ in range(4)]
-
-    assert len({str(t.tolist()) for t in found}) == 4
-    for t in found:
-        assert t.to("PYTHON").tolist() == t.to("PYTHON:1").tolist()
-
-
-# --- mistakes
-
-
-MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[TinycoreError], str]] = {
-    "uneven": (
-        lambda x: x.shard(group(3), 0),
-        ShapeError,
-        "4 elements, which is no multiple of the 3 devices PYTHON, PYTHON:1, PYTHON:2. Pad it to 6",
-    ),
-    "no axis": (lambda x: x.sum().shard(group(2), 0), ShapeError, "has no axis to cut"),
-    "axis": (lambda x: x.shard(group(2), 2), IndexRangeError, "axis 2 is outside [-2, 1]"),
-    "twice": (lambda x: x.shard(("PYTHON", "python:0")), DeviceError, "names a device twice"),
-    "none": (lambda x: x.shard(()), ArgumentError, "needs at least one device, got ()"),
-    "unknown": (lambda x: x.shard(("PYTHON", "NOPE")), UnknownDevice, "'NOPE'"),
-    "no name": (lambda x: x.shard(3), ArgumentTypeError, "devices is 3 of type int"),  # type: ignore[arg-type]
-    "mixed": (
-        lambda x: x.shard(group(2), 0) + x,
-        DeviceError,
-        "operands are on PYTHON,PYTHON:1 and PYTHON; move one of them with .shard(devices)",
-    ),
-    "other group": (
-        lambda x: x.shard(group(2), 0) @ x.shard(group(3)),
-        DeviceError,
-        "operands are on PYTHON,PYTHON:1 and PYTHON,PYTHON:1,PYTHON:2; move one of them",
-    ),
-    "assigned": (lambda x: x.shard(group(2), 0).assign(x), DeviceError, "assign: operands are on"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_mistake_is_told(name: str) -> None:
-    act, error, text = MISTAKES[name]
-
-    with pytest.raises(error, match=re.escape(text)):
-        act(Tensor(A))

@@ -28,6 +28,11 @@ def clip_grad_norm_(
     for infinity; it is computed in float32 at least and returned as it was before (https://
     arxiv.org/abs/1211.5063). Gradients that are not finite stay so. Tensors without a gradient are
     left out. Raises ArgumentError for a negative `max_norm` or a `norm_type` that is not positive.
+
+    >>> weight = Tensor([1.0, 1.0], requires_grad=True)
+    >>> _ = (weight * Tensor([3.0, 4.0])).sum().backward()
+    >>> nn.optim.clip_grad_norm_(weight, 1.0).item(), weight.grad.numpy().round(4)
+    (5.0, array([0.6, 0.8], dtype=float32))
     """
     nonnegative("clip_grad_norm_", max_norm=max_norm)
     if not norm_type > 0:
@@ -48,6 +53,12 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
     """Bring every element of every gradient into [-clip_value, clip_value].
 
     Tensors without a gradient are left out. Raises ArgumentError for a negative `clip_value`.
+
+    >>> weight = Tensor([1.0, 1.0], requires_grad=True)
+    >>> _ = (weight * Tensor([3.0, -4.0])).sum().backward()
+    >>> nn.optim.clip_grad_value_(weight, 3.5)
+    >>> weight.grad.tolist()
+    [3.0, -3.5]
     """
     nonnegative("clip_grad_value_", clip_value=clip_value)
     for param, gradient in with_gradients(parameters):

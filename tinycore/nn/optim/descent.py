@@ -70,6 +70,14 @@ class SGD(Descent):
     parameter changes by -lr * v, or by -lr * (g + momentum * v) after Nesterov. `classic` puts the
     learning rate into the velocity, v = momentum * v + lr * g, so that a change of `lr` does not
     scale what was gathered before.
+
+    >>> weight = Tensor([1.0, 2.0], requires_grad=True)
+    >>> optimizer = nn.optim.SGD([weight], lr=0.5)
+    >>> _ = (weight * weight).sum().backward()
+    >>> with Tensor.train():
+    ...     optimizer.step()
+    >>> weight.tolist()
+    [0.0, 0.0]
     """
 
     def __init__(

@@ -87,7 +87,15 @@ class LambdaLR(LRScheduler):
 
 
 class StepLR(LRScheduler):
-    """The rate times `gamma` after every `step_size` steps."""
+    """The rate times `gamma` after every `step_size` steps.
+
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> scheduler = nn.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    >>> for _ in range(3):
+    ...     scheduler.step()
+    >>> optimizer.lr.item()
+    0.5
+    """
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
         positive_sizes("StepLR", step_size=step_size)
@@ -128,6 +136,12 @@ class LinearLR(LRScheduler):
     """A warmup: the rate times a factor that goes straight from one number to another, and stays.
 
     `start_factor` at count 0, `end_factor` from `total_iters` on.
+
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> scheduler = nn.optim.lr_scheduler.LinearLR(optimizer, 0.5, total_iters=2)
+    >>> scheduler.step()
+    >>> optimizer.lr.item()
+    0.75
     """
 
     def __init__(
@@ -153,6 +167,12 @@ class CosineAnnealingLR(LRScheduler):
     """Half a cosine from the initial rate to `eta_min` in `T_max` steps, and back up after it.
 
     https://arxiv.org/abs/1608.03983, without restarts.
+
+    >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=1.0)
+    >>> scheduler = nn.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+    >>> scheduler.step()
+    >>> round(optimizer.lr.item(), 4)
+    0.8536
     """
 
     def __init__(

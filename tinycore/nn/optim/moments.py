@@ -20,6 +20,14 @@ class AdamW(Optimizer):
     Running means m of the gradient and v of its square, with weights b1 and b2, are corrected for
     their start at zero; the parameter changes by -lr * (m / (sqrt(v) + eps) + weight_decay * p).
     Raises ArgumentError for a number that is negative, or for b1 or b2 of 1 and above.
+
+    >>> weight = Tensor([1.0, -2.0], requires_grad=True)
+    >>> optimizer = nn.optim.AdamW([weight], lr=0.1, weight_decay=0.0)
+    >>> _ = (weight * weight).sum().backward()
+    >>> with Tensor.train():
+    ...     optimizer.step()
+    >>> weight.numpy().round(4)
+    array([ 0.9, -1.9], dtype=float32)
     """
 
     def __init__(

@@ -33,6 +33,12 @@ def compute_in(model: object, dtype: DTypeLike) -> Iterator[None]:
     `loss = scores.float().cross_entropy(labels)`.
 
     Raises DTypeError for a dtype that is no float.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> with nn.optim.compute_in(layer, "float16"):
+    ...     scores = layer(Tensor.ones(1, 2, dtype="float16"))
+    >>> scores.dtype, layer.weight.dtype
+    (dtypes.float16, dtypes.float32)
     """
     target = to_dtype(dtype)
     if not dtypes.is_float(target):

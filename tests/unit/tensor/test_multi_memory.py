@@ -1,0 +1,230 @@
+"""Where tensors over several devices lie, what is written to them, and mistakes with them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.tensor.spread import A, group, index_of
+from tinycore import Context, GlobalCounters, Tensor, nn
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    IndexRangeError,
+    ShapeError,
+    TinycoreError,
+    UnknownDevice,
+)
+
+
+@pytest.fixture(autouse=True)
+def target() -> Iterator[None]:
+    """Not on every target: what is tested is above them."""
+    with Context(DEV="PYTHON"):
+        yield
+
+
+# --- what lies where
+
+
+def test_facts_are_those_of_the_whole() -> None:
+    x = Tensor(A).shard(group(2), 1)
+
+    assert x.shape == (4, 6)
+    assert x.device == "PYTHON,PYTHON:1"
+    assert x.devices == ("PYTHON", "PYTHON:1")
+    assert x.sharded_axis == 1
+    assert Tensor(A).shard(group(2)).sharded_axis is None
+    assert Tensor(A).sharded_axis is None
+    assert x.shard(group(2), -1) is x
+    assert (x + 1).sharded_axis == x.T.T.sharded_axis == x.sum(0).sharded_axis + 1 == 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("devices", [group(2), ("PYTHON:2", "PYTHON:3"), group(1), ("PYTHON:3",)])
+def test_layout_can_be_changed(devices: tuple[str, ...], axis: int | None) -> None:
+    for first in (0, 1, None):
+        x = Tensor(A).shard(group(2), first).shard(devices, axis)
+
+        assert x.sharded_axis == (axis if len(devices) > 1 else None)
+        assert x.tolist() == A.tolist()
+
+
+def test_name_of_a_group_is_a_device() -> None:
+    x = Tensor(A).shard(group(2), 0)
+    made = Tensor(A, device=x.device)
+    zeros = Tensor.zeros(4, 6, device=x.device)
+
+    assert (made + zeros + x).tolist() == (A * 2).tolist()
+    assert zeros.assign(x).realize().tolist() == A.tolist()
+    assert Tensor(A).to("PYTHON:1,PYTHON:0").devices == ("PYTHON:1", "PYTHON")
+
+
+def test_tensors_like_a_sharded_one_lie_like_it() -> None:
+    x = Tensor(A).shard(group(2), 1)
+
+    for like in (x.zeros_like(), x.full_like(3), x.empty_like(), x.clone(), copy.deepcopy(x)):
+        assert like.sharded_axis == 1
+    assert (x + x.full_like(3)).tolist() == (A + 3).tolist()
+    assert Tensor(A).shard_like(x).sharded_axis == 1
+    assert x.shard_like(Tensor(A)).device == "PYTHON"
+    assert pickle.loads(pickle.dumps(x)).tolist() == A.tolist()
+
+
+def test_constant_lies_in_parts_when_asked() -> None:
+    x = Tensor.full((4, 6), 2.0, buffer=False).shard(group(2), 0)
+
+    assert x.sharded_axis == 0
+    assert x.assign(x + 1).realize().tolist() == (A * 0 + 3).tolist()
+    assert Tensor(5.0).shard(group(2)).item() == 5.0
+
+
+def test_random_numbers_are_those_of_one_device() -> None:
+    def drawn(device: str) -> Any:
+        Tensor.manual_seed(3)
+        return Tensor.rand(4, 6, device=device)
+
+    found = drawn("PYTHON,PYTHON:1")
+
+    assert found.tolist() == drawn("PYTHON").tolist()
+    assert found.to("PYTHON").tolist() == found.to("PYTHON:1").tolist()
+    with Context(TRAINING=1):
+        assert Tensor(A).shard(group(2), 0).dropout(0.5).sharded_axis == 0
+
+
+def test_state_is_saved_whole_and_loaded_in_parts(tmp_path: Path) -> None:
+    layer, other = nn.Linear(6, 4), nn.Linear(6, 4)
+    for target in (layer, other):
+        target.weight.shard_(group(2), 0)
+    nn.state.safe_save(nn.state.get_state_dict(layer), str(tmp_path / "layer"))
+
+    nn.state.load_state_dict(other, nn.state.safe_load(str(tmp_path / "layer")), verbose=False)
+
+    assert other.weight.sharded_axis == 0
+    assert other.weight.tolist() == layer.weight.tolist()
+
+
+# --- writing
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_parts_are_memory_of_their_own(axis: int | None) -> None:
+    x = Tensor(A).realize()
+    y, z = x.shard(group(2), axis), x.shard(group(2), axis)
+    Tensor.realize(y, z)
+
+    y.assign(y * 0).realize()
+
+    assert x.tolist() == z.tolist() == A.tolist()
+    there = z.to("PYTHON:1").realize()
+    there.assign(there * 0).realize()
+    assert z.tolist() == A.tolist()
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_parts_of_a_tensor_are_written(axis: int | None) -> None:
+    x, right = Tensor(A).shard(group(2), axis).realize(), A.copy()
+
+    x[1], right[1] = 7, 7
+    x[:, 2], right[:, 2] = Tensor([1.0, 2.0, 3.0, 4.0], device=x.device), [1, 2, 3, 4]
+    x[2:4, 1:3] += 1
+    right[2:4, 1:3] += 1
+    x[index_of(x, 0, 3)], right[[0, 3]] = 5, 5
+    flat = x.reshape(24)
+    flat[3:9], right.reshape(-1)[3:9] = 0, 0
+
+    assert flat.tolist() == right.reshape(-1).tolist()
+    assert x.tolist() == right.tolist()
+    assert x.sharded_axis == axis
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "transposed": lambda t: t.T,
+    "rows": lambda t: t[1:3],
+    "reshaped": lambda t: t.reshape(6, 4),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_show_what_is_written(name: str, axis: int | None) -> None:
+    view, right = VIEWS[name], A.copy()
+    x = Tensor(A).shard(group(2), axis).realize()
+    shown = view(x).realize()
+
+    x.assign(x * 2 + 1)
+    right = right * 2 + 1
+    assert shown.tolist() == view(right).tolist()
+    shown.assign(shown + 3).realize()
+    view(right)[...] += 3
+    assert x.tolist() == right.tolist()
+    before = shown * 2
+    x.assign(x - 1).realize()
+    assert before.tolist() == (view(right) * 2).tolist()
+    assert shown.tolist() == view(right - 1).tolist()
+    assert x.sharded_axis == axis
+
+
+def test_assignment_exchanges_parts() -> None:
+    x = Tensor(A.reshape(-1)).shard(group(2), 0).realize()
+
+    x.assign(x.flip(0)).realize()
+
+    assert x.tolist() == A.reshape(-1)[::-1].tolist()
+
+
+def test_what_was_cut_into_kernels_is_not_computed_again() -> None:
+    x = Tensor(A).shard(group(2), 0)
+    total = (x + 1).sum(0).kernelize()
+    x.realize()
+    launched = GlobalCounters.kernel_count
+
+    assert (total * 2).tolist() == ((A + 1).sum(0) * 2).tolist()
+    assert total.tolist() == (A + 1).sum(0).tolist()
+    again = GlobalCounters.kernel_count
+    assert total.realize().tolist() == (A + 1).sum(0).tolist()
+    assert launched < again == GlobalCounters.kernel_count
+
+
+# --- mistakes
+
+
+MISTAKES: dict[str, tuple[Callable[[Tensor], object], type[TinycoreError], str]] = {
+    "uneven": (
+        lambda x: x.shard(group(3), 0),
+        ShapeError,
+        "4 elements, which is no multiple of the 3 devices PYTHON, PYTHON:1, PYTHON:2. Pad it to 6",
+    ),
+    "no axis": (lambda x: x.sum().shard(group(2), 0), ShapeError, "has no axis to cut"),
+    "axis": (lambda x: x.shard(group(2), 2), IndexRangeError, "axis 2 is outside [-2, 1]"),
+    "twice": (lambda x: x.shard(("PYTHON", "python:0")), DeviceError, "names a device twice"),
+    "none": (lambda x: x.shard(()), ArgumentError, "needs at least one device, got ()"),
+    "unknown": (lambda x: x.shard(("PYTHON", "NOPE")), UnknownDevice, "'NOPE'"),
+    "no name": (lambda x: x.shard(3), ArgumentTypeError, "devices is 3 of type int"),  # type: ignore[arg-type]
+    "mixed": (
+        lambda x: x.shard(group(2), 0) + x,
+        DeviceError,
+        "operands are on PYTHON,PYTHON:1 and PYTHON; move one of them with .shard(devices)",
+    ),
+    "other group": (
+        lambda x: x.shard(group(2), 0) @ x.shard(group(3)),
+        DeviceError,
+        "operands are on PYTHON,PYTHON:1 and PYTHON,PYTHON:1,PYTHON:2; move one of them",
+    ),
+    "assigned": (lambda x: x.shard(group(2), 0).assign(x), DeviceError, "assign: operands are on"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistake_is_told(name: str) -> None:
+    act, error, text = MISTAKES[name]
+
+    with pytest.raises(error, match=re.escape(text)):
+        act(Tensor(A))

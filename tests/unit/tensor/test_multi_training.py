@@ -1,0 +1,166 @@
+"""Gradients and training over several devices: what one device finds, with RING or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy
+import pytest
+
+from tests.unit.tensor.helpers import numbers
+from tests.unit.tensor.spread import A, assert_close, group
+from tinycore import Context, Tensor, TinyJit, dtypes, nn
+from tinycore.errors import GradientError
+
+
+@pytest.fixture(autouse=True)
+def target() -> Iterator[None]:
+    """Not on every target: what is tested is above them."""
+    with Context(DEV="PYTHON"):
+        yield
+
+
+# --- differentiating
+
+
+def test_gradients_go_where_the_tensor_is() -> None:
+    x, w = Tensor(A, requires_grad=True), Tensor(A.T.copy(), requires_grad=True)
+    part = Tensor(A.T.copy(), requires_grad=True).shard_(group(2), 0)
+
+    loss = (x.shard(group(2), 0) @ w.shard(group(2))).square().sum() + (part * part).sum()
+    loss.backward()
+
+    gradient = 2 * (A @ A.T)
+    for tensor, right in ((x, gradient @ A), (w, A.T @ gradient), (part, 2 * A.T)):
+        assert tensor.grad is not None
+        assert tensor.grad.device == tensor.device
+        assert tensor.grad.sharded_axis == tensor.sharded_axis
+        numpy.testing.assert_allclose(tensor.grad.numpy(), right)
+    part.shard_(("PYTHON:2", "PYTHON:3"), 1)
+    assert part.grad is not None
+    assert part.grad.devices == part.devices == ("PYTHON:2", "PYTHON:3")
+
+
+def test_graph_of_a_computed_number_is_gone() -> None:
+    total = Tensor(A).shard(group(2), 0).sum().realize()
+
+    with pytest.raises(GradientError, match="its graph is gone"):
+        total.backward()
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_ring_adds_what_all_to_all_adds(count: int) -> None:
+    x = Tensor(numbers(12, 10), dtype=dtypes.float32)
+
+    def total(ring: int) -> Tensor:
+        with Context(RING=ring):
+            return x.shard(group(count), 0).sum(0).realize()
+
+    assert_close([total(2).numpy()], [total(0).numpy()])
+    parts = [total(2).to(device).tolist() for device in group(count)]
+    assert parts == parts[:1] * count  # the same bits everywhere
+
+
+# --- training
+
+
+class Model:
+    """Two layers with weights from a seed."""
+
+    def __init__(self) -> None:
+        self.first, self.second = nn.Linear(8, 12), nn.Linear(12, 4)
+        for seed, tensor in enumerate(nn.state.get_parameters(self)):
+            tensor.assign(Tensor(numbers(*tensor.shape, low=-0.4, high=0.4, seed=seed)).float())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).relu())
+
+
+Placed = tuple[Tensor, Tensor]
+
+
+def data_parallel(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]) -> Placed:
+    """Weights on each, the batch in parts."""
+    for tensor in nn.state.get_parameters(model):
+        tensor.shard_(devices)
+    return x.shard(devices, 0), y.shard(devices, 0)
+
+
+def tensor_parallel(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]) -> Placed:
+    """Outputs of the first layer and inputs of the second in parts, the batch on each."""
+    model.first.weight.shard_(devices, 0)
+    model.second.weight.shard_(devices, 1)
+    for bias, axis in ((model.first.bias, 0), (model.second.bias, None)):
+        assert bias is not None
+        bias.shard_(devices, axis)
+    return x.shard(devices), y.shard(devices)
+
+
+def on_one(model: Model, x: Tensor, y: Tensor, devices: tuple[str, ...]) -> Placed:
+    """As it is."""
+    return x, y
+
+
+PLACES = {"one": on_one, "data": data_parallel, "tensor": tensor_parallel}
+
+
+def trained(place: str, devices: tuple[str, ...], jitted: bool = False) -> tuple[list[Any], Any]:
+    """The losses and weights of some steps of Adam, and the optimizer."""
+    model = Model()
+    x = Tensor(numbers(12, 8, seed=7), dtype=dtypes.float32)
+    x, y = PLACES[place](model, x, Tensor([0, 1, 2, 3] * 3), devices)
+    optimizer = nn.optim.Adam(nn.state.get_parameters(model), lr=0.05)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sparse_categorical_crossentropy(y).backward()
+        return loss.realize(*optimizer.schedule_step())
+
+    run = TinyJit(step) if jitted else step
+    with Context(TRAINING=1):
+        losses = [run(x, y).numpy() for _ in range(4)]
+    return [*losses, *[t.numpy() for t in nn.state.get_parameters(model)]], optimizer
+
+
+@cache
+def trained_on_one() -> list[Any]:
+    """The losses and weights that one device finds."""
+    return trained("one", ())[0]
+
+
+TRAININGS = [
+    ("data", 2, "CPU", True),
+    ("data", 4, "PYTHON", True),
+    ("tensor", 2, "PYTHON", True),
+    ("tensor", 4, "PYTHON", False),
+]
+
+
+@pytest.mark.parametrize(("place", "count", "name", "jitted"), TRAININGS)
+def test_training_equals_one_device(place: str, count: int, name: str, jitted: bool) -> None:
+    with Context(DEV=name):
+        found, optimizer = trained(place, group(count, name), jitted)
+
+    assert_close(found, trained_on_one())
+    axes = [0, 0, 1, None] if place == "tensor" else [None] * 4
+    assert [t.sharded_axis for t in optimizer.params] == axes
+    assert [t.sharded_axis for t in optimizer.m] == axes
+
+
+def test_ring_trains_to_the_same() -> None:
+    with Context(RING=2):
+        found, _ = trained("data", group(3))
+
+    assert_close(found, trained_on_one())
+
+
+def test_captured_step_draws_the_same_on_every_device() -> None:
+    draw = TinyJit(lambda x: (x + Tensor.rand(4, 6, device=x.device)).realize())
+
+    found = [draw(Tensor(A).shard(group(2))) for _ in range(4)]
+
+    assert len({str(t.tolist()) for t in found}) == 4
+    for t in found:
+        assert t.to("PYTHON").tolist() == t.to("PYTHON:1").tolist()

@@ -1,0 +1,71 @@
+"""The stages of a graph: which ops may occur at each, and the checks that hold there.
+
+Floor 1. A check looks at one node and returns what is wrong with it, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, get_args
+
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, MOVEMENT, PARTIAL_WRITES, AxisKind, Op
+
+Stage = Literal["tensor", "kernel", "lowered", "linear"]
+Check = Callable[[UOp], str | None]
+
+STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+IN_KERNELS: Final[tuple[Stage, ...]] = ("kernel", "lowered", "linear")
+
+TENSOR_OPS: Final = (
+    frozenset({Op.DEVICE, Op.UNIQUE, Op.BUFFER, Op.BUFFER_VIEW, Op.COPY, Op.ASSIGN, Op.KERNEL})
+    | {
+        Op.CUSTOM,
+        Op.BIND,
+        Op.CONTIGUOUS,
+        Op.DETACH,
+        Op.CONTIGUOUS_BACKWARD,
+        Op.REDUCE_AXIS,
+        Op.GATHER,
+    }
+    | {Op.CONST, Op.ARANGE, Op.DEFINE_VAR, Op.SINK}
+    | PARTIAL_WRITES
+    | MOVEMENT
+    | ALU
+)
+SHARED_OPS: Final = (
+    frozenset({Op.CONST, Op.DEFINE_VAR, Op.DEFINE_GLOBAL, Op.INDEX, Op.LOAD, Op.STORE, Op.RANGE})
+    | {Op.END, Op.GROUP}
+    | ALU
+)
+LOWERED_OPS: Final = (
+    frozenset({Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.VECTORIZE, Op.EXTRACT, Op.BARRIER})
+    | SHARED_OPS
+)
+LEGAL: Final[dict[Stage, frozenset[Op]]] = {
+    "tensor": TENSOR_OPS,
+    "kernel": SHARED_OPS | {Op.REDUCE, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT},
+    "lowered": LOWERED_OPS | {Op.AFTER, Op.SINK},
+    "linear": LOWERED_OPS,
+}
+"""The ops that may occur at each stage."""
+
+EVERYWHERE: Final = ALU - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY}
+"""Arithmetic that every renderer has, or has it lowered to what it has."""
+
+LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED, AxisKind.PARALLEL})
+checks: Final[dict[Stage, dict[Op, list[Check]]]] = {
+    stage: {op: [] for op in Op} for stage in STAGES
+}
+
+
+def check(ops: Iterable[Op], stages: Sequence[Stage] = STAGES) -> Callable[[Check], Check]:
+    """Add the decorated function to the checks of some ops at some stages."""
+
+    def add(function: Check) -> Check:
+        for stage in stages:
+            for op in ops:
+                checks[stage][op].append(function)
+        return function
+
+    return add
