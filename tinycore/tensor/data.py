@@ -117,4 +117,4 @@ def leaves(data: object) -> Iterator[Any]:
         for item in data:
             yield from leaves(item)
     else:
-        yield data
+        yield data.item() if isinstance(data, numpy.generic) else data

@@ -20,7 +20,7 @@ from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep, capture
 from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of, buffers
-from tinycore.tensor.graph import base_of
+from tinycore.tensor.graph import base_of, is_constant
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -91,6 +91,9 @@ class Arguments:
                 f"{', '.join(arrays)} is a NumPy array, which a replay would not see. "
                 "Pass Tensor(array)."
             )
+        for _, tensor in self.tensors:
+            if base_of(tensor.uop).op is not Op.BUFFER and is_constant(tensor.uop):
+                tensor.replace(tensor.clone())  # other calls may give another number
         if self.tensors:
             Tensor.realize(*(t for _, t in self.tensors))
         nodes = [b for _, t in self.tensors for b in buffers_below(t.uop)]

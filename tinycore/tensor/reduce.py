@@ -169,7 +169,7 @@ class Reduce(Activations):
         >>> Tensor([1.0, 5.0]).std(correction=0).item()
         2.0
         """
-        return self.var(axis, keepdim, correction).sqrt()
+        return self.var(axis, keepdim, correction)._root()
 
     def std_mean(
         self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1
@@ -181,7 +181,12 @@ class Reduce(Activations):
         (2.0, 3.0)
         """
         variance, mean = self.var_mean(axis, keepdim, correction)
-        return variance.sqrt(), mean
+        return variance._root(), mean
+
+    def _root(self) -> Self:
+        """The square root, with a derivative of 0 at 0."""
+        none = self.eq(0)
+        return none.where(0, none.where(1, self).sqrt())
 
     def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
         """Divided by the p-norm along an axis, which counts as at least `eps`.

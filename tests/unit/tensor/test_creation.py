@@ -153,3 +153,9 @@ def test_meshgrid_of_scalars_and_nothing() -> None:
     )
 
     assert [t.shape for t in ours] == [tuple(t.shape) for t in theirs]
+
+
+def test_a_list_of_numpy_numbers() -> None:
+    assert Tensor([numpy.float32(1.5), numpy.float32(2)]).tolist() == [1.5, 2.0]
+    assert Tensor([[numpy.int64(3)], [numpy.int64(4)]]).tolist() == [[3], [4]]
+    assert Tensor([numpy.bool_(True)]).dtype is dtypes.bool

@@ -215,3 +215,11 @@ def test_reset_captures_anew() -> None:
     step.reset()
 
     assert step(host(1, 2, 3)).tolist() == [2.0, 3.0, 4.0]
+
+
+def test_numbers_as_arguments_are_content_not_code() -> None:
+    step = TinyJit(lambda x, rate: (x * rate).realize())
+    x = host(3)
+
+    for rate in (1.0, 2.0, 3.0, 4.0):
+        assert step(x, Tensor(rate)).tolist() == (x.numpy() * rate).tolist()

@@ -212,3 +212,8 @@ def test_reduce_of_a_scalar() -> None:
 
     assert x.sum().item() == x.max(-1).item() == x.mean(0).item() == x.cumsum(0).item() == 3.0
     assert x.argmax().item() == 0
+
+
+def test_the_deviation_of_equal_numbers_has_a_derivative_of_zero() -> None:
+    compare(lambda x: x.std(1), None, numpy.array([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]]))
+    compare(lambda x: x.std(1, correction=0), None, numpy.full((2, 3), 0.5))
