@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from tinycore import cache
 from tinycore.config import settings
@@ -103,6 +104,8 @@ programs: dict[
     tuple[UOp, int, int, bool], tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 ] = {}
 """By graph, device, toolchain and NOOPT; what goes by its id is kept, so that the id stays its."""
+MOST_PROGRAMS: Final = 8192
+"""How many programs are kept; the one unused longest goes. Captured steps hold their own."""
 lock = threading.Lock()
 
 
@@ -144,14 +147,16 @@ def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
     key = (ast, id(device), id(toolchain), settings.NOOPT)
-    if (found := programs.get(key)) is not None:
-        return found[0]
     with lock:
-        if key not in programs:
+        found = programs.pop(key, None)
+        if found is None:
             compiled = compile_kernel(ast, toolchain)
             program = device.runtime.load(compiled.binary, compiled.info)
             runner = CompiledRunner(
                 compiled.linear.name, device.name, program, compiled.info, compiled.estimate
             )
-            programs[key] = runner, device, toolchain
-    return programs[key][0]
+            found = runner, device, toolchain
+        programs[key] = found  # last, as the one used last
+        if len(programs) > MOST_PROGRAMS:
+            del programs[next(iter(programs))]
+    return found[0]

@@ -52,14 +52,17 @@ def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
 def passes_apart(kernel: UOp) -> UOp:
     """The kernel with loops of its own for every pass, where passes run over the same counters.
 
-    What is inside of a pass moves to the new counters with it.
+    Of two such passes the inner one moves to new counters, and what is inside of it with it. No
+    pass inside of it closes these counters itself, as it would have been moved before.
     """
     for number in count():
+        nests = nests_of(kernel)
         owner: dict[UOp, Nest] = {}
-        for nest, members in nests_of(kernel).items():
-            if any(owner.setdefault(r, nest) != nest for r in nest[0]):
-                names = {r: numbered(r, SHARED_PASS, number) for r in nest[0]}
-                kernel = kernel.substitute({m: m.substitute(names) for m in members})
+        for nest in nests:
+            taken = [owner[r] for r in nest[0] if owner.setdefault(r, nest) != nest]
+            if taken:
+                names = {r: numbered(r, SHARED_PASS, number) for r in taken[0][0]}
+                kernel = kernel.substitute({m: m.substitute(names) for m in nests[taken[0]]})
                 break
         else:
             break

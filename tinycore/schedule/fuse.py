@@ -74,7 +74,7 @@ def computed_of(node: UOp) -> UOp:
     below = node
     while below.op in SHAPE_ONLY:
         below = below.src[0]
-    return below if is_leaf(below) else node
+    return below if is_leaf(below) or below.op is Op.ASSIGN else node
 
 
 class Boundaries:

@@ -191,7 +191,14 @@ class Losses(Windows):
                 f"{self.shape}, {key.shape} and {value.shape}"
             )
         if enable_gqa:
-            shared = self.shape[-3] // key.shape[-3]
+            heads, groups = self.shape[-3], key.shape[-3]
+            if not groups or heads % groups or value.shape[-3] != groups:
+                raise ShapeError(
+                    "scaled_dot_product_attention: heads of keys and values must be equal in number "
+                    f"and divide those of queries, got shapes {self.shape}, {key.shape} and "
+                    f"{value.shape}"
+                )
+            shared = heads // groups
             key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(key.transpose(-2, -1), dtype=wide) / math.sqrt(self.shape[-1])

@@ -89,3 +89,20 @@ def test_counters_count_kernels_and_work() -> None:
 
     assert GlobalCounters.kernel_count == 1
     assert GlobalCounters.global_ops == 2 * 8**3
+
+
+def test_the_program_unused_longest_goes_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: dict[object, object] = {}
+    monkeypatch.setattr("tinycore.engine.compile.programs", kept)
+    monkeypatch.setattr("tinycore.engine.compile.MOST_PROGRAMS", 2)
+    first, second, third = (ast_of(buffer(n) + buffer(n)) for n in (91, 92, 93))
+
+    used_again = runner_for(first, "PYTHON")
+    runner_for(second, "PYTHON")
+    assert runner_for(first, "PYTHON") is used_again
+    runner_for(third, "PYTHON")
+
+    assert [key[0] for key in kept] == [first, third]  # type: ignore[index]
+    assert runner_for(first, "PYTHON") is used_again

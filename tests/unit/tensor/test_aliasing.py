@@ -108,3 +108,14 @@ def test_a_row_picked_by_a_tensor_is_a_copy() -> None:
 
     assert rows.tolist() == [[9, 2]]
     assert x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_view_realized_before_its_memory_was_written_stays_a_view() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    turned = x.T
+
+    x.assign(x + 1)
+    turned.realize()
+    x.assign(x + 1).realize()
+
+    assert turned.tolist() == x.T.tolist() == [[3, 5], [4, 6]]

@@ -219,3 +219,11 @@ MISTAKES: list[tuple[str, Any, Function]] = [
 def test_mistakes_are_told_at_the_call(text: str, error: Any, call: Function) -> None:
     with pytest.raises(error, match=text):
         call(Tensor.zeros(6, 5), Tensor([0, 1, 2, 3, 4, 0]))
+
+
+@pytest.mark.parametrize("heads", [(1, 2, 2), (3, 2, 2), (2, 0, 0), (2, 1, 2)])
+def test_heads_that_cannot_be_shared_are_told(heads: tuple[int, int, int]) -> None:
+    q, k, v = (Tensor.ones(n, 2, 4) for n in heads)
+
+    with pytest.raises(ShapeError, match="divide those of queries"):
+        q.scaled_dot_product_attention(k, v, enable_gqa=True)
