@@ -194,9 +194,9 @@ class Losses(Windows):
             heads, groups = self.shape[-3], key.shape[-3]
             if not groups or heads % groups or value.shape[-3] != groups:
                 raise ShapeError(
-                    "scaled_dot_product_attention: heads of keys and values must be equal in number "
-                    f"and divide those of queries, got shapes {self.shape}, {key.shape} and "
-                    f"{value.shape}"
+                    "scaled_dot_product_attention: keys and values need as many heads as each "
+                    f"other, which divide those of queries, got shapes {self.shape}, {key.shape} "
+                    f"and {value.shape}"
                 )
             shared = heads // groups
             key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
