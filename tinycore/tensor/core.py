@@ -299,6 +299,12 @@ class Core:
         """
         node = self.uop
         memory = node if graph.is_memory(node) else graph.viewed_memory(node)
+        *_, base = graph.viewed(node)
+        if graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
+            new = graph.copied(value) if node is base else graph.insert(base, node, value)
+            for tensor in list(views_of(base)):
+                tensor.uop = tensor.uop.substitute({base: new})
+            return
         if memory is None:
             whole_tensor = self._origin() if self._origin is not None else None
             self.uop = value

@@ -284,6 +284,18 @@ def assign(memory: UOp, value: UOp) -> UOp:
     return reshape(UOp(Op.ASSIGN, value.dtype, (memory, value)), shape)
 
 
+def copied(x: UOp) -> UOp:
+    """The value of a node in memory that no equal node shares."""
+    return UOp(Op.CONTIGUOUS, x.dtype, (x,), unique().arg)
+
+
+def is_copy(x: UOp) -> bool:
+    """Whether a node is made by `copied`, with or without elements changed since."""
+    while x.op in PARTIAL_WRITES:
+        x = x.src[0]
+    return x.op is Op.CONTIGUOUS and isinstance(x.arg, int)
+
+
 # --- questions
 
 

@@ -14,7 +14,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.core import Core, live_tensors, replace_nodes
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.runtime import runtime
-from tinycore.uop.node import UOp, unique
+from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
 
@@ -30,13 +30,8 @@ def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
     found = settled(roots, runtime().realize(roots))
     replace_nodes(found)
     for tensor in sharing:
-        tensor.uop = copied(tensor.uop)
+        tensor.uop = graph.copied(tensor.uop)
     return found
-
-
-def copied(node: UOp) -> UOp:
-    """The value of a node in memory that no equal node shares."""
-    return UOp(Op.CONTIGUOUS, node.dtype, (node,), unique().arg)
 
 
 def is_view(node: UOp) -> bool:
@@ -50,7 +45,7 @@ def told_apart(tensors: Iterable[Core]) -> None:
     owner: dict[UOp, Core] = {}
     for tensor in tensors:
         if owner.setdefault(tensor.uop, tensor) is not tensor and not is_view(tensor.uop):
-            tensor.uop = copied(tensor.uop)
+            tensor.uop = graph.copied(tensor.uop)
 
 
 def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> dict[UOp, UOp]:

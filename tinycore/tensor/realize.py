@@ -174,10 +174,7 @@ class Realization(Random):
         ([9, 2], [1, 2])
         """
         source = self.to(device)
-        memory = graph.new_memory_like(source.uop)
-        result = self.from_uop(
-            UOp(Op.ASSIGN, self.dtype, (memory, source.uop)) if self.numel() else source.uop
-        )
+        result = self.from_uop(graph.copied(source.uop) if self.numel() else source.uop)
         result.requires_grad = self.requires_grad
         return result
 

@@ -280,13 +280,18 @@ class Special(Powers):
         tail = 1 - (-size.square()).exp() * polynomial(position, coefficients)
         return near.where(series, (self < 0).where(-tail, tail))
 
-    @in_wide_float
     def logaddexp(self, other: Self) -> Self:
         """log(exp(a) + exp(b)) without overflow.
 
         >>> Tensor([1000.0]).logaddexp(Tensor([1000.0])).numpy().round(2)
         array([1000.69], dtype=float32)
         """
+        left, right = self._broadcasted("logaddexp", other)
+        return left._log_of_sum(right)
+
+    @in_wide_float
+    def _log_of_sum(self, other: Self) -> Self:
+        """`logaddexp` of two tensors of one shape and dtype."""
         left, right = self._broadcasted("logaddexp", other)
         greater = (left < right).where(right, left)
         lesser = (left < right).where(left, right)

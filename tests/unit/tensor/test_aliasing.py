@@ -119,3 +119,38 @@ def test_a_view_realized_before_its_memory_was_written_stays_a_view() -> None:
     x.assign(x + 1).realize()
 
     assert turned.tolist() == x.T.tolist() == [[3, 5], [4, 6]]
+
+
+def test_a_copy_keeps_its_gradient_when_something_made_of_it_is_computed() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    y = x.clone()
+
+    (y * y).realize()
+
+    assert (y * 3).sum().gradient(x)[0].tolist() == [3, 3]
+
+
+def test_a_copy_and_its_views_are_written_together_before_they_are_computed() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    y = x.clone()
+    turned, row = y.T, y[0]
+
+    y[1, 0] = 7
+    row[1] = 8
+    turned[0, 0] = 9
+
+    assert y.tolist() == [[9, 8], [7, 4]]
+    assert turned.tolist() == [[9, 7], [8, 4]]
+    assert row.tolist() == [9, 8]
+    assert x.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_copy_that_is_overwritten_whole_takes_its_views_along() -> None:
+    y = Tensor([1.0, 2.0, 3.0]).realize().clone()
+    part = y[1:]
+
+    y.assign(Tensor([4.0, 5.0, 6.0]))
+    y[2] = 0
+
+    assert y.tolist() == [4, 5, 0]
+    assert part.tolist() == [5, 0]

@@ -535,3 +535,10 @@ def test_bitcast_mistakes_are_told_at_the_call() -> None:
         Tensor(1.0).bitcast(dtypes.int16)
     with pytest.raises(DTypeError, match=r"bitcast: .*bool"):
         Tensor([True]).bitcast(dtypes.int8)
+
+
+def test_logaddexp_of_two_dtypes_has_the_wider_one() -> None:
+    narrow, wide = Tensor([1.0], dtype=dtypes.bfloat16), Tensor([2.0], dtype=dtypes.float32)
+
+    assert narrow.logaddexp(wide).dtype is wide.logaddexp(narrow).dtype is dtypes.float32
+    assert abs(narrow.logaddexp(wide).item() - math.log(math.exp(1) + math.exp(2))) < 1e-6

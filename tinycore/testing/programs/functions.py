@@ -104,7 +104,10 @@ class Conventions:
     def scattered(
         self, x: Any, axis: int, index: Any, source: Any, kind: str, include_self: bool
     ) -> Any:
-        """scatter_reduce."""
+        """scatter_reduce; what is not included takes no share of the derivative of an extreme."""
+        if kind in ("amax", "amin") and not include_self and x.is_floating_point():
+            x = x.scatter(axis, index, float("-inf" if kind == "amax" else "inf"))
+            include_self = True
         return x.scatter_reduce(axis, index, source, kind, include_self=include_self)
 
     def max_pooled(

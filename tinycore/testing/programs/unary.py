@@ -64,8 +64,9 @@ SMOOTH: Final = (
     Unary("{x}.mish()", "functional.mish({x})", -4, 4, -1, 4),
     Unary("{x}.softsign()", "softsign({x})", -16, 16, -1, 1),
     Unary("{x}.square()", "{x}.square()", -16, 16, 0, 256, Rounding.WHOLE),
-    Unary("{x}.hardswish()", "functional.hardswish({x})", -8, 8, -1, 8),
-    Unary("{x}.hardsigmoid()", "functional.hardsigmoid({x})", -8, 8, 0, 1),
+    # torch has 1/6 in float32 in both of these, also where it computes in float64
+    Unary("{x}.hardswish()", "{x} * ({x} + 3).clamp(0, 6) / 6", -8, 8, -1, 8),
+    Unary("{x}.hardsigmoid()", "({x} / 6 + 0.5).clamp(0, 1)", -8, 8, 0, 1),
 )
 """Functions with a derivative, nearly everywhere."""
 
