@@ -97,10 +97,9 @@ def compare(number: int, gradient: Array, quotients: Array, rtol: float, atol: f
     excess = numpy.abs(gradient - quotients) - atol - rtol * numpy.abs(quotients)
     if gradient.size == 0 or (excess <= 0).all():
         return
-    place = numpy.unravel_index(int(numpy.nanargmax(excess)), gradient.shape)
-    if numpy.isnan(excess).any():
-        place = tuple(int(i) for i in numpy.argwhere(numpy.isnan(excess))[0])
+    worst = int(numpy.argmax(numpy.where(numpy.isnan(excess), numpy.inf, excess)))
+    place = tuple(int(i) for i in numpy.unravel_index(worst, gradient.shape))
     raise GradientError(
-        f"the derivative by element {tuple(map(int, place))} of input {number} is "
+        f"the derivative by element {place} of input {number} is "
         f"{gradient[place]}, the difference quotient {quotients[place]}"
     )

@@ -23,6 +23,8 @@ class Unary(NamedTuple):
     least: float
     most: float
     rounding: Rounding = Rounding.ROUNDED
+    widens: bool = True
+    """Whether it makes floats of integers."""
 
 
 SMOOTH: Final = (
@@ -63,7 +65,7 @@ SMOOTH: Final = (
     Unary("{x}.logsigmoid()", "functional.logsigmoid({x})", -8, 8, -9, 0),
     Unary("{x}.mish()", "functional.mish({x})", -4, 4, -1, 4),
     Unary("{x}.softsign()", "softsign({x})", -16, 16, -1, 1),
-    Unary("{x}.square()", "{x}.square()", -16, 16, 0, 256, Rounding.WHOLE),
+    Unary("{x}.square()", "{x}.square()", -16, 16, 0, 256, Rounding.WHOLE, widens=False),
     # torch has 1/6 in float32 in both of these, also where it computes in float64
     Unary("{x}.hardswish()", "{x} * ({x} + 3).clamp(0, 6) / 6", -8, 8, -1, 8),
     Unary("{x}.hardsigmoid()", "({x} / 6 + 0.5).clamp(0, 1)", -8, 8, 0, 1),
@@ -122,7 +124,7 @@ QUESTIONS: Final = (
 def smooth(b: Builder) -> None:
     """A smooth function; of integers, it makes floats."""
     row = b.draw.pick(SMOOTH)
-    x = b.floating(row.low, row.high)
+    x = b.floating(row.low, row.high, convert=row.widens)
     apply(b, row, x)
 
 
