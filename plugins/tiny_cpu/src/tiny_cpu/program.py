@@ -79,6 +79,7 @@ class Replay:
     def _fill(self, launches: Sequence[Launch], memory: memoryview, arguments: int) -> None:
         word = 0
         for number, (program, buffers, values) in enumerate(launches):
+            assert isinstance(program, CpuProgram), "the core launches programs of this device here"
             first, split = arguments + word * _WORD_BYTES, len(buffers) * _WORD_BYTES
             record = (program.entry, first, first + split, program.extent, program.chunk)
             RECORD.pack_into(memory, number * RECORD.size, *record)
