@@ -298,27 +298,24 @@ class Core:
         computed yet writes into that tensor; one that is neither takes over the value.
         """
         node = self.uop
-        memory = node if graph.is_memory(node) else graph.viewed_memory(node)
         *_, base = graph.viewed(node)
         if graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
             new = graph.copied(value) if node is base else graph.insert(base, node, value)
             for tensor in list(views_of(base)):
                 tensor.uop = tensor.uop.substitute({base: new})
-            return
-        if memory is None:
+        elif graph.is_memory(base):
+            memory = node if graph.is_memory(node) else base
+            change = value if memory is node else graph.insert(memory, node, value)
+            written = graph.assign(memory, change)
+            whole = {base: graph.reshape(written, base.shape)}
+            for tensor in list(views_of(base)):
+                same = tensor.uop is memory
+                tensor.uop = written if same else tensor.uop.substitute(whole)
+        else:
             whole_tensor = self._origin() if self._origin is not None else None
             self.uop = value
             if whole_tensor is not None and whole_tensor.uop in graph.viewed(node):
                 whole_tensor._overwrite(graph.insert(whole_tensor.uop, node, value))
-            return
-        if memory is not node:
-            value = graph.insert(memory, node, value)
-        written = graph.assign(memory, value)
-        base = graph.base_of(memory)
-        whole = {base: graph.reshape(written, base.shape)}
-        for tensor in list(views_of(base)):
-            same = tensor.uop is memory
-            tensor.uop = written if same else tensor.uop.substitute(whole)
 
     def const_like(self, value: Scalar, dtype: DTypeLike | None = None) -> Self:
         """A constant of the same shape and device; it takes no memory.

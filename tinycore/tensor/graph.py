@@ -320,12 +320,6 @@ def is_buffer(x: UOp) -> bool:
     return base.op is Op.BUFFER or (base.op is Op.MULTI and all(map(is_buffer, base.src)))
 
 
-def viewed_memory(node: UOp) -> UOp | None:
-    """The memory of which a node shows a part, each element once; None for any other node."""
-    *_, base = viewed(node)
-    return base if is_memory(base) else None
-
-
 def viewed(node: UOp) -> Iterator[UOp]:
     """A node, and what it shows parts of, each element once."""
     yield node
