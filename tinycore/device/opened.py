@@ -165,18 +165,14 @@ def reason_of(error: BaseException) -> str:
 
 def verify_abilities(backend: Backend, runtime: DeviceRuntime) -> None:
     """Raise PluginError when a declared capability lacks its methods."""
-    for capability, protocol in ABILITIES.items():
-        if capability in backend.capabilities and not isinstance(runtime.allocator, protocol):
-            raise PluginError(
-                f"{backend.name} declares {capability!r}, but its allocator "
-                f"{type(runtime.allocator).__name__} has not the methods of {protocol.__name__}"
-            )
-    for capability, protocol in RUNTIME_ABILITIES.items():
-        if capability in backend.capabilities and not isinstance(runtime, protocol):
-            raise PluginError(
-                f"{backend.name} declares {capability!r}, but its {type(runtime).__name__} has not "
-                f"the methods of {protocol.__name__}"
-            )
+    owners = (("allocator ", runtime.allocator, ABILITIES), ("", runtime, RUNTIME_ABILITIES))
+    for role, owner, abilities in owners:
+        for capability, protocol in abilities.items():
+            if capability in backend.capabilities and not isinstance(owner, protocol):
+                raise PluginError(
+                    f"{backend.name} declares {capability!r}, but its {role}{type(owner).__name__} "
+                    f"has not the methods of {protocol.__name__}"
+                )
 
 
 def choose_toolchain(backend: Backend, renderer: str, arch: str) -> Toolchain[Any]:

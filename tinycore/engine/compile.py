@@ -100,13 +100,16 @@ class CompiledRunner:
         return self.program(handles, [values[n] for n in names], wait=wait)
 
 
-programs: dict[
-    tuple[UOp, int, int, bool], tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
-] = {}
+Key = tuple[UOp, int, int, bool]
+Kept = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
+
+programs: dict[Key, Kept] = {}
 """By graph, device, toolchain and NOOPT; what goes by its id is kept, so that the id stays its."""
 MOST_PROGRAMS: Final = 8192
 """How many programs are kept; the one unused longest goes. Captured steps hold their own."""
-lock = threading.Lock()
+table = threading.Lock()
+"""Held to look a program up: never while one is compiled."""
+compiling = threading.Lock()
 
 
 def compile_kernel(ast: UOp, toolchain: Toolchain[Renderer]) -> CompiledKernel:
@@ -147,16 +150,30 @@ def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
     key = (ast, id(device), id(toolchain), settings.NOOPT)
-    with lock:
-        found = programs.pop(key, None)
-        if found is None:
-            compiled = compile_kernel(ast, toolchain)
-            program = device.runtime.load(compiled.binary, compiled.info)
-            runner = CompiledRunner(
-                compiled.linear.name, device.name, program, compiled.info, compiled.estimate
-            )
-            found = runner, device, toolchain
-        programs[key] = found  # last, as the one used last
+    if (found := kept(key)) is None:
+        with compiling:
+            if (found := kept(key)) is None:
+                compiled = compile_kernel(ast, toolchain)
+                program = device.runtime.load(compiled.binary, compiled.info)
+                runner = CompiledRunner(
+                    compiled.linear.name, device.name, program, compiled.info, compiled.estimate
+                )
+                found = runner, device, toolchain
+                keep(key, found)
+    return found[0]
+
+
+def kept(key: Key) -> Kept | None:
+    """The program of a key, if it is kept; from now on it is the one used last."""
+    with table:
+        if (found := programs.pop(key, None)) is not None:
+            programs[key] = found
+        return found
+
+
+def keep(key: Key, program: Kept) -> None:
+    """Keep a program, and let go of the one unused longest if there are too many."""
+    with table:
+        programs[key] = program
         if len(programs) > MOST_PROGRAMS:
             del programs[next(iter(programs))]
-    return found[0]
