@@ -30,7 +30,7 @@ from tinycore.schedule.collectives import (
 from tinycore.schedule.fuse import is_stored
 from tinycore.schedule.kernel import base_of, numel
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element
+from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element, registers
 from tinycore.uop.shape import Shape, names_of
 
 Sources = list[UOp]
@@ -38,16 +38,8 @@ Rule = Callable[[UOp, Sources], UOp]
 
 RULES: Final[dict[Op, Rule]] = {}
 """How each op is done part by part. A rule gets the node and its sources, already done."""
-
-
-def rule(*ops: Op) -> Callable[[Rule], Rule]:
-    """Register a function as the way to do some ops part by part."""
-
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
+rule: Final = registers(RULES)
+"""Register a function as the way to do some ops part by part."""
 
 
 def each(node: UOp, sources: Sources, axis: int | None, arg: Any = None) -> UOp:

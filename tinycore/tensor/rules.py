@@ -12,23 +12,15 @@ from typing import Final
 from tinycore.dtype import Scalar
 from tinycore.tensor import graph
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import Op, registers
 
 Gradients = tuple[UOp | None, ...]
 Rule = Callable[[UOp, UOp], Gradients]
 
 RULES: Final[dict[Op, Rule]] = {}
 """The derivative of every op that has one."""
-
-
-def rule(*ops: Op) -> Callable[[Rule], Rule]:
-    """Register a function as the derivative of some ops."""
-
-    def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(ops, function))
-        return function
-
-    return register
+rule: Final = registers(RULES)
+"""Register a function as the derivative of some ops."""
 
 
 def times(x: UOp, number: Scalar) -> UOp:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tinycore.dtype import DType, Scalar, dtypes
 
 if TYPE_CHECKING:
     from tinycore.uop.node import UOp
 
+Handler = TypeVar("Handler")
 DTypeRule = Callable[[tuple["UOp", ...]], DType | None]
 
 ANY: Final = -1
@@ -202,6 +203,19 @@ COMMUTATIVE: Final = frozenset(
 )
 TRANSCENDENTAL: Final = frozenset({Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN})
 REDUCTIONS: Final = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
+
+
+def registers(table: dict[Op, Handler]) -> Callable[..., Callable[[Handler], Handler]]:
+    """A decorator factory: `@rule(Op.ADD, Op.SUB)` enters a function into a table by op."""
+
+    def rule(*ops: Op) -> Callable[[Handler], Handler]:
+        def register(function: Handler) -> Handler:
+            table.update(dict.fromkeys(ops, function))
+            return function
+
+        return register
+
+    return rule
 
 
 def neutral_element(op: Op, dtype: DType) -> Scalar:
