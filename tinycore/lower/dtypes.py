@@ -88,6 +88,17 @@ def as_float(value: UOp) -> UOp:
     return decode(bits_of(value), value.dtype.scalar())
 
 
+def as_rounded(value: UOp) -> UOp:
+    """The float32 that a value of its type has.
+
+    What decides something must see the value that memory would hold: whether an element equals
+    the maximum that another kernel stored, or which integer it becomes.
+    """
+    if value.op is Op.CAST and value.arg == UNROUNDED and value.src[0].op is Op.CONST:
+        return value.src[0]
+    return decode(bits_of(value), value.dtype.scalar())
+
+
 def bits_of(value: UOp) -> UOp:
     """The integer of a value in either form."""
     if value.op is Op.CAST and value.arg == UNROUNDED:
@@ -132,8 +143,8 @@ def selection(root: UOp) -> UOp:
 
 
 def comparison(root: UOp) -> UOp:
-    """a < b == float32(a) < float32(b)."""
-    return root.with_src(tuple(as_float(s) for s in root.src))
+    """a < b == float32(a) < float32(b), both rounded."""
+    return root.with_src(tuple(as_rounded(s) for s in root.src))
 
 
 def cast_to(root: UOp) -> UOp | None:
@@ -151,8 +162,12 @@ def is_small(value: UOp) -> bool:
 
 
 def cast_from(root: UOp, value: UOp) -> UOp:
-    """A conversion from the type is one from float32."""
-    return as_float(value).cast(root.dtype)
+    """A conversion from the type is one from float32, rounded if an integer is asked for.
+
+    A wider float takes the value unrounded: sums of products would pay for it at each element.
+    """
+    exact = as_float if root.dtype.kind == "float" else as_rounded
+    return exact(value).cast(root.dtype)
 
 
 def bits_from(root: UOp, value: UOp) -> UOp:

@@ -135,6 +135,23 @@ def test_vectors_are_emulated_like_scalars(dtype: DType) -> None:
     numpy.testing.assert_array_equal(scalar, vector)
 
 
+@EACH
+def test_what_decides_sees_rounded_values(dtype: DType) -> None:
+    def build(a: UOp, third: UOp) -> list[UOp]:
+        return [(a * 0.34375).ne(third), (a * 0.34375).cast(dtypes.int32)]
+
+    bits = codes(dtype)
+    third = PLAIN.run(on_grid(lambda a: [a * 0.34375], [dtype], bits.size), bits * 0, bits)[0]
+    kernel = on_grid(build, [dtype, dtype], bits.size)
+    start = (numpy.zeros(bits.size, numpy.bool_), numpy.zeros(bits.size, numpy.int32))
+    expected = PLAIN.run(kernel, *start, bits, third)
+    found = EMULATING.run(kernel, *start, bits, third)
+
+    number = numpy.array([not is_nan(b, dtype) for b in third.tolist()])
+    assert not found[0][number].any()
+    numpy.testing.assert_array_equal(found[1], expected[1])
+
+
 def test_accumulator_stays_float32() -> None:
     counter = UOp.range(64, 0, AxisKind.REDUCE)
     value = load(element(1, dtypes.bfloat16, 64, counter), dtypes.bfloat16)

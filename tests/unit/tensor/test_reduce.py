@@ -122,6 +122,17 @@ def test_argmax(name: str, axis: int | None) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float16], ids=lambda d: d.name)
+def test_an_extreme_is_found_among_values_computed_with_it(dtype: DType) -> None:
+    x = Tensor([[0.3671875, 0.875, 1.25, 0.5]], dtype=dtype)
+    sixth = x / 6
+
+    assert sixth.argmax(1).tolist() == [2]
+    assert sixth.cummax(1)[1].tolist() == [[0, 1, 2, 2]]
+    (gradient,) = sixth.max(1).sum().gradient(x)
+    assert [g != 0 for g in gradient.tolist()[0]] == [False, False, True, False]
+
+
 def test_argmax_takes_the_first_of_equals_and_nan() -> None:
     assert Tensor([1, 3, 3]).argmax().item() == 1
     assert Tensor([1.0, math.nan, 3.0]).argmax().item() == 1

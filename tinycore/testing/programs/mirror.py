@@ -176,9 +176,9 @@ class Mirror:
             step.rounding is Rounding.EXACT and not self.gradients  # what repeats is added up there
         )
         noisy = self.sample is not None and not exact
-        local = {name: self.moved(env[name]) if noisy else env[name] for name in step.inputs}
-        scope = functions() | {"real": self.real} | local
-        exec(compiled(step.theirs), scope)
+        operands = {name: env[name] for name in step.inputs}
+        scope = Scope(operands, self.moved if noisy else None)
+        exec(compiled(step.theirs), functions() | {"real": self.real} | operands, scope)
         for value in step.outputs:
             x = fitted(scope[value.name], value)
             self.note_size(x, step.unit)
@@ -208,6 +208,22 @@ class Mirror:
         """Remember that a float16 is about to overflow."""
         if unit == 2.0**-11 and x.numel() and x.is_floating_point():
             self.overflow |= not float(x.detach().abs().max()) < HALF_LIMIT
+
+
+class Scope(dict[str, Any]):
+    """The names of a step; an operand is moved anew wherever it stands.
+
+    In `v - v` two gradients flow back that cancel but for their roundings.
+    """
+
+    def __init__(self, operands: dict[str, Any], moved: Callable[[Any], Any] | None) -> None:
+        super().__init__(operands)
+        self.operands = frozenset(operands if moved else ())
+        self.moved = moved
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return self.moved(value) if self.moved and name in self.operands else value
 
 
 def fitted(x: Any, value: Value) -> Any:

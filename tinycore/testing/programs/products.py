@@ -281,6 +281,7 @@ def losses(b: Builder) -> None:
             -most * classes,
             most * classes,
             absolute=most * classes,
+            slope=4,
         )
 
 
