@@ -6,6 +6,7 @@ Floor 4. The one object that joins schedule, compiler and devices behind `tensor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,9 +18,11 @@ from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.engine.run import recordings, run_schedule
 from tinycore.errors import DeviceError, JitError
-from tinycore.schedule.kernelize import kernelize, memory_of
+from tinycore.schedule.form import form_of
+from tinycore.schedule.kernelize import kernelize
 from tinycore.schedule.multi import PerDevice
-from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, schedule
+from tinycore.schedule.order import ScheduleItem, buffer_of, buffers
+from tinycore.schedule.recipe import Keep, Prepared, Replacements, recipe_for
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
@@ -127,25 +130,28 @@ class Engine:
 
     def schedule(self, roots: list[UOp]) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""
-        parts = PerDevice(roots).parts
-        return schedule([UOp.sink(*parts).substitute(kernelize(parts))])
+        form = form_of(roots)
+        prepared = Prepared(recipe_for(form, nothing), form)
+        return [
+            replace(item, kernel=kernel)
+            for item, kernel in zip(prepared.items(), prepared.kernels(), strict=True)
+        ]
 
-    def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
-        """Compute the roots; map each node that now is memory to that memory, of the same shape."""
-        graph = PerDevice(roots)
-        cut = kernelize(graph.parts)
-        sink = UOp.sink(*graph.parts).substitute(cut)
-        items = schedule([sink])
-        run_schedule(items, bound_values([sink]))
-        ran = {item.kernel for item in items}  # one kernel may have stored more than the roots
-        stored = UOp.sink(sink, *cut.values()).toposort()
-        done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
-        memory = {node: memory.substitute(done) for node, memory in cut.items()}
-        return graph.together(done | memory)
+    def realize(self, roots: list[UOp], keep: Keep) -> Replacements:
+        """Compute the roots; map what `keep` chooses of the nodes that now are memory to that."""
+        form = form_of(roots)
+        prepared = Prepared(recipe_for(form, keep), form)
+        run_schedule(prepared.items(), form.values)
+        return prepared.results()
 
     def describe(self, buffer: UOp) -> str:
         """A few words on a BUFFER, for `repr`."""
         return repr(buffer_of(buffer))
+
+
+def nothing(roots: list[UOp], memory: Replacements) -> Replacements:
+    """The `Keep` of those who only look at the launches."""
+    return {}
 
 
 def new_node(size: int, dtype: DType, device: str) -> UOp:

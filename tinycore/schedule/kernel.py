@@ -38,6 +38,11 @@ class Kernel:
         """A readable name from the kernel's loops, e.g. reduce_1024_256."""
         return kernel_name(self.ast)
 
+    @property
+    def without_gradient(self) -> Kernel:
+        """The same launch as far as computing it goes."""
+        return self if self.gradient is None else Kernel(self.ast, self.metadata)
+
 
 register_argument(Kernel, lambda kernel: (kernel.ast, kernel.metadata), Kernel)
 

@@ -60,13 +60,17 @@ def refuse_placeholder(buffer: UOp) -> None:
         )
 
 
+def kernels_below(root: UOp) -> list[UOp]:
+    """The KERNELs of a graph cut by `kernelize`, each after all it depends on."""
+    order = root.toposort(lambda n: n.op is not Op.BUFFER)
+    return [n for n in order if n.op is Op.KERNEL]
+
+
 def schedule(roots: Iterable[UOp]) -> list[ScheduleItem]:
     """The launches that roots cut by `kernelize` still need, each after all it depends on."""
-    order = UOp.sink(*roots).toposort(lambda n: n.op is not Op.BUFFER)
     return [
         ScheduleItem(
             n.arg.ast, tuple(map(buffer_of, n.src[: slot_count(n.arg.ast)])), n.arg.metadata, n
         )
-        for n in order
-        if n.op is Op.KERNEL
+        for n in kernels_below(UOp.sink(*roots))
     ]

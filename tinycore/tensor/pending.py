@@ -27,7 +27,7 @@ def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
     fresh = {root for root in roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
     sharing = [t for t in live_tensors() if t.uop in fresh and id(t) not in owned]
-    found = settled(roots, runtime().realize(roots))
+    found = runtime().realize(roots, settled)
     replace_nodes(found)
     for tensor in sharing:
         tensor.uop = graph.copied(tensor.uop)

@@ -15,6 +15,7 @@ import numpy
 from tinycore.dtype import DType
 from tinycore.errors import DeviceUnavailable
 from tinycore.schedule.order import ScheduleItem
+from tinycore.schedule.recipe import Keep
 from tinycore.uop.node import UOp
 
 HostArray = numpy.ndarray[Any, numpy.dtype[Any]]
@@ -62,11 +63,15 @@ class Runtime(Protocol):
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
 
-    def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
-        """Compute the roots; map each node that now is memory to that memory, of the same shape."""
+    def realize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
+        """Compute the roots; map nodes that now are memory to that memory, of the same shape.
+
+        `keep` chooses which, given the roots and all such nodes with their memory. It is asked once
+        for all graphs that differ in their buffers only.
+        """
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
-        """Cut the graph into kernels without running them; map as `realize` does."""
+        """Cut the graph into kernels without running them; what now is, or will be, memory."""
 
     def schedule(self, roots: list[UOp]) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""

@@ -17,6 +17,7 @@ import numpy
 
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
+from tinycore.schedule.recipe import Keep
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode
@@ -256,7 +257,7 @@ class ReferenceRuntime:
         """The one device, for memory of the host."""
         return self.device if kind == 1 else None
 
-    def realize(self, roots: list[UOp]) -> dict[UOp, UOp]:
+    def realize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
         """Evaluate the roots, and put what is not memory already into new buffers."""
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
         wanted = list(
@@ -270,7 +271,7 @@ class ReferenceRuntime:
                 target = graph.new_buffer((value.size,), node.dtype, node.device)
                 self.memory[target] = encode(value, node.dtype).reshape(-1)
             found[node] = graph.reshape(target, node.shape)
-        return found
+        return keep(roots, found)
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """There are no kernels here."""

@@ -1,0 +1,87 @@
+"""The form of a graph: what it says apart from which memory it is about.
+
+Floor 3. Two steps of a training loop are the same graph over other buffers. Their form, in which
+buffers and other numbers that only tell things apart are counted off in the order in which a walk
+meets them, is one and the same node; so what was found out about it once can be looked up.
+See docs/decisions/0025-schedule-cache.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from tinycore.dtype import dtypes
+from tinycore.schedule.kernel import Kernel
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of some roots, and what it was found in.
+
+    `sink` is over the forms of the roots. `memory` is what stands in the place of its parameters:
+    BUFFERs and views of them, by number.
+    """
+
+    sink: UOp
+    memory: tuple[UOp, ...]
+    forms: dict[UOp, UOp]
+    """The form of every node below the roots. No two nodes have the same."""
+    values: dict[str, int]
+    """The values of the variables that are bound, by name."""
+
+    @cached_property
+    def nodes(self) -> dict[UOp, UOp]:
+        """The node that a form is the form of."""
+        return {form: node for node, form in self.forms.items()}
+
+
+def form_of(roots: Iterable[UOp]) -> Form:
+    """The form of a graph, in one walk that goes to each node once."""
+    sink = UOp.sink(*roots)
+    forms: dict[UOp, UOp] = {}
+    memory: list[UOp] = []
+    copies = 0
+    values: dict[str, int] = {}
+    stack = [sink]
+    while stack:
+        node = stack[-1]
+        if node in forms:
+            stack.pop()
+            continue
+        op, src = node.op, node.src
+        if op is Op.BUFFER:
+            forms[node] = parameter(node, len(memory))
+            memory.append(node)
+            stack.pop()
+            continue
+        if missing := [s for s in src if s not in forms]:
+            stack += missing[::-1]
+            continue
+        stack.pop()
+        argument = node.arg
+        if op is Op.BUFFER_VIEW:
+            memory.append(node)
+        elif op is Op.CONTIGUOUS and type(argument) is int:  # a copy that no equal node shares
+            argument, copies = copies, copies + 1
+        elif type(argument) is Kernel:
+            argument = argument.without_gradient
+        elif op is Op.BIND:
+            variable, value = src
+            values[variable.arg[0]] = value.arg
+            least = value.replace(arg=variable.arg[1])
+            forms[node] = UOp(op, node.dtype, (variable, least))
+            continue
+        found = tuple([forms[s] for s in src])
+        same = found == src and argument is node.arg
+        forms[node] = node if same else UOp(op, node.dtype, found, argument)
+    return Form(forms[sink], tuple(memory), forms, values)
+
+
+def parameter(buffer: UOp, number: int) -> UOp:
+    """A BUFFER that stands for any other of its kind; `unique` makes none like it."""
+    mark = UOp(Op.UNIQUE, dtypes.void, (), -1 - number)
+    return UOp(Op.BUFFER, buffer.dtype, (buffer.src[0], mark), buffer.arg)
