@@ -184,18 +184,19 @@ def bits_to(root: UOp) -> UOp | None:
 
 
 def load(root: UOp) -> UOp:
-    """A LOAD reads the integer, from a register the float32."""
+    """A LOAD reads the integer, from a register or shared memory the float32."""
     index = stored(root.src[0])
     assert isinstance(index.dtype, PointerDType)
     dtype = index.dtype.base.scalar().vec(root.dtype.count)
     if dtype.kind == "float":
-        return unrounded(root.dtype.scalar(), UOp(Op.LOAD, dtype, (index,)))
+        whole = UOp(Op.LOAD, dtype, (index, *map(as_float, root.src[1:])))
+        return unrounded(root.dtype.scalar(), whole)
     other = tuple(bits_of(s) for s in root.src[1:])
     return UOp(Op.LOAD, dtype, (index, *other)).bitcast(root.dtype)
 
 
 def store(index: UOp, value: UOp) -> UOp:
-    """A STORE writes the integer, to a register the float32."""
+    """A STORE writes the integer, to a register or shared memory the float32."""
     target = stored(index)
     assert isinstance(target.dtype, PointerDType)
     text = as_float(value) if target.dtype.base.kind == "float" else bits_of(value)
@@ -209,7 +210,7 @@ def stored(pointer: UOp) -> UOp:
     if pointer.op in (Op.INDEX, Op.AFTER):
         inner = stored(pointer.src[0])
         return UOp(pointer.op, inner.dtype, (inner, *pointer.src[1:]), pointer.arg)
-    base = float32(kind.base) if pointer.op is Op.DEFINE_REG else storage(kind.base)
+    base = storage(kind.base) if pointer.op is Op.DEFINE_GLOBAL else float32(kind.base)
     return pointer.replace(dtype=base.ptr(kind.size, kind.space))
 
 

@@ -12,9 +12,11 @@ import math
 from typing import Final
 
 from tinycore.lower.expand import LONGEST_STRIDE
+from tinycore.lower.heuristic_grid import GridPlanner
 from tinycore.lower.planner import Planner
 from tinycore.lower.tile import (
     Assign,
+    Cover,
     Merge,
     Number,
     Peel,
@@ -25,7 +27,7 @@ from tinycore.lower.tile import (
     counter_of,
     overwrites_what_it_reads,
 )
-from tinycore.render.base import Dims, Limits
+from tinycore.render.base import Limits
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -54,9 +56,7 @@ MOST_BORDERS: Final = 4
 
 
 class LoopPlanner(Planner):
-    """What a device that runs loops, or one with a grid, is given to run."""
-
-    # --- a CPU: vectors, registers, threads
+    """What a device that runs loops is given to run: vectors, registers, threads."""
 
     def plan_loops(self) -> None:
         """A plan for a device that runs loops: lanes, register tiles, threads."""
@@ -267,35 +267,18 @@ class LoopPlanner(Planner):
         if counter_of(self.kernel, first).extent > 1:
             self.do(Assign(first, AxisKind.PARALLEL))
 
-    # --- a device with a grid
-
-    def plan_grid(self, grid: Dims) -> None:
-        """A plan for a device that runs a grid: every output is a thread of its own.
-
-        Loops stay axes of their own as far as there is room, which saves taking them apart again.
-        """
-        while (pair := self.crowded(grid)) is not None:
-            self.do(Merge(pair[0].arg.number, pair[1].arg.number))
-        for counter in self.outputs:
-            self.do(Assign(counter.arg.number, AxisKind.GRID))
-
-    def crowded(self, grid: Dims) -> tuple[UOp, UOp] | None:
-        """Two neighboring outputs to become one, where the grid lacks an axis that takes them."""
-        pairs = list(itertools.pairwise(self.outputs))
-        if len(pairs) >= len(grid):
-            return min(pairs, key=lambda pair: pair[0].extent * pair[1].extent)
-        sizes = reversed(grid[1 : len(pairs) + 1])  # the innermost output is axis 0
-        return next((p for p, size in zip(pairs, sizes, strict=True) if p[0].extent > size), None)
-
 
 def plan_for(kernel: UOp, limits: Limits) -> Plan:
     """A plan for `kernel` on a device with these limits."""
-    planner = LoopPlanner(kernel, limits)
-    planner.merge_loops()
-    if limits.grid is not None:
-        planner.plan_grid(limits.grid)
-    else:
+    planner: LoopPlanner | GridPlanner
+    if limits.grid is None:
+        planner = LoopPlanner(kernel, limits)
+        planner.merge_loops()
         planner.plan_loops()
+    else:
+        planner = GridPlanner(kernel, limits)
+        planner.merge_loops()
+        planner.plan_grid()
     if trace.on:
         trace(" ".join(map(describe, planner.steps)) or "as it stands")
     return tuple(planner.steps)
@@ -312,6 +295,8 @@ def describe(step: Step) -> str:
             return f"reorder({' '.join(map(dotted, axes))})"
         case Merge(outer, inner):
             return f"merge({dotted(outer)} {dotted(inner)})"
+        case Cover(axis, by):
+            return f"cover({dotted(axis)} by {by})"
         case Peel(axis, at):
             return f"peel({dotted(axis)} at {' '.join(map(str, at))})"
 

@@ -15,6 +15,7 @@ from tinycore.lower.dims import loops_to_launch
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
 from tinycore.lower.gates import gates
+from tinycore.lower.group import group_reductions
 from tinycore.lower.heuristic import plan_for
 from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
@@ -49,9 +50,14 @@ def fold_registers(kernel: UOp, renderer: Renderer) -> UOp:
     return reduce_to_registers(kernel)
 
 
+def share_reductions(kernel: UOp, renderer: Renderer) -> UOp:
+    """REDUCE over GROUP loops becomes folds through shared memory."""
+    return group_reductions(kernel)
+
+
 def launch(kernel: UOp, renderer: Renderer) -> UOp:
-    """GRID and BLOCK loops become launch indices."""
-    return loops_to_launch(kernel)
+    """GRID, BLOCK and GROUP loops become launch indices."""
+    return loops_to_launch(kernel, renderer.limits)
 
 
 def lower_gates(kernel: UOp, renderer: Renderer) -> UOp:
@@ -73,6 +79,7 @@ def tidy(kernel: UOp, renderer: Renderer) -> UOp:
 KERNEL_PIPELINE: Final = (
     Pass("expand", expand_loops),
     Pass("gates", lower_gates),
+    Pass("group", share_reductions),
     Pass("registers", fold_registers),
     Pass("launch", launch),
     Pass("lower", lower_values),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.dtype import dtypes
+from tinycore.lower.guard import gate_stores, gate_sums
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op
@@ -74,7 +75,19 @@ class Peel:
     at: tuple[int, ...]
 
 
-Step = Split | Assign | Reorder | Merge | Peel
+@dataclass(frozen=True)
+class Cover:
+    """Cut a loop into steps of `by`, as Split does, that together may pass its end.
+
+    Steps past the end read what the last one reads, and store nothing or add nothing. All steps are
+    alike, as threads of a grid need it, and none is done twice.
+    """
+
+    axis: Number
+    by: int
+
+
+Step = Split | Assign | Reorder | Merge | Peel | Cover
 Plan = tuple[Step, ...]
 
 
@@ -93,6 +106,8 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
                 kernel = merge(kernel, outer, inner)
             case Peel(axis, at):
                 kernel = peel(kernel, axis, at)
+            case Cover(axis, by):
+                kernel = cover(kernel, axis, by)
     return rewrite(kernel, simplify, name="simplify tiles")
 
 
@@ -125,6 +140,18 @@ def split(kernel: UOp, axis: Number, by: int) -> UOp:
         start = (outer * by).minimum(extent - by)
         return replaced(kernel, counter, outer, inner, start + inner)
     return split_with_rest(kernel, counter, by)
+
+
+def cover(kernel: UOp, axis: Number, by: int) -> UOp:
+    """One Cover."""
+    counter = counter_of(kernel, axis)
+    extent = counter.extent
+    outer, inner, value = parts(counter, -(-extent // by), by)
+    if extent % by == 0:
+        return replaced(kernel, counter, outer, inner, value)
+    guarded = gate_sums if counter.arg.kind is AxisKind.REDUCE else gate_stores
+    kernel = guarded(kernel, value < extent, counter)
+    return replaced(kernel, counter, outer, inner, value.minimum(extent - 1))
 
 
 def parts(counter: UOp, steps: int, by: int) -> tuple[UOp, UOp, UOp]:

@@ -22,17 +22,26 @@ class Limits:
     """What a device can do, as far as plans depend on it.
 
     A device with a `grid` runs outputs as threads of a grid; one without runs loops, the outermost
-    of them shared among `threads`. Sizes are bytes, `block` and `grid` are threads and groups per
-    axis.
+    of them shared among `threads`.
     """
 
-    vector_bytes: int = 0  # widest SIMD register or vector type; 0: scalars only
+    vector_bytes: int = 0
+    """The widest SIMD register, or the widest vector worth loading at once; 0: scalars only."""
     vector_registers: int = 16
     threads: int = 1
+    """Threads that share a kernel's loops, on a device without a grid."""
     grid: Dims | None = None
+    """The most groups per axis; None: the device runs loops."""
     block: Dims = (1, 1, 1)
+    """The most threads in a group per axis."""
     block_threads: int = 1
+    """The most threads in a group."""
+    block_wanted: int = 1
+    """How many threads a group should have; 1 where groups of one thread run as well."""
     shared_bytes: int = 0
+    """Memory that the threads of a group can share; 0: they share no sums."""
+    buffers: int | None = None
+    """The most buffers a kernel may take; None: as many as there are."""
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,18 @@ from typing import ClassVar, Final
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
-from tinycore.render.facts import RANGE_LETTERS
+from tinycore.render.facts import (
+    RANGE_LETTERS,
+    is_constant,
+    is_negative_index,
+    is_register,
+    is_vector_access,
+    wraps_as,
+)
 from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-
-WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
-"""Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
 
 BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """What arithmetic on bool means."""
@@ -70,8 +74,9 @@ class CStyle(Renderer):
     cast_template: ClassVar[str] = "({type}){0}"
     bitcast_template: ClassVar[str] = "as_{type}({0})"
     logical_not: ClassVar[str] = "!{0}"
-    vector_memory: ClassVar[str] = "*({space}{type}*)({pointer})"
-    """Contiguous lanes in memory; {pointer} is the address of the first."""
+    vector_load: ClassVar[str] = "*({space}{type}*)({pointer})"
+    """Contiguous lanes in memory; {pointer} is the address of the first, {count} how many."""
+    vector_store: ClassVar[str] = "*({space}{type}*)({pointer}) = {value};"
 
     expressions: ClassVar[Mapping[Op, str]] = {
         Op.NEG: "(-{0})",
@@ -244,22 +249,27 @@ class CStyle(Renderer):
             return writer[pointer]
         return f"{writer[pointer]}[{unwrapped(writer[u.src[1]])}]"
 
-    def lanes(self, u: UOp, dtype: DType, writer: Writer) -> str:
-        """The memory of `dtype`, possibly several lanes, that starts at an INDEX."""
+    def lanes(self, template: str, u: UOp, dtype: DType, writer: Writer, value: str = "") -> str:
+        """A template for the lanes of `dtype` in memory that start at an INDEX."""
         pointer = pointer_of(u)
-        if dtype.count == 1 or is_register(pointer):
-            return writer[u]
+        assert isinstance(pointer.dtype, PointerDType)
         index = u.src[1]
         at = "" if index.op is Op.CONST and index.arg == 0 else f" + {unwrapped(writer[index])}"
-        kind = self.storage_type(dtype, writer)
-        space = "" if pointer.op is not Op.DEFINE_GLOBAL else self.spaces["global"]
-        address = f"{writer[pointer]}{at}"
-        return self.vector_memory.format(space=space, type=kind, pointer=address)
+        return template.format(
+            space=self.spaces[pointer.dtype.space],
+            type=self.storage_type(dtype, writer),
+            pointer=f"{writer[pointer]}{at}",
+            count=dtype.count,
+            value=value,
+        )
 
     def write_load(self, u: UOp, writer: Writer) -> None:
         """The value at an INDEX, or the alternative where its gate is false."""
         index = u.src[0]
-        text = self.loaded(u, self.lanes(index, u.dtype, writer), writer)
+        text = writer[index]
+        if is_vector_access(index, u.dtype):
+            text = self.lanes(self.vector_load, index, u.dtype, writer)
+        text = self.loaded(u, text, writer)
         if len(index.src) == 3:
             other = writer[u.src[1]] if len(u.src) > 1 else self.zero(u.dtype, writer)
             text = f"{writer[index.src[2]]} ? {text} : {other}"
@@ -267,6 +277,10 @@ class CStyle(Renderer):
 
     def loaded(self, u: UOp, text: str, writer: Writer) -> str:
         """The value of what was read from memory."""
+        return text
+
+    def stored(self, u: UOp, text: str, writer: Writer) -> str:
+        """What is written to memory for a value."""
         return text
 
     def zero(self, dtype: DType, writer: Writer) -> str:
@@ -277,7 +291,10 @@ class CStyle(Renderer):
     def write_store(self, u: UOp, writer: Writer) -> None:
         """Write a value at an INDEX, where its gate holds."""
         index, value = u.src
-        text = f"{self.lanes(index, value.dtype, writer)} = {unwrapped(writer[value])};"
+        stored = self.stored(u, unwrapped(writer[value]), writer)
+        text = f"{writer[index]} = {stored};"
+        if is_vector_access(index, value.dtype):
+            text = self.lanes(self.vector_store, index, value.dtype, writer, stored)
         if len(index.src) == 3:
             text = f"if ({unwrapped(writer[index.src[2]])}) {{ {text} }}"
         writer.line(text)
@@ -360,33 +377,3 @@ class CStyle(Renderer):
         if u.dtype.count == 1:
             return lanes
         return self.vector.format(type=writer.type(u.dtype), lanes=lanes)
-
-
-def is_constant(u: UOp, value: Scalar) -> bool:
-    """Whether a node is a literal of this very value and type."""
-    return u.op is Op.CONST and type(u.arg) is type(value) and bool(u.arg == value)
-
-
-def is_negative_index(u: UOp) -> bool:
-    """Whether a node is a literal of index math below 0: adding it reads better as subtracting."""
-    return u.op is Op.CONST and u.dtype is dtypes.index and bool(u.arg < 0)
-
-
-def is_register(pointer: UOp) -> bool:
-    """Whether a DEFINE is one named variable."""
-    kind = pointer.dtype
-    return pointer.op is Op.DEFINE_REG and isinstance(kind, PointerDType) and kind.size == 1
-
-
-def wraps_as(u: UOp) -> DType | None:
-    """The unsigned type to compute a node in so that it wraps, None where it needs none.
-
-    Types below 32 bits are promoted to int by C, so they too must be cut to size afterwards.
-    """
-    if u.op not in WRAPPING or u.dtype.kind not in ("int", "uint"):
-        return None
-    if u.dtype.itemsize >= 4 or u.dtype.count > 1:
-        if u.dtype.kind == "uint":
-            return None
-        return dtypes.by_name[f"u{u.dtype.name}"].vec(u.dtype.count)
-    return dtypes.uint32

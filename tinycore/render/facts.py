@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from tinycore.dtype import DType, PointerDType, Scalar, dtypes
+from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
+
+WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
+"""Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
 
 RANGE_LETTERS: Final = {
     AxisKind.LOOP: "i",
@@ -34,3 +39,38 @@ def is_safe_shift(u: UOp) -> bool:
     """Whether the amount of a shift is known to be below the width."""
     low, high = u.src[1].bounds
     return bool(low >= 0 and high < u.dtype.bits)
+
+
+def is_constant(u: UOp, value: Scalar) -> bool:
+    """Whether a node is a literal of this very value and type."""
+    return u.op is Op.CONST and type(u.arg) is type(value) and bool(u.arg == value)
+
+
+def is_negative_index(u: UOp) -> bool:
+    """Whether a node is a literal of index math below 0: adding it reads better as subtracting."""
+    return u.op is Op.CONST and u.dtype is dtypes.index and bool(u.arg < 0)
+
+
+def is_register(pointer: UOp) -> bool:
+    """Whether a DEFINE is one named variable."""
+    kind = pointer.dtype
+    return pointer.op is Op.DEFINE_REG and isinstance(kind, PointerDType) and kind.size == 1
+
+
+def is_vector_access(index: UOp, dtype: DType) -> bool:
+    """Whether a LOAD or STORE of `dtype` moves several elements of memory."""
+    return dtype.count > 1 and not is_register(pointer_of(index))
+
+
+def wraps_as(u: UOp) -> DType | None:
+    """The unsigned type to compute a node in so that it wraps, None where it needs none.
+
+    Types below 32 bits are promoted to int by C, so they too must be cut to size afterwards.
+    """
+    if u.op not in WRAPPING or u.dtype.kind not in ("int", "uint"):
+        return None
+    if u.dtype.itemsize >= 4 or u.dtype.count > 1:
+        if u.dtype.kind == "uint":
+            return None
+        return dtypes.by_name[f"u{u.dtype.name}"].vec(u.dtype.count)
+    return dtypes.uint32

@@ -35,6 +35,7 @@ def check_order(program: Sequence[UOp]) -> None:
     """
     scopes: dict[UOp, tuple[UOp, ...]] = {}
     loops: tuple[UOp, ...] = ()
+    check_launch(program)
     for node in program:
         if node in scopes and node.op in ONCE:
             raise illegal("linear", node, f"{node.op.name} occurs twice")
@@ -47,6 +48,8 @@ def check_order(program: Sequence[UOp]) -> None:
             scope = scopes[source]
             if source.src and scope != loops[: len(scope)]:
                 raise illegal("linear", node, f"{source.op.name} is used outside of its loop")
+        if node.op is Op.BARRIER:
+            check_barrier(node, loops)
         if node.op is Op.RANGE:
             loops = (*loops, node)
         known = scopes.get(node)
@@ -54,6 +57,22 @@ def check_order(program: Sequence[UOp]) -> None:
             scopes[node] = loops
     if loops:
         raise illegal("linear", loops[-1], "the loop is never closed")
+
+
+def check_launch(program: Sequence[UOp]) -> None:
+    """Raise VerifyError unless each axis of the launch has one size."""
+    sizes: dict[str, UOp] = {}
+    for node in program:
+        if node.op is Op.SPECIAL and sizes.setdefault(node.arg, node.src[0]) is not node.src[0]:
+            raise illegal("linear", node, f"{node.arg} has two sizes")
+
+
+def check_barrier(node: UOp, loops: tuple[UOp, ...]) -> None:
+    """Raise VerifyError unless all threads pass a BARRIER equally often."""
+    for loop in loops:
+        if any(n.op in (Op.SPECIAL, Op.LOAD) for n in loop.src[0].toposort()):
+            problem = f"the end of {inline(loop)}, which it is in, differs between threads"
+            raise illegal("linear", node, problem)
 
 
 def check_end(node: UOp, loops: tuple[UOp, ...]) -> None:

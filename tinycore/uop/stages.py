@@ -53,6 +53,9 @@ LEGAL: Final[dict[Stage, frozenset[Op]]] = {
 EVERYWHERE: Final = ALU - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY}
 """Arithmetic that every renderer has, or has it lowered to what it has."""
 
+LAUNCHED: Final = frozenset(f"{prefix}{axis}" for prefix in ("grid", "block") for axis in range(3))
+"""What a SPECIAL may be called."""
+
 LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED, AxisKind.PARALLEL})
 checks: Final[dict[Stage, dict[Op, list[Check]]]] = {
     stage: {op: [] for op in Op} for stage in STAGES

@@ -18,7 +18,17 @@ from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import ALU, ANY, REDUCTIONS, Op
 from tinycore.uop.scopes import check_order, illegal
-from tinycore.uop.stages import EVERYWHERE, IN_KERNELS, LEGAL, LOOPS, STAGES, Stage, check, checks
+from tinycore.uop.stages import (
+    EVERYWHERE,
+    IN_KERNELS,
+    LAUNCHED,
+    LEGAL,
+    LOOPS,
+    STAGES,
+    Stage,
+    check,
+    checks,
+)
 from tinycore.uop.text import inline
 
 __all__ = ["Stage", "verify"]
@@ -161,6 +171,17 @@ def counts_with_index(node: UOp) -> str | None:
     """Counters and their ends are of dtype index."""
     wrong = next((u for u in (node, node.src[0]) if u.dtype is not dtypes.index), None)
     return None if wrong is None else f"counters are of dtypes.index, not {wrong.dtype!r}"
+
+
+@check([Op.SPECIAL], IN_KERNELS)
+def is_launched(node: UOp) -> str | None:
+    """A launch index is one of three per prefix, and its size is known when the launch is made."""
+    if node.arg not in LAUNCHED:
+        return f"a SPECIAL is one of {', '.join(sorted(LAUNCHED))}, not {node.arg!r}"
+    size = node.src[0]
+    if size.op is Op.CONST and size.arg > 0:
+        return None
+    return f"the size of a SPECIAL is a positive constant, not {inline(size)}"
 
 
 @check([Op.RANGE], ["linear"])

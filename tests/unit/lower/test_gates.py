@@ -1,10 +1,9 @@
-"""Gates of loads, and the loops that a device launches."""
+"""Gates of loads."""
 
 from tinycore.dtype import dtypes
-from tinycore.lower.dims import loops_to_launch
 from tinycore.lower.gates import gates, implies
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import Op
 from tinycore.uop.rewrite import rewrite
 
 POINTER = UOp(Op.DEFINE_GLOBAL, dtypes.float32.ptr(16), (), 0)
@@ -52,24 +51,3 @@ def test_a_conjunction_implies_its_parts() -> None:
 
     assert implies(a & b, a)
     assert not implies(a, a & b)
-
-
-def store(offset: UOp, *ranges: UOp) -> UOp:
-    index = UOp(Op.INDEX, POINTER.dtype, (POINTER, offset))
-    return UOp(Op.END, dtypes.void, (UOp(Op.STORE, dtypes.void, (index, ZERO)), *ranges))
-
-
-def test_grid_loops_become_launch_indices_the_innermost_first() -> None:
-    i, j = UOp.range(4, 0, AxisKind.GRID), UOp.range(3, 1, AxisKind.GRID)
-    launched = loops_to_launch(UOp.sink(store(i * 3 + j, i, j)))
-    sizes = {u.arg: u.src[0].arg for u in launched.toposort() if u.op is Op.SPECIAL}
-
-    assert sizes == {"grid0": 3, "grid1": 4}
-    assert not any(u.op in (Op.RANGE, Op.END) for u in launched.toposort())
-
-
-def test_loops_inside_a_grid_stay_loops() -> None:
-    i, j = UOp.range(4, 0, AxisKind.GRID), UOp.range(3, 1)
-    launched = loops_to_launch(UOp.sink(store(i * 3 + j, i, j)))
-
-    assert [u.op for u in launched.toposort() if u.op in (Op.RANGE, Op.END)] == [Op.RANGE, Op.END]

@@ -203,27 +203,6 @@ def test_border_of_a_padded_copy_is_peeled_off() -> None:
     assert any(r.arg.kind is AxisKind.VECTOR for r in counters(tiled))
 
 
-def grid_of(ast: UOp, limits: Limits) -> list[int]:
-    """The extents of the grid under the heuristic's plan, the outermost loop first."""
-    planned = counters(apply_plan(ast, plan_for(ast, limits)))
-    return [r.extent for r in planned if r.arg.kind is AxisKind.GRID]
-
-
-def test_loops_stay_axes_of_a_grid_as_far_as_there_is_room() -> None:
-    reversed_axes = permute(buffer(2, 3, 4, 6), 3, 2, 1, 0)
-    ast = kernels(UOp(Op.CONTIGUOUS, dtypes.float32, (reversed_axes,)))[-1].arg.ast
-
-    assert grid_of(ast, Limits(grid=(100, 100, 100))) == [6, 4, 6]
-    assert grid_of(ast, Limits(grid=(200, 3, 100))) == [144]
-
-
-def test_a_grid_of_one_axis() -> None:
-    ast = kernels(matmul(buffer(14, 24), buffer(24, 37)))[0].arg.ast
-
-    assert grid_of(ast, Limits(grid=(1000, 100, 100))) == [14, 37]
-    assert grid_of(ast, Limits(grid=(1000, 10, 10))) == [14 * 37]
-
-
 def test_every_second_element_is_picked_out_of_whole_vectors() -> None:
     ast = kernels(window_sums())[-1].arg.ast
     linear = lower(ast, Device["PYTHON"].toolchain.renderer, "kernel", plan_for(ast, CPU))

@@ -58,7 +58,8 @@ class Clang(CStyle):
     infinity: ClassVar[str] = "__builtin_inff()"
     nan: ClassVar[str] = helpers.NAN
     vector: ClassVar[str] = "({type}){{{lanes}}}"
-    vector_memory: ClassVar[str] = "*({type} *)({pointer})"
+    vector_load: ClassVar[str] = "*({type} *)({pointer})"
+    vector_store: ClassVar[str] = "*({type} *)({pointer}) = {value};"
     array_declaration: ClassVar[str] = "_Alignas(64) {type} {name}[{size}];"
     expressions: ClassVar[Mapping[Op, str]] = {
         **CStyle.expressions,

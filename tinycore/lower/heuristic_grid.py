@@ -1,0 +1,163 @@
+"""A plan for a device with a grid: which outputs become groups, threads, lanes and registers.
+
+Floor 3'. Every output is a step of a thread. Where there are few outputs and long sums, the threads
+of a group share each sum; where an operand stands still over an output, a thread computes a tile of
+outputs, and loads it once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from tinycore.lower.planner import Planner
+from tinycore.lower.tile import Assign, Cover, Number, Split, overwrites_what_it_reads
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+FEW_THREADS: Final = 1 << 12
+"""Outputs below which the threads of a group share a sum."""
+SHORTEST_SHARED: Final = 32
+"""Steps of a sum from which on sharing it pays."""
+TILE_ROWS: Final = 4
+"""Outputs of a register tile beside its lanes."""
+UNROLLED: Final = 4
+"""Steps of a sum written out."""
+
+
+class GridPlanner(Planner):
+    """What a device with a grid is given to run."""
+
+    def plan_grid(self) -> None:
+        """Threads and groups for the outputs; loops that cannot be launched stay loops."""
+        wanted = min(self.limits.block_wanted, self.limits.block_threads)
+        if wanted > 1:
+            shared = self.shared_sum()
+            if shared is not None:
+                wanted //= self.share(shared, wanted)
+            elif math.prod(r.extent for r in self.launched()) >= FEW_THREADS:
+                self.give_lanes()
+                self.tile_rows()
+                self.unroll_sums()
+        self.launch(wanted)
+
+    def launched(self) -> list[UOp]:
+        """The outputs that may become threads, outermost first: those that every store is in.
+
+        What is stored outside of such a loop would be stored by every thread.
+        """
+        roots = self.kernel.src
+        if len(roots) != 1 or roots[0].op is not Op.END:
+            return []
+        stores = [n for n in self.kernel.toposort() if n.op is Op.STORE]
+        return [
+            r
+            for r in roots[0].src[1:]
+            if r.arg.kind is AxisKind.LOOP
+            and r.src[0].op is Op.CONST
+            and all(r in n.ranges for n in stores)
+        ]
+
+    # --- threads of a group share a sum
+
+    def shared_sum(self) -> UOp | None:
+        """The loop of a sum to share among the threads of a group: the one along memory."""
+        outputs = self.launched()
+        if math.prod(r.extent for r in outputs) >= FEW_THREADS or self.has_order():
+            return None
+        loops = [
+            r
+            for r in self.reduced()
+            if r.src[0].op is Op.CONST
+            and r.extent >= SHORTEST_SHARED
+            and all(n.ranges <= set(outputs) for n in self.reductions if r in n.src[1:])
+        ]
+        return max(loops, key=lambda r: (self.contiguous(r), r.extent), default=None)
+
+    def has_order(self) -> bool:
+        """Whether something is done after something else; of other threads nobody knows when."""
+        return any(n.op is Op.AFTER for n in self.kernel.toposort())
+
+    def contiguous(self, counter: UOp) -> int:
+        """How many accesses move by one element with a loop."""
+        return sum(coefficient(n.src[1], counter) == 1 for n in self.accesses())
+
+    def share(self, counter: UOp, wanted: int) -> int:
+        """Give the steps of a sum to threads; returns to how many."""
+        members = [n for n in self.reductions if counter in n.src[1:]]
+        most = self.limits.shared_bytes // sum(max(n.dtype.itemsize, 4) for n in members)
+        threads = power_of_two(min(wanted, most, counter.extent, self.limits.block[0]))
+        if threads > 1:
+            number = counter.arg.number
+            self.do(Cover(number, threads), Assign((*number, 1), AxisKind.GROUP))
+        return threads
+
+    # --- several outputs to a thread
+
+    def give_lanes(self) -> None:
+        """Lanes along an output that every access moves along, or not at all."""
+        lanes = self.lanes()
+        for counter in reversed(self.launched()):
+            if lanes > 1 and counter.extent % lanes == 0 and self.suits_lanes(counter):
+                number = counter.arg.number
+                self.do(Split(number, lanes), Assign((*number, 1), AxisKind.VECTOR))
+                return
+
+    def suits_lanes(self, counter: UOp) -> bool:
+        """Whether lanes along a loop make every access one of a vector or of one element."""
+        moves = [coefficient(n.src[1], counter) for n in self.accesses()]
+        gated = any(counter in gate.ranges for n in self.accesses() for gate in n.src[2:])
+        return not gated and 1 in moves and set(moves) <= {0, 1}
+
+    def tile_rows(self) -> None:
+        """Several outputs to a thread along a loop over which a load stands still."""
+        loads = [n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
+        rows = [r for r in self.launched() if any(r not in n.ranges for n in loads)]
+        if not rows or not any(rows[0] in n.ranges for n in loads):
+            return
+        row = rows[0]
+        tall = next((t for t in (TILE_ROWS, 2) if row.extent % t == 0), 1)
+        if row.extent > 2 * TILE_ROWS and not overwrites_what_it_reads(self.kernel):
+            tall = TILE_ROWS
+        threads = math.prod(r.extent for r in self.launched())
+        if tall > 1 and threads // tall >= FEW_THREADS // TILE_ROWS:
+            number = row.arg.number
+            self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
+
+    def unroll_sums(self) -> None:
+        """Write out a few steps of the innermost loop of a sum."""
+        for loop in {n.src[-1] for n in self.reductions if n.src[-1].op is Op.RANGE}:
+            if loop.arg.kind is AxisKind.REDUCE and loop.src[0].op is Op.CONST:
+                self.unroll_sum(loop.arg.number, loop.extent)
+
+    def unroll_sum(self, number: Number, extent: int) -> None:
+        """Write out a loop, or a few of its steps."""
+        if extent <= UNROLLED:
+            self.do(Assign(number, AxisKind.UNROLL))
+        elif extent % UNROLLED == 0:
+            self.do(Split(number, UNROLLED), Assign((*number, 1), AxisKind.UNROLL))
+
+    # --- the launch
+
+    def launch(self, wanted: int) -> None:
+        """Groups of up to `wanted` threads, filled from the innermost output on."""
+        room = list(self.limits.block[len(self.all_of(AxisKind.GROUP)) :])
+        for counter in reversed(self.launched()):
+            number, extent = counter.arg.number, counter.extent
+            most = min(wanted, room[0]) if room else 1
+            threads = extent if extent <= most else power_of_two(most)
+            wanted //= threads
+            room = room[1:] if threads > 1 else room
+            if threads == 1:
+                self.do(Assign(number, AxisKind.GRID))
+            elif threads == extent:
+                self.do(Assign(number, AxisKind.BLOCK))
+            else:
+                self.do(Cover(number, threads))
+                self.do(Assign((*number, 0), AxisKind.GRID), Assign((*number, 1), AxisKind.BLOCK))
+
+
+def power_of_two(most: int) -> int:
+    """The greatest power of two that is at most `most`, and at least 1."""
+    return 1 << max(most, 1).bit_length() - 1
