@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tinycore.engine.counters import GlobalCounters
     from tinycore.tensor.jit import TinyJit
     from tinycore.tensor.tensor import Tensor
+    from tinycore.uop.size import Variable
 
     from_dlpack = Tensor.from_dlpack
 
@@ -28,6 +29,7 @@ _WHERE = {
     "GlobalCounters": "tinycore.engine.counters:GlobalCounters",
     "Tensor": "tinycore.tensor:Tensor",
     "TinyJit": "tinycore.tensor.jit:TinyJit",
+    "Variable": "tinycore.uop.size:Variable",
     "dtypes": "tinycore.dtype:dtypes",
     "from_dlpack": "tinycore.tensor:Tensor.from_dlpack",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "GlobalCounters",
     "Tensor",
     "TinyJit",
+    "Variable",
     "dtypes",
     "from_dlpack",
     "nn",

@@ -5,7 +5,7 @@ Floor 4. The one object that joins schedule, compiler and devices behind `tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,12 +17,13 @@ from tinycore.device.registry import Device
 from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.engine.run import recordings, run_schedule
-from tinycore.errors import DeviceError, JitError
+from tinycore.errors import DeviceError, JitError, ShapeError
 from tinycore.schedule.form import form_of
 from tinycore.schedule.kernelize import kernelize
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers
 from tinycore.schedule.recipe import Keep, Prepared, Replacements, recipe_for
+from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
@@ -124,7 +125,15 @@ class Engine:
         return None
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
-        """Cut the graph below the roots into kernels without running them."""
+        """Cut the graph below the roots into kernels without running them.
+
+        Raises ShapeError for symbolic shapes: the kernels would not know their numbers.
+        """
+        if sizes := sizes_below(roots):
+            raise ShapeError(
+                f"kernelize: the graph depends on {sizes[0]!r}, which a launch is given; realize() "
+                "it instead"
+            )
         graph = PerDevice(roots)
         return graph.together(kernelize(graph.parts))
 
@@ -138,7 +147,10 @@ class Engine:
         ]
 
     def realize(self, roots: list[UOp], keep: Keep) -> Replacements:
-        """Compute the roots; map what `keep` chooses of the nodes that now are memory to that."""
+        """Compute the roots; map what `keep` chooses of the nodes that now are memory to that.
+
+        Raises ShapeError where a variable is bound to two numbers.
+        """
         form = form_of(roots)
         prepared = Prepared(recipe_for(form, keep), form)
         run_schedule(prepared.items(), form.values)
@@ -166,8 +178,3 @@ def refuse_in_capture() -> None:
             "a value was read back (item, numpy, tolist ...) inside a function being captured "
             "by TinyJit; a replay could not do that. Return the tensor and read it outside."
         )
-
-
-def bound_values(roots: Iterable[UOp]) -> dict[str, int]:
-    """The values of the variables bound anywhere below some roots, by name."""
-    return {n.src[0].arg[0]: n.src[1].arg for n in UOp.sink(*roots).toposort() if n.op is Op.BIND}

@@ -243,6 +243,7 @@ class LoopPlanner(Planner):
             loops = [r for r in node.src[1:] if r.op is Op.RANGE and r.arg.kind is AxisKind.REDUCE]
             if (
                 loops
+                and loops[-1].is_fixed
                 and loops[-1].extent <= SMALL_LOOP
                 and instances * loops[-1].extent <= MOST_COPIES
             ):
@@ -255,9 +256,13 @@ class LoopPlanner(Planner):
         root = self.kernel.src[0]
         if self.limits.threads < 2 or root.op is not Op.END or self.work < SERIAL_WORK:
             return
-        loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP]
-        if not loops or root.src[1] is not loops[0]:
+        loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP and r.is_fixed]
+        if not loops:
             return
+        if root.src[1] is not loops[0]:
+            if root.src[1].is_fixed:
+                return
+            self.do(Reorder(tuple(r.arg.number for r in loops)))
         wanted = self.limits.threads * CHUNKS_PER_THREAD
         first = loops[0].arg.number
         for inner in loops[1:]:

@@ -34,9 +34,13 @@ class Planner:
 
     @property
     def outputs(self) -> list[UOp]:
-        """The loops over outputs whose steps may happen in any order, outermost first."""
+        """The loops over outputs whose steps may happen in any order, outermost first.
+
+        Loops of which only a launch knows the length stay as they are, and are not among them.
+        """
         ends = [n for n in self.kernel.toposort() if n.op is Op.END]
-        return [r for n in ends for r in n.src[1:] if r.arg.kind is not AxisKind.ORDERED]
+        loops = [r for n in ends for r in n.src[1:] if r.is_fixed]
+        return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
 
     @property
     def reductions(self) -> list[UOp]:
@@ -60,7 +64,7 @@ class Planner:
         values = [n for n in self.kernel.toposort() if n.op is not Op.RANGE]
         for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
             for outer, inner in itertools.pairwise(nest):
-                if self.seen_as_one(values, outer, inner):
+                if outer.is_fixed and inner.is_fixed and self.seen_as_one(values, outer, inner):
                     yield outer, inner
 
     @staticmethod
@@ -98,10 +102,9 @@ class Planner:
         return self.limits.vector_bytes // max([*sizes, 1])
 
     def reduced(self) -> list[UOp]:
-        """The loops over what is reduced, each once."""
-        return list(
-            dict.fromkeys(r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE)
-        )
+        """The loops of fixed length over what is reduced, each once."""
+        loops = [r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE]
+        return list(dict.fromkeys(r for r in loops if r.is_fixed))
 
     def all_of(self, kind: AxisKind) -> list[UOp]:
         """Every loop of a kind."""

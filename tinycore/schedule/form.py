@@ -14,8 +14,10 @@ from functools import cached_property
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.kernel import Kernel
+from tinycore.uop.bindings import SIZED, exchanged, numbers_of, sizes_in
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.size import Size
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Form:
     forms: dict[UOp, UOp]
     """The form of every node below the roots. No two nodes have the same."""
     values: dict[str, int]
-    """The values of the variables that are bound, by name."""
+    """The numbers that variables hold, by name; Sizes in forms are free."""
 
     @cached_property
     def nodes(self) -> dict[UOp, UOp]:
@@ -40,12 +42,15 @@ class Form:
 
 
 def form_of(roots: Iterable[UOp]) -> Form:
-    """The form of a graph, in one walk that goes to each node once."""
+    """The form of a graph, in one walk that goes to each node once.
+
+    Raises ShapeError where a variable is bound to two numbers.
+    """
     sink = UOp.sink(*roots)
     forms: dict[UOp, UOp] = {}
     memory: list[UOp] = []
     copies = 0
-    values: dict[str, int] = {}
+    sizes: list[Size] = []
     stack = [sink]
     while stack:
         node = stack[-1]
@@ -69,16 +74,13 @@ def form_of(roots: Iterable[UOp]) -> Form:
             argument, copies = copies, copies + 1
         elif type(argument) is Kernel:
             argument = argument.without_gradient
-        elif op is Op.BIND:
-            variable, value = src
-            values[variable.arg[0]] = value.arg
-            least = value.replace(arg=variable.arg[1])
-            forms[node] = UOp(op, node.dtype, (variable, least))
-            continue
+        elif op in SIZED and (found_sizes := tuple(sizes_in(argument))):
+            sizes += found_sizes
+            argument = exchanged(argument, Size.free)
         found = tuple([forms[s] for s in src])
         same = found == src and argument is node.arg
         forms[node] = node if same else UOp(op, node.dtype, found, argument)
-    return Form(forms[sink], tuple(memory), forms, values)
+    return Form(forms[sink], tuple(memory), forms, numbers_of(sizes))
 
 
 def parameter(buffer: UOp, number: int) -> UOp:

@@ -21,6 +21,7 @@ from tinycore.schedule.kernel import base_of, custom_of, numel
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, TRANSCENDENTAL, Op
+from tinycore.uop.size import greatest
 
 LONGEST_CHAIN = 128
 """Elementwise ops in a row that one kernel may hold."""
@@ -244,7 +245,7 @@ class Boundaries:
         if outer.op is not Op.REDUCE_AXIS:
             return False
         op, axes = node.arg
-        length = math.prod(node.src[0].shape[axis] for axis in axes)
+        length = math.prod(greatest(node.src[0].shape[axis]) for axis in axes)
         return op is outer.arg[0] is Op.ADD and length <= SHORT_REDUCTION
 
     def place_expanded(self, node: UOp) -> None:

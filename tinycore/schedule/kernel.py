@@ -13,6 +13,7 @@ from typing import Any
 from tinycore.dtype import dtypes
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
+from tinycore.uop.size import greatest_shape
 from tinycore.uop.text import register_argument
 
 
@@ -79,8 +80,8 @@ def extent(counter: UOp) -> str:
 
 
 def numel(node: UOp) -> int:
-    """How many elements a tensor-graph node has."""
-    return math.prod(node.shape)
+    """How many elements a tensor-graph node has, the most where that varies."""
+    return math.prod(greatest_shape(node.shape))
 
 
 def base_of(node: UOp) -> UOp:
@@ -114,5 +115,10 @@ def new_memory(node: UOp) -> UOp:
 
 
 def with_shape(memory: UOp, shape: tuple[int, ...]) -> UOp:
-    """Flat memory under the shape of what is stored there."""
-    return memory if memory.shape == shape else UOp(Op.RESHAPE, memory.dtype, (memory,), shape)
+    """Flat memory under the shape of what is stored there: where sizes vary, at the greatest."""
+    whole = greatest_shape(shape)
+    if memory.shape != whole:
+        memory = UOp(Op.RESHAPE, memory.dtype, (memory,), whole)
+    if whole == shape:
+        return memory
+    return UOp(Op.SHRINK, memory.dtype, (memory,), tuple([(0, n) for n in shape]))

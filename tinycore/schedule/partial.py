@@ -14,6 +14,7 @@ from tinycore.schedule.fuse import is_leaf
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through
 from tinycore.uop.node import UOp
 from tinycore.uop.op import PARTIAL_WRITES, AxisKind, Op
+from tinycore.uop.size import greatest_shape
 
 
 def is_partial(node: UOp) -> bool:
@@ -79,7 +80,8 @@ def store(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
     """The STORE of one output."""
     if not is_partial(node):
         (value,) = values_of(node)
-        return store_at(pointer, flatten(point, node.shape), reader.read(value, point))
+        offset = flatten(point, greatest_shape(node.shape))
+        return store_at(pointer, offset, reader.read(value, point))
     if node.src[1].op is Op.INSERT:
         return inserted(reader, node.src[1], point, pointer)
     return scattered(reader, node.src[1], point, pointer)

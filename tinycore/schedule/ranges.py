@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tinycore.dtype import PointerDType, dtypes
-from tinycore.uop.node import UOp, as_scalar
+from tinycore.uop.node import UOp, as_index, as_scalar
 from tinycore.uop.op import ALU, MOVEMENT, AxisKind, Op
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import greatest, greatest_shape
 
 Point = tuple[UOp, ...]
 """Where a tensor is read: one index per axis."""
@@ -83,7 +84,7 @@ def reshaped(point: Point, shape: Shape, source: Shape) -> Point:
         while (left := math.prod(n for _, n in group)) != (
             right := math.prod(source[a] for a in axes)
         ):
-            if left < right:
+            if not there or (here and greatest(left) < greatest(right)):
                 group.append(here.pop(0))
             else:
                 axes.append(there.pop(0))
@@ -197,13 +198,13 @@ class RegionReader:
         """The value at a place, or the places that must be read first."""
         node, point, gate = place
         if (pointer := self.leaf(node)) is not None:
-            return load(pointer, flatten(point, node.shape), gate)
+            return load(pointer, flatten(point, greatest_shape(node.shape)), gate)
         if node.op is Op.CONST:
             return UOp.const(node.dtype, node.arg)
         if node.op is Op.ARANGE:
             return point[0].cast(node.dtype)
         if node.op is Op.BIND:
-            return node.src[0]
+            return as_index(node.arg).cast(node.dtype)
         if node.op in ALU:
             return self.combine(node, [Place(s, point, gate) for s in node.src])
         if node.op in TRANSPARENT:
@@ -249,7 +250,7 @@ class RegionReader:
         loops = [c for c in counters if c.op is Op.RANGE]
         ranges = tuple(c for c in loops if op is Op.MUL or c in value.ranges)
         if op is Op.ADD:
-            value = times(value, math.prod(c.extent for c in loops if c not in ranges))
+            value = times(value, [c.src[0] for c in loops if c not in ranges])
         return UOp(Op.REDUCE, value.dtype, (value, *ranges), op) if ranges else value
 
     def counters(self, place: Place, sizes: list[int]) -> tuple[UOp, ...]:
@@ -290,11 +291,15 @@ class RegionReader:
         return self.pass_on(source, valid)
 
 
-def times(value: UOp, count: int) -> UOp:
-    """The sum of so many equal values."""
-    if count == 1:
-        return value
-    return value * value.const_like(as_scalar(count, value.dtype))
+def times(value: UOp, counts: list[UOp]) -> UOp:
+    """The sum of as many equal values as the product of some counts."""
+    known = math.prod(c.arg for c in counts if c.op is Op.CONST)
+    if known != 1:
+        value = value * value.const_like(as_scalar(known, value.dtype))
+    for count in counts:
+        if count.op is not Op.CONST:
+            value = value * count.cast(value.dtype)
+    return value
 
 
 def load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:

@@ -21,6 +21,7 @@ from tinycore.schedule.kernel import slot_count
 from tinycore.schedule.kernelize import kernelize, memory_of
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below
+from tinycore.uop.bindings import holding
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 
@@ -116,7 +117,8 @@ class Prepared:
         """A node over memory as it stands in the form, over the memory itself."""
         if memory.op is Op.RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
             return memory.with_src((found,))
-        return memory.substitute(self.nodes)
+        found = memory.substitute(self.nodes)
+        return holding(found, self.form.values) if self.form.values else found
 
 
 Key = tuple[UOp, Keep, int]

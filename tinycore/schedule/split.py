@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tinycore.schedule.kernel import numel
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.size import Size
 
 LONG_REDUCTION = 1 << 15
 FEW_RESULTS = 64
@@ -34,10 +35,11 @@ def split_reduction(node: UOp) -> tuple[UOp, UOp] | None:
     """The same value as a reduction of a partial one, and that; None where it is fine as it is."""
     op, axes = node.arg
     source = node.src[0]
-    length = math.prod(source.shape[axis] for axis in axes)
+    fixed = [axis for axis in axes if not isinstance(source.shape[axis], Size)]
+    length = math.prod(source.shape[axis] for axis in fixed)
     if length < LONG_REDUCTION or numel(node) > FEW_RESULTS:
         return None
-    axis = next(a for a in axes if source.shape[a] > 1)
+    axis = next(a for a in fixed if source.shape[a] > 1)
     size = source.shape[axis]
     chunks = max((c for c in range(2, MOST_PARTIAL + 1) if size % c == 0), default=1)
     if chunks == 1:

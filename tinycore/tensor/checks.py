@@ -21,6 +21,7 @@ from tinycore.errors import (
     ShapeError,
 )
 from tinycore.uop.shape import Shape, is_group
+from tinycore.uop.size import Size, Variable
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
@@ -99,9 +100,17 @@ def floating_dtype(name: str, dtype: DType) -> None:
 def int_arguments(
     name: str, values: Iterable[object], what: str = "sizes are ints"
 ) -> tuple[int, ...]:
-    """Plain ints from ints and NumPy integers. Raises ArgumentTypeError for anything else."""
-    result = []
+    """Plain ints from ints and NumPy integers; Sizes as they are.
+
+    Raises ArgumentTypeError for anything else.
+    """
+    result: list[int] = []
     for value in values:
+        if isinstance(value, Size):
+            result.append(value)
+            continue
+        if isinstance(value, Variable):
+            raise ArgumentTypeError(f"{name}: {value!r} holds no number; give it one with .bind(n)")
         if isinstance(value, bool) or not isinstance(value, Integral):
             raise ArgumentTypeError(f"{name}: {what}, got {value!r} of type {type(value).__name__}")
         result.append(int(value))

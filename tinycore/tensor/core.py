@@ -31,6 +31,7 @@ from tinycore.tensor.signatures import check_signatures
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import Size, greatest_shape
 
 living: Final[dict[int, weakref.ref[Core]]] = {}
 """Every tensor that somebody holds, by id, in order of creation."""
@@ -150,12 +151,12 @@ class Core:
 
     @property
     def max_shape(self) -> Shape:
-        """The greatest sizes that the axes can have: the shape, as no size varies."""
-        return self.shape
+        """The greatest sizes that the axes can have, where a Variable gives them at launch."""
+        return greatest_shape(self.shape)
 
     def max_numel(self) -> int:
         """The number of elements in `max_shape`."""
-        return self.numel()
+        return math.prod(self.max_shape)
 
     def element_size(self) -> int:
         """Bytes of one element."""
@@ -299,6 +300,7 @@ class Core:
         """
         node = self.uop
         *_, base = graph.viewed(node)
+        whole_fixed(base.shape)
         if graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
             new = graph.copied(value) if node is base else graph.insert(base, node, value)
             for tensor in list(views_of(base)):
@@ -345,6 +347,15 @@ class Core:
 
 
 check_signatures(Core, Core)
+
+
+def whole_fixed(shape: Shape) -> None:
+    """Raises ShapeError for a tensor of symbolic shape, which cannot be written to."""
+    if any(isinstance(n, Size) for n in shape):
+        raise ShapeError(
+            f"assign: a tensor of shape {shape} has no memory of a fixed size. Write into a part "
+            "of one of the greatest size, as in memory[:, start:stop].assign(value), and slice that"
+        )
 
 
 def canonical(device: str | None) -> str:

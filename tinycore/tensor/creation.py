@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy
 
@@ -22,6 +22,7 @@ from tinycore.tensor.scan import Scan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import Size, smallest
 
 Ints = int | Sequence[int]
 
@@ -175,6 +176,10 @@ class Creation(Scan):
         """
         if stop is None:
             start, stop = 0, start
+        if any(isinstance(n, Size) for n in (start, stop, step)):
+            kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+            node = counted_at_launch(start, stop, step, kind, canonical(device))
+            return cls.from_uop(node)._marked(requires_grad)
         for number in (start, stop, step):
             if not math.isfinite(number):
                 raise ArgumentError(f"arange: {number} from {start} to {stop} by {step} has no end")
@@ -342,3 +347,18 @@ def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -
     if start != 0:
         numbers = numbers.alu(Op.ADD, graph.full_like(numbers, start))
     return numbers.cast(dtype)
+
+
+def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: str) -> UOp:
+    """start, start + 1, ... before stop, of which some is a Size. Raises ArgumentError for a step.
+
+    Raises ShapeError where start may lie beyond stop.
+    """
+    start, stop, step = int_arguments("arange", (start, stop, step))
+    if step != 1:
+        raise ArgumentError(f"arange: from {start!r} to {stop!r} the step is 1; multiply the result")
+    if smallest(size := stop - start) < 0:
+        raise ShapeError(f"arange: {start!r} may lie beyond {stop!r}; bound the Variables")
+    numbers = graph.arange(size, dtypes.int32, device)
+    first = graph.broadcast_to(graph.bound(start, dtypes.int32, device), numbers.shape)
+    return (numbers if start == 0 else numbers.alu(Op.ADD, first)).cast(dtype)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from tinycore.dtype import dtypes
-from tinycore.engine.realize import bound_values
 from tinycore.errors import (
     ArgumentError,
     DTypeError,
@@ -27,6 +26,7 @@ from tinycore.tensor.core import Core
 from tinycore.tensor.interop import Interop
 from tinycore.tensor.placeholder import KernelFunction, Placeholder, kernel_of, stored_slots
 from tinycore.tensor.rules import Gradients, rule
+from tinycore.uop.bindings import numbers_of, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -144,7 +144,9 @@ class Custom(Interop):
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
         """What `schedule_linear` gives, and the values of the variables that are bound."""
-        return self.schedule_linear(*lst), bound_values([t.uop for t in (self, *lst)])
+        return self.schedule_linear(*lst), numbers_of(
+            sizes_below([t.uop for t in (self, *lst)])
+        )
 
 
 def operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp]:

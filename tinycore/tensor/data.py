@@ -20,6 +20,7 @@ from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import encode
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import Size
 
 
 @runtime_checkable
@@ -30,7 +31,7 @@ class SupportsArray(Protocol):
 
 
 Nested: TypeAlias = "Scalar | list[Any] | tuple[Any, ...]"
-Data: TypeAlias = "Nested | bytes | bytearray | memoryview | Path | UOp | SupportsArray | None"
+Data: TypeAlias = "Nested | bytes | bytearray | memoryview | Path | UOp | Size | SupportsArray | None"
 
 
 def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
@@ -44,6 +45,8 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
         return graph.scalar(dtype or dtypes.default_float, 0, device)
     if isinstance(data, (bool, int, float)):
         return graph.scalar(number_dtype("Tensor", data, dtype), data, device)
+    if isinstance(data, Size):
+        return graph.bound(data, dtype or dtypes.default_int, device)
     if isinstance(data, (list, tuple)):
         shape = nested_shape(data)
         return from_flat(list(leaves(data)), shape, dtype, device)

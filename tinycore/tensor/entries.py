@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy
 
 from tinycore.dtype import dtypes, from_numpy_dtype
-from tinycore.errors import ArgumentError, IndexRangeError
-from tinycore.tensor.checks import integer_dtype
+from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
+from tinycore.tensor.checks import int_arguments, integer_dtype
 from tinycore.tensor.creation import Creation
 from tinycore.tensor.data import SupportsArray, nested_shape
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import Size, greatest, smallest
 
 Index: TypeAlias = "int | slice | Creation | Sequence[Any] | SupportsArray | EllipsisType | None"
 
@@ -131,6 +132,8 @@ def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
 
     Raises IndexRangeError for an integer outside, ArgumentError for anything else.
     """
+    if any(isinstance(n, Size) for n in (size, entry)) or has_size(entry):
+        return symbolic_index(entry, size, axis, shape)
     if isinstance(entry, slice):
         start, stop, step = slice_bounds(entry, size)
         count = len(range(start, stop, step))
@@ -141,6 +144,51 @@ def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
             raise IndexRangeError(f"index: {place} is outside axis {axis} of shape {shape}")
         return AxisIndex(place % size, 1, 1, False)
     raise ArgumentError(f"index: {entry!r} is no integer, slice, None, ellipsis, list or tensor")
+
+
+def has_size(entry: Any) -> bool:
+    """Whether a Size stands in a slice."""
+    bounds = (entry.start, entry.stop, entry.step) if isinstance(entry, slice) else ()
+    return any(isinstance(n, Size) for n in bounds)
+
+
+def symbolic_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
+    """A slice or an integer of which some part is known at launch only.
+
+    Nothing is cut off at the end of the axis, as it could not be told how much. Raises
+    IndexRangeError unless it lies inside for all numbers, ArgumentError for a step.
+    """
+    if isinstance(entry, slice):
+        if entry.step not in (None, 1):
+            raise ArgumentError(
+                f"index: {entry!r} has a step, where bounds or axis {axis} of shape {shape} are "
+                "known at launch only; take a slice of fixed size first"
+            )
+        start, stop = 0 if entry.start is None else entry.start, entry.stop
+        stop = size if stop is None else stop
+        keep = True
+    else:
+        start, stop, keep = entry, None, False
+    (start,) = from_front("index", [start], size)
+    (stop,) = from_front("index", [stop], size) if keep else (start + 1,)
+    try:
+        inside = 0 <= start and start <= stop and stop <= size
+    except ShapeError:
+        inside = False
+    if not inside:
+        what = f"{start!r}:{stop!r}" if keep else f"{start!r}"
+        raise IndexRangeError(
+            f"index: {what} is not inside axis {axis} of shape {shape} for all numbers that "
+            f"Variables may hold ({smallest(start)}..{greatest(stop)} of {greatest(size)}); give "
+            "them tighter bounds"
+        )
+    return AxisIndex(start, stop - start, 1, keep)
+
+
+def from_front(name: str, places: Sequence[Any], size: int) -> list[int]:
+    """Places on an axis, those below 0 counted from its end."""
+    found = int_arguments(name, places, "an index is an int")
+    return [n + size if not isinstance(n, Size) and n < 0 else n for n in found]
 
 
 def slice_bounds(entry: slice, size: int) -> tuple[int, int, int]:

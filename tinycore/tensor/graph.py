@@ -14,6 +14,7 @@ from tinycore.schedule.multi import axis_of
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
+from tinycore.uop.size import Size, greatest
 
 Pair = tuple[int, int]
 
@@ -28,6 +29,13 @@ def device_node(device: str) -> UOp:
 def scalar(dtype: DType, value: Scalar, device: str) -> UOp:
     """A constant of shape ()."""
     return UOp(Op.CONST, dtype, (device_node(device),), as_scalar(value, dtype))
+
+
+def bound(size: int, dtype: DType, device: str) -> UOp:
+    """An int, or a Size, as a number of shape ()."""
+    if isinstance(size, Size):
+        return UOp(Op.BIND, dtype, (device_node(device),), size)
+    return scalar(dtype, size, device)
 
 
 def full(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
@@ -114,7 +122,7 @@ def shrink(x: UOp, pairs: Sequence[Pair]) -> UOp:
 def flip(x: UOp, axes: Iterable[int]) -> UOp:
     """Some axes reversed."""
     chosen = set(axes)
-    if not any(x.shape[axis] > 1 for axis in chosen):
+    if not any(greatest(x.shape[axis]) > 1 for axis in chosen):
         return x
     return UOp(Op.FLIP, x.dtype, (x,), tuple([axis in chosen for axis in range(len(x.shape))]))
 

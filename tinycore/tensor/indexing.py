@@ -36,6 +36,7 @@ from tinycore.tensor.entries import (
 from tinycore.tensor.operands import on_one_device
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import Size
 
 
 class Indexing(Creation):
@@ -91,7 +92,7 @@ class Indexing(Creation):
 
     def _ufix_nested(self, value: Scalar | Sequence[Any] | SupportsArray) -> Self:
         """A number or nested list as a tensor of this dtype and device."""
-        data = value if isinstance(value, (bool, int, float, SupportsArray)) else list(value)
+        data = value if isinstance(value, (bool, int, float, Size, SupportsArray)) else list(value)
         return type(self)(data, device=self.device, dtype=self.dtype)
 
     # --- reading
@@ -208,6 +209,8 @@ class Indexing(Creation):
 
 def span(box: AxisIndex) -> tuple[int, int]:
     """The elements from the first to the last that a box touches."""
+    if box.step == 1:
+        return box.start, box.start + box.size
     last = box.start + (box.size - 1) * box.step
     return (min(box.start, last), max(box.start, last) + 1) if box.size else (0, 0)
 
@@ -218,7 +221,7 @@ def take_box(node: UOp, axis: int, box: AxisIndex) -> UOp:
     pairs[axis] = span(box)
     node = graph.shrink(node, pairs)
     node = graph.flip(node, [axis]) if box.step < 0 else node
-    return graph.take_every(node, axis, abs(box.step)) if box.size > 1 else node
+    return graph.take_every(node, axis, abs(box.step)) if abs(box.step) > 1 < box.size else node
 
 
 def linear_index(x: Creation, rows: dict[int, Creation]) -> UOp:

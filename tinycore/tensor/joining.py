@@ -17,6 +17,7 @@ from tinycore.tensor.checks import int_arguments, resolve_axis, same_device, spr
 from tinycore.tensor.movement import Movement, optional_sizes
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import Size, positive_part
 
 Ints = int | Sequence[int]
 PadMode = Literal["constant", "reflect", "replicate", "circular"]
@@ -107,8 +108,9 @@ class Joining(Movement):
 
     def _pad_constant(self, pairs: Sequence[tuple[int, int]], value: Scalar) -> Self:
         """`value` around; a float around integers makes them floats."""
-        node = self._cropped([(min(0, a), min(0, b)) for a, b in pairs]).uop
-        outer = [(max(0, a), max(0, b)) for a, b in pairs]
+        outer = [(positive_part(a), positive_part(b)) for a, b in pairs]
+        inner = [(a - c, b - d) for (a, b), (c, d) in zip(pairs, outer, strict=True)]
+        node = self._cropped(inner).uop
         if isinstance(value, float) and value != int_or_none(value):
             node = (
                 node.cast(least_upper_dtype(node.dtype, dtypes.default_float))
@@ -233,7 +235,7 @@ def padding_pairs(
 ) -> list[tuple[int, int]]:
     """(before, after) for every axis, from either spelling. Raises ShapeError for a wrong count."""
     rank = len(shape)
-    if all(isinstance(p, int) for p in padding):
+    if all(isinstance(p, (int, Size)) for p in padding):
         flat = int_arguments(name, padding)
         if len(flat) % 2 or len(flat) > 2 * rank:
             raise ShapeError(f"{name}: {len(flat)} amounts for the {rank} axes of shape {shape}")

@@ -19,6 +19,7 @@ from tinycore.tensor.checks import broadcast_shapes, number_dtype, same_device
 from tinycore.tensor.joining import Joining
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.size import Size
 
 LOGICAL = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """What arithmetic means between bools."""
@@ -29,7 +30,7 @@ class Operands(Joining):
 
     __slots__ = ()
 
-    def ufix(self, x: Self | Scalar | UOp) -> Self:
+    def ufix(self, x: Self | Scalar | UOp | Size) -> Self:
         """`x` as a tensor: a number becomes a constant of the dtype that fits this one.
 
         >>> Tensor([1, 2]).ufix(3).dtype, Tensor([1, 2]).ufix(3.5).dtype
@@ -41,6 +42,8 @@ class Operands(Joining):
             x = x.item()
         if isinstance(x, UOp):
             return self.from_uop(x)
+        if isinstance(x, Size):
+            return self.from_uop(graph.bound(x, scalar_dtype(x, self.dtype), self.device))
         if not isinstance(x, (bool, int, float)):
             raise DTypeError(
                 f"an operand of type {type(x).__name__} is neither a Tensor nor a number"
@@ -95,14 +98,16 @@ class Operands(Joining):
         return yes.cast(dtype), no.cast(dtype)
 
 
-def scalar_dtype(value: Scalar, beside: DType) -> DType:
+def scalar_dtype(value: Scalar | Size, beside: DType) -> DType:
     """The dtype of a number beside a tensor: the tensor's, unless that could not hold its kind."""
     if dtypes.is_float(beside) or (not isinstance(value, float) and dtypes.is_int(beside)):
         return beside
-    return beside if isinstance(value, bool) and beside is dtypes.bool else dtypes.from_py(value)
+    if isinstance(value, bool) and beside is dtypes.bool:
+        return beside
+    return dtypes.default_int if isinstance(value, Size) else dtypes.from_py(value)
 
 
-OPERANDS = (Operands, bool, int, float, numpy.generic, UOp)
+OPERANDS = (Operands, bool, int, float, numpy.generic, UOp, Size)
 """What may stand beside a tensor in an operation."""
 
 COMPARED = (*OPERANDS, complex, numpy.ndarray)

@@ -18,6 +18,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.core import canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
+from tinycore.tensor.layout import memory_below, shown
 from tinycore.tensor.pending import (
     compute,
     readers_of_old_content,
@@ -28,8 +29,10 @@ from tinycore.tensor.pending import (
 from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import decode
+from tinycore.uop.bindings import sizes_below, with_sizes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.size import Size
 
 
 class Realization(Random):
@@ -79,12 +82,21 @@ class Realization(Random):
         """The elements in the bytes of `to_numpy_dtype`, as an array of its own."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
+        if sizes_below([self.uop]):
+            return self._symbolic_array()
         node = (
             self.uop if graph.is_memory(self.uop) else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
         )
         if not graph.is_buffer(node):
             node = compute([node, *readers_of_old_content([node])])[node]
         return content(graph.base_of(node)).reshape(self.shape)
+
+    def _symbolic_array(self) -> HostArray:
+        """The elements of a graph with Sizes, as many as there are with the numbers of now."""
+        tensor = self.realize()
+        while (found := numbers_shown(tensor.uop)) is None:
+            tensor = self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (tensor.uop,))).realize()
+        return found
 
     def numpy(self) -> HostArray:
         """The elements as a NumPy array of its own; bfloat16 and fp8 become float32.
@@ -297,6 +309,16 @@ class Realization(Random):
                 f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}"
             )
         return gradient.uop.cast(self.dtype)
+
+
+def numbers_shown(node: UOp) -> HostArray | None:
+    """The elements of what shows realized memory, sizes as they are now; None for anything else."""
+    memory = memory_below(node)
+    if memory is None or not graph.is_buffer(memory):
+        return None
+    known = with_sizes([node], Size.known)
+    view = shown(known[node], content(memory))
+    return None if view is None else numpy.array(view)
 
 
 def content(memory: UOp) -> HostArray:

@@ -134,7 +134,7 @@ class Reduce(Activations):
         x = self._as_float()
         wide = x.cast(sum_acc_dtype(x.dtype))
         count = self._count(resolve_axes("mean", axis, self.ndim))
-        return (wide.sum(axis, keepdim) / float(count)).cast(x.dtype)
+        return (wide.sum(axis, keepdim) / count).cast(x.dtype)
 
     def var(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> Self:
         """The variance: squared distances from the mean, divided by max(0, count - correction).

@@ -134,5 +134,4 @@ INTERVALS: Final[dict[Op, Callable[..., Interval]]] = {
     Op.VECTORIZE: lambda n, *lanes: (min(low for low, _ in lanes), max(high for _, high in lanes)),
     Op.EXTRACT: lambda n, *parts: (min(low for low, _ in parts), max(high for _, high in parts)),
     Op.AFTER: lambda n, a, *_: a,
-    Op.BIND: lambda n, a, _: a,
 }

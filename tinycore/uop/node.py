@@ -39,6 +39,14 @@ class Skew(NamedTuple):
     size: int
 
 
+class Launched:
+    """An integer that is known at launch, as an index `expression`; `Size` in size.py is one."""
+
+    __slots__ = ("expression",)
+
+    expression: UOp
+
+
 class UOp:
     """One node: an op, the dtype of its value, its sources, and an argument.
 
@@ -156,7 +164,9 @@ class UOp:
 
     def operand(self, other: UOp | Scalar) -> UOp:
         """`other` as a node that can meet this one in an operation."""
-        return other if isinstance(other, UOp) else self.const_like(other)
+        if isinstance(other, UOp):
+            return other
+        return other.expression if isinstance(other, Launched) else self.const_like(other)
 
     def __add__(self, other: UOp | Scalar) -> UOp:
         return self.alu(Op.ADD, self.operand(other))
@@ -308,6 +318,11 @@ class UOp:
         return int(self.vmax) + 1
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether the trip count of this RANGE is the same in every launch."""
+        return self.src[0].op is Op.CONST
+
+    @property
     def ranges(self) -> frozenset[UOp]:
         """The loop counters this node depends on, less those that a REDUCE or END inside closed."""
         try:
@@ -362,7 +377,9 @@ def as_scalar(value: Scalar, dtype: DType) -> Scalar:
 
 
 def as_index(value: int | UOp) -> UOp:
-    """An index expression from an int or from itself."""
+    """An index expression from an int, from what is known at launch, or from itself."""
+    if isinstance(value, Launched):
+        return value.expression
     return value if isinstance(value, UOp) else UOp.index(value)
 
 

@@ -60,7 +60,7 @@ class Op(enum.Enum):
     ASSIGN = 2, first, "the memory of the first source after the second was written into it"
     KERNEL = ANY, nothing, "one launch; sources: its buffers, outputs first; `arg` is a Kernel"
     CUSTOM = ANY, nothing, "a launch that a user wrote; sources: a tensor per slot; `arg`: Kernel"
-    BIND = 2, first, "the variable of the first source, holding the value of the second"
+    BIND = 1, given, "the Size `arg`, known at launch, as a number on the DEVICE of the source"
 
     # --- the tensor graph: shape and identity
     CONTIGUOUS = 1, first, "the same value, stored row by row in memory of its own"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tinycore.uop.node import UOp
 
 Shape = tuple[int, ...]
+"""Sizes of the axes. One that a Variable gives at launch is a `Size`, which computes as an int."""
 
 SAME_AS_FIRST = frozenset(
     {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.FLIP}
@@ -30,7 +31,7 @@ def shape_of(node: UOp) -> Shape | None:
     op, arg = node.op, node.arg
     if op in STATED:
         return tuple(arg)
-    if op is Op.CONST:
+    if op in (Op.CONST, Op.BIND):
         return () if node.src else None
     if op in (Op.BUFFER, Op.ARANGE):
         return (arg,)
