@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from reprlib import repr as shorten
+from typing import cast
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import (
@@ -21,7 +22,7 @@ from tinycore.errors import (
     ShapeError,
 )
 from tinycore.uop.shape import Shape, is_group
-from tinycore.uop.size import Size, Variable
+from tinycore.uop.size import Variable, is_size
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
@@ -106,8 +107,8 @@ def int_arguments(
     """
     result: list[int] = []
     for value in values:
-        if isinstance(value, Size):
-            result.append(value)
+        if is_size(value):
+            result.append(cast(int, value))
             continue
         if isinstance(value, Variable):
             raise ArgumentTypeError(f"{name}: {value!r} holds no number; give it one with .bind(n)")

@@ -356,7 +356,9 @@ def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: st
     """
     start, stop, step = int_arguments("arange", (start, stop, step))
     if step != 1:
-        raise ArgumentError(f"arange: from {start!r} to {stop!r} the step is 1; multiply the result")
+        raise ArgumentError(
+            f"arange: from {start!r} to {stop!r} the step is 1; multiply the result"
+        )
     if smallest(size := stop - start) < 0:
         raise ShapeError(f"arange: {start!r} may lie beyond {stop!r}; bound the Variables")
     numbers = graph.arange(size, dtypes.int32, device)

@@ -144,9 +144,7 @@ class Custom(Interop):
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
         """What `schedule_linear` gives, and the values of the variables that are bound."""
-        return self.schedule_linear(*lst), numbers_of(
-            sizes_below([t.uop for t in (self, *lst)])
-        )
+        return self.schedule_linear(*lst), numbers_of(sizes_below([t.uop for t in (self, *lst)]))
 
 
 def operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp]:

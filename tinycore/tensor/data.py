@@ -31,7 +31,9 @@ class SupportsArray(Protocol):
 
 
 Nested: TypeAlias = "Scalar | list[Any] | tuple[Any, ...]"
-Data: TypeAlias = "Nested | bytes | bytearray | memoryview | Path | UOp | Size | SupportsArray | None"
+Data: TypeAlias = (
+    "Nested | bytes | bytearray | memoryview | Path | UOp | Size | SupportsArray | None"
+)
 
 
 def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:

@@ -19,7 +19,7 @@ from tinycore.tensor.checks import int_arguments, integer_dtype
 from tinycore.tensor.creation import Creation
 from tinycore.tensor.data import SupportsArray, nested_shape
 from tinycore.uop.shape import Shape
-from tinycore.uop.size import Size, greatest, smallest
+from tinycore.uop.size import Size, greatest, is_size, smallest
 
 Index: TypeAlias = "int | slice | Creation | Sequence[Any] | SupportsArray | EllipsisType | None"
 
@@ -172,7 +172,7 @@ def symbolic_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
     (start,) = from_front("index", [start], size)
     (stop,) = from_front("index", [stop], size) if keep else (start + 1,)
     try:
-        inside = 0 <= start and start <= stop and stop <= size
+        inside = 0 <= start <= stop <= size
     except ShapeError:
         inside = False
     if not inside:
@@ -188,7 +188,7 @@ def symbolic_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
 def from_front(name: str, places: Sequence[Any], size: int) -> list[int]:
     """Places on an axis, those below 0 counted from its end."""
     found = int_arguments(name, places, "an index is an int")
-    return [n + size if not isinstance(n, Size) and n < 0 else n for n in found]
+    return [n + size if not is_size(n) and n < 0 else n for n in found]
 
 
 def slice_bounds(entry: slice, size: int) -> tuple[int, int, int]:

@@ -31,7 +31,7 @@ def scalar(dtype: DType, value: Scalar, device: str) -> UOp:
     return UOp(Op.CONST, dtype, (device_node(device),), as_scalar(value, dtype))
 
 
-def bound(size: int, dtype: DType, device: str) -> UOp:
+def bound(size: int | Size, dtype: DType, device: str) -> UOp:
     """An int, or a Size, as a number of shape ()."""
     if isinstance(size, Size):
         return UOp(Op.BIND, dtype, (device_node(device),), size)

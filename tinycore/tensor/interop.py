@@ -30,10 +30,11 @@ from tinycore.errors import (
 from tinycore.tensor import dlpack, graph
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
-from tinycore.tensor.layout import memory_below, shown
+from tinycore.tensor.layout import VIEWS, memory_below, shown
 from tinycore.tensor.realize import Realization
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import FOREIGN
+from tinycore.uop.bindings import known
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -60,7 +61,7 @@ class Interop(Realization):
             self.realize()
             memory = memory_below(self.uop)
         flat = None if memory is None else runtime().shared(memory)
-        return None if flat is None else shown(self.uop, flat)
+        return None if flat is None else shown(known(self.uop), flat, VIEWS)
 
     def data(self) -> memoryview:
         """The elements row by row as a memoryview in this tensor's shape.

@@ -27,10 +27,13 @@ def memory_below(node: UOp) -> UOp | None:
     return node if node.op in MEMORY else None
 
 
-def shown(node: UOp, flat: HostArray) -> HostArray | None:
-    """A view of the flat content of the memory below a node, as that node shows it.
+def shown(
+    node: UOp, flat: HostArray, how: dict[Op, Callable[[UOp, HostArray], HostArray | None]]
+) -> HostArray | None:
+    """The flat content of the memory below a node, as that node shows it.
 
-    None where NumPy would have to copy, or elements appear more than once.
+    `how` is VIEWS or COPIES. None where it has no way: for VIEWS where NumPy would have to copy, or
+    elements appear more than once.
     """
     steps = []
     while node.op in MOVEMENT or node.op in SAME_VALUE:
@@ -40,7 +43,7 @@ def shown(node: UOp, flat: HostArray) -> HostArray | None:
     for step in reversed(steps):
         if step.op in SAME_VALUE or view is None:
             continue
-        view = VIEWS[step.op](step, view) if step.op in VIEWS else None
+        view = how[step.op](step, view) if step.op in how else None
     return view
 
 
@@ -72,3 +75,11 @@ VIEWS: Final[dict[Op, Callable[[UOp, HostArray], HostArray | None]]] = {
     Op.SKEW: skewed,
 }
 """Movement ops that can be a view."""
+
+COPIES: Final[dict[Op, Callable[[UOp, HostArray], HostArray | None]]] = VIEWS | {
+    Op.RESHAPE: lambda n, x: x.reshape(n.arg),
+    Op.EXPAND: lambda n, x: numpy.broadcast_to(x, n.arg),
+    Op.FLIP: lambda n, x: numpy.flip(x, tuple([a for a, reverse in enumerate(n.arg) if reverse])),
+    Op.PAD: lambda n, x: numpy.pad(x, n.arg),
+}
+"""Movement ops that NumPy does as well, copying where it must."""

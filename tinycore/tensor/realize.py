@@ -18,7 +18,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.core import canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
-from tinycore.tensor.layout import memory_below, shown
+from tinycore.tensor.layout import COPIES, memory_below, shown
 from tinycore.tensor.pending import (
     compute,
     readers_of_old_content,
@@ -29,10 +29,9 @@ from tinycore.tensor.pending import (
 from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import decode
-from tinycore.uop.bindings import sizes_below, with_sizes
+from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.size import Size
 
 
 class Realization(Random):
@@ -316,9 +315,8 @@ def numbers_shown(node: UOp) -> HostArray | None:
     memory = memory_below(node)
     if memory is None or not graph.is_buffer(memory):
         return None
-    known = with_sizes([node], Size.known)
-    view = shown(known[node], content(memory))
-    return None if view is None else numpy.array(view)
+    found = shown(known(node), content(memory), COPIES)
+    return None if found is None else numpy.array(found)
 
 
 def content(memory: UOp) -> HostArray:

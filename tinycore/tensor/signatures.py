@@ -35,6 +35,7 @@ from tinycore.errors import (
     ShapeError,
 )
 from tinycore.uop.node import UOp
+from tinycore.uop.size import Variable
 
 Fits = Callable[[Any], bool]
 
@@ -144,6 +145,8 @@ class Contract:
                 f"{wanted}. Complex numbers are not supported: keep the real and the imaginary "
                 "part in two tensors"
             )
+        if isinstance(value, Variable):
+            raise ArgumentTypeError(f"{what}, which holds no number; give it one with .bind(n)")
         makes_tensor = "a Tensor" in accepted.words and isinstance(value, (list, tuple, Array))
         raise ArgumentTypeError(wanted + (". Tensor(...) makes one of it" if makes_tensor else ""))
 

@@ -22,8 +22,10 @@ from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode
 from tinycore.testing.structure import STRUCTURE
+from tinycore.uop.bindings import sizes_below, with_sizes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
+from tinycore.uop.size import Size
 
 Memory = MutableMapping[UOp, HostArray]
 """The content of every BUFFER, flat, in the bytes of `to_numpy_dtype`."""
@@ -114,6 +116,7 @@ LEAVES: Final[dict[Op, Callable[[UOp, Memory], HostArray]]] = {
     Op.CONST: constant,
     Op.ARANGE: counted,
     Op.BUFFER_VIEW: part,
+    Op.BIND: constant,
 }
 
 # --- arithmetic
@@ -258,7 +261,14 @@ class ReferenceRuntime:
         return self.device if kind == 1 else None
 
     def realize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
-        """Evaluate the roots, and put what is not memory already into new buffers."""
+        """Evaluate the roots, and put what is not memory already into new buffers.
+
+        Sizes are the numbers that they have now: the shapes of results are fixed.
+        """
+        if sizes_below(roots):
+            numbers = with_sizes(roots, Size.known)
+            fixed = self.realize([numbers[root] for root in roots], keep)
+            return {old: fixed[new] for old, new in numbers.items() if new in fixed}
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
         wanted = list(
             dict.fromkeys([*below, *[r for r in roots if graph.base_of(r).op is not Op.BUFFER]])

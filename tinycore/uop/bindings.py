@@ -14,7 +14,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size, Variable
 
-__all__ = ["holding", "numbers_of", "sizes_below", "sizes_in", "with_sizes"]
+__all__ = ["holding", "known", "numbers_of", "sizes_below", "sizes_in", "with_sizes"]
 
 SIZED: Final = frozenset(
     {Op.RESHAPE, Op.EXPAND, Op.PAD, Op.SHRINK, Op.SKEW, Op.UNSKEW, Op.ARANGE, Op.BIND}
@@ -38,17 +38,17 @@ def sizes_below(roots: Iterable[UOp]) -> list[Size]:
     return [size for n in nodes if n.op in SIZED for size in sizes_in(n.arg)]
 
 
-def exchanged(argument: Any, new: Callable[[Size], int]) -> Any:
+def exchanged(argument: Any, new: Callable[[Size], int | Size]) -> Any:
     """An argument with its Sizes exchanged."""
     if isinstance(argument, Size):
         return new(argument)
     if not isinstance(argument, tuple):
         return argument
-    items = [item if type(item) is int else exchanged(item, new) for item in argument]
+    items: list[Any] = [item if type(item) is int else exchanged(item, new) for item in argument]
     return type(argument)(*items) if hasattr(argument, "_fields") else tuple(items)
 
 
-def with_sizes(roots: Iterable[UOp], new: Callable[[Size], int]) -> dict[UOp, UOp]:
+def with_sizes(roots: Iterable[UOp], new: Callable[[Size], int | Size]) -> dict[UOp, UOp]:
     """Every node below some roots with the Sizes in its graph exchanged."""
     done: dict[UOp, UOp] = {}
     for node in UOp.sink(*roots).toposort()[:-1]:
@@ -80,3 +80,8 @@ def holding(node: UOp, numbers: Mapping[str, int]) -> UOp:
     if not sizes_below([node]):
         return node
     return with_sizes([node], lambda size: size.holding(numbers))[node]
+
+
+def known(node: UOp) -> UOp:
+    """A graph with the numbers that its Sizes have now in their place."""
+    return with_sizes([node], Size.known)[node] if sizes_below([node]) else node

@@ -40,10 +40,9 @@ class Skew(NamedTuple):
 
 
 class Launched:
-    """An integer that is known at launch, as an index `expression`; `Size` in size.py is one."""
+    """An integer known at launch, as an index `expression`: see size.py."""
 
     __slots__ = ("expression",)
-
     expression: UOp
 
 
@@ -138,12 +137,8 @@ class UOp:
 
     def replace(self, **changes: Any) -> UOp:
         """The same node with some of op, dtype, src and arg changed."""
-        return UOp(
-            changes.get("op", self.op),
-            changes.get("dtype", self.dtype),
-            changes.get("src", self.src),
-            changes.get("arg", self.arg),
-        )
+        fields = {"op": self.op, "dtype": self.dtype, "src": self.src, "arg": self.arg}
+        return UOp(**(fields | changes))
 
     def with_src(self, src: tuple[UOp, ...]) -> UOp:
         """The same node over other sources."""
@@ -162,7 +157,7 @@ class UOp:
         """A constant of this node's dtype."""
         return UOp.const(self.dtype, value)
 
-    def operand(self, other: UOp | Scalar) -> UOp:
+    def operand(self, other: UOp | Scalar | Launched) -> UOp:
         """`other` as a node that can meet this one in an operation."""
         if isinstance(other, UOp):
             return other
@@ -376,7 +371,7 @@ def as_scalar(value: Scalar, dtype: DType) -> Scalar:
     return ((number + half) & (2 * half - 1)) - half
 
 
-def as_index(value: int | UOp) -> UOp:
+def as_index(value: int | UOp | Launched) -> UOp:
     """An index expression from an int, from what is known at launch, or from itself."""
     if isinstance(value, Launched):
         return value.expression

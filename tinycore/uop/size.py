@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, TypeGuard, cast
 
 from tinycore.errors import ArgumentError, ArgumentTypeError, JitError, ShapeError
 from tinycore.uop.evaluate import evaluate
@@ -23,11 +23,12 @@ from tinycore.uop.op import Op
 from tinycore.uop.symbolic import simplified
 from tinycore.uop.text import inline, register_argument
 
-__all__ = ["Size", "Variable", "greatest", "greatest_shape", "plain", "positive_part"]
+__all__ = ["Size", "Variable", "greatest", "greatest_shape", "is_size", "plain", "positive_part"]
 __all__ += ["sealed", "smallest"]
 
 Values = tuple[tuple[str, int], ...]
 """The numbers that variables are bound to, by name, in the order of the names."""
+
 
 class Sealed(threading.local):
     """How many captures of this thread forbid to look at the numbers."""
@@ -78,9 +79,12 @@ class Variable:
     def __repr__(self) -> str:
         return f"Variable({self.name!r}, {self.least}, {self.greatest})"
 
-    def bind(self, value: int) -> Size:
-        """This variable holding a number. Raises ArgumentError for one outside its bounds."""
-        if isinstance(value, bool) or not isinstance(value, Integral) or isinstance(value, Size):
+    def bind(self, value: int) -> Any:
+        """A Size: this variable holding a number. For type checkers it is Any, to pass as an int.
+
+        Raises ArgumentError for a number outside the bounds.
+        """
+        if not is_integer(value):
             raise ArgumentTypeError(f"bind: {self!r} takes an int, got {value!r}")
         if not self.least <= value <= self.greatest:
             raise ArgumentError(f"bind: {value} is outside the bounds of {self!r}")
@@ -185,7 +189,7 @@ class Size(Launched):
 
     def joined(self, other: Size) -> Values:
         """The numbers of the variables of both. Raises ShapeError where they contradict."""
-        if self.values == other.values:
+        if self.expression is other.expression and self.values == other.values:
             return self.values
         held = dict(self.values)
         for name, value in other.values:
@@ -206,7 +210,7 @@ class Size(Launched):
         """An operation with an int or another Size: a Size, or an int where it is constant."""
         if isinstance(other, Size):
             values, node = self.joined(other), other.expression
-        elif isinstance(other, Integral) and not isinstance(other, bool):
+        elif is_integer(other):
             values, node = self.values, UOp.index(int(other))
         else:
             return NotImplemented
@@ -284,7 +288,7 @@ class Size(Launched):
             "that is fixed, or `.value` for the number it has now"
         )
 
-    def __index__(self) -> int:
+    def __index__(self) -> int:  # noqa: PLE0305
         self.refused()
 
     def __int__(self) -> int:
@@ -293,10 +297,19 @@ class Size(Launched):
     def __float__(self) -> float:
         self.refused()
 
+    def bit_length(self) -> int:
+        """Raises ArgumentTypeError, as all that asks for one number."""
+        self.refused()
+
 
 FAR: Final = 1 << 62
 Integral.register(Size)
 register_argument(Size, lambda size: (size.expression, size.values), Size)
+
+
+def is_integer(value: object) -> bool:
+    """Whether something is a plain integer, a NumPy one included."""
+    return isinstance(value, Integral) and not isinstance(value, (bool, Size))
 
 
 def sized(expression: UOp, values: Values) -> Any:
@@ -316,14 +329,19 @@ def nonzero(divisor: Any) -> Any:
     return divisor
 
 
+def is_size(value: object) -> TypeGuard[Size]:
+    """Whether something is a Size; what is typed as an int may be one."""
+    return isinstance(value, Size)
+
+
 def smallest(size: int) -> int:
     """The least value of an int or a Size."""
-    return size.least if isinstance(size, Size) else size
+    return size.least if is_size(size) else size
 
 
 def greatest(size: int) -> int:
     """The greatest value of an int or a Size."""
-    return size.greatest if isinstance(size, Size) else size
+    return size.greatest if is_size(size) else size
 
 
 def greatest_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -338,4 +356,4 @@ def positive_part(size: int) -> int:
 
 def plain(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape with the numbers that its Sizes have now."""
-    return tuple([n.known() if isinstance(n, Size) else n for n in shape])
+    return tuple([n.known() if is_size(n) else n for n in shape])

@@ -1,0 +1,206 @@
+"""Variables in shapes, offsets and bounds: NumPy's results for each number, by one program."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+from tinycore import Tensor, Variable
+from tinycore.engine.compile import programs
+from tinycore.errors import ArgumentError, ArgumentTypeError, IndexRangeError, ShapeError
+
+MOST = 12
+DATA = numpy.arange(MOST * 3, dtype=numpy.float32).reshape(MOST, 3) / 8
+length = Variable("length", 1, MOST)
+
+
+def memory() -> Tensor:
+    return Tensor(DATA).realize()
+
+
+def softmax(x: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    grown = numpy.exp(x - x.max(0))
+    return numpy.asarray(grown / grown.sum(0))
+
+
+CASES: dict[str, tuple[Callable[[Tensor, Any], Tensor], Callable[[Any, int], Any]]] = {
+    "slice": (lambda x, n: x[:n], lambda x, n: x[:n]),
+    "slice from": (lambda x, n: x[n - 1 :], lambda x, n: x[n - 1 :]),
+    "element": (lambda x, n: x[n - 1], lambda x, n: x[n - 1]),
+    "element from the end": (lambda x, n: x[:n][-1], lambda x, n: x[n - 1]),
+    "shrink": (lambda x, n: x.shrink(((0, n), None)), lambda x, n: x[:n]),
+    "sum": (lambda x, n: x[:n].sum(), lambda x, n: x[:n].sum()),
+    "sum of an axis": (lambda x, n: x[:n].sum(0), lambda x, n: x[:n].sum(0)),
+    "sum of the other axis": (lambda x, n: x[:n].sum(1), lambda x, n: x[:n].sum(1)),
+    "max": (lambda x, n: x[:n].max(0), lambda x, n: x[:n].max(0)),
+    "mean": (lambda x, n: x[:n].mean(0), lambda x, n: x[:n].mean(0)),
+    "softmax": (lambda x, n: x[:n].softmax(0), lambda x, n: softmax(x[:n])),
+    "add": (lambda x, n: x[:n] + x[:n], lambda x, n: x[:n] * 2),
+    "product within": (lambda x, n: x[:n].T @ x[:n], lambda x, n: x[:n].T @ x[:n]),
+    "product beside": (lambda x, n: x[:n] @ x[:n].T, lambda x, n: x[:n] @ x[:n].T),
+    "pad back": (
+        lambda x, n: x[:n].pad(((0, MOST - n), None)),
+        lambda x, n: numpy.pad(x[:n], ((0, MOST - n), (0, 0))),
+    ),
+    "flat": (lambda x, n: x[:n].reshape(n * 3), lambda x, n: x[:n].reshape(-1)),
+    "flat, inferred": (lambda x, n: x[:n].reshape(-1) * 2, lambda x, n: x[:n].reshape(-1) * 2),
+    "flat, transposed": (lambda x, n: x[:n].T.reshape(n * 3), lambda x, n: x[:n].T.reshape(-1)),
+    "folded": (
+        lambda x, n: (x[:n].reshape(n * 3) + 1).contiguous().reshape(n, 3),
+        lambda x, n: x[:n] + 1,
+    ),
+    "expand": (lambda x, n: x[:1].expand(n, 3), lambda x, n: numpy.tile(x[:1], (n, 1))),
+    "equal terms": (lambda x, n: x[0].expand(n, 3).sum(0), lambda x, n: x[0] * n),
+    "flip": (lambda x, n: x[:n].flip(0), lambda x, n: x[:n][::-1]),
+    "cat": (lambda x, n: x[:n].cat(x[:2]), lambda x, n: numpy.concatenate([x[:n], x[:2]])),
+    "arange": (lambda x, n: Tensor.arange(n), lambda x, n: numpy.arange(n)),
+    "arange from": (lambda x, n: Tensor.arange(n, n + 4), lambda x, n: numpy.arange(n, n + 4)),
+    "number": (lambda x, n: Tensor(n) * 2 + n, lambda x, n: numpy.asarray(3 * n)),
+    "beside floats": (lambda x, n: x * n, lambda x, n: x * n),
+    "mask": (lambda x, n: Tensor.arange(MOST) < n, lambda x, n: numpy.arange(MOST) < n),
+    "memory of its own": (lambda x, n: (x[:n] * 2).realize() + 1, lambda x, n: x[:n] * 2 + 1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_number_gives_what_numpy_gives(name: str) -> None:
+    ours, theirs = CASES[name]
+    x = memory()
+    known = 0
+
+    for n in (1, 5, MOST):
+        found, expected = ours(x, length.bind(n)).numpy(), theirs(DATA, n)
+        assert found.shape == expected.shape
+        numpy.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert known in (0, len(programs)), "another number compiled another program"
+        known = len(programs)
+
+
+def test_writing_at_an_offset() -> None:
+    cache = Tensor.zeros(2, MOST).contiguous().realize()
+    place = Variable("place", 0, MOST - 1)
+    expected = numpy.zeros((2, MOST), numpy.float32)
+
+    for i in range(4):
+        cache[:, place.bind(i) : place.bind(i) + 1] = Tensor([[i + 1.0], [i - 1.0]])
+        cache.realize()
+        expected[:, i] = i + 1, i - 1
+
+    assert cache.tolist() == expected.tolist()
+    inner = Variable("inner", 0, MOST - 2).bind(7)
+    _ = cache[:, inner : inner + 2].assign(9)
+    expected[:, 7:9] = 9
+    assert cache.tolist() == expected.tolist()
+
+
+def test_two_variables_in_one_shape() -> None:
+    rows, columns = Variable("rows", 1, MOST), Variable("columns", 1, 3)
+    x = memory()
+
+    for r, c in ((1, 3), (7, 2), (MOST, 1)):
+        found = x[: rows.bind(r), : columns.bind(c)] * 2
+        assert found.sum(1).tolist() == (DATA[:r, :c] * 2).sum(1).tolist()
+        assert found.tolist() == (DATA[:r, :c] * 2).tolist()
+
+
+def test_gradients_flow_through_symbolic_slices() -> None:
+    x = Tensor(DATA, requires_grad=True)
+    _ = (x[: length.bind(4)] ** 2).sum().backward()
+    expected = numpy.zeros_like(DATA)
+    expected[:4] = 2 * DATA[:4]
+
+    assert x.grad is not None
+    assert x.grad.tolist() == expected.tolist()
+
+
+def test_shapes_compute_as_ints_do() -> None:
+    n = length.bind(5)
+    x = memory()[:n]
+
+    assert x.shape == (n, 3)
+    assert x.max_shape == (MOST, 3)
+    assert x.numel() == n * 3 == 3 * n
+    assert (n + 1) - n == 1
+    assert (n * 6) // 3 == n + n
+    assert (n * 4) % 2 == 0
+    assert n < MOST + 1
+    assert not n > MOST
+    assert (n * 3 + 1).value == 16
+    assert n.unbind() == (length, 5)
+    assert pickle.loads(pickle.dumps(n * 2)) == n * 2
+
+
+def test_different_numbers_do_not_meet() -> None:
+    x = memory()
+
+    with pytest.raises(ShapeError, match=r"length is bound to 3 in .* and to 4 in"):
+        length.bind(3) + length.bind(4)
+    with pytest.raises(ShapeError, match="cannot be broadcast"):
+        x[: length.bind(3)] + x[: length.bind(4)]
+
+
+def test_different_numbers_are_not_computed_at_once(target: str) -> None:
+    if target == "reference":
+        pytest.skip("the evaluator has no launches that one number is given to")
+    x = memory()
+
+    with pytest.raises(ShapeError, match=r"length is bound to 3 and to 4 .* realize\(\)"):
+        Tensor.realize(x[: length.bind(3)].sum(), x[: length.bind(4)].sum())
+
+
+def test_two_variables_of_one_name_do_not_meet() -> None:
+    with pytest.raises(ShapeError, match="two variables of one name"):
+        length.bind(3) + Variable("length", 1, 5).bind(3)
+
+
+@pytest.mark.parametrize("value", [0, MOST + 1])
+def test_a_number_outside_the_bounds_is_refused(value: int) -> None:
+    with pytest.raises(ArgumentError, match="outside the bounds of Variable"):
+        length.bind(value)
+
+
+def test_what_may_lie_outside_is_refused() -> None:
+    x = memory()
+
+    with pytest.raises(IndexRangeError, match="is not inside axis 1"):
+        x[:, : length.bind(2)]
+    with pytest.raises(IndexRangeError, match="is not inside axis 0"):
+        x[length.bind(2) : length.bind(2) + 1]
+    with pytest.raises(ShapeError, match="differs from launch to launch"):
+        x.shrink((None, (0, length.bind(2))))
+
+
+def test_a_variable_without_a_number_is_refused() -> None:
+    with pytest.raises(ArgumentTypeError, match="holds no number"):
+        Tensor.zeros(4).expand(length, 4)  # type: ignore[arg-type]
+
+
+REFUSED: dict[str, Callable[[Tensor, Any], object]] = {
+    "split": lambda x, n: x[:n].split(2),
+    "windows": lambda x, n: x[:n].unfold(0, 2, 1),
+    "iterate": lambda x, n: list(x[:n]),
+    "sort": lambda x, n: x[:n].sort(0),
+    "step": lambda x, n: x[:n:2],
+    "repeat by halves": lambda x, n: x[:n].reshape(2, -1, 3),
+    "write": lambda x, n: (x[:n] * 2).assign(3),
+    "zero divisor": lambda x, n: 5 // (n - 1),
+    "int": lambda x, n: range(n),
+}
+
+
+def test_kernels_that_do_not_run_now_would_not_know_the_number(target: str) -> None:
+    if target == "reference":
+        pytest.skip("the evaluator has no kernels")
+
+    with pytest.raises(ShapeError, match=r"depends on length.*realize\(\) it instead"):
+        memory()[: length.bind(3)].sum().kernelize()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_symbolic_form_is_refused_at_the_call(name: str) -> None:
+    with pytest.raises((ArgumentError, ShapeError)):
+        REFUSED[name](memory(), length.bind(4))
