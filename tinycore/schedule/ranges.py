@@ -21,7 +21,7 @@ Point = tuple[UOp, ...]
 """Where a tensor is read: one index per axis."""
 
 ZERO = UOp.index(0)
-TRANSPARENT = frozenset({Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD})
+TRANSPARENT = frozenset({Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE})
 """Ops that say something to the scheduler and change no value."""
 
 

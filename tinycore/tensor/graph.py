@@ -297,6 +297,14 @@ def copied(x: UOp) -> UOp:
     return UOp(Op.CONTIGUOUS, x.dtype, (x,), unique().arg)
 
 
+def value(x: UOp) -> UOp:
+    """A node that is no view: of memory, or of what will be, its value alone."""
+    base = x
+    while base.op in MOVEMENT or base.op is Op.DETACH:
+        base = base.src[0]
+    return UOp(Op.VALUE, x.dtype, (x,)) if is_memory(base) or is_copy(base) else x
+
+
 def is_copy(x: UOp) -> bool:
     """Whether a node is made by `copied`, with or without elements changed since."""
     while x.op in PARTIAL_WRITES:

@@ -274,7 +274,8 @@ class Movement(Core):
         wide = wide.expand(
             [n for size, count in zip(shape, counts, strict=True) for n in (count, size)]
         )
-        return wide.reshape([size * count for size, count in zip(shape, counts, strict=True)])
+        wide = wide.reshape([size * count for size, count in zip(shape, counts, strict=True)])
+        return self.from_uop(graph.value(wide.uop))
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
         """Each element so often in a row along an axis; without `dim` over the flat tensor.
@@ -296,7 +297,8 @@ class Movement(Core):
         axis = resolve_axis("repeat_interleave", dim, self.ndim)
         shape = self.shape
         wide = self.unsqueeze(axis + 1).expand((*shape[: axis + 1], repeats, *shape[axis + 1 :]))
-        return wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
+        wide = wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
+        return self.from_uop(graph.value(wide.uop))
 
     def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """Coordinate grids of flat tensors; indexing "xy" exchanges the first two axes.

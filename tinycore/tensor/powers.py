@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ArgumentError
+from tinycore.tensor import graph
 from tinycore.tensor.functions import Functions, in_wide_float, polynomial
 from tinycore.tensor.remainder import leading
 
@@ -80,7 +81,7 @@ class Powers(Functions):
                 result = square if result is None else result * square
             count >>= 1
             square = square * square if count else square
-        return self.const_like(1) if result is None else result
+        return self.const_like(1) if result is None else self.from_uop(graph.value(result.uop))
 
     def _float_power(self, exponent: Self) -> Self:
         """a ** b of floats: 2 ** (b log2 |a|) with the sign and the special cases of IEEE 754."""

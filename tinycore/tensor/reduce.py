@@ -44,7 +44,7 @@ class Reduce(Activations):
                 if not self.numel()
                 else graph.fold(self.uop, op, axes)
             )
-        return self.from_uop(node if keepdim else graph.drop_axes(node, axes))
+        return self.from_uop(graph.value(node if keepdim else graph.drop_axes(node, axes)))
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
         """The sum; 0 of no elements. With `dtype` it is accumulated and returned in that.

@@ -125,7 +125,7 @@ def of_cast(node: UOp, g: UOp) -> Gradients:
 # --- identity
 
 
-@rule(Op.CONTIGUOUS)
+@rule(Op.CONTIGUOUS, Op.VALUE)
 def of_contiguous(node: UOp, g: UOp) -> Gradients:
     """Passed on."""
     return (g,)

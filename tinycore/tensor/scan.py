@@ -104,6 +104,6 @@ class Scan(Reduce):
         """A function of the last axis applied to any."""
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim or not self.numel():
-            return self
+            return self.from_uop(graph.value(self.uop))
         moved = self.movedim(place, -1)
-        return self.from_uop(function(moved.uop)).movedim(-1, place)
+        return self.from_uop(graph.value(function(moved.uop))).movedim(-1, place)

@@ -186,7 +186,7 @@ class Selection(Indexing):
         """This tensor after SCATTER in the corner that the index runs beside."""
         corner = graph.shrink(self.uop, box_of(self, index, axis))
         changed = graph.scatter(corner, index.uop, source.uop, op, axis)
-        return self.from_uop(graph.insert(self.uop, corner, changed))
+        return self.from_uop(graph.value(graph.insert(self.uop, corner, changed)))
 
     def _aligned(
         self, name: str, dim: int, index: Self, src: Self | Scalar

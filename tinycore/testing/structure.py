@@ -115,6 +115,7 @@ STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
     Op.CONTIGUOUS: lambda n, x: x,
     Op.CONTIGUOUS_BACKWARD: lambda n, x: x,
     Op.DETACH: lambda n, x: x,
+    Op.VALUE: lambda n, x: x,
     Op.COPY: lambda n, x: x,
     Op.ASSIGN: lambda n, target, value: value,
     Op.RESHAPE: lambda n, x: x.reshape(n.arg),

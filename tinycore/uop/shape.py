@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 """Sizes of the axes. One that a Variable gives at launch is a `Size`, which computes as an int."""
 
 SAME_AS_FIRST = frozenset(
-    {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.FLIP}
+    {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE, Op.FLIP}
     | PARTIAL_WRITES
     | ALU
 )
