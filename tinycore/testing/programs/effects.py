@@ -227,7 +227,9 @@ def captured(b: Builder) -> None:
     if b.draw.chance(0.3):
         gradient(inner)
     made = [v for step in inner.steps for v in step.outputs if v.name in inner.live]
-    computed = [v for v in made if v.size and not inner.views[v.name]]
+    # A derivative may be a constant; a function that launches nothing is refused.
+    derived = {v.name for step in inner.steps if step.kind is Kind.GRADIENT for v in step.outputs}
+    computed = [v for v in made if v.size and not inner.views[v.name] and v.name not in derived]
     if not computed or any(0 in i.shape for i in inner.inputs):
         return
     returned = {v.name: v for v in (computed[-1], *b.draw.sample(made, min(len(made), 2)))}
