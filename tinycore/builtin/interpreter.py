@@ -23,7 +23,7 @@ from tinycore.builtin.frame import Frame, Memory
 from tinycore.builtin.plan import Plan
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import ArgumentError, CompileError, DeviceError, FileFormatError, OutOfMemory
-from tinycore.plugin import DeviceRuntime, ProgramInfo, Toolchain
+from tinycore.plugin import ALIGNMENT_BYTES, DeviceRuntime, ProgramInfo, Toolchain
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.uop.op import Op
 from tinycore.uop.parse import program_from_text
@@ -84,7 +84,8 @@ class PythonAllocator:
     def alloc(self, size: int) -> Array:
         """`size` bytes, not cleared."""
         try:
-            return numpy.empty(size, numpy.uint8)
+            block = numpy.empty(size + ALIGNMENT_BYTES, numpy.uint8)
+            return block[-block.ctypes.data % ALIGNMENT_BYTES :][:size]
         except (MemoryError, ValueError) as error:
             raise OutOfMemory(f"NumPy cannot allocate {size} bytes") from error
 
