@@ -129,6 +129,8 @@ def cast(node: UOp, x: HostArray) -> HostArray:
     if dtypes.is_int(node.dtype) and x.dtype.kind == "f":
         wide = numpy.uint64 if node.dtype is dtypes.uint64 else numpy.int64
         return numpy.asarray(numpy.trunc(x).astype(wide))
+    if node.dtype is dtypes.float16 and x.dtype == numpy.float64:
+        return x.astype(numpy.float32)  # rounded twice, as docs/numerics.md says
     return x
 
 
@@ -169,6 +171,11 @@ def safe(b: HostArray) -> HostArray:
     return numpy.where(b == 0, 1, b)
 
 
+def unless_zero(value: HostArray, b: HostArray) -> HostArray:
+    """A quotient or remainder; 0 where the divisor `b` is 0."""
+    return numpy.where(b == 0, 0, value).astype(b.dtype)
+
+
 def negated(x: HostArray) -> HostArray:
     """-x, wrapping."""
     return numpy.subtract(numpy.zeros_like(x), x) if x.dtype.kind != "f" else -x
@@ -191,9 +198,9 @@ ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
     Op.MUL: lambda n, a, b: a * b,
     Op.FDIV: lambda n, a, b: a / b,
     Op.IDIV: lambda n, a, b: truncated_quotient(a, b),
-    Op.MOD: lambda n, a, b: a - b * truncated_quotient(a, b),
-    Op.FLOORDIV: lambda n, a, b: numpy.floor_divide(a, safe(b)),
-    Op.FLOORMOD: lambda n, a, b: numpy.mod(a, safe(b)),
+    Op.MOD: lambda n, a, b: unless_zero(a - b * truncated_quotient(a, b), b),
+    Op.FLOORDIV: lambda n, a, b: unless_zero(numpy.floor_divide(a, safe(b)), b),
+    Op.FLOORMOD: lambda n, a, b: unless_zero(numpy.mod(a, safe(b)), b),
     Op.MAX: lambda n, a, b: numpy.maximum(a, b),
     Op.MIN: lambda n, a, b: numpy.minimum(a, b),
     Op.CMPLT: lambda n, a, b: a < b,
