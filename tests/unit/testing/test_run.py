@@ -1,0 +1,179 @@
+"""Trials are run apart, survive what kills their process, and are told as text, JSON and a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from tinycore.cli.main import main
+from tinycore.device.registry import Device
+from tinycore.errors import PluginError, SettingError
+from tinycore.plugin import Backend, deferred
+from tinycore.testing.suite.case import CASES, Case, Level, NotApplicable, Trial, trials
+from tinycore.testing.suite.judge import Outcome, Verdict
+from tinycore.testing.suite.report import Report
+from tinycore.testing.suite.run import Plan, run_apart, run_here, subject_for, work
+from tinycore.testing.suite.subject import Subject
+
+COPIES = "test_what_is_written_is_read[6"
+
+
+def dead_worker(plan: Plan, first: int, pipe: Connection) -> None:
+    """Ends before anything else."""
+    os._exit(3)
+
+
+def hanging_worker(plan: Plan, first: int, pipe: Connection) -> None:
+    """Never comes to an end."""
+    pipe.send(first)
+    time.sleep(60)
+
+
+def crash_at_second(plan: Plan, first: int, pipe: Connection) -> None:
+    if first == 0:
+        for number, trial in enumerate(trials(plan.highest, plan.named)[:2]):
+            pipe.send(number)
+            if number == 1:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            pipe.send(next(run_here(subject_for(plan), [trial])))
+    work(plan, first, pipe)
+
+
+def test_every_case_says_what_it_proves() -> None:
+    assert [name for name, case in CASES.items() if not case.meaning.endswith(".")] == []
+    assert {case.level for case in CASES.values()} == set(Level)
+
+
+def test_trials_have_names_of_their_own() -> None:
+    names = [trial.name for trial in trials(Level.PERFORMANCE)]
+
+    assert len(set(names)) == len(names) > 900
+
+
+def test_a_crash_is_a_failure_and_the_others_go_on() -> None:
+    plan = Plan("PYTHON", Level.MEMORY, COPIES)
+    found = list(run_apart(plan, worker=crash_at_second))
+
+    assert [r.outcome for r in found] == [
+        Outcome.PASSED, Outcome.CRASHED, *[Outcome.PASSED] * (len(found) - 2),
+    ]  # fmt: skip
+    assert found[1].judgement.verdict is Verdict.FAILED
+    assert found[1].judgement.reason == "crashed the process: SIGSEGV"
+    assert [r.name for r in found] == [t.name for t in trials(plan.highest, plan.named)]
+
+
+def test_a_trial_that_hangs_is_ended() -> None:
+    found = next(run_apart(Plan("PYTHON", Level.MEMORY, COPIES), 0.5, hanging_worker))
+
+    assert found.outcome is Outcome.CRASHED
+    assert found.judgement.reason == "still ran after 0 s and was ended"
+
+
+def test_a_process_that_dies_at_once_is_told() -> None:
+    with pytest.raises(PluginError, match="ended the process with status 3 before trial 1"):
+        list(run_apart(Plan("PYTHON", Level.MEMORY, COPIES), worker=dead_worker))
+
+
+def report_of(*cases: Case) -> Report:
+    subject = Subject("PYTHON")
+    report = Report(subject, Level.MODELS)
+    for result in run_here(subject, [Trial(case, None) for case in cases]):
+        report.add(result)
+    return report
+
+
+def fails(subject: Subject) -> None:
+    """Fails."""
+    raise AssertionError("3 instead of 4")
+
+
+def passes(subject: Subject) -> None:
+    """Passes."""
+
+
+def skips(subject: Subject) -> None:
+    """Does not apply."""
+    raise NotApplicable("there is nothing to try")
+
+
+def case_of(function: object, *needs: str) -> Case:
+    name = getattr(function, "__name__", "")
+    return Case(name, Level.MEMORY, frozenset(needs), function, ())  # type: ignore[arg-type]
+
+
+def test_a_claim_is_proven_or_disproven() -> None:
+    report = report_of(
+        case_of(passes, "float16"), case_of(fails, "int8"), case_of(passes, "graph"),
+        case_of(fails), case_of(skips),
+    )  # fmt: skip
+    standing = {word.word: word.verdict for word in report.words()}
+
+    assert standing["float16"] == "proven"
+    assert standing["int8"] == "disproven"
+    assert standing["graph"] == "works, though not claimed"
+    assert standing["float64"] == "claimed, not tried"
+    assert not report.is_conformant
+    assert [r.judgement.reason for r in report.failures] == ["3 instead of 4"] * 2
+    assert "| `skips`:  | not applicable | there is nothing to try |" in report.to_markdown()
+
+
+def test_nothing_tried_is_not_conformant() -> None:
+    assert not report_of().is_conformant
+
+
+def test_the_command_tells_people_and_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, page = tmp_path / "out.json", tmp_path / "page.md"
+    options = ["--level", "1", "--named", "of_a_view", "--in-process", "-v"]
+    status = main(["conformance", "PYTHON", *options, "--json", str(told), "--markdown", str(page)])
+    found = json.loads(told.read_text("utf-8"))
+
+    assert status == 0
+    assert found["conforms"] is True
+    assert [trial["name"] for trial in found["trials"]] == ["test_a_view_of_a_view"]
+    assert found["counts"] == {"passed": 1}
+    assert page.read_text("utf-8").startswith("# Conformance of PYTHON\n")
+    output = capsys.readouterr().out
+    assert "ok    test_a_view_of_a_view\n" in output
+    assert output.endswith("PYTHON conforms up to level 1\n")
+
+
+def test_a_suite_file_gives_skips(tmp_path: Path) -> None:
+    path = tmp_path / "test_conformance.py"
+    path.write_text("from tinycore.testing.suite import *\nSKIPS = Skips(graph='none yet')\n")
+
+    assert dict(subject_for(Plan("PYTHON", 1, suite=path)).skips) == {"graph": "none yet"}
+    path.write_text("SKIPS = {'graph': 'none yet'}\n")
+    with pytest.raises(PluginError, match="write SKIPS = Skips"):
+        subject_for(Plan("PYTHON", 1, suite=path))
+
+
+def test_several_devices_are_refused() -> None:
+    with pytest.raises(SettingError, match="conformance is tested of one device"):
+        Subject("PYTHON;NULL")
+
+
+LATE = Backend(
+    name="LATE",
+    api=(1, 0),
+    open=deferred("tinycore.builtin.interpreter:PythonRuntime"),
+    renderers={"PYTHON": deferred("tinycore.builtin.interpreter:toolchain")},
+    capabilities=frozenset({"bool", "int32", "float32"}),
+)
+
+
+def test_a_backend_can_be_registered_first() -> None:
+    try:
+        subject = subject_for(Plan("LATE", 1, registers=(f"{__name__}:LATE",)))
+        found = list(run_here(subject, trials(Level.MEMORY, "test_the_dtypes")))
+    finally:
+        Device.unregister("LATE")
+
+    assert [r.judgement.verdict for r in found] == [Verdict.PASSED]

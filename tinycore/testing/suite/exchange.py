@@ -1,0 +1,190 @@
+"""Level 4: memory shared with other libraries, copies between devices.
+
+Floor 6. That nothing was copied is proven by address, and by writes that show on the other side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+import numpy
+
+from tinycore import Device, Tensor
+from tinycore.device.buffer import Buffer
+from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.errors import DeviceUnavailable
+from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
+from tinycore.testing.suite.kernels import integers
+from tinycore.testing.suite.memory import noise
+from tinycore.testing.suite.order import SIZE, step
+from tinycore.testing.suite.subject import Subject
+
+__all__ = [
+    "test_a_program_on_two_devices",
+    "test_copies_from_device_to_device",
+    "test_copies_to_and_from_the_interpreter",
+    "test_copies_to_every_other_device",
+    "test_dlpack_of_other_libraries",
+    "test_dlpack_to_other_libraries",
+    "test_external_memory_is_used_in_place",
+    "test_external_memory_is_written_in_place",
+    "test_peer_copies",
+]
+
+HOST: Final = 1
+"""kDLCPU of DLPack: memory that the host addresses."""
+I32: Final = dtypes.int32
+
+
+def pair_agrees(here: str, there: str) -> None:
+    """Check copies of many sizes from one device to another and back."""
+    for size in (1, 3, 1000, 100_003):
+        numbers = numpy.frombuffer(noise(size), numpy.uint8)
+        first = Buffer.from_cpu(here, numbers)
+        second = Buffer(there, size, dtypes.uint8).copy_from(first)
+        assert (second.numpy() == numbers).all(), f"{size} bytes from {here} to {there} are wrong"
+        third = Buffer(here, size, dtypes.uint8).copy_from(second)
+        assert (third.numpy() == numbers).all(), f"{size} bytes from {there} to {here} are wrong"
+
+
+@case(Level.EXCHANGE)
+def test_copies_to_and_from_the_interpreter(subject: Subject) -> None:
+    """What is copied to PYTHON and back is what it was."""
+    pair_agrees(subject.name, "PYTHON")
+
+
+@case(Level.EXCHANGE)
+def test_copies_to_every_other_device(subject: Subject) -> None:
+    """So it is with every other device that is ready here."""
+    others = set(Device.get_available_devices()) - {subject.target.device, "NULL", "PYTHON"}
+    if not others:
+        raise NotApplicable("no other device is ready")
+    for other in sorted(others):
+        try:
+            Device[other].toolchain  # noqa: B018  a device without a compiler is no use
+        except DeviceUnavailable:
+            continue
+        pair_agrees(subject.name, other)
+
+
+@case(Level.EXCHANGE)
+def test_copies_from_device_to_device(subject: Subject) -> None:
+    """Two devices of one backend exchange memory."""
+    count = subject.backend.count()
+    if count < 2:
+        raise NotApplicable(f"count() says that there is {count} device")
+    other = f"{subject.target.device}:{1 if subject.target.index == 0 else 0}"
+    pair_agrees(subject.name, Device.canonicalize(other))
+
+
+@case(Level.EXCHANGE, "peer_copy")
+def test_peer_copies(subject: Subject) -> None:
+    """`copy_from` copies exactly the bytes it is told, with what was asked for before."""
+    program = step(subject, lambda x: x + 1)
+    x = integers(SIZE)
+    peer = subject.device.ability("peer_copy")
+    with subject.memory(x.tobytes()) as a, subject.memory(SIZE * 4) as b:
+        program([b, a], [])
+        with subject.memory(b"\x33" * (SIZE * 4 + 16)) as target:
+            subject.runtime.synchronize()
+            part = subject.allocator.offset(target, SIZE * 4, 8)
+            peer.copy_from(part, b, SIZE * 4, subject.runtime)
+            found = subject.read(target, SIZE * 4 + 16)
+    assert found[8:-8] == (x + 1).tobytes(), "the copy is not what the launch wrote"
+    assert found[:8] + found[-8:] == b"\x33" * 16, "bytes around the copy were changed"
+
+
+@case(Level.EXCHANGE)
+def test_a_program_on_two_devices(subject: Subject) -> None:
+    """A gradient goes back over a border between devices."""
+    x = subject.tensor(numpy.arange(6.0).reshape(2, 3), dtypes.float32)
+    x.requires_grad_(True)
+    there = (x * 2).to("PYTHON")
+    loss = ((there + 1).to(subject.name) ** 2).sum()
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.device == subject.name
+    expected = 4 * (2 * numpy.arange(6.0).reshape(2, 3) + 1)
+    assert x.grad.numpy().tolist() == expected.tolist()
+
+
+# --- memory of other libraries
+
+
+def external(subject: Subject, content: bytes) -> tuple[int, object]:
+    """Memory that tinycore did not allocate: its address on the device, and its owner."""
+    if subject.external_memory is not None:
+        return subject.external_memory(content)
+    if subject.backend.dlpack != HOST:
+        raise NotApplicable(
+            "define external_memory(content) in the file with SKIPS: it puts bytes into memory of "
+            "the device without tinycore, and returns its address and what keeps it alive"
+        )
+    block = ctypes.create_string_buffer(content, len(content) + 64)
+    address = ctypes.addressof(block)
+    shift = -address % 64
+    ctypes.memmove(address + shift, content, len(content))
+    return address + shift, block
+
+
+@case(Level.EXCHANGE, "external_pointer")
+def test_external_memory_is_used_in_place(subject: Subject) -> None:
+    """A program reads memory that somebody else allocated."""
+    x = integers(1000)
+    pointer, owner = external(subject, x.tobytes())
+    tensor = Tensor.from_blob(pointer, (1000,), dtype=I32, device=subject.name, owner=owner)
+    assert ((tensor * 2 + 1).numpy() == x * 2 + 1).all(), "memory at a pointer reads otherwise"
+    assert tensor[10:20].numpy().tolist() == x[10:20].tolist(), "a part of it reads otherwise"
+
+
+@case(Level.EXCHANGE, "external_pointer")
+def test_external_memory_is_written_in_place(subject: Subject) -> None:
+    """What is written into wrapped memory shows in every other view of the same pointer."""
+    x = integers(1000)
+    pointer, owner = external(subject, x.tobytes())
+    first = Buffer.external(subject.name, pointer, 1000, I32, owner)
+    second = Buffer.external(subject.name, pointer, 1000, I32, owner)
+    first.copyin(memoryview((x + 9).tobytes()))
+    assert (second.numpy() == x + 9).all(), "the pointer was copied, not used"
+    if subject.backend.dlpack == HOST and subject.external_memory is None:
+        there = numpy.ctypeslib.as_array((ctypes.c_int32 * 1000).from_address(pointer))
+        Device[subject.name].synchronize()
+        assert (there == x + 9).all(), "the owner does not see what was written"
+
+
+def host_only(subject: Subject) -> None:
+    """Raises NotApplicable for devices whose memory NumPy does not take."""
+    if subject.backend.dlpack != HOST:
+        raise NotApplicable("it exchanges no memory of the host by DLPack")
+
+
+DLPACK: Final = tuple(
+    Variant(d.name, d, frozenset({d.name}))
+    for d in dtypes.all
+    if d not in dtypes.fp8s and d is not dtypes.bfloat16
+)
+
+
+@case(Level.EXCHANGE, over=DLPACK)
+def test_dlpack_to_other_libraries(subject: Subject, dtype: DType) -> None:
+    """NumPy sees a tensor's memory itself, at its address."""
+    host_only(subject)
+    x = Tensor(numpy.arange(64) % 2, device=subject.name, dtype=dtype).contiguous().realize()
+    array = numpy.from_dlpack(x)
+    here = numpy.frombuffer(x.data(), numpy.uint8).ctypes.data
+    there = array.ctypes.data
+    assert there == here, f"NumPy sees {there:#x}, the tensor is at {here:#x}"
+    assert array.tolist() == x.numpy().tolist()
+
+
+@case(Level.EXCHANGE, over=DLPACK)
+def test_dlpack_of_other_libraries(subject: Subject, dtype: DType) -> None:
+    """A tensor sees NumPy's memory itself: what NumPy writes later is computed with."""
+    host_only(subject)
+    array = (numpy.arange(64) % 2).astype(to_numpy_dtype(dtype))
+    x = Tensor.from_dlpack(array, device=subject.name, copy=False)
+    here, there = numpy.frombuffer(x.data(), numpy.uint8).ctypes.data, array.ctypes.data
+    assert here == there, f"the tensor is at {here:#x}, NumPy at {there:#x}"
+    array[:] = array[::-1].copy()
+    assert x.flip(0).numpy().tolist() == array[::-1].tolist(), "a later write is not seen"

@@ -1,0 +1,221 @@
+"""Trials run one after the other, in this process or in one that may die.
+
+Floor 6. `run_here` is for pytest and for grading the suite; `run_apart` survives what kills a
+process: a trial under which it dies has crashed, and the next ones go on in a new one.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from runpy import run_path
+from typing import Any, Final
+
+from tinycore._deferred import Deferred
+from tinycore.device.registry import Device
+from tinycore.errors import PluginError
+from tinycore.testing.suite.case import NotApplicable, Trial, trials
+from tinycore.testing.suite.judge import Judgement, Outcome, Skips, judge
+from tinycore.testing.suite.subject import Subject
+
+__all__ = ["Plan", "Result", "run_apart", "run_here", "subject_for", "verdict_on"]
+
+TRIAL_SECONDS: Final = 180.0
+"""How long one trial may take before its process is ended."""
+START_SECONDS: Final = 120.0
+"""How long a process may take until its first trial."""
+LINES_OF_TRACE: Final = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be tested, in a form that another process can be told."""
+
+    target: str
+    highest: int
+    named: str = ""
+    suite: Path | None = None
+    """An author's file, for its SKIPS and external_memory."""
+    registers: tuple[str, ...] = ()
+    """Backends to register first, as "package.module:BACKEND"."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a trial. `figure` is what a performance case measured."""
+
+    name: str
+    level: int
+    needs: tuple[str, ...]
+    outcome: Outcome
+    detail: str
+    seconds: float
+    judgement: Judgement
+    figure: str = ""
+
+
+def subject_for(plan: Plan) -> Subject:
+    """The device that a plan names, with what its author's file says.
+
+    Raises PluginError when that file has SKIPS that are none.
+    """
+    if not __debug__:
+        raise PluginError("conformance is proven by assertions: run Python without -O")
+    for reference in plan.registers:
+        backend = Deferred(reference).resolve()
+        if Device.plugins.find(backend.name) is None:
+            Device.register(backend)
+    said = run_path(str(plan.suite)) if plan.suite else {}
+    skips = said.get("SKIPS", Skips())
+    if not isinstance(skips, Skips):
+        raise PluginError(f"{plan.suite}: SKIPS is {skips!r}; write SKIPS = Skips(word='reason')")
+    return Subject(plan.target, skips, said.get("external_memory"))
+
+
+def told(error: BaseException) -> str:
+    """An exception for the table: an assertion's text, and any other with where it was raised."""
+    if isinstance(error, AssertionError) and str(error):
+        return str(error)
+    lines = "".join(traceback.format_tb(error.__traceback__)[-LINES_OF_TRACE:]).rstrip()
+    return f"{type(error).__name__}: {error}\n{lines}"
+
+
+def attempt(trial: Trial, subject: Subject) -> tuple[Outcome, str, str]:
+    """Run a trial: what it did, the detail, and what it measured."""
+    try:
+        with subject.chosen():
+            measured = trial.run(subject)
+    except NotApplicable as reason:
+        return Outcome.SKIPPED, str(reason), ""
+    except Exception as error:  # a device may raise anything, and the suite goes on
+        return Outcome.FAILED, told(error), ""
+    return Outcome.PASSED, "", str(measured or "")
+
+
+def verdict_on(trial: Trial, subject: Subject, outcome: Outcome, detail: str) -> Judgement:
+    """The judgement of a trial's outcome on a device."""
+    return judge(trial.needs, subject.backend.capabilities, subject.skips, outcome, detail)
+
+
+def run_one(trial: Trial, subject: Subject) -> Result:
+    """Run a trial in this process, and judge it."""
+    began = time.perf_counter()
+    outcome, detail, figure = attempt(trial, subject)
+    seconds = time.perf_counter() - began
+    judgement = verdict_on(trial, subject, outcome, detail)
+    return Result(
+        trial.name,
+        int(trial.case.level),
+        tuple(sorted(trial.needs)),
+        outcome,
+        detail,
+        seconds,
+        judgement,
+        figure,
+    )
+
+
+def run_here(subject: Subject, chosen: Sequence[Trial]) -> Iterator[Result]:
+    """The results of trials, each as soon as it is there."""
+    for trial in chosen:
+        yield run_one(trial, subject)
+
+
+# --- in a process that may die
+
+
+def work(plan: Plan, first: int, pipe: Connection) -> None:
+    """The other process: trials from number `first` on, each announced before it is run."""
+    subject = subject_for(plan)
+    for number, trial in enumerate(trials(plan.highest, plan.named)):
+        if number >= first:
+            pipe.send(number)
+            pipe.send(run_one(trial, subject))
+    pipe.send(None)
+
+
+def run_apart(
+    plan: Plan, seconds: float = TRIAL_SECONDS, worker: Callable[..., None] = work
+) -> Iterator[Result]:
+    """The results of a plan's trials. One that kills its process, or hangs, has crashed.
+
+    Raises PluginError when the process dies before its first trial.
+    """
+    chosen = trials(plan.highest, plan.named)
+    capabilities, skips = facts_of(plan)
+    done = 0
+    while done < len(chosen):
+        number, died = done - 1, ""
+        for number, said in watched(plan, done, seconds, worker):
+            if isinstance(said, Result):
+                done = number + 1
+                yield said
+            else:
+                died = said
+        if not died:
+            return
+        if number < done:
+            raise PluginError(f"the process that runs the trials {died} before trial {done + 1}")
+        trial = chosen[number]
+        verdict = judge(trial.needs, capabilities, skips, Outcome.CRASHED, died)
+        yield Result(
+            trial.name,
+            int(trial.case.level),
+            tuple(sorted(trial.needs)),
+            Outcome.CRASHED,
+            died,
+            0.0,
+            verdict,
+        )
+        done = number + 1
+
+
+def facts_of(plan: Plan) -> tuple[frozenset[str], Any]:
+    """What a plan's device claims and skips."""
+    subject = subject_for(plan)
+    return subject.backend.capabilities, subject.skips
+
+
+def watched(
+    plan: Plan, first: int, seconds: float, worker: Callable[..., None]
+) -> Iterator[tuple[int, Result | str]]:
+    """Numbers of trials with their results; at the end how the process died, if it did."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=worker, args=(plan, first, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    number = first - 1
+    try:
+        while ours.poll(max(seconds, START_SECONDS) if number < first else seconds):
+            said = ours.recv()
+            if said is None:
+                return
+            if isinstance(said, int):
+                number = said
+            else:
+                yield number, said
+        process.kill()
+        yield number, f"still ran after {seconds:.0f} s and was ended"
+    except EOFError:
+        process.join()
+        yield number, manner(process.exitcode)
+    finally:
+        process.join(timeout=5)
+        ours.close()
+
+
+def manner(status: int | None) -> str:
+    """How a process died, by its exit status."""
+    if status is None or status >= 0:
+        return f"ended the process with status {status}"
+    try:
+        return f"crashed the process: {signal.Signals(-status).name}"
+    except ValueError:
+        return f"crashed the process: signal {-status}"
