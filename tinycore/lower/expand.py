@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable
 
 from tinycore.dtype import dtypes
-from tinycore.lower.tile import numbered
+from tinycore.lower.loops import numbered
 from tinycore.lower.transpose import transpose_loads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -81,7 +81,12 @@ def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
     counters = counters_of(root, *WRITTEN_OUT)
     if not counters:
         return None
-    inner = [r for n in body.toposort() if n.op is Op.END for r in n.src[1:]]
+    inner = [
+        r
+        for n in body.toposort()
+        if n.op is Op.END and not n.ranges.isdisjoint(counters)
+        for r in n.src[1:]
+    ]
     copies = [
         copy.substitute({r: numbered(r, COPIED, number) for r in inner})
         for number, copy in enumerate(instances(body, counters))

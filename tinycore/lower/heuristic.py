@@ -13,20 +13,21 @@ from typing import Final
 
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.heuristic_grid import GridPlanner
-from tinycore.lower.planner import Planner
+from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.planner import SERIAL_WORK
+from tinycore.lower.stage import Stage
 from tinycore.lower.tile import (
     Assign,
     Cover,
     Merge,
-    Number,
     Peel,
     Plan,
     Reorder,
     Split,
     Step,
-    counter_of,
     overwrites_what_it_reads,
 )
+from tinycore.lower.tile_planner import TilePlanner
 from tinycore.render.base import Limits
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
@@ -35,17 +36,10 @@ from tinycore.uop.op import AxisKind, Op
 
 trace = Trace("plan")
 
-SERIAL_WORK: Final = 200_000
-"""Operations below which waking other threads costs more than it saves."""
 CHUNKS_PER_THREAD: Final = 8
 SCATTERED: Final = -3
 """What an access counts that is neither contiguous (1) nor constant (0) over the lanes."""
 LEAST_LANES: Final = 4
-MOST_ROWS: Final = 8
-ENOUGH_ACCUMULATORS: Final = 8
-"""Independent sums that hide the latency of fused multiply-add."""
-SPARE_REGISTERS: Final = 2
-"""Registers a tile leaves to the compiler; a tile that spills is slower than a smaller one."""
 DOT_ROWS: Final = 4
 """Rows and columns of a tile whose lanes run along the reduction: each is a stream of loads."""
 PARTIAL_SUMS: Final = (8, 4, 2)
@@ -55,7 +49,7 @@ MOST_COPIES: Final = 128
 MOST_BORDERS: Final = 4
 
 
-class LoopPlanner(Planner):
+class LoopPlanner(TilePlanner):
     """What a device that runs loops is given to run: vectors, registers, threads."""
 
     def plan_loops(self) -> None:
@@ -114,8 +108,10 @@ class LoopPlanner(Planner):
         for access in self.accesses():
             move = coefficient(access.src[1], counter)
             strided = access not in stored and move is not None and 1 < move <= LONGEST_STRIDE
-            if move != 0:
-                total += 1 if move == 1 else 0 if strided else SCATTERED
+            if move == 1 or (access not in stored and self.can_be_panel(access, counter)):
+                total += 1
+            elif move != 0:
+                total += 0 if strided else SCATTERED
             if len(access.src) > 2 and counter in access.src[2].ranges:
                 total += SCATTERED
         return total
@@ -128,19 +124,14 @@ class LoopPlanner(Planner):
             width = math.gcd(width, size)
         if width < LEAST_LANES:
             return
-        number = axis.arg.number
         row = self.row_loop(axis) if self.reductions else None
-        self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
         vectors = -(-size // width)
-        if not self.reductions:
-            return
-        tall, wide = self.register_tile(1 if row is None else row.extent, vectors)
-        if wide > 1:
-            self.do(Split((*number, 0), wide), Assign((*number, 0, 1), AxisKind.UNROLL))
-        if row is not None and tall > 1:
-            self.do(Split(row.arg.number, tall), Assign((*row.arg.number, 1), AxisKind.UNROLL))
+        tall, wide = 1, 1
+        if self.reductions:
+            tall, wide = self.register_tile(1 if row is None else row.extent, vectors)
+        column, panel = self.cut_columns(axis, width, wide)
         if row is not None:
-            self.rows_inside(number, row.arg.number)
+            self.cut_rows(row, tall, column, panel)
 
     def transpose_blocks(self, lanes: int) -> None:
         """Squares of elements, loaded row by row and stored column by column."""
@@ -168,46 +159,6 @@ class LoopPlanner(Planner):
         """Whether the steps of a loop read far from each other, by a constant distance."""
         move = coefficient(access.src[1], counter)
         return move is not None and abs(move) > LONGEST_STRIDE and len(access.src) == 2
-
-    def row_loop(self, axis: UOp) -> UOp | None:
-        """An output loop over which a load along `axis` stands still: its rows share the load."""
-        inside = [
-            n
-            for r in self.reductions
-            for n in r.toposort()
-            if n.op is Op.INDEX and axis in n.src[1].ranges
-        ]
-        others = [r for r in self.outputs if r is not axis and r.extent > 1]
-        still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
-        return max(still, key=lambda r: (min(r.extent, MOST_ROWS), r.arg.number), default=None)
-
-    def register_tile(self, rows: int, vectors: int) -> tuple[int, int]:
-        """(rows, vectors) of accumulators: the tile with the least estimated time for the whole.
-
-        A step of the reduction costs the larger of its multiply-adds and its loads at two per
-        cycle; too few accumulators wait for each other. All must fit the registers with the
-        operands.
-        """
-        best, tile = math.inf, (1, 1)
-        for wide in range(1, min(vectors, self.limits.vector_registers) + 1):
-            for tall in range(1, min(rows, MOST_ROWS) + 1):
-                if tall * wide + wide + 1 > self.limits.vector_registers - SPARE_REGISTERS:
-                    break
-                tiles = -(-rows // tall) * -(-vectors // wide)
-                step = max(tall * wide, ENOUGH_ACCUMULATORS, (tall + wide) / 2) + (tall + wide) / 8
-                if tiles * step < best:
-                    best, tile = tiles * step, (tall, wide)
-        return tile
-
-    def rows_inside(self, column: Number, row: Number) -> None:
-        """Run one column block for all rows before the next: its operand stays near."""
-        order = [r.arg.number for r in self.outputs]
-        outer_row = (*row, 0) if (*row, 0) in order else row
-        outer_column = next((n for n in ((*column, 0, 0), (*column, 0)) if n in order), column)
-        if outer_row in order and outer_column in order:
-            rest = [n for n in order if n not in (outer_row, outer_column)]
-            place = sum(n < min(outer_row, outer_column) for n in rest)
-            self.do(Reorder((*rest[:place], outer_column, outer_row, *rest[place:])))
 
     def vectorize_reduction(self, axis: UOp, lanes: int) -> None:
         """Lanes along a reduced loop, several accumulators, summed across at the end."""
@@ -266,11 +217,18 @@ class LoopPlanner(Planner):
         wanted = self.limits.threads * CHUNKS_PER_THREAD
         first = loops[0].arg.number
         for inner in loops[1:]:
-            if counter_of(self.kernel, first).extent >= wanted:
+            if counter_of(self.kernel, first).extent >= wanted or self.is_stage_between(
+                first, inner
+            ):
                 break
             self.do(Merge(first, inner.arg.number))
         if counter_of(self.kernel, first).extent > 1:
             self.do(Assign(first, AxisKind.PARALLEL))
+
+    def is_stage_between(self, outer: Number, inner: UOp) -> bool:
+        """Whether something is staged in each step of one loop for all steps of another."""
+        fills = (n.src[1].ranges for n in self.kernel.toposort() if n.op is Op.AFTER)
+        return any(counter_of(self.kernel, outer) in r and inner not in r for r in fills)
 
 
 def plan_for(kernel: UOp, limits: Limits) -> Plan:
@@ -304,6 +262,15 @@ def describe(step: Step) -> str:
             return f"cover({dotted(axis)} by {by})"
         case Peel(axis, at):
             return f"peel({dotted(axis)} at {' '.join(map(str, at))})"
+        case Stage(place, dimensions):
+            layout = "][".join("+".join(map(term, d)) for d in dimensions)
+            return f"stage([{layout}] at {dotted(place or ())})"
+
+
+def term(part: tuple[Number, int]) -> str:
+    """A loop and its factor as text."""
+    axis, factor = part
+    return dotted(axis) if factor == 1 else f"{factor}*{dotted(axis)}"
 
 
 def dotted(axis: Number) -> str:

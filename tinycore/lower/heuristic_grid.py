@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from tinycore.lower.loops import Number
 from tinycore.lower.planner import Planner
-from tinycore.lower.tile import Assign, Cover, Number, Split, overwrites_what_it_reads
+from tinycore.lower.tile import Assign, Cover, Split, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

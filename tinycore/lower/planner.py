@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.lower.tile import Merge, Step, apply_plan
@@ -17,6 +18,9 @@ from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
+
+SERIAL_WORK: Final = 200_000
+"""Operations below which waking other threads costs more than it saves."""
 
 
 @dataclass
@@ -38,7 +42,8 @@ class Planner:
 
         Loops of which only a launch knows the length stay as they are, and are not among them.
         """
-        ends = [n for n in self.kernel.toposort() if n.op is Op.END]
+        below = self.kernel.toposort(lambda n: n.op in (Op.SINK, Op.END, Op.GROUP))
+        ends = [n for n in below if n.op is Op.END]
         loops = [r for n in ends for r in n.src[1:] if r.is_fixed]
         return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
 
@@ -92,6 +97,10 @@ class Planner:
 
     def lanes(self) -> int:
         """How many of the widest values loaded or computed fit in a vector register."""
+        return self.limits.vector_bytes // self.itemsize()
+
+    def itemsize(self) -> int:
+        """The bytes of the widest value loaded or computed."""
         values = [n.src[1] if n.op is Op.STORE else n for n in self.kernel.toposort()]
         plain = ("index", "bool", "void")
         sizes = [
@@ -99,7 +108,7 @@ class Planner:
             for n in values
             if (n.op in ALU or n.op in (Op.LOAD, Op.CONST)) and n.dtype.kind not in plain
         ]
-        return self.limits.vector_bytes // max([*sizes, 1])
+        return max([*sizes, 1])
 
     def reduced(self) -> list[UOp]:
         """The loops of fixed length over what is reduced, each once."""

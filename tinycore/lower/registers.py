@@ -11,7 +11,7 @@ from collections import defaultdict
 from itertools import count
 
 from tinycore.dtype import dtypes
-from tinycore.lower.tile import numbered
+from tinycore.lower.loops import numbered
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, neutral_element
 

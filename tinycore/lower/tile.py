@@ -14,13 +14,14 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.lower.guard import gate_stores, gate_sums
+from tinycore.lower.loops import Number, closer_of, counter_of, numbered
+from tinycore.lower.stage import Stage, stage
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
-Number = tuple[int, ...]
 OUTER: Final = 0
 INNER: Final = 1
 REST: Final = 2
@@ -87,7 +88,7 @@ class Cover:
     by: int
 
 
-Step = Split | Assign | Reorder | Merge | Peel | Cover
+Step = Split | Assign | Reorder | Merge | Peel | Cover | Stage
 Plan = tuple[Step, ...]
 
 
@@ -108,23 +109,9 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
                 kernel = peel(kernel, axis, at)
             case Cover(axis, by):
                 kernel = cover(kernel, axis, by)
+            case Stage():
+                kernel = stage(rewrite(kernel, simplify, name="simplify before a stage"), step)
     return rewrite(kernel, simplify, name="simplify tiles")
-
-
-def counters(kernel: UOp) -> list[UOp]:
-    """Every RANGE of a kernel, by number."""
-    return sorted((n for n in kernel.toposort() if n.op is Op.RANGE), key=lambda n: n.arg.number)
-
-
-def counter_of(kernel: UOp, axis: Number) -> UOp:
-    """The RANGE with an axis number."""
-    return next(n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.number == axis)
-
-
-def closer_of(kernel: UOp, counter: UOp) -> list[UOp]:
-    """The END or the REDUCEs that close a RANGE."""
-    closers = (Op.END, Op.REDUCE)
-    return [n for n in kernel.toposort() if n.op in closers and counter in n.src[1:]]
 
 
 def split(kernel: UOp, axis: Number, by: int) -> UOp:
@@ -135,7 +122,8 @@ def split(kernel: UOp, axis: Number, by: int) -> UOp:
         return replaced(kernel, counter, *parts(counter, extent // by, by))
     if counter.arg.kind is AxisKind.REDUCE:
         return split_with_rest(kernel, counter, by)
-    if not overwrites_what_it_reads(kernel):
+    (end,) = closer_of(kernel, counter)
+    if not overwrites_what_it_reads(end):
         outer, inner, _ = parts(counter, -(-extent // by), by)
         start = (outer * by).minimum(extent - by)
         return replaced(kernel, counter, outer, inner, start + inner)
@@ -239,17 +227,16 @@ def inside(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
     return [n for n in closer.toposort() if n.op is Op.RANGE and n not in kept]
 
 
-def numbered(counter: UOp, *marks: int) -> UOp:
-    """A RANGE like this one under a longer number, for a part or a copy of its loop."""
-    number, kind = counter.arg
-    return counter.replace(arg=Axis((*number, *marks), kind))
+def overwrites_what_it_reads(end: UOp) -> bool:
+    """Whether the memory that the loops of an END store to is also loaded from inside of them."""
+    loaded = {pointer_of(n.src[0]) for n in end.toposort() if n.op is Op.LOAD}
+    return any(pointer_of(n.src[0]) in loaded for n in stores_of(end))
 
 
-def overwrites_what_it_reads(kernel: UOp) -> bool:
-    """Whether a buffer is both loaded from and stored to."""
-    touched = [n for n in kernel.toposort() if n.op in (Op.LOAD, Op.STORE)]
-    loaded = {pointer_of(n.src[0]) for n in touched if n.op is Op.LOAD}
-    return any(pointer_of(n.src[0]) in loaded for n in touched if n.op is Op.STORE)
+def stores_of(end: UOp) -> list[UOp]:
+    """The STOREs that an END closes over, and not those that fill what its values read."""
+    below = end.toposort(lambda n: n.op in (Op.END, Op.GROUP, Op.SINK))
+    return [n for n in below if n.op is Op.STORE]
 
 
 def reorder(kernel: UOp, axes: tuple[Number, ...]) -> UOp:

@@ -42,6 +42,8 @@ class Limits:
     """Memory that the threads of a group can share; 0: they share no sums."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
+    cache_bytes: int = 256 << 10
+    """The second cache, the nearest that holds more than the tile in hand."""
 
 
 @dataclass(frozen=True)

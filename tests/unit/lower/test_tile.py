@@ -14,6 +14,7 @@ from tinycore.device import Buffer, Device
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of
 from tinycore.lower.heuristic import plan_for
+from tinycore.lower.loops import counters
 from tinycore.lower.pipeline import lower
 from tinycore.lower.tile import (
     Assign,
@@ -24,7 +25,6 @@ from tinycore.lower.tile import (
     Split,
     Step,
     apply_plan,
-    counters,
 )
 from tinycore.render import Limits
 from tinycore.testing.kernels import Array

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from hashlib import blake2b
+from pathlib import Path
 from typing import Final
 
 from tinycore.config import cpu_count
@@ -150,7 +151,12 @@ class Arch:
             wide = "avx512f" in self.known_features
             vector_bytes = 64 if wide else 32 if "avx" in self.known_features else 16
             registers = 32 if wide else 16
-        return Limits(vector_bytes=vector_bytes, vector_registers=registers, threads=cpu_count())
+        return Limits(
+            vector_bytes=vector_bytes,
+            vector_registers=registers,
+            threads=cpu_count(),
+            cache_bytes=_second_cache(),
+        )
 
 
 def host_machine() -> str:
@@ -208,6 +214,19 @@ def _host_lines() -> Mapping[str, str]:
     except OSError:
         pass
     return facts
+
+
+_SECOND_CACHE: Final = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
+_USUAL_CACHE_BYTES: Final = 512 << 10
+
+
+@cache
+def _second_cache() -> int:
+    """Bytes of a core's second cache as Linux tells them ("512K"), or what is usual."""
+    try:
+        return int(_SECOND_CACHE.read_text("ascii").strip().removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return _USUAL_CACHE_BYTES
 
 
 @cache

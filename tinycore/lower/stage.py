@@ -1,0 +1,166 @@
+"""Staging: values that a tile of loops needs, computed once into memory of the thread's own.
+
+Floor 3'. `Stage` is the packing of a panel, the padding of an image and the turning of a matrix:
+which of these is a question of its dimensions. What is staged is found by its loops, never by name:
+the largest values that move with the loops of the dimensions and, but for these, with nothing
+inside of the place where the copy is made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError
+from tinycore.lower.loops import Number
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+STAGED: Final = 6
+"""Marks the number of a loop that fills a stage."""
+WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR)
+"""Kinds of loops that are inside of every other when the code is made."""
+ALIASING_BYTES: Final = 4096
+"""Addresses this far apart share a set of a cache of 8 ways and 32 KB."""
+LINE_BYTES: Final = 64
+
+Dimension = tuple[tuple[Number, int], ...]
+"""One dimension of a stage: a place along it is the sum of these loops times these factors."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Copy what moves with the loops of `dimensions` to a scratch array, inside the loop `at`.
+
+    The array is laid out row by row in these dimensions. With `at` None the copy stands before all
+    loops. The loops that fill the array are numbered (first loop of the dimension, STAGED, array).
+    """
+
+    at: Number | None
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def axes(self) -> frozenset[Number]:
+        """The numbers of all loops of the dimensions."""
+        return frozenset(axis for dimension in self.dimensions for axis, _ in dimension)
+
+
+def nest_of(kernel: UOp) -> list[UOp]:
+    """The loops around the innermost value, outermost first: outputs, then what is reduced."""
+    nodes = kernel.toposort()
+    outputs = [r for n in reversed(nodes) if n.op is Op.END for r in n.src[1:]]
+    reduced = [r for n in nodes if n.op is Op.REDUCE for r in n.src[1:] if r.op is Op.RANGE]
+    return list(dict.fromkeys((*outputs, *reduced)))
+
+
+def loops_around(kernel: UOp, at: Number | None) -> frozenset[UOp]:
+    """The loops that are open where a copy inside the loop `at` is made."""
+    if at is None:
+        return frozenset()
+    nest = [r for r in nest_of(kernel) if r.arg.kind not in WITHIN]
+    place = next(i for i, r in enumerate(nest) if r.arg.number == at)
+    return frozenset(nest[: place + 1])
+
+
+def staged_values(kernel: UOp, step: Stage) -> list[UOp]:
+    """The largest values that a Stage copies."""
+    loops = {r.arg.number: r for r in kernel.toposort() if r.op is Op.RANGE}
+    needed = frozenset(loops[axis] for axis in step.axes)
+    allowed = needed | loops_around(kernel, step.at)
+    found: dict[UOp, None] = {}
+    for user in kernel.toposort():
+        for node in user.src:
+            if is_value(node) and needed <= node.ranges <= allowed:
+                outside = user.op is not Op.INDEX and not user.ranges <= allowed
+                if outside or user.op in (Op.REDUCE, Op.STORE):
+                    found[node] = None
+    return [node for node in found if any(n.op is Op.LOAD for n in node.toposort())]
+
+
+def is_value(node: UOp) -> bool:
+    """Whether a node computes something that memory can hold."""
+    kinds = (Op.INDEX, Op.AFTER, Op.RANGE)
+    return node.op not in kinds and node.dtype not in (dtypes.index, dtypes.void, dtypes.bool)
+
+
+def stage(kernel: UOp, step: Stage) -> UOp:
+    """One Stage. Raises ArgumentError where no value fits the dimensions."""
+    values = staged_values(kernel, step)
+    if not values:
+        raise ArgumentError(f"{step} stages nothing: no value moves with just these loops")
+    first = sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort())
+    arrays = {v: staged(v, step, number) for number, v in enumerate(values, first)}
+    return rewrite(kernel.substitute(arrays), simplify, name="simplify stages")
+
+
+def staged(value: UOp, step: Stage, number: int) -> UOp:
+    """The LOAD of a staged value, behind the loops that fill its array."""
+    loops = {r.arg.number: r for r in value.ranges}
+    places = [place_of(dimension, loops) for dimension in step.dimensions]
+    fill = [
+        UOp.range(int(place.vmax) + 1, (*dimension[0][0], STAGED, number))
+        for dimension, place in zip(step.dimensions, places, strict=True)
+    ]
+    pitches = pitches_of([r.extent for r in fill], value.dtype.itemsize)
+    size = pitches[0] * fill[0].extent
+    array = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(size, "local"), (), number)
+    content = by_place(value, step.dimensions, loops, fill)
+    store = UOp(Op.STORE, dtypes.void, (element_of(array, fill, pitches), content))
+    filled = UOp(Op.AFTER, array.dtype, (array, UOp(Op.END, dtypes.void, (store, *fill))))
+    return UOp(Op.LOAD, value.dtype, (element_of(filled, places, pitches),))
+
+
+def place_of(dimension: Dimension, loops: dict[Number, UOp]) -> UOp:
+    """Where along a dimension the loops are."""
+    return total(loops[axis] * factor for axis, factor in dimension)
+
+
+def total(terms: Iterable[UOp]) -> UOp:
+    """The sum of index expressions."""
+    return sum(terms, UOp.index(0))
+
+
+def pitches_of(extents: list[int], itemsize: int) -> list[int]:
+    """How far apart neighbors along each dimension are, in elements.
+
+    Large strides that would map to the same few sets of a cache are made uneven.
+    """
+    pitches = [1]
+    for extent in reversed(extents[1:]):
+        pitch = pitches[0] * extent
+        aliases = pitch * itemsize % ALIASING_BYTES == 0
+        pitches.insert(0, pitch + LINE_BYTES // itemsize if aliases else pitch)
+    return pitches
+
+
+def element_of(array: UOp, places: list[UOp], pitches: list[int]) -> UOp:
+    """The element of an array at a place along each dimension."""
+    place = total(p * pitch for p, pitch in zip(places, pitches, strict=True))
+    return UOp(Op.INDEX, array.dtype, (array, place))
+
+
+def by_place(
+    value: UOp, dimensions: tuple[Dimension, ...], loops: dict[Number, UOp], fill: list[UOp]
+) -> UOp:
+    """The value in terms of places along the dimensions. Raises ArgumentError if it has no such.
+
+    A loop of factor 1 is replaced by the place less the other loops, which must cancel out.
+    """
+    replacements = {}
+    for dimension, place in zip(dimensions, fill, strict=True):
+        leader = next((axis for axis, factor in dimension if factor == 1), None)
+        if leader is None:
+            raise ArgumentError(f"no loop of the dimension {dimension} has the factor 1")
+        others = (loops[axis] * -factor for axis, factor in dimension if axis != leader)
+        replacements[loops[leader]] = total((place, *others))
+    content = rewrite(value.substitute(replacements), simplify, name="simplify a stage")
+    axes = itertools.chain.from_iterable(dimensions)
+    if left := content.ranges & {loops[axis] for axis, _ in axes}:
+        numbers = ", ".join(str(r.arg.number) for r in left)
+        raise ArgumentError(f"a value is no function of its place: it depends on loops {numbers}")
+    return content

@@ -1,0 +1,153 @@
+"""Register tiles: rows and vectors of sums that are kept in registers together.
+
+Floor 3'. Columns are cut into panels of a few vectors and rows into groups that share each vector;
+what many groups read of a panel is staged, and so are blocks of rows that lie scattered.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from tinycore.lower.expand import LONGEST_STRIDE
+from tinycore.lower.loops import Number
+from tinycore.lower.planner import SERIAL_WORK
+from tinycore.lower.stage import Dimension
+from tinycore.lower.stage_planner import LEAST_REUSE, MOST_SCRATCH, StagePlanner
+from tinycore.lower.tile import Assign, Reorder, Split
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+MOST_ROWS: Final = 8
+MOST_WIDE: Final = 4
+"""Vectors in a row of the widest tile, roughly."""
+ENOUGH_ACCUMULATORS: Final = 8
+"""Independent sums that hide the latency of fused multiply-add."""
+SPARE_REGISTERS: Final = 1
+"""Registers a tile leaves to the compiler; a tile that spills is slower than a smaller one."""
+LEAST_CHUNKS: Final = 4
+"""Pieces of work per thread below which rows are cut, too."""
+
+
+class TilePlanner(StagePlanner):
+    """Cuts the columns and the rows of a reduction into tiles."""
+
+    def row_loop(self, axis: UOp) -> UOp | None:
+        """An output loop over which a load along `axis` stands still: its rows share the load."""
+        inside = [
+            n
+            for r in self.reductions
+            for n in r.toposort()
+            if n.op is Op.INDEX and axis in n.src[1].ranges
+        ]
+        others = [r for r in self.outputs if r is not axis and r.extent > 1]
+        still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
+        return max(still, key=lambda r: (min(r.extent, MOST_ROWS), r.arg.number), default=None)
+
+    def can_be_panel(self, access: UOp, counter: UOp) -> bool:
+        """Whether what a load reads along an output loop will be staged, whatever its stride."""
+        place, outputs = access.src[1], self.outputs
+        if counter not in outputs or not place.ranges.intersection(self.reduced()):
+            return False
+        again = math.prod(r.extent for r in outputs if r not in place.ranges)
+        depth = math.prod(r.extent for r in self.reduced()) * self.limits.vector_bytes
+        return (
+            coefficient(place, counter) not in (0, None)
+            and len(access.src) == 2
+            and again >= MOST_ROWS * LEAST_REUSE
+            and MOST_WIDE * depth <= self.limits.cache_bytes // 2
+        )
+
+    def register_tile(self, rows: int, vectors: int) -> tuple[int, int]:
+        """(rows, vectors) of accumulators: the tile with the least estimated time for the whole.
+
+        A step of the reduction costs the larger of its multiply-adds and its loads at two per
+        cycle; too few accumulators wait for each other. All must fit the registers with the
+        operands.
+        """
+        best, tile = math.inf, (1, 1)
+        for wide in range(1, min(vectors, self.limits.vector_registers) + 1):
+            for tall in range(1, min(rows, MOST_ROWS) + 1):
+                if tall * wide + wide + 1 > self.limits.vector_registers - SPARE_REGISTERS:
+                    break
+                tiles = -(-rows // tall) * -(-vectors // wide)
+                step = max(tall * wide, ENOUGH_ACCUMULATORS, (tall + wide) / 2) + (tall + wide) / 8
+                if tiles * step < best:
+                    best, tile = tiles * step, (tall, wide)
+        return tile
+
+    def cut_columns(self, axis: UOp, width: int, wide: int) -> tuple[Number, Dimension]:
+        """Cut a loop into panels of `wide` vectors: the loop over panels, and places in a panel.
+
+        Where vectors do not divide the extent, the last panel as a whole starts early.
+        """
+        number, size = axis.arg.number, axis.extent
+        if wide == 1:
+            self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
+            return (*number, 0), (((*number, 1), 1),)
+        if size % width and size >= width * wide:
+            self.do(Split(number, width * wide), Split((*number, 1), width))
+            outer, inner, lane = (*number, 0), (*number, 1, 0), (*number, 1, 1)
+        else:
+            self.do(Split(number, width), Split((*number, 0), wide))
+            outer, inner, lane = (*number, 0, 0), (*number, 0, 1), (*number, 1)
+        self.do(Assign(inner, AxisKind.UNROLL), Assign(lane, AxisKind.VECTOR))
+        return outer, () if size < width * wide else ((inner, width), (lane, 1))
+
+    def cut_rows(self, row: UOp, tall: int, column: Number, panel: Dimension) -> None:
+        """Cut the loop over rows, put it inside of the panels, and stage what pays."""
+        number, order = row.arg.number, [r.arg.number for r in self.outputs]
+        place = min(order.index(n) for n in (number, column) if n in order)
+        scattered = tall > 1 and self.is_scattered(row)
+        around = [r.extent for r in self.outputs if r.arg.number in (*order[:place], column)]
+        block = self.block_of_rows(row, tall, math.prod(around), scattered)
+        front = [column]
+        if block < row.extent:
+            self.do(Split(number, block))
+            front, number = [(*number, 0), column], (*number, 1)
+        if tall > 1:
+            self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
+        front.append((*number, 0) if tall > 1 else number)
+        self.to_front(place, front)
+        if scattered and block < row.extent:
+            self.stage_rows(front[0], front[-1], (*number, 1))
+        if panel:
+            self.stage_panel(self.loop_before(front[-1]), panel)
+
+    def to_front(self, place: int, front: list[Number]) -> None:
+        """Move some loops so that they begin at a place in the order of all."""
+        there = [r.arg.number for r in self.outputs]
+        rest = [n for n in there if n not in front]
+        self.do(Reorder((*rest[:place], *(n for n in front if n in there), *rest[place:])))
+
+    def loop_before(self, axis: Number) -> Number | None:
+        """The loop right around another; None if that is the outermost, or was of one step."""
+        order = [r.arg.number for r in self.outputs]
+        before = order[: order.index(axis)] if axis in order else []
+        return before[-1] if before else None
+
+    def is_scattered(self, row: UOp) -> bool:
+        """Whether what the rows of a tile read lies far apart along the innermost reduced loop."""
+        inner = self.reduced()[-1]
+        for access in (n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX):
+            move = coefficient(access.src[1], inner)
+            if row in access.src[1].ranges and (move is None or abs(move) > LONGEST_STRIDE):
+                return True
+        return False
+
+    def block_of_rows(self, row: UOp, tall: int, panels: int, scattered: bool) -> int:
+        """How many rows to run before the next panel.
+
+        All, as a rule; few enough for scratch memory if rows are staged, and fewer where there
+        are not enough panels to occupy all threads.
+        """
+        blocks = 1
+        if scattered:
+            depth = math.prod(r.extent for r in self.reduced()) * self.itemsize()
+            most = max(MOST_SCRATCH // depth // tall, LEAST_REUSE) * tall
+            blocks = max(-(-row.extent // most), 2 * self.limits.threads)
+        elif self.limits.threads > 1 and self.work >= SERIAL_WORK:
+            blocks = max(blocks, -(-self.limits.threads * LEAST_CHUNKS // panels))
+        groups = max(-(-row.extent // (blocks * tall)), LEAST_REUSE)
+        return min(groups * tall, row.extent)
