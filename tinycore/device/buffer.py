@@ -11,6 +11,7 @@ import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from tinycore.device.pool import LRUAllocator
 from tinycore.device.protocols import Handle
 from tinycore.device.registry import Device
 from tinycore.dtype import DType, PointerDType, from_numpy_dtype, to_numpy_dtype
@@ -37,8 +38,8 @@ class Buffer:
     __slots__ = (
         "__weakref__",
         "_handle",
+        "_lease",
         "_owner",
-        "_release",
         "base",
         "device",
         "dtype",
@@ -60,12 +61,8 @@ class Buffer:
         if size < 0:
             raise ArgumentError(f"a buffer cannot have {size} elements")
         self._handle: Handle = None
-        self._release: weakref.finalize[[Handle, int], Buffer] | None = None
-        """Gives the memory back, at the latest when the buffer dies; None for views.
-
-        It holds the handle, which so is never among the garbage of a reference cycle: the collector
-        would end the handle too, while the pool hands it out again.
-        """
+        self._lease: Lease | None = None
+        """Gives the memory back, at the latest when the buffer dies; None for views."""
         self._owner: object = None
         self.device = Device.canonicalize(device)
         self.size = size
@@ -123,15 +120,14 @@ class Buffer:
                 else:
                     pool = Device[self.device].allocator
                     self._handle = pool.alloc(self.nbytes)
-                    self._release = weakref.finalize(self, pool.free, self._handle, self.nbytes)
-                    self._release.atexit = False
+                    self._lease = Lease.of(self, pool)
         return self
 
     def deallocate(self) -> None:
         """Give the memory back now; what it held is lost, and views of it are of no use."""
-        release, self._release, self._handle = self._release, None, None
-        if release is not None:
-            release()
+        lease, self._lease, self._handle = self._lease, None, None
+        if lease is not None:
+            lease.end()
 
     def view(self, size: int, dtype: DType | None = None, offset_bytes: int = 0) -> Buffer:
         """`size` elements from a byte of this buffer on, sharing its memory and holding it."""
@@ -257,6 +253,37 @@ class Buffer:
 
     fromCPU = from_cpu  # noqa: N815  the older names, see docs/spec-map.md
     toCPU = to_cpu  # noqa: N815
+
+
+class Lease(weakref.ref[Buffer]):
+    """The memory of a buffer, and the duty to give it back.
+
+    It holds the handle, which so is never among the garbage of a reference cycle: the collector
+    would end the handle too, while the pool hands it out again.
+    """
+
+    __slots__ = ("handle", "pool", "size_bytes")
+
+    handle: Handle
+    pool: LRUAllocator
+    size_bytes: int
+
+    @staticmethod
+    def of(buffer: Buffer, pool: LRUAllocator) -> Lease:
+        """The lease of a buffer that has just got its memory."""
+        lease = Lease(buffer, Lease.end)
+        lease.handle, lease.pool, lease.size_bytes = buffer._handle, pool, buffer.nbytes
+        leases[id(lease)] = lease
+        return lease
+
+    def end(self) -> None:
+        """Give the memory back, once."""
+        if leases.pop(id(self), None) is not None:
+            self.pool.free(self.handle, self.size_bytes)
+
+
+leases: Final[dict[int, Lease]] = {}
+"""The leases that have not ended: a weak reference that nobody holds would tell nobody."""
 
 
 @cache

@@ -8,29 +8,38 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from tinycore import cache
+from tinycore._deferred import deferred
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.protocols import Program, ProgramInfo, SupportsAssembly, Toolchain
 from tinycore.device.registry import Device, OpenDevice
+from tinycore.engine import kept as disk
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
+from tinycore.engine.kept import KeptProgram
 from tinycore.errors import ArgumentError
-from tinycore.lower.pipeline import lower
 from tinycore.render.base import LinearKernel, Renderer
 from tinycore.schedule.kernel import kernel_name, slot_count
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 
+lower: Final[Callable[[UOp, Renderer, str], LinearKernel]] = deferred(
+    "tinycore.lower.pipeline:lower"
+)
+"""Lowering is a third of the core's code, and a process whose kernels are kept needs none of it."""
+
 trace_source = Trace("source")
 trace_plan = Trace("plan")
 trace_binary = Trace("binary")
+SHOWN: Final = (trace_source, trace_plan, trace_binary, Trace("kernel"), Trace("linear"))
+"""Channels that tell of a kernel while it is compiled."""
 
 BINARIES = "binary"
 """The table of the disk cache that binaries are in."""
@@ -145,6 +154,21 @@ def compile_kernel(ast: UOp, toolchain: Toolchain[Renderer]) -> CompiledKernel:
     return CompiledKernel(linear, source, binary, estimate(ast), slot_count(ast))
 
 
+def program_of(ast: UOp, toolchain: Toolchain[Renderer]) -> KeptProgram:
+    """What a kernel is compiled to: as kept on disk, unless somebody wants to watch it being made.
+
+    Raises CompileError with the compiler's log.
+    """
+    watched = any(trace.on for trace in SHOWN) or settings.VERIFY
+    watched = watched or hooks.active("tinycore_kernel_compiled") is not None
+    if not watched and (found := disk.find(ast, toolchain)) is not None:
+        return found
+    compiled = compile_kernel(ast, toolchain)
+    made = KeptProgram(compiled.info, compiled.estimate, compiled.binary)
+    disk.keep(ast, toolchain, made)
+    return made
+
+
 def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
     """The program for a kernel on a device, compiled and loaded at first need."""
     device: OpenDevice = Device[device_name]
@@ -153,10 +177,10 @@ def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
     if (found := kept(key)) is None:
         with compiling:
             if (found := kept(key)) is None:
-                compiled = compile_kernel(ast, toolchain)
-                program = device.runtime.load(compiled.binary, compiled.info)
+                made = program_of(ast, toolchain)
+                program = device.runtime.load(made.binary, made.info)
                 runner = CompiledRunner(
-                    compiled.linear.name, device.name, program, compiled.info, compiled.estimate
+                    made.info.name, device.name, program, made.info, made.estimate
                 )
                 found = runner, device, toolchain
                 keep(key, found)

@@ -18,7 +18,7 @@ from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.engine.run import recordings, run_schedule
 from tinycore.errors import DeviceError, JitError, ShapeError
-from tinycore.schedule.form import form_of
+from tinycore.schedule.form import Form, form_of
 from tinycore.schedule.kernelize import kernelize
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers
@@ -146,12 +146,8 @@ class Engine:
             for item, kernel in zip(prepared.items(), prepared.kernels(), strict=True)
         ]
 
-    def realize(self, roots: list[UOp], keep: Keep) -> Replacements:
-        """Compute the roots; map what `keep` chooses of the nodes that now are memory to that.
-
-        Raises ShapeError where a variable is bound to two numbers.
-        """
-        form = form_of(roots)
+    def realize(self, form: Form, keep: Keep) -> Replacements:
+        """Compute the roots; map what `keep` chooses of the nodes that now are memory to that."""
         prepared = Prepared(recipe_for(form, keep), form)
         run_schedule(prepared.items(), form.values)
         return prepared.results()

@@ -8,7 +8,6 @@ See docs/decisions/0025-schedule-cache.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,12 +27,15 @@ class Form:
     BUFFERs and views of them, by number.
     """
 
+    roots: list[UOp]
     sink: UOp
     memory: tuple[UOp, ...]
     forms: dict[UOp, UOp]
     """The form of every node below the roots. No two nodes have the same."""
     values: dict[str, int]
     """The numbers that variables hold, by name; Sizes in forms are free."""
+    assigned: list[UOp]
+    """The ASSIGNs below the roots, sources first."""
 
     @cached_property
     def nodes(self) -> dict[UOp, UOp]:
@@ -41,7 +43,7 @@ class Form:
         return {form: node for node, form in self.forms.items()}
 
 
-def form_of(roots: Iterable[UOp]) -> Form:
+def form_of(roots: list[UOp]) -> Form:
     """The form of a graph, in one walk that goes to each node once.
 
     Raises ShapeError where a variable is bound to two numbers.
@@ -49,6 +51,7 @@ def form_of(roots: Iterable[UOp]) -> Form:
     sink = UOp.sink(*roots)
     forms: dict[UOp, UOp] = {}
     memory: list[UOp] = []
+    assigned: list[UOp] = []
     copies = 0
     sizes: list[Size] = []
     stack = [sink]
@@ -72,6 +75,8 @@ def form_of(roots: Iterable[UOp]) -> Form:
             memory.append(node)
         elif op is Op.CONTIGUOUS and type(argument) is int:  # a copy that no equal node shares
             argument, copies = copies, copies + 1
+        elif op is Op.ASSIGN:
+            assigned.append(node)
         elif type(argument) is Kernel:
             argument = argument.without_gradient
         elif op in SIZED and (found_sizes := tuple(sizes_in(argument))):
@@ -80,7 +85,7 @@ def form_of(roots: Iterable[UOp]) -> Form:
         found = tuple([forms[s] for s in src])
         same = found == src and argument is node.arg
         forms[node] = node if same else UOp(op, node.dtype, found, argument)
-    return Form(forms[sink], tuple(memory), forms, numbers_of(sizes))
+    return Form(roots, forms[sink], tuple(memory), forms, numbers_of(sizes), assigned)
 
 
 def parameter(buffer: UOp, number: int) -> UOp:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
+from typing import Final
 
 from tinycore.device.buffer import Buffer
 from tinycore.errors import ArgumentError
@@ -17,8 +17,27 @@ from tinycore.schedule.kernelize import memory_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-buffers: WeakKeyDictionary[UOp, Buffer] = WeakKeyDictionary()
-"""The device memory of each BUFFER node. It goes when the node goes."""
+
+class Buffers:
+    """The device memory of each BUFFER node, as a mapping. `buffers` is the one instance.
+
+    It is kept on the node: what is looked up at every launch should cost no more, and goes with it.
+    """
+
+    def get(self, node: UOp) -> Buffer | None:
+        """The memory of a node; None where it has none yet."""
+        return getattr(node, "_memory", None)
+
+    def __getitem__(self, node: UOp) -> Buffer:
+        if (found := self.get(node)) is None:
+            raise KeyError(node)
+        return found
+
+    def __setitem__(self, node: UOp, buffer: Buffer) -> None:
+        node._memory = buffer
+
+
+buffers: Final = Buffers()
 
 
 @dataclass(frozen=True)

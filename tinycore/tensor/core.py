@@ -373,14 +373,15 @@ def summary(node: UOp) -> str:
 
 def live_tensors() -> list[Core]:
     """Every tensor that somebody holds, in order of creation."""
-    tensors = [reference() for reference in list(living.values())]
-    return [tensor for tensor in tensors if tensor is not None]
+    found = [reference() for reference in list(living.values())]
+    return [tensor for tensor in found if tensor is not None]
 
 
 def replace_nodes(replacements: dict[UOp, UOp]) -> None:
     """Put every replaced node's value in its place, in the graphs of all living tensors."""
     changed = {old: new for old, new in replacements.items() if old is not new}
-    tensors = live_tensors() if changed else []
+    waiting = (t for t in live_tensors() if graph.base_of(t.uop).op is not Op.BUFFER)
+    tensors = list(waiting) if changed else []
     if tensors:
         nodes = UOp.sink(*[t.uop for t in tensors]).substitute(changed).src
         for tensor, node in zip(tensors, nodes, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tinycore.dtype import dtypes
+from tinycore.schedule.form import Form, form_of
 from tinycore.tensor import graph
 from tinycore.tensor.core import Core, live_tensors, replace_nodes
 from tinycore.tensor.grad import passes_gradient
@@ -21,13 +22,17 @@ from tinycore.uop.op import MOVEMENT, Op
 def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
     """Run what the roots need, tell all living tensors, and give the memory of each root.
 
+    What living tensors still have to read from memory about to be overwritten is computed with it.
     The memory of a root is its owner's. Another tensor that was written down as the very same node
     gets a copy of it when it needs one: an assignment to one must not show in the other.
     """
-    fresh = {root for root in roots if not is_view(root)}
+    form = form_of(roots)
+    while more := readers_of_what_changes(form):
+        form = form_of([*form.roots, *more])
+    fresh = {root for root in form.roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
     sharing = [t for t in live_tensors() if t.uop in fresh and id(t) not in owned]
-    found = runtime().realize(roots, settled)
+    found = runtime().realize(form, settled)
     replace_nodes(found)
     for tensor in sharing:
         tensor.uop = graph.copied(tensor.uop)
@@ -86,26 +91,16 @@ def unrealized(tensors: Iterable[Core]) -> list[UOp]:
     return [n for n in nodes if not graph.is_buffer(n) and 0 not in n.shape]
 
 
-def readers_of_old_content(roots: list[UOp]) -> list[UOp]:
-    """What living tensors still have to compute from memory about to be overwritten.
+def readers_of_what_changes(form: Form) -> list[UOp]:
+    """What living tensors still have to compute from memory that some roots overwrite.
 
-    They are computed in the same run, before the memory changes, and with them what they make
-    necessary in turn. Plain views are not among them: they show the new content.
+    Plain views are not among them: they show the new content.
     """
-    found: list[UOp] = []
-    while more := readers_of_what_changes([*roots, *found]):
-        found += more
-    return found
-
-
-def readers_of_what_changes(roots: list[UOp]) -> list[UOp]:
-    """What reads the old content of memory that the assignments below some roots overwrite."""
-    below = [n for n in UOp.sink(*roots).toposort() if n.op is Op.ASSIGN]
-    if not below:
+    if not form.assigned:
         return []
-    replaced = {graph.base_of(n.src[0]) for n in below}
-    latest = set(below) - replaced
-    done = {*below, *roots}
+    replaced = {graph.base_of(n.src[0]) for n in form.assigned}
+    latest = set(form.assigned) - replaced
+    done = {*form.assigned, *form.roots}
     waiting = [n for n in dict.fromkeys(t.uop for t in live_tensors()) if not shows_memory(n, done)]
     reads: dict[UOp, bool] = {}
     for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):

@@ -21,7 +21,6 @@ from tinycore.tensor.grad import gradients
 from tinycore.tensor.layout import COPIES, memory_below, shown
 from tinycore.tensor.pending import (
     compute,
-    readers_of_old_content,
     settled,
     told_apart,
     unrealized,
@@ -50,7 +49,7 @@ class Realization(Random):
         """
         told_apart([self, *lst])
         if roots := unrealized([self, *lst]):
-            compute([*roots, *readers_of_old_content(roots)], [self, *lst])
+            compute(roots, [self, *lst])
         return self
 
     def kernelize(self, *lst: Self) -> Self:
@@ -87,7 +86,7 @@ class Realization(Random):
             self.uop if graph.is_memory(self.uop) else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
         )
         if not graph.is_buffer(node):
-            node = compute([node, *readers_of_old_content([node])])[node]
+            node = compute([node])[node]
         return content(graph.base_of(node)).reshape(self.shape)
 
     def _symbolic_array(self) -> HostArray:

@@ -14,6 +14,7 @@ import numpy
 
 from tinycore.dtype import DType
 from tinycore.errors import DeviceUnavailable
+from tinycore.schedule.form import Form
 from tinycore.schedule.order import ScheduleItem
 from tinycore.schedule.recipe import Keep
 from tinycore.uop.node import UOp
@@ -63,8 +64,8 @@ class Runtime(Protocol):
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
 
-    def realize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
-        """Compute the roots; map nodes that now are memory to that memory, of the same shape.
+    def realize(self, form: Form, keep: Keep) -> dict[UOp, UOp]:
+        """Compute the roots of a form; map nodes that now are memory to that memory.
 
         `keep` chooses which, given the roots and all such nodes with their memory. It is asked once
         for all graphs that differ in their buffers only.

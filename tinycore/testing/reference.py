@@ -17,6 +17,7 @@ import numpy
 
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
+from tinycore.schedule.form import Form, form_of
 from tinycore.schedule.recipe import Keep
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
@@ -267,14 +268,15 @@ class ReferenceRuntime:
         """The one device, for memory of the host."""
         return self.device if kind == 1 else None
 
-    def realize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
+    def realize(self, form: Form, keep: Keep) -> dict[UOp, UOp]:
         """Evaluate the roots, and put what is not memory already into new buffers.
 
         Sizes are the numbers that they have now: the shapes of results are fixed.
         """
+        roots = form.roots
         if sizes_below(roots):
             numbers = with_sizes(roots, Size.known)
-            fixed = self.realize([numbers[root] for root in roots], keep)
+            fixed = self.realize(form_of([numbers[root] for root in roots]), keep)
             return {old: fixed[new] for old, new in numbers.items() if new in fixed}
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
         wanted = list(

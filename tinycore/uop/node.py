@@ -53,7 +53,7 @@ class UOp:
     """
 
     __slots__ = (
-        *("__weakref__", "_bounds", "_device", "_normal", "_order", "_ranges", "_shape"),
+        *("__weakref__", "_bounds", "_device", "_memory", "_normal", "_order", "_ranges", "_shape"),
         *("_terms", "arg", "dtype", "op", "src"),
     )
 
@@ -63,6 +63,7 @@ class UOp:
     arg: Any
     _bounds: tuple[Any, Any]
     _device: str | None
+    _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (order.py)
     _ranges: frozenset[UOp]
@@ -286,14 +287,14 @@ class UOp:
 
     def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
         """Fill `slot` of this node and of all below by `rule`, sources first, without recursion."""
-        for source in self.src:
-            if not hasattr(source, slot):
-                break
-        else:  # the usual case needs no walk
-            setattr(self, slot, rule(self))
-            return cast(Fact, getattr(self, slot))
-        for node in self.toposort(lambda n: not hasattr(n, slot)):
-            if not hasattr(node, slot):
+        stack = [self]
+        while stack:
+            node = stack[-1]
+            if missing := [s for s in node.src if not hasattr(s, slot)]:
+                stack += missing
+                continue
+            stack.pop()
+            if not hasattr(node, slot):  # users share sources
                 setattr(node, slot, rule(node))
         return cast(Fact, getattr(self, slot))
 

@@ -1,0 +1,99 @@
+"""Programs kept on disk: a later process loads what an earlier one made of the same kernel."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tinycore import Context, Device, Tensor
+from tinycore.config import settings
+from tinycore.engine import compile as compiling
+from tinycore.engine import kept
+from tinycore.engine.kept import key_of, stamp
+from tinycore.schedule import ScheduleItem
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with Context(CACHE_DIR=str(tmp_path), VERIFY=0):
+        yield tmp_path
+
+
+def kernel(number: float) -> ScheduleItem:
+    (item,) = (Tensor([1.0, 2.0], device="PYTHON").realize() * number).schedule()
+    return item
+
+
+def test_what_is_kept_is_what_was_made() -> None:
+    toolchain = Device["PYTHON"].toolchain
+    made = compiling.program_of(kernel(3.5).ast, toolchain)
+
+    assert kept.find(kernel(3.5).ast, toolchain) == made
+    assert kept.find(kernel(4.5).ast, toolchain) is None
+
+
+def test_a_kept_program_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    (Tensor([1.0, 2.0], device="PYTHON") * 5.5).realize()
+    monkeypatch.setattr(compiling, "programs", {})
+    monkeypatch.setattr(compiling, "compile_kernel", None)
+
+    assert (Tensor([3.0, 4.0], device="PYTHON") * 5.5).tolist() == [16.5, 22.0]
+
+
+def test_who_watches_kernels_being_made_sees_each(capsys: pytest.CaptureFixture[str]) -> None:
+    toolchain = Device["PYTHON"].toolchain
+    compiling.program_of(kernel(6.5).ast, toolchain)
+    with Context(TRACE="source"):
+        compiling.program_of(kernel(6.5).ast, toolchain)
+
+    assert "source" in capsys.readouterr().err
+
+
+def test_the_key_tells_settings_and_targets_apart() -> None:
+    ast, toolchain = kernel(7.5).ast, Device["PYTHON"].toolchain
+    plain = key_of(ast, toolchain)
+    with Context(NOOPT=1):
+        assert key_of(ast, toolchain) != plain
+    with Context(DEBUG=2, JIT=0):
+        assert key_of(ast, toolchain) == plain
+
+
+def test_every_setting_left_out_of_the_key_exists() -> None:
+    assert {setting.name for setting in settings} >= kept.ELSEWHERE
+
+
+def test_the_stamp_follows_the_files_of_the_renderer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dialect_of_a_test.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("dialect_of_a_test")
+    before = stamp(("dialect_of_a_test",))
+    (tmp_path / "dialect_of_a_test.py").write_text("# changed")
+    stamp.cache_clear()
+
+    assert stamp(("dialect_of_a_test",)) != before
+
+
+FIRST_RESULT = """
+import sys
+from tinycore import Tensor
+print((Tensor([1.0, 2.0], device="PYTHON") + 1).tolist())
+print("tinycore.lower.pipeline" in sys.modules)
+"""
+
+
+def test_a_second_process_loads_no_lowering(folder: Path) -> None:
+    environment = os.environ | {"CACHE_DIR": str(folder), "VERIFY": "0"}
+    results = [
+        subprocess.check_output([sys.executable, "-c", FIRST_RESULT], env=environment, text=True)
+        for _ in range(2)
+    ]
+
+    assert results == ["[2.0, 3.0]\nTrue\n", "[2.0, 3.0]\nFalse\n"]

@@ -1,0 +1,97 @@
+"""Programs kept on disk by what they are made from, so that a later process lowers nothing.
+
+Floor 4. The key is the kernel's graph as text, the toolchain, every setting that may decide how it
+is lowered, and a stamp of the code that lowers it: when a file of that changes, nothing made by the
+old one is found. See docs/decisions/0025-schedule-cache.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache as remembered
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from tinycore import cache
+from tinycore.config import settings
+from tinycore.device.protocols import ProgramInfo, Toolchain
+from tinycore.engine.counters import Estimate
+from tinycore.render.base import Renderer
+from tinycore.uop.node import UOp
+from tinycore.uop.text import to_text
+
+PROGRAMS: Final = "program"
+"""The table of the disk cache that they are in."""
+
+ELSEWHERE: Final = frozenset(
+    {"DEBUG", "TRACE", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
+    | {"TINYCORE_PLUGINS", "TINYCORE_PLUGINS_DENY", "TINYCORE_STRICT", "TRAINING", "JIT", "RING"}
+    | {"DEFAULT_FLOAT", "DEFAULT_INT", "CCACHE", "CACHE_DIR", "CACHE_SIZE"}
+)
+"""Settings that do not matter to how a given kernel is lowered; a new one is taken to."""
+LOWERING: Final = ("dtype.py", "uop", "render", "lower")
+"""The parts of this package that make a program of a kernel."""
+
+
+@dataclass(frozen=True)
+class KeptProgram:
+    """All that is needed to load and launch a kernel."""
+
+    info: ProgramInfo
+    estimate: Estimate
+    binary: bytes
+
+
+def find(ast: UOp, toolchain: Toolchain[Renderer]) -> KeptProgram | None:
+    """The program that some process made of this kernel; None where there is none."""
+    content = cache.get(PROGRAMS, key_of(ast, toolchain)) if settings.CCACHE else None
+    if content is None:
+        return None
+    head, _, binary = content.partition(b"\n")
+    info, estimate = json.loads(head)
+    for name in ("grid", "block", "values"):
+        info[name] = tuple(info[name])
+    info["written"] = frozenset(info["written"])
+    return KeptProgram(ProgramInfo(**info), Estimate(**estimate), binary)
+
+
+def keep(ast: UOp, toolchain: Toolchain[Renderer], program: KeptProgram) -> None:
+    """Keep a program for later processes."""
+    if settings.CCACHE:
+        info = asdict(program.info) | {"written": sorted(program.info.written)}
+        head = json.dumps([info, asdict(program.estimate)]).encode()
+        cache.put(PROGRAMS, key_of(ast, toolchain), head + b"\n" + program.binary)
+
+
+def key_of(ast: UOp, toolchain: Toolchain[Renderer]) -> str:
+    """Everything that a program depends on."""
+    renderer = toolchain.renderer
+    chosen = [f"{s.name}={s.value}" for s in settings if s.name not in ELSEWHERE]
+    about = [toolchain.name, toolchain.arch, toolchain.compiler.key]
+    about += [f"{type(renderer).__module__}.{type(renderer).__qualname__}", repr(renderer)]
+    modules = tuple([cls.__module__ for cls in type(renderer).__mro__])
+    return "\n".join([stamp(modules), *about, *chosen, to_text(ast)])
+
+
+@remembered
+def stamp(modules: tuple[str, ...]) -> str:
+    """A digest of names, sizes and times of the files that lower kernels, and of some modules."""
+    here = Path(__file__).parent.parent
+    folders = {here / part for part in LOWERING}
+    for name in modules:
+        if file := getattr(sys.modules.get(name), "__file__", None):
+            folders.add(Path(file).parent)
+    digest = blake2b(digest_size=16)
+    for file in sorted(file for folder in folders for file in sources(folder)):
+        facts = file.stat()
+        digest.update(f"{file} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def sources(place: Path) -> Iterator[Path]:
+    """The Python files in a folder, or the file itself."""
+    return iter((place,)) if place.is_file() else place.glob("*.py")
