@@ -2,6 +2,11 @@
 
 Floor 3. A draft waits for what it reads, for the version of memory that it overwrites, and for
 whoever reads that version.
+
+Every draft has a level above those of all it waits for, kept while drafts are added and joined. So
+whether one comes after another is found by looking at what lies between their levels, not at all
+that came before. Only drafts that wait for each other, until one of them reads a saved copy, have
+no such levels.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ class Draft:
     """Versions of memory that are about to be replaced, and their saved copies."""
     replaced: dict[UOp, UOp] = field(default_factory=dict)
     """Outputs, and what is computed for them instead."""
+    level: int = 0
 
     @property
     def first(self) -> UOp:
@@ -41,6 +47,9 @@ class Drafts:
         self.home: dict[UOp, Draft] = {}
         """The draft that stores a node."""
         self.reading: dict[UOp, list[Draft]] = defaultdict(list)
+        self.writing: dict[UOp, list[Draft]] = defaultdict(list)
+        """The drafts that overwrite a version of memory."""
+        self.has_levels = True
 
     def add(self, draft: Draft) -> None:
         """A new draft."""
@@ -59,6 +68,34 @@ class Drafts:
         self.home.update(dict.fromkeys(outputs, draft))
         for node in needs:
             self.reading[node].append(draft)
+        for node in outputs:
+            for version in versions(node):
+                self.writing[version].append(draft)
+        if self.has_levels:
+            self.lift(draft)
+
+    def lift(self, draft: Draft) -> None:
+        """Put a draft above all it waits for, and then all that wait for it above it.
+
+        A level beyond the number of drafts is that of a circle: levels are given up then.
+        """
+        stack = [draft]
+        while stack:
+            raised = stack.pop()
+            level = 1 + max([d.level for d in self.before(raised)], default=0)
+            if level > len(self.all):
+                self.has_levels = False
+                return
+            if level > raised.level or raised is draft:
+                raised.level = max(level, raised.level)
+                stack += self.after(raised)
+
+    def after(self, draft: Draft) -> list[Draft]:
+        """The drafts that must not run before one."""
+        found = [d for node in draft.outputs for d in self.reading.get(node, ())]
+        found += [d for node in draft.needs for d in self.writing.get(node, ())]
+        found += [d for node in draft.outputs for d in self.writing.get(node, ())]
+        return [d for d in found if d is not draft]
 
     def readers(self, version: UOp) -> list[Draft]:
         """The drafts that read a buffer as one particular ASSIGN, or none, left it."""
@@ -72,7 +109,7 @@ class Drafts:
             found = stack.pop()
             if found is draft:
                 return True
-            if id(found) not in seen:
+            if id(found) not in seen and not (self.has_levels and found.level <= draft.level):
                 seen.add(id(found))
                 stack.extend(self.before(found))
         return False

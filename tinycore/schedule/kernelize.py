@@ -189,6 +189,7 @@ class Kernelizer:
                         unsafe = self.drafts.comes_after([draft], writer)
                     if unsafe:
                         draft.old[version] = self.saved(version)
+                        self.drafts.has_levels = False
 
     def readers_of_before(self, node: UOp) -> list[UOp]:
         """What kernels of earlier calls store that read the target of an ASSIGN as it was."""
