@@ -94,6 +94,9 @@ class Settings:
     CPU_COUNT = number(
         0, "Threads a kernel may use on a CPU; 0 takes all this process may", 0, 4096
     )
+    WAIT_TIMEOUT_MS = number(
+        30000, "Milliseconds without progress after which a wait for a device with queues fails", 1
+    )
     LRU = switch(True, "Keep freed device memory for the next allocation of the same size")
     NULL_ALLOW_COPYOUT = switch(False, "Let memory of the device NULL be read, as zeros")
     TINYCORE_PLUGINS = words("auto", "Backends to consider: auto, none, or their names")

@@ -181,7 +181,9 @@ class Buffer:
         if not self.size:
             return self
         here, there = Device[self.device], Device[source.device]
-        if here.backend is there.backend and here.has("peer_copy"):
+        if here.waits_for(there):
+            here.copier(self.nbytes, there)((self.handle, source.handle), ())
+        elif here.backend is there.backend and here.has("peer_copy"):
             there.synchronize()
             peer = here.ability("peer_copy")
             peer.copy_from(self.handle, source.handle, self.nbytes, there.runtime)

@@ -94,6 +94,11 @@ class OpenDevice:
         """Whether the backend declares a capability."""
         return capability in self.backend.capabilities
 
+    def waits_for(self, other: OpenDevice) -> bool:
+        """Whether it orders its work with that of another device by itself."""
+        alike = self.backend is other.backend and self.interface == other.interface
+        return alike and self.has("queues")
+
     def ability(self, capability: str) -> Any:
         """The allocator, as a capability's protocol. Raises UnsupportedError without it."""
         if capability not in self.backend.capabilities:
@@ -103,6 +108,12 @@ class OpenDevice:
     def load(self, binary: bytes, info: ProgramInfo) -> Program:
         """Make a compiled program ready to launch."""
         return self.runtime.load(binary, info)
+
+    def copier(self, size: int, source: OpenDevice) -> Program:
+        """A program that copies from a device for which this one waits by itself."""
+        runtime: Any = self.runtime
+        program: Program = runtime.copier(size, source.runtime)
+        return program
 
     def synchronize(self) -> None:
         """Wait until everything asked of the device is done."""

@@ -13,7 +13,8 @@ Importing a plugin starts no thread.
 **Order.** What is asked of one device happens as if in the order in which it was asked: a launch
 sees the writes and launches before it. `Program.__call__` and `Allocator.write` may return early;
 `Allocator.read` and `DeviceRuntime.synchronize` wait. Two devices know nothing of each other's
-order: the core waits for the one before it asks the other.
+order: the core waits for the one before it asks the other, save where the capability `queues` says
+that devices wait for each other.
 
 **Lifetime.** A `DeviceRuntime` is opened once per device and process, and closed at exit at the
 latest. Its memory and programs are not used after `close`, and may be dropped after it. Memory is
@@ -32,9 +33,8 @@ capability word. A backend declares the word; the core checks the methods once, 
 device, and calls them only where the word is declared. CAPABILITIES lists the words. An ability of
 a compiler has no word, as a backend may have several compilers: having the method is declaring it.
 
-**Not promised yet.** Queues and signals (the word `queues` is kept for them), images, and memory
-that several devices address. They will come as capabilities, never as new methods of the protocols
-below.
+**Not promised yet.** Images, and memory that several devices address. They will come as
+capabilities, never as new methods of the protocols below.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ __all__ = [
     "SupportsGraph",
     "SupportsMap",
     "SupportsPeerCopy",
+    "SupportsQueues",
     "Toolchain",
 ]
 
@@ -130,6 +131,23 @@ class SupportsPeerCopy(Protocol):
         synchronized.
 
         Has copied when it returns.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsQueues(Protocol):
+    """Capability `queues`, of a DeviceRuntime: devices of the same backend wait for each other.
+
+    With the capability `graph` as well, a graph takes launches of all of them, and copies.
+    """
+
+    def copier(self, size: int, source: DeviceRuntime) -> Program:
+        """A program that copies `size` bytes; its buffers are the destination, of this device, and
+        the source, of `source`, which is reached through the same interface.
+
+        Calling it happens in order on both devices: after all that was asked of either, before all
+        that is asked of either later. It may return early.
         """
         ...
 
@@ -248,7 +266,8 @@ class SupportsGraph(Protocol):
     """Capability `graph`, of a DeviceRuntime: many launches are asked for at once."""
 
     def graph(self, launches: Sequence[Launch]) -> Graph:
-        """Launches of this device's programs, ready to be run in order again and again.
+        """Launches of this device's programs, ready to be run in order again and again; where the
+        backend has the capability `queues`, of other devices' programs and copiers as well.
 
         They mean what the same launches one by one mean. Raises UnsupportedError for launches that
         a graph of this device cannot hold; they are then run one by one.
@@ -263,7 +282,7 @@ ABILITIES: Final[dict[str, type]] = {
 }
 """Capabilities that are methods of the allocator, checked when a device is opened."""
 
-RUNTIME_ABILITIES: Final[dict[str, type]] = {"graph": SupportsGraph}
+RUNTIME_ABILITIES: Final[dict[str, type]] = {"graph": SupportsGraph, "queues": SupportsQueues}
 """Capabilities that are methods of the DeviceRuntime, checked when a device is opened."""
 
 CAPABILITIES: Final[dict[str, str]] = {
@@ -271,6 +290,7 @@ CAPABILITIES: Final[dict[str, str]] = {
     "external_pointer": "memory that another library owns can be used",
     "peer_copy": "two devices of this backend copy without the host",
     "graph": "many launches are asked for at once",
+    "queues": "devices of this backend wait for each other without the host",
     "local_memory": "threads of a group share memory and meet at barriers",
     **{dtype.name: f"kernels load, store and compute {dtype.name}" for dtype in dtypes.all},
 }

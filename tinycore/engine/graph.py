@@ -1,8 +1,9 @@
 """A captured step on devices that take many launches at once.
 
 Floor 4. Neighboring launches on one device that can hold them (capability `graph`) are asked for
-with one call; before each replay only what changes from call to call is put in its place. Anything
-else, such as a copy, is run as it was captured.
+with one call, and so are those of several devices that wait for each other (`queues`), with the
+copies between them; before each replay only what changes from call to call is put in its place.
+Anything else is run as it was captured.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from tinycore.device.buffer import Buffer
-from tinycore.device.protocols import Graph
+from tinycore.device.protocols import Graph, Launch
 from tinycore.device.registry import Device
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import Estimate, update_stats
-from tinycore.engine.run import ExecItem
+from tinycore.engine.run import CopyRunner, ExecItem
 from tinycore.errors import UnsupportedError
 
 SHORTEST: int = 2
@@ -62,36 +63,51 @@ def parts_of(
 ) -> list[Held | Single]:
     """A step as parts, as few as can be."""
     parts: list[Held | Single] = []
-    for device, neighbors in groupby(items, key=holder):
+    for together, neighbors in groupby(items, key=holder):
         run = list(neighbors)
-        held = hold(run, device, values, changing) if device and len(run) >= SHORTEST else None
+        held = hold(run, values, changing) if together and len(run) >= SHORTEST else None
         parts += [held] if held is not None else map(Single, run)
     return parts
 
 
-def holder(item: ExecItem) -> str | None:
-    """The device that can hold a launch."""
+def holder(item: ExecItem) -> tuple[str, ...] | None:
+    """What can hold a launch, a graph of one device or of several; None for one to run alone."""
     runner = item.runner
-    if isinstance(runner, CompiledRunner) and Device[runner.device].has("graph"):
-        return runner.device
-    return None
+    device = Device[runner.device]
+    if not device.has("graph"):
+        return None
+    several = device.waits_for(device)
+    if isinstance(runner, CopyRunner):
+        several = device.waits_for(Device[item.bufs[1].device])
+    elif not isinstance(runner, CompiledRunner):
+        return None
+    if several:
+        return device.backend.name, device.interface
+    return (device.name,) if isinstance(runner, CompiledRunner) else None
+
+
+def launch_of(item: ExecItem, values: Mapping[str, int]) -> Launch:
+    """A launch as a device takes it."""
+    handles = [b.handle for b in item.bufs]
+    runner = item.runner
+    if isinstance(runner, CompiledRunner):
+        return runner.program, handles, [values[name] for name in runner.info.values]
+    target, source = item.bufs
+    return Device[target.device].copier(target.nbytes, Device[source.device]), handles, []
 
 
 def hold(
-    items: Sequence[ExecItem], device: str, values: Mapping[str, int], changing: frozenset[Buffer]
+    items: Sequence[ExecItem], values: Mapping[str, int], changing: frozenset[Buffer]
 ) -> Held | None:
     """Launches handed to their device; None where it cannot hold them."""
+    device = items[0].runner.device
     places: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
-    launches = []
     for number, item in enumerate(items):
-        assert isinstance(item.runner, CompiledRunner)
-        handles = [b.handle for b in item.bufs]
-        numbers = [values[name] for name in item.runner.info.values]
-        launches.append((item.runner.program, handles, numbers))
         for slot, buffer in enumerate(item.bufs):
             if buffer in changing:
                 places[buffer].append((number, slot))
     try:
+        launches = [launch_of(item, values) for item in items]
         graph = Device[device].runtime.graph(launches)  # type: ignore[attr-defined]
     except UnsupportedError:
         return None

@@ -1,0 +1,359 @@
+"""A device of queues for tests: memory of its own, two queues, each executed by a thread.
+
+Commands are words that the threads decode, as hardware does: 32 bits wide for programs, 64 for
+copies. The host sees only memory that was asked for as visible; a device sees that, its own, and
+what was mapped for it; anything else is a fault. `chance` delays commands at random.
+"""
+
+from __future__ import annotations
+
+import bisect
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, Self
+
+import numpy
+
+from tinycore.builtin.interpreter import PythonProgram, toolchain
+from tinycore.dtype import dtypes
+from tinycore.errors import OutOfMemory
+from tinycore.plugin import (
+    Backend,
+    HCQAllocator,
+    HCQArgsState,
+    HCQBuffer,
+    HCQCompiled,
+    HCQProgram,
+    HWQueue,
+    Number,
+    ProgramInfo,
+    SignalPlace,
+    halves,
+)
+
+WAIT, SIGNAL, TIMESTAMP, BARRIER, EXEC, COPY, STOP = range(1, 8)
+LENGTHS: Final = {"I": {WAIT: 5, SIGNAL: 5, TIMESTAMP: 3, BARRIER: 1, EXEC: 4, COPY: 7}} | {
+    "Q": {WAIT: 3, SIGNAL: 3, TIMESTAMP: 2, BARRIER: 1, COPY: 4}
+}
+PAGE: Final = 4096
+Function = Callable[[list[memoryview], tuple[int, ...]], None]
+
+
+class Bus:
+    """Everything that has an address, of all devices of a group."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.blocks: list[HCQBuffer] = []
+        self.next = 0x7F0000000000
+        self.lock = threading.Lock()
+
+    def place(self, size: int, device: QueuedDevice, visible: bool) -> HCQBuffer:
+        """New memory, filled with something that is neither zero nor right."""
+        memory = memoryview(bytearray(b"\xa5") * size)
+        with self.lock:
+            address, self.next = self.next, self.next + -(-size // PAGE) * PAGE + PAGE
+            view = memory if visible else None
+            block = HCQBuffer(address, size, device, view=view, meta=memory)
+            self.starts.append(address)
+            self.blocks.append(block)
+        return block
+
+    def remove(self, block: HCQBuffer) -> None:
+        """Free it: commands that still touch it fault."""
+        with self.lock:
+            number = self.starts.index(block.address)
+            del self.starts[number], self.blocks[number]
+
+    def resolve(self, address: int, device: QueuedDevice, size: int = 0) -> memoryview:
+        """The memory from an address to the end of its allocation, as a device sees it."""
+        with self.lock:
+            number = bisect.bisect_right(self.starts, address) - 1
+            block = self.blocks[number] if number >= 0 else None
+        if block is None or address + size > block.address + block.size:
+            raise Fault(f"no memory at {address:#x}")
+        if block.view is None and block.owner is not device and device not in block.mapped:
+            raise Fault(f"{address:#x}, memory of {block.owner.name}, is not mapped here")
+        memory: memoryview = block.meta
+        return memory[address - block.address :]
+
+
+class Fault(Exception):
+    """What the hardware finds wrong with a command."""
+
+
+class Engine(threading.Thread):
+    """Executes the commands of one queue, in order."""
+
+    def __init__(self, device: QueuedDevice, chance: random.Random | None) -> None:
+        super().__init__(daemon=True)
+        self.device = device
+        self.chance = chance
+        self.inbox: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
+        self.executed = 0
+        self.start()
+
+    def run(self) -> None:
+        """Until a STOP, or a fault."""
+        try:
+            while True:
+                words = self.inbox.get()
+                lengths = LENGTHS["I" if words.itemsize == 4 else "Q"]  # type: ignore[attr-defined]
+                at = 0
+                while at < len(words):
+                    opcode = words[at]
+                    if opcode == STOP:
+                        return
+                    length = lengths[opcode]
+                    operands = list(words[at + 1 : at + length])
+                    if lengths is LENGTHS["I"] and opcode != EXEC:
+                        operands = pairs(operands)
+                    self.delay()
+                    self.execute(opcode, operands)
+                    self.executed += 1
+                    at += length
+        except Fault as fault:
+            self.device.reported = str(fault)
+
+    def delay(self) -> None:
+        """Nothing, or, one time in sixteen, up to a third of a millisecond."""
+        if self.chance is not None and self.chance.random() < 1 / 16:
+            time.sleep(self.chance.random() * 3e-4)
+
+    def execute(self, opcode: int, operands: list[int]) -> None:
+        """One command."""
+        device = self.device
+        if device.stalled:
+            raise SystemExit
+        if opcode == EXEC:
+            number, low, high = operands
+            device.programs[number].run(device.bus.resolve(low | high << 32, device))
+        elif opcode == COPY:
+            dst, src, size = operands
+            target = device.bus.resolve(dst, device, size)
+            target[:size] = device.bus.resolve(src, device, size)[:size]
+        elif opcode != BARRIER:
+            self.synchronize(opcode, *operands)
+
+    def synchronize(self, opcode: int, address: int, value: int = 0) -> None:
+        """A command on a signal."""
+        words = self.device.bus.resolve(address, self.device, 16)[:16].cast("Q")
+        if opcode == SIGNAL:
+            words[0] = value
+        elif opcode == TIMESTAMP:
+            words[1] = time.perf_counter_ns()
+        else:
+            polls = 0
+            while words[0] < value:
+                if self.device.stalled or self.device.closing:
+                    raise SystemExit
+                polls += 1
+                time.sleep(0 if polls < 20 else 5e-5)
+
+
+def pairs(words: list[int]) -> list[int]:
+    """Numbers of 64 bits from their halves."""
+    return [a | b << 32 for a, b in zip(words[::2], words[1::2], strict=True)]
+
+
+class Commands(HWQueue):
+    """What both queues have in common."""
+
+    def __init__(self, device: QueuedDevice, engine: Engine) -> None:
+        super().__init__()
+        self.device = device
+        self.engine = engine
+
+    def command(self, opcode: int, *operands: Number) -> Self:
+        """One command, its operands as wide as they are encoded."""
+        self.append(opcode)
+        for operand in operands:
+            self.append(*(halves(operand) if self.FORMAT == "I" else (operand,)))
+        return self
+
+    def wait(self, signal: SignalPlace, value: Number) -> Self:
+        return self.command(WAIT, signal.address, value)
+
+    def signal(self, signal: SignalPlace, value: Number) -> Self:
+        return self.command(SIGNAL, signal.address, value)
+
+    def timestamp(self, signal: SignalPlace) -> Self:
+        return self.command(TIMESTAMP, signal.address)
+
+    def memory_barrier(self) -> Self:
+        return self.append(BARRIER)
+
+    def bind_words(self) -> memoryview | None:
+        size = len(self.words) * 4 if self.FORMAT == "I" else len(self.words) * 8
+        if not self.device.binds or not size:
+            return None
+        self.memory = self.device.allocator.alloc_visible(size)
+        assert self.memory.view is not None
+        words = self.memory.view.cast(self.FORMAT)
+        for number, word in enumerate(self.words):
+            words[number] = word
+        return words
+
+    def __del__(self) -> None:
+        if hasattr(self, "memory"):
+            self.device.discard(self.memory, None)
+
+    def submit_words(self) -> None:
+        bound = isinstance(self.words, memoryview)
+        self.engine.inbox.put(self.words if bound else self.words[:])
+
+
+class ComputeCommands(Commands):
+    """Runs programs."""
+
+    FORMAT: ClassVar[str] = "I"
+
+    def exec(
+        self,
+        program: HCQProgram,
+        args_state: HCQArgsState,
+        grid: tuple[Number, ...],
+        block: tuple[Number, ...],
+    ) -> Self:
+        assert isinstance(program, QueuedProgram)
+        return self.append(EXEC, program.number, *halves(args_state.memory.address))
+
+
+class EveryCommand(ComputeCommands):
+    """Of a device without a queue for copies."""
+
+    def copy(self, dst: Number, src: Number, size: int) -> Self:
+        return self.command(COPY, dst, src, size)
+
+
+class CopyCommands(Commands):
+    """Copies memory."""
+
+    def copy(self, dst: Number, src: Number, size: int) -> Self:
+        return self.command(COPY, dst, src, size)
+
+
+class QueuedProgram(HCQProgram):
+    """A function over memory. Its values are 32 bits wide."""
+
+    VALUE_FORMAT: ClassVar[str] = "i"
+
+    def __init__(self, device: QueuedDevice, info: ProgramInfo, function: Function) -> None:
+        super().__init__(device, info)
+        self.queued = device
+        self.function = function
+        self.number = len(device.programs) + 1
+        device.programs[self.number] = self
+
+    def run(self, arguments: memoryview) -> None:
+        """By the engine: read the arguments, and run."""
+        found = self.layout.unpack_from(arguments)
+        count = self.info.buffers
+        memories = [self.queued.bus.resolve(a, self.queued) for a in found[:count]]
+        self.function(memories, found[count:])
+
+
+class QueuedAllocator(HCQAllocator):
+    """Memory of one device."""
+
+    device: QueuedDevice
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(staging_bytes=1 << 12, staging_buffers=3)
+        self.left = capacity
+        self.mappings = 0
+
+    def allocate(self, size: int, visible: bool) -> HCQBuffer:
+        if size > self.left:
+            raise OutOfMemory(f"{size} bytes asked for, {self.left} left")
+        self.left -= size
+        return self.device.bus.place(size, self.device, visible)
+
+    def release(self, buffer: HCQBuffer) -> None:
+        self.left += buffer.size
+        self.device.bus.remove(buffer)
+
+    def map_peer(self, buffer: HCQBuffer) -> None:
+        self.mappings += 1
+
+    def unmap_peer(self, buffer: HCQBuffer) -> None:
+        self.mappings -= 1
+
+
+class QueuedDevice(HCQCompiled):
+    """A device of the test."""
+
+    allocator: QueuedAllocator
+
+    def __init__(
+        self,
+        index: int = 0,
+        interface: str = "",
+        *,
+        bus: Bus | None = None,
+        seed: int | None = None,
+        binds: bool = True,
+        copies: bool = True,
+        argument_bytes: int = 1 << 12,
+    ) -> None:
+        self.bus = bus or shared
+        self.binds = binds
+        self.programs: dict[int, QueuedProgram] = {}
+        self.reported = ""
+        self.stalled = self.closing = False
+        chances = [None, None] if seed is None else [random.Random(seed), random.Random(~seed)]
+        self.engines = [Engine(self, chance) for chance in chances[: 1 + copies]]
+        allocator = QueuedAllocator(1 << 24)
+        allocator.device = self
+        super().__init__(
+            f"QUEUED:{index}",
+            allocator,
+            lambda: (ComputeCommands if copies else EveryCommand)(self, self.engines[0]),
+            (lambda: CopyCommands(self, self.engines[1])) if copies else None,
+            peer_group=str(id(self.bus)),
+            argument_bytes=argument_bytes,
+        )
+
+    def load(self, binary: bytes, info: ProgramInfo) -> QueuedProgram:
+        program = PythonProgram(binary, info)
+
+        def run(memories: list[memoryview], values: tuple[int, ...]) -> None:
+            program([numpy.frombuffer(m, numpy.uint8) for m in memories], values)
+
+        return QueuedProgram(self, info, run)
+
+    def function(self, function: Function, buffers: int, values: int = 0) -> QueuedProgram:
+        """A program that is a function of the test; the first buffer is what it writes."""
+        names = tuple(f"v{n}" for n in range(values))
+        info = ProgramInfo("function", buffers, names, written=frozenset({0}))
+        return QueuedProgram(self, info, function)
+
+    def fault(self) -> str:
+        return self.reported
+
+    def release(self) -> None:
+        self.closing = True
+        for engine in self.engines:
+            engine.inbox.put(memoryview(bytes([STOP, 0, 0, 0])).cast("I"))
+            engine.join(5)
+
+
+shared: Final = Bus()
+"""What devices opened by name are on."""
+
+
+def backend() -> Backend:
+    """Devices QUEUED to QUEUED:3, on which tensors compute by the interpreter."""
+    dtype_names: list[Any] = [dtype.name for dtype in dtypes.all]
+    return Backend(
+        name="QUEUED",
+        api=(1, 2),
+        count=lambda: 4,
+        open=lambda index, interface: QueuedDevice(index, interface, seed=index),
+        renderers={"PYTHON": toolchain},
+        capabilities=frozenset({"graph", "queues", "peer_copy", "local_memory", *dtype_names}),
+        priority=-1,
+    )

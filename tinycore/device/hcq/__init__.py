@@ -1,0 +1,37 @@
+"""Hardware command queues: what drivers that talk to queues themselves are built on.
+
+Floor 1, in the device floor. A driver inherits from `HCQCompiled`, `HCQAllocator`, `HCQProgram` and
+`HWQueue`; the device that comes out is an ordinary backend. See
+docs/decisions/0031-queues-and-timelines.md.
+"""
+
+from tinycore.device.hcq.allocator import HCQAllocator
+from tinycore.device.hcq.arena import ArgumentArena
+from tinycore.device.hcq.compiled import HCQCompiled
+from tinycore.device.hcq.graph import HCQGraph
+from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.program import HCQArgsState, HCQProgram
+from tinycore.device.hcq.queue import HWQueue
+from tinycore.device.hcq.signal import HCQSignal, Moment, SignalPlace, SymbolicSignal
+from tinycore.device.hcq.transfer import HCQTransfer
+from tinycore.device.hcq.words import Number, Symbol, Word, halves
+
+__all__ = [
+    "ArgumentArena",
+    "HCQAllocator",
+    "HCQArgsState",
+    "HCQBuffer",
+    "HCQCompiled",
+    "HCQGraph",
+    "HCQProgram",
+    "HCQSignal",
+    "HCQTransfer",
+    "HWQueue",
+    "Moment",
+    "Number",
+    "SignalPlace",
+    "Symbol",
+    "SymbolicSignal",
+    "Word",
+    "halves",
+]

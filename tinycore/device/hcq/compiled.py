@@ -1,0 +1,300 @@
+"""`HCQCompiled`: a device driven through queues, its timeline, and what a launch takes from it.
+
+Floor 1. Imports the rest of this folder. A driver inherits from it; what comes out is an ordinary
+`DeviceRuntime`, with the capabilities `graph` and `queues`.
+
+**The timeline.** Each submission waits for `timeline_value - 1`, which means everything before, and
+ends by signaling `next_timeline()`. So one device does things in the order in which they are asked,
+whatever queue they take, and to wait for the device is to wait for one number. Signals of 32 bits
+are common in hardware: past TIMELINE_LIMIT the device waits until nothing is under way, and goes on
+with a second signal, the shadow, from 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import ClassVar, Final
+
+from tinycore.device.hcq.allocator import HCQAllocator
+from tinycore.device.hcq.arena import ArgumentArena
+from tinycore.device.hcq.graph import HCQGraph
+from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.program import HCQProgram
+from tinycore.device.hcq.queue import HWQueue
+from tinycore.device.hcq.signal import HCQSignal, Moment, SymbolicSignal, pause
+from tinycore.device.hcq.transfer import HCQTransfer
+from tinycore.device.hcq.words import Symbol
+from tinycore.device.protocols import DeviceRuntime, Launch, ProgramInfo
+from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.trace import Trace
+
+__all__ = ["HCQCompiled"]
+
+trace: Final = Trace("device")
+
+_SIGNALS_AT_ONCE: Final = 256
+_numbers: Final = itertools.count()
+
+
+class HCQCompiled(ABC):
+    """An open device driven through queues."""
+
+    TIMELINE_LIMIT: ClassVar[int] = 1 << 31
+    """Timeline values past which the other signal takes over, from 1."""
+
+    ticks_per_second: float = 1e9
+    """Of the clock that timestamps are read from."""
+
+    def __init__(
+        self,
+        name: str,
+        allocator: HCQAllocator,
+        compute_queue: Callable[[], HWQueue],
+        copy_queue: Callable[[], HWQueue] | None = None,
+        *,
+        peer_group: str = "",
+        argument_bytes: int = 16 << 20,
+    ) -> None:
+        """`compute_queue` and `copy_queue` make empty queues; without the second, the first also
+        copies. Devices of one `peer_group` see each other's signals, and can map each other's
+        memory. The driver has made ready all that `allocator` needs.
+        """
+        self.name = name
+        self.allocator = allocator
+        self.compute_queue = compute_queue
+        self.copy_queue = copy_queue or compute_queue
+        self.has_copy_queue = copy_queue is not None
+        self.peer_group = peer_group
+        self.lock = threading.RLock()
+        self.number = next(_numbers)
+        self.error_state: DeviceError | None = None
+        self.free_slots: deque[HCQBuffer] = deque()
+        self._process = os.getpid()
+        self._pages: list[HCQBuffer] = []
+        self._discarded: deque[tuple[HCQBuffer, Moment | None]] = deque()
+        self.sources: dict[HCQCompiled, int] = {}
+        """Devices that submitted work here waits for, with the timeline value of that work."""
+        self.era = 0
+        self.timeline_value = 1
+        """The value the next submission will signal."""
+        self.timeline_signal = self.new_signal()
+        self._shadow_signal = self.new_signal()
+        self._watchers: dict[HCQCompiled, Moment] = {}
+        self.timeline_address = Symbol(f"address of the timeline of {name}")
+        self.timeline_number = Symbol(f"next timeline value of {name}")
+        self.symbolic_timeline = SymbolicSignal(self.timeline_address)
+        self.kernel_arguments = ArgumentArena(self, argument_bytes)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.state()}>"
+
+    # --- what a driver says
+
+    @abstractmethod
+    def load(self, binary: bytes, info: ProgramInfo) -> HCQProgram:
+        """Make what a toolchain of this backend compiled ready to launch."""
+
+    def fault(self) -> str:
+        """What the hardware reports to be wrong; "" when it does not. Asked while waiting."""
+        return ""
+
+    def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
+        """Wait a little for a signal, milliseconds at most; by an interrupt if there is one."""
+        pause(waited_seconds)
+
+    def release(self) -> None:  # noqa: B027  memory may be all there is
+        """Release the hardware. Everything else has been given back."""
+
+    # --- submissions
+
+    def ready(self) -> None:
+        """Check that work can be submitted, and begin the timeline anew when it is due.
+
+        Called with the lock held, before the first word of a submission is made. Raises DeviceError
+        when the device is lost.
+        """
+        if self.error_state is not None:
+            raise DeviceError(
+                f"{self.name} is lost and takes no more work. Close it and open it again: "
+                f"Device.close(...). What happened: {self.error_state}"
+            ) from self.error_state
+        if self._process != os.getpid():
+            raise DeviceError(
+                f"{self.name} was opened by the parent of this process. Open devices after fork, "
+                "or start processes by spawn."
+            )
+        if self.timeline_value > self.TIMELINE_LIMIT:
+            self._begin_anew()
+
+    def next_timeline(self) -> int:
+        """The value for the submission being made; the next one gets the next."""
+        self.timeline_value += 1
+        return self.timeline_value - 1
+
+    def finish(self, queue: HWQueue) -> Moment:
+        """Let a queue signal the timeline and submit it. Called with the lock held."""
+        moment = self.upcoming()
+        queue.signal(self.timeline_signal, self.next_timeline())
+        with self.submitting():
+            queue.submit()
+        return moment
+
+    def upcoming(self) -> Moment:
+        """When the submission being made will be done."""
+        return Moment(self, self.era, self.timeline_signal, self.timeline_value)
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """A submission that fails half-way would never signal: the device is lost then."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(f"a submission failed: {error}", error)
+            raise
+
+    def _begin_anew(self) -> None:
+        self.wait_for(self._last())
+        for moment in list(self._watchers.values()):  # who waits for a value of the old signal
+            moment.wait()
+        self._watchers.clear()
+        self.timeline_signal, self._shadow_signal = self._shadow_signal, self.timeline_signal
+        self.timeline_signal.value = 0
+        self.timeline_value = 1
+        self.era += 1
+        trace(f"{self.name:<8} the timeline begins anew")
+
+    def watched_by(self, other: HCQCompiled, moment: Moment) -> None:
+        """Note that work of another device, done at `moment`, waits for this timeline."""
+        self._watchers[other] = moment
+        other.sources[self] = moment.value
+
+    # --- waiting
+
+    def _last(self) -> Moment:
+        with self.lock:
+            return Moment(self, self.era, self.timeline_signal, self.timeline_value - 1)
+
+    def wait_for(self, moment: Moment) -> None:
+        """Wait for submitted work. Raises DeviceError, and the device is lost, when it hangs."""
+        if self.error_state is not None and not moment.passed:
+            raise self.error_state
+        try:
+            moment.wait()
+        except DeviceError as error:
+            self.fail(str(error), error)
+            raise
+
+    def synchronize(self) -> None:
+        """Wait until everything asked of this device is done.
+
+        Raises DeviceError when it hangs; after that, as it is lost, returns at once.
+        """
+        if self.error_state is None:
+            self.wait_for(self._last())
+            self.sources.clear()
+
+    def fail(self, reason: str, cause: BaseException | None = None) -> None:
+        """Give the device up: all that is asked of it from now on raises DeviceError."""
+        if self.error_state is None:
+            self.error_state = cause if isinstance(cause, DeviceError) else DeviceError(reason)
+            trace(f"{self.name:<8} lost: {reason}")
+
+    def lost(self, reason: str) -> DeviceError:
+        """The error that says why this device is lost, which it is from now on."""
+        self.fail(reason, DeviceError(f"{self.name} is lost, {reason} ({self.state()})"))
+        assert self.error_state is not None
+        return self.error_state
+
+    def trouble(self) -> str:
+        """Why waiting for this device is of no use, here or in a device it waits for; else ""."""
+        for device in (self, *list(self.sources)):
+            name = "" if device is self else f"it waits for {device.name}, where "
+            if device.error_state is not None:
+                return f"{name}{device.error_state}"
+            if reason := device.fault():
+                if device is not self:
+                    device.fail(reason)
+                return f"{name}{reason}"
+        return ""
+
+    def state(self) -> str:
+        """Where the timeline stands, and what the hardware reports."""
+        done, asked = self.timeline_signal.value, self.timeline_value - 1
+        told = f", {reason}" if (reason := self.fault()) else ""
+        return f"{done} of {asked} submissions are done{told}"
+
+    # --- signals, programs, graphs
+
+    def new_signal(self, value: int = 0) -> HCQSignal:
+        """A signal of its own, which goes back when it is dropped."""
+        while True:
+            try:
+                return HCQSignal(self.free_slots.popleft(), value)
+            except IndexError:
+                self._add_signals()
+
+    def _add_signals(self) -> None:
+        size = HCQSignal.BYTES
+        page = self.allocator.alloc_visible(size * _SIGNALS_AT_ONCE)
+        self._pages.append(page)
+        self.free_slots.extend(page.offset(n * size, size) for n in range(_SIGNALS_AT_ONCE))
+
+    def copier(self, size: int, source: DeviceRuntime) -> HCQTransfer:
+        """A program that copies `size` bytes of the device `source` to memory of this one.
+
+        Its buffers are the destination and the source. It is done in order on both devices, and a
+        graph takes it among its launches. Raises UnsupportedError for another group of devices.
+        """
+        if not isinstance(source, HCQCompiled) or source.peer_group != self.peer_group:
+            raise UnsupportedError(
+                f"{self.name} cannot wait for {source!r}, which is of another group of devices: "
+                "synchronize that one, and copy through the host"
+            )
+        return HCQTransfer(self, source, size)
+
+    def graph(self, launches: Sequence[Launch]) -> HCQGraph:
+        """Launches of programs and copies, of any devices of this group, submitted at once."""
+        self.reap()
+        return HCQGraph(self, launches)
+
+    def reach(self, buffer: HCQBuffer) -> None:
+        """Make memory of another device addressable by this one. Raises UnsupportedError."""
+        root = buffer.root
+        if root.owner is not self and self not in root.mapped:
+            self.allocator.map_peer(root)
+            root.mapped.add(self)
+
+    # --- the end
+
+    def discard(self, buffer: HCQBuffer, after: Moment | None) -> None:
+        """Free memory of the driver's own some time after a moment. Never waits."""
+        self._discarded.append((buffer, after))
+
+    def reap(self) -> None:
+        """Free what was discarded and is no longer used."""
+        with self.lock:
+            for _ in range(len(self._discarded)):
+                buffer, after = self._discarded.popleft()
+                if after is None or after.passed:
+                    self.allocator.free(buffer)
+                else:
+                    self._discarded.append((buffer, after))
+
+    def close(self) -> None:
+        """Wait, then release everything."""
+        with self.lock:
+            with suppress(DeviceError):
+                self.synchronize()
+            self.fail("it was closed")
+            self._discarded.extend((page, None) for page in self._pages)
+            self.kernel_arguments.close()
+            self.allocator.close()
+            while self._discarded:
+                self.allocator.free(self._discarded.popleft()[0])
+            self.release()

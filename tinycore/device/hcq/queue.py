@@ -1,0 +1,131 @@
+"""`HWQueue`: commands for one hardware queue, collected as words and submitted together.
+
+Floor 1. Imports `errors`. A driver inherits from it and says how each command is encoded and how
+words reach the hardware.
+
+**What a driver promises.** A queue executes its commands in order, each after the one before has
+ended, also across submissions. Queues run beside each other. `wait` holds the queue until a signal
+is at least at a value; `signal` sets a value after all before it is done and visible to everyone;
+`memory_barrier` makes visible here what others wrote before.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Mapping, MutableSequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final, Self
+
+from tinycore.device.hcq.signal import SignalPlace
+from tinycore.device.hcq.words import Number, Symbol, Word
+from tinycore.errors import ArgumentError, UnsupportedError
+
+if TYPE_CHECKING:
+    from tinycore.device.hcq.program import HCQArgsState, HCQProgram
+
+__all__ = ["HWQueue"]
+
+_NOTHING: Final[Mapping[Symbol, int]] = MappingProxyType({})
+
+
+class HWQueue(ABC):
+    """Commands, in order. Every command returns the queue, so they chain.
+
+    Built and submitted by one thread at a time. May be submitted again when its last submission is
+    done; what changes from one to the next are its symbolic words.
+    """
+
+    FORMAT: ClassVar[str] = "Q"
+    """The type of a word, as in `array`: Q for 64 bits, I for 32."""
+
+    def __init__(self) -> None:
+        self.words: array[int] | memoryview = array(self.FORMAT)
+        """The commands; after `bind`, where the hardware reads them."""
+        self._places: dict[Symbol, list[tuple[int, Word]]] = {}
+        self._given: dict[Symbol, int] = {}
+
+    def append(self, *numbers: Number) -> Self:
+        """Add words to the end; for the commands of a driver."""
+        words = self.words
+        assert isinstance(words, array), "a bound queue takes no more commands"
+        for number in numbers:
+            if isinstance(number, Word):
+                self._places.setdefault(number.symbol, []).append((len(words), number))
+                words.append(0)
+            else:
+                words.append(number)
+        return self
+
+    # --- commands
+
+    @abstractmethod
+    def wait(self, signal: SignalPlace, value: Number) -> Self:
+        """Go on when the signal is at least at `value`."""
+
+    @abstractmethod
+    def signal(self, signal: SignalPlace, value: Number) -> Self:
+        """Set the signal to `value`, after all before this is done."""
+
+    @abstractmethod
+    def timestamp(self, signal: SignalPlace) -> Self:
+        """Note the time in the signal, after all before this is done."""
+
+    def memory_barrier(self) -> Self:
+        """See what other queues, devices and the host have written. By default nothing to do."""
+        return self
+
+    def exec(
+        self,
+        program: HCQProgram,
+        args_state: HCQArgsState,
+        grid: tuple[Number, ...],
+        block: tuple[Number, ...],
+    ) -> Self:
+        """Run a program on `grid` groups of `block` threads."""
+        raise UnsupportedError(f"{type(self).__name__} runs no programs: use the compute queue")
+
+    def copy(self, dst: Number, src: Number, size: int) -> Self:
+        """Copy `size` bytes between addresses."""
+        raise UnsupportedError(f"{type(self).__name__} copies no memory: use the copy queue")
+
+    # --- submission
+
+    def bind(self) -> Self:
+        """Put the commands where the hardware reads them, once for many submissions; if it can."""
+        words = self.bind_words()
+        if words is not None:
+            self.words = words
+        return self
+
+    def submit(self, known: Mapping[Symbol, int] = _NOTHING) -> Self:
+        """Hand the commands to the hardware, with numbers for their symbols.
+
+        Raises ArgumentError when one is missing, DeviceError when the hardware does not take them.
+        """
+        if self._places:
+            self._patch(known)
+        self.submit_words()
+        return self
+
+    def _patch(self, known: Mapping[Symbol, int]) -> None:
+        """Fill in the words whose symbols changed since the last submission."""
+        words: MutableSequence[int] | memoryview = self.words
+        for symbol, places in self._places.items():
+            number = known.get(symbol)
+            if number is None:
+                raise ArgumentError(f"a queue is submitted without a number for {symbol}")
+            if self._given.get(symbol) != number:
+                self._given[symbol] = number
+                for index, word in places:
+                    words[index] = word.value(number)
+
+    def bind_words(self) -> memoryview | None:
+        """The commands copied to their lasting place, as words; None where there is none."""
+        return None
+
+    @abstractmethod
+    def submit_words(self) -> None:
+        """Hand `words` to the hardware, which may still read them when this returns, until the
+        last command is done; in that case `bind_words` or a copy must hold them.
+        """

@@ -1,0 +1,71 @@
+"""`HCQTransfer`: a copy between two devices that wait for each other, without the host.
+
+Floor 1. It is a program like any other: called with two buffers, or held in a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, ClassVar
+
+from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.signal import Moment
+
+if TYPE_CHECKING:
+    from tinycore.device.hcq.compiled import HCQCompiled
+
+__all__ = ["HCQTransfer"]
+
+
+class HCQTransfer:
+    """Copies `size` bytes of `source` to `device`. Made by `HCQCompiled.copier`."""
+
+    WRITTEN: ClassVar[frozenset[int]] = frozenset({0})
+
+    def __init__(self, device: HCQCompiled, source: HCQCompiled, size: int) -> None:
+        self.device = device
+        self.source = source
+        self.size = size
+
+    def __call__(
+        self, buffers: Sequence[HCQBuffer], values: Sequence[int] = (), *, wait: bool = False
+    ) -> float | None:
+        """Copy the second buffer into the first, in order on both devices.
+
+        With `wait`, wait for the end and return the seconds. Raises DeviceError for a lost device.
+        """
+        began = perf_counter()
+        dst, src = buffers
+        done = self._within(dst, src) if self.device is self.source else self._across(dst, src)
+        if not wait:
+            return None
+        self.device.wait_for(done)
+        return perf_counter() - began
+
+    def _within(self, dst: HCQBuffer, src: HCQBuffer) -> Moment:
+        device = self.device
+        with device.lock:
+            device.ready()
+            queue = device.copy_queue().wait(device.timeline_signal, device.timeline_value - 1)
+            return device.finish(queue.memory_barrier().copy(dst.address, src.address, self.size))
+
+    def _across(self, dst: HCQBuffer, src: HCQBuffer) -> Moment:
+        """The source's queue copies when both devices are ready; then the destination goes on."""
+        device, source = self.device, self.source
+        first, second = sorted((device, source), key=lambda one: one.number)
+        with first.lock, second.lock:
+            device.ready()
+            source.ready()
+            source.reach(dst)
+            queue = source.copy_queue().wait(source.timeline_signal, source.timeline_value - 1)
+            queue.wait(device.timeline_signal, device.timeline_value - 1)
+            queue.memory_barrier().copy(dst.address, src.address, self.size)
+            copied = source.finish(queue)
+            device.watched_by(source, copied)
+            going_on = device.compute_queue()
+            going_on.wait(device.timeline_signal, device.timeline_value - 1)
+            going_on.wait(copied.signal, copied.value)
+            done = device.finish(going_on)
+            source.watched_by(device, done)
+            return done

@@ -1,0 +1,68 @@
+"""Numbers of a command that are known only when it is submitted: `Symbol`, and a `Word` of one.
+
+Floor 1. Imports nothing. A queue that is submitted again and again is built once; where a command
+needs the timeline's next value or the address of an input, it holds a word that each submission
+fills in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+__all__ = ["Number", "Symbol", "Word", "halves"]
+
+_WHOLE: Final = 64
+_HALF: Final = 32
+
+
+class Symbol:
+    """A number given at each submission. `name` is for people: symbols are told apart by identity.
+
+    `symbol + 8` is a Word.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def __add__(self, addend: int) -> Word:
+        return Word(self, addend)
+
+    def __sub__(self, subtrahend: int) -> Word:
+        return Word(self, -subtrahend)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A symbol plus a constant, or some bits of that sum: `bits` of them from bit `shift` on."""
+
+    symbol: Symbol
+    addend: int = 0
+    shift: int = 0
+    bits: int = _WHOLE
+
+    def __add__(self, addend: int) -> Word:
+        return replace(self, addend=self.addend + addend)
+
+    def __sub__(self, subtrahend: int) -> Word:
+        return self + -subtrahend
+
+    def value(self, number: int) -> int:
+        """What the word holds when the symbol stands for `number`."""
+        return ((number + self.addend) >> self.shift) & ((1 << self.bits) - 1)
+
+
+Number: TypeAlias = int | Word
+"""What commands take: a number, or one that each submission gives."""
+
+
+def halves(number: Number) -> tuple[Number, Number]:
+    """The low and the high 32 bits of a number of 64, for queues of 32-bit words."""
+    if isinstance(number, Word):
+        return replace(number, bits=_HALF), replace(number, shift=_HALF, bits=_HALF)
+    return number & (1 << _HALF) - 1, number >> _HALF
