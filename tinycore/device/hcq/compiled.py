@@ -287,12 +287,15 @@ class HCQCompiled(ABC):
                     self._discarded.append((buffer, after))
 
     def close(self) -> None:
-        """Wait, then release everything."""
+        """Wait, then release everything; a second time does nothing."""
         with self.lock:
+            if not self._pages:
+                return
             with suppress(DeviceError):
                 self.synchronize()
             self.fail("it was closed")
             self._discarded.extend((page, None) for page in self._pages)
+            self._pages.clear()
             self.kernel_arguments.close()
             self.allocator.close()
             while self._discarded:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, MutableSequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
 from tinycore.device.hcq.signal import SignalPlace
 from tinycore.device.hcq.words import Number, Symbol, Word
@@ -36,7 +36,7 @@ class HWQueue(ABC):
     done; what changes from one to the next are its symbolic words.
     """
 
-    FORMAT: ClassVar[str] = "Q"
+    FORMAT: ClassVar[Literal["I", "Q"]] = "Q"
     """The type of a word, as in `array`: Q for 64 bits, I for 32."""
 
     def __init__(self) -> None:

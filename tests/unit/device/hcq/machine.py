@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy
 
@@ -85,6 +85,10 @@ class Fault(Exception):
     """What the hardware finds wrong with a command."""
 
 
+class Stopped(Exception):
+    """The device does nothing any more."""
+
+
 class Engine(threading.Thread):
     """Executes the commands of one queue, in order."""
 
@@ -117,6 +121,8 @@ class Engine(threading.Thread):
                     at += length
         except Fault as fault:
             self.device.reported = str(fault)
+        except Stopped:
+            pass
 
     def delay(self) -> None:
         """Nothing, or, one time in sixteen, up to a third of a millisecond."""
@@ -127,7 +133,7 @@ class Engine(threading.Thread):
         """One command."""
         device = self.device
         if device.stalled:
-            raise SystemExit
+            raise Stopped
         if opcode == EXEC:
             number, low, high = operands
             device.programs[number].run(device.bus.resolve(low | high << 32, device))
@@ -149,7 +155,7 @@ class Engine(threading.Thread):
             polls = 0
             while words[0] < value:
                 if self.device.stalled or self.device.closing:
-                    raise SystemExit
+                    raise Stopped
                 polls += 1
                 time.sleep(0 if polls < 20 else 5e-5)
 
@@ -209,7 +215,7 @@ class Commands(HWQueue):
 class ComputeCommands(Commands):
     """Runs programs."""
 
-    FORMAT: ClassVar[str] = "I"
+    FORMAT: ClassVar[Literal["I", "Q"]] = "I"
 
     def exec(
         self,

@@ -21,6 +21,8 @@ from tinycore.plugin import HCQBuffer, HCQGraph, Launch
 CELLS: Final = 6
 BYTES: Final = 8
 MASK: Final = (1 << 64) - 1
+Step = tuple[list[tuple[int, int]], int | None]
+"""What a launch works on, as device and cell, and its value; a copy has none."""
 
 
 def mixed(a: int, b: int, value: int) -> int:
@@ -35,9 +37,9 @@ def mix(memories: list[memoryview], values: tuple[int, ...]) -> None:
 
 
 class Held:
-    """A graph, with what its launches are: numbers of cells, and values."""
+    """A graph, with its launches: places of cells, and a value."""
 
-    def __init__(self, graph: HCQGraph, steps: list[tuple[list[tuple[int, int]], int | None]]):
+    def __init__(self, graph: HCQGraph, steps: list[Step]) -> None:
         self.graph = graph
         self.steps = steps
 
@@ -49,7 +51,14 @@ class Stress:
         self.chance = random.Random(seed)
         bus = Bus()
         self.devices = [
-            QueuedDevice(n, bus=bus, seed=seed * 31 + n, binds=binds and n != 1, copies=n != 2)
+            QueuedDevice(
+                n,
+                bus=bus,
+                seed=seed * 31 + n,
+                binds=binds and n != 1,
+                copies=n != 2,
+                argument_bytes=512,
+            )
             for n in range(devices)
         ]
         for device in self.devices:
@@ -96,7 +105,7 @@ class Stress:
             f"not {self.expected[device][cell]:#x}"
         )
 
-    def step(self) -> tuple[list[tuple[int, int]], int | None]:
+    def step(self) -> Step:
         """A launch with its value, or a copy, which has none."""
         if self.chance.random() < 0.6:
             device = self.chance.randrange(len(self.devices))
@@ -115,7 +124,9 @@ class Stress:
         """What a step makes of the cells."""
         found = [self.expected[device][cell] for device, cell in places]
         device, cell = places[0]
-        self.expected[device][cell] = found[1] if value is None else mixed(*found[1:], value)
+        self.expected[device][cell] = (
+            found[1] if value is None else mixed(found[1], found[2], value)
+        )
 
     def capture(self) -> Held:
         """A graph of random steps."""

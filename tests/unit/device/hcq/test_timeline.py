@@ -1,0 +1,373 @@
+"""One device and several in time: order, the timeline's end, hangs, losses, processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.device.hcq.machine import Bus, QueuedDevice
+from tinycore.config import Context
+from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.plugin import HCQBuffer
+
+Make = Callable[..., QueuedDevice]
+
+
+def add(memories: list[memoryview], values: tuple[int, ...]) -> None:
+    """Add a value to the number in the first buffer."""
+    (number,) = struct.unpack_from("=q", memories[0])
+    struct.pack_into("=q", memories[0], 0, number + values[0])
+
+
+def number_in(device: QueuedDevice, memory: HCQBuffer) -> int:
+    found = bytearray(8)
+    device.allocator.read(memoryview(found), memory)
+    return int.from_bytes(found, "little")
+
+
+def zero(device: QueuedDevice) -> HCQBuffer:
+    memory = device.allocator.alloc(8)
+    device.allocator.write(memory, memoryview(bytes(8)))
+    return memory
+
+
+# Copies
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 50_001])
+def test_host_copies_of_every_size_are_staged(make: Make, size: int) -> None:
+    device = make(seed=size)
+    content = os.urandom(size)
+    memory = device.allocator.alloc(size)
+    device.allocator.write(memory, memoryview(content))
+    found = bytearray(size)
+
+    device.allocator.read(memoryview(found), memory)
+
+    assert found == content
+
+
+def test_a_part_of_memory_is_copied_alone(device: QueuedDevice) -> None:
+    memory = device.allocator.alloc(16)
+    device.allocator.write(memory, memoryview(b"0123456789abcdef"))
+    part = device.allocator.offset(memory, 4, 10)
+    device.allocator.write(part, memoryview(b"WXYZ"))
+    found = bytearray(16)
+
+    device.allocator.read(memoryview(found), memory)
+
+    assert found == b"0123456789WXYZef"
+
+
+def test_memory_the_host_sees_is_mapped(device: QueuedDevice) -> None:
+    seen, unseen = device.allocator.alloc_visible(8), device.allocator.alloc(8)
+    device.allocator.write(seen, memoryview(b"12345678"))
+
+    assert bytes(device.allocator.map(seen, 4)) == b"1234"
+    with pytest.raises(UnsupportedError, match="does not see"):
+        device.allocator.map(unseen, 8)
+
+
+def test_peers_are_mapped_once_and_unmapped_when_freed(make: Make) -> None:
+    one, other = make(), make()
+    source, target = zero(one), zero(other)
+    copy = other.copier(8, one)
+
+    copy([target, source])
+    copy([target, source], wait=True)
+    assert (one.allocator.mappings, other.allocator.mappings) == (1, 0)
+    other.allocator.free(target)
+
+    assert one.allocator.mappings == 0
+
+
+def test_an_unmapped_peer_is_a_fault(make: Make) -> None:
+    one, other = make(), make()
+    foreign = zero(other)
+    queue = one.copy_queue().copy(foreign.address, zero(one).address, 8)
+    with one.lock:
+        one.finish(queue)
+
+    with pytest.raises(DeviceError, match=r"QUEUED:0 is lost.*memory of QUEUED:1, is not mapped"):
+        one.synchronize()
+
+
+def test_devices_of_another_group_are_refused(make: Make) -> None:
+    one, stranger = make(), make(bus=Bus())
+
+    with pytest.raises(UnsupportedError, match="copy through the host"):
+        one.copier(8, stranger)
+
+
+# Order
+
+
+def test_host_copies_launches_and_peers_happen_in_order(make: Make) -> None:
+    one, other = make(seed=1), make(seed=2)
+    here, there = zero(one), zero(other)
+    programs = [device.function(add, 1, 1) for device in (one, other)]
+
+    for number in range(40):
+        programs[0]([here], [number])
+        other.copier(8, one)([there, here])
+        programs[1]([there], [1000])
+        one.copier(8, other)([here, there])
+
+    assert number_in(one, here) == number_in(other, there) == sum(range(40)) + 40_000
+
+
+def test_a_wait_returns_the_time_between_two_timestamps(device: QueuedDevice) -> None:
+    program = device.function(lambda memories, values: time.sleep(0.02), 1)
+
+    seconds = program([zero(device)], [], wait=True)
+
+    assert seconds is not None
+    assert 0.02 <= seconds < 5
+
+
+def test_arguments_are_not_overwritten_while_launches_wait(make: Make) -> None:
+    device = make(argument_bytes=256)  # four launches
+    memory, program = zero(device), device.function(add, 1, 1)
+    gate = device.new_signal()
+    device.compute_queue().wait(gate, 1).submit()
+    threading.Timer(0.05, lambda: setattr(gate, "value", 1)).start()
+
+    for number in range(20):
+        program([memory], [number])
+
+    assert number_in(device, memory) == sum(range(20))
+
+
+def test_arguments_beyond_all_room_are_refused(make: Make) -> None:
+    device = make(argument_bytes=64)
+    program = device.function(add, 20, 1)
+
+    with pytest.raises(UnsupportedError, match="164 bytes of arguments does not fit the 64"):
+        program([zero(device)] * 20, [1])
+
+
+def test_a_dropped_program_is_kept_while_it_runs(device: QueuedDevice) -> None:
+    gate = device.new_signal()
+    device.compute_queue().wait(gate, 1).submit()
+    program = device.function(add, 1, 1)
+    del device.programs[program.number]  # the test's own reference
+    number = program.number
+    device.programs[number] = program
+    program([zero(device)], [1])
+    threading.Timer(0.05, lambda: setattr(gate, "value", 1)).start()
+
+    program.__del__()
+
+    assert device.timeline_signal.value == device.timeline_value - 1
+
+
+# The end of the timeline
+
+
+def test_the_timeline_begins_anew(device: QueuedDevice) -> None:
+    device.TIMELINE_LIMIT = 10  # type: ignore[misc]
+    memory, program = zero(device), device.function(add, 1, 1)
+    before = device.upcoming()
+
+    for _ in range(100):
+        program([memory], [1])
+
+    assert number_in(device, memory) == 100
+    assert device.era == 10
+    assert device.timeline_value <= 12
+    assert before.passed
+
+
+def test_whoever_waits_for_the_old_timeline_is_waited_for(make: Make) -> None:
+    one, late = make(), make()
+    one.TIMELINE_LIMIT = 6  # type: ignore[misc]
+    memory, program = zero(one), one.function(add, 1, 1)
+    target, gate = zero(late), late.new_signal()
+    late.compute_queue().wait(gate, 1).submit()  # whatever comes next on this queue is late
+    late.copier(8, one)([target, memory])
+    threading.Timer(0.1, lambda: setattr(gate, "value", 1)).start()
+
+    for _ in range(30):
+        program([memory], [1])
+
+    late.synchronize()
+    assert one.era >= 4
+    assert number_in(one, memory) == 30
+
+
+def test_a_captured_step_survives_the_end_of_the_timeline(make: Make) -> None:
+    device = make(seed=3)
+    device.TIMELINE_LIMIT = 5  # type: ignore[misc]
+    memory, program = zero(device), device.function(add, 1, 1)
+    graph = device.graph([(program, [memory], [1]), (program, [memory], [10])])
+
+    for _ in range(20):
+        graph()
+
+    assert number_in(device, memory) == 220
+    assert device.era >= 3
+
+
+# Hangs and losses
+
+
+def test_a_hang_is_told_with_the_state(make: Make) -> None:
+    device = make()
+    program = device.function(add, 1, 1)
+    memory = zero(device)
+    device.synchronize()
+    device.stalled = True
+    program([memory], [1])
+
+    with Context(WAIT_TIMEOUT_MS=50), pytest.raises(DeviceError) as told:
+        device.synchronize()
+
+    asked = device.timeline_value - 1
+    assert str(told.value).startswith(
+        f"QUEUED:0 did not bring a signal from {asked - 1} to {asked} within 50 ms: "
+        f"{asked - 1} of {asked} submissions are done. If kernels may take that long, set "
+        "WAIT_TIMEOUT_MS higher."
+    )
+
+
+def test_a_lost_device_takes_no_more_work_and_is_closed_at_once(make: Make) -> None:
+    device = make()
+    program, memory = device.function(add, 1, 1), zero(device)
+    device.synchronize()
+    device.stalled = True
+    program([memory], [1])
+    with Context(WAIT_TIMEOUT_MS=20), pytest.raises(DeviceError):
+        device.synchronize()
+
+    with pytest.raises(DeviceError, match="is lost and takes no more work"):
+        program([memory], [1])
+    with pytest.raises(DeviceError, match="is lost"):
+        device.allocator.read(memoryview(bytearray(8)), memory)
+    device.synchronize()  # says nothing more
+    began = time.monotonic()
+    device.close()
+    assert time.monotonic() - began < 3
+
+
+def test_a_fault_is_told_at_once(device: QueuedDevice) -> None:
+    program = device.function(add, 1, 1)
+    memory = zero(device)
+    device.synchronize()
+    device.bus.remove(memory)  # as if the address were wrong
+    began = time.monotonic()
+
+    program([memory], [1])
+    with pytest.raises(DeviceError, match=r"QUEUED:0 is lost, .*no memory at 0x7f0"):
+        device.synchronize()
+
+    assert time.monotonic() - began < 5
+
+
+def test_the_loss_of_another_device_is_told_at_once(make: Make) -> None:
+    one, other = make(), make()
+    source, target = zero(one), zero(other)
+    one.synchronize()
+    other.synchronize()
+    one.stalled = True
+    other.copier(8, one)([target, source])
+    one.fail("it fell off the bus")
+    began = time.monotonic()
+
+    with pytest.raises(DeviceError, match="waits for QUEUED:0, where it fell off the bus"):
+        other.synchronize()
+
+    assert time.monotonic() - began < 5
+
+
+def test_progress_starts_the_time_limit_anew(device: QueuedDevice) -> None:
+    slow = device.new_signal()
+
+    def count() -> None:
+        for _ in range(6):
+            time.sleep(0.05)
+            slow.value += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    slow.wait(6, timeout_ms=200)
+    thread.join()
+
+    with pytest.raises(DeviceError, match="from 6 to 7 within 20 ms"):
+        slow.wait(7, timeout_ms=20)
+    assert device.error_state is None  # a signal of one's own is nobody's timeline
+
+
+def test_a_submission_that_fails_loses_the_device(
+    device: QueuedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, memory = device.function(add, 1, 1), zero(device)
+
+    def broken(inbox: object, words: object) -> None:
+        raise OSError("the doorbell is gone")
+
+    monkeypatch.setattr(device.engines[0], "inbox", type("Inbox", (), {"put": broken})())
+    with pytest.raises(OSError, match="doorbell"):
+        program([memory], [1])
+    monkeypatch.undo()
+
+    with pytest.raises(DeviceError, match="a submission failed: the doorbell is gone"):
+        program([memory], [1])
+
+
+def test_an_interrupt_leaves_the_device_usable(device: QueuedDevice) -> None:
+    memory, program = zero(device), device.function(add, 1, 1)
+    gate = device.new_signal()
+    device.compute_queue().wait(gate, 1).submit()
+    program([memory], [1])
+    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        device.synchronize()
+
+    gate.value = 1
+    assert number_in(device, memory) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_told_that_the_device_is_its_parents(device: QueuedDevice) -> None:
+    memory, program = zero(device), device.function(add, 1, 1)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            program([memory], [1])
+        except DeviceError as error:
+            os._exit(0 if "opened by the parent" in str(error) else 2)
+        os._exit(1)
+
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_of_the_host_take_turns(make: Make) -> None:
+    one, other = make(seed=5), make(seed=6)
+    for device in (one, other):
+        device.TIMELINE_LIMIT = 20  # type: ignore[misc]
+    memories = [zero(device) for device in (one, other)]
+    programs = [device.function(add, 1, 1) for device in (one, other)]
+    spare = [zero(other), zero(one)]
+
+    def work(number: int) -> None:
+        devices = (one, other) if number % 2 else (other, one)
+        for _ in range(25):
+            programs[number % 2]([memories[number % 2]], [1])
+            devices[0].copier(8, devices[1])([spare[number % 2], memories[number % 2]])
+
+    spare = [zero(other), zero(one)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert [number_in(d, m) for d, m in zip((one, other), memories, strict=True)] == [50, 50]
