@@ -42,6 +42,8 @@ __all__ = [
 
 SIZE: Final = 1 << 16
 """Elements: enough that a launch is not over before the next call."""
+DEEP: Final = 96
+"""Launches that wait in a queue: enough that the last is not done when the next call is made."""
 I32: Final = dtypes.int32
 
 
@@ -96,8 +98,8 @@ def test_a_write_waits_for_launches(subject: Subject) -> None:
     blocks = [subject.allocator.alloc(SIZE * 4) for _ in range(9)]
     source, *targets = blocks
     subject.allocator.write(source, memoryview(x.tobytes()))
-    for target in targets:
-        program([target, source], [])
+    for turn in range(DEEP):
+        program([targets[turn % len(targets)], source], [])
     subject.allocator.write(source, memoryview(other.tobytes()))
     found = [content(subject, target) for target in targets]
     for block in blocks:

@@ -82,6 +82,8 @@ def told(error: BaseException) -> str:
     """An exception for the table: an assertion's text, and any other with where it was raised."""
     if isinstance(error, AssertionError) and str(error):
         return str(error)
+    if isinstance(error, AssertionError):
+        return f"not so: {traceback.extract_tb(error.__traceback__)[-1].line}"
     lines = "".join(traceback.format_tb(error.__traceback__)[-LINES_OF_TRACE:]).rstrip()
     return f"{type(error).__name__}: {error}\n{lines}"
 

@@ -1,0 +1,50 @@
+"""The suite graded: each seeded fault of the reference accelerator is found by its named trial."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tinycore.testing.accelerator.faults import FAULTS
+from tinycore.testing.grading import accelerator, grade, score
+from tinycore.testing.suite.case import Level, trials
+from tinycore.testing.suite.judge import Verdict
+from tinycore.testing.suite.run import run_here
+
+PAGE = Path(__file__).parents[3] / "docs/conformance/suite.md"
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_by_its_trial(name: str) -> None:
+    found = grade(FAULTS[name])
+
+    assert found.correct.judgement.verdict is Verdict.PASSED, found.correct.judgement.reason
+    assert found.faulty.judgement.verdict is Verdict.FAILED
+
+
+def test_the_correct_accelerator_conforms_in_memory_and_order() -> None:
+    chosen = [t for t in trials(Level.EXCHANGE) if t.case.level is not Level.COMPUTE]
+    with accelerator() as subject:
+        wrong = {
+            result.name: result.judgement.reason
+            for result in run_here(subject, chosen)
+            if result.judgement.verdict is Verdict.FAILED
+        }
+
+    assert wrong == {}
+
+
+def test_every_part_and_every_level_has_faults() -> None:
+    levels = {trial.name: trial.case.level for trial in trials(Level.PERFORMANCE)}
+
+    assert {levels[fault.found_by] for fault in FAULTS.values()} == set(range(5))
+
+
+def test_the_page_has_every_fault() -> None:
+    text = PAGE.read_text("utf-8")
+
+    assert re.findall(r"^\| (\w+) \| [^-]", text, re.MULTILINE)[1:] == list(FAULTS)
+    assert f"Score: {len(FAULTS)} of {len(FAULTS)} seeded faults" in text
+    assert score([]) == "0 of 0 seeded faults are found by their trials"

@@ -1,0 +1,389 @@
+"""The accelerator: queue, memory, renderer, compiler, graph and device, each a part of its own.
+
+Floor 6. A fault replaces one part by a subclass; see `faults.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tinycore.device.backend import Backend
+from tinycore.device.protocols import (
+    ALIGNMENT_BYTES,
+    DeviceRuntime,
+    Launch,
+    Program,
+    ProgramInfo,
+    Toolchain,
+)
+from tinycore.device.registry import Device
+from tinycore.dtype import dtypes
+from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.render.base import Limits, LinearKernel, Renderer
+from tinycore.uop.node import UOp
+
+__all__ = [
+    "CORRECT",
+    "Accelerator",
+    "Block",
+    "Compiler",
+    "Kept",
+    "Memory",
+    "Parts",
+    "Queue",
+    "Rewriter",
+    "Span",
+    "backend_of",
+    "external_memory",
+]
+
+CAPACITY_BYTES: Final = 1 << 30
+DEVICES: Final = 2
+LIMITS: Final = Limits(
+    grid=(65_535, 65_535, 65_535),
+    block=(256, 256, 64),
+    block_threads=256,
+    shared_bytes=16 << 10,
+)
+INTERPRETER: Final = "PYTHON"
+"""The backend that runs the programs."""
+
+
+# --- the queue
+
+
+class Queue:
+    """Commands, done one after the other by a thread; `asked` counts them, `done` is the signal."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.done = 0
+        self.failure: Exception | None = None
+        self._commands: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="accelerator", daemon=True)
+        self._thread.start()
+
+    def ask(self, command: Callable[[], None]) -> int:
+        """Have a command done after those before it; the signal's value when it is."""
+        with self._changed:
+            self._commands.append(command)
+            self.asked += 1
+            self._changed.notify_all()
+            return self.asked
+
+    def wait(self, value: int) -> None:
+        """Wait until the signal has a value. Raises DeviceError, once, when a command failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.done >= value)
+            failure, self.failure = self.failure, None
+        if failure is not None:
+            raise DeviceError(f"a command of the queue failed: {failure}") from failure
+
+    def close(self) -> None:
+        """Let the thread end when all is done."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._commands or self._closed)
+                if not self._commands:
+                    return
+                command = self._commands.popleft()
+            failure = None
+            try:
+                command()
+            except Exception as error:  # told by whoever waits
+                failure = error
+            with self._changed:
+                self.failure = self.failure or failure
+                self.done += 1
+                self._changed.notify_all()
+
+
+# --- memory
+
+
+@dataclass(eq=False)
+class Block:
+    """An allocation: what the interpreter calls its memory, and its size."""
+
+    memory: Any
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """A part of a block: the handle that the core gets."""
+
+    block: Block
+    start: int
+    size: int
+
+
+class Memory:
+    """The accelerator's memory, of a fixed capacity, which the host does not address."""
+
+    def __init__(self, queue: Queue, inner: Any) -> None:
+        self.queue = queue
+        self.inner = inner
+        """The interpreter's allocator."""
+        self.used = 0
+
+    def alloc(self, size: int) -> Span:
+        """`size` bytes. Raises OutOfMemory beyond the capacity."""
+        if self.used + size > CAPACITY_BYTES:
+            raise OutOfMemory(
+                f"{size} bytes do not fit: {self.used} of {CAPACITY_BYTES} are in use; free some"
+            )
+        self.used += size
+        return Span(Block(self.inner.alloc(size), size), 0, size)
+
+    def free(self, handle: Span) -> None:
+        """Give memory back."""
+        self.used -= handle.block.size
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """Copy host bytes, staged, so the host may go on."""
+        staged = bytes(src)
+        self.queue.ask(lambda: self.inner.write(self.place(dst), memoryview(staged)))
+
+    def read(self, dst: memoryview, src: Span) -> None:
+        """Fill host bytes, after all that was asked before."""
+        self.queue.wait(self.queue.asked)
+        self.inner.read(dst, self.place(src))
+
+    def offset(self, handle: Span, size: int, start: int) -> Span:
+        """A part of a block."""
+        return Span(handle.block, handle.start + start, size)
+
+    def wrap(self, pointer: int, size: int) -> Span:
+        """Memory at an address."""
+        return Span(Block(self.inner.wrap(pointer, size), size), 0, size)
+
+    def copy_from(self, dst: Span, src: Span, size: int, source: DeviceRuntime) -> None:
+        """Copy from another accelerator, which has synchronized."""
+        self.queue.wait(self.queue.asked)
+        host = bytearray(size)
+        self.inner.read(memoryview(host), self.place(src))
+        self.inner.write(self.place(dst), memoryview(host))
+
+    def place(self, handle: Span) -> Any:
+        """What the interpreter calls a span."""
+        return self.inner.offset(handle.block.memory, handle.size, handle.start)
+
+
+def external_memory(content: bytes) -> tuple[int, object]:
+    """Bytes at an address that the accelerator can use, and what owns them."""
+    owner = ctypes.create_string_buffer(len(content) + ALIGNMENT_BYTES)
+    address = ctypes.addressof(owner)
+    address += -address % ALIGNMENT_BYTES
+    ctypes.memmove(address, content, len(content))
+    return address, owner
+
+
+# --- renderer and compiler
+
+
+class Rewriter(Renderer):
+    """Writes programs as the interpreter reads them; faults change the nodes on the way."""
+
+    name = "TEXT"
+    dims: Limits = LIMITS
+
+    def __init__(self) -> None:
+        super().__init__(self.dims)
+
+    def render(self, kernel: LinearKernel) -> str:
+        """The program as text."""
+        known: dict[UOp, UOp] = {}
+        line: list[UOp] = []
+        for node in kernel.uops:
+            rebuilt = node.with_src(tuple([known.get(s, s) for s in node.src]))
+            line += self.changed(rebuilt)
+            known[node] = line[-1]
+        done = LinearKernel(kernel.name, tuple(self.ordered(line)))
+        return str(interpreter().renderer.render(done))
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """The nodes that stand for a node, the last of them in its place."""
+        return (node,)
+
+    def ordered(self, line: list[UOp]) -> Sequence[UOp]:
+        """The nodes in the order in which they are done."""
+        return line
+
+
+def interpreter() -> Toolchain[Any]:
+    """The interpreter's toolchain."""
+    return Device.backend(INTERPRETER).renderers[INTERPRETER]("")
+
+
+class Compiler:
+    """The interpreter's compiler under another name."""
+
+    name = "TEXT"
+    key = "accelerator 1"
+
+    def compile(self, source: str) -> bytes:
+        """The program as bytes. Raises CompileError."""
+        return interpreter().compiler.compile(source)
+
+
+# --- the device
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A loaded program."""
+
+    device: Accelerator
+    program: Program
+    info: ProgramInfo
+
+    def __call__(
+        self, buffers: Sequence[Span], values: Sequence[int], *, wait: bool = False
+    ) -> float | None:
+        """Ask for a launch; with `wait`, the seconds it took."""
+        return self.device.launch(self, list(buffers), list(values), wait)
+
+
+class Accelerator:
+    """An open accelerator. Raises DeviceUnavailable for a number that there is none of."""
+
+    def __init__(self, index: int, interface: str, parts: Parts) -> None:
+        if index >= DEVICES:
+            raise DeviceUnavailable(
+                f"{parts.name}:{index} is not there: the accelerator has {DEVICES} devices, "
+                f"{parts.name} and {parts.name}:1"
+            )
+        self.parts = parts
+        self.inner = Device.backend(INTERPRETER).open(0, "")
+        self.queue = parts.queue()
+        self.allocator = parts.memory(self.queue, self.inner.allocator)
+
+    def load(self, binary: bytes, info: ProgramInfo) -> Kept:
+        """A program, ready to be launched."""
+        threads = info.block[0] * info.block[1] * info.block[2]
+        if threads > LIMITS.block_threads or info.shared_bytes > LIMITS.shared_bytes:
+            raise DeviceError(
+                f"{info.name} takes {threads} threads and {info.shared_bytes} shared bytes a "
+                f"group; there are {LIMITS.block_threads} and {LIMITS.shared_bytes}"
+            )
+        return Kept(self, self.inner.load(binary, info), info)
+
+    def launch(
+        self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
+    ) -> float | None:
+        """Ask for a launch."""
+        value = self.queue.ask(lambda: self.run(kept, buffers, values))
+        if not wait:
+            return None
+        began = time.perf_counter()
+        self.queue.wait(value)
+        return time.perf_counter() - began
+
+    def run(self, kept: Kept, buffers: Sequence[Span], values: Sequence[int]) -> None:
+        """Do a launch: what the queue's thread does."""
+        kept.program([self.argument(span) for span in buffers], values)
+
+    def argument(self, span: Span) -> Any:
+        """What a program is given for a span."""
+        return self.allocator.place(span)
+
+    def graph(self, launches: Sequence[Launch]) -> KeptGraph:
+        """Launches held ready."""
+        return self.parts.graph(self, launches)
+
+    def synchronize(self) -> None:
+        """Wait until all is done."""
+        self.queue.wait(self.queue.asked)
+
+    def close(self) -> None:
+        """Wait, and end the thread."""
+        self.queue.close()
+        self.inner.close()
+
+
+class KeptGraph:
+    """Launches that are asked for with one call."""
+
+    def __init__(self, device: Accelerator, launches: Sequence[Launch]) -> None:
+        self.device = device
+        self.launches = [(p, list(handles), list(values)) for p, handles, values in launches]
+
+    def set_buffer(self, launch: int, slot: int, handle: Span) -> None:
+        """From now on a launch uses another span."""
+        self.launches[launch][1][slot] = handle
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """From now on a launch uses another value."""
+        self.launches[launch][2][position] = value
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Ask for all, in order; with `wait`, the seconds they took."""
+        began = time.perf_counter()
+        for program, handles, values in self.launches:
+            program(handles, values)
+        if not wait:
+            return None
+        self.device.synchronize()
+        return time.perf_counter() - began
+
+
+# --- put together
+
+
+CAPABILITIES: Final = frozenset(
+    {"external_pointer", "peer_copy", "graph", "local_memory"}
+    | {dtype.name for dtype in dtypes.all}
+)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an accelerator is made of."""
+
+    name: str = "ACCELERATOR"
+    queue: Callable[[], Queue] = Queue
+    memory: Callable[[Queue, Any], Memory] = Memory
+    renderer: Callable[[], Rewriter] = Rewriter
+    compiler: Callable[[], Compiler] = Compiler
+    device: Callable[[int, str, Parts], Accelerator] = Accelerator
+    graph: Callable[[Accelerator, Sequence[Launch]], KeptGraph] = KeptGraph
+    capabilities: frozenset[str] = field(default=CAPABILITIES)
+
+    def named(self, name: str) -> Parts:
+        """The same under another name."""
+        return replace(self, name=name)
+
+
+CORRECT: Final = Parts()
+
+
+def backend_of(parts: Parts = CORRECT) -> Backend:
+    """The declaration of an accelerator made of some parts."""
+
+    def toolchain(arch: str) -> Toolchain[Renderer]:
+        return Toolchain("TEXT", arch, parts.renderer(), parts.compiler())
+
+    return Backend(
+        name=parts.name,
+        api=(1, 1),
+        count=lambda: DEVICES,
+        open=lambda index, interface: parts.device(index, interface, parts),
+        renderers={"TEXT": toolchain},
+        capabilities=parts.capabilities,
+        priority=-1,
+    )

@@ -1,0 +1,211 @@
+"""Faults of declarations, compilers and memory.
+
+Floor 6.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tinycore.errors import DeviceError, OutOfMemory
+from tinycore.testing.accelerator.device import CORRECT, Block, Compiler, Memory, Span
+from tinycore.testing.accelerator.faults.fault import declare, found_by
+
+# --- the declaration and the compiler
+
+
+declare(
+    "missing_float32",
+    "float32 is not declared.",
+    "test_the_dtypes_that_every_program_needs",
+    CORRECT.capabilities - {"float32"},
+)
+declare(
+    "empty_claim",
+    "host_memory is declared, and there is no `map`.",
+    "test_opening_finds_what_is_declared",
+    CORRECT.capabilities | {"host_memory"},
+)
+
+
+@found_by("test_a_program_that_is_none_is_a_compile_error")
+class SilentCompiler(Compiler):
+    """The compiler takes everything, and leaves the error to the launch."""
+
+    def compile(self, source: str) -> bytes:
+        """The text, unread."""
+        return source.encode()
+
+
+@found_by("test_a_toolchain_says_what_it_is")
+class KeylessCompiler(Compiler):
+    """The compiler's key is empty, so the disk cache confuses it with others."""
+
+    key = ""
+
+
+# --- memory
+
+
+@found_by("test_what_is_written_is_read[4096]")
+class OffByOneCopy(Memory):
+    """A write leaves out its last byte."""
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """All but one."""
+        super().write(dst, src[:-1] if src.nbytes > 1 else src)
+
+
+@found_by("test_a_copy_changes_only_its_bytes[5]")
+class PaddedCopy(Memory):
+    """A write is rounded up to words, and changes what lies behind."""
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """Up to three more."""
+        more = min(-src.nbytes % 4, dst.size - src.nbytes)
+        super().write(dst, memoryview(bytes(src) + bytes(more)))
+
+
+@found_by("test_the_source_is_free_after_a_write")
+class UnstagedCopy(Memory):
+    """A write copies later from the host's memory, which has changed by then."""
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """Not staged, and late."""
+
+        def late() -> None:
+            time.sleep(0.02)
+            self.inner.write(self.place(dst), src)
+
+        self.queue.ask(late)
+
+
+@found_by("test_what_is_written_is_read[8388613]")
+class ChunkedCopy(Memory):
+    """A write in chunks of 4 MiB forgets the last one."""
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """Whole chunks only, where there are several."""
+        chunk = 4 << 20
+        super().write(dst, src[: src.nbytes // chunk * chunk] if src.nbytes > chunk else src)
+
+
+@found_by("test_a_view_shares_memory[4]")
+class AlignedOffset(Memory):
+    """A view begins at a multiple of 64 bytes, whatever was asked."""
+
+    def offset(self, handle: Span, size: int, start: int) -> Span:
+        """Rounded down."""
+        return super().offset(handle, size, start // 64 * 64)
+
+
+@found_by("test_blocks_do_not_overlap")
+class OverlappingBlocks(Memory):
+    """Small blocks are cut from a page at steps rounded down, so neighbors overlap."""
+
+    page: Block | None = None
+    cursor = 0
+
+    def alloc(self, size: int) -> Span:
+        """A part of the page, for small sizes."""
+        if size >= 1024:
+            return super().alloc(size)
+        self.page = self.page or super().alloc(1 << 16).block
+        start = self.cursor
+        self.cursor += size // 32 * 32
+        return Span(self.page, start, size)
+
+    def free(self, handle: Span) -> None:
+        """Nothing, for the page."""
+        if handle.block is not self.page:
+            super().free(handle)
+
+
+@found_by("test_freed_memory_comes_back")
+class Leak(Memory):
+    """What is freed is not given back."""
+
+    def free(self, handle: Span) -> None:
+        """Nothing."""
+
+
+@found_by("test_exhaustion_raises_out_of_memory[2**60]")
+class SwallowedOutOfMemory(Memory):
+    """Where there is no room, a smaller block is handed out."""
+
+    def alloc(self, size: int) -> Span:
+        """Something in any case."""
+        try:
+            return super().alloc(size)
+        except OutOfMemory:
+            return super().alloc(64)
+
+
+@found_by("test_exhaustion_raises_out_of_memory[2**62]")
+class WrongError(Memory):
+    """Where there is no room, an error is raised that the core does not take for it."""
+
+    def alloc(self, size: int) -> Span:
+        """As it should be but for the class."""
+        try:
+            return super().alloc(size)
+        except OutOfMemory as error:
+            raise DeviceError(f"status -61: {error}") from error
+
+
+@found_by("test_memory_works_after_exhaustion")
+class LostContext(Memory):
+    """After memory was short once, nothing is written any more."""
+
+    is_lost = False
+
+    def alloc(self, size: int) -> Span:
+        """Notes when memory was short."""
+        try:
+            return super().alloc(size)
+        except OutOfMemory:
+            self.is_lost = True
+            raise
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """Only while all is well."""
+        if not self.is_lost:
+            super().write(dst, src)
+
+
+@found_by("test_several_threads_copy")
+class SharedStaging(Memory):
+    """All threads stage their copies in the same memory."""
+
+    staged = b""
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """From whatever the last thread staged."""
+        self.staged = bytes(src)
+        time.sleep(0.001)
+        super().write(dst, memoryview(self.staged)[: src.nbytes])
+
+
+# --- exchange
+
+
+@found_by("test_peer_copies")
+class ShortPeerCopy(Memory):
+    """A copy between devices moves whole pages only."""
+
+    def copy_from(self, dst: Span, src: Span, size: int, source: Any) -> None:
+        """Without the rest."""
+        super().copy_from(dst, src, (size - 1) // 4096 * 4096, source)
+
+
+@found_by("test_external_memory_is_written_in_place")
+class CopiedPointer(Memory):
+    """Memory at an address is copied when it is wrapped."""
+
+    def wrap(self, pointer: int, size: int) -> Span:
+        """A block of its own."""
+        outside = super().wrap(pointer, size)
+        inside = self.alloc(size)
+        self.copy_from(inside, outside, size, None)  # type: ignore[arg-type]
+        return inside

@@ -1,0 +1,259 @@
+"""Faults of launches, of their order, and of graphs.
+
+Floor 6.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinycore.device.protocols import Launch, Program, ProgramInfo
+from tinycore.errors import PluginError
+from tinycore.testing.accelerator.device import (
+    Accelerator,
+    Kept,
+    KeptGraph,
+    Memory,
+    Parts,
+    Queue,
+    Span,
+)
+from tinycore.testing.accelerator.faults.fault import found_by
+
+# --- launches
+
+
+@found_by("test_variables_are_passed_by_name")
+class UnsortedValues(Accelerator):
+    """Values are passed in the opposite order."""
+
+    def run(self, kept: Kept, buffers: Sequence[Span], values: Sequence[int]) -> None:
+        """Turned around."""
+        super().run(kept, buffers, values[::-1])
+
+
+@found_by("test_buffers_that_are_not_used")
+class PackedSlots(Accelerator):
+    """Slots are numbered without those that a program does not write."""
+
+    def run(self, kept: Kept, buffers: Sequence[Span], values: Sequence[int]) -> None:
+        """Written ones first, whatever their numbers."""
+        written = [b for n, b in enumerate(buffers) if n in kept.info.written]
+        others = [b for n, b in enumerate(buffers) if n not in kept.info.written]
+        super().run(kept, [*written, *others], values)
+
+
+@found_by("test_a_program_keeps_no_state")
+class CachedByName(Accelerator):
+    """Programs are kept by their name alone."""
+
+    def __init__(self, index: int, interface: str, parts: Parts) -> None:
+        super().__init__(index, interface, parts)
+        self.programs: dict[str, Kept] = {}
+
+    def load(self, binary: bytes, info: ProgramInfo) -> Kept:
+        """The first of its name."""
+        return self.programs.setdefault(info.name, super().load(binary, info))
+
+
+@found_by("test_views_are_arguments[64]")
+class ViewIsWhole(Accelerator):
+    """Programs get the block, not the part of it that a view is."""
+
+    def argument(self, span: Span) -> Any:
+        """From its beginning."""
+        return self.allocator.place(Span(span.block, 0, span.block.size))
+
+
+@found_by("test_a_launch_says_how_long_it_took")
+class WrongClock(Accelerator):
+    """Times are milliseconds."""
+
+    def launch(
+        self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
+    ) -> float | None:
+        """A thousand times as long."""
+        seconds = super().launch(kept, buffers, values, wait)
+        return None if seconds is None else seconds * 1000 + 1.0
+
+
+# --- order
+
+
+@found_by("test_a_read_waits_for_launches")
+class StaleSignal(Queue):
+    """Waiting compares with the signal's value before the last command."""
+
+    def wait(self, value: int) -> None:
+        """One too few."""
+        super().wait(value - 1)
+
+    def ask(self, command: Callable[[], None]) -> int:
+        """Slowly, so that what is not waited for is not done."""
+
+        def slow() -> None:
+            time.sleep(0.005)
+            command()
+
+        return super().ask(slow)
+
+
+@found_by("test_a_write_waits_for_launches")
+class WriteOvertakes(Memory):
+    """A write goes to memory at once, past the queue."""
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """Now."""
+        self.inner.write(self.place(dst), src)
+
+
+@found_by("test_a_launch_sees_the_write_before_it")
+class LateWrite(Memory):
+    """Writes go through a queue of their own, which launches do not wait for."""
+
+    def __init__(self, queue: Queue, inner: Any) -> None:
+        super().__init__(queue, inner)
+        self.copies = Queue()
+
+    def write(self, dst: Span, src: memoryview) -> None:
+        """Later."""
+        staged = bytes(src)
+
+        def late() -> None:
+            time.sleep(0.01)
+            self.inner.write(self.place(dst), memoryview(staged))
+
+        self.copies.ask(late)
+
+    def read(self, dst: memoryview, src: Span) -> None:
+        """After both queues."""
+        self.copies.wait(self.copies.asked)
+        super().read(dst, src)
+
+
+@found_by("test_launches_happen_in_order")
+class SwappedLaunches(Accelerator):
+    """Two launches that wait are done in the opposite order."""
+
+    waiting: Callable[[], None] | None = None
+
+    def launch(
+        self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
+    ) -> float | None:
+        """Kept back until the next one was asked for."""
+        before, self.waiting = self.waiting, None
+        if before is None and not wait:
+            self.waiting = lambda: self.run(kept, buffers, values)
+            return None
+        seconds = super().launch(kept, buffers, values, wait)
+        if before is not None:
+            self.queue.ask(before)
+        return seconds
+
+    def synchronize(self) -> None:
+        """With the one kept back."""
+        self.launch_waiting()
+        super().synchronize()
+
+    def launch_waiting(self) -> None:
+        """Ask for the one kept back."""
+        before, self.waiting = self.waiting, None
+        if before is not None:
+            self.queue.ask(before)
+
+
+@found_by("test_thousands_of_launches")
+class WrappedRing(Accelerator):
+    """A ring of 1024 places loses the launch that comes when it is full."""
+
+    count = 0
+
+    def launch(
+        self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
+    ) -> float | None:
+        """Every 1024th is lost."""
+        self.count += 1
+        if self.count % 1024 == 0:
+            return 0.0 if wait else None
+        return super().launch(kept, buffers, values, wait)
+
+
+@found_by("test_launches_happen_in_order")
+class SharedArguments(Accelerator):
+    """All launches read their arguments from one place, which the next one overwrites."""
+
+    arguments: tuple[list[Span], list[int]] = ([], [])
+
+    def launch(
+        self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
+    ) -> float | None:
+        """From the one place."""
+        self.arguments = buffers, values
+        self.queue.ask(lambda: time.sleep(0.0005))
+        self.queue.ask(lambda: self.run(kept, *self.arguments))
+        if not wait:
+            return None
+        self.synchronize()
+        return 0.0
+
+
+# --- graphs
+
+
+@found_by("test_a_graph_takes_other_memory_and_values")
+class FrozenGraph(KeptGraph):
+    """A graph keeps the memory it was made with."""
+
+    def set_buffer(self, launch: int, slot: int, handle: Span) -> None:
+        """Nothing."""
+
+
+@found_by("test_a_graph_takes_other_memory_and_values")
+class MixedValues(KeptGraph):
+    """A value that is set arrives at the first launch."""
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """Of the wrong launch."""
+        super().set_value(0, position, value)
+
+
+@found_by("test_a_graph_computes_what_launches_do")
+class GraphOnce(KeptGraph):
+    """A graph runs only the first time."""
+
+    is_done = False
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Once."""
+        if self.is_done:
+            return 0.0 if wait else None
+        self.is_done = True
+        return super().__call__(wait=wait)
+
+
+@found_by("test_a_graph_keeps_the_order")
+class UnorderedGraph(KeptGraph):
+    """A graph runs its launches in the opposite order."""
+
+    def __init__(self, device: Accelerator, launches: Sequence[Launch]) -> None:
+        super().__init__(device, launches)
+        self.launches.reverse()
+
+
+@found_by("test_a_graph_keeps_the_order")
+class EarlyGraph(KeptGraph):
+    """A graph runs at once, past the queue."""
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Now."""
+        for program, handles, values in self.launches:
+            self.past_the_queue(program, handles, values)
+        return 0.0 if wait else None
+
+    def past_the_queue(self, program: Program, handles: list[Span], values: list[int]) -> None:
+        """A launch that nothing waits for."""
+        if not isinstance(program, Kept):
+            raise PluginError(f"{program!r} is no program of this device")
+        self.device.run(program, handles, values)

@@ -1,0 +1,171 @@
+"""Faults of what a renderer writes and a compiler makes of it.
+
+Floor 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tinycore.dtype import dtypes
+from tinycore.testing.accelerator.device import LIMITS, Rewriter
+from tinycore.testing.accelerator.faults.fault import found_by
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+
+@found_by("test_an_operation[CMPLT-int32]")
+class FlippedComparison(Rewriter):
+    """a < b is written as b < a."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """With its operands exchanged."""
+        if node.op is Op.CMPLT and node.src[0].dtype.scalar() is dtypes.int32:
+            return (node.with_src(node.src[::-1]),)
+        return (node,)
+
+
+@found_by("test_division_is_rounded_correctly[float32]")
+class FastDivision(Rewriter):
+    """a / b is a * (1 / b), rounded twice."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """A product."""
+        if node.op is not Op.FDIV or node.dtype is not dtypes.float32:
+            return (node,)
+        a, b = node.src
+        inverse = b.alu(Op.RECIPROCAL)
+        return (inverse, a.alu(Op.MUL, inverse))
+
+
+@found_by("test_an_operation[SHR-int32]")
+class LogicalShift(Rewriter):
+    """Numbers below 0 are shifted right as if they had no sign."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """Through unsigned numbers."""
+        if node.op is not Op.SHR or node.dtype is not dtypes.int32:
+            return (node,)
+        a, b = (s.bitcast(dtypes.uint32) for s in node.src)
+        shifted = a.alu(Op.SHR, b)
+        return (a, b, shifted, shifted.bitcast(dtypes.int32))
+
+
+@found_by("test_special_values[float32]")
+class CarelessMaximum(Rewriter):
+    """The greater of two is found by one comparison, so NaN gets lost."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """b where a < b, else a."""
+        if node.op is not Op.MAX or node.dtype is not dtypes.float32:
+            return (node,)
+        a, b = node.src
+        less = a < b
+        return (less, less.where(b, a))
+
+
+@found_by("test_subnormals_are_kept[float32]")
+class FlushedProducts(Rewriter):
+    """Products below the normal range become 0."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """0 where the square of a product, scaled up, is small."""
+        if node.op is not Op.MUL or node.dtype is not dtypes.float32:
+            return (node,)
+        least, zero = node.const_like(2.0**-126), node.const_like(0.0)
+        negative = node.const_like(-(2.0**-126))
+        above, below = node < least, negative < node
+        inside = above & below
+        return (node, least, zero, negative, above, below, inside, inside.where(zero, node))
+
+
+@found_by("test_a_cast[float32-int32]")
+class RoundingCast(Rewriter):
+    """Floats become the nearest integer, and are not cut."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """Half is added first."""
+        if node.op is not Op.CAST or node.dtype is not dtypes.int32:
+            return (node,)
+        if node.src[0].dtype is not dtypes.float32:
+            return (node,)
+        half = node.src[0].const_like(0.5)
+        moved = node.src[0].alu(Op.ADD, half)
+        return (half, moved, node.with_src((moved,)))
+
+
+@found_by("test_movement[pad]")
+class ForgottenGate(Rewriter):
+    """What a gated load gives where its gate is closed is forgotten, and is 1."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """Another alternative."""
+        if node.op is not Op.LOAD or len(node.src) < 2 or node.dtype is not dtypes.float32:
+            return (node,)
+        one = node.src[1].const_like(1.0)
+        return (one, node.with_src((node.src[0], one)))
+
+
+@found_by("test_the_axes_of_a_launch")
+class FlatGrid(Rewriter):
+    """The third axis of a grid is not launched."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """One group along it."""
+        if node.op is not Op.SPECIAL or node.arg != "grid2":
+            return (node,)
+        one = UOp.index(1)
+        return (one, UOp(Op.SPECIAL, node.dtype, (one,), node.arg))
+
+
+@found_by("test_a_full_grid[axis0]")
+class LostWrite(Rewriter):
+    """The last group of a large grid is not run."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """One group fewer."""
+        if node.op is not Op.SPECIAL or node.arg != "grid0" or int(node.src[0].arg) < 50_000:
+            return (node,)
+        fewer = UOp.index(int(node.src[0].arg) - 1)
+        return (fewer, UOp(Op.SPECIAL, node.dtype, (fewer,), node.arg))
+
+
+@found_by("test_a_barrier_orders_a_group")
+class NoBarrier(Rewriter):
+    """Threads do not wait for each other: they read shared memory before it is written."""
+
+    def ordered(self, line: list[UOp]) -> Sequence[UOp]:
+        """Each store to shared memory comes after the loads that should have waited for it."""
+        late: list[UOp] = []
+        order: list[UOp] = []
+        for node in line:
+            if node.op is Op.STORE and is_shared(node):
+                late.append(node)
+                continue
+            if node.op is Op.BARRIER:
+                continue
+            order.append(node)
+            if node.op is Op.LOAD and is_shared(node):
+                order += late
+                late = []
+        return [*order, *late]
+
+
+def is_shared(node: UOp) -> bool:
+    """Whether a load or store is of shared memory."""
+    return node.src[0].src[0].op is Op.DEFINE_LOCAL
+
+
+@found_by("test_all_of_shared_memory")
+class OverstatedMemory(Rewriter):
+    """The limits state more shared memory than there is."""
+
+    dims = replace(LIMITS, shared_bytes=2 * LIMITS.shared_bytes)
+
+
+@found_by("test_a_full_block[axis0]")
+class OverstatedBlock(Rewriter):
+    """The limits state more threads than a group can have."""
+
+    dims = replace(LIMITS, block=(1024, 1024, 64), block_threads=1024)

@@ -1,0 +1,129 @@
+"""The suite, graded: does a named trial find each fault of the reference accelerator?
+
+    python -m tinycore.testing.grading --markdown docs/conformance/suite.md
+
+Floor 6. A fault counts as found when its trial fails on the faulty accelerator and passes on the
+correct one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tinycore.testing.suite  # noqa: F401  it fills CASES
+from tinycore.device.registry import Device
+from tinycore.testing.accelerator import CORRECT, Parts, backend_of, external_memory
+from tinycore.testing.accelerator.faults import FAULTS, Fault
+from tinycore.testing.suite.case import CASES, Level, Trial, trials
+from tinycore.testing.suite.judge import Skips, Verdict
+from tinycore.testing.suite.run import Result, run_here
+from tinycore.testing.suite.subject import Subject
+
+__all__ = ["Grade", "accelerator", "grade", "page", "score", "trial_named"]
+
+INTRODUCTION = (
+    "Written by `python -m tinycore.testing.grading --markdown FILE`. The reference accelerator of "
+    "`tinycore.testing.accelerator` is given one fault at a time; a named trial of the suite must "
+    "fail on it, and pass without it."
+)
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What the trial of a fault said: of the faulty accelerator, and of the correct one."""
+
+    fault: Fault
+    faulty: Result
+    correct: Result
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the trial tells the two apart."""
+        verdicts = self.faulty.judgement.verdict, self.correct.judgement.verdict
+        return verdicts == (Verdict.FAILED, Verdict.PASSED)
+
+
+@contextmanager
+def accelerator(parts: Parts = CORRECT) -> Iterator[Subject]:
+    """An accelerator made of some parts, registered while it is tested."""
+    backend = backend_of(parts)
+    Device.register(backend)
+    try:
+        yield Subject(backend.name, Skips(), external_memory)
+    finally:
+        Device.unregister(backend.name)
+
+
+def trial_named(name: str) -> Trial:
+    """The trial with exactly this name."""
+    cases = [CASES[name.partition("[")[0]]]
+    (found,) = [trial for trial in trials(Level.PERFORMANCE, only=cases) if trial.name == name]
+    return found
+
+
+def result_on(parts: Parts, trial: Trial) -> Result:
+    """What a trial says of an accelerator."""
+    with accelerator(parts) as subject:
+        (result,) = run_here(subject, [trial])
+    return result
+
+
+def grade(fault: Fault) -> Grade:
+    """Run the trial of a fault with it and without it."""
+    trial = trial_named(fault.found_by)
+    return Grade(fault, result_on(fault.parts, trial), result_on(CORRECT, trial))
+
+
+def score(grades: Sequence[Grade]) -> str:
+    """How many faults are found, in words."""
+    found = sum(g.is_found for g in grades)
+    return f"{found} of {len(grades)} seeded faults are found by their trials"
+
+
+def page(grades: Sequence[Grade]) -> str:
+    """The grades as a page for the documentation."""
+    count = len(trials(Level.MODELS))
+    lines = [
+        "# The conformance suite, graded",
+        "",
+        INTRODUCTION,
+        "",
+        f"Score: {score(grades)}. The suite has {count} trials of {len(CASES)} cases.",
+        "",
+        "| fault | what is wrong | the trial that finds it | what that says |",
+        "|---|---|---|---|",
+    ]
+    for g in grades:
+        said = g.faulty.judgement.reason.partition("\n")[0].replace("|", "\\|")
+        told = said if g.is_found else f"**not found** {said}"
+        lines.append(f"| {g.fault.name} | {g.fault.meaning} | `{g.fault.found_by}` | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Print a line per fault and the score; status 1 when a fault is not found."""
+    parser = argparse.ArgumentParser(prog="python -m tinycore.testing.grading")
+    parser.add_argument("--markdown", type=Path, help="write a page with the grades")
+    options = parser.parse_args()
+    grades = []
+    for fault in FAULTS.values():
+        found = grade(fault)
+        grades.append(found)
+        mark = "found" if found.is_found else "MISSED"
+        said = found.faulty.judgement.reason.partition("\n")[0]
+        print(f"{mark:<7} {fault.name:<24} {fault.found_by}: {said}", flush=True)
+        if found.correct.judgement.verdict is not Verdict.PASSED:
+            print(f"        without the fault: {found.correct.judgement.reason}", flush=True)
+    print(score(grades))
+    if options.markdown:
+        options.markdown.write_text(page(grades), "utf-8")
+    return 0 if all(g.is_found for g in grades) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
