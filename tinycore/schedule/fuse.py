@@ -53,7 +53,7 @@ COSTS = (
 """What an op costs, where that is not 1. A comparison is counted with what it selects."""
 READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPARENT
 """Ops that read each element of their source at most once, at a place of their own."""
-SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD}
+SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE}
 
 
 def is_stored(node: UOp) -> bool:

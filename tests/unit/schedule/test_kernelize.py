@@ -1,5 +1,7 @@
 """Which kernels a graph is cut into, and in which order."""
 
+import pytest
+
 from tests.unit.schedule.graphs import (
     assign,
     buffer,
@@ -177,9 +179,11 @@ def test_long_reduction_to_one_value_is_split() -> None:
     assert memory_of(second.src[0]).shape == (1,)
 
 
-def test_padded_input_of_a_reduction_that_reads_it_often_gets_memory() -> None:
+@pytest.mark.parametrize("is_value", [False, True])
+def test_padded_input_of_a_reduction_that_reads_it_often_gets_memory(is_value: bool) -> None:
     x = buffer(8, 4)
     padded = UOp(Op.PAD, x.dtype, (x,), ((1, 1), (0, 0)))
+    padded = UOp(Op.VALUE, x.dtype, (padded,)) if is_value else padded
 
     order = kernels(matmul(padded, buffer(4, 16)))
 
