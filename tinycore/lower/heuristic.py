@@ -27,7 +27,7 @@ from tinycore.lower.tile import (
     Step,
     overwrites_what_it_reads,
 )
-from tinycore.lower.tile_planner import TilePlanner
+from tinycore.lower.tile_planner import SMALL_LOOP, Tile, TilePlanner
 from tinycore.render.base import Limits
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
@@ -43,7 +43,6 @@ LEAST_LANES: Final = 4
 DOT_ROWS: Final = 4
 """Rows and columns of a tile whose lanes run along the reduction: each is a stream of loads."""
 PARTIAL_SUMS: Final = (8, 4, 2)
-SMALL_LOOP: Final = 4
 MOST_COPIES: Final = 128
 """Copies of a body that unrolling a short loop may lead to."""
 MOST_BORDERS: Final = 4
@@ -126,12 +125,13 @@ class LoopPlanner(TilePlanner):
             return
         row = self.row_loop(axis) if self.reductions else None
         vectors = -(-size // width)
-        tall, wide = 1, 1
-        if self.reductions:
-            tall, wide = self.register_tile(1 if row is None else row.extent, vectors)
-        column, panel = self.cut_columns(axis, width, wide)
-        if row is not None:
-            self.cut_rows(row, tall, column, panel)
+        tile = self.tile_of(axis, row, vectors) if self.reductions else Tile(1, 1)
+        column, panel = self.cut_columns(axis, width, tile.wide)
+        if row is not None and tile.below is not None:
+            line = self.cut_lines(tile.below, tile.lines)
+            self.cut_rows(row, tile.tall, [line, column], ())
+        elif row is not None:
+            self.cut_rows(row, tile.tall, [column], panel)
 
     def transpose_blocks(self, lanes: int) -> None:
         """Squares of elements, loaded row by row and stored column by column."""

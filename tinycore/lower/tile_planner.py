@@ -7,7 +7,7 @@ what many groups read of a panel is staged, and so are blocks of rows that lie s
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.loops import Number
@@ -26,8 +26,23 @@ ENOUGH_ACCUMULATORS: Final = 8
 """Independent sums that hide the latency of fused multiply-add."""
 SPARE_REGISTERS: Final = 1
 """Registers a tile leaves to the compiler; a tile that spills is slower than a smaller one."""
+SPARE_FOR_WINDOWS: Final = 2
+"""More of them where a body holds several taps of a window, whose loads the compiler mixes."""
+SMALL_LOOP: Final = 4
 LEAST_CHUNKS: Final = 4
 """Pieces of work per thread below which rows are cut, too."""
+
+
+class Tile(NamedTuple):
+    """Accumulators kept in registers: `tall` rows of `wide` vectors, or of `lines` of one vector.
+
+    `below` is the loop whose steps are the lines.
+    """
+
+    tall: int
+    wide: int
+    below: Number | None = None
+    lines: int = 1
 
 
 class TilePlanner(StagePlanner):
@@ -59,23 +74,59 @@ class TilePlanner(StagePlanner):
             and MOST_WIDE * depth <= self.limits.cache_bytes // 2
         )
 
-    def register_tile(self, rows: int, vectors: int) -> tuple[int, int]:
-        """(rows, vectors) of accumulators: the tile with the least estimated time for the whole.
+    def tile_of(self, axis: UOp, row: UOp | None, vectors: int) -> Tile:
+        """The tile with the least estimated time for the whole.
+
+        It is as wide as some vectors along `axis`, or as some steps of another loop over which
+        the rows stand still: for windows of an image, lines of it that lie below each other.
+        """
+        rows = 1 if row is None else row.extent
+        below = None if row is None else self.loop_beside(axis, row)
+        time, tall, wide = self.register_tile(rows, vectors)
+        if below is not None:
+            other, taller, lines = self.register_tile(rows, below.extent)
+            if lines > 1 and other * vectors <= time * below.extent:
+                return Tile(taller, 1, below.arg.number, lines)
+        return Tile(tall, wide)
+
+    def loop_beside(self, axis: UOp, row: UOp) -> UOp | None:
+        """An output loop that moves what is read along `axis`, and nothing that rows read."""
+        places = [n.src[1] for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
+        along = [p for p in places if axis in p.ranges]
+        across = [p for p in places if row in p.ranges]
+        if set(along) & set(across):
+            return None
+        for loop in reversed(self.outputs):
+            if loop not in (axis, row) and loop.extent > 1:
+                moves = all(loop in p.ranges for p in along)
+                if moves and not any(loop in p.ranges for p in across):
+                    return loop
+        return None
+
+    def register_tile(self, rows: int, columns: int) -> tuple[float, int, int]:
+        """The time of the best tile, and its rows and columns of accumulators.
 
         A step of the reduction costs the larger of its multiply-adds and its loads at two per
         cycle; too few accumulators wait for each other. All must fit the registers with the
         operands.
         """
         best, tile = math.inf, (1, 1)
-        for wide in range(1, min(vectors, self.limits.vector_registers) + 1):
+        room = self.limits.vector_registers - SPARE_REGISTERS
+        if self.has_short_reduction():
+            room -= SPARE_FOR_WINDOWS
+        for wide in range(1, min(columns, self.limits.vector_registers) + 1):
             for tall in range(1, min(rows, MOST_ROWS) + 1):
-                if tall * wide + wide + 1 > self.limits.vector_registers - SPARE_REGISTERS:
+                if tall * wide + wide + 1 > room:
                     break
-                tiles = -(-rows // tall) * -(-vectors // wide)
+                tiles = -(-rows // tall) * -(-columns // wide)
                 step = max(tall * wide, ENOUGH_ACCUMULATORS, (tall + wide) / 2) + (tall + wide) / 8
                 if tiles * step < best:
                     best, tile = tiles * step, (tall, wide)
-        return tile
+        return best, *tile
+
+    def has_short_reduction(self) -> bool:
+        """Whether an innermost reduced loop is short enough to be written out."""
+        return any(r.extent <= SMALL_LOOP for r in self.reduced()[-1:])
 
     def cut_columns(self, axis: UOp, width: int, wide: int) -> tuple[Number, Dimension]:
         """Cut a loop into panels of `wide` vectors: the loop over panels, and places in a panel.
@@ -95,20 +146,25 @@ class TilePlanner(StagePlanner):
         self.do(Assign(inner, AxisKind.UNROLL), Assign(lane, AxisKind.VECTOR))
         return outer, () if size < width * wide else ((inner, width), (lane, 1))
 
-    def cut_rows(self, row: UOp, tall: int, column: Number, panel: Dimension) -> None:
+    def cut_lines(self, number: Number, lines: int) -> Number:
+        """Cut the loop beside the columns, whose steps in a tile share the rows."""
+        self.do(Split(number, lines), Assign((*number, 1), AxisKind.UNROLL))
+        return (*number, 0)
+
+    def cut_rows(self, row: UOp, tall: int, columns: list[Number], panel: Dimension) -> None:
         """Cut the loop over rows, put it inside of the panels, and stage what pays."""
         number, order = row.arg.number, [r.arg.number for r in self.outputs]
-        place = min(order.index(n) for n in (number, column) if n in order)
+        place = min(order.index(n) for n in (number, *columns) if n in order)
         scattered = tall > 1 and self.is_scattered(row)
-        around = [r.extent for r in self.outputs if r.arg.number in (*order[:place], column)]
+        around = [r.extent for r in self.outputs if r.arg.number in (*order[:place], *columns)]
         block = self.block_of_rows(row, tall, math.prod(around), scattered)
-        front = [column]
+        front = columns
         if block < row.extent:
             self.do(Split(number, block))
-            front, number = [(*number, 0), column], (*number, 1)
+            front, number = [(*number, 0), *columns], (*number, 1)
         if tall > 1:
             self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
-        front.append((*number, 0) if tall > 1 else number)
+        front = [*front, (*number, 0) if tall > 1 else number]
         self.to_front(place, front)
         if scattered and block < row.extent:
             self.stage_rows(front[0], front[-1], (*number, 1))
