@@ -13,6 +13,7 @@ from typing import Final
 
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.heuristic_grid import GridPlanner
+from tinycore.lower.hold import Hold
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.planner import SERIAL_WORK
 from tinycore.lower.stage import Stage
@@ -124,6 +125,8 @@ class LoopPlanner(TilePlanner):
         if width < LEAST_LANES:
             return
         row = self.row_loop(axis) if self.reductions else None
+        if row is None and self.hold_columns(axis, width):
+            return
         vectors = -(-size // width)
         tile = self.tile_of(axis, row, vectors) if self.reductions else Tile(1, 1)
         column, panel = self.cut_columns(axis, width, tile.wide)
@@ -262,6 +265,9 @@ def describe(step: Step) -> str:
             return f"cover({dotted(axis)} by {by})"
         case Peel(axis, at):
             return f"peel({dotted(axis)} at {' '.join(map(str, at))})"
+        case Hold(outputs, reduced):
+            inside, around = (" ".join(map(dotted, axes)) for axes in (outputs, reduced))
+            return f"hold({inside} in {around})"
         case Stage(place, dimensions):
             layout = "][".join("+".join(map(term, d)) for d in dimensions)
             return f"stage([{layout}] at {dotted(place or ())})"

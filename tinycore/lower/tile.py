@@ -14,6 +14,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.lower.guard import gate_stores, gate_sums
+from tinycore.lower.hold import Hold, hold
 from tinycore.lower.loops import Number, closer_of, counter_of, numbered
 from tinycore.lower.stage import Stage, stage
 from tinycore.render.base import pointer_of
@@ -88,7 +89,7 @@ class Cover:
     by: int
 
 
-Step = Split | Assign | Reorder | Merge | Peel | Cover | Stage
+Step = Split | Assign | Reorder | Merge | Peel | Cover | Stage | Hold
 Plan = tuple[Step, ...]
 
 
@@ -109,6 +110,8 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
                 kernel = peel(kernel, axis, at)
             case Cover(axis, by):
                 kernel = cover(kernel, axis, by)
+            case Hold():
+                kernel = hold(kernel, step)
             case Stage():
                 kernel = stage(rewrite(kernel, simplify, name="simplify before a stage"), step)
     return rewrite(kernel, simplify, name="simplify tiles")

@@ -10,11 +10,12 @@ import math
 from typing import Final, NamedTuple
 
 from tinycore.lower.expand import LONGEST_STRIDE
+from tinycore.lower.hold import HELD, Hold
 from tinycore.lower.loops import Number
 from tinycore.lower.planner import SERIAL_WORK
 from tinycore.lower.stage import Dimension
 from tinycore.lower.stage_planner import LEAST_REUSE, MOST_SCRATCH, StagePlanner
-from tinycore.lower.tile import Assign, Reorder, Split
+from tinycore.lower.tile import Assign, Reorder, Split, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -29,6 +30,10 @@ SPARE_REGISTERS: Final = 1
 SPARE_FOR_WINDOWS: Final = 2
 """More of them where a body holds several taps of a window, whose loads the compiler mixes."""
 SMALL_LOOP: Final = 4
+ROWS_AT_ONCE: Final = 8
+"""Rows added to held sums in one pass over them."""
+MOST_HELD: Final = 1024
+LEAST_HELD: Final = 256
 LEAST_CHUNKS: Final = 4
 """Pieces of work per thread below which rows are cut, too."""
 
@@ -59,6 +64,51 @@ class TilePlanner(StagePlanner):
         others = [r for r in self.outputs if r is not axis and r.extent > 1]
         still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
         return max(still, key=lambda r: (min(r.extent, MOST_ROWS), r.arg.number), default=None)
+
+    def hold_columns(self, axis: UOp, width: int) -> bool:
+        """Add rows of a matrix to a row of sums, if the sums would read down its columns."""
+        reduced, number = self.reduced(), axis.arg.number
+        if not reduced or axis.extent < LEAST_HELD or not self.reads_down(axis, reduced[-1]):
+            return False
+        block = self.held_columns(axis.extent, width)
+        if block < axis.extent:
+            self.do(Split(number, block))
+            number = (*number, 1)
+        depth = reduced[-1].arg.number
+        around = [r.arg.number for r in reduced[:-1]]
+        if reduced[-1].extent > ROWS_AT_ONCE:
+            self.do(Split(depth, ROWS_AT_ONCE), Assign((*depth, 1), AxisKind.UNROLL))
+            around.append((*depth, 0))
+        self.do(Hold((number,), tuple(around)))
+        for part in ((*number, HELD, 0), (*number, HELD, 1), number):
+            self.do(Split(part, width), Assign((*part, 1), AxisKind.VECTOR))
+        return True
+
+    def held_columns(self, columns: int, width: int) -> int:
+        """How many sums to hold at a time: a near cache full, but something for every thread."""
+        if columns <= 2 * LEAST_HELD or self.work < SERIAL_WORK:
+            return min(columns, MOST_HELD)
+        share = columns // (2 * self.limits.threads)
+        return min(max(share, LEAST_HELD), MOST_HELD) // width * width
+
+    def reads_down(self, axis: UOp, depth: UOp) -> bool:
+        """Whether what is folded over `depth` are vectors along `axis` that lie far apart."""
+        if depth.extent < 2 * ROWS_AT_ONCE or overwrites_what_it_reads(self.kernel):
+            return False
+        places = [n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
+        along = [n for n in places if axis in n.ranges]
+        moves = [coefficient(n.src[1], depth) for n in along if len(n.src) == 2]
+        return (
+            len(moves) == len(along) > 0
+            and all(m is not None and m >= axis.extent // 2 for m in moves)
+            and all(coefficient(n.src[1], axis) == 1 for n in along)
+            and self.are_side_by_side(self.reductions)
+        )
+
+    def are_side_by_side(self, sums: list[UOp]) -> bool:
+        """Whether sums are over the same loops, and none is of another."""
+        inner = {n for total in sums for n in total.toposort() if n is not total}
+        return inner.isdisjoint(sums) and len({total.src[1:] for total in sums}) == 1
 
     def can_be_panel(self, access: UOp, counter: UOp) -> bool:
         """Whether what a load reads along an output loop will be staged, whatever its stride."""

@@ -1,0 +1,89 @@
+"""Held sums: rows are added to an array in place of sums down the columns."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from tests.unit.lower.test_stage import AVX2
+from tests.unit.lower.test_tile import run
+from tests.unit.schedule.graphs import buffer, kernels, matmul, total
+from tinycore.errors import ArgumentError
+from tinycore.lower.heuristic import plan_for
+from tinycore.lower.hold import HELD, Hold
+from tinycore.lower.tile import Assign, Plan, Split, apply_plan
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+
+def columns_of(rows: int, columns: int, op: Op = Op.ADD) -> UOp:
+    ast: UOp = kernels(total(buffer(rows, columns), 0, op=op))[-1].arg.ast
+    return ast
+
+
+def depth_of(ast: UOp) -> tuple[int, ...]:
+    (reduce,) = (n for n in ast.toposort() if n.op is Op.REDUCE)
+    number: tuple[int, ...] = reduce.src[1].arg.number
+    return number
+
+
+def holds_of(plan: Plan) -> list[Hold]:
+    return [step for step in plan if isinstance(step, Hold)]
+
+
+def same(ast: UOp, plan: Plan) -> None:
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", [Op.ADD, Op.MAX])
+def test_sums_of_columns(op: Op) -> None:
+    ast = columns_of(13, 21, op)
+    column = ast.src[0].src[1].arg.number
+    same(ast, (Hold((column,), (depth_of(ast),)),))
+
+
+def test_array_is_cleared_for_every_step_outside_of_it() -> None:
+    ast = columns_of(13, 21)
+    column, depth = ast.src[0].src[1].arg.number, depth_of(ast)
+    block, lane = (*column, 1), (*column, 1, HELD, 1)
+    plan = (
+        *(Split(column, 8), Split(depth, 3), Assign((*depth, 1), AxisKind.UNROLL)),
+        *(Hold((block,), ((*depth, 0),)), Split(lane, 4), Assign((*lane, 1), AxisKind.VECTOR)),
+    )
+    same(ast, plan)
+
+
+def test_no_sum_over_the_loops_says_so() -> None:
+    ast = columns_of(4, 5)
+    column = ast.src[0].src[1].arg.number
+
+    with pytest.raises(ArgumentError, match="holds nothing"):
+        apply_plan(ast, (Hold((depth_of(ast),), (column,)),))
+
+
+# The plan
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 256), (21, 300), (45, 1029)])
+def test_sums_down_long_rows_are_held(rows: int, columns: int) -> None:
+    ast = columns_of(rows, columns)
+    plan = plan_for(ast, AVX2)
+
+    assert holds_of(plan)
+    same(ast, plan)
+
+
+def test_vector_times_matrix_is_held() -> None:
+    ast = kernels(matmul(buffer(1, 19), buffer(19, 263)))[-1].arg.ast
+    plan = plan_for(ast, AVX2)
+
+    assert holds_of(plan)
+    same(ast, plan)
+
+
+def test_products_with_many_rows_and_short_sums_are_not_held() -> None:
+    assert not holds_of(
+        plan_for(kernels(matmul(buffer(32, 19), buffer(19, 263)))[-1].arg.ast, AVX2)
+    )
+    assert not holds_of(plan_for(columns_of(8, 300), AVX2))
+    assert not holds_of(plan_for(columns_of(300, 100), AVX2))

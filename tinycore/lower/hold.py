@@ -1,0 +1,100 @@
+"""Holding: sums of a row of outputs kept in an array while the reduced loops run around them.
+
+Floor 3'. A sum down the columns of a matrix, one column after the other, reads far apart at every
+step. Held, it reads a few whole rows at a time and adds them to an array in a near cache.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError
+from tinycore.lower.loops import Number, numbered
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op, neutral_element
+
+HELD: Final = 7
+"""Marks the number of a loop that clears (..., HELD, 0) or updates (..., HELD, 1) held sums."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Keep the sums over the loops `reduced` in an array with one element per step of `outputs`.
+
+    The loops `reduced` then run outside of `outputs`, and each step adds to the whole array; other
+    reduced loops stay inside. For every loop of `outputs` there are new ones that clear and update
+    the array, numbered (loop, HELD, 0) and (loop, HELD, 1); the loop itself reads the sums.
+    """
+
+    outputs: tuple[Number, ...]
+    reduced: tuple[Number, ...]
+
+
+def hold(kernel: UOp, step: Hold) -> UOp:
+    """One Hold. Raises ArgumentError where no sum is over these loops."""
+    loops = {n.arg.number: n for n in kernel.toposort() if n.op is Op.RANGE}
+    outputs = [loops[number] for number in step.outputs]
+    around = [loops[number] for number in step.reduced]
+    sums = [n for n in kernel.toposort() if n.op is Op.REDUCE and set(around) <= set(n.src[1:])]
+    if not sums or any(other in n.toposort()[:-1] for n in sums for other in sums):
+        raise ArgumentError(f"{step} holds nothing: no sums side by side are over its loops")
+    first = sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort())
+    arrays = [array_of(n, outputs, number) for number, n in enumerate(sums, first)]
+    cleared = closed([clearing(n, a, outputs) for n, a in zip(sums, arrays, strict=True)])
+    steps = [updating(n, a, outputs, around, cleared) for n, a in zip(sums, arrays, strict=True)]
+    updated = closed(steps, *around)
+    return kernel.substitute(
+        {
+            n: UOp(Op.LOAD, n.dtype, (place(UOp(Op.AFTER, a.dtype, (a, updated)), outputs),))
+            for n, a in zip(sums, arrays, strict=True)
+        }
+    )
+
+
+def array_of(total: UOp, outputs: list[UOp], number: int) -> UOp:
+    """The array of the held values of a REDUCE."""
+    size = math.prod(r.extent for r in outputs)
+    return UOp(Op.DEFINE_LOCAL, total.dtype.ptr(size, "local"), (), number)
+
+
+def place(array: UOp, outputs: list[UOp]) -> UOp:
+    """The element of an array for the present step of the loops."""
+    index = UOp.index(0)
+    for counter in outputs:
+        index = index * counter.extent + counter
+    return UOp(Op.INDEX, array.dtype, (array, index))
+
+
+def clearing(total: UOp, array: UOp, outputs: list[UOp]) -> UOp:
+    """The STORE that clears one element."""
+    own = [numbered(r, HELD, 0) for r in outputs]
+    outside = sorted(total.ranges.difference(outputs), key=lambda r: r.arg.number)
+    anew = UOp(Op.AFTER, array.dtype, (array, *outside)) if outside else array
+    start = UOp.const(total.dtype, neutral_element(total.arg, total.dtype))
+    return UOp(Op.STORE, dtypes.void, (place(anew, own), start))
+
+
+def updating(total: UOp, array: UOp, outputs: list[UOp], around: list[UOp], cleared: UOp) -> UOp:
+    """The STORE that adds to one element what a step of the loops around brings."""
+    own = {r: numbered(r, HELD, 1) for r in outputs}
+    left = tuple(s for s in total.src[1:] if s not in around)
+    value = total.with_src((total.src[0], *left)) if left else total.src[0]
+    inside = place(UOp(Op.AFTER, array.dtype, (array, cleared, *around)), list(own.values()))
+    present = UOp(Op.LOAD, total.dtype, (inside,))
+    return UOp(Op.STORE, dtypes.void, (inside, present.alu(total.arg, value.substitute(dict(own)))))
+
+
+def closed(stores: list[UOp], *around: UOp) -> UOp:
+    """Stores side by side, done for every step of the loops around and of their own."""
+    own = dict.fromkeys(r for s in stores for r in own_loops(s))
+    body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
+    return UOp(Op.END, dtypes.void, (body, *around, *own))
+
+
+def own_loops(store: UOp) -> list[UOp]:
+    """The loops over the array that a STORE is in, outermost first."""
+    loops = [r for r in store.src[0].src[1].ranges if HELD in r.arg.number]
+    return sorted(loops, key=lambda r: r.arg.number)
