@@ -1,0 +1,76 @@
+"""What a WebGPU device can do beyond what every one can: the ARCH of `DEV=WEBGPU:WGSL:ARCH`.
+
+As text it is words joined by commas, `f16,threads=1024,shared=32768`; what is not said is what the
+standard guarantees. Source: WebGPU, W3C Candidate Recommendation, section 3.6.2 "Limits".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from tinycore.errors import SettingError
+from tinycore.render import Limits
+
+__all__ = ["Arch"]
+
+_FLOAT16: Final = "f16"
+_FIELDS: Final = {
+    "threads": "threads",
+    "grid": "grid",
+    "shared": "shared_bytes",
+    "buffers": "buffers",
+}
+"""The field that each word sets."""
+_FORM: Final = "f16, threads=N, shared=BYTES, buffers=N and grid=N, joined by commas"
+
+
+@dataclass(frozen=True)
+class Arch:
+    """The features and limits of a device as far as kernels depend on them."""
+
+    float16: bool = False
+    """It computes in f16 (the feature shader-f16)."""
+    threads: int = 256
+    """Threads in a group at most."""
+    grid: int = 65_535
+    """Groups per axis at most."""
+    shared_bytes: int = 16_384
+    buffers: int = 8
+    """Buffers that a kernel can take."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The features and limits that a text names. Raises SettingError."""
+        found = cls()
+        for word in filter(None, (part.strip() for part in text.split(","))):
+            name, _, value = word.partition("=")
+            if word == _FLOAT16:
+                found = replace(found, float16=True)
+            elif name in _FIELDS and value.isdigit():
+                found = replace(found, **{_FIELDS[name]: int(value)})
+            else:
+                raise SettingError(f"{word!r} in the ARCH {text!r} is not understood; use {_FORM}.")
+        return found
+
+    def __str__(self) -> str:
+        standard = type(self)()
+        words = [_FLOAT16] if self.float16 else []
+        for word, field in _FIELDS.items():
+            if (value := getattr(self, field)) != getattr(standard, field):
+                words.append(f"{word}={value}")
+        return ",".join(words)
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads in a group per axis at most; the standard has the third axis shorter."""
+        return (self.threads, self.threads, min(self.threads, 64))
+
+    def limits(self) -> Limits:
+        """What plans depend on."""
+        return Limits(
+            grid=(self.grid, self.grid, self.grid),
+            block=self.block,
+            block_threads=self.threads,
+            shared_bytes=self.shared_bytes,
+        )

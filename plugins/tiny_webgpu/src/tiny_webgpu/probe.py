@@ -1,0 +1,127 @@
+"""Which adapters there are: the GPUs, or drivers in software, that Dawn can reach.
+
+Dawn gives one adapter for each way of asking, so it is asked in every way; those that are the same
+are told apart from those that differ by what they say of themselves. The Null backend, which runs
+nothing and says it succeeded, is never asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from tiny_webgpu._lib import BackendType, Feature, Pointer, dawn, ffi, missing_library, new, text_of
+from tiny_webgpu.arch import Arch
+from tinycore.errors import DeviceUnavailable
+
+__all__ = ["Adapter", "adapters", "count", "reason", "request"]
+
+INTERFACES: Final = {
+    "linux": (BackendType.VULKAN,),
+    "darwin": (BackendType.METAL,),
+    "win32": (BackendType.D3D12, BackendType.VULKAN),
+}
+"""What Dawn can reach a GPU through, by platform, the preferred first."""
+_UNSET, _LOW_POWER, _HIGH_PERFORMANCE = 0, 1, 2
+_WAYS: Final = ((_HIGH_PERFORMANCE, 0), (_LOW_POWER, 0), (_UNSET, 1))
+"""(power preference, whether a driver in software is asked for): each may give another adapter."""
+_ADVICE: Final = {
+    "linux": "Install a Vulkan driver and the loader libvulkan.so.1; the Debian packages "
+    "libvulkan1 and mesa-vulkan-drivers hold one in software, too.",
+    "darwin": "It needs macOS 11 or newer, with Metal.",
+    "win32": "Install the driver of the graphics card.",
+}
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter as it describes itself, and how to ask for it again."""
+
+    backend: BackendType
+    way: tuple[int, int]
+    name: str
+    identity: tuple[int, int, str]
+    arch: Arch
+    has_timestamps: bool
+
+
+def request(backend: BackendType, way: tuple[int, int]) -> tuple[Pointer, str]:
+    """An adapter, released with the last reference to it, or None and why there is none."""
+    library = dawn()
+    preference, software = way
+    options = new(
+        "WGPURequestAdapterOptions",
+        powerPreference=preference,
+        backendType=int(backend),
+        forceFallbackAdapter=software,
+    )
+    found, adapter, message = library.wait_for_object(
+        lambda info: library.lib.wgpuInstanceRequestAdapter2(library.instance, options, info)
+    )
+    if not found:
+        return None, message
+    return ffi.gc(adapter, library.lib.wgpuAdapterRelease), ""
+
+
+def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> Adapter:
+    """What an adapter says of itself."""
+    lib = dawn().lib
+    info, limits = new("WGPUAdapterInfo"), new("WGPUSupportedLimits")
+    lib.wgpuAdapterGetInfo(pointer, info)
+    lib.wgpuAdapterGetLimits(pointer, limits)
+    name = text_of(info.device) or text_of(info.description)
+    identity = (info.vendorID, info.deviceID, name)
+    lib.wgpuAdapterInfoFreeMembers(info[0])
+    given = limits.limits
+    arch = Arch(
+        float16=bool(lib.wgpuAdapterHasFeature(pointer, Feature.SHADER_F16)),
+        threads=given.maxComputeInvocationsPerWorkgroup,
+        grid=given.maxComputeWorkgroupsPerDimension,
+        shared_bytes=given.maxComputeWorkgroupStorageSize,
+        buffers=given.maxStorageBuffersPerShaderStage,
+    )
+    has_timestamps = bool(lib.wgpuAdapterHasFeature(pointer, Feature.TIMESTAMP_QUERY))
+    return Adapter(backend, way, name, identity, arch, has_timestamps)
+
+
+@cache
+def adapters(interface: str = "") -> tuple[Adapter, ...]:
+    """The adapters behind an interface, or behind all of this platform's.
+
+    Raises DeviceUnavailable without the library.
+    """
+    found: dict[tuple[BackendType, tuple[int, int, str]], Adapter] = {}
+    for backend in INTERFACES.get(sys.platform, ()):
+        for way in _WAYS if interface in ("", backend.name) else ():
+            pointer, _ = request(backend, way)
+            if pointer is not None:
+                adapter = described(pointer, backend, way)
+                found.setdefault((backend, adapter.identity), adapter)
+    return tuple(found.values())
+
+
+def count() -> int:
+    """How many adapters there are, 0 without the library or a driver."""
+    try:
+        return len(adapters())
+    except DeviceUnavailable:
+        return 0
+
+
+def reason() -> str:
+    """Why there is no adapter, with what to do; empty when there is one."""
+    if problem := missing_library():
+        return problem
+    try:
+        return "" if adapters() else no_adapter()
+    except DeviceUnavailable as error:
+        return str(error)
+
+
+def no_adapter(interface: str = "") -> str:
+    """What Dawn says when it has no adapter, and what to do."""
+    backends = [b for b in INTERFACES.get(sys.platform, ()) if interface in ("", b.name)]
+    said = "; ".join(f"{b.name}: {request(b, _WAYS[0])[1].strip()}" for b in backends)
+    return f"Dawn finds no adapter ({said}). {_ADVICE.get(sys.platform, '')}"
