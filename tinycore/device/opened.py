@@ -19,6 +19,7 @@ from tinycore.device.protocols import (
     DeviceRuntime,
     Program,
     ProgramInfo,
+    SupportsArch,
     Toolchain,
 )
 from tinycore.device.target import Target
@@ -52,6 +53,7 @@ class OpenDevice:
         self.backend = backend
         self.interface = interface
         self.runtime = runtime
+        self._arch = runtime.arch if isinstance(runtime, SupportsArch) else ""
         self.allocator = LRUAllocator(runtime.allocator, target.name, runtime.synchronize)
         self._targets = targets
         self._toolchains: dict[tuple[str, str], Toolchain[Any]] = {}
@@ -71,11 +73,12 @@ class OpenDevice:
         return self.toolchain_for(renderer, arch)
 
     def toolchain_for(self, renderer: str = "", arch: str = "") -> Toolchain[Any]:
-        """The toolchain with a renderer's name for an architecture; empty means the best there is.
+        """The toolchain with a renderer's name for an architecture; empty means the best there is,
+        for this device.
 
         Raises SettingError for an unknown name, CompilerUnavailable when its compiler is missing.
         """
-        key = (renderer, arch)
+        key = (renderer, arch or self._arch)
         found = self._toolchains.get(key)
         if found is None:
             with self._lock:

@@ -59,6 +59,7 @@ __all__ = [
     "Program",
     "ProgramInfo",
     "RendererType_co",
+    "SupportsArch",
     "SupportsAssembly",
     "SupportsExternalPointer",
     "SupportsGraph",
@@ -238,6 +239,19 @@ class DeviceRuntime(Protocol):
 
     def close(self) -> None:
         """Wait, then release the device. Nothing is asked of it afterwards."""
+        ...
+
+
+@runtime_checkable
+class SupportsArch(Protocol):
+    """Of a DeviceRuntime: devices of its backend differ, and it says which it is.
+
+    Having the attribute is declaring it.
+    """
+
+    @property
+    def arch(self) -> str:
+        """What toolchains are made for where DEV names no ARCH."""
         ...
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.lower.elementary import exp, exp2, lanes, layout_of, log, log2
-from tinycore.lower.sine import sin
+from tinycore.lower.sine import sin, sin_without_double
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
@@ -30,14 +30,14 @@ ROUNDS: Final = 20
 @cache
 def lower_math(renderer: Renderer) -> RuleSet:
     """The rules that leave no arithmetic but what the renderer has."""
-    return lowering_of(ALU - renderer.native_ops)
+    return lowering_of(ALU - renderer.native_ops, dtypes.float64 not in renderer.lacking)
 
 
 @cache
-def lowering_of(missing: frozenset[Op]) -> RuleSet:
-    """The rules for some ops."""
+def lowering_of(missing: frozenset[Op], has_double: bool = True) -> RuleSet:
+    """The rules for some ops, on a target with or without float64."""
     rules = RuleSet("lower math")
-    for op, function in LOWERINGS.items():
+    for op, function in (LOWERINGS if has_double else WITHOUT_DOUBLE).items():
         if op in missing:
             rules.rule(node(op, name="root"))(function)
     return rules
@@ -190,3 +190,6 @@ LOWERINGS: Final[Mapping[Op, Lowering]] = {
     Op.THREEFRY: lower_threefry,
 }
 """How each op is done without it. RECIPROCAL and FDIV do each other: one must be native."""
+
+WITHOUT_DOUBLE: Final = {**LOWERINGS, Op.SIN: elementary(sin_without_double, "sin")}
+"""The same for a target that has no float64."""

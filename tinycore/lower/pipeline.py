@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tinycore.config import settings
+from tinycore.dtype import PointerDType
+from tinycore.errors import UnsupportedError
 from tinycore.lower.dims import loops_to_launch
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
@@ -97,6 +99,7 @@ def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) 
         verify(kernel, "kernel")
     if trace_kernel.on:
         trace_kernel(name, to_text(kernel))
+    refuse_lacking(kernel, renderer)
     if plan is None:
         plan = () if settings.NOOPT else plan_for(kernel, renderer.limits)
     kernel = apply_plan(kernel, plan)
@@ -110,3 +113,17 @@ def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) 
     if trace_linear.on:
         trace_linear(name, to_text(linear.uops))
     return linear
+
+
+def refuse_lacking(kernel: UOp, renderer: Renderer) -> None:
+    """Raise UnsupportedError for a kernel with a type that the target has not at all."""
+    if not renderer.lacking:
+        return
+    for node in kernel.toposort():
+        kind = node.dtype.base if isinstance(node.dtype, PointerDType) else node.dtype
+        if kind.scalar() in renderer.lacking:
+            nearest = "float32" if kind.kind == "float" else "int32"
+            raise UnsupportedError(
+                f"{renderer.name} has no {kind.scalar().name}, and this kernel computes in it. "
+                f"Cast to {nearest}, as in `x.cast(dtypes.{nearest})`, or use another device."
+            )

@@ -3,19 +3,22 @@
 Floor 3'. The reduction is exact for every finite argument: a float is an integer times a power of
 2, so x * 2/pi modulo 4 is the product of that integer with a window of the digits of 2/pi (Payne &
 Hanek, "Radian reduction for trigonometric functions", 1983). One path serves all magnitudes, since
-vector code would compute both of two paths. It needs 64-bit integers and float64. Measured: below
-1.7 units in the last place.
+vector code would compute both of two paths. It needs 64-bit integers, and float64 where there is
+one. Measured: below 1.7 units in the last place.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.elementary import lanes, polynomial
 from tinycore.uop.node import UOp
+
+ToRadians = Callable[[UOp, Sequence[UOp]], UOp]
+"""From the remainder of a quarter turn, and the words that follow it, to radians."""
 
 TWO_OVER_PI: Final = (
     "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e006492eea09d1921c"
@@ -30,6 +33,21 @@ PI_2: Final = (1.570796012878418, 3.139164786504813e-07)
 
 WORD: Final = 32
 MASK: Final = 0xFFFFFFFF
+
+
+def parts(value: float, digits: int, count: int) -> tuple[float, ...]:
+    """A number as a sum of numbers of so many binary digits, the greatest first."""
+    found = []
+    for _ in range(count):
+        unit = 2.0 ** (math.frexp(value)[1] - digits)
+        found.append(math.trunc(value / unit) * unit)
+        value -= found[-1]
+    return tuple(found)
+
+
+HALF_DIGITS: Final = 12
+"""Products of two float32 with so many digits are exact."""
+PI_2_PARTS: Final = parts(math.pi / 2, HALF_DIGITS, 3)
 
 
 class Reduction(NamedTuple):
@@ -89,13 +107,18 @@ DOUBLE: Final = Reduction(
 REDUCTIONS: Final = {dtypes.float32: SINGLE, dtypes.float64: DOUBLE}
 
 
-def sin(x: UOp) -> UOp:
+def sin_without_double(x: UOp) -> UOp:
+    """sin(x) of float32 on a target without float64."""
+    return sin(x, in_radians_by_parts)
+
+
+def sin(x: UOp, to_radians: ToRadians | None = None) -> UOp:
     """sin(x) == +-sin(r) or +-cos(r), where |x| == q * pi/2 + r and |r| <= pi/4."""
     reduction = REDUCTIONS[x.dtype.scalar()]
     bits = x.bitcast(lanes(x, reduction.unsigned))
     top = x.dtype.bits - 1
     magnitude = bits & ((1 << top) - 1)
-    quadrant, r = reduced(magnitude, x.dtype, reduction)
+    quadrant, r = reduced(magnitude, x.dtype, reduction, to_radians or in_radians)
     square = r * r
     sine = polynomial(square, reduction.sin) * (square * r) + r
     cosine = polynomial(square, reduction.cos) * (square * square) + (1.0 - square * 0.5)
@@ -106,7 +129,9 @@ def sin(x: UOp) -> UOp:
     return finite.where(result, x.const_like(math.nan))
 
 
-def reduced(magnitude: UOp, dtype: DType, reduction: Reduction) -> tuple[UOp, UOp]:
+def reduced(
+    magnitude: UOp, dtype: DType, reduction: Reduction, to_radians: ToRadians
+) -> tuple[UOp, UOp]:
     """(q, r) with |x| == q * pi/2 + r modulo 2 pi; q is a uint32, of which two bits count."""
     exponent = (magnitude >> reduction.mantissa).cast(dtypes.uint32)
     # The first digit of the window weighs 2: what is above adds multiples of 2 pi.
@@ -118,7 +143,7 @@ def reduced(magnitude: UOp, dtype: DType, reduction: Reduction) -> tuple[UOp, UO
     high = product[-1].cast(dtypes.uint64) << WORD | product[-2].cast(dtypes.uint64)
     quadrant = (high + (1 << 61)) >> 62
     remainder = (high - (quadrant << 62)).bitcast(lanes(high, dtypes.int64))
-    r = in_radians(remainder, product[-3:-5:-1]).cast(dtype.scalar())
+    r = to_radians(remainder, product[-3:-5:-1]).cast(dtype.scalar())
     small = exponent < reduction.bias - 1  # below 1/2 it is its own remainder
     zero = exponent.const_like(0)
     return small.where(zero, quadrant.cast(dtypes.uint32)), small.where(magnitude.bitcast(dtype), r)
@@ -139,6 +164,23 @@ def in_radians(remainder: UOp, below: Sequence[UOp]) -> UOp:
     upper, lower = upper * 2.0 ** (WORD - 62), lower * 2.0**-62
     first, second = PI_2
     return upper * first + (upper * second + lower * (first + second))
+
+
+def in_radians_by_parts(remainder: UOp, below: Sequence[UOp]) -> UOp:
+    """remainder / 2**62 quarter turns in radians, as float32.
+
+    Of no float32 is the remainder so small that the words below it would count. The product of the
+    upper digits of both factors is exact, so one rounding counts.
+    """
+    real = dtypes.float32
+    value = remainder.cast(real)
+    rest = (remainder - value.cast(dtypes.int64)).cast(real)
+    mask = (1 << 32) - (1 << 24 - HALF_DIGITS)
+    upper = (value.bitcast(dtypes.uint32) & mask).bitcast(real)
+    lower = value - upper
+    first, second, third = (part * 2.0**-62 for part in PI_2_PARTS)
+    small = upper * third + (lower * second + rest * first)
+    return upper * first + (upper * second + lower * first + small)
 
 
 def digits(start: UOp, reduction: Reduction) -> list[UOp]:

@@ -113,6 +113,8 @@ class Renderer:
     """Arithmetic this language has; what is missing is lowered to what is there."""
     emulated: ClassVar[frozenset[DType]] = frozenset()
     """Types the language can only store; their values are computed in float32."""
+    lacking: ClassVar[frozenset[DType]] = frozenset()
+    """Types the language has not at all; kernels with them are refused."""
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""

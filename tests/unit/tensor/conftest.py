@@ -6,12 +6,18 @@ TENSOR_TESTS=CPU:LLVM,PYTHON chooses; the word `reference` stands for the plain 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from tinycore import Context, Device
-from tinycore.errors import CompilerUnavailable, DeviceUnavailable, UnknownDevice
+from tinycore.dtype import dtypes
+from tinycore.errors import (
+    CompilerUnavailable,
+    DeviceUnavailable,
+    UnknownDevice,
+    UnsupportedError,
+)
 from tinycore.tensor import runtime
 from tinycore.testing.reference import ReferenceRuntime
 
@@ -45,3 +51,23 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
     else:
         with Context(DEV=request.param):
             yield request.param
+
+
+def is_lacking(target: str, error: UnsupportedError) -> bool:
+    """Whether a device refused a kernel for a dtype that its backend does not claim."""
+    claimed = Device.backend(target.partition(":")[0]).capabilities
+    lacking = [dtype.name for dtype in dtypes.all if dtype.name not in claimed]
+    return any(f"has no {name}," in str(error) for name in lacking)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Skip what needs a dtype that the target lacks, and says so."""
+    try:
+        return (yield)
+    except UnsupportedError as error:
+        assert isinstance(item, pytest.Function)
+        target = item.callspec.params["target"]
+        if target == "reference" or not is_lacking(target, error):
+            raise
+        pytest.skip(str(error).partition(",")[0])

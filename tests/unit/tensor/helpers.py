@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
+import pytest
 import torch
 
+from tinycore import Device
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import Tensor
 
@@ -78,8 +80,11 @@ def compare(
     gradient: bool = True,
     scale: float = 1.0,
 ) -> None:
-    """Values and gradients of `ours` on tensors, of `theirs` (or the same function) on torch's."""
-    for dtype in dtypes_used:
+    """Values and gradients of `ours` on tensors, of `theirs` (or the same function) on torch's.
+
+    In every dtype of `dtypes_used` that the device has.
+    """
+    for dtype in claimed(dtypes_used):
         pairs = [make(x, dtype) for x in inputs]
         results = as_list(ours(*[a for a, _ in pairs]))
         expected = as_list((theirs or ours)(*[b for _, b in pairs]))
@@ -88,6 +93,15 @@ def compare(
             assert_close(a, b, dtype, f"result {number} in {dtype!r}", scale)
         if gradient:
             compare_gradients(pairs, results, expected, dtype, scale)
+
+
+def claimed(wanted: Sequence[DType]) -> list[DType]:
+    """The dtypes that the default device computes in; skips the test where there are none."""
+    words = Device.backend(Device.DEFAULT).capabilities
+    found = [dtype for dtype in wanted if dtype.name in words]
+    if not found:
+        pytest.skip(f"{Device.DEFAULT} has no {', '.join(dtype.name for dtype in wanted)}")
+    return found
 
 
 def compare_gradients(

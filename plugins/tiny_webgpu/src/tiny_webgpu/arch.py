@@ -22,6 +22,8 @@ _FIELDS: Final = {
     "buffers": "buffers",
 }
 """The field that each word sets."""
+_THREADS_WANTED: Final = 256
+"""What every device can run, and enough for any."""
 _FORM: Final = "f16, threads=N, shared=BYTES, buffers=N and grid=N, joined by commas"
 
 
@@ -72,5 +74,7 @@ class Arch:
             grid=(self.grid, self.grid, self.grid),
             block=self.block,
             block_threads=self.threads,
+            block_wanted=min(self.threads, _THREADS_WANTED),
             shared_bytes=self.shared_bytes,
+            buffers=self.buffers,
         )

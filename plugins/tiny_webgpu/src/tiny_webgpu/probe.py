@@ -24,6 +24,8 @@ INTERFACES: Final = {
     "win32": (BackendType.D3D12, BackendType.VULKAN),
 }
 """What Dawn can reach a GPU through, by platform, the preferred first."""
+_CPU: Final = 3
+"""WGPUAdapterType_CPU. There, threads that share a sum only wait for each other."""
 _UNSET, _LOW_POWER, _HIGH_PERFORMANCE = 0, 1, 2
 _WAYS: Final = ((_HIGH_PERFORMANCE, 0), (_LOW_POWER, 0), (_UNSET, 1))
 """(power preference, whether a driver in software is asked for): each may give another adapter."""
@@ -73,13 +75,14 @@ def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> A
     lib.wgpuAdapterGetLimits(pointer, limits)
     name = text_of(info.device) or text_of(info.description)
     identity = (info.vendorID, info.deviceID, name)
+    in_software = info.adapterType == _CPU
     lib.wgpuAdapterInfoFreeMembers(info[0])
     given = limits.limits
     arch = Arch(
         float16=bool(lib.wgpuAdapterHasFeature(pointer, Feature.SHADER_F16)),
         threads=given.maxComputeInvocationsPerWorkgroup,
         grid=given.maxComputeWorkgroupsPerDimension,
-        shared_bytes=given.maxComputeWorkgroupStorageSize,
+        shared_bytes=0 if in_software else given.maxComputeWorkgroupStorageSize,
         buffers=given.maxStorageBuffersPerShaderStage,
     )
     has_timestamps = bool(lib.wgpuAdapterHasFeature(pointer, Feature.TIMESTAMP_QUERY))

@@ -1,8 +1,8 @@
 """Kernels on a WebGPU device: pipelines, what is bound to them, and the clock of the device.
 
 A kernel finds everything in bind group 0: the buffer of slot n at binding n, and at ARGUMENTS words
-of 32 bits: where each bound buffer starts, in bytes from its binding, then two words for each
-variable, the low one first.
+of 32 bits: where each bound buffer starts, in bytes from its binding, two words for each variable, the
+low one first, and one that is 0.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class WebGpuProgram:
         self._pipeline = pipeline
         self._groups: OrderedDict[tuple[Span, ...], Pointer] = OrderedDict()
         words = len(pipeline.bindings) + 2 * len(info.values)
-        self._argument_bytes = -(-words // 4) * 16
+        self._argument_bytes = (words // 4 + 1) * 16
         self._pack = struct.Struct(f"<{len(pipeline.bindings)}I{len(info.values)}q").pack
 
     def __call__(

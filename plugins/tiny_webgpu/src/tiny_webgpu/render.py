@@ -16,15 +16,16 @@ made, by their bits. Source: WebGPU Shading Language, W3C Candidate Recommendati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from tiny_webgpu import _wide
+from tiny_webgpu._index import with_wide_index
 from tiny_webgpu.program import ARGUMENTS, ENTRY
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
-from tinycore.errors import UnsupportedError
-from tinycore.render import pointer_of
-from tinycore.render.cstyle import BOOL_ARITHMETIC, CStyle, is_register
-from tinycore.render.facts import is_safe_division, is_safe_shift
+from tinycore.render import LinearKernel, pointer_of
+from tinycore.render.cstyle import BOOL_ARITHMETIC, CStyle
+from tinycore.render.facts import is_register, is_safe_division, is_safe_shift
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
@@ -61,6 +62,7 @@ class Wgsl(CStyle):
 
     name: ClassVar[str] = "WGSL"
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+    lacking: ClassVar[frozenset[DType]] = frozenset({dtypes.float64})
 
     types: ClassVar[Mapping[DType, str]] = {
         dtypes.index: "i32",
@@ -72,6 +74,7 @@ class Wgsl(CStyle):
         dtypes.float32: "f32",
     }
     suffixes: ClassVar[Mapping[DType, str]] = {
+        **dict.fromkeys((dtypes.index, dtypes.int8, dtypes.int16, dtypes.int32), "i"),
         **dict.fromkeys((dtypes.uint8, dtypes.uint16, dtypes.uint32), "u"),
         dtypes.float16: "h",
         dtypes.float32: "f",
@@ -93,6 +96,10 @@ class Wgsl(CStyle):
     }
 
     # --- the frame
+
+    def render(self, kernel: LinearKernel) -> str:
+        """The source text of a kernel."""
+        return super().render(replace(kernel, uops=with_wide_index(kernel.uops)))
 
     def assemble(self, writer: Writer) -> str:
         """Features, bindings, helpers, and the kernel as the one entry point."""
@@ -124,12 +131,10 @@ class Wgsl(CStyle):
         return " ".join(self.types.get(scalar, "") for scalar in scalars)
 
     def arguments(self, writer: Writer) -> Sequence[str]:
-        """The uniform words: where buffers start, then the variables."""
-        words = len(writer.kernel.buffers) + 2 * len(writer.kernel.variables)
-        if not words:
-            return ()
+        """The uniform words: where buffers start, the variables, and one that is always 0."""
+        rows = place_of_zero(writer) // 4 + 1
         binding = f"@group(0) @binding({ARGUMENTS}) var<uniform>"
-        return (f"{binding} arguments: array<vec4<u32>, {-(-words // 4)}>;",)
+        return (f"{binding} arguments: array<vec4<u32>, {rows}>;",)
 
     def binding(self, u: UOp, writer: Writer) -> str:
         """The declaration of a buffer."""
@@ -146,7 +151,7 @@ class Wgsl(CStyle):
 
     def memory_type(self, dtype: DType) -> str:
         """What a buffer of a type is an array of."""
-        return "u32" if is_packed(dtype) else self.name_of(dtype)
+        return "u32" if is_packed(dtype) else self.types[dtype]
 
     def size_shift(self, u: UOp) -> int:
         """The shift from bytes to elements."""
@@ -154,20 +159,9 @@ class Wgsl(CStyle):
 
     # --- types and constants
 
-    def name_of(self, dtype: DType) -> str:
-        """The name of a scalar type. Raises UnsupportedError for one that WGSL has not."""
-        found = self.types.get(dtype)
-        if found is None:
-            raise UnsupportedError(
-                f"WebGPU has no {dtype.name}. Compute in another type, e.g. "
-                f"`x.cast(dtypes.{'float32' if dtype.kind == 'float' else 'int32'})`, or on "
-                "another device."
-            )
-        return found
-
     def type_name(self, dtype: DType, writer: Writer) -> str:
         """The name of a type."""
-        return self.name_of(dtype)
+        return self.types[dtype]
 
     def constant(self, dtype: DType, value: Scalar) -> str:
         """A literal that stands for exactly this value."""
@@ -180,7 +174,6 @@ class Wgsl(CStyle):
 
     def float_constant(self, dtype: DType, value: float) -> str:
         """A decimal literal, or the call of what returns an infinity or NaN."""
-        self.name_of(dtype)
         text = super().float_constant(dtype, value)
         return f"f16({text})" if dtype is dtypes.float16 and "()" in text else text
 
@@ -224,7 +217,7 @@ class Wgsl(CStyle):
         index = unwrapped(writer[u.src[1]])
         if pointer.op is not Op.DEFINE_GLOBAL:
             return f"{writer[pointer]}[{index}]"
-        place = f"start{pointer.arg}" + ("" if index == "0" else f" + {index}")
+        place = f"start{pointer.arg}" + ("" if index == "0i" else f" + {index}")
         return place if is_packed(self.element_type(pointer)) else f"{writer[pointer]}[{place}]"
 
     def loaded(self, u: UOp, text: str, writer: Writer) -> str:
@@ -295,12 +288,31 @@ class Wgsl(CStyle):
         helper = FLOAT_HELPERS.get(u.op)
         if helper is None:
             one = self.constant(u.src[-1].dtype, 1)
+            if u.op in SUMS and u.dtype is dtypes.float32:
+                operands = self.kept_apart(u, operands, writer)
             return self.template(u).format(*operands, one=one)
         define_helper(helper, writer)
         half = u.src[-1].dtype is dtypes.float16
         values = [f"f32({x})" if half else unwrapped(x) for x in operands]
         text = f"{helper}({', '.join(values)})"
         return f"f16({text})" if half and u.op not in COMPARISON else text
+
+    def kept_apart(self, u: UOp, operands: Sequence[str], writer: Writer) -> Sequence[str]:
+        """The operands of a sum that takes away again what was added inside one of them.
+
+        That is how rounding is done, or its error is found, and compilers of WGSL may simplify
+        (a + b) - b to a. They do not where a word comes in between that they do not know is 0.
+        """
+        if not any(takes_back(x, y) for x, y in (u.src, u.src[::-1])):
+            return operands
+        word = argument(place_of_zero(writer))
+        writer.define(
+            "fn as_it_is(a: f32) -> f32 { return bitcast<f32>(bitcast<u32>(a) ^ " + word + "); }"
+        )
+        return [
+            f"as_it_is({unwrapped(text)})" if takes_back(x, y) else text
+            for x, y, text in zip(u.src, u.src[::-1], operands, strict=True)
+        ]
 
     def bool_arithmetic(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
         """Logic."""
@@ -405,6 +417,7 @@ FLOAT_HELPERS: Final = {
     Op.CMPEQ: "same",
 }
 """The function that does an op on floats as NaN demands."""
+SUMS: Final = frozenset({Op.ADD, Op.SUB})
 WIDENING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL, Op.IDIV, Op.MULACC})
 """Integer ops whose result may not fit a type that is held in a wider one."""
 
@@ -424,3 +437,20 @@ def is_packed(dtype: DType) -> bool:
 def argument(place: int) -> str:
     """A word of the arguments."""
     return f"arguments[{place // 4}][{place % 4}]"
+
+
+def place_of_zero(writer: Writer) -> int:
+    """Where among the words of the arguments the one is that is always 0."""
+    return len(writer.kernel.buffers) + 2 * len(writer.kernel.variables)
+
+
+def takes_back(inner: UOp, outer: UOp) -> bool:
+    """Whether a sum of both may take away something that was added in `inner`."""
+    return inner.op in SUMS | {Op.MULACC} and any(alike(outer, x) for x in inner.src)
+
+
+def alike(a: UOp, b: UOp) -> bool:
+    """Whether two values are the same but for the sign."""
+    if a.op is Op.CONST and b.op is Op.CONST:
+        return bool(abs(a.arg) == abs(b.arg))
+    return a is b
