@@ -17,7 +17,11 @@ nox.options.reuse_existing_virtualenvs = True
 nox.options.sessions = ["lint", "types", "unit"]
 
 ROOT = Path(__file__).parent
-PACKAGES = {"tinycore": ROOT, "tiny-cpu": ROOT / "plugins/tiny_cpu"}
+PACKAGES = {
+    "tinycore": ROOT,
+    "tiny-cpu": ROOT / "plugins/tiny_cpu",
+    "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
+}
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],
     "torch": ["torch==2.13.*", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
@@ -36,8 +40,9 @@ def tool(name: str) -> str:
 
 
 def install(session: nox.Session, *more: str) -> None:
-    """Install both packages from this tree, what tests need, and more."""
-    session.install("-e", ".[test]", "-e", "plugins/tiny_cpu", *more)
+    """Install the packages from this tree, what tests need, and more."""
+    plugins = ["-e", "plugins/tiny_cpu", "-e", "plugins/tiny_webgpu"]
+    session.install("-e", ".[test]", *plugins, *more)
 
 
 @nox.session
@@ -54,6 +59,7 @@ def types(session: nox.Session) -> None:
     install(session, tool("mypy"))
     session.run("mypy")
     session.run("mypy", "plugins/tiny_cpu/src")
+    session.run("mypy", "plugins/tiny_webgpu/src")
     session.run("mypy", "tests")
 
 

@@ -62,9 +62,11 @@ def is_lacking(target: str, error: UnsupportedError) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Skip what needs a dtype that the target lacks, and says so."""
+    """Skip what needs a dtype that the target lacks, and says so, or a second device."""
     try:
         return (yield)
+    except DeviceUnavailable as error:
+        pytest.skip(str(error))
     except UnsupportedError as error:
         assert isinstance(item, pytest.Function)
         target = item.callspec.params["target"]

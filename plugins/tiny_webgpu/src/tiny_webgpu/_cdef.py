@@ -233,10 +233,12 @@ def _formatted(made: str) -> str:
     return f"{head}ffi = {ast.unparse(call.func)}(\n{arguments})\n"
 
 
-def _literal(node: ast.expr) -> str:
+def _literal(node: ast.expr, depth: int = 1) -> str:
     """A constant: strings in double quotes, the elements of a tuple on a line each."""
     if isinstance(node, ast.Tuple):
-        return "(\n" + "".join(f"        {_literal(item)},\n" for item in node.elts) + "    )"
+        pad = "    " * depth
+        rows = (f"{pad}    {_literal(item, depth + 1)},\n" for item in node.elts)
+        return f"(\n{''.join(rows)}{pad})"
     value = ast.literal_eval(node)
     if isinstance(value, bytes):
         plain = frozenset(string.ascii_letters + string.digits + "_")

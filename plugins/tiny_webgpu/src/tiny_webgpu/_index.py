@@ -2,6 +2,8 @@
 
 WGSL has no wider integers, so counters and addresses are i32. Where the bounds of a node say that
 its value, or one it is made of, may not fit, the node is computed in int64, as a pair of words.
+Sums and products that end in an address need no such care: they may wrap, as what does not fit at
+the end is no place in memory.
 """
 
 from __future__ import annotations
@@ -16,25 +18,39 @@ __all__ = ["with_wide_index"]
 
 LEAST, GREATEST = int(dtypes.min(dtypes.int32)), int(dtypes.max(dtypes.int32))
 COMPUTED: Final = (ALU | {Op.CONST}) - {Op.CAST}
+MODULAR: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG})
+"""Ops whose low words depend on the low words of their operands alone."""
 
 
 def with_wide_index(uops: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    """The nodes of a linear kernel, those of index math that may not fit i32 in int64."""
+    """The nodes of a linear kernel, those of index math that must not wrap in int64."""
     if not any(map(is_beyond, uops)):
         return uops
+    exact = must_not_wrap(uops)
     new: dict[UOp, UOp] = {}
     lines: list[UOp] = []
     for u in uops:
         wide = u.op in COMPUTED and any(map(is_beyond, (u, *u.src)))
+        wide = wide and (u in exact or u.dtype is not dtypes.index)
         converted = [converted_source(s, new.get(s, s), wide, u.op) for s in u.src]
         lines += [s for s, old in zip(converted, u.src, strict=True) if s is not new.get(old, old)]
         if u.op is Op.CAST and converted[0].dtype is u.dtype:
             new[u] = converted[0]
             continue
         dtype = dtypes.int64 if wide and u.dtype is dtypes.index else u.dtype
-        new[u] = UOp(u.op, dtype, tuple(converted), u.arg)
+        arg = wrapped(u.arg) if u.op is Op.CONST and is_beyond(u) and not wide else u.arg
+        new[u] = UOp(u.op, dtype, tuple(converted), arg)
         lines.append(new[u])
     return tuple(lines)
+
+
+def must_not_wrap(uops: tuple[UOp, ...]) -> set[UOp]:
+    """The nodes of which more than the low word counts, as they do not only end in an address."""
+    found: set[UOp] = set()
+    for u in reversed(uops):
+        if u.op is not Op.INDEX and not (u.op in MODULAR and u not in found):
+            found.update(u.src)
+    return found
 
 
 def is_beyond(u: UOp) -> bool:
@@ -43,6 +59,11 @@ def is_beyond(u: UOp) -> bool:
         return False
     low, high = u.bounds
     return bool(low < LEAST or high > GREATEST)
+
+
+def wrapped(value: int) -> int:
+    """The number that has the low word of another."""
+    return (value - LEAST) % (1 << 32) + LEAST
 
 
 def converted_source(old: UOp, found: UOp, wide: bool, user: Op) -> UOp:

@@ -1,8 +1,8 @@
 """Kernels on a WebGPU device: pipelines, what is bound to them, and the clock of the device.
 
-A kernel finds everything in bind group 0: the buffer of slot n at binding n, and at ARGUMENTS words
-of 32 bits: where each bound buffer starts, in bytes from its binding, two words for each variable, the
-low one first, and one that is 0.
+A kernel finds everything in bind group 0: the buffer of slot n at binding n, and at ARGUMENTS
+words of 32 bits: where each bound buffer starts, in bytes from its binding, two words for each
+variable, the low one first, and one that is 0.
 """
 
 from __future__ import annotations

@@ -214,9 +214,9 @@ class Wgsl(CStyle):
         pointer = pointer_of(u)
         if is_register(pointer):
             return writer[pointer]
-        index = unwrapped(writer[u.src[1]])
+        index = writer[u.src[1]]
         if pointer.op is not Op.DEFINE_GLOBAL:
-            return f"{writer[pointer]}[{index}]"
+            return f"{writer[pointer]}[{unwrapped(index)}]"
         place = f"start{pointer.arg}" + ("" if index == "0i" else f" + {index}")
         return place if is_packed(self.element_type(pointer)) else f"{writer[pointer]}[{place}]"
 
@@ -328,6 +328,8 @@ class Wgsl(CStyle):
             if not is_safe_shift(u):
                 amount = f"({amount} & {u.dtype.bits - 1}u)"
             return self.expressions[u.op].format(a, amount)
+        if u.op is Op.NEG and u.dtype.kind == "uint":
+            return f"(0u - {a})"
         text = self.template(u).format(*operands)
         if u.op is Op.IDIV and not is_safe_division(u):
             zero = self.constant(u.dtype, 0)
