@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tensor.conftest import chosen, target
+from tests.unit.tensor.conftest import chosen, pytest_runtest_call, target
 
-__all__ = ["target"]
+__all__ = ["pytest_runtest_call", "target"]
 
 ON_ONE_TARGET = frozenset(
     {

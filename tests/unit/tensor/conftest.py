@@ -21,11 +21,14 @@ from tinycore.errors import (
 from tinycore.tensor import runtime
 from tinycore.testing.reference import ReferenceRuntime
 
-ALL = ("CPU:CLANG", "CPU:LLVM", "PYTHON")
+ALL = ("CPU:CLANG", "CPU:LLVM", "PYTHON", "WEBGPU")
+
+SAMPLED = {"WEBGPU": frozenset({"test_jit.py", "test_movement.py", "test_training.py"})}
+"""Files that run by default on targets whose drivers compile slowly; TENSOR_TESTS runs them all."""
 
 
 def is_here(target: str) -> bool:
-    """Whether a device is installed, with the compiler that is named."""
+    """Whether a device is installed and there, with the compiler that is named."""
     device, _, renderer = target.partition(":")
     try:
         return bool(Device[device].toolchain_for(renderer))
@@ -36,6 +39,25 @@ def is_here(target: str) -> bool:
 def chosen() -> list[str]:
     asked = os.environ.get("TENSOR_TESTS")
     return asked.split(",") if asked else [target for target in ALL if is_here(target)]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a slow target runs only when it is asked for."""
+    if os.environ.get("TENSOR_TESTS"):
+        return
+    left_out = [item for item in items if not is_sampled(item)]
+    if left_out:
+        gone = set(left_out)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
+def is_sampled(item: pytest.Item) -> bool:
+    """Whether a test runs on its target unasked."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return True
+    files = SAMPLED.get(str(item.callspec.params.get("target")))
+    return files is None or item.path.name in files
 
 
 @pytest.fixture(autouse=True, params=chosen())

@@ -6,7 +6,7 @@ standard guarantees. Source: WebGPU, W3C Candidate Recommendation, section 3.6.2
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Self
 
 from tinycore.errors import SettingError
@@ -44,16 +44,17 @@ class Arch:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The features and limits that a text names. Raises SettingError."""
-        found = cls()
+        numbers: dict[str, int] = {}
+        float16 = False
         for word in filter(None, (part.strip() for part in text.split(","))):
             name, _, value = word.partition("=")
             if word == _FLOAT16:
-                found = replace(found, float16=True)
+                float16 = True
             elif name in _FIELDS and value.isdigit():
-                found = replace(found, **{_FIELDS[name]: int(value)})
+                numbers[_FIELDS[name]] = int(value)
             else:
                 raise SettingError(f"{word!r} in the ARCH {text!r} is not understood; use {_FORM}.")
-        return found
+        return cls(float16, **numbers)
 
     def __str__(self) -> str:
         standard = type(self)()

@@ -240,4 +240,5 @@ class Clock:
         read = bytearray(self._BYTES)
         device.read(self._times, 0, memoryview(read))
         began, ended = struct.unpack("<2Q", read)
-        return max(ended - began, 0) * 1e-9
+        nanoseconds: int = max(ended - began, 0)
+        return nanoseconds * 1e-9
