@@ -91,7 +91,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         pytest.skip(str(error))
     except UnsupportedError as error:
         assert isinstance(item, pytest.Function)
-        target = item.callspec.params["target"]
+        target = str(item.callspec.params["target"])
         if target == "reference" or not is_lacking(target, error):
             raise
         pytest.skip(str(error).partition(",")[0])
