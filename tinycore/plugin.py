@@ -24,6 +24,13 @@ from typing import Any
 from tinycore.device.backend import API_VERSION, Backend, Deferred, deferred
 from tinycore.device.discovery import DeviceState, State
 from tinycore.device.elf import ElfImage
+from tinycore.device.exported import (
+    ExportedKernel,
+    ExportedLaunch,
+    ExportedModel,
+    ExportedSpan,
+    ExportedTensor,
+)
 from tinycore.device.hcq import (
     HCQAllocator,
     HCQArgsState,
@@ -82,6 +89,11 @@ __all__ = [
     "DeviceRuntime",
     "DeviceState",
     "ElfImage",
+    "ExportedKernel",
+    "ExportedLaunch",
+    "ExportedModel",
+    "ExportedSpan",
+    "ExportedTensor",
     "Graph",
     "HCQAllocator",
     "HCQArgsState",

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Final, Self, TypeGuard
 
 from tinycore._deferred import Deferred, deferred
+from tinycore.device.exported import ExportedModel
 from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
 from tinycore.errors import PluginError
 
@@ -63,6 +65,9 @@ class Backend:
     interpreters from 0. Below 0 it is used only when it is named."""
     platforms: tuple[str, ...] = ()
     """Values of `sys.platform` it runs on; any when empty."""
+    export: Callable[[ExportedModel, Path], None] | None = None
+    """Writes a model to a folder, for `tinycore export`; the weights are there already. None where
+    models cannot be exported."""
     dlpack: int | None = None
     """Its DLDeviceType, where it can exchange memory by DLPack."""
 

@@ -25,6 +25,7 @@ BACKEND = Backend(
     probe=deferred("tiny_webgpu.probe:reason"),
     open=deferred("tiny_webgpu.device:WebGpuDevice"),
     renderers={"WGSL": deferred("tiny_webgpu.device:wgsl_toolchain")},
+    export=deferred("tiny_webgpu.export:write"),
     interfaces=_INTERFACES.get(sys.platform, ()),
     capabilities=frozenset({"local_memory", *_DTYPES.split()}),
     # Below the processor: WebGPU may be there by a driver in software only, which is slower.

@@ -1,0 +1,168 @@
+"""`tinycore export`: write a model to files that compute without Python.
+
+Floor 6. What is written is the business of the backend that the kernels are for; here the model is
+run through once without launching anything, and its weights are saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tinycore import Context, Device, Tensor, nn
+from tinycore.device.buffer import Buffer
+from tinycore.device.exported import ExportedModel
+from tinycore.device.opened import choose_toolchain
+from tinycore.engine.export import Shaped, export_schedule, resident
+from tinycore.errors import ArgumentError, UnsupportedError
+from tinycore.plugin import deferred
+from tinycore.schedule.order import buffer_of
+from tinycore.tensor import graph
+
+__all__ = ["add", "export", "run"]
+
+WEIGHTS = "weights.safetensors"
+EXAMPLE = "example.safetensors"
+
+EPILOG = """\
+MODEL names a function without arguments, as in digits.py:model or package.module:model. It returns
+what to call and example inputs by name, whose shapes and dtypes are those of the exported model:
+
+  def model():
+      net = Net()
+      nn.state.load_state_dict(net, nn.state.safe_load("net.safetensors"))
+      return net, {"image": Tensor.zeros(1, 1, 8, 8)}
+
+The folder then holds the kernels, the weights, an example with the outputs computed here, and what
+runs them.
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this command to the command line."""
+    command = commands.add_parser(
+        "export",
+        help="write a model to files that compute without Python",
+        description="Compile a model for a backend, and write it with its weights to a folder.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("backend", help="what to export for, in any case")
+    command.add_argument("model", metavar="MODEL", help="FILE.py:NAME or PACKAGE.MODULE:NAME")
+    command.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where to write")
+    command.add_argument("--arch", default="", help="what the kernels may use, as in DEV")
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export, and say what was written."""
+    function, inputs = made(arguments.model)
+    folder = Path(arguments.output)
+    model = export(function, inputs, arguments.backend, folder, arguments.arch)
+    weights = sum(tensor.span.size for tensor in model.weights)
+    print(
+        f"{folder}: {len(model.launches)} launches of {len(model.kernels)} kernels, "
+        f"{weights:,} bytes of weights"
+    )
+    return 0
+
+
+def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
+    """What the function that `reference` names returns. Raises ArgumentError."""
+    place, _, name = reference.rpartition(":")
+    if place.endswith(".py"):
+        maker = runpy.run_path(place).get(name)
+    else:
+        maker = deferred(reference).resolve()
+    if not callable(maker):
+        raise ArgumentError(
+            f"{reference} is no function; give FILE.py:NAME of one that returns "
+            "(model, {name: example tensor})"
+        )
+    found = maker()
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+        raise ArgumentError(f"{reference}() must return (model, {{name: example tensor}})")
+    return found
+
+
+def export(
+    function: Callable[..., Any],
+    inputs: Mapping[str, Tensor],
+    backend: str,
+    folder: Path,
+    arch: str = "",
+) -> ExportedModel:
+    """Write `function`, called with tensors like `inputs`, for a backend, to a folder.
+
+    Its state (`nn.state.get_state_dict`) becomes weights by name; what else it reads, constants.
+    Raises UnsupportedError for a backend that exports nothing, and for a model that is not kernels
+    alone.
+    """
+    declared = Device.backend(backend.upper())
+    if declared.export is None:
+        raise UnsupportedError(f"{declared.name} exports no models.")
+    toolchain = choose_toolchain(declared, "", arch)
+    with Context(TRAINING=0):
+        examples = {name: Tensor(x.numpy(), dtype=x.dtype) for name, x in inputs.items()}
+        state = nn.state.get_state_dict(function)
+        Tensor.realize(*state.values(), *examples.values())
+        results = named(function(*examples.values()))
+        targets = {
+            name: Tensor.zeros(*x.shape, dtype=x.dtype).contiguous().realize()
+            for name, x in results.items()
+        }
+        written = [target.assign(results[name]) for name, target in targets.items()]
+        items = written[0].schedule(*written[1:])
+        given, computed = shaped(examples), shaped(targets)
+        weights, tensors = constants(state, resident(items), [*given.values(), *computed.values()])
+        model = export_schedule(items, toolchain, given, computed, weights)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = {tensor.name: tensors[tensor.name] for tensor in model.weights}
+        nn.state.safe_save(kept, folder / WEIGHTS)
+        told = {f"input/{name}": x for name, x in examples.items()}
+        told |= {f"output/{name}": x for name, x in targets.items()}
+        nn.state.safe_save(told, folder / EXAMPLE)
+    declared.export(model, folder)
+    return model
+
+
+def named(found: Any) -> dict[str, Tensor]:
+    """The tensors that a model returned, by name. Raises ArgumentError where there are none."""
+    if isinstance(found, Tensor):
+        return {"output": found}
+    if isinstance(found, list | tuple):
+        found = {f"output{number}": x for number, x in enumerate(found)}
+    if isinstance(found, Mapping) and found and all(isinstance(x, Tensor) for x in found.values()):
+        return dict(found)
+    raise ArgumentError(f"the model must return tensors, not {type(found).__name__}")
+
+
+def shaped(tensors: Mapping[str, Tensor]) -> dict[str, Shaped]:
+    """The memory and the shape of realized tensors."""
+    return {name: (memory(x), x.shape) for name, x in tensors.items()}
+
+
+def memory(tensor: Tensor) -> Buffer:
+    """The buffer that a realized tensor lies in."""
+    return buffer_of(graph.base_of(tensor.uop))
+
+
+def constants(
+    state: Mapping[str, Tensor], read: list[Buffer], others: list[Shaped]
+) -> tuple[dict[str, Shaped], dict[str, Tensor]]:
+    """What is in memory from the start by name, its place, and tensors with its content."""
+    known = {buffer for buffer, _ in others}
+    places: dict[str, Shaped] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if graph.is_buffer(tensor.uop) and memory(tensor).base is None:
+            places[name], tensors[name] = (memory(tensor), tensor.shape), tensor
+            known.add(memory(tensor))
+    for number, buffer in enumerate(b for b in read if b not in known):
+        name = f"constant{number}"
+        places[name] = (buffer, (buffer.size,))
+        tensors[name] = Tensor(buffer.tobytes(), dtype="uint8").bitcast(buffer.dtype)
+    return places, tensors

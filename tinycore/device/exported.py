@@ -1,0 +1,68 @@
+"""A model as kernels to be launched one after another, for backends that write it to files.
+
+Floor 1, of the device side. `tinycore export` makes it; `Backend.export` gets it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinycore.device.protocols import ProgramInfo
+from tinycore.dtype import DType
+
+__all__ = [
+    "ExportedKernel",
+    "ExportedLaunch",
+    "ExportedModel",
+    "ExportedSpan",
+    "ExportedTensor",
+]
+
+
+@dataclass(frozen=True)
+class ExportedSpan:
+    """Bytes of a buffer, from `start` on."""
+
+    buffer: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class ExportedTensor:
+    """A tensor by name, and where it lies."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    span: ExportedSpan
+
+
+@dataclass(frozen=True)
+class ExportedKernel:
+    """A compiled kernel, and what is needed to launch it."""
+
+    binary: bytes
+    info: ProgramInfo
+
+
+@dataclass(frozen=True)
+class ExportedLaunch:
+    """A kernel by number, with the memory in its slots."""
+
+    kernel: int
+    spans: tuple[ExportedSpan, ...]
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """What computes the outputs from the inputs: all launches, in order."""
+
+    kernels: tuple[ExportedKernel, ...]
+    launches: tuple[ExportedLaunch, ...]
+    buffers: tuple[int, ...]
+    """The size of each buffer in bytes."""
+    weights: tuple[ExportedTensor, ...]
+    """What is in memory before the first launch: each is in the file `weights.safetensors`."""
+    inputs: tuple[ExportedTensor, ...]
+    outputs: tuple[ExportedTensor, ...]

@@ -1,0 +1,104 @@
+"""From scheduled kernels to a model that can be written to files.
+
+Floor 4. The kernels are compiled for a toolchain, whose device need not be there; memory is told
+apart by what it is: given, computed on the way, or there from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tinycore.device.buffer import Buffer
+from tinycore.device.exported import (
+    ExportedKernel,
+    ExportedLaunch,
+    ExportedModel,
+    ExportedSpan,
+    ExportedTensor,
+)
+from tinycore.device.protocols import Toolchain
+from tinycore.engine.compile import compile_kernel
+from tinycore.errors import UnsupportedError
+from tinycore.render.base import Renderer
+from tinycore.schedule.order import ScheduleItem
+from tinycore.uop.op import Op
+
+Shaped = tuple[Buffer, tuple[int, ...]]
+"""The memory of a tensor, and its shape."""
+
+
+@dataclass
+class Exporter:
+    """A model in the making."""
+
+    toolchain: Toolchain[Renderer]
+    numbers: dict[Buffer, int] = field(default_factory=dict)
+    """Of the buffers that are no views."""
+    kernels: dict[bytes, ExportedKernel] = field(default_factory=dict)
+    launches: list[ExportedLaunch] = field(default_factory=list)
+
+    def span(self, buffer: Buffer) -> ExportedSpan:
+        """Where a buffer, or a view of one, lies."""
+        whole = buffer.base or buffer
+        number = self.numbers.setdefault(whole, len(self.numbers))
+        return ExportedSpan(number, buffer.offset, buffer.nbytes)
+
+    def tensor(self, name: str, shaped: Shaped) -> ExportedTensor:
+        """A tensor by name."""
+        buffer, shape = shaped
+        return ExportedTensor(name, buffer.dtype, shape, self.span(buffer))
+
+    def launch(self, item: ScheduleItem) -> None:
+        """Add a launch, and its kernel if it is a new one. Raises UnsupportedError."""
+        compiled = compile_kernel(item.ast, self.toolchain)
+        if compiled.info.values:
+            raise UnsupportedError(
+                f"kernel {compiled.info.name} takes the variables {compiled.info.values}, which an "
+                "exported model has not. Give the inputs shapes of numbers."
+            )
+        kernel = ExportedKernel(compiled.binary, compiled.info)
+        known = list(self.kernels)
+        if compiled.binary not in self.kernels:
+            self.kernels[compiled.binary] = kernel
+            known.append(compiled.binary)
+        spans = tuple(self.span(buffer) for buffer in item.bufs)
+        self.launches.append(ExportedLaunch(known.index(compiled.binary), spans))
+
+
+def export_schedule(
+    items: Sequence[ScheduleItem],
+    toolchain: Toolchain[Renderer],
+    inputs: Mapping[str, Shaped],
+    outputs: Mapping[str, Shaped],
+    weights: Mapping[str, Shaped],
+) -> ExportedModel:
+    """The model that computes `outputs`; of `weights`, those that are read are kept.
+
+    Raises UnsupportedError for a schedule that copies between devices or takes variables.
+    """
+    exporter = Exporter(toolchain)
+    given = {name: exporter.tensor(name, shaped) for name, shaped in inputs.items()}
+    for item in items:
+        if item.ast.op is Op.COPY:
+            raise UnsupportedError(
+                "the model copies between devices, which an exported model cannot. Put its "
+                "weights and inputs on one device, with `Tensor.to`."
+            )
+        exporter.launch(item)
+    results = [exporter.tensor(name, shaped) for name, shaped in outputs.items()]
+    read = {name: shaped for name, shaped in weights.items() if shaped[0] in exporter.numbers}
+    return ExportedModel(
+        kernels=tuple(exporter.kernels.values()),
+        launches=tuple(exporter.launches),
+        weights=tuple(exporter.tensor(name, shaped) for name, shaped in read.items()),
+        inputs=tuple(given.values()),
+        outputs=tuple(results),
+        buffers=tuple(buffer.nbytes for buffer in exporter.numbers),
+    )
+
+
+def resident(items: Sequence[ScheduleItem]) -> list[Buffer]:
+    """The memory that a schedule reads and that is there before it runs."""
+    whole = dict.fromkeys(buffer.base or buffer for item in items for buffer in item.bufs)
+    return [buffer for buffer in whole if buffer.is_allocated]
