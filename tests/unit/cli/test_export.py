@@ -93,8 +93,8 @@ def test_equal_launches_share_a_kernel(tmp_path: Path) -> None:
     square = Tensor([[1.0, 2.0], [3.0, 4.0]])
     model = export(twice, {"x": square, "weight": square + 1}, "paper", tmp_path)
 
-    assert len(model.launches) == 2
-    assert len(model.kernels) == 1
+    assert [launch.kernel for launch in model.launches][:2] == [0, 0]
+    assert len(model.kernels) < len(model.launches)
 
 
 def test_a_backend_that_exports_nothing_is_told(tmp_path: Path) -> None:
