@@ -65,6 +65,8 @@ class GridPlanner(Planner):
     def shared_sum(self) -> UOp | None:
         """The loop of a sum to share among the threads of a group: the one along memory."""
         outputs = self.launched()
+        if not self.limits.sums_are_shared:
+            return None
         if math.prod(r.extent for r in outputs) >= FEW_THREADS or self.has_order():
             return None
         loops = [

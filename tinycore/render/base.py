@@ -40,6 +40,9 @@ class Limits:
     """How many threads a group should have; 1 where groups of one thread run as well."""
     shared_bytes: int = 0
     """Memory that the threads of a group can share; 0: they share no sums."""
+    sums_are_shared: bool = True
+    """Whether a sum shared by the threads of a group is done sooner; not where a processor runs
+    them one after another."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     cache_bytes: int = 256 << 10

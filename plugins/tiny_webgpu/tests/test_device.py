@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy
 import pytest
@@ -158,3 +160,18 @@ def test_views_of_one_tensor_are_computed_on(on_webgpu: None) -> None:
     x[3:8] = x[9:14] + 1
 
     assert x.tolist() == [0, 1, 2, 10, 11, 12, 13, 14, *range(8, 20)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_freed_memory_goes_back_to_the_system(device: WebGpuDevice) -> None:
+    size = 16 << 20
+    data = bytes(size)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    device.allocator.free(filled(device, data))
+    before = resident()
+    for _ in range(8):
+        device.allocator.free(filled(device, data))
+    assert resident() - before < 4 * size

@@ -166,6 +166,7 @@ DECLARATIONS: Final = """
     void *wgpuDeviceCreateCommandEncoder(void *device, const WGPUPlainDescriptor *descriptor);
     void *wgpuDeviceCreateQuerySet(void *device, const WGPUQuerySetDescriptor *descriptor);
     void wgpuDeviceDestroy(void *device);
+    void wgpuDeviceTick(void *device);
 
     void wgpuQueueWriteBuffer(
         void *queue, void *buffer, uint64_t offset, const void *data, size_t size);

@@ -82,6 +82,8 @@ ffi = _cffi_backend.FFI(
         0,
         b"\x00\x00n\x23wgpuDeviceRelease",
         0,
+        b"\x00\x00n\x23wgpuDeviceTick",
+        0,
         b"\x00\x00\x09\x23wgpuInstanceRequestAdapter2",
         0,
         b"\x00\x00\x1d\x23wgpuInstanceWaitAny",

@@ -14,17 +14,17 @@ from tinycore.render import Limits
 
 __all__ = ["Arch"]
 
-_FLOAT16: Final = "f16"
+_FLAGS: Final = {"f16": "float16", "software": "software"}
 _FIELDS: Final = {
     "threads": "threads",
     "grid": "grid",
     "shared": "shared_bytes",
     "buffers": "buffers",
 }
-"""The field that each word sets."""
+"""The fields that words set."""
 _THREADS_WANTED: Final = 256
 """What every device can run, and enough for any."""
-_FORM: Final = "f16, threads=N, shared=BYTES, buffers=N and grid=N, joined by commas"
+_FORM: Final = "f16, software, threads=N, shared=BYTES, buffers=N and grid=N, joined by commas"
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,27 @@ class Arch:
     shared_bytes: int = 16_384
     buffers: int = 8
     """Buffers that a kernel can take."""
+    software: bool = False
+    """A driver in software: threads that share a sum only wait for each other there."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """The features and limits that a text names. Raises SettingError."""
         numbers: dict[str, int] = {}
-        float16 = False
+        flags: dict[str, bool] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
             name, _, value = word.partition("=")
-            if word == _FLOAT16:
-                float16 = True
+            if word in _FLAGS:
+                flags[_FLAGS[word]] = True
             elif name in _FIELDS and value.isdigit():
                 numbers[_FIELDS[name]] = int(value)
             else:
                 raise SettingError(f"{word!r} in the ARCH {text!r} is not understood; use {_FORM}.")
-        return cls(float16, **numbers)
+        return cls(**flags, **numbers)
 
     def __str__(self) -> str:
         standard = type(self)()
-        words = [_FLOAT16] if self.float16 else []
+        words = [word for word, field in _FLAGS.items() if getattr(self, field)]
         for word, field in _FIELDS.items():
             if (value := getattr(self, field)) != getattr(standard, field):
                 words.append(f"{word}={value}")
@@ -77,5 +79,6 @@ class Arch:
             block_threads=self.threads,
             block_wanted=min(self.threads, _THREADS_WANTED),
             shared_bytes=self.shared_bytes,
+            sums_are_shared=not self.software,
             buffers=self.buffers,
         )

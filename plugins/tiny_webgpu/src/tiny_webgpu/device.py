@@ -14,7 +14,7 @@ from tiny_webgpu._lib import BufferUsage, Feature, Pointer, dawn, ffi, new
 from tiny_webgpu.arch import Arch
 from tiny_webgpu.memory import STORAGE, Block, WebGpuAllocator
 from tiny_webgpu.probe import Adapter, adapters, no_adapter, request
-from tiny_webgpu.program import Clock, Pipeline, WebGpuProgram
+from tiny_webgpu.program import ENTRY, Clock, Pipeline, WebGpuProgram
 from tiny_webgpu.render import Wgsl, WgslWithoutHalves
 from tinycore.errors import CompileError, DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import ProgramInfo, Toolchain
@@ -56,7 +56,7 @@ class WebGpuDevice:
         self._pipelines: dict[bytes, Pipeline] = {}
         self._staging: Block | None = None
         self.arguments = self.create_block(
-            _ARGUMENT_BYTES, BufferUsage.UNIFORM | BufferUsage.COPY_DST
+            _ARGUMENT_BYTES, BufferUsage.UNIFORM | BufferUsage.COPY_SRC | BufferUsage.COPY_DST
         )
         """Where launches that are recorded find their arguments."""
         self.allocator = WebGpuAllocator(self)
@@ -133,10 +133,13 @@ class WebGpuDevice:
             return Block(pointer, size)
 
     def destroy_block(self, block: Block) -> None:
-        """Give a buffer back; what was recorded with it is submitted first."""
+        """Give a buffer back once the device is done with it."""
         with self.lock:
             self._submit()
             self._destroy(block)
+            # Dawn lets go of the memory only after commands that come later, and when it is asked.
+            self.read(self.arguments, 0, memoryview(bytearray(4)))
+            self.lib.wgpuDeviceTick(self.pointer)
 
     def _destroy(self, block: Block) -> None:
         pointer, block.pointer = block.pointer, ffi.NULL
@@ -281,7 +284,11 @@ class WgslCompiler:
     key = "WGSL"
 
     def compile(self, source: str) -> bytes:
-        """The text in UTF-8."""
+        """The text in UTF-8. Raises CompileError where it has no entry point."""
+        if f"fn {ENTRY}(" not in source:
+            raise CompileError(
+                f"a kernel in WGSL has the entry point {ENTRY}:", log="there is none", source=source
+            )
         return source.encode("utf-8")
 
 

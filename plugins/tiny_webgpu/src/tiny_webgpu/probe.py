@@ -82,7 +82,8 @@ def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> A
         float16=bool(lib.wgpuAdapterHasFeature(pointer, Feature.SHADER_F16)),
         threads=given.maxComputeInvocationsPerWorkgroup,
         grid=given.maxComputeWorkgroupsPerDimension,
-        shared_bytes=0 if in_software else given.maxComputeWorkgroupStorageSize,
+        shared_bytes=given.maxComputeWorkgroupStorageSize,
+        software=in_software,
         buffers=given.maxStorageBuffersPerShaderStage,
     )
     has_timestamps = bool(lib.wgpuAdapterHasFeature(pointer, Feature.TIMESTAMP_QUERY))
