@@ -7,7 +7,7 @@ standard guarantees. Source: WebGPU, W3C Candidate Recommendation, section 3.6.2
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from tinycore.errors import SettingError
 from tinycore.render import Limits
@@ -46,17 +46,16 @@ class Arch:
     @classmethod
     def parse(cls, text: str) -> Self:
         """The features and limits that a text names. Raises SettingError."""
-        numbers: dict[str, int] = {}
-        flags: dict[str, bool] = {}
+        found: dict[str, Any] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
             name, _, value = word.partition("=")
             if word in _FLAGS:
-                flags[_FLAGS[word]] = True
+                found[_FLAGS[word]] = True
             elif name in _FIELDS and value.isdigit():
-                numbers[_FIELDS[name]] = int(value)
+                found[_FIELDS[name]] = int(value)
             else:
                 raise SettingError(f"{word!r} in the ARCH {text!r} is not understood; use {_FORM}.")
-        return cls(**flags, **numbers)
+        return cls(**found)
 
     def __str__(self) -> str:
         standard = type(self)()
