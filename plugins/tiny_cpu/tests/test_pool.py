@@ -220,7 +220,7 @@ def test_both_compilers_make_the_pool(
     make = pools.compile_by_clang if maker == "clang" else pools.compile_by_llvm
     code = Code(make(), "pool")
     code.keep_forever()
-    monkeypatch.setattr(pools, "_code", lambda: code)
+    monkeypatch.setattr(pools, "code_of_pool", lambda: code)
     monkeypatch.setattr(pools, "_pools", [pools.Pool(3)])
     data, numbers = zeros(1001)
 

@@ -16,17 +16,18 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CPU",
-    api=(1, 1),
+    api=(1, 2),
     count=deferred("tiny_cpu.probe:count"),
     probe=deferred("tiny_cpu.probe:reason"),
-    open=deferred("tiny_cpu.device:CpuDevice"),
+    open=deferred("tiny_cpu.device:open_cpu"),
     renderers={
         "CLANG": deferred("tiny_cpu.device:clang_toolchain"),
         "LLVM": deferred("tiny_cpu.device:llvm_toolchain"),
     },
     capabilities=frozenset(
-        {"host_memory", "external_pointer", "peer_copy", "graph", *_DTYPES.split()}
+        {"host_memory", "external_pointer", "peer_copy", "graph", "queues", *_DTYPES.split()}
     ),
+    interfaces=("DIRECT", "HCQ"),
     priority=100,
     platforms=("linux", "darwin"),
     dlpack=1,

@@ -33,6 +33,14 @@ DECLARATIONS: Final = """
         int64_t extent, int64_t chunk);
     typedef void (*pool_run_many)(void *pool, void *records, int64_t count);
 
+    /* Queues; see queue.c. Commands travel as bytes. */
+    typedef uint64_t (*queue_bytes)(uint64_t capacity);
+    typedef int64_t (*queue_start)(void *queue, void *pool, uint64_t capacity, int64_t spins,
+        int64_t darwin);
+    typedef uint64_t (*queue_submit)(void *queue, const char *commands, uint64_t count);
+    typedef void (*queue_stop)(void *queue);
+    typedef int64_t (*queue_await)(uintptr_t place, uint64_t value, int64_t spins, int64_t naps);
+
     typedef void (*clear_cache)(uintptr_t begin, uintptr_t end);
     typedef void (*invalidate_cache)(uintptr_t begin, size_t size);
 """

@@ -22,6 +22,7 @@ __all__ = [
     "as_function",
     "as_pointer",
     "find_symbol",
+    "free_memory",
     "keep_forever",
     "lookup",
     "make_executable",
@@ -102,6 +103,11 @@ def mapped_memory(size: int) -> Pointer:
 def keep_forever(pointer: Pointer) -> None:
     """Never give back what `pointer` owns."""
     ffi.gc(pointer, None)
+
+
+def free_memory(pointer: Pointer) -> None:
+    """Give back what `aligned_memory` made and `keep_forever` kept."""
+    _libc.free(pointer)
 
 
 def _exhausted(size: int) -> OutOfMemory:

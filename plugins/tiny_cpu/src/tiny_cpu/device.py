@@ -1,6 +1,7 @@
 """The CPU as a device: its memory, its programs, and the two toolchains that make them.
 
-Launches have ended when they return, so there is nothing to wait for. CPU:1, CPU:2 and on are
+Called directly, launches have ended when they return, so there is nothing to wait for; the other
+interface is `tiny_cpu.queued`. CPU:1, CPU:2 and on are
 further devices with memory of their own, on the same threads; they serve programs and tests that
 want several.
 """
@@ -13,11 +14,22 @@ from tiny_cpu.arch import Arch
 from tiny_cpu.clang import ClangCompiler
 from tiny_cpu.llvm import LlvmCompiler
 from tiny_cpu.memory import CpuAllocator
-from tiny_cpu.program import CpuProgram, Replay
+from tiny_cpu.program import CpuCopy, CpuProgram, Replay
+from tiny_cpu.queued import QueuedCpu
 from tiny_cpu.render import Clang, ClangBaseline, LlvmCpu, LlvmCpuBaseline
-from tinycore.plugin import Launch, ProgramInfo, Toolchain
+from tinycore.errors import DeviceUnavailable
+from tinycore.plugin import DeviceRuntime, Launch, ProgramInfo, Toolchain
 
-__all__ = ["CpuDevice", "clang_toolchain", "llvm_toolchain"]
+__all__ = ["CpuDevice", "clang_toolchain", "llvm_toolchain", "open_cpu"]
+
+
+def open_cpu(index: int = 0, interface: str = "DIRECT") -> CpuDevice | QueuedCpu:
+    """Open a CPU, through direct calls or through queues. Raises DeviceUnavailable."""
+    if interface == "HCQ":
+        return QueuedCpu(index)
+    if interface in ("", "DIRECT"):
+        return CpuDevice(index, interface)
+    raise DeviceUnavailable(f"a CPU is reached through DIRECT or HCQ, not through {interface}")
 
 
 class CpuDevice:
@@ -34,6 +46,12 @@ class CpuDevice:
     def graph(self, launches: Sequence[Launch]) -> Replay:
         """Launches that one native call runs."""
         return Replay(launches)
+
+    def copier(self, size: int, source: DeviceRuntime) -> CpuCopy:
+        """A program that copies from another CPU: launches are over when they return, so it is in
+        order by itself.
+        """
+        return CpuCopy(size)
 
     def synchronize(self) -> None:
         """Return at once: a launch is over when it returns."""

@@ -10,8 +10,8 @@
    left to take, and returns when the last worker has gone. A worker that comes late finds it closed.
 
    No header is included, so that every clang compiles this for every target without a system's files. The
-   types of pthread are opaque and larger here than on any system. pool.ll is generated from this file for
-   machines without clang: run `python -m tiny_cpu.pool` after a change.
+   types of pthread are opaque and larger here than on any system. queue.c continues this file. pool.ll is
+   generated from both for machines without clang: run `python -m tiny_cpu.pool` after a change.
    See docs/decisions/0020-cpu-thread-pool.md. */
 
 typedef int i32;

@@ -1,7 +1,8 @@
-; Generated from pool.c by `python -m tiny_cpu.pool`: change that file, not this one.
+; Generated from pool.c and queue.c by `python -m tiny_cpu.pool`: change those, not this.
 
 %struct.system_object = type { [16 x i64] }
 %struct.record = type { ptr, ptr, ptr, i64, i64 }
+%struct.command = type { i64, [5 x i64] }
 
 define i64 @tc_pool_bytes() {
   ret i64 1024
@@ -367,14 +368,410 @@ define void @tc_pool_run_many(ptr %0, ptr %1, i64 %2) {
   br i1 %24, label %18, label %20
 }
 
+define i64 @tc_queue_bytes(i64 %0) {
+  %2 = mul i64 %0, 48
+  %3 = add i64 %2, 640
+  ret i64 %3
+}
+
+define range(i64 0, 2) i64 @tc_queue_start(ptr %0, ptr %1, i64 %2, i64 %3, i64 %4) {
+  %6 = getelementptr inbounds i8, ptr %0, i64 256
+  store ptr %1, ptr %6, align 128
+  %7 = getelementptr inbounds i8, ptr %0, i64 272
+  store i64 %2, ptr %7, align 16
+  %8 = getelementptr inbounds i8, ptr %0, i64 280
+  store i64 %3, ptr %8, align 8
+  %9 = icmp eq i64 %4, 0
+  %10 = select i1 %9, i64 1, i64 6
+  %11 = getelementptr inbounds i8, ptr %0, i64 288
+  store i64 %10, ptr %11, align 32
+  %12 = getelementptr inbounds i8, ptr %0, i64 304
+  %13 = tail call i32 @pthread_mutex_init(ptr %12, ptr null)
+  %14 = getelementptr inbounds i8, ptr %0, i64 432
+  %15 = tail call i32 @pthread_cond_init(ptr %14, ptr null)
+  %16 = getelementptr inbounds i8, ptr %0, i64 264
+  %17 = tail call i32 @pthread_create(ptr %16, ptr null, ptr @consume, ptr %0)
+  %18 = icmp eq i32 %17, 0
+  %19 = zext i1 %18 to i64
+  ret i64 %19
+}
+
+define internal ptr @consume(ptr %0) {
+  %2 = getelementptr inbounds i8, ptr %0, i64 296
+  %3 = load atomic i32, ptr %2 acquire, align 8
+  %4 = icmp eq i32 %3, 0
+  br i1 %4, label %5, label %48
+
+5:
+  %6 = getelementptr inbounds i8, ptr %0, i64 280
+  %7 = getelementptr inbounds i8, ptr %0, i64 304
+  %8 = getelementptr inbounds i8, ptr %0, i64 300
+  %9 = getelementptr inbounds i8, ptr %0, i64 432
+  %10 = getelementptr inbounds i8, ptr %0, i64 560
+  %11 = getelementptr inbounds i8, ptr %0, i64 272
+  %12 = getelementptr inbounds i8, ptr %0, i64 128
+  br label %13
+
+13:
+  %14 = phi i64 [ 0, %5 ], [ %15, %41 ]
+  %15 = add i64 %14, 1
+  br label %16
+
+16:
+  %17 = load i64, ptr %6, align 8
+  %18 = icmp sgt i64 %17, 0
+  br i1 %18, label %19, label %26
+
+19:
+  %20 = phi i64 [ %24, %23 ], [ 0, %16 ]
+  %21 = load atomic i64, ptr %0 acquire, align 8
+  %22 = icmp ult i64 %21, %15
+  br i1 %22, label %23, label %41
+
+23:
+  tail call void @relax()
+  %24 = add nuw nsw i64 %20, 1
+  %25 = icmp eq i64 %24, %17
+  br i1 %25, label %26, label %19
+
+26:
+  %27 = tail call i32 @pthread_mutex_lock(ptr %7)
+  store atomic i32 1, ptr %8 seq_cst, align 4
+  %28 = load atomic i64, ptr %0 seq_cst, align 128
+  %29 = icmp eq i64 %28, %14
+  br i1 %29, label %30, label %37
+
+30:
+  %31 = load atomic i32, ptr %2 seq_cst, align 8
+  %32 = icmp eq i32 %31, 0
+  br i1 %32, label %33, label %37
+
+33:
+  %34 = tail call i32 @pthread_cond_wait(ptr %9, ptr %7)
+  %35 = load atomic i64, ptr %0 seq_cst, align 128
+  %36 = icmp eq i64 %35, %14
+  br i1 %36, label %30, label %37
+
+37:
+  store atomic i32 0, ptr %8 seq_cst, align 4
+  %38 = tail call i32 @pthread_mutex_unlock(ptr %7)
+  %39 = load atomic i32, ptr %2 acquire, align 8
+  %40 = icmp eq i32 %39, 0
+  br i1 %40, label %16, label %48
+
+41:
+  %42 = load i64, ptr %11, align 16
+  %43 = add i64 %42, -1
+  %44 = and i64 %43, %14
+  %45 = getelementptr inbounds %struct.command, ptr %10, i64 %44
+  tail call fastcc void @execute(ptr %0, ptr %45)
+  store atomic i64 %15, ptr %12 release, align 128
+  %46 = load atomic i32, ptr %2 acquire, align 8
+  %47 = icmp eq i32 %46, 0
+  br i1 %47, label %13, label %48
+
+48:
+  ret ptr null
+}
+
+define i64 @tc_queue_submit(ptr %0, ptr %1, i64 %2) {
+  %4 = load i64, ptr %0, align 128
+  %5 = getelementptr inbounds i8, ptr %0, i64 272
+  %6 = load i64, ptr %5, align 16
+  %7 = getelementptr inbounds i8, ptr %0, i64 128
+  %8 = load atomic i64, ptr %7 acquire, align 128
+  %9 = sub i64 %6, %4
+  %10 = add i64 %9, %8
+  %11 = tail call i64 @llvm.umin.i64(i64 %2, i64 %10)
+  %12 = icmp eq i64 %11, 0
+  br i1 %12, label %17, label %13
+
+13:
+  %14 = getelementptr inbounds i8, ptr %0, i64 560
+  %15 = load i64, ptr %5, align 16
+  %16 = add i64 %15, -1
+  br label %29
+
+17:
+  %18 = add i64 %11, %4
+  store atomic i64 %18, ptr %0 seq_cst, align 128
+  %19 = getelementptr inbounds i8, ptr %0, i64 300
+  %20 = load atomic i32, ptr %19 seq_cst, align 4
+  %21 = icmp eq i32 %20, 0
+  br i1 %21, label %28, label %22
+
+22:
+  %23 = getelementptr inbounds i8, ptr %0, i64 304
+  %24 = tail call i32 @pthread_mutex_lock(ptr %23)
+  %25 = getelementptr inbounds i8, ptr %0, i64 432
+  %26 = tail call i32 @pthread_cond_signal(ptr %25)
+  %27 = tail call i32 @pthread_mutex_unlock(ptr %23)
+  br label %28
+
+28:
+  ret i64 %11
+
+29:
+  %30 = phi i64 [ 0, %13 ], [ %35, %29 ]
+  %31 = add i64 %30, %4
+  %32 = and i64 %16, %31
+  %33 = getelementptr inbounds %struct.command, ptr %14, i64 %32
+  %34 = getelementptr inbounds %struct.command, ptr %1, i64 %30
+  tail call void @llvm.memcpy.p0.p0.i64(ptr align 16 %33, ptr align 8 %34, i64 48, i1 false)
+  %35 = add nuw i64 %30, 1
+  %36 = icmp eq i64 %35, %11
+  br i1 %36, label %17, label %29
+}
+
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define void @tc_queue_stop(ptr %0) {
+  %2 = getelementptr inbounds i8, ptr %0, i64 296
+  store atomic i32 1, ptr %2 seq_cst, align 8
+  %3 = getelementptr inbounds i8, ptr %0, i64 300
+  %4 = load atomic i32, ptr %3 seq_cst, align 4
+  %5 = icmp eq i32 %4, 0
+  br i1 %5, label %12, label %6
+
+6:
+  %7 = getelementptr inbounds i8, ptr %0, i64 304
+  %8 = tail call i32 @pthread_mutex_lock(ptr %7)
+  %9 = getelementptr inbounds i8, ptr %0, i64 432
+  %10 = tail call i32 @pthread_cond_signal(ptr %9)
+  %11 = tail call i32 @pthread_mutex_unlock(ptr %7)
+  br label %12
+
+12:
+  %13 = getelementptr inbounds i8, ptr %0, i64 264
+  %14 = load ptr, ptr %13, align 8
+  %15 = tail call i32 @pthread_join(ptr %14, ptr null)
+  ret void
+}
+
+declare i32 @pthread_join(ptr, ptr)
+
+define range(i64 0, 2) i64 @tc_queue_await(ptr %0, i64 %1, i64 %2, i64 %3) {
+  %5 = icmp sgt i64 %2, 0
+  br i1 %5, label %6, label %13
+
+6:
+  %7 = phi i64 [ %11, %10 ], [ 0, %4 ]
+  %8 = load atomic i64, ptr %0 acquire, align 8
+  %9 = icmp ult i64 %8, %1
+  br i1 %9, label %10, label %23
+
+10:
+  tail call void @relax()
+  %11 = add nuw nsw i64 %7, 1
+  %12 = icmp eq i64 %11, %2
+  br i1 %12, label %13, label %6
+
+13:
+  %14 = icmp sgt i64 %3, 0
+  br i1 %14, label %18, label %23
+
+15:
+  %16 = add nuw nsw i64 %19, 1
+  %17 = icmp eq i64 %16, %3
+  br i1 %17, label %23, label %18
+
+18:
+  %19 = phi i64 [ %16, %15 ], [ 0, %13 ]
+  %20 = tail call i32 @usleep(i32 20)
+  %21 = load atomic i64, ptr %0 acquire, align 8
+  %22 = icmp ult i64 %21, %1
+  br i1 %22, label %15, label %23
+
+23:
+  %24 = phi i64 [ 1, %18 ], [ 0, %13 ], [ 0, %15 ], [ 1, %6 ]
+  ret i64 %24
+}
+
+declare i32 @usleep(i32)
+
+define void @tc_copy(ptr %0, ptr readnone %1, i64 %2, i64 %3) {
+  %5 = load ptr, ptr %0, align 8
+  %6 = getelementptr inbounds i8, ptr %5, i64 %2
+  %7 = getelementptr inbounds i8, ptr %0, i64 8
+  %8 = load ptr, ptr %7, align 8
+  %9 = getelementptr inbounds i8, ptr %8, i64 %2
+  %10 = sub nsw i64 %3, %2
+  %11 = tail call ptr @memmove(ptr %6, ptr %9, i64 %10)
+  ret void
+}
+
+declare ptr @memmove(ptr, ptr, i64)
+
 declare void @relax()
 
 declare i32 @pthread_cond_wait(ptr, ptr)
-
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
 declare i32 @pthread_cond_signal(ptr)
 
 declare i32 @pthread_cond_broadcast(ptr)
 
+define internal fastcc void @execute(ptr %0, ptr %1) {
+  %3 = alloca %struct.record, align 8
+  %4 = alloca [2 x i64], align 16
+  %5 = getelementptr inbounds i8, ptr %1, i64 8
+  %6 = load i64, ptr %1, align 8
+  switch i64 %6, label %104 [
+    i64 1, label %7
+    i64 2, label %33
+    i64 3, label %38
+    i64 4, label %51
+    i64 5, label %52
+    i64 6, label %79
+    i64 7, label %88
+  ]
+
+7:
+  %8 = load i64, ptr %5, align 8
+  %9 = inttoptr i64 %8 to ptr
+  %10 = getelementptr inbounds i8, ptr %1, i64 16
+  %11 = load i64, ptr %10, align 8
+  %12 = getelementptr inbounds i8, ptr %0, i64 280
+  %13 = load i64, ptr %12, align 8
+  %14 = icmp sgt i64 %13, 0
+  br i1 %14, label %15, label %22
+
+15:
+  %16 = phi i64 [ %20, %19 ], [ 0, %7 ]
+  %17 = load atomic i64, ptr %9 acquire, align 8
+  %18 = icmp ult i64 %17, %11
+  br i1 %18, label %19, label %104
+
+19:
+  tail call void @relax()
+  %20 = add nuw nsw i64 %16, 1
+  %21 = icmp eq i64 %20, %13
+  br i1 %21, label %22, label %15
+
+22:
+  %23 = getelementptr inbounds i8, ptr %0, i64 296
+  %24 = load atomic i64, ptr %9 acquire, align 8
+  %25 = icmp ult i64 %24, %11
+  br i1 %25, label %26, label %104
+
+26:
+  %27 = load atomic i32, ptr %23 acquire, align 8
+  %28 = icmp eq i32 %27, 0
+  br i1 %28, label %29, label %104
+
+29:
+  %30 = tail call i32 @usleep(i32 20)
+  %31 = load atomic i64, ptr %9 acquire, align 8
+  %32 = icmp ult i64 %31, %11
+  br i1 %32, label %26, label %104
+
+33:
+  %34 = load i64, ptr %5, align 8
+  %35 = inttoptr i64 %34 to ptr
+  %36 = getelementptr inbounds i8, ptr %1, i64 16
+  %37 = load i64, ptr %36, align 8
+  store atomic i64 %37, ptr %35 seq_cst, align 8
+  br label %104
+
+38:
+  %39 = load i64, ptr %5, align 8
+  %40 = inttoptr i64 %39 to ptr
+  %41 = getelementptr inbounds i8, ptr %0, i64 288
+  %42 = load i64, ptr %41, align 32
+  %43 = trunc i64 %42 to i32
+  %44 = call i32 @clock_gettime(i32 %43, ptr %4)
+  %45 = load i64, ptr %4, align 16
+  %46 = mul i64 %45, 1000000000
+  %47 = getelementptr inbounds i8, ptr %4, i64 8
+  %48 = load i64, ptr %47, align 8
+  %49 = add i64 %46, %48
+  %50 = getelementptr inbounds i8, ptr %40, i64 8
+  store i64 %49, ptr %50, align 8
+  br label %104
+
+51:
+  fence seq_cst
+  br label %104
+
+52:
+  %53 = getelementptr inbounds i8, ptr %1, i64 32
+  %54 = load i64, ptr %53, align 8
+  %55 = getelementptr inbounds i8, ptr %1, i64 40
+  %56 = load i64, ptr %55, align 8
+  %57 = icmp sgt i64 %54, %56
+  br i1 %57, label %64, label %58
+
+58:
+  %59 = load ptr, ptr %5, align 8
+  %60 = getelementptr inbounds i8, ptr %1, i64 16
+  %61 = load ptr, ptr %60, align 8
+  %62 = getelementptr inbounds i8, ptr %1, i64 24
+  %63 = load ptr, ptr %62, align 8
+  tail call void %59(ptr %61, ptr %63, i64 0, i64 %54)
+  br label %104
+
+64:
+  %65 = getelementptr inbounds i8, ptr %0, i64 256
+  %66 = load ptr, ptr %65, align 128
+  %67 = load ptr, ptr %5, align 8
+  %68 = getelementptr inbounds i8, ptr %1, i64 16
+  %69 = load ptr, ptr %68, align 8
+  %70 = getelementptr inbounds i8, ptr %1, i64 24
+  %71 = load ptr, ptr %70, align 8
+  store ptr %67, ptr %3, align 8
+  %72 = getelementptr inbounds i8, ptr %3, i64 8
+  store ptr %69, ptr %72, align 8
+  %73 = getelementptr inbounds i8, ptr %3, i64 16
+  store ptr %71, ptr %73, align 8
+  %74 = getelementptr inbounds i8, ptr %3, i64 24
+  store i64 %54, ptr %74, align 8
+  %75 = getelementptr inbounds i8, ptr %3, i64 32
+  store i64 %56, ptr %75, align 8
+  %76 = getelementptr inbounds i8, ptr %66, i64 512
+  %77 = tail call i32 @pthread_mutex_lock(ptr %76)
+  call fastcc void @run_one(ptr %66, ptr %3)
+  %78 = tail call i32 @pthread_mutex_unlock(ptr %76)
+  br label %104
+
+79:
+  %80 = load i64, ptr %5, align 8
+  %81 = inttoptr i64 %80 to ptr
+  %82 = getelementptr inbounds i8, ptr %1, i64 16
+  %83 = load i64, ptr %82, align 8
+  %84 = inttoptr i64 %83 to ptr
+  %85 = getelementptr inbounds i8, ptr %1, i64 24
+  %86 = load i64, ptr %85, align 8
+  %87 = tail call ptr @memmove(ptr %81, ptr %84, i64 %86)
+  br label %104
+
+88:
+  %89 = load i64, ptr %5, align 8
+  %90 = inttoptr i64 %89 to ptr
+  %91 = getelementptr inbounds i8, ptr %0, i64 296
+  %92 = getelementptr inbounds i8, ptr %1, i64 16
+  %93 = load i64, ptr %92, align 8
+  %94 = icmp eq i64 %93, 0
+  br i1 %94, label %104, label %95
+
+95:
+  %96 = phi i64 [ %101, %99 ], [ 0, %88 ]
+  %97 = load atomic i32, ptr %91 acquire, align 8
+  %98 = icmp eq i32 %97, 0
+  br i1 %98, label %99, label %104
+
+99:
+  %100 = getelementptr inbounds %struct.command, ptr %90, i64 %96
+  tail call fastcc void @execute(ptr %0, ptr %100)
+  %101 = add nuw i64 %96, 1
+  %102 = load i64, ptr %92, align 8
+  %103 = icmp ult i64 %101, %102
+  br i1 %103, label %95, label %104
+
+104:
+  ret void
+}
+
+declare i32 @clock_gettime(i32, ptr)
+
 declare i64 @llvm.smin.i64(i64, i64)
+
+declare i64 @llvm.umin.i64(i64, i64)

@@ -1,8 +1,9 @@
 """The native thread pool, from Python: compiled once per machine, started once per process.
 
-`pool.c` is the pool. Clang compiles it as it is; llvmlite compiles `pool.ll`, which is that file
-as LLVM IR, in words that every LLVM since 20 reads. After a change of `pool.c` run
-`python -m tiny_cpu.pool`; a test compares the two. A forked child starts threads of its own.
+`pool.c` is the pool, and `queue.c` the queues that stand on it. Clang compiles them as they are;
+llvmlite compiles `pool.ll`, which is both as LLVM IR, in words that every LLVM since 20 reads.
+After a change of one run `python -m tiny_cpu.pool`; a test compares. A forked child starts threads
+of its own.
 See docs/decisions/0020-cpu-thread-pool.md.
 """
 
@@ -26,7 +27,7 @@ from tiny_cpu.llvm import LlvmCompiler
 from tinycore import cache as disk
 from tinycore.config import cpu_count
 
-__all__ = ["RECORD", "Pool", "generate", "pool"]
+__all__ = ["RECORD", "Pool", "code_of_pool", "generate", "pool"]
 
 _HERE: Final = Path(__file__).parent
 _RELAX: Final = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)"}
@@ -43,30 +44,30 @@ class Pool:
     """Threads that run kernels together with the caller, until the process ends."""
 
     def __init__(self, threads: int) -> None:
-        code = _code()
+        code = code_of_pool()
         self._bytes = as_function("pool_bytes", code.symbols["tc_pool_bytes"])()
         self._run = as_function("pool_run", code.symbols["tc_pool_run"])
         self._run_many = as_function("pool_run_many", code.symbols["tc_pool_run_many"])
-        self._state = aligned_memory(self._bytes, _ALIGNMENT_BYTES)
-        keep_forever(self._state)
-        view(self._state, self._bytes)[:] = bytes(self._bytes)
+        self.state = aligned_memory(self._bytes, _ALIGNMENT_BYTES)
+        keep_forever(self.state)
+        view(self.state, self._bytes)[:] = bytes(self._bytes)
         self.threads = 1 + self._start(code, threads - 1)
 
     def _start(self, code: Code, workers: int) -> int:
         start = as_function("pool_start", code.symbols["tc_pool_start"])
         inherited = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:  # workers inherit the mask, so signals reach the threads of Python
-            return int(start(self._state, workers, _SPINS, sys.platform == "darwin"))
+            return int(start(self.state, workers, _SPINS, sys.platform == "darwin"))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
 
     def run(self, entry: int, buffers: bytes, values: bytes, extent: int, chunk: int) -> None:
         """Run iterations 0 to `extent` of a kernel, `chunk` at a time."""
-        self._run(self._state, entry, buffers, values, extent, chunk)
+        self._run(self.state, entry, buffers, values, extent, chunk)
 
     def run_many(self, records: Pointer, count: int) -> None:
         """Run `count` launches, packed as RECORD, one after the other in one native call."""
-        self._run_many(self._state, records, count)
+        self._run_many(self.state, records, count)
 
 
 # One pool per process
@@ -98,7 +99,8 @@ os.register_at_fork(after_in_child=_forget)
 
 
 @cache
-def _code() -> Code:
+def code_of_pool() -> Code:
+    """The functions of the pool and of queues, loaded for as long as the process lives."""
     code = Code(_object(), "the thread pool")
     code.keep_forever()  # workers are still inside it when the interpreter takes its modules apart
     return code
@@ -106,7 +108,7 @@ def _code() -> Code:
 
 def _object() -> bytes:
     """The compiled pool, of whichever compiler made it first on this machine."""
-    key = f"{host_machine()}\n{_source('pool.c')}\n{_source('pool.ll')}"
+    key = f"{host_machine()}\n{source_in_c()}\n{_source('pool.ll')}"
     known = disk.get("pool", key)
     if known is None:
         known = compile_by_clang() if is_clang_installed() else compile_by_llvm()
@@ -116,7 +118,7 @@ def _object() -> bytes:
 
 def compile_by_clang() -> bytes:
     """The pool as clang makes it, for any processor of this machine's kind."""
-    return ClangCompiler(Arch.parse(host_machine())).compile(_source("pool.c"))
+    return ClangCompiler(Arch.parse(host_machine())).compile(source_in_c())
 
 
 def compile_by_llvm() -> bytes:
@@ -134,14 +136,19 @@ def portable_source(machine: str) -> str:
     return _source("pool.ll").replace("declare void @relax()", definition)
 
 
+def source_in_c() -> str:
+    """The pool and the queues as one text."""
+    return _source("pool.c") + "\n" + _source("queue.c")
+
+
 def _source(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-# pool.ll, made from pool.c
+# pool.ll, made from pool.c and queue.c
 
 _HEADER: Final = (
-    "; Generated from pool.c by `python -m tiny_cpu.pool`: change that file, not this one.\n\n"
+    "; Generated from pool.c and queue.c by `python -m tiny_cpu.pool`: change those, not this.\n\n"
 )
 
 GENERATED_BY: Final = 22
@@ -162,14 +169,14 @@ _NOISE: Final = (
 
 
 def generate(clang: Clang) -> str:
-    """pool.ll for the present pool.c."""
+    """pool.ll for the present pool.c and queue.c."""
     command = (
         *clang.command, "--target=x86_64-none-elf", "-DFOR_EVERY_MACHINE",
         "-x", "c", "-std=gnu11", "-S", "-emit-llvm", "-O1", "-w", "-ffreestanding", "-fPIC",
         "-fno-stack-protector", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables",
         "-o", "-", "-",
     )  # fmt: skip
-    text = ClangCompiler.run(command, _source("pool.c")).decode()
+    text = ClangCompiler.run(command, source_in_c()).decode()
     for noise in _NOISE:
         text = re.sub(noise, "", text)
     return _HEADER + re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n"

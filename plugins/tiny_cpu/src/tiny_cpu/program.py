@@ -15,24 +15,29 @@ from typing import Final
 from tiny_cpu._lib import address_of, aligned_memory, as_function, view
 from tiny_cpu.code import Code
 from tiny_cpu.memory import HostMemory
-from tiny_cpu.pool import RECORD, pool
+from tiny_cpu.pool import RECORD, code_of_pool, pool
 from tinycore.config import cpu_count
 from tinycore.plugin import ALIGNMENT_BYTES, Launch, ProgramInfo
 
-__all__ = ["CpuProgram", "Replay"]
+__all__ = ["CpuCopy", "CpuProgram", "Replay"]
 
 _CHUNKS_PER_THREAD: Final = 8
 """Enough that a thread which is held up delays nobody for long; few enough to cost nothing."""
 _WORD_BYTES: Final = 8
+_SHARED_FROM_BYTES: Final = 1 << 18
+"""Copies from this size on are shared out among threads."""
 
 
 class CpuProgram:
     """A kernel with the ABI of tiny_cpu.render, loaded and ready."""
 
     def __init__(self, binary: bytes, info: ProgramInfo) -> None:
-        self.info = info
         self._code = Code(binary, info.name)
-        self.entry = self._code.symbols[info.name]
+        self._prepare(info, self._code.symbols[info.name])
+
+    def _prepare(self, info: ProgramInfo, entry: int) -> None:
+        self.info = info
+        self.entry = entry
         self.extent = max(info.parallel, 1)
         self.chunk = _chunk(self.extent)
         self._call = as_function("kernel_entry", self.entry)
@@ -51,6 +56,16 @@ class CpuProgram:
         else:
             pool().run(self.entry, addresses, numbers, self.extent, self.chunk)
         return perf_counter() - start if wait else None
+
+
+class CpuCopy(CpuProgram):
+    """A copy of `size` bytes, the second buffer into the first, as a launch like any other."""
+
+    def __init__(self, size: int) -> None:
+        info = ProgramInfo("copy", buffers=2, parallel=size, written=frozenset({0}))
+        self._prepare(info, code_of_pool().symbols["tc_copy"])
+        if size < _SHARED_FROM_BYTES:
+            self.chunk = size
 
 
 def _chunk(extent: int) -> int:

@@ -1,0 +1,154 @@
+"""Command queues of the CPU: words for a native thread that executes them; see queue.c.
+
+A command is six words. Queues that are bound lie in native memory and are called from there, so a
+captured step is one command for its thread.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from typing import Final, Self
+
+from tiny_cpu._lib import (
+    Pointer,
+    address_of,
+    aligned_memory,
+    as_function,
+    free_memory,
+    keep_forever,
+    view,
+)
+from tiny_cpu.pool import code_of_pool, pool
+from tinycore.config import settings
+from tinycore.errors import DeviceError
+from tinycore.plugin import HCQArgsState, HCQProgram, HWQueue, Number, SignalPlace
+
+__all__ = ["CpuQueue", "Worker", "wait_a_little"]
+
+WAIT, SIGNAL, TIMESTAMP, BARRIER, EXEC, COPY, CALL = range(1, 8)
+_COMMAND_WORDS: Final = 6
+_WORD_BYTES: Final = 8
+_COMMAND_BYTES: Final = _COMMAND_WORDS * _WORD_BYTES
+_CAPACITY: Final = 1 << 10
+"""Commands that a ring holds."""
+_SPINS: Final = 3000
+"""Turns a worker waits at full speed: as long as the threads of the pool do."""
+_HOST_SPINS: Final = 1000
+_HOST_NAPS: Final = 20
+_ALIGNMENT_BYTES: Final = 128
+
+
+class Worker:
+    """A native thread with a ring of commands."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        code = code_of_pool().symbols
+        size = as_function("queue_bytes", code["tc_queue_bytes"])(_CAPACITY)
+        self._submit = as_function("queue_submit", code["tc_queue_submit"])
+        self._stop = as_function("queue_stop", code["tc_queue_stop"])
+        self._state = aligned_memory(size, _ALIGNMENT_BYTES)
+        keep_forever(self._state)  # the thread uses it, whatever Python forgets
+        view(self._state, size)[:] = bytes(size)
+        start = as_function("queue_start", code["tc_queue_start"])
+        inherited = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:  # signals reach the threads of Python
+            darwin = sys.platform == "darwin"
+            started = start(self._state, pool().state, _CAPACITY, _SPINS, darwin)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, inherited)
+        if not started:
+            free_memory(self._state)
+            raise DeviceError(f"the system has no thread left for {name}: end other programs")
+
+    def submit(self, commands: bytes) -> None:
+        """Append commands to the ring, waiting for room. Raises DeviceError when none comes."""
+        taken = self._submit(self._state, commands, len(commands) // _COMMAND_BYTES)
+        since = time.monotonic()
+        while len(commands) > taken * _COMMAND_BYTES:
+            if taken:
+                since = time.monotonic()
+            elif time.monotonic() - since > settings.WAIT_TIMEOUT_MS / 1e3:
+                raise DeviceError(
+                    f"{self.name} has taken no command for {settings.WAIT_TIMEOUT_MS} ms"
+                )
+            time.sleep(1e-4)
+            commands = commands[taken * _COMMAND_BYTES :]
+            taken = self._submit(self._state, commands, len(commands) // _COMMAND_BYTES)
+
+    def stop(self) -> None:
+        """End the thread, which leaves what it waits for, and free its memory."""
+        self._stop(self._state)
+        free_memory(self._state)
+
+
+class CpuQueue(HWQueue):
+    """Commands for one worker, which can do all of them."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__()
+        self._worker = worker
+        self._bound: Pointer = None
+
+    def _command(self, opcode: int, *operands: Number) -> Self:
+        return self.append(opcode, *operands, *[0] * (_COMMAND_WORDS - 1 - len(operands)))
+
+    def wait(self, signal: SignalPlace, value: Number) -> Self:
+        """Go on when the signal is at least at `value`."""
+        return self._command(WAIT, signal.address, value)
+
+    def signal(self, signal: SignalPlace, value: Number) -> Self:
+        """Set the signal to `value`."""
+        return self._command(SIGNAL, signal.address, value)
+
+    def timestamp(self, signal: SignalPlace) -> Self:
+        """Note the nanoseconds of the system's steady clock."""
+        return self._command(TIMESTAMP, signal.address)
+
+    def memory_barrier(self) -> Self:
+        """Nothing: a wait sees all that was written before its signal."""
+        return self
+
+    def exec(
+        self,
+        program: HCQProgram,
+        args_state: HCQArgsState,
+        grid: tuple[Number, ...],
+        block: tuple[Number, ...],
+    ) -> Self:
+        """Run a kernel, its iterations shared among the threads of the pool."""
+        buffers = args_state.memory.address
+        values = buffers + program.info.buffers * _WORD_BYTES
+        entry, extent, chunk = program.launch  # type: ignore[attr-defined]
+        return self._command(EXEC, entry, buffers, values, extent, chunk)
+
+    def copy(self, dst: Number, src: Number, size: int) -> Self:
+        """Copy bytes, which may overlap."""
+        return self._command(COPY, dst, src, size)
+
+    def bind_words(self) -> memoryview | None:
+        """The commands in native memory."""
+        size = len(self.words) * _WORD_BYTES
+        if not size:
+            return None
+        self._bound = aligned_memory(size, _ALIGNMENT_BYTES)
+        memory = view(self._bound, size)
+        memory[:] = memoryview(self.words).cast("B")
+        return memory.cast("Q")
+
+    def submit_words(self) -> None:
+        """Hand the commands to the worker."""
+        count = len(self.words) // _COMMAND_WORDS
+        if self._bound is not None:
+            call = CpuQueue(self._worker)
+            call._command(CALL, address_of(self._bound), count).submit_words()
+        elif count:
+            self._worker.submit(self.words.tobytes())
+
+
+def wait_a_little(address: int, value: int, long: bool) -> None:
+    """Wait for a signal in native code, some microseconds, or some hundreds when `long`."""
+    wait = as_function("queue_await", code_of_pool().symbols["tc_queue_await"])
+    wait(address, value, 0 if long else _HOST_SPINS, _HOST_NAPS if long else 1)

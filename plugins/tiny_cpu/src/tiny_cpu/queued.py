@@ -1,0 +1,83 @@
+"""The CPU through command queues: the interface HCQ, chosen by DEV=HCQ+CPU.
+
+Two native threads execute commands, one kernels and one copies; kernels share their iterations with
+the pool. The direct interface is faster, as a call needs no second thread. This one is for programs
+that should go on while kernels run, and it shows on any machine that what drives queues is right.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tiny_cpu.memory import CpuAllocator
+from tiny_cpu.program import CpuProgram
+from tiny_cpu.queue import CpuQueue, Worker, wait_a_little
+from tinycore.plugin import (
+    HCQAllocator,
+    HCQBuffer,
+    HCQCompiled,
+    HCQProgram,
+    HCQSignal,
+    ProgramInfo,
+)
+
+__all__ = ["QueuedAllocator", "QueuedCpu", "QueuedProgram"]
+
+
+class QueuedAllocator(HCQAllocator):
+    """Host memory, which everyone sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._memory = CpuAllocator()
+
+    def allocate(self, size: int, visible: bool) -> HCQBuffer:
+        """`size` bytes. Raises OutOfMemory."""
+        block = self._memory.alloc(size)
+        return HCQBuffer(block.address, size, self.device, view=block.view(), meta=block)
+
+    def release(self, buffer: HCQBuffer) -> None:
+        """Let go of a block; it is given back once no view of it is left."""
+        buffer.meta = buffer.view = None
+        buffer.address = -1  # a launch that still names it fails in Python, instead of crashing
+
+    def wrap(self, pointer: int, size: int) -> HCQBuffer:
+        """Memory that somebody else owns, and keeps until the handle is gone."""
+        block = self._memory.wrap(pointer, size)
+        return HCQBuffer(pointer, size, self.device, view=block.view(), meta=block, external=True)
+
+
+class QueuedProgram(HCQProgram):
+    """A kernel, launched by the thread of a queue."""
+
+    def __init__(self, device: QueuedCpu, binary: bytes, info: ProgramInfo) -> None:
+        super().__init__(device, info)
+        self.program = CpuProgram(binary, info)
+        self.launch = (self.program.entry, self.program.extent, self.program.chunk)
+
+
+class QueuedCpu(HCQCompiled):
+    """An open CPU whose work is done by two threads of queues."""
+
+    allocator: QueuedAllocator
+
+    def __init__(self, index: int = 0) -> None:
+        name = f"CPU:{index}" if index else "CPU"
+        self.workers = [Worker(f"the {kind} queue of {name}") for kind in ("compute", "copy")]
+        allocator = QueuedAllocator()
+        allocator.device = self
+        compute, copies = (partial(CpuQueue, worker) for worker in self.workers)
+        super().__init__(name, allocator, compute, copies, peer_group="CPU")
+
+    def load(self, binary: bytes, info: ProgramInfo) -> QueuedProgram:
+        """Make an object file callable. Raises DeviceError when it is for another machine."""
+        return QueuedProgram(self, binary, info)
+
+    def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
+        """Wait a little in native code."""
+        wait_a_little(signal.address, value, waited_seconds > 1e-4)
+
+    def release(self) -> None:
+        """End the threads."""
+        for worker in self.workers:
+            worker.stop()
