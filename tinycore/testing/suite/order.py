@@ -1,8 +1,8 @@
 """Level 3: what is asked of a device happens as if in the order in which it was asked.
 
 Floor 6. Launches and writes may return early; nothing here waits but where the contract says that
-waiting happens. Queues and signals of a device's own (the capability `queues`) are not part of the
-contract yet; their cases will stand beside these, under that word.
+waiting happens. What devices of one backend promise each other (the capability `queues`) is in
+`queues.py`.
 """
 
 from __future__ import annotations
