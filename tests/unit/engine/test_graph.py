@@ -82,8 +82,23 @@ def test_counters_count_every_kernel_of_a_graph() -> None:
     assert counts[0][0] >= 2
 
 
-def test_a_copy_between_devices_is_run_by_itself() -> None:
+def test_copies_between_devices_that_wait_for_each_other_are_held_too() -> None:
     jitted = captured(lambda x, y: ((x + 1).contiguous().to("CPU:1") * y.to("CPU:1")).contiguous())
+    assert jitted.captured is not None
+
+    (part,) = jitted.captured.graphs
+
+    assert isinstance(part, Held)
+    for seed in (7, 8):
+        x, y = arrays(seed)
+        result = jitted(Tensor(x), Tensor(y))
+        numpy.testing.assert_allclose(result.numpy(), (x + 1) * y, 1e-6)
+
+
+def test_a_copy_between_strangers_is_run_by_itself() -> None:
+    jitted = captured(
+        lambda x, y: ((x + 1).contiguous().to("PYTHON") * y.to("PYTHON")).contiguous()
+    )
     assert jitted.captured is not None
 
     assert any(isinstance(part, Single) for part in jitted.captured.graphs)

@@ -109,6 +109,9 @@ class HCQGraph:
         self._moved = False
         self._timed = (device.new_signal(), device.new_signal())
         self._place_arguments()
+        self._copies = [node for node in self._nodes if node.arguments is None]
+        programs = (node.program for node in self._nodes)
+        self._programs = {p for p in programs if isinstance(p, HCQProgram)}
         self._accesses = [node.accesses for node in self._nodes]
         self._before = dependencies(self._accesses)
         self._pattern = pattern(self._accesses)
@@ -175,27 +178,28 @@ class HCQGraph:
         for device in self.devices:
             known[device.timeline_address] = device.timeline_signal.address
             known[device.timeline_number] = device.timeline_value
-        for node in self._nodes:
-            if node.arguments is None:
-                for symbol, buffer in zip(node.symbols, node.buffers, strict=True):
-                    known[symbol] = buffer.address
+        for node in self._copies:
+            for symbol, buffer in zip(node.symbols, node.buffers, strict=True):
+                known[symbol] = buffer.address
         self._last = last = [device.upcoming() for device in self.devices]
-        with contextlib.ExitStack() as stack:
+        try:
             for device in self.devices:
-                stack.enter_context(device.submitting())
                 device.next_timeline()
             for _, signal, _ in self._lanes.values():
                 signal.value = 0
             for queue, _, _ in self._lanes.values():
                 queue.submit(known)
+        except Exception as error:  # some queues wait for what was not submitted
+            for device in self.devices:
+                device.fail(f"the submission of a graph failed: {error}")
+            raise
         by_device = dict(zip(self.devices, last, strict=True))
         for (device, _), lane in self._lanes.items():
             for other in lane.devices - {device}:
                 other.watched_by(device, by_device[device])
                 device.watched_by(other, by_device[other])
-        for node in self._nodes:
-            if isinstance(node.program, HCQProgram):
-                node.program.last_launch = by_device[node.program.device]
+        for program in self._programs:
+            program.last_launch = by_device[program.device]
 
     def _apply_changes(self) -> None:
         """Write what changed; build anew when other memory overlaps now than before."""
@@ -205,9 +209,8 @@ class HCQGraph:
         if not self._moved:
             return
         self._moved = False
-        for node in self._nodes:
-            if isinstance(node.program, HCQTransfer):
-                node.program.source.reach(node.buffers[0])
+        for node in self._copies:
+            node.lane[0].reach(node.buffers[0])
         if len(self._lanes) > 1:
             self._accesses = [node.accesses for node in self._nodes]
             found = pattern(self._accesses)

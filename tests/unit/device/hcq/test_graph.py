@@ -15,7 +15,7 @@ from tests.unit.device.hcq.test_timeline import add, number_in, zero
 from tinycore import Context, Device, Tensor, TinyJit
 from tinycore.device.hcq.dependencies import Access, dependencies, pattern, waits
 from tinycore.engine.graph import Held
-from tinycore.errors import UnsupportedError
+from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.plugin import register, unregister
 
 Make = Callable[..., QueuedDevice]
@@ -178,6 +178,31 @@ def test_what_a_graph_cannot_hold_is_refused(make: Make) -> None:
         device.graph([(stranger.function(add, 1, 1), [zero(stranger)], [1])])
     with pytest.raises(UnsupportedError, match="is memory of QUEUED:0, not of QUEUED:1"):
         graph.set_buffer(0, 0, zero(other))
+
+
+def test_a_graph_that_cannot_be_submitted_loses_its_devices(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = make(), make()
+    launches: list[Any] = [
+        (one.function(add, 1, 1), [zero(one)], [1]),
+        (other.function(add, 1, 1), [zero(other)], [1]),
+    ]
+    graph = one.graph(launches)
+    one.synchronize()
+    other.synchronize()
+
+    def broken(inbox: object, words: object) -> None:
+        raise OSError("the doorbell is gone")
+
+    monkeypatch.setattr(other.engines[0], "inbox", type("Inbox", (), {"put": broken})())
+    with pytest.raises(OSError, match="doorbell"):
+        graph()
+    monkeypatch.undo()
+
+    for device, launch in zip((one, other), launches, strict=True):
+        with pytest.raises(DeviceError, match="a graph failed: the doorbell is gone"):
+            device.graph([launch])()
 
 
 def test_an_empty_graph_does_nothing(device: QueuedDevice) -> None:
