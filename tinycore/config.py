@@ -52,6 +52,7 @@ __all__ = [
 
 CHANNELS: Final[dict[str, tuple[int, str]]] = {
     "device": (1, "which device was chosen, and why not the others"),
+    "layout": (1, "the memory that a new schedule's intermediate results take, and the least"),
     "run": (2, "one line per kernel run: device, name, time, GFLOP/s, GB/s"),
     "schedule": (3, "kernels in order, and the buffers they share"),
     "plan": (3, "the tiling chosen for each kernel"),

@@ -27,13 +27,16 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     ("level", "channels"),
     [
         (0, set()),
-        (1, {"device"}),
-        (2, {"device", "run"}),
-        (3, {"device", "run", "schedule", "plan"}),
-        (4, {"device", "run", "schedule", "plan", "source"}),
-        (5, {"device", "run", "schedule", "plan", "source", "kernel"}),
-        (6, {"device", "run", "schedule", "plan", "source", "kernel", "linear"}),
-        (7, {"device", "run", "schedule", "plan", "source", "kernel", "linear", "binary"}),
+        (1, {"device", "layout"}),
+        (2, {"device", "layout", "run"}),
+        (3, {"device", "layout", "run", "schedule", "plan"}),
+        (4, {"device", "layout", "run", "schedule", "plan", "source"}),
+        (5, {"device", "layout", "run", "schedule", "plan", "source", "kernel"}),
+        (6, {"device", "layout", "run", "schedule", "plan", "source", "kernel", "linear"}),
+        (
+            7,
+            {"device", "layout", "run", "schedule", "plan", "source", "kernel", "linear", "binary"},
+        ),
     ],
 )
 def test_debug_turns_on_every_channel_up_to_its_level(level: int, channels: set[str]) -> None:
@@ -49,9 +52,7 @@ def test_trace_turns_on_channels_by_name() -> None:
 
 
 def test_an_unknown_channel_is_refused_where_it_is_made() -> None:
-    with pytest.raises(
-        SettingError, match=r"no trace channel 'rnu'\. Known: device, run, schedule"
-    ):
+    with pytest.raises(SettingError, match=r"no trace channel 'rnu'\. Known: device, layout, run"):
         Trace("rnu")
 
 

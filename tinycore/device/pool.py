@@ -42,6 +42,16 @@ class MemoryStats:
         return sum(pool.used for pool in list(self._pools))
 
     @property
+    def peak(self) -> int:
+        """The most bytes that each device had in use at one time since `reset_peak`, together."""
+        return sum(pool.highest for pool in list(self._pools))
+
+    def reset_peak(self) -> None:
+        """Count the peak from what is in use now."""
+        for pool in list(self._pools):
+            pool.reset_highest()
+
+    @property
     def cached(self) -> int:
         """Bytes that wait for reuse on all devices."""
         return sum(pool.cached for pool in list(self._pools))
@@ -71,6 +81,7 @@ class LRUAllocator:
         self.device = device
         self.used = 0
         self.peak = 0
+        self.highest = 0
         self.cached = 0
         self.closed = False
         self.write = allocator.write
@@ -100,6 +111,7 @@ class LRUAllocator:
                 trace(f"{self.device:<8} {size} B allocated")
             self.used += size
             self.peak = max(self.peak, self.used)
+            self.highest = max(self.highest, self.used)
         return handle
 
     def free(self, handle: Handle, size: int) -> None:
@@ -112,6 +124,12 @@ class LRUAllocator:
                 self._take_back()
             finally:
                 self._lock.release()
+
+    def reset_highest(self) -> None:
+        """Forget that more than now was in use."""
+        with self._lock:
+            self._take_back()
+            self.highest = self.used
 
     def free_cache(self) -> None:
         """Give all that waits for reuse back to the device."""

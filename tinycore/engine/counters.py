@@ -37,13 +37,19 @@ class Counters:
         self.kernel_count = 0
 
     def reset(self) -> None:
-        """Set the totals of work, time and kernels to zero; memory in use stays what it is."""
+        """Set the totals of work, time and kernels to zero, and the peak to the memory in use."""
         self.__init__()  # type: ignore[misc]
+        memory.reset_peak()
 
     @property
     def mem_used(self) -> int:
         """Bytes of device memory that buffers hold now, on all devices."""
         return memory.used
+
+    @property
+    def mem_peak(self) -> int:
+        """The most bytes that buffers held at one time since `reset`, the devices' added up."""
+        return memory.peak
 
     @property
     def mem_used_per_device(self) -> dict[str, int]:

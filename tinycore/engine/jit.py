@@ -28,11 +28,11 @@ trace = Trace("jit")
 def capture() -> Iterator[Recording]:
     """Note every launch made inside, in order."""
     recording = Recording()
-    recordings.append(recording)
+    recordings.open.append(recording)
     try:
         yield recording
     finally:
-        recordings.pop()
+        recordings.open.pop()
 
 
 @dataclass(frozen=True)

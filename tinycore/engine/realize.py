@@ -5,7 +5,7 @@ Floor 4. The one object that joins schedule, compiler and devices behind `tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -146,9 +146,13 @@ class Engine:
             for item, kernel in zip(prepared.items(), prepared.kernels(), strict=True)
         ]
 
-    def realize(self, form: Form, keep: Keep) -> Replacements:
-        """Compute the roots; map what `keep` chooses of the nodes that now are memory to that."""
-        prepared = Prepared(recipe_for(form, keep), form)
+    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Replacements:
+        """Compute the roots; map them, and what `keep` chooses of other nodes, to their memory."""
+        recipe = recipe_for(form, keep)
+        prepared = Prepared(recipe, form, recipe.layout(others, form))
+        if recordings:
+            recordings.innermost.passing.update(prepared.passing)
+            recordings.innermost.lasting += prepared.lasting
         run_schedule(prepared.items(), form.values)
         return prepared.results()
 

@@ -5,10 +5,12 @@ Floor 4.
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
@@ -17,6 +19,7 @@ from tinycore.engine.counters import Estimate, trace, update_stats
 from tinycore.engine.estimate import estimate
 from tinycore.schedule.order import ScheduleItem
 from tinycore.trace import Trace
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 trace_schedule = Trace("schedule")
@@ -109,6 +112,10 @@ class Recording:
     items: list[ExecItem] = field(default_factory=list)
     values: dict[str, int] = field(default_factory=dict)
     made: set[Buffer] = field(default_factory=set)
+    passing: set[Buffer] = field(default_factory=set)
+    """Those of intermediate results, which nobody sees."""
+    lasting: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
+    """Those that tensors may show, with the nodes by which they do."""
 
     def note(self, item: ExecItem, values: Mapping[str, int]) -> None:
         """A launch that is about to happen."""
@@ -117,8 +124,22 @@ class Recording:
         self.made.update(b for b in item.bufs if not b.is_allocated)
 
 
-recordings: list[Recording] = []
-"""The captures under way, innermost last."""
+class Recordings(threading.local):
+    """The captures under way in this thread. `recordings` is the one instance."""
+
+    def __init__(self) -> None:
+        self.open: list[Recording] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.open)
+
+    @property
+    def innermost(self) -> Recording:
+        """The capture that launches belong to."""
+        return self.open[-1]
+
+
+recordings: Final = Recordings()
 
 
 def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None) -> None:
@@ -128,5 +149,5 @@ def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None
             fused = ", ".join(item.metadata)
             trace_schedule(f"{number:4d} {item.runner.name} ({fused}) {list(item.bufs)}")
         if recordings:
-            recordings[-1].note(item, values or {})
+            recordings.innermost.note(item, values or {})
         item.run(values)

@@ -9,21 +9,28 @@ memory give way to. See docs/decisions/0025-schedule-cache.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
+from tinycore.dtype import dtypes
 from tinycore.schedule.form import Form
 from tinycore.schedule.kernel import slot_count
 from tinycore.schedule.kernelize import kernelize, memory_of
+from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below
+from tinycore.trace import Trace
 from tinycore.uop.bindings import holding
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
+
+trace = Trace("layout")
 
 Replacements = dict[UOp, UOp]
 Keep = Callable[[list[UOp], Replacements], Replacements]
@@ -54,6 +61,7 @@ class Recipe:
     parameters: int
     results: Replacements
     """What gives way to memory, both as they stand in the form."""
+    layouts: dict[frozenset[UOp], Layout] = field(default_factory=dict)
 
     @cached_property
     def used(self) -> tuple[int, ...]:
@@ -62,32 +70,118 @@ class Recipe:
         return tuple(sorted(place for place in found if place < self.parameters))
 
     @cached_property
-    def lasting(self) -> frozenset[int]:
-        """The numbers of the new memory that results show."""
-        shown = set(UOp.sink(*self.results.values()).toposort())
-        new = range(self.parameters, len(self.memory))
-        return frozenset(place for place in new if self.memory[place] in shown)
+    def lives(self) -> dict[int, Life]:
+        """From which step to which new memory is in use, by number."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for number, step in enumerate(self.steps):
+            for place in step.places:
+                first.setdefault(place, number)
+                last[place] = number
+        new = [place for place in first if place >= self.parameters]
+        return {p: Life(size_bytes(self.memory[p]), first[p], last[p]) for p in new}
+
+    def layout(self, others: Sequence[UOp], form: Form) -> Layout:
+        """Where new memory lies, if of the nodes that gave way to it only some are asked for.
+
+        These are the roots, and what other graphs that live on meet first on the way down.
+        """
+        asked = frozenset(self.form.src)
+        if others:
+            stops = set(form.roots) | {n for n, f in form.forms.items() if f in self.results}
+            met = UOp.sink(*others).toposort(lambda n: n not in stops)
+            asked |= {form.forms[n] for n in met if n in stops}
+        if (found := self.layouts.get(asked)) is None:
+            found = self.layouts[asked] = laid_out(self, asked)
+        return found
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the new memory of a recipe lies: on its own where it lasts, else in a block."""
+
+    results: Replacements
+    lasting: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+
+class Block(NamedTuple):
+    """Memory of one device that intermediate results share: their numbers and offsets."""
+
+    device: str
+    size_bytes: int
+    places: tuple[tuple[int, int], ...]
+    live_bytes: int
+    """The most that live at once."""
+
+
+def laid_out(recipe: Recipe, asked: Collection[UOp]) -> Layout:
+    """The layout of new memory if some nodes are asked for."""
+    results = {node: memory for node, memory in recipe.results.items() if node in asked}
+    shown = set(UOp.sink(*results.values()).toposort())
+    new = range(recipe.parameters, len(recipe.memory))
+    lasting = tuple([place for place in new if recipe.memory[place] in shown])
+    passing = defaultdict(list)
+    for place in recipe.lives.keys() - set(lasting):
+        passing[recipe.memory[place].device].append(place)
+    blocks = [block_of(device, sorted(found), recipe) for device, found in passing.items()]
+    for block in blocks if trace.on else ():
+        apart = sum(recipe.lives[place].size_bytes for place, _ in block.places)
+        trace(
+            f"{block.device:<8} {len(block.places)} intermediate results in {block.size_bytes:,} B,"
+            f" {block.live_bytes:,} B live at once, {apart:,} B if they shared none"
+        )
+    return Layout(results, lasting, tuple(blocks))
+
+
+def block_of(device: str, places: Sequence[int], recipe: Recipe) -> Block:
+    """The block of a device."""
+    lives = [recipe.lives[place] for place in places]
+    packed = pack(lives)
+    where = tuple(zip(places, packed.offsets, strict=True))
+    return Block(device, packed.size_bytes, where, largest_live(lives))
+
+
+def size_bytes(buffer: UOp) -> int:
+    """Bytes of a BUFFER."""
+    return int(buffer.arg) * buffer.dtype.itemsize
 
 
 class Prepared:
-    """One use of a recipe: the memory by number, and the nodes that stand for it."""
+    """One use of a recipe: the memory by number, and the nodes that stand for it.
 
-    def __init__(self, recipe: Recipe, form: Form) -> None:
+    Without a layout all memory is on its own, for those who want to look at it afterwards.
+    """
+
+    def __init__(self, recipe: Recipe, form: Form, layout: Layout | None = None) -> None:
         self.recipe = recipe
         self.form = form
         self.nodes: Replacements = dict(zip(recipe.memory, form.memory, strict=False))
         self.memory: dict[int, Buffer] = {n: buffer_of(form.memory[n]) for n in recipe.used}
-        for place in range(recipe.parameters, len(recipe.memory)):
-            node = recipe.memory[place]
-            self.memory[place] = Buffer(node.device, node.arg, node.dtype)
-            if place in recipe.lasting:
-                self.enter(place)
+        self.passing: list[Buffer] = []
+        self.lasting: list[tuple[weakref.ref[UOp], Buffer]] = []
+        everything = range(recipe.parameters, len(recipe.memory))
+        self.shown = recipe.results if layout is None else layout.results
+        for place in everything if layout is None else layout.lasting:
+            self.enter(place)
+        for block in () if layout is None else layout.blocks:
+            self.share(block)
 
     def enter(self, place: int) -> None:
-        """Make the node of new memory."""
+        """Make memory that lasts, and its node."""
         node = self.recipe.memory[place]
         self.nodes[node] = new = node.with_src((node.src[0], unique()))
-        buffers[new] = self.memory[place]
+        buffers[new] = self.memory[place] = Buffer(node.device, node.arg, node.dtype)
+        self.lasting.append((weakref.ref(new), self.memory[place]))
+
+    def share(self, block: Block) -> None:
+        """Make the memory of intermediate results."""
+        whole = Buffer(block.device, block.size_bytes, dtypes.uint8)
+        for place, offset in block.places:
+            node = self.recipe.memory[place]
+            view = whole.view(node.arg, node.dtype, offset)
+            self.memory[place] = view
+            self.passing.append(view)
 
     def items(self) -> list[ScheduleItem]:
         """The launches, on this memory."""
@@ -99,21 +193,14 @@ class Prepared:
 
     def kernels(self) -> tuple[UOp, ...]:
         """The KERNEL of each launch, over nodes of this memory."""
-        for place in range(self.recipe.parameters, len(self.recipe.memory)):
-            if place not in self.recipe.lasting:
-                self.enter(place)
         return UOp.sink(*[step.kernel for step in self.recipe.steps]).substitute(self.nodes).src
 
     def results(self) -> Replacements:
         """What gives way to memory, and that memory."""
         actual = self.form.nodes
-        return {
-            actual[old]: self.shown(new)
-            for old, new in self.recipe.results.items()
-            if old in actual
-        }
+        return {actual[old]: self.over(new) for old, new in self.shown.items() if old in actual}
 
-    def shown(self, memory: UOp) -> UOp:
+    def over(self, memory: UOp) -> UOp:
         """A node over memory as it stands in the form, over the memory itself."""
         if memory.op is Op.RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
             return memory.with_src((found,))

@@ -383,9 +383,11 @@ def replace_nodes(replacements: dict[UOp, UOp]) -> None:
     waiting = (t for t in live_tensors() if graph.base_of(t.uop).op is not Op.BUFFER)
     tensors = list(waiting) if changed else []
     if tensors:
-        nodes = UOp.sink(*[t.uop for t in tensors]).substitute(changed).src
-        for tensor, node in zip(tensors, nodes, strict=True):
-            tensor.uop = node
+        before = [t.uop for t in tensors]
+        after = UOp.sink(*before).substitute(changed).src
+        for tensor, old, new in zip(tensors, before, after, strict=True):
+            if new is not old and tensor.uop is old:  # else its own thread has moved on
+                tensor.uop = new
 
 
 def views_of(base: UOp) -> Iterator[Core]:

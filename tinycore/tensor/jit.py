@@ -18,6 +18,7 @@ import numpy
 from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep, capture
+from tinycore.engine.packing import packed
 from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.graph import base_of, is_constant
@@ -195,7 +196,7 @@ class TinyJit(Generic[Parameters, Result]):
             )
         outputs = [b for t in tensors for b in buffers_below(t.uop)]
         self.step = CapturedStep(
-            tuple(recording.items),
+            packed(recording, {*given.buffers, *map(buffer_of, outputs)}),
             recording.values,
             given.buffers,
             tuple(map(buffer_of, outputs)),

@@ -32,7 +32,9 @@ def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
     fresh = {root for root in form.roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
     sharing = [t for t in live_tensors() if t.uop in fresh and id(t) not in owned]
-    found = runtime().realize(form, settled)
+    ours = set(form.roots)
+    others = [t.uop for t in live_tensors() if not graph.is_buffer(t.uop) and t.uop not in ours]
+    found = runtime().realize(form, settled, others)
     replace_nodes(found)
     for tensor in sharing:
         tensor.uop = graph.copied(tensor.uop)

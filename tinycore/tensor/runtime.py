@@ -7,7 +7,7 @@ goes past it, to the engine's launches, so it needs the engine's own runtime.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy
@@ -64,11 +64,12 @@ class Runtime(Protocol):
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
 
-    def realize(self, form: Form, keep: Keep) -> dict[UOp, UOp]:
+    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> dict[UOp, UOp]:
         """Compute the roots of a form; map nodes that now are memory to that memory.
 
-        `keep` chooses which, given the roots and all such nodes with their memory. It is asked once
-        for all graphs that differ in their buffers only.
+        Among these are the roots, and of what is met below `others`, which live on, all that `keep`
+        chooses, given the roots and all nodes with memory. It is asked once for all graphs that
+        differ in their buffers only.
         """
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any, Final
 
 import numpy
@@ -268,7 +268,7 @@ class ReferenceRuntime:
         """The one device, for memory of the host."""
         return self.device if kind == 1 else None
 
-    def realize(self, form: Form, keep: Keep) -> dict[UOp, UOp]:
+    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> dict[UOp, UOp]:
         """Evaluate the roots, and put what is not memory already into new buffers.
 
         Sizes are the numbers that they have now: the shapes of results are fixed.
@@ -276,7 +276,7 @@ class ReferenceRuntime:
         roots = form.roots
         if sizes_below(roots):
             numbers = with_sizes(roots, Size.known)
-            fixed = self.realize(form_of([numbers[root] for root in roots]), keep)
+            fixed = self.realize(form_of([numbers[root] for root in roots]), keep, others)
             return {old: fixed[new] for old, new in numbers.items() if new in fixed}
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
         wanted = list(

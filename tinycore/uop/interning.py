@@ -2,10 +2,14 @@
 
 Floor 1. The table holds nodes weakly, but a key holds the sources of its node. So an entry has to
 go with its node, or no graph below it is ever freed, nor the device memory of its buffers.
+Looking a node up takes no lock. Entering and forgetting take one, or two threads would each make a
+node of their own of the same parts; it may be taken again by a thread that holds it, since nodes
+die wherever the collector runs.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -32,17 +36,26 @@ dead: Final[list[Reference]] = []
 """References whose entries have yet to go."""
 
 
+changing: Final = threading.RLock()
+"""Held while an entry is made or removed."""
+
+
 class Forgetting:
     """Whether entries are being removed right now."""
 
     active = False
 
 
-def enter(key: Key, node: UOp) -> None:
-    """Put a new node into the table, until it dies."""
+def enter(key: Key, node: UOp) -> UOp:
+    """Put a new node into the table, until it dies; the one of another thread if that was first."""
     reference = Reference(node, forget)
     reference.key = key
-    nodes[key] = reference
+    with changing:
+        earlier = nodes.get(key)
+        if earlier is not None and (found := earlier()) is not None:
+            return found
+        nodes[key] = reference
+    return node
 
 
 def forget(reference: weakref.ref[UOp]) -> None:
@@ -55,12 +68,13 @@ def forget(reference: weakref.ref[UOp]) -> None:
     dead.append(reference)
     if Forgetting.active:
         return
-    Forgetting.active = True
-    try:
-        while dead:
-            last = dead.pop()
-            if nodes.get(last.key) is last:
-                del nodes[last.key]
-            del last
-    finally:
-        Forgetting.active = False
+    with changing:
+        Forgetting.active = True
+        try:
+            while dead:
+                last = dead.pop()
+                if nodes.get(last.key) is last:
+                    del nodes[last.key]
+                del last
+        finally:
+            Forgetting.active = False

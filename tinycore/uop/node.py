@@ -83,8 +83,7 @@ class UOp:
         self = object.__new__(cls)
         self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
         self._normal = 0
-        enter(key, self)
-        return self
+        return enter(key, self)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return UOp, (self.op, self.dtype, self.src, self.arg)

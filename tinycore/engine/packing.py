@@ -1,0 +1,54 @@
+"""The memory of a captured step: what is only passed on between its launches shares one block.
+
+Floor 4. Each schedule inside the step laid out its own intermediate results. Here those of all are
+laid out together, and with them the results of one schedule that only later ones read: memory whose
+node is gone when the capture is over, so that no tensor shows it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import replace
+
+from tinycore.device.buffer import Buffer
+from tinycore.dtype import dtypes
+from tinycore.engine.run import ExecItem, Recording
+from tinycore.schedule.memory import Life, pack
+
+
+def packed(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ...]:
+    """The launches of a capture on packed memory; what is `kept` stays where it is."""
+    lives = lives_of(recording, set(kept))
+    by_device: dict[str, list[Buffer]] = defaultdict(list)
+    for buffer in lives:
+        by_device[buffer.device].append(buffer)
+    exchange: dict[Buffer, Buffer] = {}
+    for device, found in by_device.items():
+        plan = pack([lives[buffer] for buffer in found])
+        block = Buffer(device, plan.size_bytes, dtypes.uint8)
+        for buffer, offset in zip(found, plan.offsets, strict=True):
+            exchange[buffer] = block.view(buffer.size, buffer.dtype, offset)
+    return tuple(
+        [
+            replace(item, bufs=tuple([exchange.get(b, b) for b in item.bufs]))
+            for item in recording.items
+        ]
+    )
+
+
+def lives_of(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
+    """From which launch to which each value is needed that nobody sees, and that one wrote."""
+    forgotten = {buffer for node, buffer in recording.lasting if node() is None}
+    passing = (recording.passing | forgotten) - kept
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for number, item in enumerate(recording.items):
+        for slot, buffer in enumerate(item.bufs):
+            if buffer.base in forgotten:
+                passing.discard(buffer.base)  # a view of it is read too
+            if buffer not in first and slot not in item.written:
+                passing.discard(buffer)
+            first.setdefault(buffer, number)
+            last[buffer] = number
+    return {b: Life(b.nbytes, first[b], last[b]) for b in first if b in passing}
