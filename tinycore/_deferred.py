@@ -1,17 +1,37 @@
 """`deferred`: something in a module that is imported at the first need, not before.
 
-Floor 0. The only place in the core that imports a module by its name.
+Floor 0. The only place in the core that imports a module by its name. `numpy` here is NumPy, which
+takes as long to import as all of the core: who asks for the first of its functions waits for it.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from typing import Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 from tinycore.errors import PluginError
 
-__all__ = ["Deferred", "deferred", "module_named"]
+if TYPE_CHECKING:
+    import numpy
+
+    NumpyArray = numpy.ndarray
+    NumpyBool = numpy.bool_
+    NumpyComplex = numpy.complexfloating
+    NumpyScalar = numpy.generic
+
+__all__ = [
+    "Deferred",
+    "DeferredModule",
+    "NumpyArray",
+    "NumpyBool",
+    "NumpyComplex",
+    "NumpyScalar",
+    "deferred",
+    "module_named",
+    "numpy",
+]
 
 _REFERENCE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -53,3 +73,30 @@ class Deferred:
 def deferred(reference: str) -> Deferred:
     """What `"package.module:attribute"` names, callable now and imported when it is called."""
     return Deferred(reference)
+
+
+class DeferredModule:
+    """A module that is imported when the first of its attributes is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(module_named(self.__name__), attribute)
+        setattr(self, attribute, found)
+        return found
+
+
+class ClassOfNumpy(type):
+    """What a class of NumPy is in `isinstance`: before NumPy is imported, nothing is one."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, getattr(sys.modules.get("numpy"), cls.__name__, ()))
+
+
+if not TYPE_CHECKING:
+    numpy = DeferredModule("numpy")
+    NumpyArray = ClassOfNumpy("ndarray", (), {})
+    NumpyBool = ClassOfNumpy("bool_", (), {})
+    NumpyComplex = ClassOfNumpy("complexfloating", (), {})
+    NumpyScalar = ClassOfNumpy("generic", (), {})

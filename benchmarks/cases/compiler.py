@@ -1,7 +1,7 @@
 """What Python costs: building and scheduling a long program, launching many small kernels.
 
 The program is 96 layers of relu(x @ w) * c + x. In the "new" one the constants c change every time,
-so that no cache of schedules helps; in the "seen" one they do not.
+so that no cache of schedules helps; in the "seen" one they do not. The chain is new each time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ __all__ = ["CASES"]
 _LAYERS: Final = 96
 _KERNELS: Final = 100
 _INDICES: Final = 50
+_DEPTH: Final = 20_000
 
 
 def _layers(x: Any, weights: Any, constant: float) -> Any:
@@ -61,6 +62,18 @@ def _schedule_seen(tiny: Any, x: Any, weights: Any) -> Prepared:
         lambda: _layers(x, matrices, 0.5),
         lambda result: _kernels_of(tiny, result),
     )
+
+
+def _deep(tiny: Any, x: Any) -> Prepared:
+    constants = iter(range(1, 1_000_000))
+
+    def chain() -> Any:
+        constant, result = 1 / next(constants), x
+        for _ in range(_DEPTH // 2):
+            result = result * constant + x
+        return result
+
+    return Prepared(chain, lambda result: _kernels_of(tiny, result))
 
 
 def _tiny_kernels(tiny: Any, x: Any) -> Any:
@@ -119,6 +132,7 @@ CASES: Final = (
     Case("build 96 layers", {TENSOR: _build}, _SMALL, kind=Kind.TOOL),
     Case("schedule 96 layers, new", {TENSOR: _schedule_new}, _SMALL, kind=Kind.TOOL),
     Case("schedule 96 layers, seen", {TENSOR: _schedule_seen}, _SMALL, kind=Kind.TOOL),
+    Case("schedule a chain of 20,000 ops", {TENSOR: _deep}, (Input((256,)),), kind=Kind.TOOL),
     Case(
         "100 tiny kernels",
         {TENSOR: _tiny_kernels, "torch": _tiny_calls, "numpy": _tiny_calls},

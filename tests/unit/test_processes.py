@@ -226,6 +226,18 @@ def test_an_interrupt_leaves_the_device_usable(tmp_path: Path) -> None:
     assert rest == "8192.0 262144.0 1.125\n"
 
 
+IMPORT = """
+import sys
+from tinycore import Tensor
+heavy = ("numpy", "tinycore.engine", "tinycore.schedule", "tinycore.device", "tinycore.lower")
+print([name for name in heavy if name in sys.modules])
+"""
+
+
+def test_importing_tensor_imports_neither_numpy_nor_the_engine(tmp_path: Path) -> None:
+    assert output_of(IMPORT, tmp_path) == "[]\n"
+
+
 LEAK = """
 import gc, resource
 from tinycore import GlobalCounters, Tensor

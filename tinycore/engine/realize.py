@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
 from tinycore.device.target import device_and_index
@@ -28,7 +27,7 @@ from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
 
-HostArray = numpy.ndarray[Any, numpy.dtype[Any]]
+HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
 
 HOST = 1

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy
-
+from tinycore._deferred import NumpyScalar
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, from_numpy_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
@@ -109,7 +108,7 @@ class Creation(Scan):
         >>> Tensor.full((2, 2), 7).tolist(), Tensor.full((1,), 7.0).dtype
         ([[7, 7], [7, 7]], dtypes.float32)
         """
-        if isinstance(fill_value, numpy.generic):
+        if isinstance(fill_value, NumpyScalar):
             dtype = dtype or from_numpy_dtype(fill_value.dtype)
             fill_value = fill_value.item()
         target = number_dtype("full", fill_value, None if dtype is None else to_dtype(dtype))

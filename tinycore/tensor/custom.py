@@ -8,8 +8,9 @@ own kernels are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from tinycore._deferred import deferred
 from tinycore.dtype import dtypes
 from tinycore.errors import (
     ArgumentError,
@@ -18,17 +19,25 @@ from tinycore.errors import (
     ShapeError,
     UnsupportedError,
 )
-from tinycore.schedule.kernel import Kernel
-from tinycore.schedule.kernelize import memory_of
 from tinycore.tensor import graph
 from tinycore.tensor.checks import same_device
 from tinycore.tensor.core import Core
 from tinycore.tensor.interop import Interop
-from tinycore.tensor.placeholder import KernelFunction, Placeholder, kernel_of, stored_slots
 from tinycore.tensor.rules import Gradients, rule
 from tinycore.uop.bindings import numbers_of, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.schedule.kernel import Kernel
+    from tinycore.tensor.placeholder import KernelFunction
+
+# What few programs need is imported by those: checking a kernel takes all that simplifies one.
+kernel_from: Final[Callable[..., Kernel]] = deferred("tinycore.schedule.kernel:Kernel")
+memory_of: Final[Callable[[UOp], UOp]] = deferred("tinycore.schedule.kernelize:memory_of")
+placeholder: Final = deferred("tinycore.tensor.placeholder:Placeholder")
+kernel_of: Final = deferred("tinycore.tensor.placeholder:kernel_of")
+stored_slots: Final = deferred("tinycore.tensor.placeholder:stored_slots")
 
 GradientFunction = Callable[..., Sequence[Any]]
 PARAMETER = "parameter"
@@ -74,12 +83,12 @@ class Custom(Interop):
         """
         tensors = [self, *lst]
         same_device("custom_kernel", [t.device for t in tensors])
-        slots = [Placeholder(n, t.shape, t.dtype) for n, t in enumerate(tensors)]
+        slots = [placeholder(n, t.shape, t.dtype) for n, t in enumerate(tensors)]
         ast = kernel_of(fxn, slots)
         written = stored_slots(ast)
         sources = operands(tensors, written)
         named = (getattr(fxn, "__name__", "custom_kernel"),)
-        kernel = UOp(Op.CUSTOM, dtypes.void, tuple(sources), Kernel(ast, named, grad_fxn))
+        kernel = UOp(Op.CUSTOM, dtypes.void, tuple(sources), kernel_from(ast, named, grad_fxn))
         results = list(tensors)
         for slot in written:
             node = UOp(Op.ASSIGN, sources[slot].dtype, (sources[slot], kernel))
@@ -181,18 +190,18 @@ def parameter_of(buffer: UOp) -> tuple[int, tuple[int, ...]] | None:
     return mark[1:] if isinstance(mark, tuple) and mark[0] == PARAMETER else None
 
 
-def argument_for(placeholder: UOp, arguments: Sequence[Core]) -> UOp:
+def argument_for(parameter: UOp, arguments: Sequence[Core]) -> UOp:
     """The argument of a call that takes the place of a placeholder, which is flat."""
-    slot, shape = parameter_of(placeholder) or (0, ())
+    slot, shape = parameter_of(parameter) or (0, ())
     if slot >= len(arguments):
         raise ArgumentError(f"call: the body has a slot {slot}, there are {len(arguments)} tensors")
     node = arguments[slot].uop
     if node.shape != shape:
         raise ShapeError(f"call: slot {slot} is of shape {shape}, the tensor of {node.shape}")
-    if node.dtype is not placeholder.dtype:
-        raise DTypeError(f"call: slot {slot} is {placeholder.dtype!r}, the tensor {node.dtype!r}")
-    same_device(f"call, slot {slot}", [placeholder.device, node.device])
-    return graph.reshape(node, placeholder.shape)
+    if node.dtype is not parameter.dtype:
+        raise DTypeError(f"call: slot {slot} is {parameter.dtype!r}, the tensor {node.dtype!r}")
+    same_device(f"call, slot {slot}", [parameter.device, node.device])
+    return graph.reshape(node, parameter.shape)
 
 
 @rule(Op.CUSTOM)

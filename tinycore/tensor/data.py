@@ -6,12 +6,11 @@ constant, which takes no memory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-import numpy
-
+from tinycore._deferred import NumpyScalar, numpy
 from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype
 from tinycore.errors import DTypeError, ShapeError
 from tinycore.tensor import graph
@@ -32,7 +31,7 @@ class SupportsArray(Protocol):
 
 Nested: TypeAlias = "Scalar | list[Any] | tuple[Any, ...]"
 Data: TypeAlias = (
-    "Nested | bytes | bytearray | memoryview | Path | UOp | Size | SupportsArray | None"
+    "Nested | bytes | bytearray | memoryview | os.PathLike[str] | UOp | Size | SupportsArray | None"
 )
 
 
@@ -41,7 +40,7 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
 
     Raises ShapeError for ragged lists, DTypeError for strange items.
     """
-    if isinstance(data, numpy.generic):
+    if isinstance(data, NumpyScalar):
         data = as_python(data, dtype := dtype or from_numpy_dtype(data.dtype))
     if data is None:
         return graph.scalar(dtype or dtypes.default_float, 0, device)
@@ -52,7 +51,7 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
     if isinstance(data, (list, tuple)):
         shape = nested_shape(data)
         return from_flat(list(leaves(data)), shape, dtype, device)
-    if isinstance(data, Path):
+    if isinstance(data, os.PathLike):
         return from_array(numpy.fromfile(data, numpy.uint8), device, dtype)
     if isinstance(data, (bytes, bytearray, memoryview)):
         return from_array(numpy.frombuffer(data, numpy.uint8), device, dtype)
@@ -122,4 +121,4 @@ def leaves(data: object) -> Iterator[Any]:
         for item in data:
             yield from leaves(item)
     else:
-        yield data.item() if isinstance(data, numpy.generic) else data
+        yield data.item() if isinstance(data, NumpyScalar) else data

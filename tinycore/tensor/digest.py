@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, Self, TypeVar
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph

@@ -15,10 +15,10 @@ from __future__ import annotations
 import ctypes
 import inspect
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32
+from functools import cache
 from typing import Any, Final, NamedTuple
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import SharingError
 from tinycore.tensor.runtime import HostArray
@@ -124,7 +124,7 @@ rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void
 def capsule_of(array: HostArray, dtype: DType, versioned: bool, copied: bool) -> object:
     """A capsule over the memory of an array, which holds `dtype`; it keeps the array alive."""
     bits = array.view(f"u{array.itemsize}")
-    if versioned and TAKES_VERSION:
+    if versioned and takes_version():
         capsule = bits.__dlpack__(max_version=VERSION)
     else:
         capsule = bits.__dlpack__()
@@ -137,7 +137,12 @@ def capsule_of(array: HostArray, dtype: DType, versioned: bool, copied: bool) ->
     return capsule
 
 
-TAKES_VERSION: Final = "max_version" in inspect.signature(numpy.ndarray.__dlpack__).parameters
+@cache
+def takes_version() -> bool:
+    """Whether this NumPy (2.1 or later) makes capsules of DLPack 1.x."""
+    return "max_version" in inspect.signature(numpy.ndarray.__dlpack__).parameters
+
+
 """Whether this NumPy (2.1 or later) makes capsules of DLPack 1.x."""
 
 

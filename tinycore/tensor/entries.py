@@ -11,8 +11,7 @@ from itertools import pairwise
 from types import EllipsisType, NoneType
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy
-
+from tinycore._deferred import NumpyArray, numpy
 from tinycore.dtype import dtypes, from_numpy_dtype
 from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
 from tinycore.tensor.checks import int_arguments, integer_dtype
@@ -69,7 +68,7 @@ def is_mask(entry: Any) -> bool:
     """Whether an entry is an array or tensor of bools."""
     if isinstance(entry, Creation):
         return entry.dtype is dtypes.bool
-    return isinstance(entry, numpy.ndarray) and entry.dtype == numpy.bool_
+    return isinstance(entry, NumpyArray) and entry.dtype == numpy.bool_
 
 
 def axes_of(entry: Any) -> int:

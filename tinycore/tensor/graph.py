@@ -7,14 +7,17 @@ returns its operand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
+from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
-from tinycore.schedule.multi import axis_of
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
 from tinycore.uop.size import Size, greatest
+
+axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.multi:axis_of")
 
 Pair = tuple[int, int]
 

@@ -13,8 +13,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-import numpy
-
+from tinycore._deferred import NumpyArray, numpy
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import IndexRangeError, ShapeError
 from tinycore.tensor import graph
@@ -108,7 +107,7 @@ class Indexing(Creation):
         for entry in spelled_out([host_entry(e) for e in given], self.shape):
             if is_mask(entry):
                 found += self._mask_positions(entry, axis)
-            elif isinstance(entry, numpy.ndarray):
+            elif isinstance(entry, NumpyArray):
                 check_positions(entry, axis, self.shape)
                 found.append(type(self)(entry, device=self.device))
             else:

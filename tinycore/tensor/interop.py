@@ -9,15 +9,12 @@ shared, and who writes to a shared array writes to the tensor.
 from __future__ import annotations
 
 import copy as copying
-import gzip
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-import numpy
-
-from tinycore._deferred import deferred
+from tinycore._deferred import DeferredModule, deferred, numpy
 from tinycore.dtype import DType, DTypeLike, to_numpy_dtype
 from tinycore.errors import (
     ArgumentError,
@@ -27,7 +24,7 @@ from tinycore.errors import (
     FileFormatError,
     SharingError,
 )
-from tinycore.tensor import dlpack, graph
+from tinycore.tensor import graph
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.layout import VIEWS, memory_below, shown
@@ -38,6 +35,12 @@ from tinycore.uop.bindings import known
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
+if TYPE_CHECKING:
+    from tinycore.tensor import dlpack
+else:
+    dlpack = DeferredModule("tinycore.tensor.dlpack")  # ctypes, for those who exchange
+
+decompressed: Final = deferred("gzip:decompress")
 fetch: Final = deferred("tinycore.helpers:fetch")
 
 
@@ -262,7 +265,7 @@ class Interop(Realization):
         content = fetch(url).read_bytes()
         if gunzip:
             try:
-                content = gzip.decompress(content)
+                content = decompressed(content)
             except (OSError, EOFError) as error:
                 raise FileFormatError(f"from_url: {url} is no whole gzip file: {error}") from error
         return cls(content, device=device)

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-import numpy
-
+from tinycore._deferred import NumpyArray
 from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep, capture
@@ -87,7 +86,7 @@ class Arguments:
         self.tensors = [(p, v) for p, v in found if isinstance(v, Tensor)]
         self.values = [(p, v) for p, v in found if not isinstance(v, Tensor)]
         self.values += [(f"setting {name}", getattr(settings, name)) for name in GUARDED]
-        if arrays := [p for p, v in self.values if isinstance(v, numpy.ndarray)]:
+        if arrays := [p for p, v in self.values if isinstance(v, NumpyArray)]:
             raise JitError(
                 f"{', '.join(arrays)} is a NumPy array, which a replay would not see. "
                 "Pass Tensor(array)."

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op

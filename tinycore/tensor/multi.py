@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Self
 
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.schedule.multi import axis_of
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.core import canonical
@@ -35,7 +34,7 @@ class Multi(Images):
     @property
     def sharded_axis(self) -> int | None:
         """The axis along which devices hold parts; None where each holds everything."""
-        return axis_of(self.uop) if is_group(self.device) else None
+        return graph.axis_of(self.uop) if is_group(self.device) else None
 
     def shard(self, devices: str | Sequence[str], axis: int | None = None) -> Self:
         """The tensor over several devices: equal parts along an axis, or for None all on each.
@@ -107,7 +106,7 @@ def sharded(x: UOp, names: tuple[str, ...], axis: int | None) -> UOp:
     group = BETWEEN_NAMES.join(names)
     if not is_group(group):
         return x if x.device == group else moved(graph.on_device(x, group), group)
-    if x.device == group and axis_of(x) == axis:
+    if x.device == group and graph.axis_of(x) == axis:
         return x
     if graph.is_constant(x):
         constant = graph.on_device(x, group)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from typing import Self, TypeVar
 
-import numpy
-
+from tinycore._deferred import NumpyArray, NumpyScalar
 from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype, least_upper_float
 from tinycore.errors import DTypeError
 from tinycore.tensor import graph
@@ -38,7 +37,7 @@ class Operands(Joining):
         """
         if isinstance(x, Operands):
             return x
-        if isinstance(x, numpy.generic):
+        if isinstance(x, NumpyScalar):
             x = x.item()
         if isinstance(x, UOp):
             return self.from_uop(x)
@@ -107,10 +106,10 @@ def scalar_dtype(value: Scalar | Size, beside: DType) -> DType:
     return dtypes.default_int if isinstance(value, Size) else dtypes.from_py(value)
 
 
-OPERANDS = (Operands, bool, int, float, numpy.generic, UOp, Size)
+OPERANDS = (Operands, bool, int, float, NumpyScalar, UOp, Size)
 """What may stand beside a tensor in an operation."""
 
-COMPARED = (*OPERANDS, complex, numpy.ndarray)
+COMPARED = (*OPERANDS, complex, NumpyArray)
 """What == and != take, or refuse by an error; of anything else a tensor is simply not equal."""
 
 AnyTensor = TypeVar("AnyTensor", bound=Operands)

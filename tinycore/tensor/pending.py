@@ -7,16 +7,22 @@ graph, and with it the gradient, from nobody who did not ask for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
+from tinycore._deferred import deferred
 from tinycore.dtype import dtypes
-from tinycore.schedule.form import Form, form_of
 from tinycore.tensor import graph
 from tinycore.tensor.core import Core, live_tensors, replace_nodes
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.runtime import runtime
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
+
+if TYPE_CHECKING:
+    from tinycore.schedule.form import Form
+
+form_of: Final[Callable[[list[UOp]], Form]] = deferred("tinycore.schedule.form:form_of")
 
 
 def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.config import settings
 from tinycore.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, ShapeError

@@ -7,13 +7,11 @@ tensor whose graph contains something computed now sees the memory that holds it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError
-from tinycore.schedule.order import ScheduleItem
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.core import canonical, live_tensors, replace_nodes
@@ -31,6 +29,9 @@ from tinycore.tensor.storage import decode
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.schedule.order import ScheduleItem
 
 
 class Realization(Random):

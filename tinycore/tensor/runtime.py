@@ -8,18 +8,18 @@ goes past it, to the engine's launches, so it needs the engine's own runtime.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-import numpy
-
+from tinycore._deferred import deferred, numpy
 from tinycore.dtype import DType
-from tinycore.errors import DeviceUnavailable
-from tinycore.schedule.form import Form
-from tinycore.schedule.order import ScheduleItem
-from tinycore.schedule.recipe import Keep
 from tinycore.uop.node import UOp
 
-HostArray = numpy.ndarray[Any, numpy.dtype[Any]]
+if TYPE_CHECKING:
+    from tinycore.schedule.form import Form
+    from tinycore.schedule.order import ScheduleItem
+    from tinycore.schedule.recipe import Keep
+
+HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
 """Gives the new content of a buffer, for a captured step that is about to be replayed."""
 
@@ -82,8 +82,12 @@ class Runtime(Protocol):
         """A few words on a BUFFER, for `repr`."""
 
 
+ENGINE: Final[Callable[[], Runtime]] = deferred("tinycore.engine.realize:Engine")
+"""The engine, which takes as long to import as the frontend: at the first tensor, not before."""
+
+
 class Holder:
-    """The runtime in use; absent until the engine or a test installs one."""
+    """The runtime in use: the engine, unless a test installs another."""
 
     active: Runtime | None = None
 
@@ -94,9 +98,7 @@ def use(runtime: Runtime) -> None:
 
 
 def runtime() -> Runtime:
-    """The runtime in use. Raises DeviceUnavailable when there is none."""
+    """The runtime in use."""
     if Holder.active is None:
-        raise DeviceUnavailable(
-            "no runtime is installed: import tinycore, not tinycore.tensor alone"
-        )
+        Holder.active = ENGINE()
     return Holder.active

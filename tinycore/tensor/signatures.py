@@ -23,8 +23,7 @@ from numbers import Integral, Real
 from reprlib import Repr
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
-import numpy
-
+from tinycore._deferred import NumpyArray, NumpyBool, NumpyComplex
 from tinycore.dtype import DType, dtypes, to_dtype
 from tinycore.errors import (
     ArgumentError,
@@ -69,10 +68,10 @@ class Accepted(NamedTuple):
 
 
 ANYTHING = Accepted(("anything",), (object,))
-NUMBERS = (int, float, Real, numpy.bool_)
+NUMBERS = (int, float, Real, NumpyBool)
 PLAIN = {
     None: Accepted(("None",), (types.NoneType,)),
-    bool: Accepted(("a bool",), (bool, int, numpy.bool_)),
+    bool: Accepted(("a bool",), (bool, int, NumpyBool)),
     int: Accepted(("an int",), (int, Integral)),
     str: Accepted(("a string",), (str,)),
     DType: Accepted(("a dtype",), (DType,), (is_dtype_name,)),
@@ -205,7 +204,7 @@ class Contract:
         return ANYTHING
 
 
-Array = numpy.ndarray
+Array = NumpyArray
 SHORT = Repr()
 SHORT.maxother = SHORT.maxstring = 60
 
@@ -218,7 +217,7 @@ def plural(words: str) -> str:
 
 def is_complex(value: Any) -> bool:
     """Whether a value is a complex number or an array of them."""
-    return isinstance(value, (complex, numpy.complexfloating)) or (
+    return isinstance(value, (complex, NumpyComplex)) or (
         isinstance(value, Array) and value.dtype.kind == "c"
     )
 

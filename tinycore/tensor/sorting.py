@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Self
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.tensor import graph

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.evaluate import from_bits

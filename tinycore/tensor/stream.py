@@ -7,10 +7,10 @@ buffer, so that a new call needs no new kernel, and a captured step draws anew e
 
 from __future__ import annotations
 
-import hashlib
+from functools import cached_property
+from typing import Final
 
-import numpy
-
+from tinycore._deferred import deferred, numpy
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, runtime
@@ -21,6 +21,9 @@ SHORT_SPAN = 1 << 16
 """So many different numbers are drawn from 32 bits, each as likely as any other to 2**-16."""
 
 
+blake2b: Final = deferred("hashlib:blake2b")
+
+
 class Stream:
     """The key and how many counters were taken."""
 
@@ -29,9 +32,15 @@ class Stream:
 
     def seed(self, seed: int) -> None:
         """Start over with the key of a seed."""
-        digest = hashlib.blake2b(str(int(seed)).encode(), digest_size=8).digest()
-        self.key = int.from_bytes(digest, "little")
+        self.chosen = int(seed)
         self.counter = 0
+        vars(self).pop("key", None)
+
+    @cached_property
+    def key(self) -> int:
+        """The key of the seed: a digest, so that neighboring seeds have nothing in common."""
+        digest = blake2b(str(self.chosen).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little")
 
     def take(self, count: int) -> HostArray:
         """[key, first counter] of the next `count` counters."""

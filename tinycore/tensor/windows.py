@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, Self, overload
 
-import numpy
-
+from tinycore._deferred import numpy
 from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph

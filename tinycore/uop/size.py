@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Final, NoReturn, TypeGuard, cast
 
+from tinycore._deferred import deferred
 from tinycore.errors import ArgumentError, ArgumentTypeError, JitError, ShapeError
-from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import Launched, UOp
 from tinycore.uop.op import Op
-from tinycore.uop.symbolic import simplified
 from tinycore.uop.text import inline, register_argument
+
+# The rules and the arithmetic of expressions are needed where sizes vary, and nowhere else.
+evaluate: Final = deferred("tinycore.uop.evaluate:evaluate")
+simplified: Final[Callable[[UOp], UOp]] = deferred("tinycore.uop.symbolic:simplified")
 
 __all__ = ["Size", "Variable", "greatest", "greatest_shape", "is_size", "plain", "positive_part"]
 __all__ += ["sealed", "smallest"]

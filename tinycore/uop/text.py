@@ -7,10 +7,10 @@ the identical nodes, so tests, bug reports and goldens can be text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from tinycore._deferred import deferred
 from tinycore.dtype import DType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
@@ -18,6 +18,8 @@ from tinycore.uop.node import Axis, Skew, UOp
 from tinycore.uop.op import AxisKind, Op, Scatter
 
 __all__ = ["inline", "register_argument", "to_text"]
+
+quoted: Final = deferred("json:dumps")
 
 Fields = tuple[Any, ...]
 argument_types: Final[dict[str, tuple[type, Callable[[Any], Fields], Callable[..., Any]]]] = {}
@@ -111,7 +113,7 @@ def argument_text(value: Any, numbers: dict[UOp, int]) -> str:
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
-        return json.dumps(value)
+        return str(quoted(value))
     if isinstance(value, Op | AxisKind):
         return f"{type(value).__name__}.{value.name}"
     if isinstance(value, DType):

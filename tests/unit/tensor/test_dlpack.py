@@ -168,7 +168,7 @@ def test_an_error_of_the_consumer_is_not_lost() -> None:
 def test_a_numpy_that_knows_no_versions_makes_older_capsules(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dlpack, "TAKES_VERSION", False)
+    monkeypatch.setattr(dlpack, "takes_version", lambda: False)
     x = realized([1.0, 2.0], dtypes.bfloat16)
 
     assert contents(capsule := x.__dlpack__(max_version=(1, 1)))[0] == b"dltensor"
