@@ -56,6 +56,7 @@ CHANNELS: Final[dict[str, tuple[int, str]]] = {
     "run": (2, "one line per kernel run: device, name, time, GFLOP/s, GB/s"),
     "schedule": (3, "kernels in order, and the buffers they share"),
     "plan": (3, "the tiling chosen for each kernel"),
+    "beam": (3, "what BEAM searched, found and lost for each kernel"),
     "source": (4, "each kernel's source"),
     "kernel": (5, "each kernel's UOps before lowering"),
     "linear": (6, "each kernel's UOps in the order in which they are rendered"),
@@ -114,6 +115,13 @@ class Settings:
         "where that pays, 2 in a ring", 0, 2,
     )  # fmt: skip
     NOOPT = switch(False, "Lower kernels to plain loops, without tiling, vectors or threads")
+    BEAM = number(
+        0, "Measure plans and keep the best n at each step of the search; 0 takes the "
+        "heuristic's plan", 0, 64,
+    )  # fmt: skip
+    BEAM_SECONDS = number(30, "Seconds that BEAM may search for one kernel's plan; 0: no limit", 0)
+    TUNED = switch(False, "Where BEAM=0, use plans that earlier searches kept, and search nothing")
+    PARALLEL = number(0, "Kernels compiled at the same time; 0 takes as many as processors", 0, 256)
     VERIFY = switch(False, "Check every graph against its stage's rules at every stage boundary")
 
     # files

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tinycore import cache
 from tinycore._deferred import deferred
@@ -30,10 +30,15 @@ from tinycore.schedule.kernel import kernel_name, slot_count
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 
-lower: Final[Callable[[UOp, Renderer, str], LinearKernel]] = deferred(
+if TYPE_CHECKING:
+    from tinycore.lower.tile import Plan
+
+lower: Final[Callable[[UOp, Renderer, str, Plan | None], LinearKernel]] = deferred(
     "tinycore.lower.pipeline:lower"
 )
 """Lowering is a third of the core's code, and a process whose kernels are kept needs none of it."""
+tuned_plan = deferred("tinycore.engine.search:tuned_plan")
+"""What BEAM and TUNED ask for; most programs never do."""
 
 trace_source = Trace("source")
 trace_plan = Trace("plan")
@@ -109,11 +114,13 @@ class CompiledRunner:
         return self.program(handles, [values[n] for n in names], wait=wait)
 
 
-Key = tuple[UOp, int, int, bool]
+Key = tuple[UOp, int, int, bool, int, bool]
 Kept = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 
 programs: dict[Key, Kept] = {}
-"""By graph, device, toolchain and NOOPT; what goes by its id is kept, so that the id stays its."""
+"""By graph, device, toolchain, NOOPT, BEAM and TUNED.
+
+What goes by its id is kept, so that the id stays its."""
 MOST_PROGRAMS: Final = 8192
 """How many programs are kept; the one unused longest goes. Captured steps hold their own."""
 table = threading.Lock()
@@ -121,13 +128,16 @@ table = threading.Lock()
 compiling = threading.Lock()
 
 
-def compile_kernel(ast: UOp, toolchain: Toolchain[Renderer]) -> CompiledKernel:
+def compile_kernel(
+    ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None
+) -> CompiledKernel:
     """Lower, render and compile a kernel; the binary comes from the disk cache if it is there.
 
+    Without a plan the heuristic makes one.
     Raises CompileError with the compiler's log.
     """
     began = time.perf_counter()
-    linear = lower(ast, toolchain.renderer, kernel_name(ast))
+    linear = lower(ast, toolchain.renderer, kernel_name(ast), plan)
     source = toolchain.renderer.render(linear)
     if trace_source.on:
         trace_source(f"{toolchain.name} {linear.name}", source)
@@ -154,18 +164,21 @@ def compile_kernel(ast: UOp, toolchain: Toolchain[Renderer]) -> CompiledKernel:
     return CompiledKernel(linear, source, binary, estimate(ast), slot_count(ast))
 
 
-def program_of(ast: UOp, toolchain: Toolchain[Renderer]) -> KeptProgram:
+def program_of(
+    ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None
+) -> KeptProgram:
     """What a kernel is compiled to: as kept on disk, unless somebody wants to watch it being made.
 
+    Without a plan the heuristic makes one.
     Raises CompileError with the compiler's log.
     """
     watched = any(trace.on for trace in SHOWN) or settings.VERIFY
     watched = watched or hooks.active("tinycore_kernel_compiled") is not None
-    if not watched and (found := disk.find(ast, toolchain)) is not None:
+    if not watched and (found := disk.find(ast, toolchain, plan)) is not None:
         return found
-    compiled = compile_kernel(ast, toolchain)
+    compiled = compile_kernel(ast, toolchain, plan)
     made = KeptProgram(compiled.info, compiled.estimate, compiled.binary)
-    disk.keep(ast, toolchain, made)
+    disk.keep(ast, toolchain, made, plan)
     return made
 
 
@@ -173,11 +186,13 @@ def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
     """The program for a kernel on a device, compiled and loaded at first need."""
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, id(device), id(toolchain), settings.NOOPT)
+    key = (ast, id(device), id(toolchain), settings.NOOPT, settings.BEAM, settings.TUNED)
     if (found := kept(key)) is None:
         with compiling:
             if (found := kept(key)) is None:
-                made = program_of(ast, toolchain)
+                measured = settings.BEAM or settings.TUNED
+                plan = tuned_plan(ast, device, toolchain) if measured else None
+                made = program_of(ast, toolchain, plan)
                 program = device.runtime.load(made.binary, made.info)
                 runner = CompiledRunner(
                     made.info.name, device.name, program, made.info, made.estimate

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from functools import cache as remembered
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tinycore import cache
 from tinycore.config import settings
@@ -24,6 +24,9 @@ from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
 
+if TYPE_CHECKING:
+    from tinycore.lower.tile import Plan
+
 PROGRAMS: Final = "program"
 """The table of the disk cache that they are in."""
 
@@ -31,6 +34,7 @@ ELSEWHERE: Final = frozenset(
     {"DEBUG", "TRACE", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
     | {"TINYCORE_PLUGINS", "TINYCORE_PLUGINS_DENY", "TINYCORE_STRICT", "TRAINING", "JIT", "RING"}
     | {"DEFAULT_FLOAT", "DEFAULT_INT", "CCACHE", "CACHE_DIR", "CACHE_SIZE"}
+    | {"BEAM", "BEAM_SECONDS", "TUNED", "PARALLEL"}
 )
 """Settings that do not matter to how a given kernel is lowered; a new one is taken to."""
 LOWERING: Final = ("dtype.py", "uop", "render", "lower")
@@ -46,9 +50,9 @@ class KeptProgram:
     binary: bytes
 
 
-def find(ast: UOp, toolchain: Toolchain[Renderer]) -> KeptProgram | None:
+def find(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> KeptProgram | None:
     """The program that some process made of this kernel; None where there is none."""
-    content = cache.get(PROGRAMS, key_of(ast, toolchain)) if settings.CCACHE else None
+    content = cache.get(PROGRAMS, key_of(ast, toolchain, plan)) if settings.CCACHE else None
     if content is None:
         return None
     head, _, binary = content.partition(b"\n")
@@ -59,22 +63,24 @@ def find(ast: UOp, toolchain: Toolchain[Renderer]) -> KeptProgram | None:
     return KeptProgram(ProgramInfo(**info), Estimate(**estimate), binary)
 
 
-def keep(ast: UOp, toolchain: Toolchain[Renderer], program: KeptProgram) -> None:
+def keep(
+    ast: UOp, toolchain: Toolchain[Renderer], program: KeptProgram, plan: Plan | None
+) -> None:
     """Keep a program for later processes."""
     if settings.CCACHE:
         info = asdict(program.info) | {"written": sorted(program.info.written)}
         head = json.dumps([info, asdict(program.estimate)]).encode()
-        cache.put(PROGRAMS, key_of(ast, toolchain), head + b"\n" + program.binary)
+        cache.put(PROGRAMS, key_of(ast, toolchain, plan), head + b"\n" + program.binary)
 
 
-def key_of(ast: UOp, toolchain: Toolchain[Renderer]) -> str:
-    """Everything that a program depends on."""
+def key_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> str:
+    """Everything that a program depends on; without a plan, the heuristic's is one of the code."""
     renderer = toolchain.renderer
     chosen = [f"{s.name}={s.value}" for s in settings if s.name not in ELSEWHERE]
     about = [toolchain.name, toolchain.arch, toolchain.compiler.key]
     about += [f"{type(renderer).__module__}.{type(renderer).__qualname__}", repr(renderer)]
     modules = tuple([cls.__module__ for cls in type(renderer).__mro__])
-    return "\n".join([stamp(modules), *about, *chosen, to_text(ast)])
+    return "\n".join([stamp(modules), *about, *chosen, "" if plan is None else repr(plan), to_text(ast)])
 
 
 @remembered

@@ -1,0 +1,271 @@
+"""BEAM: what it finds, what it survives, and what it remembers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+
+from tests.unit.engine.misbehaving_worker import (
+    CRASHES,
+    CRASHES_EARLY,
+    HANGS,
+    IS_HUNGRY,
+    IS_WRONG,
+)
+from tests.unit.schedule.graphs import buffer, kernels, matmul
+from tinycore import Context, cache
+from tinycore.device import Device
+from tinycore.dtype import dtypes
+from tinycore.engine import arena, tuned
+from tinycore.engine.arena import Apart, Here, Lost, arena_for
+from tinycore.engine.compile import runner_for
+from tinycore.engine.scratch import Scratch, agrees, integers_below
+from tinycore.engine.search import Report, search, tune, tuned_plan
+from tinycore.engine.search_process import Worker
+from tinycore.engine.tuned import Tuned
+from tinycore.lower.heuristic import plan_for
+from tinycore.lower.tile import Split
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+MISBEHAVING = Path(__file__).with_name("misbehaving_worker.py")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path) -> Iterator[None]:
+    with Context(CACHE_DIR=str(tmp_path), PARALLEL=1):
+        yield
+
+
+def product() -> UOp:
+    ast = kernels(matmul(buffer(24, 16), buffer(16, 24)))[-1].arg.ast
+    assert isinstance(ast, UOp)
+    return ast
+
+
+# --- what it survives
+
+GOOD = 12
+SIZES = (CRASHES_EARLY, CRASHES, HANGS, IS_WRONG, IS_HUNGRY, GOOD)
+
+
+@pytest.fixture(scope="module")
+def survivor() -> Iterator[tuple[Tuned, Report]]:
+    """A search with a candidate for every kind of trouble, and a good one after them."""
+    workers: list[Worker] = []
+
+    def worker() -> Worker:
+        workers.append(Worker((sys.executable, "-P", str(MISBEHAVING))))
+        return workers[-1]
+
+    device, more = Device["PYTHON"], [(Split((0,), size),) for size in SIZES]
+    with pytest.MonkeyPatch.context() as patch, Context(PARALLEL=1):
+        patch.setattr(arena, "RUN_SECONDS", 2.0)
+        patch.setattr(arena, "RUNS", 1.0)
+        yield search(
+            product(), device, device.toolchain, 1, more=more, seconds=0.001, worker=worker
+        )
+    for started in workers:
+        started.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        (CRASHES, "failed: split(0 by 3): running: it was ended by SIGSEGV"),
+        (HANGS, "failed: split(0 by 5): running: it did not end within"),
+        (IS_WRONG, "wrong: split(0 by 7): "),
+        (IS_HUNGRY, "failed: split(0 by 9): running: MemoryError"),
+        (CRASHES_EARLY, "failed: split(0 by 11): compiling: it was ended by SIGABRT"),
+    ],
+    ids=["crash", "hang", "wrong result", "memory", "crash of the compiler"],
+)
+def test_broken_candidate_is_told(size: int, told: str, survivor: tuple[Tuned, Report]) -> None:
+    _, report = survivor
+
+    (loss,) = [loss for loss in report.losses if f"split(0 by {size})" in loss]
+    assert loss.startswith(told)
+
+
+def test_broken_candidates_are_survived(survivor: tuple[Tuned, Report]) -> None:
+    found, report = survivor
+
+    assert report.verdicts["failed"] == 4, report.losses
+    assert report.verdicts["wrong"] == 1
+    assert report.verdicts["right"] >= 1
+    assert found.plan not in [(Split((0,), size),) for size in SIZES[:-1]]
+
+
+def test_arena_in_this_process_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device["PYTHON"]
+    monkeypatch.setattr(arena, "told", set())
+    dies = Worker((sys.executable, "-c", "raise SystemExit('no such card')"))
+
+    with pytest.warns(UserWarning, match="cannot use PYTHON from another process.*no such card"):
+        found = arena_for(product(), device, device.toolchain, lambda: dies)
+
+    assert isinstance(found, Here)
+    (binary,) = found.build_all([()])
+    assert not isinstance(binary, Lost)
+    assert found.refer(binary) > 0
+
+
+def test_forked_child_leaves_its_parents_worker_alone() -> None:
+    device = Device["PYTHON"]
+    worker = Worker()
+    Apart(product(), device, device.toolchain, [worker]).open(worker)
+    child = os.fork()
+    if not child:
+        worker.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert worker.process is not None
+    assert worker.process.poll() is None
+    worker.close()
+
+
+# --- what it remembers
+
+PROGRAM = """
+from tinycore import Tensor
+print((Tensor.ones(20, 16).contiguous() @ Tensor.ones(16, 4).contiguous()).sum().item())
+"""
+
+
+def test_second_process_searches_nothing(tmp_path: Path) -> None:
+    def run(**settings: str) -> str:
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        variables = {"DEV": "PYTHON", "CACHE_DIR": str(tmp_path), "TRACE": "beam,cache"}
+        variables |= {"PYTHONPATH": path, "BEAM_SECONDS": "1"} | settings
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env=os.environ | variables, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout == "1280.0\n"
+        return done.stderr
+
+    first, second, replayed, without = run(BEAM="1"), run(BEAM="1"), run(TUNED="1"), run()
+
+    assert " candidates (" in first
+    assert " candidates (" not in second + replayed + without
+    assert second.count("hit     plan") == replayed.count("hit     plan") > 0
+    assert " plan " not in without
+
+
+def test_wider_search_is_made_again() -> None:
+    device, ast = Device["PYTHON"], product()
+    toolchain = device.toolchain
+    narrow = Tuned((Split((0,), 12),), 1, 2.0, 1.0)
+    tuned.keep(ast, device, toolchain, narrow)
+
+    with Context(BEAM=1):
+        assert tuned_plan(ast, device, toolchain) == narrow.plan
+    with Context(BEAM=2, BEAM_SECONDS=1):
+        tuned_plan(ast, device, toolchain)
+    again = tuned.kept(ast, device, toolchain)
+    assert again is not None
+    assert again.width == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b'{"plan": "(Split((9,), 4),)", "width": 1, "before": 1, "seconds": 1}',
+        b'{"plan": "(Split((0,), 4", "width": 1, "before": 1, "seconds": 1}',
+        b'{"plan": "(Split(),)", "width": 1, "before": 1, "seconds": 1}',
+        b'{"plan": "()", "width": null, "before": 1, "seconds": 1}',
+    ],
+)
+def test_damaged_entry_is_as_if_not_there(content: bytes) -> None:
+    device, ast = Device["PYTHON"], product()
+    cache.put(tuned.TABLE, tuned.key_of(ast, device, device.toolchain), content)
+
+    assert tuned.kept(ast, device, device.toolchain) is None
+
+
+def test_programs_of_different_searches_are_kept_apart() -> None:
+    device, ast = Device["PYTHON"], product()
+    tuned.keep(ast, device, device.toolchain, Tuned((Split((0,), 12),), 1, 2.0, 1.0))
+    plain = runner_for(ast, "PYTHON")
+    with Context(TUNED=1):
+        chosen = runner_for(ast, "PYTHON")
+
+    assert chosen is not plain
+    assert runner_for(ast, "PYTHON") is plain
+
+
+def test_kernel_that_cannot_be_tried_keeps_the_heuristics_plan() -> None:
+    device = Device["NULL"]
+
+    assert tune(product(), device, device.toolchain, 1) is None
+
+
+# --- what it decides by
+
+
+def test_heuristics_plan_stays_unless_it_is_beaten() -> None:
+    device, ast = Device["PYTHON"], product()
+
+    found, _ = search(ast, device, device.toolchain, 1, seconds=0.001)
+
+    assert found.seconds <= found.before
+    if found.plan == plan_for(ast, device.toolchain.renderer.limits):
+        assert found.speedup == 1.0
+
+
+def test_scratch_of_a_gather_keeps_addresses_inside() -> None:
+    counter = UOp.range(8, 0)
+    table = UOp(Op.DEFINE_GLOBAL, dtypes.float32.ptr(50), (), 1)
+    places = UOp(Op.DEFINE_GLOBAL, dtypes.int32.ptr(8), (), 2)
+    place = UOp(Op.LOAD, dtypes.int32, (UOp(Op.INDEX, places.dtype, (places, counter)),))
+    element = UOp(Op.INDEX, table.dtype, (table, place.cast(dtypes.index) * 4 + 1))
+    out = UOp(Op.DEFINE_GLOBAL, dtypes.float32.ptr(8), (), 0)
+    value = UOp(Op.LOAD, dtypes.float32, (element,))
+    store = UOp(Op.STORE, dtypes.void, (UOp(Op.INDEX, out.dtype, (out, counter)), value))
+    ast = UOp.sink(UOp(Op.END, dtypes.void, (store, counter)))
+
+    assert integers_below(places, ast) == 12
+    assert Scratch(ast, "PYTHON").buffers[2].numpy().max() < 12
+
+
+def test_scratch_names_what_differs() -> None:
+    scratch = Scratch(product(), "PYTHON")
+    expected = [array.copy() for array in scratch.results()]
+    expected[0][5] += 1
+
+    assert "1 of 576 elements of buffer 0 differ, the first at 5:" in scratch.difference(expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "found", "expected", "same"),
+    [
+        (dtypes.int32, [1, 2], [1, 3], [True, False]),
+        (dtypes.float32, [1.0, 1.001], [1.00001, 1.0], [True, False]),
+        (dtypes.float32, [float("nan"), float("inf")], [float("nan")] * 2, [True, False]),
+        (dtypes.float32, [float("inf"), 1.0], [float("inf"), float("inf")], [True, False]),
+    ],
+)
+def test_results_agree_as_far_as_their_dtype_can_tell(
+    dtype: object, found: list[float], expected: list[float], same: list[bool]
+) -> None:
+    kind = "int32" if dtype is dtypes.int32 else "float32"
+    arrays = numpy.array(found, kind), numpy.array(expected, kind)
+
+    assert agrees(*arrays, dtype).tolist() == same  # type: ignore[arg-type]
+
+
+def test_narrow_floats_agree_within_a_few_steps() -> None:
+    one = numpy.array([0x3F80, 0x3F80, 0x0001, 0x8001], numpy.uint16)
+    other = numpy.array([0x3F82, 0x3FA0, 0x8001, 0x0001], numpy.uint16)
+
+    assert agrees(one, other, dtypes.bfloat16).tolist() == [True, False, True, True]

@@ -1,0 +1,35 @@
+"""From a kernel and a plan to a binary, with no cache in between, and what a launch must know.
+
+Floor 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinycore.device.protocols import ProgramInfo, Toolchain
+from tinycore.engine.compile import info_of
+from tinycore.lower.pipeline import lower
+from tinycore.lower.tile import Plan
+from tinycore.render.base import Renderer
+from tinycore.schedule.kernel import kernel_name, slot_count
+from tinycore.uop.node import UOp
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A kernel compiled under one plan."""
+
+    content: bytes
+    info: ProgramInfo
+
+
+def build(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> Binary:
+    """A kernel lowered, rendered and compiled; without a plan, under the heuristic's.
+
+    Raises CompileError with the compiler's log.
+    """
+    linear = lower(ast, toolchain.renderer, kernel_name(ast), plan)
+    content = toolchain.compiler.compile(toolchain.renderer.render(linear))
+    return Binary(content, info_of(linear, slot_count(ast)))
+

@@ -1,0 +1,170 @@
+"""Memory for trying a kernel out: as large as the kernel's own, filled at random, compared after.
+
+Floor 4. What a user's tensors hold is never touched by a trial. The content depends on the kernel
+alone, so every process tries it on the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy
+
+from tinycore.device.buffer import Buffer
+from tinycore.device.protocols import Handle
+from tinycore.dtype import DType, PointerDType, dtypes, float_layout, to_numpy_dtype
+from tinycore.render.base import pointer_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+Array: TypeAlias = numpy.ndarray[Any, numpy.dtype[Any]]
+
+PATTERN: Final = 65_521
+"""Elements that are drawn; they repeat. A prime, so that no two rows of a matrix are alike."""
+POISON: Final = 0x3C
+"""The byte that outputs hold before a run: of every float a small number, of every integer one."""
+MOST_STEPS: Final = 4
+"""How far apart two floats that NumPy lacks may be, in units of the last place."""
+
+
+class Scratch:
+    """A kernel's buffers on a device, by slot. Raises OutOfMemory."""
+
+    def __init__(self, ast: UOp, device: str) -> None:
+        self.slots = sorted(
+            (n for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL), key=lambda n: n.arg
+        )
+        self.initial = [content_of(slot, ast) for slot in self.slots]
+        self.buffers = [
+            Buffer(device, array.size, slot.dtype.base).copyin(array.data.cast("B"))  # type: ignore[attr-defined]
+            for slot, array in zip(self.slots, self.initial, strict=True)
+        ]
+        self.written = sorted(
+            {
+                pointer_of(n.src[0]).arg
+                for n in ast.toposort()
+                if n.op is Op.STORE and pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL
+            }
+        )
+
+    @property
+    def handles(self) -> list[Handle]:
+        """What a program takes."""
+        return [buffer.handle for buffer in self.buffers]
+
+    def reset(self) -> None:
+        """What a run may have changed holds again what it held before the first."""
+        for slot in self.written:
+            self.buffers[slot].copyin(self.initial[slot].data.cast("B"))
+
+    def results(self) -> list[Array]:
+        """What the written buffers hold."""
+        return [self.buffers[slot].numpy() for slot in self.written]
+
+    def difference(self, expected: list[Array]) -> str:
+        """Where the written buffers differ from what is expected, in words; "" where they do not.
+
+        Integers are equal bit by bit, floats as far as their precision goes.
+        """
+        for slot, reference, found in zip(self.written, expected, self.results(), strict=True):
+            wrong = numpy.flatnonzero(~agrees(found, reference, self.buffers[slot].dtype))
+            if wrong.size:
+                first = int(wrong[0])
+                return (
+                    f"{wrong.size} of {found.size} elements of buffer {slot} differ, the first at "
+                    f"{first}: {found[first]} instead of {reference[first]}"
+                )
+        return ""
+
+
+def middle_values(ast: UOp) -> dict[str, int]:
+    """A value for each variable of a kernel: the middle of what it may be."""
+    variables = [n.arg for n in ast.toposort() if n.op is Op.DEFINE_VAR]
+    return {name: (least + greatest) // 2 for name, least, greatest in variables}
+
+
+def content_of(slot: UOp, ast: UOp) -> Array:
+    """What a buffer holds before a trial."""
+    assert isinstance(slot.dtype, PointerDType)
+    dtype, size = slot.dtype.base, slot.dtype.size
+    written = {pointer_of(n.src[0]) for n in ast.toposort() if n.op is Op.STORE}
+    read = {pointer_of(n.src[0]) for n in ast.toposort() if n.op is Op.LOAD}
+    if slot in written - read:
+        return numpy.full(size * dtype.itemsize, POISON, numpy.uint8).view(to_numpy_dtype(dtype))
+    generator = numpy.random.default_rng(slot.arg)
+    drawn = random_values(generator, min(size, PATTERN), dtype, integers_below(slot, ast))
+    return numpy.resize(drawn, size)
+
+
+def random_values(generator: numpy.random.Generator, size: int, dtype: DType, below: int) -> Array:
+    """Random elements of a dtype: floats mostly positive, so that sums keep their digits."""
+    stored = to_numpy_dtype(dtype)
+    if dtype is dtypes.bool:
+        return generator.integers(0, 2, size).astype(stored)
+    if dtype.kind != "float":
+        return generator.integers(0, below, size).astype(stored)
+    if stored.kind == "f":
+        return generator.uniform(-0.5, 1.0, size).astype(stored)
+    layout = float_layout(dtype)
+    middle = (1 << (layout.exponent_bits - 1)) - 1
+    exponents = generator.integers(middle - 2, middle, size)
+    signs = generator.integers(0, 4, size) == 0
+    fractions = generator.integers(0, 1 << layout.mantissa_bits, size)
+    bits = (
+        signs << (layout.exponent_bits + layout.mantissa_bits)
+        | exponents << layout.mantissa_bits
+        | fractions
+    )
+    return bits.astype(stored)
+
+
+def integers_below(slot: UOp, ast: UOp) -> int:
+    """How large integers of a buffer may be so that addresses made of them stay inside memory."""
+    addresses = [n for n in ast.toposort() if n.op is Op.INDEX]
+    loads = [n for n in ast.toposort() if n.op is Op.LOAD and pointer_of(n.src[0]) is slot]
+    made = [n for n in addresses if any(load in n.src[1].toposort() for load in loads)]
+    below = 100
+    while made and below > 1 and not all(stays_inside(n, loads, below) for n in made):
+        below //= 2
+    return below
+
+
+def stays_inside(index: UOp, loads: list[UOp], below: int) -> bool:
+    """Whether an address is inside its buffer when what it loads is below a number."""
+    values = {
+        load: UOp.variable(f"loaded{number}", 0, below - 1, load.dtype)
+        for number, load in enumerate(loads)
+    }
+    place, pointer = index.src[1].substitute(dict(values)), index.src[0].dtype
+    assert isinstance(pointer, PointerDType)
+    return bool(place.vmin >= 0 and place.vmax < pointer.size)
+
+
+def agrees(found: Array, expected: Array, dtype: DType) -> Array:
+    """Element by element, whether two results are the same as far as their dtype can tell."""
+    if dtype.kind != "float":
+        return numpy.asarray(found == expected)
+    if expected.dtype.kind != "f":
+        return numpy.asarray(abs(in_order(found, dtype) - in_order(expected, dtype)) <= MOST_STEPS)
+    with numpy.errstate(all="ignore"):
+        relative = math.sqrt(float(numpy.finfo(expected.dtype).eps)) / 4
+        finite = numpy.isfinite(expected)
+        size = numpy.abs(numpy.where(finite, expected, 0)).astype(numpy.float64)
+        far = numpy.abs(found.astype(numpy.float64) - expected.astype(numpy.float64))
+        near = far <= relative * (size + (size.mean() if size.size else 0.0))
+        both_nan = numpy.isnan(found) & numpy.isnan(expected)
+        return numpy.asarray(numpy.where(finite, near, both_nan | (found == expected)))
+
+
+def in_order(bits: Array, dtype: DType) -> Array:
+    """The codes of floats as integers that are in the order of the floats."""
+    half = 1 << (dtype.itemsize * 8 - 1)
+    code = bits.astype(numpy.int64)
+    return numpy.where(code >= half, half - code, code)
+
+
+def values_for(names: tuple[str, ...], values: Mapping[str, int]) -> list[int]:
+    """The values of a program's variables, in its order."""
+    return [values[name] for name in names]

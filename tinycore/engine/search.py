@@ -1,0 +1,260 @@
+"""BEAM: the best plan for a kernel by measuring many, remembered on disk.
+
+Floor 4. A search begins with the heuristic's plan and with plain loops. In each round it tries
+plans one step away from the best `width` found so far (`lower/search.py`). Candidates run in worker
+processes on scratch memory (`arena.py`); one that crashes, hangs or computes something else is out.
+At the end the best and the heuristic's take turns, and the heuristic's stays unless it loses.
+See docs/decisions/0032-beam-search.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from tqdm import tqdm
+
+from tinycore.config import settings
+from tinycore.device.protocols import Toolchain
+from tinycore.device.registry import OpenDevice
+from tinycore.engine import tuned
+from tinycore.engine.arena import Arena, Lost, arena_for
+from tinycore.engine.binary import Binary
+from tinycore.engine.search_process import Worker
+from tinycore.engine.trial import Outcome
+from tinycore.engine.tuned import Tuned
+from tinycore.lower.heuristic import describe
+from tinycore.lower.search import Candidate, candidate_of, finished, neighbors, starts
+from tinycore.lower.tile import Plan
+from tinycore.render.base import Renderer
+from tinycore.schedule.kernel import kernel_name
+from tinycore.trace import Trace
+from tinycore.uop.node import UOp
+
+trace = Trace("beam")
+
+MOST_ROUNDS: Final = 12
+PER_ROUND: Final = 24
+"""Candidates of a round, for each plan of the beam."""
+LEAST_GAIN: Final = 0.01
+"""A round that makes the best plan no faster than this share is the last."""
+LEAST_WIN: Final = 0.02
+"""By how much a plan must beat the heuristic's when they take turns."""
+FINALISTS: Final = 3
+TOO_SHORT: Final = 2e-6
+"""Seconds below which a launch costs more than the kernel, and no plan matters."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A candidate that was measured: what it grows from, what was run, and how fast it was."""
+
+    start: Candidate
+    plan: Plan
+    binary: Binary
+    seconds: float
+
+
+@dataclass
+class Report:
+    """What happened in a search: verdicts by how often, and each loss in words."""
+
+    verdicts: Counter[str] = field(default_factory=Counter)
+    losses: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def note(self, plan: Plan, outcome: Outcome) -> None:
+        """Count an outcome; tell of it if the candidate was wrong or lost."""
+        self.verdicts[outcome.verdict] += 1
+        if outcome.verdict in ("wrong", "failed"):
+            steps = " ".join(map(describe, plan))
+            self.losses.append(f"{outcome.verdict}: {steps}: {outcome.detail}")
+            trace(self.losses[-1])
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdicts.items()))
+        return f"{sum(self.verdicts.values())} candidates ({counts}) in {self.seconds:.1f} s"
+
+
+class Search:
+    """One search for one kernel."""
+
+    def __init__(self, ast: UOp, arena: Arena, renderer: Renderer, width: int) -> None:
+        self.ast = ast
+        self.arena = arena
+        self.limits = renderer.limits
+        self.width = width
+        self.report = Report()
+        self.seen: set[UOp] = set()
+        self.outcomes: dict[bytes, Outcome] = {}
+        self.beam: list[Entrant] = []
+
+    def run(self, more: Sequence[Plan], seconds: float) -> Tuned:
+        """Search for so many seconds at most (0: to its end), from `more` plans too.
+
+        Raises Lost when not even the heuristic's plan can be run.
+        """
+        began = time.monotonic()
+        first, *others = [*starts(self.ast, self.limits), *more]
+        base = self.enter_reference(first)
+        self.enter([c for c in map(self.candidate, others) if c is not None])
+        end = began + seconds if seconds else float("inf")
+        if base.seconds >= TOO_SHORT:
+            self.rounds(end)
+        self.report.seconds = time.monotonic() - began
+        return self.decide(base)
+
+    def candidate(self, plan: Plan) -> Candidate | None:
+        """What a plan makes of the kernel, if it is legal."""
+        return candidate_of(self.ast, plan, self.limits)
+
+    def enter_reference(self, plan: Plan) -> Entrant:
+        """The heuristic's plan, which all others are compared with. Raises Lost."""
+        start = Candidate(plan, self.ast)
+        (binary,) = self.arena.build_all([plan])
+        if isinstance(binary, Lost):
+            raise binary
+        entrant = Entrant(self.candidate(plan) or start, plan, binary, self.arena.refer(binary))
+        self.seen.add(entrant.start.tiled)
+        self.beam = [entrant]
+        return entrant
+
+    def rounds(self, end: float) -> None:
+        """Round after round, until nothing gets better or the time is over."""
+        name = kernel_name(self.ast)
+        bar = tqdm(desc=name, unit=" plans", disable=None, leave=False)
+        with bar:
+            for number in range(MOST_ROUNDS):
+                before = self.beam[0].seconds
+                self.enter(self.next_candidates(number), end, bar)
+                if time.monotonic() > end:
+                    break
+                if number and self.beam[0].seconds > before * (1 - LEAST_GAIN):
+                    break
+
+    def next_candidates(self, number: int) -> list[Candidate]:
+        """Neighbors of the beam that were not seen yet, those of the best first."""
+        found: list[Candidate] = []
+        for entrant in list(self.beam):
+            near = neighbors(self.ast, entrant.start, self.limits, seed=number)
+            new = list(islice((c for c in near if c.tiled not in self.seen), PER_ROUND))
+            self.seen.update(c.tiled for c in new)
+            found += new
+        return found
+
+    def enter(
+        self, candidates: list[Candidate], end: float = float("inf"), bar: tqdm[Any] | None = None
+    ) -> None:
+        """Compile and measure candidates; the best of them and of the beam are the new beam."""
+        at_once = 8
+        for place in range(0, len(candidates), at_once):
+            if time.monotonic() > end:
+                return
+            group = candidates[place : place + at_once]
+            plans = [finished(c, self.limits).plan for c in group]
+            binaries = self.arena.build_all(plans)
+            for start, plan, binary in zip(group, plans, binaries, strict=True):
+                outcome = self.outcome(binary)
+                self.report.note(plan, outcome)
+                if outcome.verdict == "right" and isinstance(binary, Binary):
+                    self.beam.append(Entrant(start, plan, binary, outcome.seconds))
+            self.beam = sorted(self.beam, key=lambda entrant: entrant.seconds)[: self.width]
+            if bar is not None:
+                bar.set_postfix_str(f"best {self.beam[0].seconds * 1e6:.1f} us", refresh=False)
+                bar.update(len(group))
+
+    def outcome(self, binary: Binary | Lost) -> Outcome:
+        """What comes of a candidate, measured unless the same code was before."""
+        if isinstance(binary, Lost):
+            return Outcome("failed", detail=str(binary))
+        known = self.outcomes.get(binary.content)
+        if known is not None:
+            return known
+        crowded = len(self.beam) >= self.width
+        to_beat = self.beam[-1].seconds if crowded else self.beam[-1].seconds * 2
+        try:
+            outcome = self.arena.measure(binary, to_beat)
+        except Lost as lost:
+            outcome = Outcome("failed", detail=str(lost))
+        self.outcomes[binary.content] = outcome
+        return outcome
+
+    def decide(self, base: Entrant) -> Tuned:
+        """The best of the beam if it beats the heuristic's when they take turns; else that."""
+        finalists = [e for e in self.beam if e.binary.content != base.binary.content][:FINALISTS]
+        unchanged = Tuned(base.plan, self.width, base.seconds, base.seconds)
+        if not finalists:
+            return unchanged
+        try:
+            before, *seconds = self.arena.compare([base.binary, *(e.binary for e in finalists)])
+        except Lost as lost:
+            trace(f"lost in the final: {lost}")
+            return unchanged
+        best = min(range(len(seconds)), key=seconds.__getitem__)
+        if seconds[best] > before * (1 - LEAST_WIN):
+            return Tuned(base.plan, self.width, before, before)
+        return Tuned(finalists[best].plan, self.width, before, seconds[best])
+
+
+def search(
+    ast: UOp,
+    device: OpenDevice,
+    toolchain: Toolchain[Renderer],
+    width: int,
+    *,
+    more: Sequence[Plan] = (),
+    seconds: float = 0,
+    worker: Callable[[], Worker] | None = None,
+) -> tuple[Tuned, Report]:
+    """Search for a kernel's best plan, whatever is on disk, and keep nothing.
+
+    Raises Lost when not even the heuristic's plan can be run.
+    """
+    arena = arena_for(ast, device, toolchain, worker)
+    running = Search(ast, arena, toolchain.renderer, width)
+    found = running.run(more, seconds)
+    return found, running.report
+
+
+def tuned_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> Plan | None:
+    """The plan that settings ask for: the one kept or searched for; None for the heuristic's.
+
+    With BEAM=n a kept plan of a search at least as wide is taken, and else a search made. With
+    TUNED=1 a kept plan is taken if there is one.
+    """
+    if settings.NOOPT or not (settings.BEAM or settings.TUNED):
+        return None
+    known = tuned.kept(ast, device, toolchain)
+    if known is not None and known.width >= settings.BEAM:
+        return known.plan
+    if not settings.BEAM:
+        return None
+    more = () if known is None else (known.plan,)
+    found = tune(ast, device, toolchain, settings.BEAM, more, settings.BEAM_SECONDS)
+    return None if found is None else found.plan
+
+
+def tune(
+    ast: UOp,
+    device: OpenDevice,
+    toolchain: Toolchain[Renderer],
+    width: int,
+    more: Sequence[Plan] = (),
+    seconds: float = 0,
+) -> Tuned | None:
+    """Search for a kernel's best plan and keep it; None when the kernel cannot be tried out."""
+    try:
+        found, report = search(ast, device, toolchain, width, more=more, seconds=seconds)
+    except Lost as lost:
+        trace(f"{kernel_name(ast)}: not searched: {lost}")
+        return None
+    tuned.keep(ast, device, toolchain, found)
+    if trace.on:
+        steps = " ".join(map(describe, found.plan)) or "as it stands"
+        times = f"{found.before * 1e6:.1f} -> {found.seconds * 1e6:.1f} us"
+        trace(f"{kernel_name(ast)}: {report}: {times} ({found.speedup:.2f} times): {steps}")
+    return found

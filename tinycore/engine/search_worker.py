@@ -1,0 +1,163 @@
+"""The process in which candidates are compiled and run: what happens to it happens to nobody else.
+
+Floor 4. `python -m tinycore.engine.search_worker` answers lines of JSON with lines of JSON, one
+request at a time. A request says how many seconds it may take; where the system can, an alarm ends
+the process then, even in the middle of machine code and after its parent is gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final, TextIO
+
+from tinycore.device.protocols import ProgramInfo
+from tinycore.device.registry import Device
+from tinycore.engine.binary import Binary
+from tinycore.engine.trial import Trial
+from tinycore.lower.plan_text import plan_from_text
+from tinycore.uop.parse import from_text
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
+Json = dict[str, Any]
+
+MORE_BYTES: Final = 2 << 30
+"""Memory that compiling and running one candidate may take beyond what is in use before."""
+GRACE_SECONDS: Final = 2
+"""How much later than the parent's the worker's own alarm is."""
+
+
+class Service:
+    """What a worker does: one method for each word that a request may say."""
+
+    def __init__(self) -> None:
+        self.trial: Trial | None = None
+
+    def open(self, request: Json) -> Json:
+        """Open a device and take a kernel on trial; says what compiles here."""
+        device = Device[request["device"]]
+        toolchain = device.toolchain_for(request["toolchain"], request["arch"])
+        self.trial = Trial(from_text(request["ast"]), device, toolchain)
+        return {"key": toolchain.compiler.key, "limits": repr(toolchain.renderer.limits)}
+
+    def build(self, request: Json) -> Json:
+        """Compile a candidate."""
+        assert self.trial is not None, "`open` comes first"
+        return binary_to_json(self.trial.build(plan_from_text(request["plan"])))
+
+    def refer(self, request: Json) -> Json:
+        """Run the reference."""
+        assert self.trial is not None, "`open` comes first"
+        return {"seconds": self.trial.refer(binary_from_json(request["binary"]))}
+
+    def measure(self, request: Json) -> Json:
+        """Time a candidate and compare what it makes."""
+        assert self.trial is not None, "`open` comes first"
+        return asdict(self.trial.measure(binary_from_json(request["binary"]), request["to_beat"]))
+
+    def compare(self, request: Json) -> Json:
+        """Time several candidates that take turns."""
+        assert self.trial is not None, "`open` comes first"
+        binaries = [binary_from_json(item) for item in request["binaries"]]
+        return {"seconds": self.trial.compare(binaries)}
+
+    def answer(self, request: Json) -> Json:
+        """The answer to a request: what it asks for, or the error that it ended in."""
+        limit_resources(request["seconds"])
+        try:
+            answer = WORDS[request["do"]](self, request)
+        except Exception as error:  # a candidate may break anything, our passes too
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        finally:
+            end_limits()
+        return answer
+
+
+WORDS: Final[dict[str, Callable[[Service, Json], Json]]] = {
+    "open": Service.open,
+    "build": Service.build,
+    "refer": Service.refer,
+    "measure": Service.measure,
+    "compare": Service.compare,
+}
+"""What a request may say."""
+
+
+def binary_to_json(binary: Binary) -> Json:
+    """A binary as JSON."""
+    info = asdict(binary.info) | {"written": sorted(binary.info.written)}
+    return {"content": base64.b64encode(binary.content).decode(), "info": info}
+
+
+def binary_from_json(data: Json) -> Binary:
+    """A binary from JSON."""
+    info = data["info"]
+    x, y, z = info["grid"]
+    a, b, c = info["block"]
+    fixed = {"values": tuple(info["values"]), "written": frozenset(info["written"])}
+    fixed |= {"grid": (x, y, z), "block": (a, b, c)}
+    return Binary(base64.b64decode(data["content"]), ProgramInfo(**(info | fixed)))
+
+
+def limit_resources(seconds: float) -> None:
+    """From now on this process ends by itself after some time, and memory is short after a while.
+
+    Memory is limited as private data, which counts what is written to and no reserved addresses.
+    """
+    if hasattr(signal, "alarm"):
+        signal.alarm(math.ceil(seconds) + GRACE_SECONDS)
+    if resource is not None and (used := data_bytes()) is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = used + MORE_BYTES
+        soft = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, most))
+
+
+def end_limits() -> None:
+    """The alarm is off."""
+    if hasattr(signal, "alarm"):
+        signal.alarm(0)
+
+
+def data_bytes() -> int | None:
+    """Bytes of private data that this process has; None where the system does not say."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as file:
+            line = next(line for line in file if line.startswith("VmData:"))
+    except (OSError, StopIteration):
+        return None
+    return int(line.split()[1]) * 1024
+
+
+def main(service: Service | None = None) -> None:
+    """Answer until the parent has no more questions."""
+    if hasattr(signal, "SIGINT"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this ends
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = own_output()
+    worker = service or Service()
+    for line in sys.stdin:
+        answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+def own_output() -> TextIO:
+    """Where answers go: the pipe, which nothing that prints can reach any more."""
+    pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return pipe
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""What the tile language allows: why a step must not be done to a kernel, if it must not.
+
+Floor 3'. The heuristic makes legal plans by how it is written. A plan that comes from elsewhere, a
+search or the disk, is applied through `checked`, which asks here before every step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from tinycore.errors import ArgumentError
+from tinycore.lower.tile import Assign, Merge, Number, Peel, Reorder, Split, Step, apply_plan
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+PLAIN: Final = (AxisKind.LOOP, AxisKind.REDUCE)
+"""Loops that nothing was decided about yet."""
+COPYING: Final = (AxisKind.UNROLL, AxisKind.PARTIAL)
+BECOMES: Final = {
+    AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARALLEL},
+    AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL},
+}
+"""What a loop of a kind may be given to on a device that runs loops."""
+LAUNCHED: Final = {
+    AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GRID, AxisKind.BLOCK},
+    AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL, AxisKind.GROUP},
+}
+"""The same on a device that runs a grid."""
+MOST_COPIES: Final = 512
+"""Copies of a value that steps may ask for, lanes included."""
+MOST_PARTS: Final = 5
+LONGEST_VECTOR: Final = 64
+"""Lanes."""
+
+
+def checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
+    """The kernel with every step of a plan done. Raises ArgumentError for a step that is illegal.
+
+    What a step raises by itself, because its loops are not there, is raised as ArgumentError too.
+    """
+    for step in plan:
+        problem = objection(kernel, step, limits)
+        if problem is not None:
+            raise ArgumentError(f"{step} cannot be done: {problem}")
+        try:
+            kernel = apply_plan(kernel, (step,))
+        except (StopIteration, AssertionError, KeyError, ValueError) as error:
+            raise ArgumentError(f"{step} cannot be done: {error!r}") from error
+    return kernel
+
+
+def objection(kernel: UOp, step: Step, limits: Limits) -> str | None:
+    """Why a step must not be done to a kernel; None when it may."""
+    check = CHECKS.get(type(step))
+    return None if check is None else check(Loops(kernel), step, limits)
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops of a kernel, asked what may be done to them."""
+
+    kernel: UOp
+
+    @cached_property
+    def nodes(self) -> list[UOp]:
+        """Every node."""
+        return list(self.kernel.toposort())
+
+    @cached_property
+    def by_number(self) -> dict[Number, UOp]:
+        """Every loop."""
+        return {n.arg.number: n for n in self.nodes if n.op is Op.RANGE}
+
+    def closers(self, counter: UOp) -> list[UOp]:
+        """What closes a loop."""
+        return [n for n in self.nodes if n.op in (Op.END, Op.REDUCE) and counter in n.src[1:]]
+
+    def undecided(self, axis: Number) -> str | None:
+        """Why a loop is not free to be changed."""
+        counter = self.by_number.get(axis)
+        if counter is None:
+            return f"there is no loop {axis}"
+        if counter.src[0].op is not Op.CONST:
+            return f"how often loop {axis} runs is known at launch only"
+        if counter.arg.kind not in PLAIN:
+            return f"loop {axis} is {counter.arg.kind.value} already"
+        return None
+
+    def not_split(self, axis: Number, by: int) -> str | None:
+        """Why a Split is illegal."""
+        if problem := self.undecided(axis):
+            return problem
+        extent = self.by_number[axis].extent
+        if not 1 < by < extent:
+            return f"steps of {by} do not cut a loop of {extent}"
+        return None
+
+    def not_assigned(self, axis: Number, kind: AxisKind, limits: Limits) -> str | None:
+        """Why an Assign is illegal."""
+        if problem := self.undecided(axis):
+            return problem
+        counter = self.by_number[axis]
+        allowed = (BECOMES if limits.grid is None else LAUNCHED)[counter.arg.kind]
+        if kind not in allowed:
+            return f"a loop of kind {counter.arg.kind.value} does not become {kind.value}"
+        if kind is AxisKind.PARALLEL:
+            return self.not_outermost(counter)
+        if kind is AxisKind.VECTOR and (problem := self.no_lanes(counter)):
+            return problem
+        if kind in (*COPYING, AxisKind.VECTOR) and self.copies_with(counter) > MOST_COPIES:
+            return f"{self.copies_with(counter)} copies are too many"
+        return None
+
+    def not_outermost(self, counter: UOp) -> str | None:
+        """Why threads cannot share a loop."""
+        root = self.kernel.src[0]
+        alone = len(self.kernel.src) == 1 and root.op is Op.END and root.src[1] is counter
+        return None if alone else "threads share the outermost loop of the whole kernel only"
+
+    def no_lanes(self, counter: UOp) -> str | None:
+        """Why a loop cannot become lanes."""
+        if counter.extent > LONGEST_VECTOR or counter.extent & (counter.extent - 1):
+            return f"{counter.extent} lanes are no power of two up to {LONGEST_VECTOR}"
+        for node in self.nodes:
+            if counter in node.ranges and any(
+                r.arg.kind is AxisKind.VECTOR for r in node.ranges if r is not counter
+            ):
+                return "its body moves with lanes of another loop already"
+        return None
+
+    def copies_with(self, counter: UOp) -> int:
+        """How often the most copied node is made if this loop is written out too."""
+        written = (*COPYING, AxisKind.VECTOR)
+        around = [n.ranges for n in self.nodes if counter in n.ranges]
+        return counter.extent * max(
+            (math.prod(r.extent for r in ranges if r.arg.kind in written) for ranges in around),
+            default=1,
+        )
+
+    def not_reordered(self, axes: tuple[Number, ...]) -> str | None:
+        """Why a Reorder is illegal."""
+        if missing := [a for a in axes if a not in self.by_number]:
+            return f"there is no loop {missing[0]}"
+        for end in (n for n in self.nodes if n.op is Op.END):
+            before = [r.arg for r in end.src[1:]]
+            named = [self.by_number[a].arg for a in axes if self.by_number[a] in end.src[1:]]
+            after = [*named, *(a for a in before if a not in named)]
+            if before == after:
+                continue
+            if any(a.kind is AxisKind.ORDERED for a in before):
+                return "its steps happen in order"
+            if before[0].kind is AxisKind.PARALLEL and after[0] != before[0]:
+                return "the loop that threads share stays outermost"
+        return None
+
+    def not_merged(self, outer: Number, inner: Number) -> str | None:
+        """Why a Merge is illegal."""
+        if problem := self.undecided(outer) or self.undecided(inner):
+            return problem
+        a, b = self.by_number[outer], self.by_number[inner]
+        closers = self.closers(a)
+        if a.arg.kind is not b.arg.kind or closers != self.closers(b):
+            return "the loops are not closed together"
+        if any((a, b) not in itertools.pairwise(n.src[1:]) for n in closers):
+            return "the loops are not neighbors"
+        return None
+
+    def not_peeled(self, axis: Number, at: tuple[int, ...]) -> str | None:
+        """Why a Peel is illegal."""
+        if problem := self.undecided(axis):
+            return problem
+        counter = self.by_number[axis]
+        edges = (0, *at, counter.extent)
+        if (
+            any(a >= b for a, b in itertools.pairwise(edges))
+            or not 2 < len(edges) <= MOST_PARTS + 1
+        ):
+            return f"{at} are no steps between 0 and {counter.extent}, in order"
+        closers = self.closers(counter)
+        if len(closers) != 1 or closers[0].op is not Op.END:
+            return "it is no loop over outputs"
+        return None
+
+
+CHECKS: Final[dict[type, Callable[[Loops, Any, Limits], str | None]]] = {
+    Split: lambda loops, step, limits: loops.not_split(step.axis, step.by),
+    Assign: lambda loops, step, limits: loops.not_assigned(step.axis, step.kind, limits),
+    Reorder: lambda loops, step, limits: loops.not_reordered(step.axes),
+    Merge: lambda loops, step, limits: loops.not_merged(step.outer, step.inner),
+    Peel: lambda loops, step, limits: loops.not_peeled(step.axis, step.at),
+}
+"""What is asked before a step. Steps that are not here refuse by themselves what they cannot do."""

@@ -1,0 +1,214 @@
+"""Plans near a plan: what a search may try next, made from a kernel's loops alone.
+
+Floor 3'. A plan has two kinds of neighbors. One step more: a loop becomes lanes, is written out, is
+cut into blocks, changes places. And one step different: another number in a split, another kind, or
+the step left out. `legality.py` says which of them are plans at all. Nothing here measures.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tinycore.errors import ArgumentError
+from tinycore.lower.heuristic import LoopPlanner, plan_for
+from tinycore.lower.legality import PLAIN, checked
+from tinycore.lower.tile import Assign, Merge, Number, Peel, Plan, Reorder, Split, Step
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+COPIES: Final = (2, 3, 4, 5, 6, 8)
+"""Into how many copies a loop may be written out."""
+BLOCKS: Final = (4, 16, 64, 256)
+"""Steps of a loop that a block may have."""
+PARTIAL_SUMS: Final = (2, 4, 8)
+SIZES: Final = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
+"""What a split may be changed to, if it is near to what it was."""
+NEAR: Final = 2
+"""How many sizes up and down are near."""
+MOST_NODES: Final = 4000
+"""Nodes times copies that a candidate may come to: what larger ones win, compiling them costs."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan, and the kernel as it makes it."""
+
+    plan: Plan
+    tiled: UOp
+
+
+def candidate_of(kernel: UOp, plan: Plan, limits: Limits) -> Candidate | None:
+    """A plan with what it makes; None when it is illegal or makes too much."""
+    return grown(Candidate((), kernel), plan, limits)
+
+
+def grown(start: Candidate, more: Plan, limits: Limits) -> Candidate | None:
+    """A candidate with more steps; None when one is illegal or they make too much."""
+    try:
+        tiled = checked(start.tiled, more, limits)
+    except ArgumentError:
+        return None
+    fits = nodes_written(tiled) <= MOST_NODES
+    return Candidate((*start.plan, *more), tiled) if fits else None
+
+
+def nodes_written(tiled: UOp) -> int:
+    """About how many nodes there will be when loops are written out."""
+    kinds = (AxisKind.UNROLL, AxisKind.PARTIAL)
+    total = 0
+    for node in tiled.toposort():
+        copies = 1
+        for counter in node.ranges:
+            copies *= counter.extent if counter.arg.kind in kinds else 1
+        total += copies
+    return total
+
+
+def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
+    """Where a search begins: the heuristic's plan first, then loops as they stand, merged."""
+    merged = LoopPlanner(kernel, limits)
+    merged.merge_loops()
+    return tuple(dict.fromkeys((plan_for(kernel, limits), tuple(merged.steps))))
+
+
+def finished(start: Candidate, limits: Limits) -> Candidate:
+    """A candidate as it is run, with what is undecided given to threads.
+
+    On a CPU that is the outermost loops, where that pays; on a grid as many as it has axes.
+    """
+    planner = LoopPlanner(start.tiled, limits, list(start.plan))
+    if limits.grid is not None:
+        taken = planner.all_of(AxisKind.GRID)
+        free = [r for r in planner.outputs if r.arg.kind is AxisKind.LOOP]
+        fitting = [r for r in free if r.extent <= min(limits.grid)]
+        for counter in fitting[: max(len(limits.grid) - len(taken), 0)]:
+            planner.do(Assign(counter.arg.number, AxisKind.GRID))
+    elif not planner.all_of(AxisKind.PARALLEL):
+        planner.share_among_threads()
+    plan = tuple(planner.steps)
+    return start if plan == start.plan else Candidate(plan, planner.kernel)
+
+
+def neighbors(kernel: UOp, start: Candidate, limits: Limits, seed: int = 0) -> Iterator[Candidate]:
+    """Every legal plan one step away, each making something else, in an order that `seed` mixes."""
+    steps: list[tuple[Candidate, Plan]] = [(start, more) for more in grown_by(start.tiled, limits)]
+    steps += [(Candidate((), kernel), plan) for plan in revised(start.plan)]
+    random.Random(seed).shuffle(steps)
+    found = {start.tiled}
+    for base, more in steps:
+        candidate = grown(base, more, limits)
+        if candidate is not None and candidate.tiled not in found:
+            found.add(candidate.tiled)
+            yield candidate
+
+
+# --- one step more
+
+
+def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
+    """What may be done next to a kernel, legal or not."""
+    loops = [n for n in tiled.toposort() if n.op is Op.RANGE and n.arg.kind in PLAIN]
+    lanes = LoopPlanner(tiled, limits).lanes()
+    for loop in loops:
+        yield from as_lanes(loop, lanes)
+        yield from written_out(loop)
+    for end in (n for n in tiled.toposort() if n.op is Op.END):
+        own = [r for r in end.src[1:] if r.arg.kind is AxisKind.LOOP]
+        for loop in own:
+            yield from in_blocks(loop, own)
+        yield from interchanged(own)
+    yield from merged(tiled)
+    for loop in loops:
+        if at := LoopPlanner(tiled, limits).steps_compared(loop):
+            yield (Peel(loop.arg.number, at),)
+
+
+def cut(loop: UOp, size: int, kind: AxisKind) -> Plan:
+    """The first `size` steps of every block of a loop given a kind; the whole loop if it fits."""
+    number = loop.arg.number
+    if size == loop.extent:
+        return (Assign(number, kind),)
+    return Split(number, size), Assign((*number, 1), kind)
+
+
+def as_lanes(loop: UOp, lanes: int) -> Iterator[Plan]:
+    """A loop as lanes: as many as a register has, half of it, two of it."""
+    for width in dict.fromkeys((lanes, lanes // 2, lanes * 2)):
+        if 1 < width <= loop.extent:
+            yield cut(loop, width, AxisKind.VECTOR)
+
+
+def written_out(loop: UOp) -> Iterator[Plan]:
+    """A loop written out, in sums of their own too if it is reduced."""
+    sizes = (*COPIES, loop.extent) if loop.extent <= max(COPIES) * 2 else COPIES
+    for size in dict.fromkeys(sizes):
+        if 1 < size <= loop.extent:
+            yield cut(loop, size, AxisKind.UNROLL)
+    if loop.arg.kind is AxisKind.REDUCE:
+        for size in PARTIAL_SUMS:
+            if size <= loop.extent:
+                yield cut(loop, size, AxisKind.PARTIAL)
+
+
+def in_blocks(loop: UOp, own: list[UOp]) -> Iterator[Plan]:
+    """A loop in blocks, the loop over blocks outermost."""
+    number = loop.arg.number
+    for size in BLOCKS:
+        if size < loop.extent and len(own) > 1:
+            others = tuple(r.arg.number for r in own if r is not loop)
+            yield Split(number, size), Reorder(((*number, 0), *others, (*number, 1)))
+
+
+def interchanged(own: list[UOp]) -> Iterator[Plan]:
+    """One loop moved to the outside or to the inside of the others."""
+    numbers = [r.arg.number for r in own]
+    for number in numbers:
+        others = [n for n in numbers if n != number]
+        for order in ([number, *others], [*others, number]):
+            if order != numbers:
+                yield (Reorder(tuple(order)),)
+
+
+def merged(tiled: UOp) -> Iterator[Plan]:
+    """Neighboring loops as one."""
+    for node in tiled.toposort():
+        if node.op in (Op.END, Op.REDUCE):
+            loops = [r for r in node.src[1:] if r.op is Op.RANGE]
+            for outer, inner in zip(loops, loops[1:], strict=False):
+                yield (Merge(outer.arg.number, inner.arg.number),)
+
+
+# --- one step different
+
+
+def revised(plan: Plan) -> Iterator[Plan]:
+    """The plan with one step changed or left out, and what depended on it left out too."""
+    for place, step in enumerate(plan):
+        before, after = plan[:place], plan[place + 1 :]
+        for other in others_than(step):
+            yield (*before, other, *after)
+        yield (*before, *after)
+        if isinstance(step, Split):
+            yield (*before, *(s for s in after if not inside_of(s, step.axis)))
+
+
+def others_than(step: Step) -> Iterator[Step]:
+    """Steps that differ from one in a number or a kind."""
+    if isinstance(step, Split):
+        place = sum(size < step.by for size in SIZES)
+        near = SIZES[max(place - NEAR, 0) : place + NEAR + 1]
+        yield from (replace(step, by=size) for size in near if size != step.by)
+    elif isinstance(step, Assign) and step.kind is AxisKind.PARTIAL:
+        yield replace(step, kind=AxisKind.UNROLL)
+    elif isinstance(step, Assign) and step.kind is AxisKind.UNROLL:
+        yield replace(step, kind=AxisKind.PARTIAL)
+
+
+def inside_of(step: Step, axis: Number) -> bool:
+    """Whether a step names a loop that is a part of another, or an order with such a loop."""
+    named = step.axes if isinstance(step, Reorder) else (getattr(step, "axis", ()),)
+    return any(len(n) > len(axis) and n[: len(axis)] == axis for n in named)
