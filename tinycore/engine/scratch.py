@@ -112,12 +112,9 @@ def random_values(generator: numpy.random.Generator, size: int, dtype: DType, be
     exponents = generator.integers(middle - 2, middle, size)
     signs = generator.integers(0, 4, size) == 0
     fractions = generator.integers(0, 1 << layout.mantissa_bits, size)
-    bits = (
-        signs << (layout.exponent_bits + layout.mantissa_bits)
-        | exponents << layout.mantissa_bits
-        | fractions
-    )
-    return bits.astype(stored)
+    codes = (signs << layout.exponent_bits | exponents) << layout.mantissa_bits | fractions
+    bits: Array = codes.astype(stored)
+    return bits
 
 
 def integers_below(slot: UOp, ast: UOp) -> int:

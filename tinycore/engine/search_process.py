@@ -119,7 +119,7 @@ class Worker:
 
 
 def environment() -> dict[str, str]:
-    """The variables of a worker: as here, with as many threads, but quiet, and searching nothing."""
+    """The variables of a worker: as here, as many threads, but quiet, searching nothing."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     chosen = {"CPU_COUNT": str(cpu_count()), "BEAM": "0", "TUNED": "0", "DEBUG": "0", "TRACE": ""}
     chosen |= {"NOOPT": "0", "LRU": "0"}

@@ -17,17 +17,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final, TextIO
 
+from tinycore._deferred import module_named
 from tinycore.device.protocols import ProgramInfo
 from tinycore.device.registry import Device
 from tinycore.engine.binary import Binary
 from tinycore.engine.trial import Trial
 from tinycore.lower.plan_text import plan_from_text
 from tinycore.uop.parse import from_text
-
-try:
-    import resource
-except ImportError:  # Windows has no such limits
-    resource = None  # type: ignore[assignment]
 
 Json = dict[str, Any]
 
@@ -116,7 +112,9 @@ def limit_resources(seconds: float) -> None:
     """
     if hasattr(signal, "alarm"):
         signal.alarm(math.ceil(seconds) + GRACE_SECONDS)
-    if resource is not None and (used := data_bytes()) is not None:
+    used = data_bytes()
+    if used is not None:
+        resource = module_named("resource")
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = used + MORE_BYTES
         soft = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
@@ -143,7 +141,8 @@ def main(service: Service | None = None) -> None:
     """Answer until the parent has no more questions."""
     if hasattr(signal, "SIGINT"):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when this ends
-    if resource is not None:
+    if os.name == "posix":
+        resource = module_named("resource")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = own_output()
     worker = service or Service()

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.tile import Assign, Merge, Number, Peel, Reorder, Split, Step, apply_plan
+from tinycore.lower.tile import Assign, Cover, Merge, Number, Peel, Reorder, Split, Step, apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -32,6 +32,7 @@ LAUNCHED: Final = {
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL, AxisKind.GROUP},
 }
 """The same on a device that runs a grid."""
+THREADS: Final = (AxisKind.BLOCK, AxisKind.GROUP)
 MOST_COPIES: Final = 512
 """Copies of a value that steps may ask for, lanes included."""
 MOST_PARTS: Final = 5
@@ -97,9 +98,15 @@ class Loops:
         if problem := self.undecided(axis):
             return problem
         extent = self.by_number[axis].extent
-        if not 1 < by < extent:
+        if not 1 < by <= extent:
             return f"steps of {by} do not cut a loop of {extent}"
         return None
+
+    def not_covered(self, axis: Number, by: int, limits: Limits) -> str | None:
+        """Why a Cover is illegal."""
+        if limits.grid is None:
+            return "a device that runs loops has no use for steps past the end"
+        return self.undecided(axis) or (None if by > 1 else f"steps of {by} cut nothing")
 
     def not_assigned(self, axis: Number, kind: AxisKind, limits: Limits) -> str | None:
         """Why an Assign is illegal."""
@@ -111,6 +118,10 @@ class Loops:
             return f"a loop of kind {counter.arg.kind.value} does not become {kind.value}"
         if kind is AxisKind.PARALLEL:
             return self.not_outermost(counter)
+        if kind in (AxisKind.GRID, AxisKind.BLOCK) and axis not in self.launchable:
+            return "something is stored outside of it, which every thread would store"
+        if kind in THREADS and (problem := self.no_threads(counter, kind, limits)):
+            return problem
         if kind is AxisKind.VECTOR and (problem := self.no_lanes(counter)):
             return problem
         if kind in (*COPYING, AxisKind.VECTOR) and self.copies_with(counter) > MOST_COPIES:
@@ -122,6 +133,36 @@ class Loops:
         root = self.kernel.src[0]
         alone = len(self.kernel.src) == 1 and root.op is Op.END and root.src[1] is counter
         return None if alone else "threads share the outermost loop of the whole kernel only"
+
+    @cached_property
+    def launchable(self) -> set[Number]:
+        """The loops that every store is in."""
+        root, inside = self.kernel.src[0], [n for n in self.nodes if n.op is Op.STORE]
+        own = root.src[1:] if len(self.kernel.src) == 1 and root.op is Op.END else ()
+        return {r.arg.number for r in own if all(r in n.ranges for n in inside)}
+
+    def no_threads(self, counter: UOp, kind: AxisKind, limits: Limits) -> str | None:
+        """Why the threads of a group cannot take a loop."""
+        threads = [r for r in self.by_number.values() if r.arg.kind in THREADS]
+        total = counter.extent * math.prod(r.extent for r in threads)
+        if total > limits.block_threads or len(threads) >= len(limits.block):
+            return f"{total} threads on {len(threads) + 1} axes are too many for a group"
+        if counter.extent > min(limits.block):
+            return f"{counter.extent} threads are too many for an axis of a group"
+        return self.not_shared(counter, limits) if kind is AxisKind.GROUP else None
+
+    def not_shared(self, counter: UOp, limits: Limits) -> str | None:
+        """Why the threads of a group cannot share a sum."""
+        members = [n for n in self.closers(counter) if n.op is Op.REDUCE]
+        around = {r.arg.number for n in members for r in n.ranges}
+        needed = limits.block_threads * sum(max(n.dtype.itemsize, 4) for n in members)
+        if counter.extent & (counter.extent - 1) or needed > limits.shared_bytes:
+            return f"{counter.extent} threads are no power of two, or share too little memory"
+        if any(r.arg.kind is AxisKind.GROUP for n in members for r in n.src[1:]):
+            return "its sum is shared already"
+        if not around <= self.launchable or any(n.op is Op.AFTER for n in self.nodes):
+            return "threads would not come to its barriers together"
+        return None
 
     def no_lanes(self, counter: UOp) -> str | None:
         """Why a loop cannot become lanes."""
@@ -177,10 +218,8 @@ class Loops:
             return problem
         counter = self.by_number[axis]
         edges = (0, *at, counter.extent)
-        if (
-            any(a >= b for a, b in itertools.pairwise(edges))
-            or not 2 < len(edges) <= MOST_PARTS + 1
-        ):
+        ascending = all(a < b for a, b in itertools.pairwise(edges))
+        if not ascending or not 1 < len(at) + 1 <= MOST_PARTS:
             return f"{at} are no steps between 0 and {counter.extent}, in order"
         closers = self.closers(counter)
         if len(closers) != 1 or closers[0].op is not Op.END:
@@ -190,6 +229,7 @@ class Loops:
 
 CHECKS: Final[dict[type, Callable[[Loops, Any, Limits], str | None]]] = {
     Split: lambda loops, step, limits: loops.not_split(step.axis, step.by),
+    Cover: lambda loops, step, limits: loops.not_covered(step.axis, step.by, limits),
     Assign: lambda loops, step, limits: loops.not_assigned(step.axis, step.kind, limits),
     Reorder: lambda loops, step, limits: loops.not_reordered(step.axes),
     Merge: lambda loops, step, limits: loops.not_merged(step.outer, step.inner),

@@ -7,6 +7,8 @@ the step left out. `legality.py` says which of them are plans at all. Nothing he
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,8 +16,9 @@ from typing import Final
 
 from tinycore.errors import ArgumentError
 from tinycore.lower.heuristic import LoopPlanner, plan_for
+from tinycore.lower.heuristic_grid import GridPlanner
 from tinycore.lower.legality import PLAIN, checked
-from tinycore.lower.tile import Assign, Merge, Number, Peel, Plan, Reorder, Split, Step
+from tinycore.lower.tile import Assign, Cover, Merge, Number, Peel, Plan, Reorder, Split, Step
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -24,6 +27,8 @@ COPIES: Final = (2, 3, 4, 5, 6, 8)
 """Into how many copies a loop may be written out."""
 BLOCKS: Final = (4, 16, 64, 256)
 """Steps of a loop that a block may have."""
+THREADS: Final = (4, 8, 16, 32, 64, 128, 256)
+"""Into how many threads of a group a loop may go."""
 PARTIAL_SUMS: Final = (2, 4, 8)
 SIZES: Final = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 """What a split may be changed to, if it is near to what it was."""
@@ -78,17 +83,18 @@ def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
 def finished(start: Candidate, limits: Limits) -> Candidate:
     """A candidate as it is run, with what is undecided given to threads.
 
-    On a CPU that is the outermost loops, where that pays; on a grid as many as it has axes.
+    On a CPU that is the outermost loops, where that pays; on a grid all that can be launched.
     """
-    planner = LoopPlanner(start.tiled, limits, list(start.plan))
-    if limits.grid is not None:
-        taken = planner.all_of(AxisKind.GRID)
-        free = [r for r in planner.outputs if r.arg.kind is AxisKind.LOOP]
-        fitting = [r for r in free if r.extent <= min(limits.grid)]
-        for counter in fitting[: max(len(limits.grid) - len(taken), 0)]:
-            planner.do(Assign(counter.arg.number, AxisKind.GRID))
-    elif not planner.all_of(AxisKind.PARALLEL):
-        planner.share_among_threads()
+    planner: LoopPlanner | GridPlanner
+    if limits.grid is None:
+        planner = LoopPlanner(start.tiled, limits, list(start.plan))
+        if not planner.all_of(AxisKind.PARALLEL):
+            planner.share_among_threads()
+    else:
+        planner = GridPlanner(start.tiled, limits, list(start.plan))
+        taken = [*planner.all_of(AxisKind.BLOCK), *planner.all_of(AxisKind.GROUP)]
+        wanted = min(limits.block_wanted, limits.block_threads)
+        planner.launch(max(wanted // math.prod(r.extent for r in taken), 1))
     plan = tuple(planner.steps)
     return start if plan == start.plan else Candidate(plan, planner.kernel)
 
@@ -116,6 +122,8 @@ def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     for loop in loops:
         yield from as_lanes(loop, lanes)
         yield from written_out(loop)
+        if limits.grid is not None:
+            yield from among_threads(loop)
     for end in (n for n in tiled.toposort() if n.op is Op.END):
         own = [r for r in end.src[1:] if r.arg.kind is AxisKind.LOOP]
         for loop in own:
@@ -154,6 +162,17 @@ def written_out(loop: UOp) -> Iterator[Plan]:
                 yield cut(loop, size, AxisKind.PARTIAL)
 
 
+def among_threads(loop: UOp) -> Iterator[Plan]:
+    """A loop given to the threads of a group, in groups of several sizes."""
+    number = loop.arg.number
+    for size in THREADS:
+        if loop.arg.kind is AxisKind.REDUCE:
+            yield Cover(number, size), Assign((*number, 1), AxisKind.GROUP)
+        elif size < loop.extent:
+            inner = Assign((*number, 1), AxisKind.BLOCK)
+            yield Cover(number, size), Assign((*number, 0), AxisKind.GRID), inner
+
+
 def in_blocks(loop: UOp, own: list[UOp]) -> Iterator[Plan]:
     """A loop in blocks, the loop over blocks outermost."""
     number = loop.arg.number
@@ -178,7 +197,7 @@ def merged(tiled: UOp) -> Iterator[Plan]:
     for node in tiled.toposort():
         if node.op in (Op.END, Op.REDUCE):
             loops = [r for r in node.src[1:] if r.op is Op.RANGE]
-            for outer, inner in zip(loops, loops[1:], strict=False):
+            for outer, inner in itertools.pairwise(loops):
                 yield (Merge(outer.arg.number, inner.arg.number),)
 
 
@@ -192,13 +211,13 @@ def revised(plan: Plan) -> Iterator[Plan]:
         for other in others_than(step):
             yield (*before, other, *after)
         yield (*before, *after)
-        if isinstance(step, Split):
+        if isinstance(step, Split | Cover):
             yield (*before, *(s for s in after if not inside_of(s, step.axis)))
 
 
 def others_than(step: Step) -> Iterator[Step]:
     """Steps that differ from one in a number or a kind."""
-    if isinstance(step, Split):
+    if isinstance(step, Split | Cover):
         place = sum(size < step.by for size in SIZES)
         near = SIZES[max(place - NEAR, 0) : place + NEAR + 1]
         yield from (replace(step, by=size) for size in near if size != step.by)

@@ -1,0 +1,135 @@
+"""Candidates of a search: whatever is generated is legal, and computes the same."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import numpy
+import pytest
+
+from tests.unit.lower.test_tile import CPU, GRAPHS, run
+from tests.unit.schedule.graphs import buffer, kernels, matmul, total
+from tinycore.errors import ArgumentError, FileFormatError
+from tinycore.lower.legality import checked, objection
+from tinycore.lower.plan_text import plan_from_text, plan_to_text
+from tinycore.lower.search import Candidate, candidate_of, finished, neighbors, starts
+from tinycore.lower.tile import Assign, Merge, Peel, Plan, Reorder, Split, Step
+from tinycore.render import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+GRID = Limits(
+    grid=(1 << 16,) * 3, block=(64, 64, 64), block_threads=64, block_wanted=16, shared_bytes=1 << 15
+)
+NEAR = 3
+"""How many neighbors of each plan are run."""
+
+
+def ast_of(name: str) -> UOp:
+    ast = kernels(GRAPHS[name]())[-1].arg.ast
+    assert isinstance(ast, UOp)
+    return ast
+
+
+def near(ast: UOp, start: Candidate, limits: Limits, seed: int) -> list[Candidate]:
+    """Some neighbors, and some neighbors of one of them."""
+    first = list(islice(neighbors(ast, start, limits, seed), NEAR))
+    chosen = random.Random(seed).choice(first) if first else start
+    return first + list(islice(neighbors(ast, chosen, limits, seed), NEAR))
+
+
+@pytest.mark.parametrize("limits", [CPU, GRID], ids=["loops", "grid"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_candidate_computes_the_same(name: str, limits: Limits) -> None:
+    ast = ast_of(name)
+    expected = run(ast, ())
+    for seed, plan in enumerate(starts(ast, limits)):
+        start = candidate_of(ast, plan, limits)
+        assert start is not None
+        for candidate in (start, *near(ast, start, limits, seed)):
+            done = finished(candidate, limits).plan
+            print(done)
+            numpy.testing.assert_allclose(run(ast, done), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_plan_is_read_back_from_its_text(name: str) -> None:
+    ast = ast_of(name)
+    for plan in starts(ast, CPU):
+        start = candidate_of(ast, plan, CPU)
+        assert start is not None
+        for candidate in near(ast, start, CPU, 0):
+            assert plan_from_text(plan_to_text(candidate.plan)) == candidate.plan
+
+
+@pytest.mark.parametrize("text", ["", "3", "(3,)", "(Split((1,), 2)", "(Split((1,)),)", "() ()"])
+def test_text_that_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(FileFormatError):
+        plan_from_text(text)
+
+
+def test_neighbors_are_found_without_names() -> None:
+    ast = kernels(matmul(buffer(14, 24), buffer(24, 37)))[-1].arg.ast
+    found = {type(step) for c in neighbors(ast, Candidate((), ast), CPU) for step in c.plan}
+
+    assert found == {Split, Assign, Reorder, Merge}
+
+
+def test_plan_for_threads_is_finished_by_sharing() -> None:
+    ast = kernels(matmul(buffer(140, 240), buffer(240, 370)))[-1].arg.ast
+
+    done = finished(Candidate((), ast), CPU).plan
+
+    assert Assign((0,), AxisKind.PARALLEL) in done
+
+
+VECTOR, UNROLL, PARTIAL, PARALLEL = (
+    AxisKind.VECTOR, AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.PARALLEL,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "step", "why"),
+    [
+        ((), Split((9,), 4), "there is no loop (9,)"),
+        ((), Split((0,), 15), "steps of 15 do not cut a loop of 14"),
+        ((), Split((0,), 1), "steps of 1 do not cut"),
+        ((Assign((0,), UNROLL),), Split((0,), 2), "loop (0,) is unroll already"),
+        ((), Assign((0,), PARTIAL), "a loop of kind loop does not become partial"),
+        ((), Assign((0,), AxisKind.GRID), "a loop of kind loop does not become grid"),
+        ((), Assign((3,), PARALLEL), "a loop of kind reduce does not become parallel"),
+        ((), Assign((1,), PARALLEL), "threads share the outermost loop"),
+        ((), Assign((1,), VECTOR), "37 lanes are no power of two"),
+        (
+            (Split((1,), 8), Assign((1, 1), VECTOR), Split((3,), 8)),
+            Assign((3, 1), VECTOR),
+            "lanes of another loop already",
+        ),
+        ((Assign((0,), UNROLL),), Assign((1,), UNROLL), "518 copies are too many"),
+        ((), Reorder(((1,), (7,))), "there is no loop (7,)"),
+        ((Assign((0,), PARALLEL),), Reorder(((1,), (0,))), "stays outermost"),
+        ((), Merge((1,), (0,)), "the loops are not neighbors"),
+        ((), Merge((0,), (3,)), "not closed together"),
+        ((), Peel((0,), (5, 5)), "are no steps between 0 and 14"),
+        ((), Peel((3,), (5,)), "no loop over outputs"),
+    ],
+)
+def test_illegal_step_is_told_why(plan: Plan, step: Step, why: str) -> None:
+    ast = kernels(matmul(buffer(14, 24), buffer(24, 37)))[-1].arg.ast
+
+    problem = objection(checked(ast, plan, CPU), step, CPU)
+
+    assert problem is not None
+    assert why in problem
+    with pytest.raises(ArgumentError, match="cannot be done"):
+        checked(ast, (*plan, step), CPU)
+
+
+def test_shared_sum_needs_threads_that_meet() -> None:
+    ast = kernels(total(buffer(10, 64), 1))[-1].arg.ast
+    (loop,) = {r for n in ast.toposort() if n.op is Op.REDUCE for r in n.src[1:]}
+    share = Assign((*loop.arg.number, 1), AxisKind.GROUP)
+
+    assert candidate_of(ast, (Split(loop.arg.number, 32), share), GRID) is not None
+    assert candidate_of(ast, (Split(loop.arg.number, 12), share), GRID) is None
