@@ -32,4 +32,3 @@ def build(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> Binary
     linear = lower(ast, toolchain.renderer, kernel_name(ast), plan)
     content = toolchain.compiler.compile(toolchain.renderer.render(linear))
     return Binary(content, info_of(linear, slot_count(ast)))
-

@@ -164,9 +164,7 @@ def compile_kernel(
     return CompiledKernel(linear, source, binary, estimate(ast), slot_count(ast))
 
 
-def program_of(
-    ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None
-) -> KeptProgram:
+def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> KeptProgram:
     """What a kernel is compiled to: as kept on disk, unless somebody wants to watch it being made.
 
     Without a plan the heuristic makes one.

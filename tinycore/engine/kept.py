@@ -63,9 +63,7 @@ def find(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> KeptPro
     return KeptProgram(ProgramInfo(**info), Estimate(**estimate), binary)
 
 
-def keep(
-    ast: UOp, toolchain: Toolchain[Renderer], program: KeptProgram, plan: Plan | None
-) -> None:
+def keep(ast: UOp, toolchain: Toolchain[Renderer], program: KeptProgram, plan: Plan | None) -> None:
     """Keep a program for later processes."""
     if settings.CCACHE:
         info = asdict(program.info) | {"written": sorted(program.info.written)}
@@ -80,7 +78,8 @@ def key_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -
     about = [toolchain.name, toolchain.arch, toolchain.compiler.key]
     about += [f"{type(renderer).__module__}.{type(renderer).__qualname__}", repr(renderer)]
     modules = tuple([cls.__module__ for cls in type(renderer).__mro__])
-    return "\n".join([stamp(modules), *about, *chosen, "" if plan is None else repr(plan), to_text(ast)])
+    chosen += [] if plan is None else [repr(plan)]
+    return "\n".join([stamp(modules), *about, *chosen, to_text(ast)])
 
 
 @remembered

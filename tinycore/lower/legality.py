@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from tinycore.dtype import PointerDType
 from tinycore.errors import ArgumentError
-from tinycore.lower.tile import Assign, Cover, Merge, Number, Peel, Reorder, Split, Step, apply_plan
+from tinycore.lower.loops import Number
+from tinycore.lower.stage import Stage
+from tinycore.lower.stage_planner import MOST_SCRATCH
+from tinycore.lower.tile import Assign, Cover, Merge, Peel, Reorder, Split, Step, apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -53,7 +57,15 @@ def checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
             kernel = apply_plan(kernel, (step,))
         except (StopIteration, AssertionError, KeyError, ValueError) as error:
             raise ArgumentError(f"{step} cannot be done: {error!r}") from error
+        if isinstance(step, Stage) and (size := scratch_bytes(kernel)) > MOST_SCRATCH:
+            raise ArgumentError(f"{step} cannot be done: {size} bytes of scratch are too many")
     return kernel
+
+
+def scratch_bytes(kernel: UOp) -> int:
+    """Bytes of all stages."""
+    arrays = (n.dtype for n in kernel.toposort() if n.op is Op.DEFINE_LOCAL)
+    return sum(d.size * d.base.itemsize for d in arrays if isinstance(d, PointerDType))
 
 
 def objection(kernel: UOp, step: Step, limits: Limits) -> str | None:

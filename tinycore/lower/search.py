@@ -18,7 +18,9 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.heuristic import LoopPlanner, plan_for
 from tinycore.lower.heuristic_grid import GridPlanner
 from tinycore.lower.legality import PLAIN, checked
-from tinycore.lower.tile import Assign, Cover, Merge, Number, Peel, Plan, Reorder, Split, Step
+from tinycore.lower.loops import Number
+from tinycore.lower.stage import Dimension, Stage
+from tinycore.lower.tile import Assign, Cover, Merge, Peel, Plan, Reorder, Split, Step
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -130,6 +132,8 @@ def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
             yield from in_blocks(loop, own)
         yield from interchanged(own)
     yield from merged(tiled)
+    if limits.grid is None:
+        yield from staged(tiled, limits)
     for loop in loops:
         if at := LoopPlanner(tiled, limits).steps_compared(loop):
             yield (Peel(loop.arg.number, at),)
@@ -201,6 +205,38 @@ def merged(tiled: UOp) -> Iterator[Plan]:
                 yield (Merge(outer.arg.number, inner.arg.number),)
 
 
+def staged(tiled: UOp, limits: Limits) -> Iterator[Plan]:
+    """What the innermost tile reads, staged at each of the loops around it or before them all."""
+    planner = LoopPlanner(tiled, limits)
+    outputs = [r for r in planner.outputs if r.arg.kind is AxisKind.LOOP]
+    for panel in panels(planner.outputs):
+        for at in (None, *(r.arg.number for r in outputs)):
+            trying = LoopPlanner(tiled, limits)
+            first = sum(n.op is Op.DEFINE_LOCAL for n in tiled.toposort())
+            try:
+                trying.do(Stage(at, (*trying.depth(), panel)))
+                for number in range(first, sum(map(is_array, trying.kernel.toposort()))):
+                    trying.plan_fill(number)
+            except (ArgumentError, StopIteration, AssertionError):
+                continue
+            yield tuple(trying.steps)
+
+
+def is_array(node: UOp) -> bool:
+    """Whether a node is memory that is filled by a stage."""
+    return node.op is Op.DEFINE_LOCAL
+
+
+def panels(outputs: list[UOp]) -> Iterator[Dimension]:
+    """The parts of output loops that are written out or lanes, as dimensions of a stage."""
+    inner = {r.arg.number: r for r in outputs if r.arg.kind in (AxisKind.UNROLL, AxisKind.VECTOR)}
+    for number, loop in inner.items():
+        yield ((number, 1),)
+        around = (*number[:-1], 0, 1)
+        if loop.arg.kind is AxisKind.VECTOR and around in inner:
+            yield (around, loop.extent), (number, 1)
+
+
 # --- one step different
 
 
@@ -208,7 +244,7 @@ def revised(plan: Plan) -> Iterator[Plan]:
     """The plan with one step changed or left out, and what depended on it left out too."""
     for place, step in enumerate(plan):
         before, after = plan[:place], plan[place + 1 :]
-        for other in others_than(step):
+        for other in (*others_than(step), *stages_elsewhere(step, plan)):
             yield (*before, other, *after)
         yield (*before, *after)
         if isinstance(step, Split | Cover):
@@ -225,6 +261,14 @@ def others_than(step: Step) -> Iterator[Step]:
         yield replace(step, kind=AxisKind.UNROLL)
     elif isinstance(step, Assign) and step.kind is AxisKind.UNROLL:
         yield replace(step, kind=AxisKind.PARTIAL)
+
+
+def stages_elsewhere(step: Step, plan: Plan) -> Iterator[Step]:
+    """A Stage at other loops that the plan names."""
+    if isinstance(step, Stage):
+        named = (axis for s in plan if isinstance(s, Reorder) for axis in s.axes)
+        for at in dict.fromkeys((None, *named)):
+            yield replace(step, at=at)
 
 
 def inside_of(step: Step, axis: Number) -> bool:

@@ -13,7 +13,7 @@ from tests.unit.lower.test_tile import GRAPHS
 from tests.unit.schedule.graphs import assign, buffer, kernels, matmul, permute, total
 from tinycore.device import Buffer, Device
 from tinycore.dtype import DType, dtypes
-from tinycore.engine.binary import info_of
+from tinycore.engine.compile import info_of
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.dims import cut_to_fit, folded_axes, loops_to_launch
 from tinycore.lower.heuristic import plan_for
