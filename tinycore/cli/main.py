@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from tinycore.cli import conformance, demo, devices, doctor, export, settings_list
+from tinycore.cli import conformance, demo, devices, doctor, export, settings_list, tune
 from tinycore.config import settings
 from tinycore.errors import TinycoreError
 
 __all__ = ["main", "parser"]
 
-COMMANDS: Final = (demo, devices, settings_list, doctor, conformance, export)
+COMMANDS: Final = (demo, devices, settings_list, doctor, conformance, export, tune)
 
 DESCRIPTION: Final = "A tensor framework for any accelerator, whose core knows no accelerator."
 EPILOG: Final = """\
@@ -27,6 +27,7 @@ start here:
   tinycore demo             train a small network on handwritten digits, and watch
   tinycore devices          what was found to compute on, and why not the rest
   tinycore doctor           try the device that would be used, end to end
+  tinycore tune script.py   search for faster plans for the kernels of a program
 
 choose a device with DEV, and look inside with DEBUG:
   DEV=PYTHON tinycore demo --steps 10

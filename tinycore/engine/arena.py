@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
-from tinycore.config import cpu_count, settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
+from tinycore.engine.ahead import at_once
 from tinycore.engine.binary import Binary
 from tinycore.engine.estimate import estimate
 from tinycore.engine.search_process import COMMAND, Worker, WorkerLost, WorkerRefused
@@ -30,7 +30,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
 
 OPEN_SECONDS: Final = 60.0
-BUILD_SECONDS: Final = 10.0
+BUILD_SECONDS: Final = 20.0
 """What lowering and compiling one candidate may take."""
 RUN_SECONDS: Final = 3.0
 """What running a candidate may take, and the two below on top of it."""
@@ -38,7 +38,6 @@ RUNS: Final = 40.0
 """As many runs as fast as what must be beaten."""
 SECONDS_PER_BYTE: Final = 2e-8
 """Time to fill and compare memory."""
-MOST_BUILDERS: Final = 16
 
 
 class Lost(Exception):
@@ -200,11 +199,6 @@ def dismiss() -> None:
     crew.clear()
 
 
-def builders() -> int:
-    """How many candidates are compiled at once."""
-    return min(settings.PARALLEL or cpu_count(), MOST_BUILDERS)
-
-
 def arena_for(
     ast: UOp,
     device: OpenDevice,
@@ -216,10 +210,10 @@ def arena_for(
     `worker` makes workers other than those that are kept, which are the caller's to close.
     """
     if worker is None:
-        crew.extend(Worker(COMMAND) for _ in range(builders() - len(crew)))
-        workers = crew[: builders()]
+        crew.extend(Worker(COMMAND) for _ in range(at_once() - len(crew)))
+        workers = crew[: at_once()]
     else:
-        workers = [worker() for _ in range(builders())]
+        workers = [worker() for _ in range(at_once())]
     arena = Apart(ast, device, toolchain, workers)
     try:
         arena.open(workers[0])

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from tinycore import cache
 from tinycore._deferred import deferred
@@ -21,6 +22,7 @@ from tinycore.device.hooks import hooks
 from tinycore.device.protocols import Program, ProgramInfo, SupportsAssembly, Toolchain
 from tinycore.device.registry import Device, OpenDevice
 from tinycore.engine import kept as disk
+from tinycore.engine.ahead import start_ahead
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
 from tinycore.engine.kept import KeptProgram
@@ -125,7 +127,10 @@ MOST_PROGRAMS: Final = 8192
 """How many programs are kept; the one unused longest goes. Captured steps hold their own."""
 table = threading.Lock()
 """Held to look a program up: never while one is compiled."""
-compiling = threading.Lock()
+making: Final[WeakValueDictionary[Key, threading.Lock]] = WeakValueDictionary()
+"""A lock for each program that is being made, held by who makes it."""
+lowering = threading.Lock()
+"""Held while a kernel is lowered and rendered, which is Python, but not while it is compiled."""
 
 
 def compile_kernel(
@@ -137,8 +142,9 @@ def compile_kernel(
     Raises CompileError with the compiler's log.
     """
     began = time.perf_counter()
-    linear = lower(ast, toolchain.renderer, kernel_name(ast), plan)
-    source = toolchain.renderer.render(linear)
+    with lowering:
+        linear = lower(ast, toolchain.renderer, kernel_name(ast), plan)
+        source = toolchain.renderer.render(linear)
     if trace_source.on:
         trace_source(f"{toolchain.name} {linear.name}", source)
     rendered = time.perf_counter()
@@ -180,24 +186,39 @@ def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = Non
     return made
 
 
-def runner_for(ast: UOp, device_name: str) -> CompiledRunner:
-    """The program for a kernel on a device, compiled and loaded at first need."""
+def runner_for(
+    ast: UOp, device_name: str, others: Iterable[tuple[UOp, str]] = ()
+) -> CompiledRunner:
+    """The program for a kernel on a device, compiled and loaded at first need.
+
+    `others` will be needed soon: if this one has to be compiled, compiling them begins too.
+    """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
     key = (ast, id(device), id(toolchain), settings.NOOPT, settings.BEAM, settings.TUNED)
     if (found := kept(key)) is None:
-        with compiling:
+        if not settings.BEAM and not any(trace.on for trace in SHOWN):
+            start_ahead(lambda kernel: runner_for(*kernel), others)
+        with lock_of(key):
             if (found := kept(key)) is None:
-                measured = settings.BEAM or settings.TUNED
-                plan = tuned_plan(ast, device, toolchain) if measured else None
-                made = program_of(ast, toolchain, plan)
-                program = device.runtime.load(made.binary, made.info)
-                runner = CompiledRunner(
-                    made.info.name, device.name, program, made.info, made.estimate
-                )
-                found = runner, device, toolchain
+                found = made(ast, device, toolchain), device, toolchain
                 keep(key, found)
     return found[0]
+
+
+def made(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> CompiledRunner:
+    """A kernel compiled and loaded."""
+    measured = settings.BEAM or settings.TUNED
+    plan = tuned_plan(ast, device, toolchain) if measured else None
+    made = program_of(ast, toolchain, plan)
+    program = device.runtime.load(made.binary, made.info)
+    return CompiledRunner(made.info.name, device.name, program, made.info, made.estimate)
+
+
+def lock_of(key: Key) -> threading.Lock:
+    """What is held while the program of a key is made."""
+    with table:
+        return making.setdefault(key, threading.Lock())
 
 
 def kept(key: Key) -> Kept | None:

@@ -17,6 +17,7 @@ from tinycore.device.registry import Device
 from tinycore.engine.compile import runner_for
 from tinycore.engine.counters import Estimate, trace, update_stats
 from tinycore.engine.estimate import estimate
+from tinycore.engine.watch import watches
 from tinycore.schedule.order import ScheduleItem
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
@@ -87,22 +88,31 @@ class ExecItem:
         self, values: Mapping[str, int] | None = None, *, wait: bool = False, jit: bool = False
     ) -> float | None:
         """Launch, count it, and return the seconds it took if `wait` (or DEBUG=2), else None."""
-        seconds = self.runner.launch(self.bufs, values or {}, wait or trace.on)
+        wait = wait or trace.on or bool(watches)
+        seconds = self.runner.launch(self.bufs, values or {}, wait)
+        for watch in watches:
+            watch.note(self.runner, seconds)
         update_stats(self.runner.name, self.runner.device, self.runner.estimate, seconds, jit=jit)
         return seconds
 
 
-def lower_item(item: ScheduleItem) -> ExecItem:
-    """A schedule item with its program compiled and loaded."""
+def lower_item(item: ScheduleItem, others: Iterable[tuple[UOp, str]] = ()) -> ExecItem:
+    """A schedule item with its program compiled and loaded.
+
+    If it was not compiled yet, compiling the `others` begins too.
+    """
     device = item.bufs[0].device
     if item.ast.op is Op.COPY:
         return ExecItem(CopyRunner(device, estimate(item.ast)), item.bufs, item.metadata)
-    return ExecItem(runner_for(item.ast, device), item.bufs, item.metadata)
+    return ExecItem(runner_for(item.ast, device, others), item.bufs, item.metadata)
 
 
 def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
     """ExecItems for schedule items, each made when it is asked for."""
-    return map(lower_item, items)
+    order = tuple(items)
+    kernels = ((i.ast, i.bufs[0].device) for i in order if i.ast.op is not Op.COPY)
+    for item in order:
+        yield lower_item(item, kernels)  # used up by the first that has to be compiled
 
 
 @dataclass

@@ -9,6 +9,7 @@ See docs/decisions/0032-beam-search.md.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,6 +37,9 @@ from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 
 trace = Trace("beam")
+
+searching: Final = threading.Lock()
+"""Held during a search, which wants the workers and the machine for itself."""
 
 MOST_ROUNDS: Final = 12
 PER_ROUND: Final = 24
@@ -248,7 +252,8 @@ def tune(
 ) -> Tuned | None:
     """Search for a kernel's best plan and keep it; None when the kernel cannot be tried out."""
     try:
-        found, report = search(ast, device, toolchain, width, more=more, seconds=seconds)
+        with searching:
+            found, report = search(ast, device, toolchain, width, more=more, seconds=seconds)
     except Lost as lost:
         trace(f"{kernel_name(ast)}: not searched: {lost}")
         return None

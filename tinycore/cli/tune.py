@@ -1,0 +1,205 @@
+"""`tinycore tune`: run a script, search for better plans for its costly kernels, and keep them.
+
+Floor 6. What is found is on disk, for every later run with TUNED=1 or BEAM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tinycore.config import Context, settings
+from tinycore.device.protocols import Toolchain
+from tinycore.device.registry import OpenDevice
+from tinycore.engine import tuned
+from tinycore.engine.compile import programs
+from tinycore.engine.search import tune
+from tinycore.engine.tuned import Tuned
+from tinycore.engine.watch import Watch, watches
+from tinycore.errors import ArgumentError
+from tinycore.render.base import Renderer
+from tinycore.uop.node import UOp
+
+__all__ = ["Kernel", "add", "run"]
+
+WIDTH = 4
+SECONDS = 120.0
+LEAST_SECONDS = 2.0
+"""What a search gets at least: a shorter one finds little."""
+LEAST_SHARE = 0.005
+"""A kernel with a smaller share of the time is left as it is."""
+
+DESCRIPTION = """\
+Run a Python script, note which kernels it runs and how long each takes, and search for better plans
+for them, the costliest first: candidates are compiled and timed in processes of their own, on
+memory of their own. What is found is kept in the on-disk cache.
+"""
+EPILOG = """\
+examples:
+  tinycore tune train.py --epochs 1       tune what one epoch runs; --epochs 1 is for the script
+  tinycore tune --seconds 600 model.py    search longer
+  tinycore tune --beam 8 model.py         search wider: more plans are kept at each step
+  TUNED=1 python train.py                 then use what was found
+
+good to know:
+  A short run of the script is enough, as long as it runs the kernels that matter, with the shapes
+  that matter: a plan is kept for one kernel, with its shapes, on one device, for one compiler.
+  Nothing else should run meanwhile. Tuning again continues where it ended, and --beam larger than
+  before searches again. Sums may be added in another order under another plan, which changes their
+  last digits.
+"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel that the script ran: its graph, where, how often, and for how long in all."""
+
+    name: str
+    ast: UOp
+    device: OpenDevice
+    toolchain: Toolchain[Renderer]
+    launches: int
+    seconds: float
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add this command to the command line."""
+    command = commands.add_parser(
+        "tune",
+        help="search for better plans for the kernels of a script",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "--seconds", type=_positive, default=SECONDS,
+        help=f"time for searching, {SECONDS:.0f} unless given; the script's own comes before",
+    )  # fmt: skip
+    command.add_argument(
+        "--beam", type=_width, metavar="N",
+        help=f"plans kept at each step of a search; BEAM, or else {WIDTH}",
+    )  # fmt: skip
+    command.add_argument("script", help="the Python file to run")
+    command.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="what the script finds in sys.argv"
+    )
+    command.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the script, search, print a table. Status 1 when the script fails or runs no kernel."""
+    path = Path(arguments.script)
+    if not path.is_file():
+        raise ArgumentError(f"there is no file {path}")
+    with Context(BEAM=0, JIT=min(settings.JIT, 1) * 2):
+        watch, failed = _watched(path, arguments.arguments)
+    kernels = _kernels(watch)
+    if not kernels:
+        print(f"{path} ran no kernel that can be tuned", file=sys.stderr)
+        return 1
+    width = arguments.beam or settings.BEAM or WIDTH
+    rows = list(_tuned(kernels, width, arguments.seconds))
+    print("\n".join(_table(rows, sum(kernel.seconds for kernel in kernels))))
+    return int(failed)
+
+
+def _watched(path: Path, arguments: Sequence[str]) -> tuple[Watch, bool]:
+    """What a script ran, and whether it failed, which it says itself."""
+    watch = Watch()
+    watches.append(watch)
+    failed = False
+    try:
+        with _as_program(path, arguments):
+            runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as end:
+        failed = end.code not in (None, 0)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        failed = True
+    finally:
+        watches.remove(watch)
+    if failed:
+        print(f"tinycore: {path} failed; tuning what it ran before that", file=sys.stderr)
+    return watch, failed
+
+
+@contextmanager
+def _as_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """`sys.argv` and `sys.path` as a script finds them that Python was started with."""
+    argv, first = sys.argv, sys.path[0]
+    sys.argv, sys.path[0] = [str(path), *arguments], str(path.resolve().parent)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[0] = argv, first
+
+
+def _kernels(watch: Watch) -> list[Kernel]:
+    """The kernels that ran, the costliest first."""
+    found = []
+    for (ast, *_), (runner, device, toolchain) in list(programs.items()):
+        launches, seconds = watch.of(runner)
+        if launches:
+            found.append(Kernel(runner.name, ast, device, toolchain, launches, seconds))
+    return sorted(found, key=lambda kernel: -kernel.seconds)
+
+
+def _tuned(
+    kernels: list[Kernel], width: int, seconds: float
+) -> Iterator[tuple[Kernel, Tuned | None]]:
+    """Each kernel with what was found for it, within a time for all; None where none was sought."""
+    end = time.monotonic() + seconds
+    rest = total = sum(kernel.seconds for kernel in kernels)
+    for kernel in tqdm(kernels, "tuning", unit=" kernels", disable=None, leave=False):
+        left = end - time.monotonic()
+        known = tuned.kept(kernel.ast, kernel.device, kernel.toolchain)
+        if known is None or known.width < width:
+            before, known = known, None
+            if left > LEAST_SECONDS and kernel.seconds >= total * LEAST_SHARE:
+                more = () if before is None else (before.plan,)
+                limit = max(left * kernel.seconds / rest, LEAST_SECONDS)
+                known = tune(kernel.ast, kernel.device, kernel.toolchain, width, more, limit)
+        rest -= kernel.seconds
+        yield kernel, known
+
+
+def _table(rows: list[tuple[Kernel, Tuned | None]], total: float) -> Iterator[str]:
+    """Kernels, before and after."""
+    yield f"{'kernel':<40}{'device':<8}{'runs':>7}{'share':>7}{'before':>12}{'after':>12}{'':>7}"
+    after = 0.0
+    for kernel, found in rows:
+        speedup = 1.0 if found is None else found.speedup
+        after += kernel.seconds / speedup
+        head = f"{kernel.name[:39]:<40}{kernel.device.name:<8}{kernel.launches:>7}"
+        share = f"{kernel.seconds / total if total else 0:>7.1%}"
+        if found is None:
+            once = kernel.seconds / kernel.launches
+            yield f"{head}{share}{once * 1e6:>9.1f} us{'not tuned':>12}"
+        else:
+            times = f"{found.before * 1e6:>9.1f} us{found.seconds * 1e6:>9.1f} us"
+            yield f"{head}{share}{times}{speedup:>6.2f}x"
+    gain = total / after if after else 1.0
+    yield f"all kernels: {total * 1e3:.2f} ms -> about {after * 1e3:.2f} ms ({gain:.2f}x)"
+    yield "TUNED=1 uses what was found"
+
+
+def _positive(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return number
+
+
+def _width(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 64:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 64")
+    return number
