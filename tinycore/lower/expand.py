@@ -42,10 +42,13 @@ def without(closer: UOp, counters: Iterable[UOp]) -> tuple[UOp, ...]:
 def instances(body: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
     """The body once for every combination of the counters' values."""
     steps = [range(c.extent) for c in counters]
-    return [
-        body.substitute({c: UOp.index(v) for c, v in zip(counters, values, strict=True)})
-        for values in itertools.product(*steps)
-    ]
+    places = (map(UOp.index, values) for values in itertools.product(*steps))
+    return [placed(body, dict(zip(counters, values, strict=True))) for values in places]
+
+
+def placed(node: UOp, values: dict[UOp, UOp]) -> UOp:
+    """A node for one value of each of some counters; what does not depend on them is shared."""
+    return node.substitute(values, lambda below: not below.ranges.isdisjoint(values))
 
 
 unroll = RuleSet("unroll")
@@ -193,7 +196,7 @@ class Lanes:
 
     def at(self, node: UOp, step: int) -> UOp:
         """A scalar node for one value of the counter."""
-        return node.substitute({self.counter: UOp.index(step)})
+        return placed(node, {self.counter: UOp.index(step)})
 
     def step(self, node: UOp) -> UOp:
         """One node that depends on the counter, its sources being done."""

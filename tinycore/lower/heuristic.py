@@ -26,6 +26,7 @@ from tinycore.lower.tile import (
     Reorder,
     Split,
     Step,
+    apply_plan,
     overwrites_what_it_reads,
 )
 from tinycore.lower.tile_planner import SMALL_LOOP, Tile, TilePlanner
@@ -236,6 +237,11 @@ class LoopPlanner(TilePlanner):
 
 def plan_for(kernel: UOp, limits: Limits) -> Plan:
     """A plan for `kernel` on a device with these limits."""
+    return planned(kernel, limits)[0]
+
+
+def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
+    """A plan for `kernel` on a device with these limits, and the kernel with all of it done."""
     planner: LoopPlanner | GridPlanner
     if limits.grid is None:
         planner = LoopPlanner(kernel, limits)
@@ -247,7 +253,7 @@ def plan_for(kernel: UOp, limits: Limits) -> Plan:
         planner.plan_grid()
     if trace.on:
         trace(" ".join(map(describe, planner.steps)) or "as it stands")
-    return tuple(planner.steps)
+    return tuple(planner.steps), planner.kernel if planner.steps else apply_plan(kernel, ())
 
 
 def describe(step: Step) -> str:

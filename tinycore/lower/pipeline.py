@@ -18,7 +18,7 @@ from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
 from tinycore.lower.gates import gates
 from tinycore.lower.group import group_reductions
-from tinycore.lower.heuristic import plan_for
+from tinycore.lower.heuristic import planned
 from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
 from tinycore.lower.registers import reduce_to_registers
@@ -100,9 +100,10 @@ def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) 
     if trace_kernel.on:
         trace_kernel(name, to_text(kernel))
     refuse_lacking(kernel, renderer)
-    if plan is None:
-        plan = () if settings.NOOPT else plan_for(kernel, renderer.limits)
-    kernel = apply_plan(kernel, plan)
+    if plan is None and not settings.NOOPT:
+        _, kernel = planned(kernel, renderer.limits)
+    else:
+        kernel = apply_plan(kernel, plan or ())
     for step in KERNEL_PIPELINE:
         kernel = step.run(kernel, renderer)
     if settings.VERIFY:

@@ -341,13 +341,21 @@ class UOp:
             stack.pop()
         return list(order)
 
-    def substitute(self, replacements: dict[UOp, UOp]) -> UOp:
-        """The graph with every key replaced by its value, sources first."""
+    def substitute(
+        self, replacements: dict[UOp, UOp], enter: Callable[[UOp], bool] | None = None
+    ) -> UOp:
+        """The graph with every key replaced by its value, sources first.
+
+        Nodes that fail `enter` stay as they are, and so does what is below them only.
+        """
         done: dict[UOp, UOp] = dict(replacements)
         stack = [self]
         while stack:
             node = stack[-1]
             if node not in done:
+                if enter is not None and not enter(node):
+                    done[node] = node
+                    continue
                 missing = [s for s in node.src if s not in done]
                 if missing:
                     stack += missing
