@@ -50,7 +50,7 @@ class KeptProgram:
     binary: bytes
 
 
-def find(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> KeptProgram | None:
+def find(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> KeptProgram | None:
     """The program that some process made of this kernel; None where there is none."""
     content = cache.get(PROGRAMS, key_of(ast, toolchain, plan)) if settings.CCACHE else None
     if content is None:
