@@ -11,6 +11,7 @@ from benchmarks.cases import (
     compiler,
     convolution,
     linear,
+    lowering,
     memory,
     normalization,
     selection,
@@ -23,6 +24,7 @@ __all__ = ["CASES", "find_case", "selected"]
 CASES: Final[tuple[Case | StartCase, ...]] = (
     *start.CASES,
     *compiler.CASES,
+    *lowering.CASES,
     *memory.CASES,
     *normalization.CASES,
     *selection.CASES,
