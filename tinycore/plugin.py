@@ -52,8 +52,11 @@ from tinycore.device.hooks import (
     hooks,
     tinycore_backend_closing,
     tinycore_backend_opened,
+    tinycore_doctor_checks,
     tinycore_kernel_compiled,
     tinycore_kernel_ran,
+    tinycore_report_header,
+    tinycore_schedule_created,
     tinycore_select_device,
 )
 from tinycore.device.protocols import (
@@ -130,8 +133,11 @@ __all__ = [
     "register_observer",
     "tinycore_backend_closing",
     "tinycore_backend_opened",
+    "tinycore_doctor_checks",
     "tinycore_kernel_compiled",
     "tinycore_kernel_ran",
+    "tinycore_report_header",
+    "tinycore_schedule_created",
     "tinycore_select_device",
     "unregister",
     "unregister_observer",

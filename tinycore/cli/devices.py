@@ -14,7 +14,7 @@ from tinycore import Device
 from tinycore.config import settings
 from tinycore.errors import TinycoreError
 
-__all__ = ["add", "computing_on", "run", "table"]
+__all__ = ["add", "computing_on", "rows", "run", "table"]
 
 EPILOG = """\
 A device is chosen by DEV=[INTERFACE+]DEVICE[:RENDERER[:ARCH]]. What is named is used or fails;
@@ -40,9 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the list. Status 1 when there is no device to use by default."""
     default, objection = _default()
     if arguments.json:
-        print(
-            json.dumps({"default": default, "objection": objection, "devices": _rows()}, indent=2)
-        )
+        print(json.dumps({"default": default, "objection": objection, "devices": rows()}, indent=2))
     else:
         print("\n".join(table(default, objection)))
     return 0 if default else 1
@@ -51,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 def table(default: str | None, objection: str = "") -> list[str]:
     """One line per backend, the default marked by a star, and its reason below it."""
     lines = []
-    for row in _rows():
+    for row in rows():
         mark = "*" if default and row["name"] == default.partition(":")[0] else " "
         origin = f"{row['distribution']} {row['version']}".strip()
         lines.append(f"{mark} {row['name']:<8} {row['state']:<14} {origin}")
@@ -80,7 +78,8 @@ def _why_default() -> str:
     return "is used unless DEV names another"
 
 
-def _rows() -> list[dict[str, Any]]:
+def rows() -> list[dict[str, Any]]:
+    """What is known of each backend, the preferred first."""
     return [
         {
             "name": found.name,

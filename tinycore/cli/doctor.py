@@ -1,25 +1,43 @@
 """`tinycore doctor`: open a device, compile, run, compare, and say what to do when that fails.
 
-Floor 6. Imports the public API.
+Floor 6. Imports the public API. The checks run in a process of their own, so that a driver which
+kills it is told like any other failure.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import platform
+import signal
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import numpy
 
 from tinycore import Device, Tensor
-from tinycore.cli.devices import computing_on, table
-from tinycore.config import misspelt_variables
+from tinycore.cli.devices import computing_on, rows, table
+from tinycore.config import misspelt_variables, settings
+from tinycore.device.hooks import hooks
 from tinycore.errors import TinycoreError
 
-__all__ = ["add", "run"]
+__all__ = ["CHECKS", "add", "run"]
+
+Check = Callable[[str], str]
+Row = dict[str, Any]
+"""What came of a check: what was tried, whether it passed, the detail, and the seconds."""
+
+FIXES: Final = {
+    "SIGSEGV": "the driver or its compiler touched memory that is not its own: update it",
+    "SIGILL": "code was made for another processor: name one in DEV=DEVICE:RENDERER:ARCH",
+    "SIGKILL": "the system ended it, mostly because memory ran out",
+}
+"""What to do about a signal."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,34 +51,59 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "device", nargs="?", help="the device to try; the default one unless given"
     )
+    command.add_argument("--json", action="store_true", help="print JSON for programs")
+    command.add_argument(
+        "--in-process", action="store_true", help="check in this process; a crash ends it"
+    )
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report. Status 1 when a check fails."""
-    print(f"python {platform.python_version()} on {platform.platform()}, numpy {numpy.__version__}")
-    for name, near in misspelt_variables().items():
-        print(f"{name} is no setting" + (f"; did you mean {near}?" if near else ""))
-    name = arguments.device
-    if name is None:
-        name = Device.DEFAULT
-    print("\n".join(table(name)[:-1]))
-    return 0 if all(_passes(what, check, name) for what, check in CHECKS.items()) else 1
+    if arguments.in_process and arguments.json:
+        return stream(arguments.device)
+    name = arguments.device or Device.DEFAULT
+    report = facts(name)
+    if not arguments.json:
+        print("\n".join(heading(report)), flush=True)
+    report["checks"] = []
+    for row in checked(name) if arguments.in_process else checked_apart(name):
+        report["checks"].append(row)
+        if not arguments.json:
+            print(line_of(row), flush=True)
+    report["ok"] = all(row["passed"] for row in report["checks"])
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+    return 0 if report["ok"] else 1
 
 
-def _passes(what: str, check: Callable[[str], str], name: str) -> bool:
-    start = time.perf_counter()
-    try:
-        detail = check(name)
-    except TinycoreError as error:
-        print(f"FAIL  {what}: {error}")
-        return False
-    except Exception:  # a plugin may raise anything, and the report must say what
-        print(f"FAIL  {what}:")
-        traceback.print_exc(file=sys.stdout)
-        return False
-    print(f"ok    {what}: {detail} ({(time.perf_counter() - start) * 1000:.0f} ms)")
-    return True
+# --- what is known without trying
+
+
+def facts(name: str) -> Row:
+    """The versions, the settings that are none, what observers add, and every device's state."""
+    header = hooks.active("tinycore_report_header")
+    return {
+        "device": name,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "numpy": numpy.__version__,
+        "misspelt": dict(misspelt_variables()),
+        "header": [str(line) for line in header()] if header else [],
+        "devices": rows(),
+    }
+
+
+def heading(report: Row) -> list[str]:
+    """The facts as lines."""
+    lines = [f"python {report['python']} on {report['platform']}, numpy {report['numpy']}"]
+    lines += report["header"]
+    for name, near in report["misspelt"].items():
+        lines.append(f"{name} is no setting" + (f"; did you mean {near}?" if near else ""))
+    return [*lines, *table(report["device"])[:-1]]
+
+
+# --- the checks
 
 
 def _open(name: str) -> str:
@@ -85,5 +128,96 @@ def _compute(name: str) -> str:
     return f"a matrix product agrees with NumPy to {worst:.1g}"
 
 
-CHECKS = {"open": _open, "copy": _copy, "compute": _compute}
+CHECKS: Final[dict[str, Check]] = {"open": _open, "copy": _copy, "compute": _compute}
 """What is tried, in order; each says what it did, or raises."""
+
+
+def all_checks() -> dict[str, Check]:
+    """The checks, and those of observers."""
+    more = hooks.active("tinycore_doctor_checks")
+    found = dict(CHECKS)
+    for checks in more() if more else ():
+        found.update(checks)
+    return found
+
+
+def checked(name: str) -> Iterator[Row]:
+    """Each check's row, as soon as it is there; the first failure is the last check."""
+    for what, check in all_checks().items():
+        row = tried(what, check, name)
+        yield row
+        if not row["passed"]:
+            return
+
+
+def tried(what: str, check: Check, name: str) -> Row:
+    """The row of one check."""
+    start = time.perf_counter()
+    try:
+        detail, passed = check(name), True
+    except TinycoreError as error:
+        detail, passed = str(error), False
+    except Exception:  # a plugin may raise anything, and the report must say what
+        detail, passed = "\n" + traceback.format_exc().rstrip(), False
+    seconds = time.perf_counter() - start
+    return {"what": what, "passed": passed, "detail": detail, "seconds": round(seconds, 4)}
+
+
+def line_of(row: Row) -> str:
+    """A check for people."""
+    if row["passed"]:
+        return f"ok    {row['what']}: {row['detail']} ({row['seconds'] * 1000:.0f} ms)"
+    return f"FAIL  {row['what']}: {row['detail']}"
+
+
+# --- in a process of their own
+
+
+def stream(name: str) -> int:
+    """What the other process does: print each check's row as a line of JSON."""
+    passed = True
+    for row in checked(name):
+        print(json.dumps(row), flush=True)
+        passed = passed and row["passed"]
+    return 0 if passed else 1
+
+
+def checked_apart(name: str) -> Iterator[Row]:
+    """The rows of checks made by another process; one that kills it is a failure."""
+    command = [sys.executable, "-m", "tinycore", "doctor", name, "--json", "--in-process"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | ({"DEV": settings.DEV} if settings.DEV else {}),
+    )
+    output, errors = process.communicate()
+    known = list(all_checks())
+    count = 0
+    for line in output.splitlines():
+        if line.startswith('{"what": '):  # a driver may print, too
+            count += 1
+            yield json.loads(line)
+    if process.returncode not in (0, 1) or count == 0:
+        what = known[count] if count < len(known) else "close"
+        yield {
+            "what": what,
+            "passed": False,
+            "detail": manner(process.returncode, errors),
+            "seconds": 0.0,
+        }
+
+
+def manner(status: int, errors: str) -> str:
+    """How the process died, what it said last, and what to do about it."""
+    last = (errors.strip().splitlines() or [""])[-1]
+    said = f", saying {last!r}" if last else ""
+    if status >= 0:
+        return f"the process ended with status {status}{said}"
+    try:
+        word = signal.Signals(-status).name
+    except ValueError:
+        word = f"signal {-status}"
+    fix = FIXES.get(word, "update the driver, or leave the plugin out by TINYCORE_PLUGINS_DENY")
+    return f"the process was killed by {word}{said}; {fix}"

@@ -13,13 +13,22 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from tinycore.cli import conformance, demo, devices, doctor, export, settings_list, tune
+from tinycore.cli import (
+    conformance,
+    demo,
+    devices,
+    doctor,
+    export,
+    new_backend,
+    settings_list,
+    tune,
+)
 from tinycore.config import settings
 from tinycore.errors import TinycoreError
 
 __all__ = ["main", "parser"]
 
-COMMANDS: Final = (demo, devices, settings_list, doctor, conformance, export, tune)
+COMMANDS: Final = (demo, devices, settings_list, doctor, conformance, new_backend, export, tune)
 
 DESCRIPTION: Final = "A tensor framework for any accelerator, whose core knows no accelerator."
 EPILOG: Final = """\

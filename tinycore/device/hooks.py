@@ -13,7 +13,7 @@ there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tinycore.config import settings
@@ -75,6 +75,22 @@ def tinycore_kernel_compiled(
 @specification
 def tinycore_kernel_ran(kernel: str, device: str, seconds: float | None) -> None:
     """A kernel was launched; `seconds` is known only where the launch was waited for (DEBUG=2)."""
+
+
+@specification
+def tinycore_schedule_created(schedule: Sequence[Any]) -> None:
+    """Tensors are about to be computed: the launches and copies, each a ScheduleItem, in order."""
+
+
+@specification
+def tinycore_doctor_checks() -> Mapping[str, Callable[[str], str]] | None:
+    """Checks for `tinycore doctor`, by name: each takes a device's name, and says what it did or
+    raises."""
+
+
+@specification
+def tinycore_report_header() -> str | None:
+    """A line for the head of reports that people paste: of `tinycore doctor`, and of the suite."""
 
 
 class Hooks:

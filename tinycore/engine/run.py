@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tinycore.device.buffer import Buffer
+from tinycore.device.hooks import hooks
 from tinycore.device.registry import Device
 from tinycore.engine.compile import runner_for
 from tinycore.engine.counters import Estimate, trace, update_stats
@@ -154,6 +155,9 @@ recordings: Final = Recordings()
 
 def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None) -> None:
     """Run schedule items in order."""
+    if created := hooks.active("tinycore_schedule_created"):
+        items = tuple(items)
+        created(schedule=items)
     for number, item in enumerate(lower_schedule(items)):
         if trace_schedule.on:
             fused = ", ".join(item.metadata)

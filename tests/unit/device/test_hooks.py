@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pluggy
 import pytest
 
+from tinycore import Tensor
 from tinycore.config import Context
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import EntryPoint
@@ -230,3 +231,21 @@ def test_the_hooks_that_there_are() -> None:
         "tinycore_kernel_compiled",
         "tinycore_kernel_ran",
     }
+
+
+def test_a_schedule_is_told_before_it_is_run() -> None:
+    class Planner:
+        names: ClassVar[list[str]] = []
+
+        @listen
+        def tinycore_schedule_created(self, schedule: Sequence[Any]) -> None:
+            self.names += [item.ast.op.name for item in schedule]
+
+    planner = Planner()
+    hooks.register(planner)
+    try:
+        (Tensor([1.0, 2.0], device="PYTHON") + 1).realize()
+    finally:
+        hooks.unregister(planner)
+
+    assert planner.names == ["SINK"]

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from tinycore.device.registry import Device
-from tinycore.testing.suite.case import LEVELS, Level, trials
+from tinycore.testing.suite.case import LEVELS, Level
 from tinycore.testing.suite.judge import Verdict
 from tinycore.testing.suite.report import Report, line_of
-from tinycore.testing.suite.run import Plan, run_apart, run_here, subject_for
+from tinycore.testing.suite.run import Plan, chosen_trials, run_apart, run_here, subject_for
 
 __all__ = ["add_options", "run"]
 
@@ -39,6 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--register", action="append", default=[], metavar="PACKAGE.MODULE:BACKEND",
         help="a backend that is not installed; may be given several times",
     )  # fmt: skip
+    parser.add_argument(
+        "--claimed", action="store_true", help="leave out trials of what is not claimed"
+    )
     parser.add_argument("--json", metavar="FILE", help="write everything; - is standard output")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a page with tables")
     parser.add_argument(
@@ -51,14 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the trials and write what was asked for. Status 1 when the device does not conform."""
     target = arguments.device or Device.DEFAULT
     registers = tuple(arguments.register)
-    plan = Plan(target, arguments.level, arguments.named, arguments.suite, registers)
+    plan = Plan(
+        target, arguments.level, arguments.named, arguments.suite, registers, arguments.claimed
+    )
     subject = subject_for(plan)
     report = Report(subject, plan.highest)
     out = sys.stderr if arguments.json == "-" else sys.stdout
     results = (
-        run_here(subject, trials(plan.highest, plan.named))
-        if arguments.in_process
-        else run_apart(plan)
+        run_here(subject, chosen_trials(plan, subject)) if arguments.in_process else run_apart(plan)
     )
     for result in results:
         report.add(result)

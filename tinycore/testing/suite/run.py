@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from runpy import run_path
-from typing import Any, Final
+from typing import Final
 
 from tinycore._deferred import Deferred
 from tinycore.device.registry import Device
 from tinycore.errors import PluginError
 from tinycore.testing.suite.case import NotApplicable, Trial, trials
-from tinycore.testing.suite.judge import Judgement, Outcome, Skips, judge
+from tinycore.testing.suite.judge import Judgement, Outcome, Skips, claims_of, judge
 from tinycore.testing.suite.subject import Subject
 
-__all__ = ["Plan", "Result", "run_apart", "run_here", "subject_for", "verdict_on"]
+__all__ = ["Plan", "Result", "chosen_trials", "run_apart", "run_here", "subject_for", "verdict_on"]
 
 TRIAL_SECONDS: Final = 180.0
 """How long one trial may take before its process is ended."""
@@ -44,6 +44,8 @@ class Plan:
     """An author's file, for its SKIPS and external_memory."""
     registers: tuple[str, ...] = ()
     """Backends to register first, as "package.module:BACKEND"."""
+    claimed: bool = False
+    """Whether to leave out trials of what is not claimed."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,15 @@ def subject_for(plan: Plan) -> Subject:
     if not isinstance(skips, Skips):
         raise PluginError(f"{plan.suite}: SKIPS is {skips!r}; write SKIPS = Skips(word='reason')")
     return Subject(plan.target, skips, said.get("external_memory"))
+
+
+def chosen_trials(plan: Plan, subject: Subject) -> list[Trial]:
+    """The trials that a plan asks for."""
+    found = trials(plan.highest, plan.named)
+    if not plan.claimed:
+        return found
+    claims = claims_of(subject.backend.capabilities, subject.skips)
+    return [trial for trial in found if trial.needs <= claims]
 
 
 def told(error: BaseException) -> str:
@@ -135,7 +146,7 @@ def run_here(subject: Subject, chosen: Sequence[Trial]) -> Iterator[Result]:
 def work(plan: Plan, first: int, pipe: Connection) -> None:
     """The other process: trials from number `first` on, each announced before it is run."""
     subject = subject_for(plan)
-    for number, trial in enumerate(trials(plan.highest, plan.named)):
+    for number, trial in enumerate(chosen_trials(plan, subject)):
         if number >= first:
             pipe.send(number)
             pipe.send(run_one(trial, subject))
@@ -149,8 +160,9 @@ def run_apart(
 
     Raises PluginError when the process dies before its first trial.
     """
-    chosen = trials(plan.highest, plan.named)
-    capabilities, skips = facts_of(plan)
+    subject = subject_for(plan)
+    chosen = chosen_trials(plan, subject)
+    capabilities, skips = subject.backend.capabilities, subject.skips
     done = 0
     while done < len(chosen):
         number, died = done - 1, ""
@@ -176,12 +188,6 @@ def run_apart(
             verdict,
         )
         done = number + 1
-
-
-def facts_of(plan: Plan) -> tuple[frozenset[str], Any]:
-    """What a plan's device claims and skips."""
-    subject = subject_for(plan)
-    return subject.backend.capabilities, subject.skips
 
 
 def watched(

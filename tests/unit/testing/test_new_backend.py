@@ -1,0 +1,134 @@
+"""The package that `tinycore new-backend` writes: built, installed, and proven."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tinycore.cli.main import main
+from tinycore.cli.new_backend import FILES, write
+from tinycore.errors import ArgumentError
+
+ROOT = Path(__file__).parents[3]
+BUILD = "import sys; from hatchling.build import build_wheel; print(build_wheel(sys.argv[1]))"
+
+
+def wheel_of(folder: Path, into: Path) -> Path:
+    """The wheel of a package, built without a network."""
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, str(into)],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return into / done.stdout.split()[-1]
+
+
+def empty_environment(folder: Path, *wheels: Path) -> Path:
+    """The Python of an environment with some wheels only, and what they depend on from here."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    for wheel in wheels:  # a wheel of pure Python is installed by unpacking it
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    (Path(site) / "dependencies.pth").write_text("\n".join(here) + "\n")
+    return python
+
+
+def test_the_package_passes_in_an_empty_environment(tmp_path: Path) -> None:
+    folder = write("toy", tmp_path)
+    python = empty_environment(
+        tmp_path / "environment", wheel_of(ROOT, tmp_path), wheel_of(folder, tmp_path)
+    )
+    environment = os.environ | {"TINYCORE_PLUGINS": "TOY", "XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("PYTHONPATH", None)
+    script = (
+        "import json, sys, tinycore, tinycore_toy\n"
+        "from tinycore.cli.main import main\n"
+        "places = [tinycore.__file__, tinycore_toy.__file__]\n"
+        "status = main(['conformance', 'TOY', '--level', '2', '--claimed', '--in-process',\n"
+        "               '--json', 'told.json', '--suite', sys.argv[1]])\n"
+        "print(json.dumps([status, places]))\n"
+    )
+    done = subprocess.run(
+        [python, "-c", script, folder / "tests/test_conformance.py"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    status, places = json.loads(done.stdout.splitlines()[-1])
+    told = json.loads((tmp_path / "told.json").read_text("utf-8"))
+
+    assert status == 0, done.stdout
+    assert all(str(tmp_path) in place for place in places)  # the wheels, and not this tree
+    assert told["conforms"] is True
+    assert told["distribution"] == "tinycore-toy"
+    assert told["counts"]["passed"] > 300
+    assert {trial["level"] for trial in told["trials"]} == {0, 1, 2}
+
+
+def test_its_own_tests_run_under_pytest(tmp_path: Path) -> None:
+    folder = write("Toy", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--level", "1",
+         "--rootdir", folder, "-c", folder / "pyproject.toml", "-k", "device or memory or view"],
+        cwd=folder, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": f"{folder / 'src'}{os.pathsep}{metadata(folder)}"},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "TOY conforms up to level 1" in done.stdout
+
+
+def metadata(folder: Path) -> Path:
+    """A folder with the entry point of the package, as installing it would leave."""
+    info = folder / "installed/tinycore_toy-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tinycore-toy\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[tinycore.backends]\nTOY = tinycore_toy:BACKEND\n")
+    return info.parent
+
+
+def test_every_word_is_filled_in(tmp_path: Path) -> None:
+    folder = write("toy", tmp_path)
+    texts = [path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()]
+
+    assert len(texts) == len(FILES)
+    assert [text for text in texts if "@" in text.replace("@v", "").replace("@release", "")] == []
+
+
+def test_the_command_says_what_to_do_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new-backend", "toy", "--into", str(tmp_path)]) == 0
+    assert "tinycore conformance TOY --level 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("2D", "'2D' cannot name a device: use letters and digits, a letter first, as in TOY2"),
+        ("a-b", "'a-b' cannot name a device"),
+        ("python", "PYTHON is the device of tinycore"),
+    ],
+)
+def test_a_name_that_does_not_do(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        write(name, tmp_path)
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    write("toy", tmp_path)
+
+    with pytest.raises(ArgumentError, match="is there already"):
+        write("toy", tmp_path)
