@@ -43,8 +43,8 @@ __all__ = [
 
 IMPORT_SECONDS: Final = 0.05
 """The longest that importing a plugin may take, the core being there already."""
-ATTEMPTS: Final = 5
-"""How often it is timed: the least counts, as other programs only add to it."""
+ATTEMPTS: Final = 8
+"""How often it is timed at most: the least counts, as other programs only add to it."""
 
 IMPORTER: Final = """
 import json, sys, threading, time
@@ -150,11 +150,14 @@ def test_the_dtypes_that_every_program_needs(subject: Subject) -> None:
 @case(Level.CONTRACT)
 def test_import_takes_under_50_ms(subject: Subject) -> None:
     """Importing the plugin is quick: what is heavy is deferred."""
-    seconds = min(imported(subject)["seconds"] for _ in range(ATTEMPTS))
-    limit = IMPORT_SECONDS
-    assert seconds < limit, (
-        f"importing {subject.candidate.reference} takes {seconds * 1e3:.0f} ms, more than "
-        f"{limit * 1e3:.0f}: put what is heavy behind deferred()"
+    least = float("inf")
+    for _ in range(ATTEMPTS):
+        least = min(least, imported(subject)["seconds"])
+        if least < IMPORT_SECONDS:
+            return
+    raise AssertionError(
+        f"importing {subject.candidate.reference} takes {least * 1e3:.0f} ms, more than "
+        f"{IMPORT_SECONDS * 1e3:.0f}: put what is heavy behind deferred()"
     )
 
 
@@ -162,10 +165,10 @@ def test_import_takes_under_50_ms(subject: Subject) -> None:
 def test_import_opens_nothing(subject: Subject) -> None:
     """Importing the plugin loads no library, opens no file, starts no thread."""
     found = imported(subject)
+    assert not found["heavy"], f"it imports {', '.join(found['heavy'])}: put it behind deferred()"
     assert not found["libraries"], f"it loads {', '.join(found['libraries'])}"
     assert not found["files"], f"it opens {', '.join(found['files'])}"
     assert found["threads"] == 0, f"it starts {found['threads']} threads"
-    assert not found["heavy"], f"it imports {', '.join(found['heavy'])}: put it behind deferred()"
 
 
 @case(Level.CONTRACT)
