@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pluggy
 import pytest
@@ -234,12 +234,12 @@ def test_the_hooks_that_there_are() -> None:
 
 
 def test_a_schedule_is_told_before_it_is_run() -> None:
-    class Planner:
-        names: ClassVar[list[str]] = []
+    names: list[str] = []
 
+    class Planner:
         @listen
         def tinycore_schedule_created(self, schedule: Sequence[Any]) -> None:
-            self.names += [item.ast.op.name for item in schedule]
+            names.extend(item.ast.op.name for item in schedule)
 
     planner = Planner()
     hooks.register(planner)
@@ -248,4 +248,4 @@ def test_a_schedule_is_told_before_it_is_run() -> None:
     finally:
         hooks.unregister(planner)
 
-    assert planner.names == ["SINK"]
+    assert names == ["SINK"]
