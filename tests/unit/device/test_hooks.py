@@ -230,6 +230,9 @@ def test_the_hooks_that_there_are() -> None:
         "tinycore_select_device",
         "tinycore_kernel_compiled",
         "tinycore_kernel_ran",
+        "tinycore_schedule_created",
+        "tinycore_doctor_checks",
+        "tinycore_report_header",
     }
 
 
