@@ -22,6 +22,8 @@ PACKAGES = {
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
+DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "WEBGPU"]
+"""Devices whose tables are in docs/conformance."""
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],
     "torch": ["torch==2.13.*", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
@@ -82,6 +84,21 @@ def property(session: nox.Session) -> None:  # noqa: A001  the session's name is
     """Test every rewrite rule, and random programs, against plain arithmetic."""
     install(session)
     session.run("pytest", "tests/property", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("device", DEVICES)
+def conformance(session: nox.Session, device: str) -> None:
+    """Prove what a device claims (`-- --markdown docs/conformance/NAME.md` writes its table)."""
+    install(session)
+    session.run("tinycore", "conformance", device, *session.posargs)
+
+
+@nox.session
+def grade(session: nox.Session) -> None:
+    """Grade the conformance suite by the faults of the reference accelerator."""
+    install(session)
+    session.run("python", "-m", "tinycore.testing.grading", *session.posargs)
 
 
 @nox.session
