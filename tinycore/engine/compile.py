@@ -31,6 +31,8 @@ from tinycore.render.base import LinearKernel, Renderer
 from tinycore.schedule.kernel import kernel_name, slot_count
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
+from tinycore.uop.parse import from_text
+from tinycore.uop.text import to_text
 
 if TYPE_CHECKING:
     from tinycore.lower.tile import Plan
@@ -87,8 +89,9 @@ def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
 
 @dataclass(frozen=True)
 class CompiledRunner:
-    """A program ready to launch on one device."""
+    """A program ready to launch on one device. For pickle it is its kernel, compiled anew."""
 
+    ast: UOp
     name: str
     device: str
     program: Program
@@ -99,6 +102,9 @@ class CompiledRunner:
     def written(self) -> frozenset[int]:
         """The slots it writes to."""
         return self.info.written
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return runner_of_text, (to_text(self.ast), self.device)
 
     def launch(
         self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool
@@ -212,13 +218,18 @@ def made(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> Compil
     plan = tuned_plan(ast, device, toolchain) if measured else None
     made = program_of(ast, toolchain, plan)
     program = device.runtime.load(made.binary, made.info)
-    return CompiledRunner(made.info.name, device.name, program, made.info, made.estimate)
+    return CompiledRunner(ast, made.info.name, device.name, program, made.info, made.estimate)
 
 
 def lock_of(key: Key) -> threading.Lock:
     """What is held while the program of a key is made."""
     with table:
         return making.setdefault(key, threading.Lock())
+
+
+def runner_of_text(text: str, device: str) -> CompiledRunner:
+    """The program for a kernel written as text."""
+    return runner_for(from_text(text), device)
 
 
 def kept(key: Key) -> Kept | None:

@@ -27,21 +27,28 @@ SHORTEST: int = 2
 
 @dataclass(frozen=True)
 class Held:
-    """Launches that a device holds, and where the buffers that change stand in them."""
+    """Launches that a device holds, and where what changes stands in them."""
 
     graph: Graph
     places: Mapping[Buffer, Sequence[tuple[int, int]]]  # (launch, slot)
+    positions: Mapping[str, Sequence[tuple[int, int]]]  # (launch, position) of each variable
+    numbers: dict[str, int]  # what the variables hold now
     name: str
     device: str
     estimate: Estimate
     launches: int
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
-        """Launch all, with buffers exchanged for others."""
+        """Launch all, with buffers exchanged for others, and numbers for variables."""
         for old, places in self.places.items():
             handle = exchange[old].handle
             for launch, slot in places:
                 self.graph.set_buffer(launch, slot, handle)
+        for name, positions in self.positions.items():
+            if self.numbers[name] != values[name]:
+                self.numbers[name] = values[name]
+                for launch, position in positions:
+                    self.graph.set_value(launch, position, values[name])
         self.graph()
         update_stats(self.name, self.device, self.estimate, None, jit=True, kernels=self.launches)
 
@@ -59,13 +66,13 @@ class Single:
 
 
 def parts_of(
-    items: Iterable[ExecItem], values: Mapping[str, int], changing: frozenset[Buffer]
+    items: Iterable[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
 ) -> list[Held | Single]:
-    """A step as parts, as few as can be."""
+    """A step as parts, as few as can be. `exchange` has what stands for buffers that change."""
     parts: list[Held | Single] = []
     for together, neighbors in groupby(items, key=holder):
         run = list(neighbors)
-        held = hold(run, values, changing) if together and len(run) >= SHORTEST else None
+        held = hold(run, values, exchange) if together and len(run) >= SHORTEST else None
         parts += [held] if held is not None else map(Single, run)
     return parts
 
@@ -86,9 +93,11 @@ def holder(item: ExecItem) -> tuple[str, ...] | None:
     return (device.name,) if isinstance(runner, CompiledRunner) else None
 
 
-def launch_of(item: ExecItem, values: Mapping[str, int]) -> Launch:
+def launch_of(
+    item: ExecItem, values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
+) -> Launch:
     """A launch as a device takes it."""
-    handles = [b.handle for b in item.bufs]
+    handles = [exchange.get(b, b).handle for b in item.bufs]
     runner = item.runner
     if isinstance(runner, CompiledRunner):
         return runner.program, handles, [values[name] for name in runner.info.values]
@@ -97,20 +106,26 @@ def launch_of(item: ExecItem, values: Mapping[str, int]) -> Launch:
 
 
 def hold(
-    items: Sequence[ExecItem], values: Mapping[str, int], changing: frozenset[Buffer]
+    items: Sequence[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
 ) -> Held | None:
     """Launches handed to their device; None where it cannot hold them."""
     device = items[0].runner.device
     places: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
+    positions: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for number, item in enumerate(items):
         for slot, buffer in enumerate(item.bufs):
-            if buffer in changing:
+            if buffer in exchange:
                 places[buffer].append((number, slot))
+        names = item.runner.info.values if isinstance(item.runner, CompiledRunner) else ()
+        for position, name in enumerate(names):
+            positions[name].append((number, position))
     try:
-        launches = [launch_of(item, values) for item in items]
+        launches = [launch_of(item, values, exchange) for item in items]
         graph = Device[device].runtime.graph(launches)  # type: ignore[attr-defined]
     except UnsupportedError:
         return None
     work = [item.runner.estimate for item in items]
     total = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
-    return Held(graph, places, f"graph of {len(items)}", device, total, len(items))
+    held = {name: values[name] for name in positions}
+    name = f"graph of {len(items)}"
+    return Held(graph, places, positions, held, name, device, total, len(items))

@@ -1,7 +1,7 @@
 """A captured step: the launches of one call of a function, ready to run again on other inputs.
 
 Floor 4. What tensors are and where they stand in arguments is the frontend's business
-(`tensor/jit.py`); here a step is a list of launches over buffers.
+(`tensor/captured.py`); here a step is a list of launches over buffers.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.graph import Held, Single, parts_of
+from tinycore.engine.packing import packed
 from tinycore.engine.realize import refreshed
 from tinycore.engine.run import ExecItem, Recording, recordings
 from tinycore.trace import Trace
@@ -24,10 +26,18 @@ from tinycore.trace import Trace
 trace = Trace("jit")
 
 
+def is_capturing() -> bool:
+    """Whether this thread notes launches now."""
+    return bool(recordings.open)
+
+
 @contextmanager
-def capture() -> Iterator[Recording]:
-    """Note every launch made inside, in order."""
-    recording = Recording()
+def capture(refuses: bool = True) -> Iterator[Recording]:
+    """Note every launch made inside by this thread, in order.
+
+    Reading values back raises JitError, unless `refuses` is false.
+    """
+    recording = Recording(refuses)
     recordings.open.append(recording)
     try:
         yield recording
@@ -35,19 +45,46 @@ def capture() -> Iterator[Recording]:
         recordings.open.pop()
 
 
-@dataclass(frozen=True)
+def like(buffer: Buffer) -> Buffer:
+    """A buffer of the same kind, without memory so far."""
+    return Buffer(buffer.device, buffer.size, buffer.dtype)
+
+
+@dataclass(eq=False)
 class CapturedStep:
     """Launches, the buffers that were inputs, and the buffers that are results.
 
     `made` are the buffers that got their memory during the capture: they hold no state from before.
+    Pickled, a step takes the content of all others with it: weights, and what else it works on.
     """
 
     items: tuple[ExecItem, ...]
-    values: Mapping[str, int]
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     made: frozenset[Buffer] = frozenset()
-    lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    graphs: list[Held | Single] | None = None
+    """How the launches are asked for, from the first replay on."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(
+        cls, recording: Recording, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...]
+    ) -> CapturedStep:
+        """The step of a recording. It does not keep the memory of inputs and of results."""
+        launches = packed(recording, {*inputs, *outputs})
+        before = {b for item in recording.items for b in item.bufs}
+        now = {b for item in launches for b in item.bufs}
+        made = (recording.made & now) - set(inputs) | (now - before)
+        changing = {b: like(b) for b in (*inputs, *(b for b in outputs if b in made))}
+        items = [
+            replace(item, bufs=tuple([changing.get(b, b) for b in item.bufs])) for item in launches
+        ]
+        return cls(
+            tuple(items),
+            tuple([changing[b] for b in inputs]),
+            tuple([changing.get(b, b) for b in outputs]),
+            frozenset([changing.get(b, b) for b in made]),
+        )
 
     @cached_property
     def fresh_outputs(self) -> tuple[Buffer, ...]:
@@ -55,36 +92,103 @@ class CapturedStep:
         return tuple(b for b in dict.fromkeys(self.outputs) if b in self.made)
 
     @cached_property
+    def used(self) -> frozenset[Buffer]:
+        """Buffers that every replay works on: state, constants, and what is between launches."""
+        found = {b for item in self.items for b in item.bufs}
+        return frozenset(found - set(self.inputs) - set(self.fresh_outputs))
+
+    @cached_property
     def refreshed(self) -> tuple[Buffer, ...]:
         """Buffers filled by the host anew for each replay, such as counters of random numbers."""
         used = dict.fromkeys(b for item in self.items for b in item.bufs)
         return tuple(b for b in used if b in refreshed)
 
-    @cached_property
-    def graphs(self) -> list[Held | Single]:
-        """The launches, as many at once as devices take."""
-        return parts_of(
-            self.items, self.values, frozenset(self.inputs) | frozenset(self.fresh_outputs)
-        )
-
-    @property
-    def parts(self) -> Iterable[Held | Single]:
+    def parts(
+        self, exchange: Mapping[Buffer, Buffer], numbers: Mapping[str, int]
+    ) -> Iterable[Held | Single]:
         """What a replay runs: graphs, unless each launch is wanted for itself."""
-        alone = settings.JIT >= 2 or trace_run.on or hooks.active("tinycore_kernel_ran")
-        return map(Single, self.items) if alone else self.graphs
+        if settings.JIT >= 2 or trace_run.on or hooks.active("tinycore_kernel_ran"):
+            return map(Single, self.items)
+        if self.graphs is None:
+            self.graphs = parts_of(self.items, numbers, exchange)
+        return self.graphs
 
-    def replay(self, inputs: Iterable[Buffer]) -> tuple[Buffer, ...]:
+    def free_intermediates(self) -> None:
+        """Give back the memory of what lies between launches, until the next replay."""
+        with self.lock:
+            self.graphs = None
+            between = self.made - set(self.fresh_outputs)
+            for buffer in between | {b.base for b in between if b.base is not None}:
+                buffer.deallocate()
+
+    def replay(self, inputs: Iterable[Buffer], numbers: Mapping[str, int]) -> tuple[Buffer, ...]:
         """Run the step on other inputs; the results, in memory that no later replay touches.
 
         `JIT=2`, DEBUG=2 and hooks that are called for each kernel ask for one launch at a time.
         """
         exchange = dict(zip(self.inputs, inputs, strict=True))
-        exchange |= {b: Buffer(b.device, b.size, b.dtype) for b in self.fresh_outputs}
-        for buffer in self.refreshed:
-            buffer.copyin(refreshed[buffer]().data.cast("B"))
+        exchange |= {b: like(b) for b in self.fresh_outputs}
         if trace.on:
-            trace(f"replaying {len(self.items)} launches")
+            held = "".join(f", {name}={value}" for name, value in numbers.items())
+            trace(f"replaying {len(self.items)} launches{held}")
         with self.lock:
-            for part in self.parts:
-                part.run(exchange, self.values)
+            for buffer in self.refreshed:
+                buffer.copyin(refreshed[buffer]().data.cast("B"))
+            for part in self.parts(exchange, numbers):
+                part.run(exchange, numbers)
         return tuple([exchange.get(b, b) for b in self.outputs])
+
+    # --- pickle
+
+    def __reduce__(self) -> tuple[object, ...]:
+        order = dict.fromkeys(b for item in self.items for b in item.bufs)
+        order |= dict.fromkeys((*self.inputs, *self.outputs, *self.made))
+        for buffer in list(order):
+            if buffer.base is not None:
+                order[buffer.base] = None
+        number = {b: n for n, b in enumerate(order)}
+        empty = {*self.inputs, *self.made}
+        memory = [saved(b, number, b not in empty) for b in order]
+        items = [(i.runner, tuple(number[b] for b in i.bufs), i.metadata) for i in self.items]
+        places = [[number[b] for b in group] for group in (self.inputs, self.outputs, self.made)]
+        return loaded, (memory, items, *places)
+
+
+def saved(buffer: Buffer, number: Mapping[Buffer, int], filled: bool) -> tuple[Any, ...]:
+    """A buffer for pickle: its kind, base, content, and what refreshes it."""
+    refresh = refreshed.get(buffer)
+    content = None
+    if filled and refresh is None and buffer.base is None and buffer.is_allocated:
+        content = bytes(buffer.copyout(bytearray(buffer.nbytes)))
+    base = None if buffer.base is None else (number[buffer.base], buffer.offset)
+    return buffer.device, buffer.size, buffer.dtype, base, content, refresh
+
+
+def loaded(
+    memory: list[tuple[Any, ...]],
+    items: list[tuple[Any, ...]],
+    inputs: list[int],
+    outputs: list[int],
+    made: list[int],
+) -> CapturedStep:
+    """A step from what `__reduce__` kept, its programs compiled for the devices that are here."""
+    bufs: dict[int, Buffer] = {}
+
+    def buffer(number: int) -> Buffer:
+        if number not in bufs:
+            device, size, dtype, base, content, refresh = memory[number]
+            if base is not None:
+                bufs[number] = buffer(base[0]).view(size, dtype, base[1])
+            else:
+                bufs[number] = Buffer(device, size, dtype)
+            if content is not None:
+                bufs[number].copyin(content)
+            if refresh is not None:
+                refreshed[bufs[number]] = refresh
+        return bufs[number]
+
+    launches = [
+        ExecItem(runner, tuple(map(buffer, places)), metadata) for runner, places, metadata in items
+    ]
+    groups = [tuple(map(buffer, group)) for group in (inputs, outputs, made)]
+    return CapturedStep(tuple(launches), groups[0], groups[1], frozenset(groups[2]))

@@ -74,6 +74,8 @@ class Engine:
             buffer.copyin(array.data.cast("B"))
         if refresh is not None:
             refreshed[buffer] = refresh
+        elif recordings.open:
+            recordings.open[-1].host.append(hash((dtype, array.tobytes())))
         return node
 
     def to_host(self, buffer: UOp) -> HostArray:
@@ -172,7 +174,7 @@ def new_node(size: int, dtype: DType, device: str) -> UOp:
 
 def refuse_in_capture() -> None:
     """Raises JitError inside a step being captured, which must not depend on what it computes."""
-    if recordings:
+    if recordings.open and recordings.open[-1].refuses:
         raise JitError(
             "a value was read back (item, numpy, tolist ...) inside a function being captured "
             "by TinyJit; a replay could not do that. Return the tensor and read it outside."

@@ -120,18 +120,22 @@ def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
 class Recording:
     """What runs while a JIT captures: the launches, their values, the buffers that get memory."""
 
+    refuses: bool = True
+    """Whether reading values back is refused."""
     items: list[ExecItem] = field(default_factory=list)
-    values: dict[str, int] = field(default_factory=dict)
+    values: set[tuple[str, int]] = field(default_factory=set)
     made: set[Buffer] = field(default_factory=set)
     passing: set[Buffer] = field(default_factory=set)
     """Those of intermediate results, which nobody sees."""
     lasting: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
     """Those that tensors may show, with the nodes by which they do."""
+    host: list[int] = field(default_factory=list)
+    """What the host wrote into buffers, as hashes."""
 
     def note(self, item: ExecItem, values: Mapping[str, int]) -> None:
         """A launch that is about to happen."""
         self.items.append(item)
-        self.values.update(values)
+        self.values.update(values.items())
         self.made.update(b for b in item.bufs if not b.is_allocated)
 
 

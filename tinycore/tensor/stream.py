@@ -7,8 +7,9 @@ buffer, so that a new call needs no new kernel, and a captured step draws anew e
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
+
 
 from tinycore._deferred import deferred, numpy
 from tinycore.dtype import DType, dtypes
@@ -52,11 +53,14 @@ class Stream:
 stream = Stream()
 
 
+def taken(count: int) -> HostArray:
+    """[key, first counter] of the next `count` counters of the one stream."""
+    return stream.take(count)
+
+
 def random_words(count: int, device: str) -> UOp:
     """`count` random 64-bit words."""
-    state = runtime().from_host(
-        stream.take(count), dtypes.uint64, device, lambda: stream.take(count)
-    )
+    state = runtime().from_host(taken(count), dtypes.uint64, device, partial(taken, count))
     return words_from(graph.shrink(state, [(0, 1)]), graph.shrink(state, [(1, 2)]), count)
 
 

@@ -57,12 +57,11 @@ def test_state_that_is_returned_is_seen_outside() -> None:
     assert state.tolist() == [8.0]
 
 
-def test_other_setting_of_training_is_refused() -> None:
-    step = TinyJit(lambda x: x.dropout(0.5))
+def test_other_setting_of_training_has_a_capture_of_its_own() -> None:
+    step = TinyJit(lambda x: x.dropout(0.5) + 0)
     ones = Tensor.ones(64).contiguous().realize()
-    with Context(TRAINING=1):
-        step(ones)
-        step(ones)
 
-    with pytest.raises(JitError, match="TRAINING"):
-        step(ones)
+    for _ in range(3):
+        with Context(TRAINING=1):
+            assert set(step(ones).tolist()) == {0.0, 2.0}
+        assert set(step(ones).tolist()) == {1.0}
