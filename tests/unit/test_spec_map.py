@@ -128,10 +128,10 @@ def test_captured_step_replays() -> None:
     x = small()
     schedule = (x + 1).schedule()
     source = schedule[-1].bufs[1]
-    step = CapturedStep(tuple(lower_schedule(schedule)), {}, (source,), (schedule[-1].bufs[0],))
+    step = CapturedStep(tuple(lower_schedule(schedule)), (source,), (schedule[-1].bufs[0],))
     other = Buffer.from_cpu("PYTHON", numpy.zeros(4, "f"))
 
-    assert step.replay([other])[0].numpy().tolist() == [1.0] * 4
+    assert step.replay([other], {})[0].numpy().tolist() == [1.0] * 4
 
 
 def test_alloc_refuses_sizes_below_one() -> None:

@@ -24,14 +24,12 @@ from tinycore.device.buffer import Buffer
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of
-from tinycore.tensor import graph
 from tinycore.tensor.graph import base_of, is_constant
-from tinycore.tensor.layout import memory_below
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import numbers_of, sizes_below, with_sizes
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.size import Size, Variable
 
 GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
@@ -39,6 +37,9 @@ GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 
 PLAIN: Final = (types.NoneType, bool, int, complex, str, bytes, DType, enum.Enum, type, Variable)
 """Values that are equal when they say the same; floats are told apart by their bits."""
+
+SHOWN: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.DEVICE, Op.UNIQUE}
+"""What a tensor that is memory, or parts of memory, consists of."""
 
 Leaf = tuple[str, Any]
 
@@ -241,8 +242,10 @@ def stand_in(buffer: UOp, number: int) -> UOp:
 
 def is_realized(node: UOp) -> bool:
     """Whether a node only shows memory in which nothing is left to be written."""
-    memory = memory_below(node)
-    return memory is not None and graph.is_buffer(memory)
+    if base_of(node).op is Op.BUFFER:
+        return True
+    nodes = node.toposort()
+    return all(n.op in SHOWN for n in nodes) and any(n.op is Op.BUFFER for n in nodes)
 
 
 class Arguments:

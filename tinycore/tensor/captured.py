@@ -30,10 +30,10 @@ from tinycore.tensor.arguments import (
     rebuilt,
 )
 from tinycore.tensor.core import live_tensors, replace_nodes
-from tinycore.tensor.layout import memory_below
+from tinycore.tensor.standins import StandIns, finish_writes, new_node
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import holding
-from tinycore.uop.node import UOp, unique
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import sealed
 
@@ -129,9 +129,10 @@ class Capture:
         with capture() as recording, sealed():
             result = function(*parts.instead(args), **parts.instead(kwargs))
             tensors = realized(self.name, result)
-            now = [(reference(), node) for reference, node in before]
+            now: list[tuple[Any, UOp]] = [(reference(), node) for reference, node in before]
             changed = [t for t, node in now if t is not None and t.uop is not node]
-            Tensor.realize(*tensors, *changed, *parts.tensors)
+            if left := [*tensors, *changed, *parts.tensors]:
+                Tensor.realize(*left)
         self.check_values(recording, given)
         parts.check(self.name, recording)
         if self.first is not None:
@@ -290,78 +291,6 @@ class Capture:
 
 MOST_TRIES = 3
 """Calls after which a function that still fills memory made outside is refused."""
-
-
-class StandIns:
-    """Tensors over other BUFFER nodes, of the same memory, in the place of arguments."""
-
-    def __init__(self, given: Arguments) -> None:
-        self.given = given
-        self.nodes = {n: new_node(n) for n in given.nodes}
-        for node, buffer in zip(self.nodes.values(), given.buffers, strict=True):
-            buffers[node] = buffer.view(buffer.size)
-        self.back = {new: old for old, new in self.nodes.items()}
-        self.number = {new: place for place, new in enumerate(self.back)}
-        self.buffers = tuple([buffers[n] for n in self.back])
-        self.made: dict[int, Tensor] = {}
-        self.originals = {id(t): t for _, t in given.tensors}
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The stand-ins that were handed out."""
-        return list(self.made.values())
-
-    def instead(self, arguments: Any) -> Any:
-        """The same arguments over stand-ins."""
-        return rebuilt(arguments, Tensor, self.tensor)
-
-    def tensor(self, original: Tensor) -> Tensor:
-        """The stand-in of a tensor."""
-        if id(original) not in self.made:
-            tensor = Tensor.from_uop(original.uop.substitute(self.nodes))
-            tensor.requires_grad, tensor.grad = original.requires_grad, original.grad
-            self.made[id(original)] = tensor
-        return self.made[id(original)]
-
-    def check(self, name: str, recording: Recording) -> None:
-        """Raises JitError where an argument was reached in another way, or given something new."""
-        used = {b for item in recording.items for b in item.bufs}
-        for path, original in self.given.tensors:
-            tensor = self.made[id(original)]
-            place = path.removeprefix("argument ")
-            if used.intersection(map(buffer_of, buffers_below(original.uop))):
-                raise JitError(
-                    f"{name} was given as argument {place} what it also reaches in another way (a "
-                    "closure, a global, an attribute); a replay with another argument would mix "
-                    "them up. Let it reach the tensor in one way only, or pass a copy (clone)"
-                )
-            nodes = [self.nodes[b] for b in buffers_below(original.uop)]
-            if not is_realized(tensor.uop) or buffers_below(tensor.uop) != nodes:
-                raise JitError(
-                    f"{name} replaced its argument {place} by another tensor, where a replay could "
-                    "only write to memory; use assign, or return the new one"
-                )
-            if tensor.grad is not original.grad:
-                raise JitError(
-                    f"{name} gave its argument {place} a gradient, which a replay could not; "
-                    "return the gradient (Tensor.gradient), or keep the parameter outside"
-                )
-
-
-def new_node(like: UOp) -> UOp:
-    """A new BUFFER node of the kind of another."""
-    return like.with_src((like.src[0], unique()))
-
-
-def finish_writes() -> None:
-    """Do all writes to memory that wait, so that no capture takes them for a part of its step."""
-    waiting: list[Any] = []
-    for tensor in live_tensors():
-        memory = memory_below(tensor.uop)
-        if memory is not None and memory.op is Op.ASSIGN:
-            waiting.append(tensor)
-    if waiting:
-        Tensor.realize(*waiting)
 
 
 def realized_buffers(node: UOp) -> list[Buffer]:

@@ -17,7 +17,8 @@ from tinycore.config import settings
 from tinycore.engine.jit import CapturedStep, capture, is_capturing, trace
 from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, Surroundings, differences
-from tinycore.tensor.captured import Capture, Run, finish_writes, realized
+from tinycore.tensor.captured import Capture, Run, realized
+from tinycore.tensor.standins import finish_writes
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

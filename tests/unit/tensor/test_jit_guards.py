@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import random
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -176,10 +178,10 @@ class Pair:
 
 def test_dataclasses_and_nested_containers() -> None:
     @TinyJit
-    def step(pair: Pair, *, more: dict[str, tuple[Tensor, ...]]) -> Pair:
+    def step(pair: Pair, *, more: Mapping[str, tuple[Tensor, ...]]) -> Pair:
         return Pair(pair.first + more["a"][0], pair.second * more["a"][1], pair.name)
 
-    def returned(pair: Pair, *, more: dict[str, tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
+    def returned(pair: Pair, *, more: Mapping[str, tuple[Tensor, ...]]) -> tuple[Tensor, Tensor]:
         return (pair.first + more["a"][0], pair.second * more["a"][1])
 
     whole = TinyJit(returned)
@@ -353,8 +355,6 @@ with Context(DEV=sys.argv[2]):
 
 
 def test_a_captured_function_replays_in_another_process(tmp_path: Path, target: str) -> None:
-    import pickle
-
     weight, length = host(10, 20, 30), Variable("length", 1, 3)
 
     @TinyJit

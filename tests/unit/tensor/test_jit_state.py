@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from tinycore import Context, Tensor, TinyJit
-from tinycore.errors import JitError
 
 
 def host(*values: float) -> Tensor:

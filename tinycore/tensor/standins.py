@@ -1,0 +1,103 @@
+"""Tensors that stand for the arguments of a captured call, and writes done before it.
+
+Floor 5. A stand-in shows the memory of its argument through another BUFFER node, so that launches
+tell whether the function reached that memory through the argument or in another way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinycore.engine.run import Recording
+from tinycore.errors import JitError
+from tinycore.schedule.kernelize import memory_of
+from tinycore.schedule.order import buffer_of, buffers
+from tinycore.tensor.arguments import Arguments, buffers_below, is_realized, rebuilt
+from tinycore.tensor.core import live_tensors
+from tinycore.tensor.graph import base_of
+from tinycore.tensor.tensor import Tensor
+from tinycore.uop.node import UOp, unique
+from tinycore.uop.op import MOVEMENT, Op
+
+
+class StandIns:
+    """Tensors over other BUFFER nodes, of the same memory, in the place of arguments."""
+
+    def __init__(self, given: Arguments) -> None:
+        self.given = given
+        self.nodes = {n: new_node(n) for n in given.nodes}
+        for node, buffer in zip(self.nodes.values(), given.buffers, strict=True):
+            buffers[node] = buffer.view(buffer.size)
+        self.back = {new: old for old, new in self.nodes.items()}
+        self.number = {new: place for place, new in enumerate(self.back)}
+        self.buffers = tuple([buffers[n] for n in self.back])
+        self.made: dict[int, Tensor] = {}
+        self.originals = {id(t): t for _, t in given.tensors}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The stand-ins that were handed out."""
+        return list(self.made.values())
+
+    def instead(self, arguments: Any) -> Any:
+        """The same arguments over stand-ins."""
+        return rebuilt(arguments, Tensor, self.tensor)
+
+    def tensor(self, original: Tensor) -> Tensor:
+        """The stand-in of a tensor."""
+        if id(original) not in self.made:
+            tensor = Tensor.from_uop(original.uop.substitute(self.nodes))
+            tensor.requires_grad, tensor.grad = original.requires_grad, original.grad
+            self.made[id(original)] = tensor
+        return self.made[id(original)]
+
+    def check(self, name: str, recording: Recording) -> None:
+        """Raises JitError where an argument was reached in another way, or given something new."""
+        used = {b for item in recording.items for b in item.bufs}
+        for path, original in self.given.tensors:
+            tensor = self.made[id(original)]
+            place = path.removeprefix("argument ")
+            if used.intersection(map(buffer_of, buffers_below(original.uop))):
+                raise JitError(
+                    f"{name} was given as argument {place} what it also reaches in another way (a "
+                    "closure, a global, an attribute); a replay with another argument would mix "
+                    "them up. Let it reach the tensor in one way only, or pass a copy (clone)"
+                )
+            nodes = [self.nodes[b] for b in buffers_below(original.uop)]
+            if not is_realized(tensor.uop) or buffers_below(tensor.uop) != nodes:
+                raise JitError(
+                    f"{name} replaced its argument {place} by another tensor, where a replay could "
+                    "only write to memory; use assign, or return the new one"
+                )
+            if tensor.grad is not original.grad:
+                raise JitError(
+                    f"{name} gave its argument {place} a gradient, which a replay could not; "
+                    "return the gradient (Tensor.gradient), or keep the parameter outside"
+                )
+
+
+def new_node(like: UOp) -> UOp:
+    """A new BUFFER node of the kind of another."""
+    return like.with_src((like.src[0], unique()))
+
+
+def finish_writes() -> None:
+    """Do all writes to memory that wait, so that no capture takes them for a part of its step."""
+    waiting: list[Any] = []
+    for tensor in live_tensors():
+        node = tensor.uop
+        while node.op in MOVEMENT or node.op is Op.DETACH:
+            node = node.src[0]
+        parts = node.src if node.op is Op.MULTI else (node,)
+        if any(is_pending_write(base_of(part)) for part in parts):
+            waiting.append(tensor)
+    if waiting:
+        Tensor.realize(*waiting)
+
+
+def is_pending_write(node: UOp) -> bool:
+    """Whether a node is memory which holds something already and is to hold something else."""
+    if node.op is not Op.ASSIGN:
+        return False
+    memory = buffers.get(memory_of(node))
+    return memory is not None and memory.is_allocated
