@@ -125,11 +125,12 @@ class LoopPlanner(TilePlanner):
             width = math.gcd(width, size)
         if width < LEAST_LANES:
             return
-        row = self.row_loop(axis) if self.reductions else None
-        if row is None and self.hold_columns(axis, width):
+        tiled = bool(self.reductions) and self.is_fixed
+        row = self.row_loop(axis) if tiled else None
+        if tiled and row is None and self.hold_columns(axis, width):
             return
         vectors = -(-size // width)
-        tile = self.tile_of(axis, row, vectors) if self.reductions else Tile(1, 1)
+        tile = self.tile_of(axis, row, vectors) if tiled else Tile(1, 1)
         column, panel = self.cut_columns(axis, width, tile.wide)
         if row is not None and tile.below is not None:
             line = self.cut_lines(tile.below, tile.lines)

@@ -115,6 +115,11 @@ class Planner:
         loops = [r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE]
         return list(dict.fromkeys(r for r in loops if r.is_fixed))
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all loops are of fixed length; only then operands are kept and staged."""
+        return all(n.is_fixed for n in self.kernel.toposort() if n.op is Op.RANGE)
+
     def all_of(self, kind: AxisKind) -> list[UOp]:
         """Every loop of a kind."""
         return [n for n in self.kernel.toposort() if n.op is Op.RANGE and n.arg.kind is kind]

@@ -113,7 +113,11 @@ class TilePlanner(StagePlanner):
     def can_be_panel(self, access: UOp, counter: UOp) -> bool:
         """Whether what a load reads along an output loop will be staged, whatever its stride."""
         place, outputs = access.src[1], self.outputs
-        if counter not in outputs or not place.ranges.intersection(self.reduced()):
+        if (
+            not self.is_fixed
+            or counter not in outputs
+            or not place.ranges.intersection(self.reduced())
+        ):
             return False
         again = math.prod(r.extent for r in outputs if r not in place.ranges)
         depth = math.prod(r.extent for r in self.reduced()) * self.limits.vector_bytes
