@@ -225,6 +225,18 @@ def buffers_below(node: UOp) -> list[UOp]:
     return [base] if base.op is Op.BUFFER else [n for n in node.toposort() if n.op is Op.BUFFER]
 
 
+def kind_of(node: UOp) -> Hashable:
+    """`form_of` as part of a key, without making nodes where a whole buffer is shown."""
+    base = base_of(node)
+    if base.op is Op.BUFFER:
+        return Whole, (base.src[0].arg, base.dtype, base.arg, node.shape)
+    return form_of(node)
+
+
+class Whole:
+    """Marks a tensor that is a whole buffer, in a key: with its device, dtype, size and shape."""
+
+
 def form_of(node: UOp) -> UOp:
     """How a realized node shows its buffers, whichever buffers and numbers these are."""
     base = base_of(node)
@@ -275,14 +287,17 @@ class Arguments:
     def numbers(self) -> dict[str, int]:
         """The numbers that Variables hold. Raises ShapeError where two arguments contradict."""
         given = [v for _, v in self.values if isinstance(v, Size)]
-        return numbers_of([*given, *sizes_below([t.uop for _, t in self.tensors])])
+        views = [t.uop for _, t in self.tensors if base_of(t.uop).op is not Op.BUFFER]
+        if views:
+            given += sizes_below(views)
+        return numbers_of(given) if given else {}
 
     @cached_property
     def key(self) -> tuple[tuple[str, Hashable], ...]:
         """All that captured launches depend on, besides the content of buffers and the numbers."""
         guarded = [(f"setting {name}", constant(getattr(settings, name))) for name in GUARDED]
         return (
-            *[(p, form_of(t.uop)) for p, t in self.tensors],
+            *[(p, kind_of(t.uop)) for p, t in self.tensors],
             *[(p, constant(v)) for p, v in self.values],
             *guarded,
             ("the default device", runtime().default_device()),
@@ -303,6 +318,9 @@ def shown(value: Any) -> str:
         return f"a tensor of shape {value.shape}, {value.dtype!r}, on {value.device}"
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], (type, Same)):
         kind, found = value
+        if kind is Whole:
+            device, dtype, _, shape = found
+            return f"a tensor of shape {shape}, {dtype!r}, on {device}"
         return repr(kind) if isinstance(kind, Same) else shortened(as_written(kind, found))
     return "absent" if value is None else shortened(value)
 

@@ -41,19 +41,31 @@ Noted = tuple[weakref.ref[Any], UOp]
 """A tensor, and what it was at some time."""
 
 
-class Output(NamedTuple):
+@dataclass(frozen=True)
+class Output:
     """A tensor of a result: how it shows buffers, and which of the step's these are."""
 
     form: UOp
     places: tuple[int, ...]
 
+    @cached_property
+    def parameters(self) -> list[UOp]:
+        """The BUFFERs in the form, in the order of `places`."""
+        found = [n for n in self.form.toposort() if n.op is Op.BUFFER]
+        return sorted(found, key=lambda n: int(n.src[1].arg), reverse=True)
+
     def shown(self, nodes: list[UOp], numbers: dict[str, int]) -> Tensor:
         """The tensor over BUFFER nodes, with the numbers that Variables hold in this call."""
-        parameters = [n for n in self.form.toposort() if n.op is Op.BUFFER]
-        parameters.sort(key=lambda n: int(n.src[1].arg), reverse=True)
-        exchange = {p: nodes[k] for p, k in zip(parameters, self.places, strict=True)}
+        if self.form.op is Op.BUFFER:
+            return Tensor.from_uop(nodes[self.places[0]])
+        if self.form.op is Op.RESHAPE and self.form.src[0].op is Op.BUFFER and not numbers:
+            return Tensor.from_uop(self.form.with_src((nodes[self.places[0]],)))
+        exchange = {p: nodes[k] for p, k in zip(self.parameters, self.places, strict=True)}
         node = self.form.substitute(exchange)
         return Tensor.from_uop(holding(node, numbers) if numbers else node)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Output, (self.form, self.places)
 
 
 class Run(NamedTuple):
@@ -276,9 +288,7 @@ class Capture:
         outputs = [leaf for _, leaf in leaves_of(self.result)]
         found: dict[int, UOp] = {}
         for output in outputs:
-            parameters = [n for n in output.form.toposort() if n.op is Op.BUFFER]
-            parameters.sort(key=lambda n: int(n.src[1].arg), reverse=True)
-            found |= dict(zip(output.places, parameters, strict=True))
+            found |= dict(zip(output.places, output.parameters, strict=True))
         return [found[place] for place in range(len(self.sources))]
 
     def __getstate__(self) -> dict[str, Any]:

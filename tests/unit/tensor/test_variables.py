@@ -107,6 +107,19 @@ def test_two_variables_in_one_shape() -> None:
         assert found.tolist() == (DATA[:r, :c] * 2).tolist()
 
 
+def test_work_for_several_threads() -> None:
+    data = numpy.random.default_rng(0).standard_normal((64, 1024)).astype(numpy.float32)
+    rows, x = Variable("rows", 1, 64), Tensor(data).realize()
+
+    for n in (1, 33, 64):
+        part, expected = x[: rows.bind(n)], data[:n]
+        numpy.testing.assert_allclose((part * 2 + 1).numpy(), expected * 2 + 1, 1e-6)
+        numpy.testing.assert_allclose(
+            (part.T * 2).sum(1).numpy(), (expected * 2).sum(0), 1e-4, 1e-4
+        )
+        numpy.testing.assert_allclose((part @ part.T).numpy(), expected @ expected.T, 1e-4, 1e-3)
+
+
 def test_gradients_flow_through_symbolic_slices() -> None:
     x = Tensor(DATA, requires_grad=True)
     _ = (x[: length.bind(4)] ** 2).sum().backward()
