@@ -257,6 +257,7 @@ def test_a_captured_step_over_three_devices_is_one_graph(queued: None) -> None:
         assert both.tolist() == [3.0 * (number + 1), 3.0 * (number + 2)]
         assert doubled.tolist() == [2.0 * (number + 1), 2.0 * (number + 2)]
     assert step.captured is not None
+    assert step.captured.graphs is not None
     (part,) = step.captured.graphs
     assert isinstance(part, Held)
 
