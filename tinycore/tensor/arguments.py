@@ -17,8 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from typing import Any, Final
 
-import numpy
-
+from tinycore._deferred import NumpyArray, NumpyScalar
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import DType, dtypes
@@ -144,7 +143,7 @@ def constant(value: Any) -> Hashable:
     """A Python value as part of a key."""
     if isinstance(value, float):
         return float, value.hex()
-    if isinstance(value, numpy.generic):
+    if isinstance(value, NumpyScalar):
         return value.dtype.str, value.tobytes()
     if isinstance(value, PLAIN):
         return type(value), value
@@ -160,7 +159,7 @@ def attributes_of(value: Any) -> tuple[Hashable, ...]:
     found = getattr(value, "__dict__", None)
     if not isinstance(found, dict):
         return ()
-    known = (*PLAIN, float, numpy.generic)
+    known = (*PLAIN, float, NumpyScalar)
     return tuple(
         [
             (name, constant(item) if isinstance(item, known) else Same(item))
@@ -213,7 +212,7 @@ def names_in(code: types.CodeType) -> list[str]:
 def is_told(value: Any) -> bool:
     """Whether a change of a value can be seen: not inside of containers, nor of code."""
     code = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-    return not isinstance(value, (*code, list, dict, set, tuple, numpy.ndarray))
+    return not isinstance(value, (*code, list, dict, set, tuple, NumpyArray))
 
 
 # --- tensors
@@ -267,7 +266,7 @@ class Arguments:
         found = [*leaves(args, "argument "), *leaves(kwargs, "argument ")]
         self.tensors = [(p, v) for p, v in found if isinstance(v, Tensor)]
         self.values = [(p, v) for p, v in found if not isinstance(v, Tensor)]
-        if arrays := [p for p, v in self.values if isinstance(v, numpy.ndarray)]:
+        if arrays := [p for p, v in self.values if isinstance(v, NumpyArray)]:
             raise JitError(
                 f"{', '.join(arrays)} is a NumPy array, which a replay would not see. "
                 "Pass Tensor(array)."

@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import Final
 
-
 from tinycore._deferred import deferred, numpy
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import graph
