@@ -23,7 +23,7 @@ from tinycore.testing.reference import ReferenceRuntime
 
 ALL = ("CPU:CLANG", "CPU:LLVM", "PYTHON", "WEBGPU")
 
-SAMPLED = {"WEBGPU": frozenset({"test_jit.py", "test_movement.py", "test_training.py"})}
+SAMPLED = {"WEBGPU": frozenset({"test_jit.py", "test_movement.py"})}
 """Files that run by default on targets whose drivers compile slowly; TENSOR_TESTS runs them all."""
 
 
