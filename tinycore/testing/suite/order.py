@@ -216,11 +216,12 @@ def test_a_graph_keeps_the_order(subject: Subject) -> None:
     with subject.memory(x.tobytes()) as a, subject.memory(SIZE * 4) as b:
         turns = [[b, a] if turn % 2 == 0 else [a, b] for turn in range(10)]
         graph = graph_of(subject, [(program, handles, []) for handles in turns])
-        program([b, a], [])
-        program([a, b], [])
+        for turn in range(DEEP):
+            program([b, a] if turn % 2 == 0 else [a, b], [])
         graph()
         graph()
-        assert (content(subject, a) == chained(x, 22)).all(), "a launch of a graph came too early"
+        expected = chained(x, DEEP + 20)
+        assert (content(subject, a) == expected).all(), "a launch of a graph came too early"
         subject.allocator.write(a, memoryview(other.tobytes()))
         graph()
         assert (content(subject, a) == chained(other, 10)).all(), "a graph did not see a write"
