@@ -19,6 +19,7 @@ nox.options.sessions = ["lint", "types", "unit"]
 ROOT = Path(__file__).parent
 PACKAGES = {
     "tinycore": ROOT,
+    "tiny-cl": ROOT / "plugins/tiny_cl",
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
@@ -42,8 +43,8 @@ def tool(name: str) -> str:
 
 
 def install(session: nox.Session, *more: str) -> None:
-    """Install the packages from this tree, what tests need, and more."""
-    plugins = ["-e", "plugins/tiny_cpu", "-e", "plugins/tiny_webgpu"]
+    """Install every package from this tree, what tests need, and more."""
+    plugins = ["-e", "plugins/tiny_cpu", "-e", "plugins/tiny_cl", "-e", "plugins/tiny_webgpu"]
     session.install("-e", ".[test]", *plugins, *more)
 
 
@@ -61,6 +62,7 @@ def types(session: nox.Session) -> None:
     install(session, tool("mypy"))
     session.run("mypy")
     session.run("mypy", "plugins/tiny_cpu/src")
+    session.run("mypy", "plugins/tiny_cl/src")
     session.run("mypy", "plugins/tiny_webgpu/src")
     session.run("mypy", "tests")
 

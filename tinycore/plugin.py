@@ -77,6 +77,7 @@ from tinycore.device.protocols import (
     SupportsMap,
     SupportsPeerCopy,
     SupportsQueues,
+    SupportsVariety,
     Toolchain,
 )
 from tinycore.device.registry import Device
@@ -122,6 +123,7 @@ __all__ = [
     "SupportsMap",
     "SupportsPeerCopy",
     "SupportsQueues",
+    "SupportsVariety",
     "Symbol",
     "Toolchain",
     "Word",

@@ -53,6 +53,10 @@ class OpenDevice:
         self.backend = backend
         self.interface = interface
         self.runtime = runtime
+        self.capabilities: frozenset[str] = backend.capabilities
+        """What the device can do, of CAPABILITIES."""
+        if "varied" in backend.capabilities:
+            self.capabilities &= runtime.capabilities | {"varied"}  # type: ignore[attr-defined]
         self._arch = runtime.arch if isinstance(runtime, SupportsArch) else ""
         self.allocator = LRUAllocator(runtime.allocator, target.name, runtime.synchronize)
         self._targets = targets
@@ -82,7 +86,9 @@ class OpenDevice:
         found = self._toolchains.get(key)
         if found is None:
             with self._lock:
-                found = self._toolchains.get(key) or choose_toolchain(self.backend, *key)
+                found = self._toolchains.get(key) or choose_toolchain(
+                    self.backend, renderer, arch or self._arch
+                )
                 self._toolchains[key] = found
         return found
 
@@ -94,8 +100,8 @@ class OpenDevice:
             )
 
     def has(self, capability: str) -> bool:
-        """Whether the backend declares a capability."""
-        return capability in self.backend.capabilities
+        """Whether the device has a capability."""
+        return capability in self.capabilities
 
     def waits_for(self, other: OpenDevice) -> bool:
         """Whether it orders its work with that of another device by itself."""
@@ -104,7 +110,7 @@ class OpenDevice:
 
     def ability(self, capability: str) -> Any:
         """The allocator, as a capability's protocol. Raises UnsupportedError without it."""
-        if capability not in self.backend.capabilities:
+        if capability not in self.capabilities:
             raise UnsupportedError(f"device {self.name} has no capability {capability!r}")
         return self.allocator.allocator
 

@@ -66,6 +66,7 @@ __all__ = [
     "SupportsMap",
     "SupportsPeerCopy",
     "SupportsQueues",
+    "SupportsVariety",
     "Toolchain",
 ]
 
@@ -289,6 +290,16 @@ class SupportsGraph(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsVariety(Protocol):
+    """Capability `varied`, of a DeviceRuntime: devices of its backend differ in what they can do."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What this device can do; only what the backend declares counts."""
+        ...
+
+
 ABILITIES: Final[dict[str, type]] = {
     "host_memory": SupportsMap,
     "external_pointer": SupportsExternalPointer,
@@ -296,7 +307,11 @@ ABILITIES: Final[dict[str, type]] = {
 }
 """Capabilities that are methods of the allocator, checked when a device is opened."""
 
-RUNTIME_ABILITIES: Final[dict[str, type]] = {"graph": SupportsGraph, "queues": SupportsQueues}
+RUNTIME_ABILITIES: Final[dict[str, type]] = {
+    "graph": SupportsGraph,
+    "queues": SupportsQueues,
+    "varied": SupportsVariety,
+}
 """Capabilities that are methods of the DeviceRuntime, checked when a device is opened."""
 
 CAPABILITIES: Final[dict[str, str]] = {
@@ -305,6 +320,7 @@ CAPABILITIES: Final[dict[str, str]] = {
     "peer_copy": "two devices of this backend copy without the host",
     "graph": "many launches are asked for at once",
     "queues": "devices of this backend wait for each other without the host",
+    "varied": "devices of this backend differ; each says what it can do",
     "local_memory": "threads of a group share memory and meet at barriers",
     **{dtype.name: f"kernels load, store and compute {dtype.name}" for dtype in dtypes.all},
 }

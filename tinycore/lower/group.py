@@ -1,22 +1,27 @@
 """Reductions that the threads of a workgroup do together, through the memory they share.
 
-Floor 3'. A REDUCE over a GROUP loop becomes: every thread folds the steps that are its own, puts
-the result into shared memory, and half of the threads at a time fold in what the other half has.
-Between two halvings is a barrier. The first element then is the whole, which every thread reads.
+Floor 3'. A REDUCE over a GROUP loop becomes: every thread folds the steps that are its own and puts
+the result into shared memory; a few threads fold what several have left there, once more into
+shared memory; of what is left every thread folds all. Two barriers, however many threads there are.
 """
 
 from __future__ import annotations
 
-import math
+from itertools import count
+from typing import Final
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import PointerDType, dtypes
 from tinycore.lower.expand import counters_of, folded, without
 from tinycore.lower.guard import gate_stores
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op, neutral_element
+from tinycore.uop.op import AxisKind, Op
 
-THREADS = (AxisKind.GROUP, AxisKind.BLOCK)
+THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
 """The loops that become threads of a workgroup, the fastest first."""
+MOST_PARTS: Final = 16
+"""Partial results that every thread folds at the end."""
+SHARED_FOLD: Final = 6
+"""Marks the number of a loop over partial results."""
 
 
 def threads_of(kernel: UOp) -> list[UOp]:
@@ -32,9 +37,10 @@ def group_reductions(kernel: UOp) -> UOp:
     if not members:
         return kernel
     threads = threads_of(kernel)
+    numbers = count()
     done: dict[UOp, UOp] = {}
-    for number, member in enumerate(members):
-        done[member] = shared_fold(member.substitute(done), threads, number)
+    for member in members:
+        done[member] = shared_fold(member.substitute(done), threads, numbers)
     kernel = kernel.substitute(done)
     for counter in threads:
         if counter.arg.kind is AxisKind.GROUP:
@@ -42,26 +48,48 @@ def group_reductions(kernel: UOp) -> UOp:
     return kernel
 
 
-def shared_fold(reduce: UOp, threads: list[UOp], number: int) -> UOp:
+def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int]) -> UOp:
     """The value of a REDUCE over one GROUP loop, of an extent that is a power of two."""
     (mine,) = counters_of(reduce, AxisKind.GROUP)
-    here, stride = UOp.index(0), 1
-    for counter in threads:
-        here, stride = here + counter * stride, stride * counter.extent
-    distance = math.prod(c.extent for c in threads[: threads.index(mine)])
-    memory = UOp(Op.DEFINE_LOCAL, reduce.dtype.ptr(stride, "local"), (), number)
-    neutral = reduce.const_like(neutral_element(reduce.arg, reduce.dtype))
-    ready = barrier(memory, (here,), own_part(reduce))
-    half = mine.extent // 2
-    while half:
-        now = UOp(Op.AFTER, memory.dtype, (memory, ready))
-        gate = mine < half
-        own = UOp(Op.LOAD, reduce.dtype, (element(now, here),))
-        other = UOp(Op.LOAD, reduce.dtype, (element(now, here + half * distance, gate), neutral))
-        ready = barrier(now, (here, gate), own.alu(reduce.arg, other))
-        half //= 2
-    now = UOp(Op.AFTER, memory.dtype, (memory, ready))
-    return UOp(Op.LOAD, reduce.dtype, (element(now, here - mine * distance),))
+    others = [c for c in threads if c is not mine]
+    parts = left(own_part(reduce), mine, others, mine.extent, numbers)
+    few = min(mine.extent, MOST_PARTS)
+    if few < mine.extent:
+        several = parts.fold(reduce.arg, mine % few, few, mine.extent // few)
+        parts = left(several, mine, others, few, numbers)
+    return parts.fold(reduce.arg, UOp.index(0), 1, few)
+
+
+class Parts:
+    """Partial results in shared memory: `size` of them for each thread of the `others`."""
+
+    def __init__(self, memory: UOp, start: UOp, number: int) -> None:
+        self.memory = memory
+        self.start = start
+        self.number = number
+
+    def fold(self, op: Op, first: UOp, step: int, times: int) -> UOp:
+        """So many of them joined by `op`, a step apart."""
+        counter = UOp.range(times, (self.number, SHARED_FOLD), AxisKind.REDUCE)
+        place = self.start + first + counter * step
+        index = UOp(Op.INDEX, self.memory.dtype, (self.memory, place))
+        assert isinstance(self.memory.dtype, PointerDType)
+        value = UOp(Op.LOAD, self.memory.dtype.base, (index,))
+        return UOp(Op.REDUCE, value.dtype, (value, counter), op)
+
+
+def left(value: UOp, mine: UOp, others: list[UOp], size: int, numbers: count[int]) -> Parts:
+    """Shared memory, after the first `size` threads along `mine` have left their values there."""
+    start, number = UOp.index(0), next(numbers)
+    total = size
+    for counter in others:
+        start, total = start + counter * total, total * counter.extent
+    memory = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(total, "local"), (), number)
+    gate = (mine < size,) if size < mine.extent else ()
+    index = UOp(Op.INDEX, memory.dtype, (memory, start + mine, *gate))
+    change = UOp(Op.STORE, dtypes.void, (index, value))
+    barrier = UOp(Op.BARRIER, dtypes.void, (change,))
+    return Parts(UOp(Op.AFTER, memory.dtype, (memory, barrier)), start, number)
 
 
 def own_part(reduce: UOp) -> UOp:
@@ -70,14 +98,3 @@ def own_part(reduce: UOp) -> UOp:
     if any(s.op is Op.RANGE for s in rest):
         return reduce.with_src((reduce.src[0], *rest))
     return folded([reduce.src[0], *rest], reduce.arg)
-
-
-def element(memory: UOp, *place: UOp) -> UOp:
-    """The INDEX of an element of shared memory, where a gate may follow."""
-    return UOp(Op.INDEX, memory.dtype, (memory, *place))
-
-
-def barrier(memory: UOp, place: tuple[UOp, ...], value: UOp) -> UOp:
-    """A store to shared memory that all threads of the group have done."""
-    change = UOp(Op.STORE, dtypes.void, (element(memory, *place), value))
-    return UOp(Op.BARRIER, dtypes.void, (change,))

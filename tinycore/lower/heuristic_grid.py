@@ -17,8 +17,6 @@ from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-FEW_THREADS: Final = 1 << 12
-"""Outputs below which the threads of a group share a sum."""
 SHORTEST_SHARED: Final = 32
 """Steps of a sum from which on sharing it pays."""
 TILE_ROWS: Final = 4
@@ -37,7 +35,7 @@ class GridPlanner(Planner):
             shared = self.shared_sum()
             if shared is not None:
                 wanted //= self.share(shared, wanted)
-            elif math.prod(r.extent for r in self.launched()) >= FEW_THREADS:
+            elif self.outputs_launched() >= self.limits.threads:
                 self.give_lanes()
                 self.tile_rows()
                 self.unroll_sums()
@@ -60,6 +58,10 @@ class GridPlanner(Planner):
             and all(r in n.ranges for n in stores)
         ]
 
+    def outputs_launched(self) -> int:
+        """How many threads there would be with one for each step of these loops."""
+        return math.prod(r.extent for r in self.launched())
+
     # --- threads of a group share a sum
 
     def shared_sum(self) -> UOp | None:
@@ -67,7 +69,7 @@ class GridPlanner(Planner):
         outputs = self.launched()
         if not self.limits.sums_are_shared:
             return None
-        if math.prod(r.extent for r in outputs) >= FEW_THREADS or self.has_order():
+        if self.outputs_launched() >= self.limits.threads or self.has_order():
             return None
         loops = [
             r
@@ -89,7 +91,8 @@ class GridPlanner(Planner):
     def share(self, counter: UOp, wanted: int) -> int:
         """Give the steps of a sum to threads; returns to how many."""
         members = [n for n in self.reductions if counter in n.src[1:]]
-        most = self.limits.shared_bytes // sum(max(n.dtype.itemsize, 4) for n in members)
+        # Each thread leaves a part there, and some leave another.
+        most = self.limits.shared_bytes // sum(2 * max(n.dtype.itemsize, 4) for n in members)
         threads = power_of_two(min(wanted, most, counter.extent, self.limits.block[0]))
         if threads > 1:
             number = counter.arg.number
@@ -123,8 +126,7 @@ class GridPlanner(Planner):
         tall = next((t for t in (TILE_ROWS, 2) if row.extent % t == 0), 1)
         if row.extent > 2 * TILE_ROWS and not overwrites_what_it_reads(self.kernel):
             tall = TILE_ROWS
-        threads = math.prod(r.extent for r in self.launched())
-        if tall > 1 and threads // tall >= FEW_THREADS // TILE_ROWS:
+        if tall > 1 and self.outputs_launched() // tall >= self.limits.threads:
             number = row.arg.number
             self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
 

@@ -21,15 +21,14 @@ Dims = tuple[int, int, int]
 class Limits:
     """What a device can do, as far as plans depend on it.
 
-    A device with a `grid` runs outputs as threads of a grid; one without runs loops, the outermost
-    of them shared among `threads`.
+    A device with a `grid` runs outputs as threads of a grid; one without runs loops.
     """
 
     vector_bytes: int = 0
     """The widest SIMD register, or the widest vector worth loading at once; 0: scalars only."""
     vector_registers: int = 16
     threads: int = 1
-    """Threads that share a kernel's loops, on a device without a grid."""
+    """Threads that keep the device busy; without a grid, those that share a kernel's loops."""
     grid: Dims | None = None
     """The most groups per axis; None: the device runs loops."""
     block: Dims = (1, 1, 1)

@@ -24,6 +24,8 @@ _FIELDS: Final = {
 """The fields that words set."""
 _THREADS_WANTED: Final = 256
 """What every device can run, and enough for any."""
+_THREADS_BUSY: Final = 1 << 12
+"""Threads that keep a device busy."""
 _FORM: Final = "f16, software, threads=N, shared=BYTES, buffers=N and grid=N, joined by commas"
 
 
@@ -73,6 +75,7 @@ class Arch:
     def limits(self) -> Limits:
         """What plans depend on."""
         return Limits(
+            threads=_THREADS_BUSY,
             grid=(self.grid, self.grid, self.grid),
             block=self.block,
             block_threads=self.threads,
