@@ -20,7 +20,7 @@ THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
 """The loops that become threads of a workgroup, the fastest first."""
 MOST_PARTS: Final = 16
 """Partial results that every thread folds at the end."""
-SHARED_FOLD: Final = 6
+SHARED_FOLD: Final = 7
 """Marks the number of a loop over partial results."""
 
 
