@@ -48,7 +48,7 @@ def test_toolchains_compile_for_the_device_unless_told_otherwise(devices: type[A
 def test_a_claim_without_the_properties_is_refused(toy: Callable[..., Backend]) -> None:
     Device.register(toy(capabilities=frozenset({"varied"})))
     try:
-        with pytest.raises(DeviceUnavailable, match=r"declares 'varied', but its ToyRuntime has not"):
+        with pytest.raises(DeviceUnavailable, match="ToyRuntime has not the methods"):
             Device["TOY"]
     finally:
         Device.unregister("TOY")
