@@ -102,12 +102,15 @@ class CStyle(Renderer):
         Op.WHERE: "({0} ? {1} : {2})",
         Op.MULACC: "({0} * {1} + {2})",
     }
+    reserved: ClassVar[frozenset[str]] = frozenset()
+    """Words of the language that a variable may be called, and must not be here."""
     native_ops: ClassVar[frozenset[Op]] = frozenset(expressions) | {Op.CAST, Op.BITCAST}
     """A dialect that adds an expression adds its op."""
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
         writer = Writer(self, kernel)
+        writer.taken.update(dict.fromkeys(self.reserved, 1))
         for writer.place, u in enumerate(kernel.uops):
             self.write(u, writer)
         return self.assemble(writer)

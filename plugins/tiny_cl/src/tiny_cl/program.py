@@ -11,6 +11,7 @@ from typing import Any, Final
 from tiny_cl._lib import Object, call, create, describe, ffi, library, number, text
 from tiny_cl.memory import ClMemory
 from tiny_cl.probe import ClInfo
+from tiny_cl.render import entry_name
 from tinycore.errors import CompileError, DeviceError
 from tinycore.plugin import ProgramInfo
 
@@ -115,7 +116,7 @@ class ClProgram:
         self.info = info
         self._program = program
         self._queue = queue
-        name = info.name.encode()
+        name = entry_name(info.name).encode()
         self._kernel = _owned("clReleaseKernel", create("clCreateKernel", program, name))
         self._verify_threads(device)
         self._global = ffi.new(

@@ -27,7 +27,15 @@ from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
 
-__all__ = ["OpenClC", "OpenClCWithHalf", "limits_of"]
+__all__ = ["OpenClC", "OpenClCWithHalf", "entry_name", "limits_of"]
+
+RESERVED: Final = frozenset(
+    "auto bool break case char const constant continue default do double else enum event_t extern "
+    "float for global goto half if image2d_t inline int kernel local long pipe private quad "
+    "read_only read_write register restrict return sampler_t short signed sizeof static struct "
+    "switch typedef uchar uint ulong union unsigned ushort void volatile while write_only".split()
+)
+"""Words that nothing may be called (OpenCL C 1.2, section 6.1.9)."""
 
 VECTOR_BYTES: Final = 16
 """What a thread loads at once: float4, the widest a graphics card moves."""
@@ -60,6 +68,7 @@ class OpenClC(CStyle):
 
     has_double: bool = True
 
+    reserved: ClassVar[frozenset[str]] = RESERVED
     name: ClassVar[str] = "OPENCL"
     emulated: ClassVar[frozenset[DType]] = frozenset(
         {dtypes.float16, dtypes.bfloat16, *dtypes.fp8s}
@@ -111,7 +120,7 @@ class OpenClC(CStyle):
         parameters = ", ".join(self.parameters(writer))
         return (
             f"kernel __attribute__((reqd_work_group_size({size})))\n"
-            f"void {kernel.name}({parameters})"
+            f"void {entry_name(kernel.name)}({parameters})"
         )
 
     def parameters(self, writer: Writer) -> list[str]:
@@ -186,7 +195,7 @@ class OpenClC(CStyle):
             name = helpers.division(u.op, u.dtype, self, writer)
             return f"{name}({', '.join(map(unwrapped, operands))})"
         if u.op in (Op.SHL, Op.SHR) and not is_safe_shift(u):
-            width = self.constant(u.dtype.scalar(), u.dtype.bits - 1)
+            width = f"({writer.type(u.dtype)})({u.dtype.bits - 1})"
             operands = [operands[0], f"({operands[1]} & {width})"]
         if u.dtype.count == 1:
             return super().alu(u, operands, writer)
@@ -251,6 +260,11 @@ class OpenClCWithHalf(OpenClC):
     def prelude(self) -> Sequence[str]:
         """Halves must be asked for too."""
         return ("#pragma OPENCL EXTENSION cl_khr_fp16 : enable", *super().prelude())
+
+
+def entry_name(name: str) -> str:
+    """What a kernel is called in OpenCL C."""
+    return f"{name}_" if name in RESERVED else name
 
 
 def fits_int32(kernel: LinearKernel) -> bool:
