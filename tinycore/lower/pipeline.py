@@ -90,6 +90,16 @@ KERNEL_PIPELINE: Final = (
 """What follows tiling, which alone looks at the device's limits (`heuristic.py`, `tile.py`)."""
 
 
+def verify_room(kernel: LinearKernel, renderer: Renderer) -> None:
+    """Raise UnsupportedError when a kernel takes more buffers than the device binds."""
+    taken, most = len(kernel.buffers), renderer.limits.buffers
+    if most is not None and taken > most:
+        raise UnsupportedError(
+            f"kernel {kernel.name} takes {taken} buffers, the device binds {most}. Compute it in "
+            "parts, each with a tensor of its own."
+        )
+
+
 def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) -> LinearKernel:
     """The linear form of a kernel under a plan; without one, under the heuristic's.
 
@@ -109,6 +119,7 @@ def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) 
     if settings.VERIFY:
         verify(kernel, "lowered", renderer.native_ops)
     linear = LinearKernel(name, linearize(kernel))
+    verify_room(linear, renderer)
     if settings.VERIFY:
         verify(linear.uops, "linear", renderer.native_ops)
     if trace_linear.on:

@@ -7,7 +7,8 @@ Floor 3. Everything else is recomputed inside the kernels that use it. The reaso
    again costs more than loading it. What is elementwise after it stays with it;
 3. something dear, or a padded image, that a reduction would recompute many times over;
 4. a chain so long that a kernel would outgrow what compilers handle well;
-5. a value that one kernel would compute at many points, as in the stages of a sort.
+5. a value that one kernel would compute at many points, as in the stages of a sort;
+6. a kernel that would read more buffers than its device binds (`room.py`).
 
 See docs/decisions/0007-fusion-boundaries.md.
 """
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable
 
 from tinycore.schedule.kernel import base_of, custom_of, numel
 from tinycore.schedule.ranges import TRANSPARENT
+from tinycore.schedule.room import crowded, limits_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, TRANSCENDENTAL, Op
 from tinycore.uop.size import greatest
@@ -102,6 +104,9 @@ class Boundaries:
         for node in self.graph:
             self.visit(node)
         self.store_what_is_read_at_many_points()
+        self.limits = limits_below(self.graph)
+        if self.limits:
+            self.make_room()
 
     @staticmethod
     def traverse(roots: list[UOp]) -> list[UOp]:
@@ -139,6 +144,12 @@ class Boundaries:
             if (custom := custom_of(node)) is not None:
                 for source in custom.src:
                     self.store_flat(source)
+
+    def make_room(self) -> None:
+        """Reason 6: a kernel of a device binds only so many buffers."""
+        while cut := crowded(self.graph, lambda n: n in self.stored or is_stored(n), self.limits):
+            self.stored.update(cut)
+            self.cuts.update(cut)
 
     def below_reductions(self) -> set[UOp]:
         """Nodes that some reduction reads through nothing but fused work."""

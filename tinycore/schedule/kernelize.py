@@ -35,6 +35,7 @@ from tinycore.schedule.partial import (
     values_of,
 )
 from tinycore.schedule.ranges import RegionReader
+from tinycore.schedule.room import MOST_BUFFERS
 from tinycore.schedule.split import split_reductions
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, Op
@@ -42,8 +43,6 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 from tinycore.uop.verify import verify
 
-MOST_BUFFERS = 24
-"""Buffers that a kernel with several outputs may have; each needs an address register."""
 RECENT_GROUPS = 8
 """How many kernels of the same loops are tried as a home for one more output."""
 NAMED = frozenset({Op.REDUCE_AXIS, Op.GATHER, Op.SCATTER, Op.INSERT, Op.COPY, Op.CONTIGUOUS})
@@ -152,7 +151,8 @@ class Kernelizer:
             direct = [n for n in draft.needs if n in ours]
             if not direct and not any(n in other.needs for n in draft.needs):
                 continue
-            if len({*draft.needs, *other.needs}) + len(ours) >= MOST_BUFFERS:
+            most = min(MOST_BUFFERS, self.boundaries.limits.get(draft.first.device, MOST_BUFFERS))
+            if len({*draft.needs, *other.needs}) + len(ours) >= most:
                 continue
             if any(
                 n in self.boundaries.cuts or not self.reads_in_place(draft.first, n) for n in direct
