@@ -292,7 +292,7 @@ class SupportsGraph(Protocol):
 
 @runtime_checkable
 class SupportsVariety(Protocol):
-    """Capability `varied`, of a DeviceRuntime: devices of its backend differ in what they can do."""
+    """Capability `varied`, of a DeviceRuntime: devices of its backend differ in abilities."""
 
     @property
     def capabilities(self) -> frozenset[str]:

@@ -81,7 +81,7 @@ def test_an_architecture_is_a_number(driver: None) -> None:
 
 def test_a_device_says_what_it_lacks(device: ClDevice) -> None:
     assert ("float64" in device.capabilities) == device.info.has_double
-    assert ("host_memory" in device.capabilities) == device.info.shares_memory
+    assert ("host_memory" in device.capabilities) == device.allocator.shares_memory
     assert device.arch == "0"
 
 

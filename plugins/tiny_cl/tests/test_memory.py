@@ -44,8 +44,8 @@ def test_a_view_starts_at_any_byte(device: ClDevice, start: int) -> None:
 
 
 def test_the_host_sees_the_memory_itself(device: ClDevice) -> None:
-    if not device.info.shares_memory:
-        pytest.skip("the device has memory of its own")
+    if not device.allocator.shares_memory:
+        pytest.skip("the device has memory of its own, or its driver keeps a copy")
     handle = device.allocator.alloc(1000)
     part = device.allocator.offset(handle, 100, 7)
     seen = numpy.frombuffer(device.allocator.map(part, 100), numpy.uint8)
@@ -59,7 +59,7 @@ def test_the_host_sees_the_memory_itself(device: ClDevice) -> None:
 
 
 def test_more_than_there_is_says_so(device: ClDevice) -> None:
-    with pytest.raises(OutOfMemory, match=r"no memory left for [\d,]+ bytes: clCreateBuffer"):
+    with pytest.raises(OutOfMemory, match=r"no memory left for [\d,]+ bytes"):
         device.allocator.alloc(1 << 50)
 
 
@@ -74,6 +74,8 @@ def test_a_buffer_that_somebody_made_is_used(device: ClDevice) -> None:
     device.allocator.write(handle, memoryview(bytes(range(64))))
 
     assert content(device.allocator, device.allocator.wrap(pointer, 8), 8) == list(range(8))
+    with pytest.raises(UnsupportedError, match="made elsewhere; copy it"):
+        device.allocator.map(handle, 8)
     with pytest.raises(DeviceError, match="the cl_mem has 64 bytes, the tensor 65"):
         device.allocator.wrap(pointer, 65)
     library().clReleaseMemObject(ffi.cast("cl_mem", pointer))

@@ -55,11 +55,8 @@ DECLARATIONS: Final = """
     cl_int clEnqueueWriteBuffer(cl_command_queue queue, cl_mem memory, cl_uint blocking,
         size_t start, size_t size, const void *host, cl_uint waits, const cl_event *wait,
         cl_event *event);
-    void *clEnqueueMapBuffer(cl_command_queue queue, cl_mem memory, cl_uint blocking,
-        cl_ulong flags, size_t start, size_t size, cl_uint waits, const cl_event *wait,
-        cl_event *event, cl_int *status);
-    cl_int clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem memory, void *address,
-        cl_uint waits, const cl_event *wait, cl_event *event);
+    void *clSVMAlloc(cl_context context, cl_ulong flags, size_t size, cl_uint alignment);
+    void clSVMFree(cl_context context, void *pointer);
 
     cl_program clCreateProgramWithSource(cl_context context, cl_uint count, const char **texts,
         const size_t *lengths, cl_int *status);

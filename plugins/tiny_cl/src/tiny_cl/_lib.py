@@ -17,7 +17,17 @@ from tiny_cl._errors import ERRORS, MEMORY_IS_SHORT
 from tiny_cl._native import ffi
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 
-__all__ = ["Object", "call", "create", "describe", "ffi", "library", "number", "numbers", "text"]
+__all__ = [
+    "Object",
+    "call",
+    "create",
+    "describe",
+    "ffi",
+    "library",
+    "number",
+    "numbers",
+    "text",
+]
 
 Object = Any
 """A cffi handle: a cl_mem, a cl_context, ..."""

@@ -16,8 +16,6 @@ __all__ = ["ClDevice", "toolchain"]
 
 _CONTEXT_PLATFORM = 0x1084
 _PROFILING = 1 << 1
-_NEEDS = {"float64": "has_double", "host_memory": "shares_memory"}
-"""Capabilities that not every device has, and the fact that decides."""
 
 
 @cache
@@ -63,8 +61,8 @@ class ClDevice:
     @property
     def capabilities(self) -> frozenset[str]:
         """What this device can do of what the backend declares."""
-        lacks = {word for word, fact in _NEEDS.items() if not getattr(self.info, fact)}
-        return frozenset(CAPABILITIES) - lacks
+        has = {"float64": self.info.has_double, "host_memory": self.allocator.shares_memory}
+        return frozenset(word for word in CAPABILITIES if has.get(word, True))
 
     @property
     def context_address(self) -> int:

@@ -6,31 +6,34 @@ kernels take both, where OpenCL's own sub-buffers would have to start at coarse 
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Final
 
 from tiny_cl._lib import Object, call, create, ffi, library
-from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
+from tinycore.plugin import ALIGNMENT_BYTES
 
 __all__ = ["ClAllocator", "ClMemory"]
 
 # Values of CL/cl.h.
 _READ_WRITE: Final = 1 << 0
-_HOST_MEMORY: Final = 1 << 4
-_MAP_READ_WRITE: Final = 3
+_USE_HOST_MEMORY: Final = 1 << 3
+_SHARED: Final = _READ_WRITE | 1 << 10  # of fine grain: seen by both without being mapped
+_PROBE_BYTES: Final = 64
 _MEMORY_CONTEXT: Final = 0x1106
 _MEMORY_SIZE: Final = 0x1102
 _BLOCKING: Final = 1
 
 
 class ClMemory:
-    """A span of a buffer: the cl_mem, and the byte where the span starts."""
+    """A span of a buffer: the cl_mem, the byte where the span starts, and what the host sees."""
 
-    __slots__ = ("memory", "start")
+    __slots__ = ("host", "memory", "start")
 
-    def __init__(self, memory: Object, start: int) -> None:
+    def __init__(self, memory: Object, start: int, host: Object | None = None) -> None:
         self.memory = memory
         self.start = start
+        self.host = host
+        """Where the host finds the buffer's first byte; None where it cannot."""
 
     def __repr__(self) -> str:
         return f"ClMemory({self.memory}, from byte {self.start})"
@@ -42,23 +45,41 @@ class ClAllocator:
     def __init__(self, context: Object, queue: Object, shares_memory: bool) -> None:
         self._context = context
         self._queue = queue
-        self._shares_memory = shares_memory
-        self._addresses: dict[Any, int] = {}
-        """Where the host sees a buffer that was mapped once; it stays there."""
-        self._lock = threading.Lock()
+        self.shares_memory = shares_memory and self._is_shared()
+
+    def _is_shared(self) -> bool:
+        """Whether the host finds in memory what a queue wrote: a driver may keep a copy."""
+        self.shares_memory = True
+        probe = self.alloc(_PROBE_BYTES)
+        self.write(probe, memoryview(bytes(range(_PROBE_BYTES))))
+        shared = bytes(self.map(probe, _PROBE_BYTES)) == bytes(range(_PROBE_BYTES))
+        self.free(probe)
+        return shared
 
     def alloc(self, size: int) -> ClMemory:
         """A buffer of `size` bytes, not cleared. Raises OutOfMemory."""
-        flags = _READ_WRITE | (_HOST_MEMORY if self._shares_memory else 0)
         what = f"{size:,} bytes"
-        buffer = create("clCreateBuffer", self._context, flags, size, ffi.NULL, what=what)
-        return ClMemory(buffer, 0)
+        if not self.shares_memory:
+            place = (self._context, _READ_WRITE, size, ffi.NULL)
+            return ClMemory(create("clCreateBuffer", *place, what=what), 0)
+        host = library().clSVMAlloc(self._context, _SHARED, size, ALIGNMENT_BYTES)
+        if host == ffi.NULL:
+            raise OutOfMemory(
+                f"the device has no memory left for {what}. Free tensors, or use a smaller batch."
+            )
+        place = (self._context, _READ_WRITE | _USE_HOST_MEMORY, size, host)
+        try:
+            return ClMemory(create("clCreateBuffer", *place, what=what), 0, host)
+        except DeviceError:
+            library().clSVMFree(self._context, host)
+            raise
 
     def free(self, handle: ClMemory) -> None:
         """Release a buffer."""
-        self._addresses.pop(handle.memory, None)
         library().clReleaseMemObject(handle.memory)
-        handle.memory = None  # a launch that still names it fails in Python
+        if handle.host is not None:
+            library().clSVMFree(self._context, handle.host)
+        handle.memory = handle.host = None  # a launch that still names it fails in Python
 
     def write(self, dst: ClMemory, src: memoryview) -> None:
         """Copy host bytes to the start of `dst`."""
@@ -72,25 +93,19 @@ class ClAllocator:
 
     def offset(self, handle: ClMemory, size: int, start: int) -> ClMemory:
         """The span from byte `start` on."""
-        return ClMemory(handle.memory, handle.start + start)
+        return ClMemory(handle.memory, handle.start + start, handle.host)
 
     def map(self, handle: ClMemory, size: int) -> memoryview:
-        """The bytes themselves, on a device that shares its memory."""
-        with self._lock:
-            address = self._addresses.get(handle.memory)
-            if address is None:
-                address = self._addresses[handle.memory] = self._mapped(handle.memory)
-        start = ffi.cast("char *", address) + handle.start
-        return memoryview(ffi.buffer(start, size))
+        """The bytes themselves, on a device that shares its memory.
 
-    def _mapped(self, memory: Object) -> int:
-        """The address of a buffer's first byte, which on such a device is where it always is."""
-        size = int(_asked(memory, _MEMORY_SIZE, "size_t *"))
-        place = (_BLOCKING, _MAP_READ_WRITE, 0, size)
-        pointer = create("clEnqueueMapBuffer", self._queue, memory, *place, *_no_events())
-        call("clEnqueueUnmapMemObject", self._queue, memory, pointer, *_no_events())
-        call("clFinish", self._queue)
-        return int(ffi.cast("uintptr_t", pointer))
+        Raises UnsupportedError for a buffer that somebody else made: who did may have its address.
+        """
+        if handle.host is None:
+            raise UnsupportedError(
+                "the host cannot address a cl_mem that was made elsewhere; copy it, "
+                "as in (tensor + 0).realize()"
+            )
+        return memoryview(ffi.buffer(ffi.cast("char *", handle.host) + handle.start, size))
 
     def wrap(self, pointer: int, size: int) -> ClMemory:
         """A buffer that somebody else made: `pointer` is the address of its cl_mem.

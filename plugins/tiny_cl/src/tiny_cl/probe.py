@@ -139,7 +139,7 @@ def _info(platform: Object, device: Object) -> ClInfo | None:
         c_version=_version(read(0x103D)),
         extensions=frozenset(read(0x1030).split()),
         is_processor=is_processor,
-        shares_memory=bool(ask(0x1035)) and (is_processor or fine),
+        shares_memory=fine,
         group_threads=ask(0x1004),
         group_axes=(x, y, z),
         units=ask(0x1002),
