@@ -134,6 +134,8 @@ class Loops:
             return "something is stored outside of it, which every thread would store"
         if kind in THREADS and (problem := self.no_threads(counter, kind, limits)):
             return problem
+        if kind in (*COPYING, AxisKind.VECTOR) and self.is_filled_inside(counter):
+            return "scratch memory is filled inside of it, which copies would share"
         if kind is AxisKind.VECTOR and (problem := self.no_lanes(counter)):
             return problem
         if kind in (*COPYING, AxisKind.VECTOR) and self.copies_with(counter) > MOST_COPIES:
@@ -175,6 +177,10 @@ class Loops:
         if not around <= self.launchable or any(n.op is Op.AFTER for n in self.nodes):
             return "threads would not come to its barriers together"
         return None
+
+    def is_filled_inside(self, counter: UOp) -> bool:
+        """Whether scratch memory is filled anew in each step of a loop."""
+        return any(n.op is Op.AFTER and counter in n.ranges for n in self.nodes)
 
     def no_lanes(self, counter: UOp) -> str | None:
         """Why a loop cannot become lanes."""

@@ -15,6 +15,7 @@ from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.lower.legality import checked, objection
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
 from tinycore.lower.search import Candidate, candidate_of, finished, neighbors, starts
+from tinycore.lower.stage import Stage
 from tinycore.lower.tile import Assign, Merge, Peel, Plan, Reorder, Split, Step
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
@@ -126,6 +127,16 @@ def test_illegal_step_is_told_why(plan: Plan, step: Step, why: str) -> None:
     assert why in problem
     with pytest.raises(ArgumentError, match="cannot be done"):
         checked(ast, (*plan, step), CPU)
+
+
+def test_loop_that_fills_a_stage_is_not_written_out() -> None:
+    ast = kernels(matmul(buffer(14, 24), buffer(24, 64)))[-1].arg.ast
+    tile: Plan = (Split((1,), 16), Assign((1, 1), VECTOR), Reorder(((1, 0), (0,), (1, 1))))
+    staged = (*tile, Stage((1, 0), (((((3,), 1),)), ((((1, 1), 1),)))))
+
+    problem = objection(checked(ast, staged, CPU), Assign((1, 0), UNROLL), CPU)
+
+    assert problem == "scratch memory is filled inside of it, which copies would share"
 
 
 def test_shared_sum_needs_threads_that_meet() -> None:
