@@ -75,7 +75,7 @@ def computed_of(node: UOp) -> UOp:
     while node.op in (Op.RESHAPE, Op.EXPAND, Op.DETACH, Op.CONTIGUOUS_BACKWARD):
         node = node.src[0]
     below = node
-    while below.op in SHAPE_ONLY:
+    while below.op in SHAPE_ONLY and below.op is not Op.VALUE:  # which is no view of memory
         below = below.src[0]
     return below if is_leaf(below) or below.op is Op.ASSIGN else node
 

@@ -315,7 +315,7 @@ class Core:
                 tensor.uop = written if same else tensor.uop.substitute(whole)
         else:
             whole_tensor = self._origin() if self._origin is not None else None
-            self.uop = value
+            self.uop = UOp(Op.VALUE, value.dtype, (value,))
             if whole_tensor is not None and whole_tensor.uop in graph.viewed(node):
                 whole_tensor._overwrite(graph.insert(whole_tensor.uop, node, value))
 
@@ -384,7 +384,7 @@ def replace_nodes(replacements: dict[UOp, UOp]) -> None:
     tensors = list(waiting) if changed else []
     if tensors:
         before = [t.uop for t in tensors]
-        after = UOp.sink(*before).substitute(changed).src
+        after = graph.replaced(UOp.sink(*before), changed).src
         for tensor, old, new in zip(tensors, before, after, strict=True):
             if new is not old and tensor.uop is old:  # else its own thread has moved on
                 tensor.uop = new

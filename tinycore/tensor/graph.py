@@ -281,6 +281,32 @@ def insert(x: UOp, view: UOp, value: UOp) -> UOp:
     return UOp(Op.INSERT, x.dtype, (x, view, value)) if 0 not in value.shape else x
 
 
+def replaced(root: UOp, changed: dict[UOp, UOp]) -> UOp:
+    """A graph with nodes replaced, in which the view of an INSERT still shows what it changes.
+
+    A part of a value may have been computed on its own. Where to write has nothing to do with that.
+    """
+    changed = dict(changed)
+    if any(node.op in MOVEMENT for node in changed):
+        for node in root.toposort():
+            if node.op is Op.INSERT and node not in changed and changed.keys() & shows(node):
+                memory, view, content = node.src
+                target = memory.substitute(changed)
+                place = view.substitute({memory: target})
+                changed[node] = node.with_src((target, place, content.substitute(changed)))
+    return root.substitute(changed)
+
+
+def shows(insert: UOp) -> set[UOp]:
+    """The nodes of the view of an INSERT, less what it is a view of."""
+    memory, node, _ = insert.src
+    found = set()
+    while node is not memory:
+        found.add(node)
+        node = node.src[0]
+    return found
+
+
 def assign(memory: UOp, value: UOp) -> UOp:
     """The memory after a value of its shape was written to it.
 

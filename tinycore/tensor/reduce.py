@@ -237,13 +237,21 @@ class Reduce(Activations):
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim:
             return self.const_like(0, dtypes.default_int)
-        best = self.max(place, keepdim=True) if greatest else self.min(place, keepdim=True)
-        hit = self.eq(best)
+        x = self._same_for_all()
+        best = x.max(place, keepdim=True) if greatest else x.min(place, keepdim=True)
+        hit = x.eq(best)
         if dtypes.is_float(self.dtype):
-            hit = hit | self.isnan()
+            hit = hit | x.isnan()
         size = self.shape[place]
         numbers = self._positions(place)
         return hit.where(numbers, size).min(place, keepdim)
+
+    def _same_for_all(self) -> Self:
+        """These values for kernels that compare them: two may round a sum of products differently.
+
+        See docs/numerics.md: a product may be fused with a sum.
+        """
+        return self.contiguous() if dtypes.is_float(self.dtype) else self
 
     def _positions(self, axis: int) -> Self:
         """The index of each element along one axis, in a shape that broadcasts."""

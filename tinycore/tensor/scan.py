@@ -89,9 +89,10 @@ class Scan(Reduce):
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim or not self.numel():
             return self, self.const_like(0, dtypes.default_int)
-        stands = self.eq(self._folded_along(name, op, place))
+        x = self._same_for_all()
+        stands = x.eq(x._folded_along(name, op, place))
         if dtypes.is_float(self.dtype):
-            stands = stands | self.isnan()
+            stands = stands | x.isnan()
         places = stands.where(self._positions(place), 0)._folded_along(name, Op.MAX, place)
         places = places.contiguous()
         return self.from_uop(graph.take(self.uop, places.uop, place)), places

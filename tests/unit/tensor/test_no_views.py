@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -87,3 +89,43 @@ def test_values_pass_gradients_on(name: str) -> None:
     (theirs(other) * 3.0).sum().backward()
 
     assert found.tolist() == other.grad.tolist()  # type: ignore[union-attr]
+
+
+def test_a_write_finds_its_place_when_a_part_was_computed_alone() -> None:
+    x, row, weight = Tensor([[-2.0], [-1.0]]), Tensor([0.5]), Tensor([[2.0], [3.0]])
+    y = x.exp()
+    y[0, ...] = row
+    first, second = (y * weight).sum().gradient(x, row)
+    second.realize()
+
+    assert second.tolist() == [2.0]
+    numpy.testing.assert_allclose(first.numpy(), [[0.0], [3.0 * math.exp(-1.0)]], rtol=1e-6)
+
+
+def test_what_was_written_to_is_no_view_of_the_value() -> None:
+    x, y = Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0], [5.0, 6.0]]) * 2
+    y[...] = x
+    x[:, :1].assign(Tensor([[9.0]]))
+
+    assert y.tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    assert x.tolist() == [[9.0, 2.0]]
+
+
+def test_what_was_written_to_is_computed_for_itself() -> None:
+    x, weight = Tensor([1.0]), Tensor([0.5])
+    y = x * 0.25 + 1.75
+    z = y * 0.5
+    z[:] = y
+    z.expand((3,)).contiguous().realize()
+    (gradient,) = (y * weight).sum().gradient(x)
+
+    assert gradient.tolist() == [0.125]
+
+
+def test_a_constant_that_was_written_to_keeps_the_value() -> None:
+    x, y = Tensor([0.25]), Tensor.zeros(3).sum(0, keepdim=True).expand(4)
+    y[...] = x
+    x.assign(Tensor([7.0]))
+
+    assert y.tolist() == [0.25] * 4
+    assert x.tolist() == [7.0]

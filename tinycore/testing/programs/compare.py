@@ -59,7 +59,10 @@ def check(program: Program) -> Failure | None:
     for value in wrong:
         if (told := misshapen(value, found[value.name])) is not None:
             return told
-    spread, overflow = deviations(program, data, truth)
+    try:
+        spread, overflow = deviations(program, data, truth)
+    except Exception:
+        return Failure("mirror", "a sample", traceback.format_exc(limit=-3))
     for value in wrong:
         allowed = spread[value.name]
         known = numpy.isfinite(allowed)

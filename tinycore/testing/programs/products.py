@@ -274,7 +274,7 @@ def losses(b: Builder) -> None:
         shape = x.shape if reduction == "none" else ()
         b.compute(
             f"{p.name}.binary_{name}({y.name}, {tail})",
-            f"functional.binary_{theirs}({p.name}, {y.name}, {tail})",
+            f"functional.binary_{theirs}({p.name}, {y.name}.clamp(0, 1), {tail})",
             [p, y],
             shape,
             x.dtype,
