@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from tinycore.dtype import dtypes
-from tinycore.lower.heuristic import plan_for
 from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits, Renderer
 from tinycore.testing.kernels import element, elementwise, load, store
 from tinycore.uop.node import UOp

@@ -25,8 +25,8 @@ from tinycore.engine.estimate import estimate
 from tinycore.engine.jit import CapturedStep
 from tinycore.engine.run import ExecItem, lower_schedule
 from tinycore.errors import ArgumentError, OutOfMemory
-from tinycore.lower.heuristic import plan_for
 from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp

@@ -41,7 +41,8 @@ def estimate(ast: UOp) -> Estimate:
         elif node.op in (Op.LOAD, Op.STORE):
             index = node.src[0]
             touched[pointer_of(index)] += steps(index.ranges)
-    moved = sum(min(n * p.dtype.itemsize, size_bytes(p)) for p, n in touched.items())
+    memory = {p: n for p, n in touched.items() if p.op is Op.DEFINE_GLOBAL}
+    moved = sum(min(n * p.dtype.itemsize, size_bytes(p)) for p, n in memory.items())
     return Estimate(ops, moved)
 
 

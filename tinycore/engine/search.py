@@ -28,7 +28,7 @@ from tinycore.engine.binary import Binary
 from tinycore.engine.search_process import Worker
 from tinycore.engine.trial import Outcome
 from tinycore.engine.tuned import Tuned
-from tinycore.lower.heuristic import describe
+from tinycore.lower.plan import describe
 from tinycore.lower.search import Candidate, candidate_of, finished, neighbors, starts
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer

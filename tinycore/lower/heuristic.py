@@ -12,25 +12,17 @@ import math
 from typing import Final
 
 from tinycore.lower.expand import LONGEST_STRIDE
-from tinycore.lower.heuristic_grid import GridPlanner
-from tinycore.lower.hold import Hold
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.planner import SERIAL_WORK
-from tinycore.lower.stage import Stage
 from tinycore.lower.tile import (
     Assign,
-    Cover,
     Merge,
     Peel,
-    Plan,
     Reorder,
     Split,
-    Step,
-    apply_plan,
     overwrites_what_it_reads,
 )
 from tinycore.lower.tile_planner import SMALL_LOOP, Tile, TilePlanner
-from tinycore.render.base import Limits
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -82,7 +74,7 @@ class LoopPlanner(TilePlanner):
     def steps_compared(self, counter: UOp) -> tuple[int, ...]:
         """The steps of a loop from which on a comparison with a constant turns out differently."""
         found = set()
-        for node in self.kernel.toposort():
+        for node in self.nodes():
             if node.op is Op.CMPLT and counter in node.src:
                 a, b = node.src
                 if b.op is Op.CONST:
@@ -105,7 +97,7 @@ class LoopPlanner(TilePlanner):
     def score(self, counter: UOp) -> int:
         """How well the accesses suit lanes along a loop."""
         total = 0
-        stored = {n.src[0] for n in self.kernel.toposort() if n.op is Op.STORE}
+        stored = {n.src[0] for n in self.nodes() if n.op is Op.STORE}
         for access in self.accesses():
             move = coefficient(access.src[1], counter)
             strided = access not in stored and move is not None and 1 < move <= LONGEST_STRIDE
@@ -121,7 +113,7 @@ class LoopPlanner(TilePlanner):
         """Lanes along an output loop; with a reduction inside, a tile of registers."""
         size = axis.extent
         width = 1 << (min(lanes, size).bit_length() - 1)
-        if overwrites_what_it_reads(self.kernel):
+        if any(map(overwrites_what_it_reads, self.roots)):
             width = math.gcd(width, size)
         if width < LEAST_LANES:
             return
@@ -140,7 +132,7 @@ class LoopPlanner(TilePlanner):
 
     def transpose_blocks(self, lanes: int) -> None:
         """Squares of elements, loaded row by row and stored column by column."""
-        stored = [n.src[0] for n in self.kernel.toposort() if n.op is Op.STORE]
+        stored = [n.src[0] for n in self.nodes() if n.op is Op.STORE]
         loaded = [n for n in self.accesses() if n not in stored]
         for column in reversed(self.outputs):
             if column.extent < lanes or any(
@@ -182,7 +174,7 @@ class LoopPlanner(TilePlanner):
 
     def reused_rows(self) -> list[UOp]:
         """The last two output loops over which some operand stands still, if there are two."""
-        loads = [n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
+        loads = [n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX]
         rows = [
             r
             for r in self.outputs
@@ -232,60 +224,5 @@ class LoopPlanner(TilePlanner):
 
     def is_stage_between(self, outer: Number, inner: UOp) -> bool:
         """Whether something is staged in each step of one loop for all steps of another."""
-        fills = (n.src[1].ranges for n in self.kernel.toposort() if n.op is Op.AFTER)
+        fills = (n.src[1].ranges for n in self.nodes() if n.op is Op.AFTER)
         return any(counter_of(self.kernel, outer) in r and inner not in r for r in fills)
-
-
-def plan_for(kernel: UOp, limits: Limits) -> Plan:
-    """A plan for `kernel` on a device with these limits."""
-    return planned(kernel, limits)[0]
-
-
-def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
-    """A plan for `kernel` on a device with these limits, and the kernel with all of it done."""
-    planner: LoopPlanner | GridPlanner
-    if limits.grid is None:
-        planner = LoopPlanner(kernel, limits)
-        planner.merge_loops()
-        planner.plan_loops()
-    else:
-        planner = GridPlanner(kernel, limits)
-        planner.merge_loops()
-        planner.plan_grid()
-    if trace.on:
-        trace(" ".join(map(describe, planner.steps)) or "as it stands")
-    return tuple(planner.steps), planner.kernel if planner.steps else apply_plan(kernel, ())
-
-
-def describe(step: Step) -> str:
-    """A step in a few characters, as DEBUG=3 prints it: split(1 by 16), vector(1.1) ..."""
-    match step:
-        case Split(axis, by):
-            return f"split({dotted(axis)} by {by})"
-        case Assign(axis, kind):
-            return f"{kind.value}({dotted(axis)})"
-        case Reorder(axes):
-            return f"reorder({' '.join(map(dotted, axes))})"
-        case Merge(outer, inner):
-            return f"merge({dotted(outer)} {dotted(inner)})"
-        case Cover(axis, by):
-            return f"cover({dotted(axis)} by {by})"
-        case Peel(axis, at):
-            return f"peel({dotted(axis)} at {' '.join(map(str, at))})"
-        case Hold(outputs, reduced):
-            inside, around = (" ".join(map(dotted, axes)) for axes in (outputs, reduced))
-            return f"hold({inside} in {around})"
-        case Stage(place, dimensions):
-            layout = "][".join("+".join(map(term, d)) for d in dimensions)
-            return f"stage([{layout}] at {dotted(place or ())})"
-
-
-def term(part: tuple[Number, int]) -> str:
-    """A loop and its factor as text."""
-    axis, factor = part
-    return dotted(axis) if factor == 1 else f"{factor}*{dotted(axis)}"
-
-
-def dotted(axis: Number) -> str:
-    """An axis number as text."""
-    return ".".join(map(str, axis))

@@ -3,7 +3,7 @@
 Floor 3'. Every node belongs to the innermost loop it depends on, so what does not depend on a loop
 is outside of it without further ado. Loops nest as their ENDs say. Within a loop, nodes keep an
 order in which sources come first, and stores to memory come last, after all that may read what they
-change.
+change, unless something comes AFTER them.
 """
 
 from __future__ import annotations
@@ -50,21 +50,27 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
     for node in order:
         if node.op not in DROPPED or node.op is Op.END:
             items[nest.innermost(node.ranges)].append(node)
+    last = {n for n in order if writes_memory(n)} - awaited(order)
     body: list[UOp] = []
-    emit(items, None, body)
+    emit(items, None, last, body)
     return resolved(body)
 
 
-def emit(items: dict[Block, list[UOp]], block: Block, body: list[UOp]) -> None:
+def awaited(order: list[UOp]) -> set[UOp]:
+    """The STOREs that something comes AFTER."""
+    below = UOp.sink(*[s for n in order if n.op is Op.AFTER for s in n.src[1:]])
+    return set(below.toposort(lambda n: n.op in (Op.SINK, Op.END, Op.GROUP)))
+
+
+def emit(items: dict[Block, list[UOp]], block: Block, last: set[UOp], body: list[UOp]) -> None:
     """Append the nodes of a block, and the loops inside it."""
-    inside = sorted(items[block], key=writes_memory)
-    for node in inside:
+    for node in sorted(items[block], key=last.__contains__):
         if node.op is not Op.END:
             body.append(node)
             continue
         for counter in node.src[1:]:
             body.append(counter)
-            emit(items, counter, body)
+            emit(items, counter, last, body)
         body += [UOp(Op.END, dtypes.void, (NOTHING, counter)) for counter in reversed(node.src[1:])]
 
 

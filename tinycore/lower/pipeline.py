@@ -18,9 +18,9 @@ from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
 from tinycore.lower.gates import gates
 from tinycore.lower.group import group_reductions
-from tinycore.lower.heuristic import planned
 from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
+from tinycore.lower.plan import planned
 from tinycore.lower.registers import reduce_to_registers
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer

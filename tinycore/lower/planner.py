@@ -30,6 +30,8 @@ class Planner:
     kernel: UOp
     limits: Limits
     steps: list[Step] = field(default_factory=list)
+    seen: tuple[UOp, list[UOp]] | None = None
+    """The kernel whose nodes were last looked at, and these."""
 
     def do(self, *steps: Step) -> None:
         """Add steps to the plan."""
@@ -37,12 +39,28 @@ class Planner:
         self.kernel = apply_plan(self.kernel, steps)
 
     @property
+    def roots(self) -> tuple[UOp, ...]:
+        """What is planned: the whole kernel."""
+        return (self.kernel,)
+
+    def below(self, root: UOp) -> list[UOp]:
+        """A node of what is planned and all below it, sources first."""
+        return root.toposort()
+
+    def nodes(self) -> list[UOp]:
+        """All nodes of what is planned, sources first."""
+        if self.seen is None or self.seen[0] is not self.kernel:
+            self.seen = self.kernel, self.below(UOp.sink(*self.roots))
+        return self.seen[1]
+
+    @property
     def outputs(self) -> list[UOp]:
         """The loops over outputs whose steps may happen in any order, outermost first.
 
         Loops of which only a launch knows the length stay as they are, and are not among them.
         """
-        below = self.kernel.toposort(lambda n: n.op in (Op.SINK, Op.END, Op.GROUP))
+        whole = UOp.sink(*self.roots)
+        below = whole.toposort(lambda n: n.op in (Op.SINK, Op.END, Op.GROUP))
         ends = [n for n in below if n.op is Op.END]
         loops = [r for n in ends for r in n.src[1:] if r.is_fixed]
         return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
@@ -50,11 +68,11 @@ class Planner:
     @property
     def reductions(self) -> list[UOp]:
         """The REDUCE nodes."""
-        return [n for n in self.kernel.toposort() if n.op is Op.REDUCE]
+        return [n for n in self.nodes() if n.op is Op.REDUCE]
 
     def accesses(self) -> list[UOp]:
         """Every INDEX: what is loaded and stored."""
-        return [n for n in self.kernel.toposort() if n.op is Op.INDEX]
+        return [n for n in self.nodes() if n.op is Op.INDEX]
 
     # --- loops that are one
 
@@ -65,8 +83,8 @@ class Planner:
 
     def mergeable(self) -> Iterator[tuple[UOp, UOp]]:
         """Neighbors (outer, inner) where addresses move by a whole inner loop per outer step."""
-        nests = {tuple(n.src[1:]) for n in self.kernel.toposort() if n.op in (Op.END, Op.REDUCE)}
-        values = [n for n in self.kernel.toposort() if n.op is not Op.RANGE]
+        nests = {tuple(n.src[1:]) for n in self.nodes() if n.op in (Op.END, Op.REDUCE)}
+        values = [n for n in self.nodes() if n.op is not Op.RANGE]
         for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
             for outer, inner in itertools.pairwise(nest):
                 if outer.is_fixed and inner.is_fixed and self.seen_as_one(values, outer, inner):
@@ -101,7 +119,7 @@ class Planner:
 
     def itemsize(self) -> int:
         """The bytes of the widest value loaded or computed."""
-        values = [n.src[1] if n.op is Op.STORE else n for n in self.kernel.toposort()]
+        values = [n.src[1] if n.op is Op.STORE else n for n in self.nodes()]
         plain = ("index", "bool", "void")
         sizes = [
             n.dtype.itemsize
@@ -122,13 +140,13 @@ class Planner:
 
     def all_of(self, kind: AxisKind) -> list[UOp]:
         """Every loop of a kind."""
-        return [n for n in self.kernel.toposort() if n.op is Op.RANGE and n.arg.kind is kind]
+        return [n for n in self.nodes() if n.op is Op.RANGE and n.arg.kind is kind]
 
     @cached_property
     def work(self) -> int:
         """Loads, stores and arithmetic of the whole kernel, roughly."""
         return sum(
             math.prod(r.extent for r in n.ranges)
-            for n in self.kernel.toposort()
+            for n in self.nodes()
             if n.dtype is not dtypes.index and (n.op in ALU or n.op in (Op.LOAD, Op.STORE))
         )

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.heuristic import LoopPlanner, plan_for
+from tinycore.lower.heuristic import LoopPlanner
 from tinycore.lower.heuristic_grid import GridPlanner
 from tinycore.lower.legality import PLAIN, checked
 from tinycore.lower.loops import Number
+from tinycore.lower.plan import plan_for
 from tinycore.lower.stage import Dimension, Stage
 from tinycore.lower.tile import Assign, Cover, Merge, Peel, Plan, Reorder, Split, Step
 from tinycore.render.base import Limits

@@ -48,7 +48,7 @@ class StagePlanner(Planner):
 
     def stage(self, step: Stage, most_bytes: int) -> bool:
         """Add a Stage if it pays for all that it stages, and plan the loops that fill it."""
-        if not step.axes <= {r.arg.number for r in self.kernel.toposort() if r.op is Op.RANGE}:
+        if not step.axes <= {r.arg.number for r in self.nodes() if r.op is Op.RANGE}:
             return False  # some loop has but one step
         values = staged_values(self.kernel, step)
         if not values or not all(self.pays(value, step, most_bytes) for value in values):
@@ -76,7 +76,8 @@ class StagePlanner(Planner):
 
     def inside(self, at: Number | None) -> list[UOp]:
         """The loops inside of the loop `at` in which no value is written out."""
-        plain = [r for r in nest_of(self.kernel) if r.arg.kind not in WITHIN]
+        own = set(self.nodes())
+        plain = [r for r in nest_of(self.kernel) if r in own and r.arg.kind not in WITHIN]
         place = next((i for i, r in enumerate(plain) if r.arg.number == at), -1)
         return plain[place + 1 :]
 

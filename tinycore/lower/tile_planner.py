@@ -58,7 +58,7 @@ class TilePlanner(StagePlanner):
         inside = [
             n
             for r in self.reductions
-            for n in r.toposort()
+            for n in self.below(r)
             if n.op is Op.INDEX and axis in n.src[1].ranges
         ]
         others = [r for r in self.outputs if r is not axis and r.extent > 1]
@@ -95,7 +95,7 @@ class TilePlanner(StagePlanner):
         """Whether what is folded over `depth` are vectors along `axis` that lie far apart."""
         if depth.extent < 2 * ROWS_AT_ONCE or overwrites_what_it_reads(self.kernel):
             return False
-        places = [n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
+        places = [n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX]
         along = [n for n in places if axis in n.ranges]
         moves = [coefficient(n.src[1], depth) for n in along if len(n.src) == 2]
         return (
@@ -145,7 +145,7 @@ class TilePlanner(StagePlanner):
 
     def loop_beside(self, axis: UOp, row: UOp) -> UOp | None:
         """An output loop that moves what is read along `axis`, and nothing that rows read."""
-        places = [n.src[1] for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
+        places = [n.src[1] for r in self.reductions for n in self.below(r) if n.op is Op.INDEX]
         along = [p for p in places if axis in p.ranges]
         across = [p for p in places if row in p.ranges]
         if set(along) & set(across):
@@ -240,7 +240,7 @@ class TilePlanner(StagePlanner):
     def is_scattered(self, row: UOp) -> bool:
         """Whether what the rows of a tile read lies far apart along the innermost reduced loop."""
         inner = self.reduced()[-1]
-        for access in (n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX):
+        for access in (n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX):
             move = coefficient(access.src[1], inner)
             if row in access.src[1].ranges and (move is None or abs(move) > LONGEST_STRIDE):
                 return True

@@ -25,6 +25,8 @@ from tinycore.schedule.kernelize import kernelize, memory_of
 from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below
+from tinycore.schedule.step import Step
+from tinycore.schedule.together import in_strips
 from tinycore.trace import Trace
 from tinycore.uop.bindings import holding
 from tinycore.uop.node import UOp, unique
@@ -38,15 +40,6 @@ Keep = Callable[[list[UOp], Replacements], Replacements]
 
 It may look at the graph only: what it says of one is taken to hold for all of its form.
 """
-
-
-class Step(NamedTuple):
-    """One launch: what to compute, and the numbers of the memory for its slots, outputs first."""
-
-    ast: UOp
-    places: tuple[int, ...]
-    metadata: tuple[str, ...]
-    kernel: UOp
 
 
 @dataclass(frozen=True)
@@ -243,7 +236,8 @@ def make(form: Form, keep: Keep) -> Recipe:
     stored = UOp.sink(sink, *cut.values()).toposort()
     done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
     memory = {node: found.substitute(done) for node, found in cut.items()}
-    results = keep(roots, graph.together(done | memory))
+    given = keep(roots, graph.together(done | memory))
+    results = {old: new for old, new in given.items() if old in form.nodes}
     numbers = {form.forms[node]: number for number, node in enumerate(form.memory)}
     shown = UOp.sink(*results.values()).toposort()
     for node in (*shown, *(n for k in kernels for n in k.src[: slot_count(k.arg.ast)])):
@@ -254,4 +248,6 @@ def make(form: Form, keep: Keep) -> Recipe:
         slots = kernel.src[: slot_count(kernel.arg.ast)]
         places = tuple([numbers[memory_of(slot)] for slot in slots])
         steps.append(Step(kernel.arg.ast, places, kernel.arg.metadata, kernel))
-    return Recipe(form.sink, tuple(steps), tuple(numbers), len(form.memory), results)
+    lasting = frozenset(numbers[m] for n in shown if (m := memory_of(n)) in numbers)
+    together = in_strips(steps, tuple(numbers), len(form.memory), lasting)
+    return Recipe(form.sink, tuple(together), tuple(numbers), len(form.memory), results)

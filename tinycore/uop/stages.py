@@ -45,7 +45,8 @@ LOWERED_OPS: Final = (
 )
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {
     "tensor": TENSOR_OPS,
-    "kernel": SHARED_OPS | {Op.REDUCE, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT},
+    "kernel": SHARED_OPS
+    | {Op.REDUCE, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT, Op.DEFINE_LOCAL},
     "lowered": LOWERED_OPS | {Op.AFTER, Op.SINK},
     "linear": LOWERED_OPS,
 }

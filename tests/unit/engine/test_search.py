@@ -29,7 +29,7 @@ from tinycore.engine.scratch import Scratch, agrees, integers_below
 from tinycore.engine.search import Report, search, tune, tuned_plan
 from tinycore.engine.search_process import Worker
 from tinycore.engine.tuned import Tuned
-from tinycore.lower.heuristic import plan_for
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Split
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

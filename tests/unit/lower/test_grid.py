@@ -17,8 +17,8 @@ from tinycore.dtype import DType, dtypes
 from tinycore.engine.compile import info_of
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.dims import cut_to_fit, folded_axes, loops_to_launch
-from tinycore.lower.heuristic import plan_for
 from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Assign, Cover, Plan, apply_plan
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.testing.kernels import Array, element, load, store

@@ -9,8 +9,8 @@ from tests.unit.lower.test_stage import AVX2
 from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore.errors import ArgumentError
-from tinycore.lower.heuristic import plan_for
 from tinycore.lower.hold import HELD, Hold
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Assign, Plan, Split, apply_plan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

@@ -12,8 +12,8 @@ from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, permute, reshape, total
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.heuristic import plan_for
 from tinycore.lower.loops import counters
+from tinycore.lower.plan import plan_for
 from tinycore.lower.stage import STAGED, Stage, nest_of, staged_values
 from tinycore.lower.tile import Assign, Merge, Plan, Reorder, Split, apply_plan
 from tinycore.render import Limits

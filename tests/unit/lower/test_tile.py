@@ -13,9 +13,9 @@ from tests.unit.schedule.graphs import buffer, kernels, matmul, permute, reshape
 from tinycore.device import Buffer, Device
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of
-from tinycore.lower.heuristic import plan_for
 from tinycore.lower.loops import counters
 from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import (
     Assign,
     Merge,

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.lower.test_stage import AVX2, product
 from tests.unit.lower.test_tile import CPU, run
 from tinycore import Tensor
-from tinycore.lower.heuristic import plan_for
 from tinycore.lower.loops import counters
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp

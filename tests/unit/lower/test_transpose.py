@@ -10,8 +10,8 @@ import pytest
 
 from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
-from tinycore.lower.heuristic import plan_for
 from tinycore.lower.pipeline import expand_loops
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import apply_plan
 from tinycore.lower.transpose import transposed
 from tinycore.render.base import Limits, Renderer

@@ -1,0 +1,180 @@
+"""Which kernels go through their rows together, and that they compute what they did apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tinycore.config import Context
+from tinycore.dtype import PointerDType
+from tinycore.engine.counters import GlobalCounters
+from tinycore.schedule.strips import Launch, row_size
+from tinycore.tensor import Tensor
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+DEVICE = "CPU"
+
+
+@pytest.fixture(autouse=True)
+def on_loops() -> Any:
+    """Strips are for devices that run loops."""
+    with Context(DEV=DEVICE):
+        yield
+
+
+def numbers(*shape: int, seed: int = 0) -> Any:
+    """Random float32."""
+    return numpy.random.default_rng(seed).standard_normal(shape).astype(numpy.float32)
+
+
+def launches(result: Tensor) -> int:
+    """How many kernels compute a result."""
+    return len(result.schedule())
+
+
+def own_bytes(result: Tensor) -> int:
+    """The memory that the kernels of a result have for themselves."""
+    defined = {
+        n
+        for item in result.schedule()
+        for n in item.ast.toposort()
+        if n.op is Op.DEFINE_LOCAL and isinstance(n.dtype, PointerDType)
+    }
+    return sum(n.dtype.size * n.dtype.itemsize for n in defined)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shape", [(64, 100), (33, 31), (2, 3, 5, 16), (4099, 3)])
+def test_softmax_is_one_kernel(shape: tuple[int, ...]) -> None:
+    x = numbers(*shape)
+    result = Tensor(x).realize().softmax(-1)
+
+    assert launches(result) == 1
+    expected = torch.tensor(x).double().softmax(-1).numpy()
+    numpy.testing.assert_allclose(result.numpy(), expected, rtol=2e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(64, 128), (5, 17)])
+def test_layernorm_is_one_kernel(shape: tuple[int, ...]) -> None:
+    x = numbers(*shape)
+    result = Tensor(x).realize().layernorm()
+
+    assert launches(result) == 1
+    expected = torch.nn.functional.layer_norm(torch.tensor(x).double(), shape[-1:]).numpy()
+    numpy.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "queries", "keys", "depth"),
+    [(2, 64, 64, 16), (3, 48, 80, 8), (1, 128, 128, 32), (2, 37, 37, 5)],
+)
+def test_attention_is_one_kernel(
+    heads: int, queries: int, keys: int, depth: int, causal: bool
+) -> None:
+    if causal and queries != keys:
+        pytest.skip("a causal mask is square")
+    q, k, v = (numbers(heads, n, depth, seed=n) for n in (queries, keys, keys + 1))
+    v = v[:, :keys]
+    tensors = [Tensor(a).realize() for a in (q, k, v)]
+    result = tensors[0].scaled_dot_product_attention(*tensors[1:], is_causal=causal)
+
+    assert launches(result) == 1
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(torch.tensor(a).double() for a in (q, k, v)), is_causal=causal
+    )
+    numpy.testing.assert_allclose(result.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_scores_have_memory_for_a_strip_only() -> None:
+    q, k, v = (Tensor(numbers(1, 512, 16, seed=s)).realize() for s in range(3))
+    result = q.scaled_dot_product_attention(k, v)
+
+    assert own_bytes(result) <= 1 << 20
+    before = GlobalCounters.mem_used
+    result.realize()
+    assert GlobalCounters.mem_used - before == 512 * 16 * 4
+
+
+def test_what_others_read_keeps_its_memory() -> None:
+    x = numbers(16, 24)
+    data = Tensor(x).realize()
+    top = data.max(1, keepdim=True)
+    result = (data - top).exp().sum(1)
+    Tensor.realize(top, result)
+
+    numpy.testing.assert_array_equal(top.numpy(), x.max(1, keepdims=True))
+    expected = numpy.exp(x.astype(float) - x.max(1, keepdims=True)).sum(1)
+    numpy.testing.assert_allclose(result.numpy(), expected, rtol=1e-5)
+
+
+def test_rows_of_others_are_not_read() -> None:
+    x = numbers(32, 32)
+    scaled = (Tensor(x).realize().softmax(1).contiguous().transpose(0, 1)).softmax(1)
+
+    assert launches(scaled) == 2
+    expected = torch.tensor(x).double().softmax(1).T.softmax(1).numpy()
+    numpy.testing.assert_allclose(scaled.numpy(), expected, rtol=1e-5)
+
+
+def test_large_operands_that_every_row_reads_stay_apart() -> None:
+    x, w = Tensor(numbers(64, 1024)).realize(), Tensor(numbers(1024, 4096)).realize()
+
+    assert launches((x @ w).softmax(-1)) > 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.softmax(-1),
+        lambda x: x.log_softmax(-1),
+        lambda x: (x @ x.transpose(-1, -2)).softmax(-1) @ x,
+    ],
+)
+def test_gradients_go_through_strips(function: Callable[[Any], Any]) -> None:
+    data, weight = numbers(3, 12, 20), numbers(3, 12, 20, seed=1)
+    ours, theirs = Tensor(data).realize(), torch.tensor(data).double().requires_grad_()
+    (found,) = (function(ours) * Tensor(weight)).sum().gradient(ours)
+    (function(theirs) * torch.tensor(weight)).sum().backward()
+
+    assert theirs.grad is not None
+    numpy.testing.assert_allclose(found.numpy(), theirs.grad.numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_row_is_where_the_address_stays() -> None:
+    memory = UOp(Op.DEFINE_GLOBAL, numbers_pointer(24), (), 0)
+    row, column = UOp.range(4, 0), UOp.range(6, 1)
+
+    def at(place: UOp) -> UOp:
+        return UOp(Op.INDEX, memory.dtype, (memory, place))
+
+    assert row_size(at(row * 6 + column), (row,)) == 6
+    assert row_size(at(column * 4 + row), (row,)) is None
+    assert row_size(at(row * 6 + column + 1), (row,)) is None
+
+
+def numbers_pointer(size: int) -> PointerDType:
+    """A pointer to so many float32."""
+    return Tensor([1.0]).dtype.ptr(size)
+
+
+def test_a_kernel_that_overwrites_what_it_reads_is_not_plain() -> None:
+    x = Tensor(numbers(8, 8)).realize()
+    (item,) = x.assign(x + 1).schedule()
+
+    assert not Launch(item.ast, tuple(range(len(item.bufs)))).is_plain
+
+
+def test_what_is_written_is_read_again_where_no_loop_is_left() -> None:
+    x = numbers(2, 4)
+    data = Tensor(x).realize()
+    square = data @ data.transpose(0, 1)
+    result = square @ data
+    Tensor.realize(square, result)
+
+    numpy.testing.assert_allclose(square.numpy(), x @ x.T, rtol=1e-5)
+    numpy.testing.assert_allclose(result.numpy(), x @ x.T @ x, rtol=1e-5)

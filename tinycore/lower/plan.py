@@ -1,0 +1,92 @@
+"""The plan of a kernel, and what DEBUG=3 prints of it.
+
+Floor 3'. Which planner a kernel gets depends on the device, which runs loops or a grid, and on how
+many nests of loops the kernel has.
+"""
+
+from __future__ import annotations
+
+from tinycore.lower.heuristic import LoopPlanner
+from tinycore.lower.heuristic_grid import GridPlanner
+from tinycore.lower.hold import Hold
+from tinycore.lower.loops import Number
+from tinycore.lower.nests import nests_of, plan_nests
+from tinycore.lower.stage import Stage
+from tinycore.lower.tile import (
+    Assign,
+    Cover,
+    Merge,
+    Peel,
+    Plan,
+    Reorder,
+    Split,
+    Step,
+    apply_plan,
+)
+from tinycore.render.base import Limits
+from tinycore.trace import Trace
+from tinycore.uop.node import UOp
+
+trace = Trace("plan")
+
+
+def plan_for(kernel: UOp, limits: Limits) -> Plan:
+    """A plan for `kernel` on a device with these limits."""
+    return planned(kernel, limits)[0]
+
+
+def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
+    """A plan for `kernel` on a device with these limits, and the kernel with all of it done."""
+    plan, done = steps_for(kernel, limits)
+    if trace.on:
+        trace(" ".join(map(describe, plan)) or "as it stands")
+    return plan, done if plan else apply_plan(kernel, ())
+
+
+def steps_for(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
+    """What the planner does that suits the kernel and the device, and the kernel after it."""
+    if limits.grid is not None:
+        grid = GridPlanner(kernel, limits)
+        grid.merge_loops()
+        grid.plan_grid()
+        return tuple(grid.steps), grid.kernel
+    if len(nests_of(kernel)) > 1:
+        return plan_nests(kernel, limits)
+    planner = LoopPlanner(kernel, limits)
+    planner.merge_loops()
+    planner.plan_loops()
+    return tuple(planner.steps), planner.kernel
+
+
+def describe(step: Step) -> str:
+    """A step in a few characters, as DEBUG=3 prints it: split(1 by 16), vector(1.1) ..."""
+    match step:
+        case Split(axis, by):
+            return f"split({dotted(axis)} by {by})"
+        case Assign(axis, kind):
+            return f"{kind.value}({dotted(axis)})"
+        case Reorder(axes):
+            return f"reorder({' '.join(map(dotted, axes))})"
+        case Merge(outer, inner):
+            return f"merge({dotted(outer)} {dotted(inner)})"
+        case Cover(axis, by):
+            return f"cover({dotted(axis)} by {by})"
+        case Peel(axis, at):
+            return f"peel({dotted(axis)} at {' '.join(map(str, at))})"
+        case Hold(outputs, reduced):
+            inside, around = (" ".join(map(dotted, axes)) for axes in (outputs, reduced))
+            return f"hold({inside} in {around})"
+        case Stage(place, dimensions):
+            layout = "][".join("+".join(map(term, d)) for d in dimensions)
+            return f"stage([{layout}] at {dotted(place or ())})"
+
+
+def term(part: tuple[Number, int]) -> str:
+    """A loop and its factor as text."""
+    axis, factor = part
+    return dotted(axis) if factor == 1 else f"{factor}*{dotted(axis)}"
+
+
+def dotted(axis: Number) -> str:
+    """An axis number as text."""
+    return ".".join(map(str, axis))
