@@ -30,20 +30,23 @@ def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
 
     What living tensors still have to read from memory about to be overwritten is computed with it.
     The memory of a root is its owner's. Another tensor that was written down as the very same node
-    gets a copy of it when it needs one: an assignment to one must not show in the other.
+    gets a copy of it when it needs one, or is computed again if gradients flow through it: an
+    assignment to one must not show in the other, and only what was asked for ends its gradients.
     """
     form = form_of(roots)
     while more := readers_of_what_changes(form):
         form = form_of([*form.roots, *more])
     fresh = {root for root in form.roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
-    sharing = [t for t in live_tensors() if t.uop in fresh and id(t) not in owned]
+    sharing = [(t, t.uop) for t in live_tensors() if t.uop in fresh and id(t) not in owned]
     ours = set(form.roots)
     others = [t.uop for t in live_tensors() if not graph.is_buffer(t.uop) and t.uop not in ours]
     found = runtime().realize(form, settled, others)
     replace_nodes(found)
-    for tensor in sharing:
-        tensor.uop = graph.copied(tensor.uop)
+    flows = gradient_flows(node for _, node in sharing)
+    for tensor, node in sharing:  # nobody asked for an end to the gradients of this one
+        below = node.with_src(tuple([graph.replaced(s, found) for s in node.src]))
+        tensor.uop = below if flows[node] else graph.copied(tensor.uop)
     return found
 
 

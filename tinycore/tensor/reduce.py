@@ -195,14 +195,16 @@ class Reduce(Activations):
         array([[0.6, 0.8]], dtype=float32)
         """
         x = self._as_float()
-        if p == 2:
-            norm = x.square().sum(dim, keepdim=True).sqrt()
-        elif p == 0:
+        if p == 0:
             norm = x.ne(0).sum(dim, keepdim=True).cast(x.dtype)
         elif p == math.inf:
             norm = x.abs().max(dim, keepdim=True)
         else:
-            norm = x.abs().pow(p).sum(dim, keepdim=True).pow(1 / p)
+            powers = x.square() if p == 2 else x.abs().pow(p)
+            total = powers.sum(dim, keepdim=True)
+            nothing = total.eq(0)  # where a root has no derivative
+            rest = nothing.where(1.0, total)
+            norm = nothing.where(0.0, rest.sqrt() if p == 2 else rest.pow(1 / p))
         return x / norm.clamp(min_=eps)
 
     # --- places of extremes

@@ -228,3 +228,14 @@ def test_reduce_of_a_scalar() -> None:
 def test_the_deviation_of_equal_numbers_has_a_derivative_of_zero() -> None:
     compare(lambda x: x.std(1), None, numpy.array([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]]))
     compare(lambda x: x.std(1, correction=0), None, numpy.full((2, 3), 0.5))
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_normalized_zeros_have_a_gradient(p: int) -> None:
+    compare(
+        lambda x: (x * Tensor([[0.0], [1.0]], dtype=x.dtype)).normalize(p, 1, eps=0.5),
+        lambda x: torch.nn.functional.normalize(
+            x * torch.tensor([[0.0], [1.0]]).double(), p, 1, eps=0.5
+        ),
+        numbers(2, 3),
+    )

@@ -90,6 +90,12 @@ class Errors:
     def forward(self, x: Any) -> Any:
         """`x` moved; small whole numbers stay where the step computes with them exactly."""
         torch, step = torch_module(), self.step
+        if step.tiny and not self.is_gradient:
+            # Subnormal numbers are rounded, or lost, however exact the operation is otherwise.
+            noise = self.mirror.normal(x.shape)
+            lost = (x.abs() <= step.tiny) & (noise < 0)
+            coarse = (x.abs() <= step.tiny / step.unit) & (x != 0)
+            x = torch.where(lost, torch.zeros_like(x), x + coarse * noise * step.tiny)
         if step.rounding is Rounding.EXACT and not self.is_gradient:
             return x.view_as(x)
         size = ROUNDINGS * step.unit

@@ -25,6 +25,8 @@ class Unary(NamedTuple):
     rounding: Rounding = Rounding.ROUNDED
     widens: bool = True
     """Whether it makes floats of integers."""
+    cancels: float = 0.0
+    """The size of what cancels in it, or in its derivative, where little is left."""
 
 
 SMOOTH: Final = (
@@ -42,7 +44,7 @@ SMOOTH: Final = (
     Unary("{x}.cos()", "{x}.cos()", -8, 8, -1, 1),
     Unary("{x}.tan()", "{x}.tan()", -1.25, 1.25, -3.1, 3.1),
     Unary("{x}.sinh()", "{x}.sinh()", -3, 3, -11, 11),
-    Unary("{x}.cosh()", "{x}.cosh()", -3, 3, 1, 11),
+    Unary("{x}.cosh()", "{x}.cosh()", -3, 3, 1, 11, cancels=1),
     Unary("{x}.tanh()", "{x}.tanh()", -4, 4, -1, 1),
     Unary("{x}.asinh()", "{x}.asinh()", -8, 8, -3, 3),
     Unary("{x}.acosh()", "{x}.acosh()", 1.125, 8, 0, 3),
@@ -54,8 +56,8 @@ SMOOTH: Final = (
     Unary("{x}.sigmoid()", "{x}.sigmoid()", -8, 8, 0, 1),
     Unary("{x}.silu()", "functional.silu({x})", -8, 8, -1, 8),
     Unary("{x}.swish()", "functional.silu({x})", -8, 8, -1, 8),
-    Unary("{x}.gelu()", "functional.gelu({x}, approximate='tanh')", -4, 4, -1, 4),
-    Unary("{x}.gelu('none')", "functional.gelu({x})", -3, 3, -1, 3),
+    Unary("{x}.gelu()", "functional.gelu({x}, approximate='tanh')", -4, 4, -1, 4, cancels=4),
+    Unary("{x}.gelu('none')", "functional.gelu({x})", -3, 3, -1, 3, cancels=3),
     Unary("{x}.quick_gelu()", "{x} * (1.702 * {x}).sigmoid()", -4, 4, -1, 4),
     Unary("{x}.elu()", "functional.elu({x})", -4, 4, -1, 4),
     Unary("{x}.celu(1.5)", "functional.celu({x}, 1.5)", -4, 4, -1.5, 4),
@@ -145,6 +147,8 @@ def apply(b: Builder, row: Unary, x: Value) -> None:
         row.least,
         row.most,
         row.rounding,
+        absolute=row.cancels,
+        slope=row.cancels,
     )
 
 
