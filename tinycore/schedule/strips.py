@@ -115,7 +115,7 @@ def elements(index: UOp) -> int:
     """The size of the memory that an INDEX is into."""
     pointer = pointer_of(index).dtype
     assert isinstance(pointer, PointerDType)
-    return pointer.size
+    return int(pointer.size)
 
 
 def within_row(place: UOp, rows: Iterable[UOp]) -> UOp:

@@ -78,15 +78,13 @@ def test_attention_is_one_kernel(
 ) -> None:
     if causal and queries != keys:
         pytest.skip("a causal mask is square")
-    q, k, v = (numbers(heads, n, depth, seed=n) for n in (queries, keys, keys + 1))
-    v = v[:, :keys]
-    tensors = [Tensor(a).realize() for a in (q, k, v)]
-    result = tensors[0].scaled_dot_product_attention(*tensors[1:], is_causal=causal)
+    arrays = [numbers(heads, n, depth, seed=s) for s, n in enumerate((queries, keys, keys))]
+    q, k, v = (Tensor(a).realize() for a in arrays)
+    result = q.scaled_dot_product_attention(k, v, is_causal=causal)
 
     assert launches(result) == 1
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        *(torch.tensor(a).double() for a in (q, k, v)), is_causal=causal
-    )
+    query, key, value = (torch.tensor(a).double() for a in arrays)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
     numpy.testing.assert_allclose(result.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
