@@ -68,7 +68,7 @@ class Launch:
 
     def place(self, index: UOp) -> int:
         """The number of the memory that an INDEX is into."""
-        return self.places[pointer_of(index).arg]
+        return self.places[int(pointer_of(index).arg)]
 
     @cached_property
     def written(self) -> frozenset[int]:
