@@ -44,9 +44,12 @@ def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
     found = runtime().realize(form, settled, others)
     replace_nodes(found)
     flows = gradient_flows(node for _, node in sharing)
-    for tensor, node in sharing:  # nobody asked for an end to the gradients of this one
-        below = node.with_src(tuple([graph.replaced(s, found) for s in node.src]))
-        tensor.uop = below if flows[node] else graph.copied(tensor.uop)
+    for tensor, node in sharing:
+        if flows[node] and not any(n.op is Op.ASSIGN for n in form.sink.toposort()):
+            # Nobody asked for an end to the gradients of this one, and what it reads is there yet.
+            tensor.uop = node.with_src(tuple([graph.replaced(s, found) for s in node.src]))
+        else:
+            tensor.uop = graph.copied(tensor.uop)
     return found
 
 
