@@ -89,21 +89,30 @@ class Errors:
 
     def forward(self, x: Any) -> Any:
         """`x` moved; small whole numbers stay where the step computes with them exactly."""
+        if self.is_gradient:
+            return self.spread(x)
+        # Subnormal numbers are rounded, or lost, however exact the operation is otherwise.
+        moved, noise = self.moved(x), self.mirror.normal(x.shape)
+        coarse = (x.abs() <= self.step.tiny / self.step.unit) & (x != 0)
+        moved = moved + coarse * noise * self.step.tiny
+        lost = (moved.abs() <= 2 * self.step.tiny) & (noise < 0)
+        return torch_module().where(lost, torch_module().zeros_like(x), moved)
+
+    def moved(self, x: Any) -> Any:
+        """`x` as normal numbers of its dtype are moved."""
         torch, step = torch_module(), self.step
-        if step.tiny and not self.is_gradient:
-            # Subnormal numbers are rounded, or lost, however exact the operation is otherwise.
-            noise = self.mirror.normal(x.shape)
-            lost = (x.abs() <= step.tiny) & (noise < 0)
-            coarse = (x.abs() <= step.tiny / step.unit) & (x != 0)
-            x = torch.where(lost, torch.zeros_like(x), x + coarse * noise * step.tiny)
-        if step.rounding is Rounding.EXACT and not self.is_gradient:
+        if step.rounding is Rounding.EXACT:
             return x.view_as(x)
-        size = ROUNDINGS * step.unit
-        shift = x * size + (self.absolute * size + step.tiny)
-        moved = x + self.mirror.normal(x.shape) * shift.abs()
-        if self.is_gradient or step.rounding is not Rounding.WHOLE:
-            return moved
-        return torch.where((x == x.round()) & (x.abs() <= 1 / step.unit), x, moved)
+        if step.rounding is not Rounding.WHOLE:
+            return self.spread(x)
+        whole = (x == x.round()) & (x.abs() <= 1 / step.unit)
+        return torch.where(whole, x, self.spread(x))
+
+    def spread(self, x: Any) -> Any:
+        """`x` with relative errors, and absolute ones where the step says so."""
+        size = ROUNDINGS * self.step.unit
+        shift = x * size + (self.absolute * size + self.step.tiny)
+        return x + self.mirror.normal(x.shape) * shift.abs()
 
     def backward(self, g: Any) -> Errors:
         """The errors of a gradient: of an operand's also as large as the result's times a slope."""
