@@ -73,7 +73,10 @@ def nests_of(kernel: UOp) -> list[frozenset[UOp]]:
     """What each nest of a kernel writes, in the order of the nests; one for a kernel of one."""
     whole = kernel.src[0]
     body = whole.src[0] if whole.op is Op.END else whole
-    if len(kernel.src) > 1 or body.op is not Op.GROUP or not all(n.op is Op.END for n in body.src):
+    if len(kernel.src) > 1 or body.op is not Op.GROUP:
+        return [frozenset()]
+    awaited = {s for n in kernel.toposort() if n.op is Op.AFTER for s in n.src[1:]}
+    if awaited.isdisjoint(body.src) and not all(n.op is Op.END for n in body.src):
         return [frozenset()]
     return [frozenset(pointer_of(n.src[0]) for n in stores_of(nest)) for nest in body.src]
 
