@@ -39,6 +39,7 @@ def toy() -> Iterator[None]:
     )
     yield
     unregister("TOY")
+    Device.close("NULL")  # it keeps the toolchains it was asked for
 
 
 def test_it_takes_the_renderer_of_another_backend() -> None:
