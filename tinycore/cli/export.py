@@ -20,6 +20,7 @@ from tinycore.engine.export import Shaped, export_schedule, resident
 from tinycore.errors import ArgumentError, UnsupportedError
 from tinycore.plugin import deferred
 from tinycore.schedule.order import buffer_of
+from tinycore.schedule.target import cut_for
 from tinycore.tensor import graph
 
 __all__ = ["add", "export", "run"]
@@ -115,7 +116,8 @@ def export(
             for name, x in results.items()
         }
         written = [target.assign(results[name]) for name, target in targets.items()]
-        items = written[0].schedule(*written[1:])
+        with cut_for(toolchain.renderer.limits):
+            items = written[0].schedule(*written[1:])
         given, computed = shaped(examples), shaped(targets)
         weights, tensors = constants(state, resident(items), [*given.values(), *computed.values()])
         model = export_schedule(items, toolchain, given, computed, weights)

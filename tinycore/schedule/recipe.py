@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
+from tinycore.render.base import Limits
 from tinycore.schedule.form import Form
 from tinycore.schedule.kernel import slot_count
 from tinycore.schedule.kernelize import kernelize, memory_of
@@ -26,6 +27,7 @@ from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below
 from tinycore.schedule.step import Step
+from tinycore.schedule.target import elsewhere
 from tinycore.schedule.together import in_strips
 from tinycore.trace import Trace
 from tinycore.uop.bindings import holding
@@ -201,7 +203,7 @@ class Prepared:
         return holding(found, self.form.values) if self.form.values else found
 
 
-Key = tuple[UOp, Keep, int]
+Key = tuple[UOp, Keep, int, Limits | None]
 
 recipes: dict[Key, Recipe] = {}
 MOST_RECIPES: Final = 1024
@@ -212,7 +214,7 @@ table = threading.Lock()
 
 def recipe_for(form: Form, keep: Keep) -> Recipe:
     """The recipe of a form: looked up, or made and kept."""
-    key = form.sink, keep, settings.RING
+    key = form.sink, keep, settings.RING, elsewhere.get()
     with table:
         if (found := recipes.pop(key, None)) is not None:
             recipes[key] = found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tinycore.device.registry import Device
+from tinycore.schedule.target import limits_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
@@ -19,8 +19,7 @@ PASSED_THROUGH = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD}
 
 def limit_of(device: str) -> int | None:
     """The most buffers a kernel of a device may take; None where any number will do."""
-    limit: int | None = Device[device].toolchain.renderer.limits.buffers
-    return limit
+    return limits_of(device).buffers
 
 
 def limits_below(graph: Iterable[UOp]) -> dict[str, int]:

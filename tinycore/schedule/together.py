@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from tinycore.device.registry import Device
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
 from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.step import Step
 from tinycore.schedule.strips import Group, Launch
+from tinycore.schedule.target import limits_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import is_group
@@ -61,18 +61,18 @@ def runs(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -> Itera
         if run:
             yield run, group
         run, device = [step], here
-        limits = limits_of(device) if fits else None
+        limits = limits_for(device) if fits else None
         group = Group(launch, limits) if limits is not None else None
     if run:
         yield run, group
 
 
-def limits_of(device: str) -> Limits | None:
+def limits_for(device: str) -> Limits | None:
     """What strips are cut by; None for a device whose kernels go through none."""
     if is_group(device):
         return None
     try:
-        limits = Device[device].toolchain.renderer.limits
+        limits = limits_of(device)
     except DeviceError:
         return None  # it cannot compute here, but its kernels can be looked at
     return limits if limits.grid is None else None

@@ -128,7 +128,7 @@ def test_blocks_are_hardly_larger_than_what_lives_at_once(
     found = recipes.recipes.values()
     blocks = [b for r in found for layout in r.layouts.values() for b in layout.blocks]
 
-    assert sum(len(block.places) for block in blocks) >= 8
+    assert sum(len(block.places) for block in blocks) >= 4
     for block in blocks:
         assert block.size_bytes <= BOUND * block.live_bytes
 
@@ -167,7 +167,7 @@ def test_the_peak_is_counted_until_it_is_reset() -> None:
     gc.collect()
     GlobalCounters.reset()
     before = GlobalCounters.mem_used
-    y = (x @ x).contiguous().softmax().realize()
+    y = (x @ x).contiguous().transpose(0, 1).softmax().realize()
     gc.collect()
 
     assert GlobalCounters.mem_peak > GlobalCounters.mem_used == before + y.nbytes()

@@ -1,0 +1,35 @@
+"""The limits that kernels are cut for: those of the device, unless they are for another one.
+
+Floor 3. An exported model is computed elsewhere, on a device that may not be here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from tinycore.device.registry import Device
+from tinycore.render.base import Limits
+
+elsewhere: Final[ContextVar[Limits | None]] = ContextVar("elsewhere", default=None)
+"""The limits of the device that kernels are cut for, if it is not the one of the tensors."""
+
+
+@contextmanager
+def cut_for(limits: Limits) -> Iterator[None]:
+    """Inside, kernels are cut for a device with these limits."""
+    before = elsewhere.set(limits)
+    try:
+        yield
+    finally:
+        elsewhere.reset(before)
+
+
+def limits_of(device: str) -> Limits:
+    """The limits that kernels of a device are cut for. Raises DeviceError as `Device` does."""
+    if (limits := elsewhere.get()) is None:
+        limits = Device[device].toolchain.renderer.limits
+    assert isinstance(limits, Limits)
+    return limits
