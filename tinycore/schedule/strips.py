@@ -248,7 +248,7 @@ def share_costly(members: Sequence[Launch], depth: int) -> list[Launch]:
         for key, value in found.items():
             if count[key] < 2:
                 continue
-            loops = [r for r in value.toposort() if r.op is Op.RANGE]
+            loops = [r for r in value.toposort() if r.op is Op.RANGE and r in value.ranges]
             loops = [*member.loops[:depth], *(r for r in loops if r not in member.loops[:depth])]
             if key not in shared:
                 shared[key] = -1 - len(shared)

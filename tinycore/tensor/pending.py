@@ -30,26 +30,20 @@ def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
 
     What living tensors still have to read from memory about to be overwritten is computed with it.
     The memory of a root is its owner's. Another tensor that was written down as the very same node
-    gets a copy of it when it needs one, or is computed again if gradients flow through it: an
-    assignment to one must not show in the other, and only what was asked for ends its gradients.
+    gets a copy of it when it needs one: an assignment to one must not show in the other.
     """
     form = form_of(roots)
     while more := readers_of_what_changes(form):
         form = form_of([*form.roots, *more])
     fresh = {root for root in form.roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
-    sharing = [(t, t.uop) for t in live_tensors() if t.uop in fresh and id(t) not in owned]
+    sharing = [t for t in live_tensors() if t.uop in fresh and id(t) not in owned]
     ours = set(form.roots)
     others = [t.uop for t in live_tensors() if not graph.is_buffer(t.uop) and t.uop not in ours]
     found = runtime().realize(form, settled, others)
     replace_nodes(found)
-    flows = gradient_flows(node for _, node in sharing)
-    for tensor, node in sharing:
-        if flows[node] and not any(n.op is Op.ASSIGN for n in form.sink.toposort()):
-            # Nobody asked for an end to the gradients of this one, and what it reads is there yet.
-            tensor.uop = node.with_src(tuple([graph.replaced(s, found) for s in node.src]))
-        else:
-            tensor.uop = graph.copied(tensor.uop)
+    for tensor in sharing:
+        tensor.uop = graph.copied(tensor.uop)
     return found
 
 

@@ -129,13 +129,3 @@ def test_a_constant_that_was_written_to_keeps_the_value() -> None:
 
     assert y.tolist() == [0.25] * 4
     assert x.tolist() == [7.0]
-
-
-def test_gradients_flow_through_a_tensor_whose_twin_was_computed() -> None:
-    x = Tensor([4.0, 16.0])
-    computed, other = x.sqrt().reciprocal(), x.rsqrt()
-    computed.realize()
-    (gradient,) = other.sum().gradient(x)
-
-    numpy.testing.assert_allclose(gradient.numpy(), [-1 / 16, -1 / 128], rtol=1e-6)
-    assert other.tolist() == computed.tolist() == [0.5, 0.25]
