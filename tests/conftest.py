@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tinycore._setting import current
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -47,6 +50,14 @@ class Golden:
                 f"{case}/{name} differs; after reading, `pytest --update-golden`\n{shown}",
                 pytrace=False,
             )
+
+
+@pytest.fixture(autouse=True)
+def settings_stay() -> Iterator[None]:
+    """No test leaves a Context open, in which every later test would run."""
+    before = current.get()
+    yield
+    assert current.get() is before, f"left open: {current.get()}"
 
 
 @pytest.fixture

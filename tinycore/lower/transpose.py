@@ -25,16 +25,26 @@ class Column(NamedTuple):
     stride: int  # from row to row
     lanes: int  # as many as rows
 
+    def substitute(self, replaced: dict[UOp, UOp]) -> Column:
+        """The column with some of the nodes that it is made of replaced."""
+        pointer, address = (n.substitute(replaced) for n in (self.pointer, self.address))
+        return self._replace(pointer=pointer, address=address)
+
 
 def transpose_loads(kernel: UOp) -> UOp:
-    """The kernel with blocks of gathers turned into loads of rows and shuffles."""
+    """The kernel with blocks of gathers turned into loads of rows and shuffles.
+
+    A gather may read what another nest of the kernel writes, with gathers of its own: those come
+    first, and the rows are loaded from behind the nest as it is with them replaced.
+    """
     gathers: dict[Column, dict[int, UOp]] = defaultdict(dict)
     for node in kernel.toposort():
         if node.op is Op.VECTORIZE and (found := column_of(node)) is not None:
             column, start = found
             gathers[column][start] = node
     replaced: dict[UOp, UOp] = {}
-    for column, by_start in gathers.items():
+    for found_at, by_start in gathers.items():
+        column = found_at.substitute(replaced)
         for first in block_starts(sorted(by_start), column.lanes):
             columns = transposed([row_of(column, first, row) for row in range(column.lanes)])
             replaced |= {by_start[first + i]: value for i, value in enumerate(columns)}

@@ -176,3 +176,16 @@ def test_what_is_written_is_read_again_where_no_loop_is_left() -> None:
 
     numpy.testing.assert_allclose(square.numpy(), x @ x.T, rtol=1e-5)
     numpy.testing.assert_allclose(result.numpy(), x @ x.T @ x, rtol=1e-5)
+
+
+def test_nests_that_transpose_what_others_transposed() -> None:
+    """Seed 510403: only the first of two copies of a nest had its gathers replaced."""
+    random = numpy.random.default_rng(0)
+    data = random.permutation(4 * 8 * 8).reshape(4, 8, 8).astype(numpy.float16)
+    weight = random.standard_normal((4, 8, 8)).astype(numpy.float16)
+    ours, theirs = Tensor(data).realize(), torch.tensor(data).requires_grad_()
+    (found,) = (ours.sort(1, True)[0] * Tensor(weight)).sum().gradient(ours)
+    (theirs.sort(1, True)[0] * torch.tensor(weight)).sum().backward()
+
+    assert theirs.grad is not None
+    numpy.testing.assert_array_equal(found.numpy(), theirs.grad.numpy())
