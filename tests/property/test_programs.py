@@ -11,8 +11,9 @@ from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable, DeviceUnavailable, UnknownDevice
 from tinycore.testing.programs import Program, check, random_program, script, smallest
 from tinycore.testing.programs.draw import Content, Input
-from tinycore.testing.programs.form import all_steps, ours_of
+from tinycore.testing.programs.form import Kind, Step, Value, all_steps, ours_of
 from tinycore.testing.programs.mirror import Mirror, as_arrays
+from tinycore.testing.programs.twins import realizes_twins
 
 COUNTS = {"CPU:LLVM": 40, "CPU:CLANG": 20, "PYTHON": 24}
 """How many programs each target runs; no two run the same one."""
@@ -123,6 +124,29 @@ def test_a_failure_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
 
         assert len(least.steps) == 1
         assert ".flip(" in script(least, failure)
+
+
+def test_a_realized_value_with_a_twin_is_noticed() -> None:
+    """Seed 406539: rsqrt is the reciprocal of sqrt, and realizing one ends gradients in both."""
+
+    def numbers(name: str) -> Value:
+        return Value(name, (2,), dtypes.float32, 0.5, 1.0)
+
+    def step(name: str, operand: str, expression: str) -> Step:
+        return Step(Kind.COMPUTE, (numbers(name),), (operand,), f"{name} = {expression}", "")
+
+    root, back = step("a", "x", "x.sqrt()"), step("b", "a", "a.reciprocal()")
+    twin, other = step("c", "x", "x.rsqrt()"), step("c", "x", "x.exp()")
+    realized = Step(Kind.REALIZE, (), ("b",), "Tensor.realize(b)", "", ends=("b",))
+
+    def noticed(*steps: Step) -> bool:
+        with Context(DEV="PYTHON"):
+            scope = {"Tensor": Tensor, "x": Tensor([0.5, 0.75])}
+            return realizes_twins(Program(0, (), steps, (), together=False), scope)
+
+    assert noticed(root, back, twin, realized)
+    assert not noticed(root, back, other, realized)
+    assert not noticed(root, back, realized, twin)
 
 
 def test_samples_spread_as_the_coarsest_dtype_rounds() -> None:

@@ -1,0 +1,47 @@
+"""Whether a program realizes a node that other values of it hold without being derived from it.
+
+Floor 6. `v.sqrt().reciprocal()` and `v.rsqrt()` are one node here and two values in torch. Where
+one of them is realized, gradients end in both here (docs/coming-from.md), but only in one there: no
+mismatch in such a program tells anything. The text of a program does not show it, its graph does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tinycore import Tensor
+from tinycore.testing.programs.form import Kind, Program, Step, ours_of
+from tinycore.testing.programs.mirror import compiled
+
+
+def realizes_twins(program: Program, scope: dict[str, Any]) -> bool:
+    """Run a program in a scope that holds its inputs, up to the first value that has a twin."""
+    derived: dict[str, set[str]] = {}
+    for step in program.steps:
+        if step.kind is Kind.REALIZE and any(has_twin(end, scope, derived) for end in step.ends):
+            return True
+        exec(compiled("\n".join(ours_of((step,)))), scope)
+        note(step, derived)
+    return False
+
+
+def note(step: Step, derived: dict[str, set[str]]) -> None:
+    """Add what the results of a step are derived from."""
+    sources = step.reads()
+    above = sources.union(*(derived.get(name, set()) for name in sources))
+    for value in step.outputs:
+        derived[value.name] = above
+
+
+def has_twin(name: str, scope: dict[str, Any], derived: dict[str, set[str]]) -> bool:
+    """Whether the node of a value is part of another that is not derived from it."""
+    node = scope[name].uop
+    return any(node in other.toposort() for other in others(name, scope, derived))
+
+
+def others(name: str, scope: dict[str, Any], derived: dict[str, set[str]]) -> Iterable[Any]:
+    """The nodes of the values that are not derived from one."""
+    for other, value in scope.items():
+        if isinstance(value, Tensor) and other != name and name not in derived.get(other, set()):
+            yield value.uop
