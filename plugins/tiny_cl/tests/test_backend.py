@@ -12,6 +12,7 @@ import pytest
 from tiny_cl import BACKEND, _cdef, _lib, _native, probe
 from tiny_cl.device import ClDevice, context_of, toolchain
 from tinycore.errors import DeviceUnavailable
+from tinycore.testing.native import write_native
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_importing_the_plugin_loads_nothing() -> None:
 def test_the_generated_declarations_are_current(tmp_path: Path) -> None:
     made = tmp_path / "_native.py"
 
-    _cdef.generate(made)
+    write_native(_cdef.MODULE, _cdef.DECLARATIONS, made)
 
     assert made.read_text() == Path(_native.__file__).read_text()
 

@@ -8,6 +8,7 @@ import pytest
 
 from tiny_cpu import BACKEND, _cdef, _native, clang, probe
 from tiny_cpu.device import CpuDevice
+from tinycore.testing.native import write_native
 
 
 def test_the_best_renderer_comes_first() -> None:
@@ -65,6 +66,6 @@ def test_an_unsupported_platform_is_explained(monkeypatch: pytest.MonkeyPatch) -
 def test_the_generated_declarations_are_current(tmp_path: Path) -> None:
     made = tmp_path / "_native.py"
 
-    _cdef.generate(made)
+    write_native(_cdef.MODULE, _cdef.DECLARATIONS, made)
 
     assert made.read_text() == Path(_native.__file__).read_text()

@@ -8,11 +8,12 @@ import pytest
 
 from tiny_webgpu import _cdef, _lib
 from tinycore.errors import DeviceUnavailable
+from tinycore.testing.native import write_native
 
 
 def test_the_native_module_is_what_the_declarations_make(tmp_path: Path) -> None:
     made = tmp_path / "native.py"
-    _cdef.generate(made)
+    write_native(_cdef.MODULE, _cdef.DECLARATIONS, made)
 
     assert made.read_text("utf-8") == Path(_lib.__file__).with_name("_native.py").read_text("utf-8")
 

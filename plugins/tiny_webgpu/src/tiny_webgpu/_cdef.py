@@ -1,17 +1,14 @@
-"""Every C declaration the plugin uses, and the generator of `_native.py` from them.
+"""Every C declaration the plugin uses, of which `_native.py` is made.
 
 Source: webgpu.h as Dawn of Chromium 133 (branch 6940) has it; what is not used is left out. Run
-`python -m tiny_webgpu._cdef` after a change; a test holds the two together.
+`python -m tinycore.testing.native` on this file after a change; a test holds the two together.
 """
 
 from __future__ import annotations
 
-import ast
-import string
-from pathlib import Path
 from typing import Final
 
-__all__ = ["DECLARATIONS", "MODULE", "generate"]
+__all__ = ["DECLARATIONS", "MODULE"]
 
 MODULE: Final = "tiny_webgpu._native"
 
@@ -209,44 +206,3 @@ DECLARATIONS: Final = """
     void wgpuQueueRelease(void *object);
     void wgpuShaderModuleRelease(void *object);
 """
-
-
-def generate(target: Path) -> None:
-    """Write the module for DECLARATIONS to `target`."""
-    from cffi import FFI  # noqa: PLC0415  its parser is needed here only
-
-    ffi = FFI()
-    ffi.cdef(DECLARATIONS)
-    ffi.set_source(MODULE, None)
-    ffi.emit_python_code(str(target))
-    made = _formatted(target.read_text(encoding="utf-8"))
-    target.write_text("# ruff: noqa\n# mypy: ignore-errors\n" + made, encoding="utf-8")
-
-
-def _formatted(made: str) -> str:
-    """cffi's module, which is one call, in the layout that the tree's formatter keeps."""
-    head, _, text = made.partition("ffi = ")
-    call = ast.parse(text, mode="eval").body
-    assert isinstance(call, ast.Call)
-    rows = [_literal(value) for value in call.args]
-    rows += [f"{keyword.arg}={_literal(keyword.value)}" for keyword in call.keywords]
-    arguments = "".join(f"    {row},\n" for row in rows)
-    return f"{head}ffi = {ast.unparse(call.func)}(\n{arguments})\n"
-
-
-def _literal(node: ast.expr, depth: int = 1) -> str:
-    """A constant: strings in double quotes, the elements of a tuple on a line each."""
-    if isinstance(node, ast.Tuple):
-        pad = "    " * depth
-        rows = (f"{pad}    {_literal(item, depth + 1)},\n" for item in node.elts)
-        return f"(\n{''.join(rows)}{pad})"
-    value = ast.literal_eval(node)
-    if isinstance(value, bytes):
-        plain = frozenset(string.ascii_letters + string.digits + "_")
-        shown = (chr(byte) if chr(byte) in plain else f"\\x{byte:02x}" for byte in value)
-        return 'b"' + "".join(shown) + '"'
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
-if __name__ == "__main__":
-    generate(Path(__file__).with_name("_native.py"))
