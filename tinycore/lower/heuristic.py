@@ -48,28 +48,53 @@ class LoopPlanner(TilePlanner):
     def plan_loops(self) -> None:
         """A plan for a device that runs loops: lanes, register tiles, threads."""
         lanes = self.lanes()
-        if lanes >= LEAST_LANES and not self.reductions:
-            self.peel_borders()
-        axis = self.best_vector_loop() if lanes >= LEAST_LANES else None
-        if axis is None and lanes >= LEAST_LANES and not self.reductions:
-            self.transpose_blocks(lanes)
-        elif axis is not None and axis.arg.kind is AxisKind.REDUCE:
-            self.vectorize_reduction(axis, lanes)
-        elif axis is not None:
-            self.vectorize_output(axis, lanes)
+        if lanes >= LEAST_LANES:
+            self.vectorize(lanes)
         self.unroll_small_reductions()
         self.share_among_threads()
 
-    def peel_borders(self) -> None:
-        """Give the border of a padded copy loops of its own, so that the rest needs no gates."""
-        for counter in reversed(self.outputs):
+    def vectorize(self, lanes: int) -> None:
+        """Lanes along the loop that suits best, or along each part of it."""
+        parts = self.peel_borders()
+        best = self.best_vector_loop()
+        if best is None and self.reductions:
+            self.sum_in_parts()
+        elif best is None:
+            self.transpose_blocks(lanes)
+        for axis in self.alike(best, parts):
+            if axis.arg.kind is AxisKind.REDUCE:
+                self.vectorize_reduction(axis, lanes)
+            else:
+                self.vectorize_output(axis, lanes)
+
+    def peel_borders(self) -> list[Number]:
+        """Give the borders of a padded operand loops of their own, so that the rest needs no gates.
+
+        The parts of the loop; none if no loop has borders.
+        """
+        for counter in reversed(self.reduced() or self.outputs):
             contiguous = any(coefficient(n.src[1], counter) == 1 for n in self.accesses())
             steps = self.steps_compared(counter)
             edges = (0, *steps, counter.extent)
             widest = max(b - a for a, b in itertools.pairwise(edges))
             if contiguous and 1 <= len(steps) <= MOST_BORDERS and widest >= LEAST_LANES:
-                self.do(Peel(counter.arg.number, steps))
-                return
+                self.do(Peel(number := counter.arg.number, steps))
+                return [(*number, part) for part in range(len(edges) - 1)]
+        return []
+
+    def alike(self, best: UOp | None, parts: list[Number]) -> list[UOp]:
+        """The loop that lanes suit best; if it is a part of one, all parts that lanes suit."""
+        if best is None or best.arg.number not in parts:
+            return [best] if best is not None else []
+        counters = [counter_of(self.kernel, number) for number in parts]
+        return [r for r in counters if r.extent >= LEAST_LANES and self.score(r) > 0]
+
+    def sum_in_parts(self) -> None:
+        """Several sums where lanes suit none: less waiting for each other, and smaller errors."""
+        loops = [r for r in self.reduced() if r.extent >= 2 * PARTIAL_SUMS[0]]
+        if loops and math.prod(r.extent for r in self.all_of(AxisKind.UNROLL)) == 1:
+            number = loops[-1].arg.number
+            self.do(Split(number, PARTIAL_SUMS[0]), Assign((*number, 1), AxisKind.PARTIAL))
 
     def steps_compared(self, counter: UOp) -> tuple[int, ...]:
         """The steps of a loop from which on a comparison with a constant turns out differently."""

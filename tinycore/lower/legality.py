@@ -240,8 +240,8 @@ class Loops:
         if not ascending or not 1 < len(at) + 1 <= MOST_PARTS:
             return f"{at} are no steps between 0 and {counter.extent}, in order"
         closers = self.closers(counter)
-        if len(closers) != 1 or closers[0].op is not Op.END:
-            return "it is no loop over outputs"
+        if len(closers) > 1 and any(c.op is Op.END for c in closers):
+            return "several results are written in it"
         return None
 
 

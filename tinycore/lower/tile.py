@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from tinycore.dtype import dtypes
@@ -68,7 +69,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Peel:
-    """Cut an output loop into loops of their own at some steps: (axis, 0), (axis, 1), ... in order.
+    """Cut a loop into loops of their own at some steps: (axis, 0), (axis, 1), ... in order.
 
     A gate that compares the counter with one of these steps is known in each part.
     """
@@ -210,18 +211,33 @@ def with_rest(closer: UOp, counter: UOp, by: int) -> UOp:
 def peel(kernel: UOp, axis: Number, at: tuple[int, ...]) -> UOp:
     """One Peel: the body once for each part, the loops inside of it copied."""
     counter = counter_of(kernel, axis)
-    (closer,) = closer_of(kernel, counter)
-    place = closer.src.index(counter)
-    around, own = closer.src[1:place], closer.src[place + 1 :]
-    edges = (0, *at, counter.extent)
-    bodies = []
+    replacements = {
+        c: peeled(c, counter, (0, *at, counter.extent)) for c in closer_of(kernel, counter)
+    }
+    return kernel.substitute(replacements)
+
+
+def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:
+    """An END or a REDUCE over the parts of a loop, one after the other."""
+    number, kind = counter.arg
+    place = closer.src.index(counter) if closer.op is Op.END else 1
+    around = closer.src[1:place]
+    own = tuple(r for r in closer.src[place:] if r is not counter)
+    found = []
     for part, (start, stop) in enumerate(itertools.pairwise(edges)):
-        here = UOp.range(stop - start, (*axis, part), counter.arg.kind)
+        here = UOp.range(stop - start, (*number, part), kind)
         copies = {r: numbered(r, part) for r in inside(closer, around, counter)}
         body = closer.src[0].substitute(copies | {counter: here + start})
-        bodies.append(UOp(Op.END, dtypes.void, (body, here, *(copies[r] for r in own))))
-    group = UOp(Op.GROUP, dtypes.void, tuple(bodies))
-    return kernel.substitute({closer: closer.with_src((group, *around)) if around else group})
+        loops = (
+            (*[copies[r] for r in own], here)
+            if closer.op is Op.REDUCE
+            else (here, *[copies[r] for r in own])
+        )
+        found.append(UOp(closer.op, closer.dtype, (body, *loops), closer.arg))
+    if closer.op is Op.REDUCE:
+        return reduce(lambda a, b: a.alu(closer.arg, b), found)
+    group = UOp(Op.GROUP, dtypes.void, tuple(found))
+    return closer.with_src((group, *around)) if around else group
 
 
 def inside(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:

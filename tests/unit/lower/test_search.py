@@ -115,7 +115,7 @@ VECTOR, UNROLL, PARTIAL, PARALLEL = (
         ((), Merge((1,), (0,)), "the loops are not neighbors"),
         ((), Merge((0,), (3,)), "not closed together"),
         ((), Peel((0,), (5, 5)), "are no steps between 0 and 14"),
-        ((), Peel((3,), (5,)), "no loop over outputs"),
+        ((), Peel((3,), (24,)), "are no steps between 0 and 24"),
     ],
 )
 def test_illegal_step_is_told_why(plan: Plan, step: Step, why: str) -> None:

@@ -48,6 +48,17 @@ def padded() -> UOp:
     return UOp(Op.PAD, x.dtype, (x,), ((1, 2), (3, 0))).alu(Op.NEG)
 
 
+def joined() -> UOp:
+    a, b = buffer(40), buffer(24)
+    wide = UOp(Op.PAD, a.dtype, (a,), ((0, 24),)) + UOp(Op.PAD, b.dtype, (b,), ((40, 0),))
+    return total(wide.alu(Op.NEG), 0)
+
+
+def column_sum() -> UOp:
+    x = buffer(50, 7)
+    return total(reshape(UOp(Op.SHRINK, x.dtype, (x,), ((0, 50), (3, 4))), (50,)), 0)
+
+
 def in_place() -> UOp:
     weight = buffer(7, 11)
     return UOp(Op.ASSIGN, weight.dtype, (weight, weight * buffer(7, 11) + weight))
@@ -70,6 +81,8 @@ GRAPHS: dict[str, Callable[[], UOp]] = {
     "pad": padded,
     "in place": in_place,
     "two outputs": two_outputs,
+    "joined": joined,
+    "column sum": column_sum,
     "statistics": lambda: total(buffer(4, 8, 6), 0, 2),
 }
 
@@ -122,7 +135,7 @@ def random_plan(ast: UOp, generator: random.Random) -> Plan:
             plan.append(
                 Reorder(tuple(r.arg.number for r in generator.sample(outputs, len(outputs))))
             )
-        elif kind == "peel" and loop in outputs and size > 3:
+        elif kind == "peel" and size > 3:
             plan.append(Peel(loop.arg.number, tuple(sorted(generator.sample(range(1, size), 2)))))
         elif kind == "merge" and len(ends) == 1 and len(outputs) > 1:
             outer, inner = outputs[0], outputs[1]
@@ -201,6 +214,26 @@ def test_border_of_a_padded_copy_is_peeled_off() -> None:
 
     assert any(isinstance(s, Peel) for s in plan_for(ast, CPU))
     assert any(r.arg.kind is AxisKind.VECTOR for r in counters(tiled))
+
+
+def test_a_sum_over_joined_operands_has_lanes_in_each_part() -> None:
+    """Seed 600392: one scalar sum over all of it, a hundred half-ulps off."""
+    ast = kernels(joined())[-1].arg.ast
+    plan = plan_for(ast, CPU)
+    tiled = apply_plan(ast, plan)
+    lanes = {r.arg.number for r in counters(tiled) if r.arg.kind is AxisKind.VECTOR}
+
+    assert [s.at for s in plan if isinstance(s, Peel)] == [(40,)]
+    assert {number[:2] for number in lanes} == {(1, 0), (1, 1)}
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-5)
+
+
+def test_a_sum_that_lanes_do_not_suit_is_several_sums() -> None:
+    ast = kernels(column_sum())[-1].arg.ast
+    plan = plan_for(ast, CPU)
+
+    assert any(isinstance(s, Assign) and s.kind is AxisKind.PARTIAL for s in plan)
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-5)
 
 
 def test_every_second_element_is_picked_out_of_whole_vectors() -> None:
