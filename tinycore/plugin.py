@@ -56,6 +56,7 @@ from tinycore.device.hooks import (
     tinycore_kernel_compiled,
     tinycore_kernel_ran,
     tinycore_report_header,
+    tinycore_rewrite_rules,
     tinycore_schedule_created,
     tinycore_select_device,
 )
@@ -139,6 +140,7 @@ __all__ = [
     "tinycore_kernel_compiled",
     "tinycore_kernel_ran",
     "tinycore_report_header",
+    "tinycore_rewrite_rules",
     "tinycore_schedule_created",
     "tinycore_select_device",
     "unregister",

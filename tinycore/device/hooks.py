@@ -69,7 +69,7 @@ def tinycore_select_device(candidates: Sequence[str]) -> str | None:
 def tinycore_kernel_compiled(
     kernel: str, target: str, source: str, binary: bytes, seconds: float, cached: bool
 ) -> None:
-    """A kernel was compiled for "CPU:LLVM:x86_64", or found in the disk cache."""
+    """A kernel was compiled for "LLVM:x86_64,znver2", or found in the disk cache."""
 
 
 @specification
@@ -80,6 +80,17 @@ def tinycore_kernel_ran(kernel: str, device: str, seconds: float | None) -> None
 @specification
 def tinycore_schedule_created(schedule: Sequence[Any]) -> None:
     """Tensors are about to be computed: the launches and copies, each a ScheduleItem, in order."""
+
+
+@specification
+def tinycore_rewrite_rules(stage: str, target: str) -> Any:
+    """A `RuleSet` for the kernels of a renderer and architecture ("LLVM:x86_64,znver2"), or None.
+
+    `stage` is a pass of lowering, before which the rules run to their end: "expand", "gates",
+    "group", "registers", "launch", "lower" or "tidy". Those at "lower" come before the rules that
+    replace what the renderer lacks. It is asked once per target. Rules depend on the node alone:
+    what they make is kept, also on disk, by their names and the files of their modules.
+    """
 
 
 @specification
@@ -102,6 +113,8 @@ class Hooks:
         self._manager: PluginManager | None = None
         self._scanned = False
         self._active: dict[str, Caller | None] = {}
+        self.generation = 0
+        """Grows whenever somebody begins or ceases to listen."""
 
     def active(self, name: str) -> Caller | None:
         """The hook to call, by keywords only, or None when nobody listens."""
@@ -124,14 +137,14 @@ class Hooks:
                 raise PluginError(
                     f"the observer {name or observer!r} does not fit: {error}"
                 ) from error
-            self._active.clear()
+            self._changed()
 
     def unregister(self, observer: object) -> None:
         """Stop an object from listening."""
         with self._lock:
             if self._manager is not None and self._manager.is_registered(observer):
                 self._manager.unregister(observer)
-            self._active.clear()
+            self._changed()
 
     def check_pending(self) -> None:
         """Raise PluginError for hook implementations that no specification knows, as a misspelt
@@ -158,6 +171,10 @@ class Hooks:
             listens = caller is not None and bool(caller.get_hookimpls())
             self._active[name] = caller if listens else None
             return self._active[name]
+
+    def _changed(self) -> None:
+        self._active.clear()
+        self.generation += 1
 
     def _start(self) -> PluginManager:
         import pluggy  # noqa: PLC0415  12 ms that only an observer should cost

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinycore.device.protocols import ProgramInfo, Toolchain
+from tinycore.engine.added import added_rules
 from tinycore.engine.compile import info_of
 from tinycore.lower.pipeline import lower
 from tinycore.lower.tile import Plan
@@ -29,6 +30,7 @@ def build(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> Binary
 
     Raises CompileError with the compiler's log.
     """
-    linear = lower(ast, toolchain.renderer, kernel_name(ast), plan)
+    added = added_rules(toolchain)
+    linear = lower(ast, toolchain.renderer, kernel_name(ast), plan, added)
     content = toolchain.compiler.compile(toolchain.renderer.render(linear))
     return Binary(content, info_of(linear, slot_count(ast)))

@@ -22,6 +22,7 @@ from tinycore.device.hooks import hooks
 from tinycore.device.protocols import Program, ProgramInfo, SupportsAssembly, Toolchain
 from tinycore.device.registry import Device, OpenDevice
 from tinycore.engine import kept as disk
+from tinycore.engine.added import added_rules, generation
 from tinycore.engine.ahead import start_ahead
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
@@ -37,9 +38,7 @@ from tinycore.uop.text import to_text
 if TYPE_CHECKING:
     from tinycore.lower.tile import Plan
 
-lower: Final[Callable[[UOp, Renderer, str, Plan | None], LinearKernel]] = deferred(
-    "tinycore.lower.pipeline:lower"
-)
+lower: Final[Callable[..., LinearKernel]] = deferred("tinycore.lower.pipeline:lower")
 """Lowering is a third of the core's code, and a process whose kernels are kept needs none of it."""
 tuned_plan = deferred("tinycore.engine.search:tuned_plan")
 """What BEAM and TUNED ask for; most programs never do."""
@@ -122,11 +121,11 @@ class CompiledRunner:
         return self.program(handles, [values[n] for n in names], wait=wait)
 
 
-Key = tuple[UOp, int, int, bool, int, bool]
+Key = tuple[UOp, int, int, bool, int, bool, int]
 Kept = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 
 programs: dict[Key, Kept] = {}
-"""By graph, device, toolchain, NOOPT, BEAM and TUNED.
+"""By graph, device, toolchain, NOOPT, BEAM and TUNED, and by who adds rules.
 
 What goes by its id is kept, so that the id stays its."""
 MOST_PROGRAMS: Final = 8192
@@ -148,8 +147,9 @@ def compile_kernel(
     Raises CompileError with the compiler's log.
     """
     began = time.perf_counter()
+    added = added_rules(toolchain)
     with lowering:
-        linear = lower(ast, toolchain.renderer, kernel_name(ast), plan)
+        linear = lower(ast, toolchain.renderer, kernel_name(ast), plan, added)
         source = toolchain.renderer.render(linear)
     if trace_source.on:
         trace_source(f"{toolchain.name} {linear.name}", source)
@@ -201,7 +201,8 @@ def runner_for(
     """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, id(device), id(toolchain), settings.NOOPT, settings.BEAM, settings.TUNED)
+    chosen = settings.NOOPT, settings.BEAM, settings.TUNED, generation()
+    key = (ast, id(device), id(toolchain), *chosen)
     if (found := kept(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN):
             start_ahead(lambda kernel: runner_for(*kernel), others)

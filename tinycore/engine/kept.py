@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from tinycore import cache
 from tinycore.config import settings
 from tinycore.device.protocols import ProgramInfo, Toolchain
+from tinycore.engine.added import added_rules, modules_of, text_of
 from tinycore.engine.counters import Estimate
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
@@ -77,9 +78,12 @@ def key_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -
     chosen = [f"{s.name}={s.value}" for s in settings if s.name not in ELSEWHERE]
     about = [toolchain.name, toolchain.arch, toolchain.compiler.key]
     about += [f"{type(renderer).__module__}.{type(renderer).__qualname__}", repr(renderer)]
-    modules = tuple([cls.__module__ for cls in type(renderer).__mro__])
+    modules = [cls.__module__ for cls in type(renderer).__mro__]
+    if added := added_rules(toolchain):
+        about += text_of(added)
+        modules += modules_of(added)
     chosen += [] if plan is None else [repr(plan)]
-    return "\n".join([stamp(modules), *about, *chosen, to_text(ast)])
+    return "\n".join([stamp(tuple(modules)), *about, *chosen, to_text(ast)])
 
 
 @remembered

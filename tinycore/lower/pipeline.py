@@ -7,7 +7,7 @@ and of golden files; their order is stated here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from tinycore.config import settings
@@ -26,6 +26,7 @@ from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
+from tinycore.uop.pattern import RuleSet
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 from tinycore.uop.text import to_text
@@ -90,6 +91,9 @@ KERNEL_PIPELINE: Final = (
 """What follows tiling, which alone looks at the device's limits (`heuristic.py`, `tile.py`)."""
 
 
+NOTHING: Final[Mapping[str, RuleSet]] = {}
+
+
 def verify_room(kernel: LinearKernel, renderer: Renderer) -> None:
     """Raise UnsupportedError when a kernel takes more buffers than the device binds."""
     taken, most = len(kernel.buffers), renderer.limits.buffers
@@ -100,9 +104,16 @@ def verify_room(kernel: LinearKernel, renderer: Renderer) -> None:
         )
 
 
-def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) -> LinearKernel:
+def lower(
+    kernel: UOp,
+    renderer: Renderer,
+    name: str,
+    plan: Plan | None = None,
+    added: Mapping[str, RuleSet] = NOTHING,
+) -> LinearKernel:
     """The linear form of a kernel under a plan; without one, under the heuristic's.
 
+    `added` has rules that run before a pass, by its name.
     `NOOPT=1` leaves the loops as they are. `VERIFY=1` checks the graph at every stage.
     """
     if settings.VERIFY:
@@ -115,7 +126,7 @@ def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) 
     else:
         kernel = apply_plan(kernel, plan or ())
     for step in KERNEL_PIPELINE:
-        kernel = step.run(kernel, renderer)
+        kernel = step.run(with_rules(kernel, added, step.name), renderer)
     if settings.VERIFY:
         verify(kernel, "lowered", renderer.native_ops)
     linear = LinearKernel(name, linearize(kernel))
@@ -125,6 +136,12 @@ def lower(kernel: UOp, renderer: Renderer, name: str, plan: Plan | None = None) 
     if trace_linear.on:
         trace_linear(name, to_text(linear.uops))
     return linear
+
+
+def with_rules(kernel: UOp, added: Mapping[str, RuleSet], stage: str) -> UOp:
+    """A kernel after the rules that were added before a stage, if any were."""
+    rules = added.get(stage)
+    return kernel if rules is None else rewrite(kernel, rules, name=f"added to {stage}")
 
 
 def refuse_lacking(kernel: UOp, renderer: Renderer) -> None:

@@ -233,6 +233,7 @@ def test_the_hooks_that_there_are() -> None:
         "tinycore_schedule_created",
         "tinycore_doctor_checks",
         "tinycore_report_header",
+        "tinycore_rewrite_rules",
     }
 
 
