@@ -6,8 +6,10 @@ import ctypes
 from typing import Any
 
 import numpy
+import pytest
 
 from tinycore.device.buffer import Buffer
+from tinycore.device.registry import Device
 from tinycore.dtype import DType, dtypes
 from tinycore.schedule.order import buffer_of
 from tinycore.tensor import Tensor
@@ -22,6 +24,13 @@ new_capsule = ctypes.PYFUNCTYPE(
 def buffer(tensor: Tensor) -> Buffer:
     """The memory of a realized tensor."""
     return buffer_of(next(n for n in tensor.uop.toposort() if n.op is Op.BUFFER))
+
+
+def need_lender(target: str) -> None:
+    """Skip on a device that lends no memory through DLPack."""
+    device = target.partition(":")[0]
+    if Device.backend(device).dlpack is None:
+        pytest.skip(f"{device} takes no part in DLPack")
 
 
 def realized(values: Any, dtype: DType = dtypes.float32) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 import tinycore
-from tests.unit.tensor.lending import Producer, buffer, floats, realized
+from tests.unit.tensor.lending import Producer, buffer, floats, need_lender, realized
 from tinycore.errors import ArgumentTypeError, SharingError
 from tinycore.tensor import Tensor
 from tinycore.tensor.dlpack import KINDS, READ_ONLY
@@ -183,7 +183,8 @@ def test_kernels_need_no_more_alignment_than_an_element() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_views_mean_the_same_on_both_sides(seed: int) -> None:
+def test_random_views_mean_the_same_on_both_sides(seed: int, target: str) -> None:
+    need_lender(target)
     random = numpy.random.default_rng(seed)
     theirs = torch.arange(120.0).reshape(2, 3, 4, 5)
     ours = Tensor(theirs.numpy()).realize()
