@@ -83,11 +83,14 @@ class LoopPlanner(TilePlanner):
         return []
 
     def alike(self, best: UOp | None, parts: list[Number]) -> list[UOp]:
-        """The loop that lanes suit best; if it is a part of one, all parts that lanes suit."""
+        """The loop that lanes suit best; if it is a part of one, all parts that lanes suit.
+
+        Not all parts need be left: in the border the value may be a constant.
+        """
         if best is None or best.arg.number not in parts:
             return [best] if best is not None else []
-        counters = [counter_of(self.kernel, number) for number in parts]
-        return [r for r in counters if r.extent >= LEAST_LANES and self.score(r) > 0]
+        left = [n for n in self.nodes() if n.op is Op.RANGE and n.arg.number in parts]
+        return [r for r in left if r.extent >= LEAST_LANES and self.score(r) > 0]
 
     def sum_in_parts(self) -> None:
         """Several sums where lanes suit none: less waiting for each other, and smaller errors."""

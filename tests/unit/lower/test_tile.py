@@ -59,6 +59,11 @@ def column_sum() -> UOp:
     return total(reshape(UOp(Op.SHRINK, x.dtype, (x,), ((0, 50), (3, 4))), (50,)), 0)
 
 
+def padded_sum() -> UOp:
+    x = buffer(6, 40)
+    return total(UOp(Op.PAD, x.dtype, (x,), ((0, 0), (5, 3))), 1)
+
+
 def in_place() -> UOp:
     weight = buffer(7, 11)
     return UOp(Op.ASSIGN, weight.dtype, (weight, weight * buffer(7, 11) + weight))
@@ -83,6 +88,7 @@ GRAPHS: dict[str, Callable[[], UOp]] = {
     "two outputs": two_outputs,
     "joined": joined,
     "column sum": column_sum,
+    "padded sum": padded_sum,
     "statistics": lambda: total(buffer(4, 8, 6), 0, 2),
 }
 
