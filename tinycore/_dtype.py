@@ -195,7 +195,8 @@ class ImageDType(PointerDType):
 
     Channels are innermost, then columns, then rows. A row may be longer than its pixels: devices
     want each to start at a multiple of so many pixels (CL_DEVICE_IMAGE_PITCH_ALIGNMENT of OpenCL),
-    64 unless they say otherwise. It is a layout of memory for kernels, not the dtype of a tensor.
+    64 unless they say otherwise. It is a layout of memory, not the dtype of elements: a tensor that
+    is kept in an image (docs/decisions/0034-images.md) has the dtype `base`.
     """
 
     __slots__ = ("height", "pixel_bytes", "shape", "width")

@@ -216,8 +216,8 @@ def to_dtype(dtype: DTypeLike) -> DType:
     """
     if isinstance(dtype, ImageDType):
         raise DTypeError(
-            f"{dtype!r} is a layout of memory; a tensor of its elements is {dtype.base!r} of shape "
-            f"{dtype.shape}"
+            f"{dtype!r} is a layout of memory, not a dtype of elements. Keep a tensor of "
+            f"{dtype.base!r} in it by x.cast({dtype!r})"
         )
     found = dtype if isinstance(dtype, DType) else getattr(dtypes, str(dtype), None)
     if not isinstance(found, DType):

@@ -20,8 +20,9 @@ import numpy
 
 from tinycore.builtin.arithmetic import OPERATIONS, Array
 from tinycore.builtin.frame import Frame, Memory
+from tinycore.builtin.image import Image, of_slot
 from tinycore.builtin.plan import Plan
-from tinycore.dtype import to_numpy_dtype
+from tinycore.dtype import ImageDType, dtypes, image, to_numpy_dtype
 from tinycore.errors import ArgumentError, CompileError, DeviceError, FileFormatError, OutOfMemory
 from tinycore.plugin import ALIGNMENT_BYTES, DeviceRuntime, ProgramInfo, Toolchain
 from tinycore.render.base import Limits, LinearKernel, Renderer
@@ -34,6 +35,7 @@ __all__ = ["PythonAllocator", "PythonCompiler", "PythonProgram", "PythonRenderer
 GRID: Final = (1 << 31) - 1
 BLOCK_THREADS: Final = 1024
 SHARED_BYTES: Final = 64 << 10
+LONGEST_ROW: Final = 16_384
 VALUES_AT_ONCE: Final = 1 << 16
 """Values of a node computed at once, over threads and steps of loops: enough to keep NumPy busy,
 few enough that they stay in the cache.
@@ -74,6 +76,7 @@ def toolchain(arch: str) -> Toolchain[Renderer]:
         block=(BLOCK_THREADS, BLOCK_THREADS, BLOCK_THREADS),
         block_threads=BLOCK_THREADS,
         shared_bytes=SHARED_BYTES,
+        image=(LONGEST_ROW, LONGEST_ROW),
     )
     return Toolchain("PYTHON", arch, PythonRenderer(limits), PythonCompiler())
 
@@ -89,16 +92,25 @@ class PythonAllocator:
         except (MemoryError, ValueError) as error:
             raise OutOfMemory(f"NumPy cannot allocate {size} bytes") from error
 
-    def free(self, handle: Array) -> None:
+    def image(self, height: int, width: int, channel_bytes: int) -> Image:
+        """Pixels, not cleared, in rows of whole multiples of 64."""
+        base = dtypes.float32 if channel_bytes == dtypes.float32.itemsize else dtypes.float16
+        memory = self.alloc(image(base, (height, width)).memory_bytes())
+        return Image(memory, height, width, channel_bytes)
+
+    def free(self, handle: Array | Image) -> None:
         """Nothing to do: the memory goes with its last reference."""
 
-    def write(self, dst: Array, src: memoryview) -> None:
+    def write(self, dst: Array | Image, src: memoryview) -> None:
         """Copy host bytes to the start of `dst`."""
-        dst[: src.nbytes] = numpy.frombuffer(src, numpy.uint8)
+        if isinstance(dst, Image):
+            dst.fill(src)
+        else:
+            dst[: src.nbytes] = numpy.frombuffer(src, numpy.uint8)
 
-    def read(self, dst: memoryview, src: Array) -> None:
+    def read(self, dst: memoryview, src: Array | Image) -> None:
         """Fill host bytes from the start of `src`."""
-        dst[:] = src[: dst.nbytes].data
+        dst[:] = (src.content() if isinstance(src, Image) else src[: dst.nbytes]).data
 
     def offset(self, handle: Array, size: int, start: int) -> Array:
         """A part of the memory."""
@@ -148,7 +160,8 @@ class PythonProgram:
         for u in plan.buffers:
             if u.arg >= len(buffers):
                 raise ArgumentError(f"kernel {name} uses buffer {u.arg} of {len(buffers)} given")
-            frame.values[plan.slots[u]] = Memory.of_buffer(u, buffers[u.arg], name)
+            memory = of_slot if isinstance(u.dtype, ImageDType) else Memory.of_buffer
+            frame.values[plan.slots[u]] = memory(u, buffers[u.arg], name)
         return frame
 
 

@@ -24,7 +24,7 @@ DEFINITIONS: Final = frozenset(
 )
 """Nodes whose value is there before the first step."""
 AT_ONCE: Final = (
-    ALU | DEFINITIONS | {Op.LOAD, Op.STORE, Op.INDEX, Op.VECTORIZE, Op.EXTRACT, Op.GROUP}
+    ALU | DEFINITIONS | {Op.LOAD, Op.STORE, Op.INDEX, Op.PIXEL, Op.VECTORIZE, Op.EXTRACT, Op.GROUP}
 )
 """What the steps of a loop may do when they are done together."""
 

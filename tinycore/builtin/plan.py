@@ -21,6 +21,7 @@ from tinycore.builtin.arithmetic import (
     to_storage,
 )
 from tinycore.builtin.frame import Axes, Frame, Memory, boxes
+from tinycore.builtin.image import Pixel, load_pixel, store_pixel
 from tinycore.builtin.nest import (
     DEFINITIONS,
     Fold,
@@ -40,7 +41,7 @@ from tinycore.uop.op import ALU, Op
 
 __all__ = ["Plan"]
 
-SILENT: Final = frozenset({Op.SINK, Op.BARRIER, Op.GROUP, Op.END, Op.INDEX, Op.AFTER})
+SILENT: Final = frozenset({Op.SINK, Op.BARRIER, Op.GROUP, Op.END, Op.INDEX, Op.AFTER, Op.PIXEL})
 """Nodes that have no step of their own; threads run in lockstep, so a barrier has been reached by
 all.
 """
@@ -251,6 +252,8 @@ class Plan:
     def _load(self, u: UOp) -> Step:
         index = u.src[0]
         pointer, target = self.slots[pointer_of(index)], self.slots[u]
+        if index.op is Op.PIXEL:
+            return load_pixel(Pixel(index, self.slots), pointer, target)
         if is_register(pointer_of(index)):
             return self._load_register(pointer, target, pointer_of(index))
         access = Access(index, u.dtype.count, self.slots, self._axes_of.get, "reads")
@@ -290,6 +293,8 @@ class Plan:
     def _store(self, u: UOp) -> Step:
         index, value = u.src
         pointer, source = self.slots[pointer_of(index)], self.slots[value]
+        if index.op is Op.PIXEL:
+            return store_pixel(Pixel(index, self.slots), pointer, source)
         if is_register(pointer_of(index)):
             gate = self.slots[index.src[2]] if len(index.src) > 2 else None
             return self._store_register(pointer, source, gate)

@@ -14,11 +14,11 @@ __all__ = ["BACKEND"]
 
 BACKEND: Final = Backend(
     name="PYTHON",
-    api=(1, 0),
+    api=(1, 3),
     open=deferred("tinycore.builtin.interpreter:PythonRuntime"),
     renderers={"PYTHON": deferred("tinycore.builtin.interpreter:toolchain")},
     capabilities=frozenset(
-        {"host_memory", "external_pointer", "peer_copy", "local_memory"}
+        {"host_memory", "external_pointer", "peer_copy", "image", "local_memory"}
         | {dtype.name for dtype in dtypes.all}
     ),
     priority=0,

@@ -11,11 +11,11 @@ import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tinycore.device.pool import LRUAllocator
+from tinycore.device.pool import Kind, LRUAllocator
 from tinycore.device.protocols import Handle
 from tinycore.device.registry import Device
-from tinycore.dtype import DType, PointerDType, from_numpy_dtype, to_numpy_dtype
-from tinycore.errors import ArgumentError, DTypeError
+from tinycore.dtype import DType, ImageDType, PointerDType, from_numpy_dtype, to_numpy_dtype
+from tinycore.errors import ArgumentError, DTypeError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy
@@ -31,8 +31,9 @@ _allocating: Final = threading.RLock()
 class Buffer:
     """`size` elements of `dtype` on a device.
 
-    A buffer with a `base` is a view: it shares the base's memory from byte `offset` on. Raises
-    ArgumentError when the size is negative or the view does not fit.
+    A buffer with a `base` is a view: it shares the base's memory from byte `offset` on. One with an
+    `image` has its elements in the pixels of that image, on a device with the capability `image`.
+    Raises ArgumentError when the size is negative or the view does not fit.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Buffer:
         "base",
         "device",
         "dtype",
+        "image",
         "offset",
         "size",
     )
@@ -55,6 +57,7 @@ class Buffer:
         *,
         base: Buffer | None = None,
         offset_bytes: int = 0,
+        image: ImageDType | None = None,
     ) -> None:
         if dtype.itemsize == 0 or dtype.count != 1 or isinstance(dtype, PointerDType):
             raise DTypeError(f"a buffer holds elements of a scalar dtype, not {dtype!r}")
@@ -68,12 +71,20 @@ class Buffer:
         self.size = size
         self.dtype = dtype
         self.base = base
+        self.image = image
+        if image is not None and (image.base is not dtype or image.size != size):
+            raise ArgumentError(f"{size} elements of {dtype!r} are not those of {image!r}")
         self.offset = offset_bytes
         """In bytes, from the start of the base."""
         if base is not None:
             self._verify_view(base)
 
     def _verify_view(self, base: Buffer) -> None:
+        if base.image is not None:
+            raise UnsupportedError(
+                f"no part of {base.image!r} is a buffer of its own: an image has no address. Read "
+                "what you need of it: (tensor + 0).realize() is in plain memory"
+            )
         if base.base is not None:  # a view of a view is one of the same base
             self.base = base.base
             self.offset += base.offset
@@ -87,6 +98,7 @@ class Buffer:
 
     def __repr__(self) -> str:
         place = f", from byte {self.offset} of a base" if self.base is not None else ""
+        place += f" as {self.image!r}" if self.image is not None else ""
         return f"<Buffer {self.device} {self.size} x {self.dtype!r}{place}>"
 
     @property
@@ -118,8 +130,11 @@ class Buffer:
                     allocator = Device[self.device].allocator
                     self._handle = allocator.offset(self.base.handle, self.nbytes, self.offset)
                 else:
-                    pool = Device[self.device].allocator
-                    self._handle = pool.alloc(self.nbytes)
+                    device = Device[self.device]
+                    if self.image is not None:
+                        device.ability("image")
+                    pool = device.allocator
+                    self._handle = pool.alloc(self.image or self.nbytes)
                     self._lease = Lease.of(self, pool)
         return self
 
@@ -181,7 +196,9 @@ class Buffer:
         if not self.size:
             return self
         here, there = Device[self.device], Device[source.device]
-        if here.waits_for(there):
+        if self.image is not None or source.image is not None:
+            self.copyin(source.copyout(bytearray(self.nbytes)))
+        elif here.waits_for(there):
             here.copier(self.nbytes, there)((self.handle, source.handle), ())
         elif here.backend is there.backend and here.has("peer_copy"):
             there.synchronize()
@@ -203,14 +220,21 @@ class Buffer:
         view: memoryview = allocator.map(self.handle, self.nbytes)
         return view
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the host addresses the memory itself."""
+        return self.image is None and Device[self.device].has("host_memory")
+
     def as_memoryview(self) -> memoryview:
         """The memory itself, without a copy, as bytes; it keeps the buffer alive.
 
-        A kernel launched later may change what it shows. Raises UnsupportedError on devices without
-        the capability `host_memory`: use `copyout` there.
+        A kernel launched later may change what it shows. Raises UnsupportedError for an image, and
+        on devices without the capability `host_memory`: use `copyout` there.
         """
         if self.size == 0:
             return memoryview(bytearray())
+        if self.image is not None:
+            raise UnsupportedError(f"{self.image!r} has no address; copy it: buffer.numpy()")
         return _held(self._mapped(), self)
 
     def tobytes(self) -> bytes:
@@ -238,7 +262,7 @@ class Buffer:
 
         bfloat16 and fp8 appear as the integers they are stored in.
         """
-        if not Device[self.device].has("host_memory"):
+        if not self.is_mapped:
             return self.numpy()
         import numpy  # noqa: PLC0415
 
@@ -264,24 +288,25 @@ class Lease(weakref.ref[Buffer]):
     would end the handle too, while the pool hands it out again.
     """
 
-    __slots__ = ("handle", "pool", "size_bytes")
+    __slots__ = ("handle", "kind", "pool")
 
     handle: Handle
     pool: LRUAllocator
-    size_bytes: int
+    kind: Kind
 
     @staticmethod
     def of(buffer: Buffer, pool: LRUAllocator) -> Lease:
         """The lease of a buffer that has just got its memory."""
         lease = Lease(buffer, Lease.end)
-        lease.handle, lease.pool, lease.size_bytes = buffer._handle, pool, buffer.nbytes
+        lease.handle, lease.pool = buffer._handle, pool
+        lease.kind = buffer.image or buffer.nbytes
         leases[id(lease)] = lease
         return lease
 
     def end(self) -> None:
         """Give the memory back, once."""
         if leases.pop(id(self), None) is not None:
-            self.pool.free(self.handle, self.size_bytes)
+            self.pool.free(self.handle, self.kind)
 
 
 leases: Final[dict[int, Lease]] = {}

@@ -1,9 +1,10 @@
 """Memory of one device, kept for reuse: `LRUAllocator`, and the count of what is in use.
 
 Floor 1. Imports `config`, `errors`, `trace`, `protocols`.
-A freed block waits, by its size, for the next allocation of that size. What waits is bounded: never
-more bytes than were in use at one time, the longest unused going first. So a loop that allocates
-the same sizes again asks the device for nothing, and a program holds at most twice what it needed.
+A freed block waits, by its size, for the next allocation of that size; an image for its like. What
+waits is bounded: never more bytes than were in use at one time, the longest unused going first. So
+a loop that allocates the same sizes again asks the device for nothing, and a program holds at most
+twice what it needed.
 When the device is out of memory, everything that waits is given back and the request tried once
 more. `LRU=0` keeps nothing. See docs/decisions/0005-device-memory.md.
 """
@@ -14,10 +15,11 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from tinycore.config import settings
 from tinycore.device.protocols import Allocator, Handle
+from tinycore.dtype import ImageDType
 from tinycore.errors import ArgumentError, DeviceError, OutOfMemory
 from tinycore.trace import Trace
 
@@ -66,6 +68,14 @@ class MemoryStats:
 
 memory: Final = MemoryStats()
 
+Kind: TypeAlias = int | ImageDType
+"""What is asked of a device: so many bytes, or an image."""
+
+
+def size_bytes(kind: Kind) -> int:
+    """The bytes that a block or the pixels of an image take."""
+    return kind.size * kind.itemsize if isinstance(kind, ImageDType) else kind
+
 
 def nothing() -> None:
     """Wait for nothing: the synchronization of memory that no device uses."""
@@ -89,36 +99,37 @@ class LRUAllocator:
         self.offset = allocator.offset
         self._synchronize = synchronize
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[int, list[Handle]] = OrderedDict()
+        self._waiting: OrderedDict[Kind, list[Handle]] = OrderedDict()
         # Buffers may be dropped by the garbage collector at any point, also inside `alloc`, so
         # freeing never waits for the lock: what comes meanwhile is noted here and handled by
         # whoever holds it.
-        self._returned: deque[tuple[Handle, int]] = deque()
+        self._returned: deque[tuple[Handle, Kind]] = deque()
         memory.add(self)
 
-    def alloc(self, size: int) -> Handle:
-        """`size` bytes, aligned, not cleared.
+    def alloc(self, kind: Kind) -> Handle:
+        """So many bytes, aligned, or an image; not cleared.
 
         Raises ArgumentError for a size below 1, OutOfMemory when the device has no more.
         """
+        size = size_bytes(kind)
         if size <= 0:
             raise ArgumentError(f"a block of memory has at least 1 byte, not {size}")
         with self._lock:
             self._take_back()
-            handle = self._reuse(size)
+            handle = self._reuse(kind)
             if handle is None:
-                handle = self._ask(size)
+                handle = self._ask(kind)
                 trace(f"{self.device:<8} {size} B allocated")
             self.used += size
             self.peak = max(self.peak, self.used)
             self.highest = max(self.highest, self.used)
         return handle
 
-    def free(self, handle: Handle, size: int) -> None:
-        """Give back a block of `size` bytes that `alloc` returned. Never waits, never raises."""
+    def free(self, handle: Handle, kind: Kind) -> None:
+        """Give back what `alloc` returned for `kind`. Never waits, never raises."""
         if self.closed:
             return
-        self._returned.append((handle, size))
+        self._returned.append((handle, kind))
         while self._returned and self._lock.acquire(blocking=False):
             try:
                 self._take_back()
@@ -142,41 +153,49 @@ class LRUAllocator:
         self.free_cache()
         self.closed = True
 
-    def _ask(self, size: int) -> Handle:
+    def _ask(self, kind: Kind) -> Handle:
         if self.closed:
             raise DeviceError(f"device {self.device} is closed")
         try:
-            return self.allocator.alloc(size)
+            return self._made(kind)
         except OutOfMemory:
             cached = self.cached
             self._shrink(0)
+        size = size_bytes(kind)
         trace(f"{self.device:<8} out of memory at {size} B: {cached} B of cache released")
         try:
-            return self.allocator.alloc(size)
+            return self._made(kind)
         except OutOfMemory as error:
             raise OutOfMemory(
                 f"{self.device or 'the device'} has no room for {size:,} bytes: {self.used:,} are "
                 f"in use by this program, and {cached:,} kept for reuse were released. ({error})"
             ) from error
 
-    def _reuse(self, size: int) -> Handle | None:
-        blocks = self._waiting.get(size)
+    def _made(self, kind: Kind) -> Handle:
+        if not isinstance(kind, ImageDType):
+            return self.allocator.alloc(kind)
+        images: Any = self.allocator
+        return images.image(kind.height, kind.width, kind.itemsize)
+
+    def _reuse(self, kind: Kind) -> Handle | None:
+        blocks = self._waiting.get(kind)
         if not blocks:
             return None
         handle = blocks.pop()
         if not blocks:
-            del self._waiting[size]
-        self.cached -= size
+            del self._waiting[kind]
+        self.cached -= size_bytes(kind)
         return handle
 
     def _take_back(self) -> None:
         """Put what was returned in the cache, and shrink that to its bound."""
         while self._returned:
-            handle, size = self._returned.popleft()
+            handle, kind = self._returned.popleft()
+            size = size_bytes(kind)
             self.used -= size
             self.cached += size
-            self._waiting.setdefault(size, []).append(handle)
-            self._waiting.move_to_end(size)
+            self._waiting.setdefault(kind, []).append(handle)
+            self._waiting.move_to_end(kind)
             bound = self.peak if settings.LRU else 0
             if self.cached > bound:
                 self._shrink(bound)
@@ -191,9 +210,9 @@ class LRUAllocator:
             trace(f"{self.device:<8} cannot be waited for: {error}")
         before = self.cached
         while self.cached > bound:
-            size, blocks = next(iter(self._waiting.items()))
+            kind, blocks = next(iter(self._waiting.items()))
             self.allocator.free(blocks.pop(0))
             if not blocks:
-                del self._waiting[size]
-            self.cached -= size
+                del self._waiting[kind]
+            self.cached -= size_bytes(kind)
         trace(f"{self.device:<8} {before - self.cached} B given back")

@@ -33,8 +33,8 @@ capability word. A backend declares the word; the core checks the methods once, 
 device, and calls them only where the word is declared. CAPABILITIES lists the words. An ability of
 a compiler has no word, as a backend may have several compilers: having the method is declaring it.
 
-**Not promised yet.** Images, and memory that several devices address. They will come as
-capabilities, never as new methods of the protocols below.
+**Not promised yet.** Memory that several devices address. It will come as a capability, never as
+new methods of the protocols below.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ __all__ = [
     "SupportsAssembly",
     "SupportsExternalPointer",
     "SupportsGraph",
+    "SupportsImages",
     "SupportsMap",
     "SupportsPeerCopy",
     "SupportsQueues",
@@ -121,6 +122,24 @@ class SupportsExternalPointer(Protocol):
 
     def wrap(self, pointer: int, size: int) -> Handle:
         """A handle to `size` bytes at a device address; it is never freed."""
+        ...
+
+
+@runtime_checkable
+class SupportsImages(Protocol):
+    """Capability `image`, of an allocator: memory of pixels, which kernels read and write by column
+    and row.
+
+    Renderers say in `Limits.image` how large one may be.
+    """
+
+    def image(self, height: int, width: int, channel_bytes: int) -> Handle:
+        """Pixels of four floats of 4 or 2 bytes, not cleared; given back by `free`.
+
+        `write` and `read` take all pixels, row by row with nothing in between, however the device
+        lays them. `offset`, `map` and copies between devices are not asked of an image. Raises
+        OutOfMemory.
+        """
         ...
 
 
@@ -304,6 +323,7 @@ ABILITIES: Final[dict[str, type]] = {
     "host_memory": SupportsMap,
     "external_pointer": SupportsExternalPointer,
     "peer_copy": SupportsPeerCopy,
+    "image": SupportsImages,
 }
 """Capabilities that are methods of the allocator, checked when a device is opened."""
 
@@ -321,6 +341,7 @@ CAPABILITIES: Final[dict[str, str]] = {
     "graph": "many launches are asked for at once",
     "queues": "devices of this backend wait for each other without the host",
     "varied": "devices of this backend differ; each says what it can do",
+    "image": "kernels read and write images: pixels of four floats, by column and row",
     "local_memory": "threads of a group share memory and meet at barriers",
     **{dtype.name: f"kernels load, store and compute {dtype.name}" for dtype in dtypes.all},
 }

@@ -47,7 +47,7 @@ def capture(refuses: bool = True) -> Iterator[Recording]:
 
 def like(buffer: Buffer) -> Buffer:
     """A buffer of the same kind, without memory so far."""
-    return Buffer(buffer.device, buffer.size, buffer.dtype)
+    return Buffer(buffer.device, buffer.size, buffer.dtype, image=buffer.image)
 
 
 @dataclass(eq=False)
@@ -161,7 +161,7 @@ def saved(buffer: Buffer, number: Mapping[Buffer, int], filled: bool) -> tuple[A
     if filled and refresh is None and buffer.base is None and buffer.is_allocated:
         content = bytes(buffer.copyout(bytearray(buffer.nbytes)))
     base = None if buffer.base is None else (number[buffer.base], buffer.offset)
-    return buffer.device, buffer.size, buffer.dtype, base, content, refresh
+    return buffer.device, buffer.size, buffer.dtype, buffer.image, base, content, refresh
 
 
 def loaded(
@@ -176,11 +176,11 @@ def loaded(
 
     def buffer(number: int) -> Buffer:
         if number not in bufs:
-            device, size, dtype, base, content, refresh = memory[number]
+            device, size, dtype, image, base, content, refresh = memory[number]
             if base is not None:
                 bufs[number] = buffer(base[0]).view(size, dtype, base[1])
             else:
-                bufs[number] = Buffer(device, size, dtype)
+                bufs[number] = Buffer(device, size, dtype, image=image)
             if content is not None:
                 bufs[number].copyin(content)
             if refresh is not None:

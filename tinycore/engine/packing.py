@@ -51,4 +51,5 @@ def lives_of(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
                 passing.discard(buffer)
             first.setdefault(buffer, number)
             last[buffer] = number
-    return {b: Life(b.nbytes, first[b], last[b]) for b in first if b in passing}
+    alone = passing - {b for b in passing if b.image is not None}
+    return {b: Life(b.nbytes, first[b], last[b]) for b in first if b in alone}

@@ -97,7 +97,7 @@ class Engine:
         """
         refuse_in_capture()
         found = buffer_of(buffer)
-        return found.to_cpu() if Device[found.device].has("host_memory") else None
+        return found.to_cpu() if found.is_mapped else None
 
     def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
         """A new BUFFER over `size` elements at an address of the device; `owner` is kept alive.

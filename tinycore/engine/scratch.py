@@ -14,7 +14,7 @@ import numpy
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Handle
-from tinycore.dtype import DType, PointerDType, dtypes, float_layout, to_numpy_dtype
+from tinycore.dtype import DType, ImageDType, PointerDType, dtypes, float_layout, to_numpy_dtype
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -38,7 +38,7 @@ class Scratch:
         )
         self.initial = [content_of(slot, ast) for slot in self.slots]
         self.buffers = [
-            Buffer(device, array.size, slot.dtype.base).copyin(array.data.cast("B"))  # type: ignore[attr-defined]
+            memory_like(slot, device).copyin(array.data.cast("B"))
             for slot, array in zip(self.slots, self.initial, strict=True)
         ]
         self.written = sorted(
@@ -83,6 +83,14 @@ def middle_values(ast: UOp) -> dict[str, int]:
     """A value for each variable of a kernel: the middle of what it may be."""
     variables = [n.arg for n in ast.toposort() if n.op is Op.DEFINE_VAR]
     return {name: (least + greatest) // 2 for name, least, greatest in variables}
+
+
+def memory_like(slot: UOp, device: str) -> Buffer:
+    """Memory for a slot."""
+    kind = slot.dtype
+    assert isinstance(kind, PointerDType)
+    image = kind if isinstance(kind, ImageDType) else None
+    return Buffer(device, kind.size, kind.base, image=image)
 
 
 def content_of(slot: UOp, ast: UOp) -> Array:

@@ -23,6 +23,9 @@ from tinycore.uop.pattern import RuleSet, node, var
 UNROUNDED: Final = "unrounded"
 """The argument of a CAST whose source, a float32, stands for the value of the type as it is."""
 
+ROUNDED: Final = "rounded"
+"""The argument of a CAST to a wider float that takes the value as memory would hold it."""
+
 STORAGE: Final = {1: dtypes.uint8, 2: dtypes.uint16}
 """The integer that holds a type of so many bytes."""
 
@@ -166,7 +169,8 @@ def cast_from(root: UOp, value: UOp) -> UOp:
 
     A wider float takes the value unrounded: sums of products would pay for it at each element.
     """
-    exact = as_float if root.dtype.kind == "float" else as_rounded
+    is_free = root.dtype.kind == "float" and root.arg != ROUNDED
+    exact = as_float if is_free else as_rounded
     return exact(value).cast(root.dtype)
 
 

@@ -187,6 +187,8 @@ class Loops:
         if counter.extent > LONGEST_VECTOR or counter.extent & (counter.extent - 1):
             return f"{counter.extent} lanes are no power of two up to {LONGEST_VECTOR}"
         for node in self.nodes:
+            if counter in node.ranges and node.op is Op.VECTORIZE:
+                return "its body has vectors already"
             if counter in node.ranges and any(
                 r.arg.kind is AxisKind.VECTOR for r in node.ranges if r is not counter
             ):

@@ -18,6 +18,7 @@ from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
 from tinycore.lower.gates import gates
 from tinycore.lower.group import group_reductions
+from tinycore.lower.images import lower_images
 from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
 from tinycore.lower.plan import planned
@@ -85,6 +86,7 @@ KERNEL_PIPELINE: Final = (
     Pass("group", share_reductions),
     Pass("registers", fold_registers),
     Pass("launch", launch),
+    Pass("images", lower_images),
     Pass("lower", lower_values),
     Pass("tidy", tidy),
 )

@@ -44,6 +44,8 @@ class Limits:
     them one after another."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
+    image: tuple[int, int] | None = None
+    """Columns and rows of the largest image; None: the device has none."""
     cache_bytes: int = 256 << 10
     """The second cache, the nearest that holds more than the tile in hand."""
 
@@ -97,9 +99,9 @@ class LinearKernel:
 
 
 def pointer_of(index: UOp) -> UOp:
-    """The DEFINE_* node that an INDEX (or a pointer behind AFTERs) points into."""
+    """The DEFINE_* node that an INDEX or PIXEL (or a pointer behind AFTERs) points into."""
     node = index
-    while node.op in (Op.INDEX, Op.AFTER):
+    while node.op in (Op.INDEX, Op.AFTER, Op.PIXEL):
         node = node.src[0]
     return node
 

@@ -78,6 +78,10 @@ class CStyle(Renderer):
     """Contiguous lanes in memory; {pointer} is the address of the first, {count} how many."""
     vector_store: ClassVar[str] = "*({space}{type}*)({pointer}) = {value};"
 
+    pixel_load: ClassVar[str] = ""
+    """The pixel of {image} at {column} and {row}; empty in languages without images."""
+    pixel_store: ClassVar[str] = ""
+
     expressions: ClassVar[Mapping[Op, str]] = {
         Op.NEG: "(-{0})",
         Op.RECIPROCAL: "({one} / {0})",
@@ -204,6 +208,8 @@ class CStyle(Renderer):
                 writer.line("}")
             case Op.INDEX:
                 writer.texts[u] = self.element(u, writer)
+            case Op.PIXEL:
+                writer.texts[u] = ""  # its LOAD or STORE names the image
             case Op.LOAD:
                 self.write_load(u, writer)
             case Op.STORE:
@@ -269,6 +275,9 @@ class CStyle(Renderer):
     def write_load(self, u: UOp, writer: Writer) -> None:
         """The value at an INDEX, or the alternative where its gate is false."""
         index = u.src[0]
+        if index.op is Op.PIXEL:
+            writer.value(u, self.pixel(self.pixel_load, index, writer))
+            return
         text = writer[index]
         if is_vector_access(index, u.dtype):
             text = self.lanes(self.vector_load, index, u.dtype, writer)
@@ -296,11 +305,21 @@ class CStyle(Renderer):
         index, value = u.src
         stored = self.stored(u, unwrapped(writer[value]), writer)
         text = f"{writer[index]} = {stored};"
-        if is_vector_access(index, value.dtype):
+        gate = index.src[3:] if index.op is Op.PIXEL else index.src[2:]
+        if index.op is Op.PIXEL:
+            text = self.pixel(self.pixel_store, index, writer, stored)
+        elif is_vector_access(index, value.dtype):
             text = self.lanes(self.vector_store, index, value.dtype, writer, stored)
-        if len(index.src) == 3:
-            text = f"if ({unwrapped(writer[index.src[2]])}) {{ {text} }}"
+        if gate:
+            text = f"if ({unwrapped(writer[gate[0]])}) {{ {text} }}"
         writer.line(text)
+
+    def pixel(self, template: str, u: UOp, writer: Writer, value: str = "") -> str:
+        """A pixel read, or written. Raises UnsupportedError in languages without images."""
+        if not template:
+            raise self.refusal(u.op)
+        image, column, row = (unwrapped(writer[s]) for s in u.src[:3])
+        return template.format(image=image, column=column, row=row, value=value)
 
     # --- expressions
 

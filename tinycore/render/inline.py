@@ -23,7 +23,7 @@ def is_text(u: UOp) -> bool:
     """Whether a node is written anew at every use: a constant, an address, another's name."""
     if u.op is Op.VECTORIZE:
         return u.src[0].op is Op.CONST and len(set(u.src)) == 1
-    return u.op in (Op.CONST, Op.INDEX, Op.AFTER)
+    return u.op in (Op.CONST, Op.INDEX, Op.PIXEL, Op.AFTER)
 
 
 def inlinable(uops: Sequence[UOp]) -> frozenset[int]:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import ImageDType, dtypes
+from tinycore.schedule.target import is_image
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 from tinycore.uop.size import greatest_shape
@@ -100,13 +101,24 @@ def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
 
 def slot(memory: UOp, number: int) -> UOp:
     """The pointer through which a kernel reaches the memory in one of its slots."""
-    return UOp(Op.DEFINE_GLOBAL, memory.dtype.ptr(numel(memory)), (), number)
+    pointer = image_of(memory) or memory.dtype.ptr(numel(memory))
+    return UOp(Op.DEFINE_GLOBAL, pointer, (), number)
+
+
+def image_of(memory: UOp) -> ImageDType | None:
+    """The image that stored memory is, None for plain memory."""
+    while memory.op in (Op.ASSIGN, Op.RESHAPE):
+        memory = memory.src[0]
+    if not isinstance(memory.arg, ImageDType) or not is_image(memory.arg, memory.device):
+        return None
+    return memory.arg
 
 
 def new_buffer(node: UOp) -> UOp:
-    """A BUFFER as large as a node, on its device."""
+    """A BUFFER as large as a node, on its device; the image that is asked for, if one is."""
     device = UOp(Op.DEVICE, dtypes.void, (), node.device)
-    return UOp(Op.BUFFER, node.dtype, (device, unique()), numel(node))
+    asked = node.op is Op.CONTIGUOUS and isinstance(node.arg, ImageDType)
+    return UOp(Op.BUFFER, node.dtype, (device, unique()), node.arg if asked else numel(node))
 
 
 def new_memory(node: UOp) -> UOp:

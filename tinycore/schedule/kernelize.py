@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from tinycore.config import settings
-from tinycore.dtype import dtypes
+from tinycore.dtype import ImageDType, dtypes
 from tinycore.schedule.drafts import Draft, Drafts, versions
 from tinycore.schedule.fuse import Boundaries, is_leaf, is_stored
+from tinycore.schedule.images import pixels_of
 from tinycore.schedule.kernel import (
     Kernel,
     base_of,
     custom_of,
+    image_of,
     new_buffer,
     new_memory,
     numel,
@@ -128,7 +130,7 @@ class Kernelizer:
 
     def loops(self, node: UOp) -> object | None:
         """A key under which drafts can share loops, or None for a node that shares with no one."""
-        if node.op is Op.COPY or is_partial(node):
+        if node.op is Op.COPY or is_partial(node) or self.image_of(node) is not None:
             return None
         if (custom := custom_of(node)) is not None:
             return custom  # the home of all that it stores
@@ -184,7 +186,12 @@ class Kernelizer:
                 for draft in self.drafts.readers(version):
                     if draft is writer:
                         repeats = is_partial(node) and node.src[1].op is Op.SCATTER
-                        unsafe = repeats or not self.reads_only_here(draft, memory_of(version))
+                        one_way = self.image_of(node) is not None  # a kernel reads it or writes it
+                        unsafe = (
+                            repeats
+                            or one_way
+                            or not self.reads_only_here(draft, memory_of(version))
+                        )
                     else:
                         unsafe = self.drafts.comes_after([draft], writer)
                     if unsafe:
@@ -237,6 +244,10 @@ class Kernelizer:
         targets = {memory_of(m) for m in outputs}
         return outputs + list(dict.fromkeys(m for m in inputs if memory_of(m) not in targets))
 
+    def image_of(self, node: UOp) -> ImageDType | None:
+        """The image that a node is stored in, None for plain memory."""
+        return image_of(self.output_memory(node)) if node.op in (Op.ASSIGN, Op.CONTIGUOUS) else None
+
     def output_memory(self, node: UOp) -> UOp:
         """Where a node is stored: the target of an ASSIGN, else a new buffer."""
         if node.op is Op.ASSIGN:
@@ -284,7 +295,8 @@ class Kernelizer:
             return UOp(Op.COPY, dtypes.void, (slot(memory[0], 0), slot(memory[1], 1))), memory
         if (custom := custom_of(draft.first)) is not None:
             return without_unread(custom.arg.ast, memory)
-        point = loops_over(draft.replaced.get(draft.first, draft.first))
+        first = draft.replaced.get(draft.first, draft.first)
+        point = loops_over(first) if self.image_of(draft.first) is None else pixels_of(first)
         reader = RegionReader(lambda n: self.pointer(draft, n, memory), len(point))
         stores = [
             store(reader, draft.replaced.get(n, n), point, slot(memory[i], i))

@@ -12,7 +12,7 @@ from typing import Final
 
 from tinycore.device.buffer import Buffer
 from tinycore.errors import ArgumentError
-from tinycore.schedule.kernel import slot_count
+from tinycore.schedule.kernel import image_of, slot_count
 from tinycore.schedule.kernelize import memory_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -64,9 +64,14 @@ def buffer_of(node: UOp) -> Buffer:
             )
         else:
             refuse_placeholder(node)
-            found = Buffer(node.device, node.arg, node.dtype)
+            found = new_memory(node)
         buffers[node] = found
     return found
+
+
+def new_memory(node: UOp) -> Buffer:
+    """Memory for a BUFFER, not yet allocated."""
+    return Buffer(node.device, node.shape[0], node.dtype, image=image_of(node))
 
 
 def refuse_placeholder(buffer: UOp) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import ImageDType, dtypes
 from tinycore.schedule.fuse import is_leaf
+from tinycore.schedule.images import store_pixel
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through
 from tinycore.uop.node import UOp
 from tinycore.uop.op import PARTIAL_WRITES, AxisKind, Op
@@ -78,6 +79,8 @@ def is_ordered(counter: UOp) -> bool:
 
 def store(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
     """The STORE of one output."""
+    if isinstance(pointer.dtype, ImageDType):
+        return store_pixel(reader, node, point, pointer)
     if not is_partial(node):
         (value,) = values_of(node)
         offset = flatten(point, greatest_shape(node.shape))

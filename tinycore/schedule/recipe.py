@@ -21,11 +21,11 @@ from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
 from tinycore.schedule.form import Form
-from tinycore.schedule.kernel import slot_count
+from tinycore.schedule.kernel import image_of, slot_count
 from tinycore.schedule.kernelize import kernelize, memory_of
 from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
-from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below
+from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below, new_memory
 from tinycore.schedule.step import Step
 from tinycore.schedule.target import elsewhere
 from tinycore.schedule.together import in_strips
@@ -93,7 +93,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the new memory of a recipe lies: on its own where it lasts, else in a block."""
+    """Where the new memory of a recipe lies: on its own where it lasts or is an image, else in a
+    block.
+    """
 
     results: Replacements
     lasting: tuple[int, ...]
@@ -115,7 +117,8 @@ def laid_out(recipe: Recipe, asked: Collection[UOp]) -> Layout:
     results = {node: memory for node, memory in recipe.results.items() if node in asked}
     shown = set(UOp.sink(*results.values()).toposort())
     new = range(recipe.parameters, len(recipe.memory))
-    lasting = tuple([place for place in new if recipe.memory[place] in shown])
+    apart = {place for place in new if image_of(recipe.memory[place]) is not None}
+    lasting = tuple([place for place in new if place in apart or recipe.memory[place] in shown])
     passing = defaultdict(list)
     for place in recipe.lives.keys() - set(lasting):
         passing[recipe.memory[place].device].append(place)
@@ -139,7 +142,7 @@ def block_of(device: str, places: Sequence[int], recipe: Recipe) -> Block:
 
 def size_bytes(buffer: UOp) -> int:
     """Bytes of a BUFFER."""
-    return int(buffer.arg) * buffer.dtype.itemsize
+    return int(buffer.shape[0]) * buffer.dtype.itemsize
 
 
 class Prepared:
@@ -166,7 +169,7 @@ class Prepared:
         """Make memory that lasts, and its node."""
         node = self.recipe.memory[place]
         self.nodes[node] = new = node.with_src((node.src[0], unique()))
-        buffers[new] = self.memory[place] = Buffer(node.device, node.arg, node.dtype)
+        buffers[new] = self.memory[place] = new_memory(new)
         self.lasting.append((weakref.ref(new), self.memory[place]))
 
     def share(self, block: Block) -> None:
@@ -174,7 +177,7 @@ class Prepared:
         whole = Buffer(block.device, block.size_bytes, dtypes.uint8)
         for place, offset in block.places:
             node = self.recipe.memory[place]
-            view = whole.view(node.arg, node.dtype, offset)
+            view = whole.view(node.shape[0], node.dtype, offset)
             self.memory[place] = view
             self.passing.append(view)
 

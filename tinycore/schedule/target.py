@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from tinycore.device.registry import Device
+from tinycore.dtype import ImageDType
 from tinycore.render.base import Limits
 
 elsewhere: Final[ContextVar[Limits | None]] = ContextVar("elsewhere", default=None)
@@ -25,6 +26,12 @@ def cut_for(limits: Limits) -> Iterator[None]:
         yield
     finally:
         elsewhere.reset(before)
+
+
+def is_image(image: ImageDType, device: str) -> bool:
+    """Whether a device keeps what is asked to be in an image in one; else it is plain memory."""
+    largest = limits_of(device).image
+    return largest is not None and image.width <= largest[0] and image.height <= largest[1]
 
 
 def limits_of(device: str) -> Limits:

@@ -23,7 +23,7 @@ from tinycore.errors import (
     IndexRangeError,
     ShapeError,
 )
-from tinycore.tensor import graph
+from tinycore.tensor import graph, pixels
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.runtime import runtime
@@ -257,16 +257,15 @@ class Core:
         return self.from_uop(UOp(Op.CONTIGUOUS_BACKWARD, self.dtype, (self.uop,)))
 
     def cast(self, dtype: DTypeLike) -> Self:
-        """Every element converted: to an integer truncates, to bool is x != 0.
-
-        Raises DTypeError.
+        """Every element converted: to an integer truncates, to bool is x != 0. A type of images,
+        `dtypes.imagef((height, width))`, keeps it in one. Raises DTypeError and ShapeError.
 
         >>> x = Tensor([1.9, -1.9, 0.0])
         >>> x.cast("int32").tolist(), x.cast(dtypes.bool).tolist()
         ([1, -1, 0], [True, True, False])
         """
-        target = to_dtype(dtype)
-        return self if target is self.dtype else self.from_uop(self.uop.cast(target))
+        node = pixels.cast(self.uop, dtype)
+        return self if node is self.uop else self.from_uop(node)
 
     def bitcast(self, dtype: DTypeLike) -> Self:
         """The same bytes as another dtype; the last axis grows or shrinks when widths differ.

@@ -12,11 +12,20 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from tinycore._deferred import NumpyScalar
-from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, from_numpy_dtype, to_dtype
+from tinycore.dtype import (
+    DType,
+    DTypeLike,
+    ImageDType,
+    Scalar,
+    dtypes,
+    from_numpy_dtype,
+    to_dtype,
+)
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import int_arguments, number_dtype, spread
 from tinycore.tensor.core import canonical
+from tinycore.tensor.pixels import new_image
 from tinycore.tensor.scan import Scan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -55,12 +64,16 @@ class Creation(Scan):
         dtype: DTypeLike | None = None,
         requires_grad: bool | None = None,
     ) -> Self:
-        """Memory filled with nothing in particular.
+        """Memory filled with nothing in particular; an image where `dtype` is the type of one.
 
         >>> Tensor.empty(2, 3, dtype="int8").shape
         (2, 3)
         """
-        node = graph.new_buffer(sizes_from("empty", shape), float_or(dtype), canonical(device))
+        sizes, place = sizes_from("empty", shape), canonical(device)
+        if isinstance(dtype, ImageDType):
+            node = new_image(sizes, dtype, place)
+        else:
+            node = graph.new_buffer(sizes, float_or(dtype), place)
         return cls.from_uop(node)._marked(requires_grad)
 
     @classmethod

@@ -1,7 +1,7 @@
-"""What devices with image memory or video decoders do in their own way; here, the same results.
+"""Products whose operands lie in images, and what needs a decoder for video.
 
-Floor 5. An image is a layout of memory (`dtypes.imagef`, `dtypes.imageh`) that no device here has
-yet, so operations named for it compute as their plain relatives do.
+Floor 5. An image (`dtypes.imagef`, `dtypes.imageh`) is memory that graphics cards read through
+their texture units, four floats at a time; see `pixels.py`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn, Self
 
-from tinycore.dtype import DTypeLike
+from tinycore.config import Context, settings
+from tinycore.dtype import DTypeLike, ImageDType
 from tinycore.errors import UnsupportedError
 from tinycore.tensor.custom import Custom
+from tinycore.tensor.pixels import image_of
 
 Ints = int | Sequence[int]
 
 
 class Images(Custom):
-    """Operations by their names on devices with images."""
+    """Operations on devices with images."""
 
     __slots__ = ()
+
+    @property
+    def image(self) -> ImageDType | None:
+        """The image that the tensor is asked to be kept in, None for plain memory.
+
+        A device without images, or with smaller ones, has it in plain memory all the same.
+
+        >>> x = Tensor.ones(2, 8).cast(dtypes.imagef((2, 2)))
+        >>> x.image, x.dtype, (x + 1).image
+        (dtypes.imagef((2, 2)), dtypes.float32, None)
+        """
+        return image_of(self.uop)
 
     def image_conv2d(
         self,
@@ -31,12 +45,23 @@ class Images(Custom):
         padding: Ints = 0,
         dtype: DTypeLike | None = None,
     ) -> Self:
-        """`conv2d`, which a device with image memory would compute on pixels of four channels."""
-        return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
+        """`conv2d` with input and weight in images; the setting IMAGE=1 asks it of every one.
+
+        >>> x = Tensor([[[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]])
+        >>> x.image_conv2d(Tensor([[[[1.0, 1.0], [0.0, -1.0]]]])).tolist()
+        [[[[-2.0, -1.0]]]]
+        """
+        with Context(IMAGE=max(settings.IMAGE, 1)):
+            return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
 
     def image_dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
-        """`dot`, which a device with image memory would compute on pixels of four channels."""
-        return self.dot(w, dtype)
+        """`dot` with both operands in images; the setting IMAGE=1 asks it of every one.
+
+        >>> Tensor([[1.0, 2.0]]).image_dot(Tensor([[3.0], [4.0]])).tolist()
+        [[11.0]]
+        """
+        with Context(IMAGE=max(settings.IMAGE, 1)):
+            return self.dot(w, dtype)
 
     def decode_hevc_frame(
         self,

@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 from tinycore.dtype import DType, DTypeLike, dtypes, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
+from tinycore.tensor.pixels import operands
 from tinycore.tensor.sorting import Sorting
 
 
@@ -44,11 +45,12 @@ class Linalg(Sorting):
         inner = w.shape[-2] if w.ndim > 1 else w.shape[-1]
         same_size("dot", "the inner sizes", self.shape[-1], inner, self.shape, w.shape)
         broadcast_shapes("dot", self.shape[:-2], w.shape[:-2])
-        if w.ndim == 1:
-            return self._product_sum([w], [-1], dtype)
-        if self.ndim == 1:
+        if self.ndim == 1 < w.ndim:
             return self.unsqueeze(0).dot(w, dtype).squeeze(-2)
-        return self.unsqueeze(-2)._product_sum([w.transpose(-1, -2).unsqueeze(-3)], [-1], dtype)
+        x, w = operands(self, w)
+        if w.ndim == 1:
+            return x._product_sum([w], [-1], dtype)
+        return x.unsqueeze(-2)._product_sum([w.transpose(-1, -2).unsqueeze(-3)], [-1], dtype)
 
     def _product_sum(
         self, factors: Sequence[Self], axes: Sequence[int], dtype: DTypeLike | None

@@ -17,6 +17,7 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axes, same_device, same_size
 from tinycore.tensor.digest import Digest
+from tinycore.tensor.pixels import operands
 from tinycore.uop.node import Skew, UOp
 
 Ints = int | Sequence[int]
@@ -77,7 +78,8 @@ class Windows(Digest):
             raise ShapeError(
                 f"conv2d: {outputs} output channels cannot be cut into {groups} groups"
             )
-        x = self._pad_constant([(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)], 0)
+        x, weight = operands(self, weight)
+        x = x._pad_constant([(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)], 0)
         x = x._windows(kernel, stride, dilation)
         sizes = x.shape[2 : 2 + rank]
         x = x.reshape((batch, groups, 1, inner, *sizes, *kernel))

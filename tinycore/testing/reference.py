@@ -92,7 +92,7 @@ def fitted(value: HostArray, dtype: DType) -> HostArray:
 def buffer(node: UOp, memory: Memory) -> HostArray:
     """The content of memory; zeros where nothing was written yet."""
     if node not in memory:
-        memory[node] = numpy.zeros(node.arg, to_numpy_dtype(node.dtype))
+        memory[node] = numpy.zeros(node.shape[0], to_numpy_dtype(node.dtype))
     return decode(memory[node].copy(), node.dtype)  # what is there now may be overwritten
 
 

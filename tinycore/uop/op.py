@@ -53,7 +53,7 @@ class Op(enum.Enum):
     # --- where data lives
     DEVICE = 0, nothing, "the device named by `arg`"
     UNIQUE = 0, nothing, "a number that makes one buffer differ from every other"
-    BUFFER = 2, given, "device memory of `arg` elements; sources: DEVICE, UNIQUE"
+    BUFFER = 2, given, "memory of `arg` elements, or for the image `arg`; on DEVICE, UNIQUE"
     BUFFER_VIEW = 1, given, "`arg` = (size, offset) elements inside a BUFFER"
     COPY = 2, first, "the value, on the device of the second source"
     MULTI = ANY, first, "parts on several devices, side by side along axis `arg`; None: all alike"
@@ -63,7 +63,7 @@ class Op(enum.Enum):
     BIND = 1, given, "the Size `arg`, known at launch, as a number on the DEVICE of the source"
 
     # --- the tensor graph: shape and identity
-    CONTIGUOUS = 1, first, "the same value, stored row by row in memory of its own"
+    CONTIGUOUS = 1, first, "the same value in memory of its own, in the image `arg` if it is one"
     DETACH = 1, first, "the same value, through which no gradient flows"
     CONTIGUOUS_BACKWARD = 1, first, "the same value; its gradient is made contiguous"
     VALUE = 1, first, "the same value, and no view: writing to one does not show in the other"
@@ -128,6 +128,7 @@ class Op(enum.Enum):
     DEFINE_LOCAL = 0, given, "memory shared by a workgroup (or a thread's scratch), number `arg`"
     DEFINE_REG = 0, given, "registers of one thread, number `arg`"
     INDEX = ANY, first, "the element of a pointer at an index, where the optional gate holds"
+    PIXEL = ANY, first, "the pixel of an image at a column and a row, where the gate holds"
     LOAD = ANY, given, "the value at an INDEX; where its gate is false, the second source"
     STORE = 2, nothing, "write the second source at an INDEX"
     VECTORIZE = ANY, given, "the sources as lanes of one vector"

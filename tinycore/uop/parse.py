@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
-from tinycore.dtype import DType, PointerDType, Space, dtypes
+from tinycore.dtype import DType, PointerDType, Space, dtypes, image
 from tinycore.errors import FileFormatError
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -22,6 +22,8 @@ __all__ = ["from_text", "program_from_text"]
 MAX_DEPTH: Final = 64
 """How deep tuples in an argument may nest."""
 MAX_LANES: Final = 1 << 16
+CHANNELS: Final = (dtypes.float16, dtypes.float32)
+"""What images hold."""
 
 
 def from_text(text: str) -> UOp:
@@ -165,7 +167,7 @@ class Reader:
             self.fail(f"no dtype is named {name!r}")
         dtype = dtypes.by_name[name]
         while self.accept("."):
-            form = self.next("vec or ptr")
+            form = self.next("vec, ptr or image")
             self.expect("(")
             size = self.integer()
             if form == "vec" and 0 < size <= MAX_LANES and not isinstance(dtype, PointerDType):
@@ -175,10 +177,20 @@ class Reader:
                 if space not in SPACES:
                     self.fail(f"no memory space is named {space!r}")
                 dtype = dtype.ptr(size, SPACES[space])
+            elif form == "image" and dtype in CHANNELS:
+                self.expect(",")
+                dtype = self.image(dtype, size)
             else:
                 self.fail(f"{form}({size}) of {dtype_text(dtype)} is no dtype")
             self.expect(")")
         return dtype
+
+    def image(self, base: DType, height: int) -> DType:
+        """The rest of `float32.image(height, width`."""
+        width = self.integer()
+        if min(height, width) < 1:
+            self.fail(f"there is no image of {height} rows of {width} pixels")
+        return image(base, (height, width))
 
     def integer(self) -> int:
         """A whole number."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tinycore.dtype import ImageDType
 from tinycore.uop.op import ALU, PARTIAL_WRITES, Op
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def shape_of(node: UOp) -> Shape | None:
     if op in (Op.CONST, Op.BIND):
         return () if node.src else None
     if op in (Op.BUFFER, Op.ARANGE):
-        return (arg,)
+        return (arg.size,) if isinstance(arg, ImageDType) else (arg,)
     if op is Op.BUFFER_VIEW:
         return (arg[0],)
     if op in SAME_AS_FIRST:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from tinycore._deferred import deferred
-from tinycore.dtype import DType, PointerDType
+from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
 from tinycore.uop.node import Axis, Skew, UOp
@@ -102,6 +102,8 @@ def line_of(u: UOp, numbers: dict[UOp, int]) -> str:
 
 def dtype_text(dtype: DType) -> str:
     """A dtype as the text form writes it: `float32.vec(4).ptr(16, local)`."""
+    if isinstance(dtype, ImageDType):
+        return f"{dtype_text(dtype.base)}.image({dtype.height}, {dtype.width})"
     if isinstance(dtype, PointerDType):
         space = "" if dtype.space == "global" else f", {dtype.space}"
         return f"{dtype_text(dtype.base)}.ptr({dtype.size}{space})"

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tinycore.dtype import PointerDType, dtypes
+from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
 from tinycore.uop.node import UOp, as_scalar
@@ -38,6 +38,8 @@ FLOAT_OPS: Final = (
 ) | {Op.FDIV}
 INTEGER_OPS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD, Op.SHL, Op.SHR})
 BIT_OPS: Final = frozenset({Op.AND, Op.OR, Op.XOR})
+PLACES: Final = (Op.INDEX, Op.PIXEL)
+"""What is read or written at."""
 
 
 def verify(
@@ -211,8 +213,14 @@ def indexes_memory(node: UOp) -> str | None:
 @check([Op.LOAD], IN_KERNELS)
 def loads_from_index(node: UOp) -> str | None:
     """LOAD reads an INDEX; where that has a gate, it says what to yield instead."""
-    if not 1 <= len(node.src) <= 2 or node.src[0].op is not Op.INDEX:
+    if not 1 <= len(node.src) <= 2 or node.src[0].op not in PLACES:
         return "LOAD takes an INDEX, and an alternative if that has a gate"
+    if node.src[0].op is Op.PIXEL:
+        return moves_a_pixel(node, node) or (
+            "a PIXEL outside of the image is zero, and needs no gate"
+            if node.src[0].src[3:]
+            else None
+        )
     gated = len(node.src[0].src) == 3
     if gated != (len(node.src) == 2):
         return "a gated LOAD needs an alternative" if gated else "an alternative without a gate"
@@ -224,9 +232,37 @@ def loads_from_index(node: UOp) -> str | None:
 @check([Op.STORE], IN_KERNELS)
 def stores_to_index(node: UOp) -> str | None:
     """STORE writes a value at an INDEX."""
-    if node.src[0].op is not Op.INDEX:
+    if node.src[0].op not in PLACES:
         return f"STORE writes at an INDEX, not {node.src[0].op.name}"
+    if node.src[0].op is Op.PIXEL:
+        return moves_a_pixel(node, node.src[1])
     return moves_elements(node, node.src[1])
+
+
+@check([Op.INDEX], ["lowered", "linear"])
+def indexes_no_image(node: UOp) -> str | None:
+    """Lowering has made columns and rows of places in an image."""
+    return "an image is read by PIXEL" if isinstance(node.src[0].dtype, ImageDType) else None
+
+
+@check([Op.PIXEL], IN_KERNELS)
+def names_a_pixel(node: UOp) -> str | None:
+    """PIXEL has an image, a column, a row, and for a STORE perhaps a gate."""
+    if len(node.src) not in (3, 4):
+        return f"PIXEL takes an image, a column, a row and at most a gate, here are {len(node.src)}"
+    if not isinstance(node.src[0].dtype, ImageDType):
+        return f"{node.src[0].dtype!r} is no image"
+    wrong = next((s for s in node.src[1:3] if s.dtype is not dtypes.index), None)
+    if wrong is not None:
+        return f"a coordinate is of {wrong.dtype!r}, it should be dtypes.index"
+    gate = [s.dtype for s in node.src[3:]]
+    return None if gate in ([], [dtypes.bool]) else f"the gate is of {gate[0]!r}"
+
+
+def moves_a_pixel(node: UOp, value: UOp) -> str | None:
+    """Kernels see a pixel as four float32, whatever the image keeps."""
+    wanted = dtypes.float32.vec(ImageDType.CHANNELS)
+    return None if value.dtype is wanted else f"a pixel is {wanted!r}, the value is {value.dtype!r}"
 
 
 def moves_elements(node: UOp, value: UOp) -> str | None:

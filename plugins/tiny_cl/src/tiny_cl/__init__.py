@@ -11,13 +11,13 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CL",
-    api=(1, 2),
+    api=(1, 3),
     count=deferred("tiny_cl.probe:count"),
     probe=deferred("tiny_cl.probe:reason"),
     open=deferred("tiny_cl.device:ClDevice"),
     renderers={"OPENCL": deferred("tiny_cl.device:toolchain")},
     capabilities=frozenset(
-        {"host_memory", "external_pointer", "local_memory", "varied", *_DTYPES.split()}
+        {"host_memory", "external_pointer", "image", "local_memory", "varied", *_DTYPES.split()}
     ),
     priority=90,  # below the processor's own backend: what answers may be a processor again
 )

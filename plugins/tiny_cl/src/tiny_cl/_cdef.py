@@ -22,6 +22,13 @@ DECLARATIONS: Final = """
     typedef struct program_s *cl_program;
     typedef struct kernel_s *cl_kernel;
     typedef struct event_s *cl_event;
+    typedef struct { cl_uint order; cl_uint channel; } cl_image_format;
+    typedef struct {
+        cl_uint kind;
+        size_t width, height, depth, count, row_pitch, slice_pitch;
+        cl_uint levels, samples;
+        cl_mem buffer;
+    } cl_image_desc;
 
     cl_int clGetPlatformIDs(cl_uint room, cl_platform_id *platforms, cl_uint *count);
     cl_int clGetPlatformInfo(
@@ -41,6 +48,14 @@ DECLARATIONS: Final = """
 
     cl_mem clCreateBuffer(
         cl_context context, cl_ulong flags, size_t size, void *host, cl_int *status);
+    cl_mem clCreateImage(cl_context context, cl_ulong flags, const cl_image_format *format,
+        const cl_image_desc *description, void *host, cl_int *status);
+    cl_int clEnqueueReadImage(cl_command_queue queue, cl_mem memory, cl_uint blocking,
+        const size_t *start, const size_t *size, size_t row_pitch, size_t slice_pitch, void *host,
+        cl_uint waits, const cl_event *wait, cl_event *event);
+    cl_int clEnqueueWriteImage(cl_command_queue queue, cl_mem memory, cl_uint blocking,
+        const size_t *start, const size_t *size, size_t row_pitch, size_t slice_pitch,
+        const void *host, cl_uint waits, const cl_event *wait, cl_event *event);
     cl_int clRetainMemObject(cl_mem memory);
     cl_int clReleaseMemObject(cl_mem memory);
     cl_int clGetMemObjectInfo(

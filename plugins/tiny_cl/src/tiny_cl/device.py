@@ -61,7 +61,11 @@ class ClDevice:
     @property
     def capabilities(self) -> frozenset[str]:
         """What this device can do of what the backend declares."""
-        has = {"float64": self.info.has_double, "host_memory": self.allocator.shares_memory}
+        has = {
+            "float64": self.info.has_double,
+            "host_memory": self.allocator.shares_memory,
+            "image": self.info.largest_image is not None,
+        }
         return frozenset(word for word in CAPABILITIES if has.get(word, True))
 
     @property

@@ -1,4 +1,4 @@
-"""Buffers of an OpenCL device.
+"""Buffers and images of an OpenCL device.
 
 A handle is a buffer and a place in it. A view is another place in the same buffer, at any byte:
 kernels take both, where OpenCL's own sub-buffers would have to start at coarse multiples.
@@ -22,18 +22,31 @@ _PROBE_BYTES: Final = 64
 _MEMORY_CONTEXT: Final = 0x1106
 _MEMORY_SIZE: Final = 0x1102
 _BLOCKING: Final = 1
+_RGBA: Final = 0x10B5
+_HALF: Final = 0x10DD
+_FLOAT: Final = 0x10DE
+_FLOAT_BYTES: Final = 4
+_PLANE: Final = 0x10F1
 
 
 class ClMemory:
     """A span of a buffer: the cl_mem, the byte where the span starts, and what the host sees."""
 
-    __slots__ = ("host", "memory", "start")
+    __slots__ = ("host", "memory", "size", "start")
 
-    def __init__(self, memory: Object, start: int, host: Object | None = None) -> None:
+    def __init__(
+        self,
+        memory: Object,
+        start: int,
+        host: Object | None = None,
+        size: Object | None = None,
+    ) -> None:
         self.memory = memory
         self.start = start
         self.host = host
         """Where the host finds the buffer's first byte; None where it cannot."""
+        self.size = size
+        """Columns, rows and layers of an image; None for a buffer."""
 
     def __repr__(self) -> str:
         return f"ClMemory({self.memory}, from byte {self.start})"
@@ -74,20 +87,39 @@ class ClAllocator:
             library().clSVMFree(self._context, host)
             raise
 
+    def image(self, height: int, width: int, channel_bytes: int) -> ClMemory:
+        """An image of pixels of four floats, not cleared. Raises OutOfMemory."""
+        channel = _FLOAT if channel_bytes == _FLOAT_BYTES else _HALF
+        pixels = ffi.new("cl_image_format *", {"order": _RGBA, "channel": channel})
+        size = {"kind": _PLANE, "width": width, "height": height}
+        plane = ffi.new("cl_image_desc *", size)
+        place = (self._context, _READ_WRITE, pixels, plane, ffi.NULL)
+        made = create("clCreateImage", *place, what=f"an image of {height} rows of {width} pixels")
+        return ClMemory(made, 0, size=ffi.new("size_t[3]", [width, height, 1]))
+
     def free(self, handle: ClMemory) -> None:
-        """Release a buffer."""
+        """Release a buffer or an image."""
         library().clReleaseMemObject(handle.memory)
         if handle.host is not None:
             library().clSVMFree(self._context, handle.host)
         handle.memory = handle.host = None  # a launch that still names it fails in Python
 
     def write(self, dst: ClMemory, src: memoryview) -> None:
-        """Copy host bytes to the start of `dst`."""
+        """Copy host bytes to the start of `dst`, or to all pixels of an image."""
+        if dst.size is not None:
+            place = (ffi.new("size_t[3]"), dst.size, 0, 0, ffi.from_buffer(src))
+            call("clEnqueueWriteImage", self._queue, dst.memory, _BLOCKING, *place, *_no_events())
+            return
         place = (dst.start, src.nbytes, ffi.from_buffer(src))
         call("clEnqueueWriteBuffer", self._queue, dst.memory, _BLOCKING, *place, *_no_events())
 
     def read(self, dst: memoryview, src: ClMemory) -> None:
-        """Fill host bytes from the start of `src`."""
+        """Fill host bytes from the start of `src`, or from all pixels of an image."""
+        if src.size is not None:
+            host = ffi.from_buffer(dst, require_writable=True)
+            place = (ffi.new("size_t[3]"), src.size, 0, 0, host)
+            call("clEnqueueReadImage", self._queue, src.memory, _BLOCKING, *place, *_no_events())
+            return
         place = (src.start, dst.nbytes, ffi.from_buffer(dst, require_writable=True))
         call("clEnqueueReadBuffer", self._queue, src.memory, _BLOCKING, *place, *_no_events())
 

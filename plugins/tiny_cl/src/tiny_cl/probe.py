@@ -49,6 +49,8 @@ class ClInfo:
     """How many a kernel can take."""
     group_counts: int
     """The most groups per axis."""
+    largest_image: tuple[int, int] | None
+    """Columns and rows; None where there are no images."""
 
     @property
     def has_half(self) -> bool:
@@ -145,6 +147,7 @@ def _info(platform: Object, device: Object) -> ClInfo | None:
         units=ask(0x1002),
         shared_bytes=ask(0x1023),
         buffers=ask(0x1017) // _PARAMETER_BYTES,
+        largest_image=(ask(0x1011), ask(0x1012)) if ask(0x1016) else None,
         group_counts=(1 << min(ask(0x100D), 32) - 1) // max(axes) if axes else 1,
     )
 

@@ -5,6 +5,8 @@ all numbers as `long`:
 
     kernel void NAME(global T *base0, ..., long start0, ..., long n)
 
+An image stands in its slot as `image2d_t`, whose start is not used.
+
 What OpenCL leaves undefined is defined as everywhere (docs/numerics.md): integers wrap, a quotient
 by zero is 0, a float that does not fit an integer becomes the least one. A bool is a byte in
 memory, and lanes of bool are chars of 0 and 1.
@@ -18,7 +20,7 @@ from typing import ClassVar, Final
 
 from tiny_cl import _helpers as helpers
 from tiny_cl.probe import ClInfo
-from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.dtype import DType, ImageDType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import Dims, Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
@@ -29,10 +31,15 @@ from tinycore.uop.op import COMPARISON, Op
 
 __all__ = ["OpenClC", "OpenClCWithHalf", "entry_name", "limits_of"]
 
+SAMPLER: Final = (
+    "constant sampler_t nearest = "
+    "CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;"
+)
+"""Reads the very pixel, and zero outside of an image."""
 RESERVED: Final = frozenset(
     "auto bool break case char const constant continue default do double else enum event_t extern "
-    "float for global goto half if image2d_t inline int kernel local long pipe private quad "
-    "read_only read_write register restrict return sampler_t short signed sizeof static struct "
+    "float for global goto half if image2d_t inline int kernel local long nearest pipe private "
+    "quad read_only read_write register restrict return sampler_t short signed sizeof static struct "
     "switch typedef uchar uint ulong union unsigned ushort void volatile while write_only".split()
 )
 """Words that nothing may be called (OpenCL C 1.2, section 6.1.9)."""
@@ -59,6 +66,7 @@ def limits_of(info: ClInfo) -> Limits:
         block_wanted=min(WANTED_THREADS, info.group_threads),
         shared_bytes=info.shared_bytes,
         buffers=info.buffers,
+        image=info.largest_image,
     )
 
 
@@ -93,6 +101,8 @@ class OpenClC(CStyle):
     barrier: ClassVar[str] = "barrier(CLK_LOCAL_MEM_FENCE);"
     vector_load: ClassVar[str] = "vload{count}(0, {pointer})"
     vector_store: ClassVar[str] = "vstore{count}({value}, 0, {pointer});"
+    pixel_load: ClassVar[str] = "read_imagef({image}, nearest, (int2)({column}, {row}))"
+    pixel_store: ClassVar[str] = "write_imagef({image}, (int2)({column}, {row}), {value});"
 
     # --- the frame
 
@@ -103,11 +113,13 @@ class OpenClC(CStyle):
 
     def assemble(self, writer: Writer) -> str:
         """Definitions, signature, where buffers start, and the body."""
+        buffers = writer.kernel.buffers
         lines = (
             *self.prelude(),
+            *([SAMPLER] if any(isinstance(u.dtype, ImageDType) for u in buffers) else ()),
             *writer.definitions,
             f"{self.signature(writer)} {{",
-            *[self.start_of(u, writer) for u in writer.kernel.buffers],
+            *[self.start_of(u, writer) for u in buffers if not isinstance(u.dtype, ImageDType)],
             *writer.lines,
             "}",
         )
@@ -128,13 +140,18 @@ class OpenClC(CStyle):
         by_slot = {u.arg: u for u in writer.kernel.buffers}
         slots = range(max(by_slot, default=-1) + 1)
         bases = [
-            f"{self.pointer_type(by_slot[i], writer)}{self.restrict}base{i}"
-            if i in by_slot
-            else f"global void *base{i}"
+            self.parameter(by_slot[i], writer) if i in by_slot else f"global void *base{i}"
             for i in slots
         ]
         starts = [f"const long start{i}" for i in slots]
         return bases + starts + [f"const long {writer[u]}" for u in writer.kernel.variables]
+
+    def parameter(self, buffer: UOp, writer: Writer) -> str:
+        """What a slot holds: a buffer, or an image, which a kernel either reads or writes."""
+        if not isinstance(buffer.dtype, ImageDType):
+            return f"{self.pointer_type(buffer, writer)}{self.restrict}base{buffer.arg}"
+        way = "write_only" if buffer.arg in writer.kernel.written else "read_only"
+        return f"{way} image2d_t {writer[buffer]}"
 
     def start_of(self, buffer: UOp, writer: Writer) -> str:
         """The pointer to what a slot holds."""

@@ -1,0 +1,107 @@
+"""Tensors kept in images: memory of pixels, each of four neighboring elements.
+
+Floor 5. An image is where elements lie, not what they are: a tensor kept in `dtypes.imagef` is of
+float32 and computes as any other. Devices without images keep it in plain memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tinycore.config import settings
+from tinycore.dtype import DTypeLike, ImageDType, dtypes, image, to_dtype
+from tinycore.errors import ShapeError, UnsupportedError
+from tinycore.schedule.target import is_image
+from tinycore.tensor import graph
+from tinycore.uop.node import UOp, unique
+from tinycore.uop.op import Op
+from tinycore.uop.shape import Shape, is_group
+from tinycore.uop.size import Size
+
+if TYPE_CHECKING:
+    from tinycore.tensor.core import Core
+
+T = TypeVar("T", bound="Core")
+
+LONGEST: Final = 16_384
+"""Columns and rows that every device with images takes (OpenCL 3.0, table 32, in its full profile).
+"""
+IN_HALVES: Final = 2
+"""The value of IMAGE that keeps operands in halves."""
+
+
+def cast(x: UOp, dtype: DTypeLike) -> UOp:
+    """Every element converted; kept in an image where one is asked for."""
+    if not isinstance(dtype, ImageDType):
+        target = to_dtype(dtype)
+        return x if x.dtype is target else x.cast(target)
+    verify(x.shape, dtype, x.device)
+    if image_of(x) is dtype:
+        return x
+    return UOp(Op.CONTIGUOUS, dtype.base, (cast(x, dtype.base),), dtype)
+
+
+def new_image(shape: Shape, kind: ImageDType, device: str) -> UOp:
+    """An image filled with nothing in particular, under a shape."""
+    verify(shape, kind, device)
+    return graph.reshape(
+        UOp(Op.BUFFER, kind.base, (graph.device_node(device), unique()), kind), shape
+    )
+
+
+def image_of(x: UOp) -> ImageDType | None:
+    """The image that a value is asked to be kept in; None for plain memory."""
+    while x.op in (Op.RESHAPE, Op.ASSIGN):
+        x = x.src[0]
+    asked = x.op in (Op.BUFFER, Op.CONTIGUOUS) and isinstance(x.arg, ImageDType)
+    return x.arg if asked else None
+
+
+def verify(shape: Shape, kind: ImageDType, device: str) -> None:
+    """Raise ShapeError unless the elements of a shape fill an image, on one device."""
+    if not is_fixed(shape) or math.prod(shape) != kind.size:
+        raise ShapeError(
+            f"a tensor of shape {shape} does not fill {kind!r}, whose elements are {kind.height} x "
+            f"{kind.width} x {kind.CHANNELS} = {kind.size}"
+        )
+    if is_group(device):
+        raise UnsupportedError(
+            f"an image is memory of one device, not of {device}. Cast the part on each device"
+        )
+
+
+def is_fixed(shape: Shape) -> bool:
+    """Whether no size varies from launch to launch."""
+    return not any(isinstance(n, Size) for n in shape)
+
+
+def operands(*tensors: T) -> tuple[T, ...]:
+    """The operands of a product: in images where the setting IMAGE asks for it."""
+    return tuple(map(in_image, tensors)) if settings.IMAGE else tensors
+
+
+def in_image(x: T) -> T:
+    """A tensor of floats in an image, rows filled up to whole pixels; anything else as it is."""
+    shape, kind = x.shape, x.dtype
+    if kind not in (dtypes.float32, dtypes.float16) or not shape or image_of(x.uop) is not None:
+        return x
+    if not is_fixed(shape) or 0 in shape or is_group(x.device):
+        return x
+    base = dtypes.float16 if settings.IMAGE == IN_HALVES else kind
+    rest = -shape[-1] % ImageDType.CHANNELS
+    whole = graph.pad(x.uop, [*[(0, 0)] * (len(shape) - 1), (0, rest)])
+    kind_of_image = image(base, size_for(whole.shape))
+    if not is_image(kind_of_image, x.device):
+        return x
+    kept = cast(whole, kind_of_image)
+    return x.from_uop(cast(graph.shrink(kept, [(0, n) for n in shape]), kind))
+
+
+def size_for(shape: Shape) -> tuple[int, int]:
+    """Rows and columns for the pixels of a shape: a row to a row, or to each two, four ..."""
+    columns = shape[-1] // ImageDType.CHANNELS
+    rows = math.prod(shape[:-1])
+    while rows > LONGEST and rows % 2 == 0:
+        rows, columns = rows // 2, columns * 2
+    return rows, columns
