@@ -125,7 +125,7 @@ PAGES: Final = {
         Tensor,
         "Tensor",
         "What networks are made of, and linear algebra.",
-        "avg_pool2d batchnorm conv2d conv_transpose2d dot einsum image_conv2d image_dot "
+        "avg_pool2d batchnorm conv2d conv_transpose2d dot einsum image image_conv2d image_dot "
         "interpolate layernorm linear matmul max_pool2d max_unpool2d newton_schulz one_hot qr "
         "scaled_dot_product_attention sequential svd",
     ),

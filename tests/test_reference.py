@@ -33,7 +33,7 @@ WITHOUT_EXAMPLE: Final = (
     "avg_pool2d bitwise_not bitwise_or bitwise_xor ceil clip floor fmod idiv isfinite isinf "
     "max_unpool2d minimum mul ne rshift sub swish trunc uprod "
     # the same as a relative, of which the name says the difference
-    "contiguous_backward image_conv2d image_dot linear_with_vars rand_like randn_like shard_ to_ "
+    "contiguous_backward linear_with_vars rand_like randn_like shard_ to_ "
     # what the first line says whole
     "abs batchnorm callify glorot_uniform kaiming_normal kaiming_uniform layernorm logical_not neg "
     "reciprocal scaled_uniform "

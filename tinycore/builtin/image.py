@@ -31,6 +31,10 @@ class Image:
         rows: Array = memory.view(kind).reshape(height, -1, ImageDType.CHANNELS)
         self.pixels = rows[:, :width]
 
+    def __repr__(self) -> str:
+        height, width, _ = self.pixels.shape
+        return f"<Image of {height} rows of {width} pixels, {self.pixels.dtype}>"
+
     def fill(self, content: memoryview) -> None:
         """Write all pixels from host bytes."""
         self.pixels[...] = numpy.frombuffer(content, self.pixels.dtype).reshape(self.pixels.shape)
@@ -102,7 +106,7 @@ def store_pixel(pixel: Pixel, pointer: int, source: int) -> Step:
         column, row = numpy.broadcast_to(column, shape), numpy.broadcast_to(row, shape)
         if not inside(image, column, row)[taking].all():
             raise DeviceError(
-                f"kernel {frame.kernel} writes outside of an image{image.pixels.shape}"
+                f"kernel {frame.kernel} writes outside of an image {image.pixels.shape}"
             )
         wide = numpy.broadcast_to(values, (*shape, ImageDType.CHANNELS))
         image.pixels[row[taking], column[taking]] = wide[taking]

@@ -81,10 +81,7 @@ class Buffer:
 
     def _verify_view(self, base: Buffer) -> None:
         if base.image is not None:
-            raise UnsupportedError(
-                f"no part of {base.image!r} is a buffer of its own: an image has no address. Read "
-                "what you need of it: (tensor + 0).realize() is in plain memory"
-            )
+            self._be_whole(base)
         if base.base is not None:  # a view of a view is one of the same base
             self.base = base.base
             self.offset += base.offset
@@ -95,6 +92,15 @@ class Buffer:
             )
         if self.offset % self.dtype.itemsize:
             raise ArgumentError(f"byte {self.offset} is no place for an element of {self.dtype!r}")
+
+    def _be_whole(self, base: Buffer) -> None:
+        """Be the image that the base is."""
+        if self.offset or self.size != base.size or self.dtype is not base.dtype:
+            raise UnsupportedError(
+                f"no part of {base.image!r} is a buffer of its own: an image has no address. Read "
+                "what you need of it: (tensor + 0).realize() is in plain memory"
+            )
+        self.image = base.image
 
     def __repr__(self) -> str:
         place = f", from byte {self.offset} of a base" if self.base is not None else ""
@@ -126,7 +132,9 @@ class Buffer:
             return self
         with _allocating:
             if self._handle is None:
-                if self.base is not None:
+                if self.base is not None and self.image is not None:
+                    self._handle = self.base.handle
+                elif self.base is not None:
                     allocator = Device[self.device].allocator
                     self._handle = allocator.offset(self.base.handle, self.nbytes, self.offset)
                 else:

@@ -12,6 +12,7 @@ from tinycore.schedule.kernel import numel
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, unflatten
 from tinycore.uop.node import UOp
 from tinycore.uop.op import PARTIAL_WRITES, AxisKind, Op
+from tinycore.uop.shape import Shape
 
 CHANNELS = ImageDType.CHANNELS
 
@@ -22,11 +23,16 @@ def pixels_of(node: UOp) -> Point:
     """
     refuse_parts(node)
     shape = node.shape
-    whole = bool(shape) and shape[-1] % CHANNELS == 0
+    whole = has_whole_pixels(shape)
     rest = (*shape[:-1], shape[-1] // CHANNELS) if whole else (numel(node) // CHANNELS,)
     return tuple(
         [UOp.range(n, axis, AxisKind.LOOP) if n != 1 else ZERO for axis, n in enumerate(rest)]
     )
+
+
+def has_whole_pixels(shape: Shape) -> bool:
+    """Whether pixels end where rows along the last axis do."""
+    return bool(shape) and shape[-1] % CHANNELS == 0
 
 
 def store_pixel(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
@@ -34,12 +40,14 @@ def store_pixel(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> 
     value, shape = node.src[1] if node.op is Op.ASSIGN else node, node.shape
     *outer, last = point
     channels = [last * CHANNELS + channel for channel in range(CHANNELS)]
-    if len(point) == len(shape) and shape[-1] % CHANNELS == 0:
+    if has_whole_pixels(shape):
         places: list[Point] = [(*outer, channel) for channel in channels]
+        start = flatten(places[0], shape)
     else:
         places = [unflatten(channel, shape) for channel in channels]
+        start = channels[0]
     lanes = tuple([reader.read(value, place) for place in places])
-    index = UOp(Op.INDEX, pointer.dtype, (pointer, flatten(places[0], shape)))
+    index = UOp(Op.INDEX, pointer.dtype, (pointer, start))
     pixel = UOp(Op.VECTORIZE, lanes[0].dtype.vec(CHANNELS), lanes)
     return UOp(Op.STORE, dtypes.void, (index, pixel))
 

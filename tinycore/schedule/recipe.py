@@ -117,8 +117,8 @@ def laid_out(recipe: Recipe, asked: Collection[UOp]) -> Layout:
     results = {node: memory for node, memory in recipe.results.items() if node in asked}
     shown = set(UOp.sink(*results.values()).toposort())
     new = range(recipe.parameters, len(recipe.memory))
-    apart = {place for place in new if image_of(recipe.memory[place]) is not None}
-    lasting = tuple([place for place in new if place in apart or recipe.memory[place] in shown])
+    images = {place for place in new if image_of(recipe.memory[place]) is not None}
+    lasting = tuple([place for place in new if place in images or recipe.memory[place] in shown])
     passing = defaultdict(list)
     for place in recipe.lives.keys() - set(lasting):
         passing[recipe.memory[place].device].append(place)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from tinycore.testing.suite.case import CASES, Level, NotApplicable
 from tinycore.testing.suite.contract import *  # noqa: F403
 from tinycore.testing.suite.exchange import *  # noqa: F403
+from tinycore.testing.suite.images import *  # noqa: F403
 from tinycore.testing.suite.judge import Skips
 from tinycore.testing.suite.kernels import *  # noqa: F403
 from tinycore.testing.suite.memory import *  # noqa: F403

@@ -107,8 +107,8 @@ class ClAllocator:
     def write(self, dst: ClMemory, src: memoryview) -> None:
         """Copy host bytes to the start of `dst`, or to all pixels of an image."""
         if dst.size is not None:
-            place = (ffi.new("size_t[3]"), dst.size, 0, 0, ffi.from_buffer(src))
-            call("clEnqueueWriteImage", self._queue, dst.memory, _BLOCKING, *place, *_no_events())
+            pixels = (ffi.new("size_t[3]"), dst.size, 0, 0, ffi.from_buffer(src))
+            call("clEnqueueWriteImage", self._queue, dst.memory, _BLOCKING, *pixels, *_no_events())
             return
         place = (dst.start, src.nbytes, ffi.from_buffer(src))
         call("clEnqueueWriteBuffer", self._queue, dst.memory, _BLOCKING, *place, *_no_events())
@@ -117,8 +117,8 @@ class ClAllocator:
         """Fill host bytes from the start of `src`, or from all pixels of an image."""
         if src.size is not None:
             host = ffi.from_buffer(dst, require_writable=True)
-            place = (ffi.new("size_t[3]"), src.size, 0, 0, host)
-            call("clEnqueueReadImage", self._queue, src.memory, _BLOCKING, *place, *_no_events())
+            pixels = (ffi.new("size_t[3]"), src.size, 0, 0, host)
+            call("clEnqueueReadImage", self._queue, src.memory, _BLOCKING, *pixels, *_no_events())
             return
         place = (src.start, dst.nbytes, ffi.from_buffer(dst, require_writable=True))
         call("clEnqueueReadBuffer", self._queue, src.memory, _BLOCKING, *place, *_no_events())

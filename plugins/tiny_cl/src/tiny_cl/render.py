@@ -37,10 +37,11 @@ SAMPLER: Final = (
 )
 """Reads the very pixel, and zero outside of an image."""
 RESERVED: Final = frozenset(
-    "auto bool break case char const constant continue default do double else enum event_t extern "
-    "float for global goto half if image2d_t inline int kernel local long nearest pipe private "
-    "quad read_only read_write register restrict return sampler_t short signed sizeof static struct "
-    "switch typedef uchar uint ulong union unsigned ushort void volatile while write_only".split()
+    "auto bool break case char const constant continue default do double else enum event_t "
+    "extern float for global goto half if image2d_t inline int kernel local long nearest "
+    "pipe private quad read_only read_write register restrict return sampler_t short signed "
+    "sizeof static struct switch typedef uchar uint ulong union unsigned ushort void "
+    "volatile while write_only".split()
 )
 """Words that nothing may be called (OpenCL C 1.2, section 6.1.9)."""
 
