@@ -192,7 +192,7 @@ def test_another_version_of_the_api_is_told_with_both(
 
     assert state_of(devices, "TOY") is State.INCOMPATIBLE
     assert reason_of(devices, "TOY") == (
-        f"needs version {version} of the plugin API, this tinycore has 1.2: upgrade {what}, "
+        f"needs version {version} of the plugin API, this tinycore has 1.3: upgrade {what}, "
         f"e.g. `pip install --upgrade {package}`"
     )
 
