@@ -11,6 +11,7 @@ import itertools
 import math
 from typing import Final
 
+from tinycore.lower.dot_planner import PARTIAL_SUMS, DotPlanner
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.planner import SERIAL_WORK
@@ -22,7 +23,7 @@ from tinycore.lower.tile import (
     Split,
     overwrites_what_it_reads,
 )
-from tinycore.lower.tile_planner import SMALL_LOOP, Tile, TilePlanner
+from tinycore.lower.tile_planner import SMALL_LOOP, Tile
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -34,15 +35,14 @@ CHUNKS_PER_THREAD: Final = 8
 SCATTERED: Final = -3
 """What an access counts that is neither contiguous (1) nor constant (0) over the lanes."""
 LEAST_LANES: Final = 4
-DOT_ROWS: Final = 4
-"""Rows and columns of a tile whose lanes run along the reduction: each is a stream of loads."""
-PARTIAL_SUMS: Final = (8, 4, 2)
+SUM_ACROSS: Final = 6
+"""What adding up the lanes costs, in steps of the sum."""
 MOST_COPIES: Final = 128
 """Copies of a body that unrolling a short loop may lead to."""
 MOST_BORDERS: Final = 4
 
 
-class LoopPlanner(TilePlanner):
+class LoopPlanner(DotPlanner):
     """What a device that runs loops is given to run: vectors, registers, threads."""
 
     def plan_loops(self) -> None:
@@ -114,13 +114,23 @@ class LoopPlanner(TilePlanner):
     def best_vector_loop(self) -> UOp | None:
         """The loop whose lanes are contiguous in most accesses, or None if all scatter.
 
-        Of equals an output, which needs no sum over its lanes, and of these the innermost.
+        Short loops count for less, as they leave lanes empty. Of equals an output, which needs no
+        sum over its lanes, and of these the innermost.
         """
-        outputs = self.outputs
-        loops = [r for r in (*self.reduced(), *outputs) if r.extent >= LEAST_LANES]
-        scores = {r: self.score(r) for r in loops}
+        loops = [r for r in (*self.reduced(), *self.outputs) if r.extent >= LEAST_LANES]
+        scores = {r: self.score(r) * self.filled(r) for r in loops}
         best = max(reversed(loops), key=lambda r: scores[r], default=None)
         return best if best is not None and scores[best] > 0 else None
+
+    def filled(self, counter: UOp) -> float:
+        """The part of the work of lanes along a loop that is not waste."""
+        lanes, size = self.lanes(), counter.extent
+        width = 1 << (min(lanes, size).bit_length() - 1)
+        if counter.arg.kind is not AxisKind.REDUCE:
+            return size / (-(-size // width) * lanes)
+        steps = size // width + (size % width).bit_count()
+        again = math.prod(r.extent for r in self.reduced()) // size
+        return size * again / ((steps * again + SUM_ACROSS) * lanes)
 
     def score(self, counter: UOp) -> int:
         """How well the accesses suit lanes along a loop."""
@@ -184,33 +194,6 @@ class LoopPlanner(TilePlanner):
         """Whether the steps of a loop read far from each other, by a constant distance."""
         move = coefficient(access.src[1], counter)
         return move is not None and abs(move) > LONGEST_STRIDE and len(access.src) == 2
-
-    def vectorize_reduction(self, axis: UOp, lanes: int) -> None:
-        """Lanes along a reduced loop, several accumulators, summed across at the end."""
-        size = axis.extent
-        width = 1 << (min(lanes, size).bit_length() - 1)
-        number = axis.arg.number
-        self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
-        rows = self.reused_rows()
-        for row in rows:
-            tall = min(DOT_ROWS, row.extent)
-            self.do(Split(row.arg.number, tall), Assign((*row.arg.number, 1), AxisKind.UNROLL))
-        steps = size // width
-        partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
-        if not rows and partial > 1:
-            self.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
-
-    def reused_rows(self) -> list[UOp]:
-        """The last two output loops over which some operand stands still, if there are two."""
-        loads = [n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX]
-        rows = [
-            r
-            for r in self.outputs
-            if r.extent > 1
-            and any(r not in n.ranges for n in loads)
-            and any(r in n.ranges for n in loads)
-        ]
-        return rows[-2:] if len(rows) >= 2 else []
 
     def unroll_small_reductions(self) -> None:
         """Write out short innermost reduced loops, such as the width of a convolution's window."""

@@ -1,0 +1,74 @@
+"""Sums with lanes along the reduced loop: tiles of them, what is left of a row, sums that are held."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from tests.unit.lower.test_tile import CPU, run
+from tinycore import Context, Tensor
+from tinycore.lower.hold import Hold
+from tinycore.lower.loops import counters
+from tinycore.lower.plan import plan_for
+from tinycore.lower.tile import Assign, Plan, apply_plan
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+
+NARROW = replace(CPU, vector_bytes=32, vector_registers=16, threads=1)
+
+
+def weight_gradient(images: int, inputs: int, outputs: int, size: int, window: int) -> UOp:
+    """The kernel that sums products of images with the gradients of what they led to."""
+    with Context(DEV="CPU"):
+        x = Tensor.empty(images, inputs, size, size)
+        weight = Tensor.empty(outputs, inputs, window, window)
+        over = Tensor.empty(images, outputs, size - window + 1, size - window + 1)
+        (found,) = (x.conv2d(weight) * over).sum().gradient(weight)
+        return found.schedule()[-1].ast
+
+
+def extents(ast: UOp, plan: Plan, kind: AxisKind) -> list[int]:
+    """How long the loops of a kind are, sorted."""
+    return sorted(r.extent for r in counters(apply_plan(ast, plan)) if r.arg.kind is kind)
+
+
+def test_a_tile_shares_what_two_loops_read() -> None:
+    ast = weight_gradient(4, 6, 8, 12, 3)
+    plan = plan_for(ast, NARROW)
+    written = extents(ast, plan, AxisKind.UNROLL)
+
+    assert len(written) >= 2, "rows and columns of sums at once"
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_left_of_a_row_has_fewer_lanes() -> None:
+    ast = weight_gradient(2, 4, 4, 17, 4)
+    plan = plan_for(ast, NARROW)
+
+    assert extents(ast, plan, AxisKind.VECTOR) == [4, 8] or extents(ast, plan, AxisKind.VECTOR) == [
+        2,
+        4,
+        8,
+    ]
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sums_are_held_where_what_they_read_does_not_stay_near(threads: int) -> None:
+    ast = weight_gradient(6, 8, 8, 12, 3)
+    limits = replace(NARROW, cache_bytes=32 << 10, threads=threads)
+    plan = plan_for(ast, limits)
+    (held,) = [s for s in plan if isinstance(s, Hold)]
+
+    assert len(held.reduced) == 1, "the images go around the sums"
+    shared = any(isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan)
+    assert shared == (threads > 1)
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
+
+
+def test_sums_are_not_held_where_all_stays_near() -> None:
+    ast = weight_gradient(6, 8, 8, 12, 3)
+
+    assert not any(isinstance(s, Hold) for s in plan_for(ast, NARROW))

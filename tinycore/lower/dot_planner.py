@@ -1,0 +1,147 @@
+"""Sums whose lanes run along the reduced loop, as in a product with rows on both sides.
+
+Floor 3'. Such a sum reads contiguously, and pays once at its end for adding up its lanes. Several
+rows and columns of sums at a time share what they read; where all sums fit a near cache and what
+they read does not, they are held there while the outer reduced loops run around them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Final
+
+from tinycore.lower.hold import HELD, Hold
+from tinycore.lower.loops import Number
+from tinycore.lower.planner import SERIAL_WORK
+from tinycore.lower.tile import REST, Assign, Split, overwrites_what_it_reads
+from tinycore.lower.tile_planner import LEAST_CHUNKS, TilePlanner
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+MOST_ROWS: Final = 5
+"""Rows and columns of a tile: each is a stream of loads."""
+PARTIAL_SUMS: Final = (8, 4, 2)
+LEAST_STEPS: Final = 64
+"""Elements of a sum in one step of the loops around held sums, so that adding it is little work."""
+LEAST_AGAIN: Final = 8
+"""How often an operand must be read again for holding sums to pay."""
+
+
+class DotPlanner(TilePlanner):
+    """Gives lanes to reduced loops."""
+
+    def vectorize_reduction(self, axis: UOp, lanes: int) -> None:
+        """Lanes along a reduced loop, several accumulators, summed across at the end."""
+        size = axis.extent
+        width = 1 << (min(lanes, size).bit_length() - 1)
+        number = axis.arg.number
+        loops = self.hold_outputs(axis) or [r for r in self.outputs if r.extent > 1]
+        rows = self.reused_rows(loops)
+        self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
+        for row, tall in rows:
+            self.do(Split(row, tall), Assign((*row, 1), AxisKind.UNROLL))
+        if rows:
+            self.vectorize_rest((*number, REST), size % width)
+        steps = size // width
+        partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
+        if not rows and partial > 1:
+            self.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
+
+    def vectorize_rest(self, number: Number, size: int) -> None:
+        """Fewer lanes along what is left of a reduced loop: for short ones that is much."""
+        while size > 1:
+            width = 1 << (size.bit_length() - 1)
+            lanes = number
+            if size > width:
+                self.do(Split(number, width))
+                lanes, number = (*number, 1), (*number, REST)
+            self.do(Assign(lanes, AxisKind.VECTOR))
+            size -= width
+
+    # --- tiles
+
+    def reused_rows(self, loops: list[UOp]) -> list[tuple[Number, int]]:
+        """The two of some loops, and how many steps of each, whose tile shares most of its loads.
+
+        None if no tile shares any. Its sums must fit the registers with the operands of a step.
+        """
+        loads = self.loads()
+        best, tile = float(len(loads)), dict[UOp, int]()
+        for pair in itertools.combinations(reversed(loops), 2):
+            for sizes in itertools.product(range(1, MOST_ROWS + 1), repeat=2):
+                tall = dict(zip(pair, sizes, strict=True))
+                fits = math.prod(sizes) + min(sizes) + 1 <= self.limits.vector_registers
+                fits = fits and all(size <= r.extent for r, size in tall.items())
+                if fits and (time := self.time_of(loads, tall)) < best:
+                    best, tile = time, tall
+        return [(r.arg.number, size) for r, size in tile.items() if size > 1]
+
+    def loads(self) -> set[UOp]:
+        """The places that sums read."""
+        return {n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX}
+
+    @staticmethod
+    def time_of(loads: set[UOp], tall: dict[UOp, int]) -> float:
+        """What a multiplication of a tile costs, with those that uneven tiles do twice."""
+        size = math.prod(tall.values())
+        read = sum(math.prod(t for r, t in tall.items() if r in n.ranges) for n in loads)
+        twice = math.prod(-(-r.extent // t) * t / r.extent for r, t in tall.items())
+        return (max(size, read) + read / 8) / size * twice
+
+    # --- sums that are held
+
+    def hold_outputs(self, axis: UOp) -> list[UOp]:
+        """Hold all sums, if what they read again and again would not stay in a near cache.
+
+        The loops over the held sums; none if they are not held.
+        """
+        around = self.loops_around(axis)
+        if not around or not self.is_fixed or not self.are_side_by_side(self.reductions):
+            return []
+        if any(map(overwrites_what_it_reads, self.roots)):
+            return []
+        held = [r.arg.number for r in self.outputs if r.extent > 1]
+        first = next(r for r in self.outputs if r.extent > 1)
+        share = self.share_of(first)
+        if 1 < share < first.extent:
+            self.do(Split(first.arg.number, share))
+            held[0] = (*held[0], 1)
+        elif share == 1:
+            del held[0]
+        if not held:
+            return []
+        self.do(Hold(tuple(held), tuple(r.arg.number for r in around)))
+        return [r for r in self.nodes() if r.op is Op.RANGE and r.arg.number[-2:] == (HELD, 1)]
+
+    def share_of(self, first: UOp) -> int:
+        """How many steps of the outermost loop hold their sums together: fewer for more threads."""
+        if self.limits.threads < 2 or self.work < SERIAL_WORK:
+            return first.extent
+        return max(first.extent // (self.limits.threads * LEAST_CHUNKS), 1)
+
+    def loops_around(self, axis: UOp) -> list[UOp]:
+        """The outer reduced loops that have to run around held sums; none if it would not pay."""
+        reduced, cache = self.reduced(), self.limits.cache_bytes // 2
+        outputs = [r for r in self.outputs if r.extent > 1]
+        sums = math.prod(r.extent for r in outputs) * self.itemsize()
+        if not outputs or axis is not reduced[-1] or sums > cache:
+            return []
+        for place in range(len(reduced)):
+            inside = [*outputs, *reduced[place:]]
+            if math.prod(r.extent for r in reduced[place:]) < LEAST_STEPS:
+                return []
+            if self.spanned(inside) <= cache:
+                return reduced[:place]
+        return []
+
+    def spanned(self, loops: list[UOp]) -> int:
+        """The bytes that some loops read and that are read again, an operand's from end to end."""
+        total = 0
+        for load in self.loads():
+            again = math.prod(r.extent for r in loops if r not in load.ranges)
+            moves = [(abs(coefficient(load.src[1], r) or 0), r.extent) for r in loops]
+            if again >= LEAST_AGAIN:
+                total += 1 + sum(move * (extent - 1) for move, extent in moves)
+        return total * self.itemsize()
