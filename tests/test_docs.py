@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,8 @@ def complaints(text: str, name: str) -> str:
     test = doctest.DocTestParser().get_doctest(session, {}, name, name, 0)
     told: list[str] = []
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    doctest.DocTestRunner(optionflags=options).run(test, out=told.append)
+    runner = doctest.DocTestRunner(optionflags=options)
+    copy_context().run(runner.run, test, out=told.append)  # a page may leave a Context open
     return "".join(told)
 
 

@@ -218,7 +218,12 @@ def test_an_interrupt_leaves_the_device_usable(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     lines: queue.Queue[str] = queue.Queue()
-    reader = threading.Thread(target=lambda: [lines.put(line) for line in process.stdout or ()])
+
+    def read() -> None:
+        for line in process.stdout or ():
+            lines.put(line)
+
+    reader = threading.Thread(target=read)
     reader.start()
     try:
         assert lines.get(timeout=SECONDS) == "ready\n"

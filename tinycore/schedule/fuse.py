@@ -55,6 +55,8 @@ COSTS = (
 """What an op costs, where that is not 1. A comparison is counted with what it selects."""
 READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPARENT
 """Ops that read each element of their source at most once, at a place of their own."""
+REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
+"""Ops that read each element of their source once."""
 SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE}
 
 
@@ -232,7 +234,9 @@ class Boundaries:
             users = self.users[current]
             if len(open_) == 1:
                 outer = users[0] if len(users) == 1 else None
-                if current in self.stored or (outer is not None and self.is_short_sum(node, outer)):
+                if current in self.stored or (
+                    outer is not None and self.is_part(node, current, outer)
+                ):
                     return None
                 if current.op in ALU and numel(current) <= numel(node):
                     last = current
@@ -251,13 +255,18 @@ class Boundaries:
         return user.op in ALU and user.shape == node.shape
 
     @staticmethod
-    def is_short_sum(node: UOp, outer: UOp) -> bool:
-        """Whether a reduction is a short sum (of a window, say) inside another sum."""
+    def is_part(node: UOp, top: UOp, outer: UOp) -> bool:
+        """Whether a sum is added up again as it is, or is short (of a window, say) in another sum.
+
+        `top` is what the other one reads, and is made of the sum alone.
+        """
         if outer.op is not Op.REDUCE_AXIS:
             return False
         op, axes = node.arg
+        while top.op in REARRANGING:
+            top = top.src[0]
         length = math.prod(greatest(node.src[0].shape[axis]) for axis in axes)
-        return op is outer.arg[0] is Op.ADD and length <= SHORT_REDUCTION
+        return op is outer.arg[0] is Op.ADD and (top is node or length <= SHORT_REDUCTION)
 
     def place_expanded(self, node: UOp) -> None:
         """Reason 3: store what would be recomputed for every repetition, if that is dear."""

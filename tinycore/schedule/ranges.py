@@ -251,6 +251,8 @@ class RegionReader:
         ranges = tuple(c for c in loops if op is Op.MUL or c in value.ranges)
         if op is Op.ADD:
             value = times(value, [c.src[0] for c in loops if c not in ranges])
+        if ranges and value.op is Op.REDUCE and value.arg is op:  # a sum of sums is one sum
+            return value.with_src((value.src[0], *ranges, *value.src[1:]))
         return UOp(Op.REDUCE, value.dtype, (value, *ranges), op) if ranges else value
 
     def counters(self, place: Place, sizes: list[int]) -> tuple[UOp, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
+from tinycore.tensor.adjoint import unskew
 from tinycore.tensor.rules import Gradients, rule, zero
 from tinycore.tensor.running import running_fold, shifted
 from tinycore.uop.node import Skew, UOp
@@ -66,7 +67,7 @@ def of_flip(node: UOp, g: UOp) -> Gradients:
 def of_skew(node: UOp, g: UOp) -> Gradients:
     """UNSKEW is the adjoint of SKEW."""
     how: Skew = node.arg
-    return (graph.unskew(g, how._replace(size=node.src[0].shape[how.axis])),)
+    return (unskew(g, how._replace(size=node.src[0].shape[how.axis])),)
 
 
 @rule(Op.UNSKEW)

@@ -1,4 +1,4 @@
-"""Sums with lanes along the reduced loop: tiles of them, what is left of a row, sums that are held."""
+"""Sums with lanes along the reduced loop: tiles, what is left of a row, sums that are held."""
 
 from __future__ import annotations
 

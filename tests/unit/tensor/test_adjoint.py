@@ -1,0 +1,112 @@
+"""The gradient of sliding windows is made of windows where it can be, and always right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.nn import functional
+
+from tinycore.tensor import Tensor
+from tinycore.uop.op import Op
+
+
+def numbers(*shape: int, seed: int = 0) -> Any:
+    """Random float32."""
+    return numpy.random.default_rng(seed).standard_normal(shape).astype(numpy.float32)
+
+
+def spreads(result: Tensor) -> int:
+    """How many UNSKEWs are in the graph of a result."""
+    return sum(n.op is Op.UNSKEW for n in result.uop.toposort())
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((2, 3, 6, 7), (4, 3, 3, 2), {}),
+    "padded": ((2, 3, 5, 5), (4, 3, 3, 3), {"padding": 1}),
+    "dilated": ((1, 2, 9, 8), (3, 2, 2, 3), {"dilation": 2}),
+    "groups": ((2, 4, 5, 6), (6, 2, 3, 3), {"groups": 2}),
+    "depthwise": ((2, 4, 5, 6), (4, 1, 3, 3), {"groups": 4, "padding": 1}),
+    "one place": ((2, 3, 4, 4), (5, 3, 1, 1), {}),
+    "a row": ((3, 2, 9), (4, 2, 5), {}),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_gradient_of_a_convolution_is_a_convolution(name: str) -> None:
+    shape, window, options = CONVOLUTIONS[name]
+    x, w = numbers(*shape), numbers(*window, seed=1)
+    ours, theirs = Tensor(x), torch.tensor(x).double().requires_grad_()
+    over = functional.conv2d if len(shape) == 4 else functional.conv1d
+    expected = over(theirs, torch.tensor(w).double(), **options)
+    weight = numbers(*expected.shape, seed=2)
+    (found,) = (ours.conv2d(Tensor(w), **options) * Tensor(weight)).sum().gradient(ours)
+    (truth,) = torch.autograd.grad((expected * torch.tensor(weight)).sum(), theirs)
+
+    assert spreads(found) == 0
+    numpy.testing.assert_allclose(found.numpy(), truth.numpy(), rtol=1e-4, atol=1e-5)
+
+
+OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "stride": (
+        lambda x: x.conv2d(Tensor(numbers(4, 3, 3, 3, seed=1)), stride=2),
+        lambda x: functional.conv2d(
+            x, torch.tensor(numbers(4, 3, 3, 3, seed=1)).double(), stride=2
+        ),
+    ),
+    "as large as the image": (
+        lambda x: x.conv2d(Tensor(numbers(4, 3, 7, 8, seed=1))),
+        lambda x: functional.conv2d(x, torch.tensor(numbers(4, 3, 7, 8, seed=1)).double()),
+    ),
+    "greatest of a window": (
+        lambda x: x.max_pool2d((3, 2), stride=1),
+        lambda x: functional.max_pool2d(x, (3, 2), stride=1),
+    ),
+    "mean of a window": (
+        lambda x: x.avg_pool2d((3, 2), stride=1),
+        lambda x: functional.avg_pool2d(x, (3, 2), stride=1),
+    ),
+    "each place by itself": (
+        lambda x: x.unfold(3, 2, 1).square(),
+        lambda x: x.unfold(3, 2, 1).square(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_gradient_of_other_windows(name: str) -> None:
+    here, there = OTHERS[name]
+    x = numbers(2, 3, 7, 8)
+    ours, theirs = Tensor(x), torch.tensor(x).double().requires_grad_()
+    expected = there(theirs)
+    weight = numbers(*expected.shape, seed=2)
+    (found,) = (here(ours) * Tensor(weight)).sum().gradient(ours)
+    (truth,) = torch.autograd.grad((expected * torch.tensor(weight)).sum(), theirs)
+
+    numpy.testing.assert_allclose(found.numpy(), truth.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_a_gradient_of_a_convolution() -> None:
+    x, w = numbers(1, 2, 5, 5), numbers(3, 2, 3, 3, seed=1)
+    ours, weights = Tensor(x), Tensor(w)
+    (first,) = ours.conv2d(weights).square().sum().gradient(ours)
+    (found,) = first.square().sum().gradient(weights)
+    theirs = torch.tensor(x).double().requires_grad_()
+    kernel = torch.tensor(w).double().requires_grad_()
+    total = functional.conv2d(theirs, kernel).square().sum()
+    (inner,) = torch.autograd.grad(total, theirs, create_graph=True)
+    (truth,) = torch.autograd.grad(inner.square().sum(), kernel)
+
+    numpy.testing.assert_allclose(found.numpy(), truth.numpy(), rtol=1e-3, atol=1e-2)
+
+
+def test_no_sum_over_channels_is_written_for_every_place_of_a_window() -> None:
+    x, w = Tensor(numbers(4, 16, 12, 12)).realize(), Tensor(numbers(8, 16, 5, 5)).realize()
+    over = Tensor(numbers(4, 8, 8, 8)).realize()
+    (found,) = (x.conv2d(w) * over).sum().gradient(x)
+    largest = max(buffer.nbytes for item in found.schedule() for buffer in item.bufs)
+
+    assert largest <= x.nbytes()

@@ -1,0 +1,159 @@
+"""The adjoint of sliding windows, as windows again where that can be.
+
+Floor 5. UNSKEW puts what belongs to place k of window o at i = o + k*dilation, and zero where there
+is none. Read the other way, place i sees at k what windows of a padded image hold there, last place
+first: y[i, k] = x[i - k*dilation]. So where x is a product of images, which are the same at every
+place of a window, with weights, which are the same in every window, the gradient of a convolution
+is a convolution: it reads a padded image, and no sum over channels is ever written down for every
+place of every window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tinycore.tensor import graph
+from tinycore.uop.node import Skew, UOp
+from tinycore.uop.op import ALU, Op
+
+Change = Callable[[UOp, int], UOp]
+
+
+def unskew(x: UOp, how: Skew) -> UOp:
+    """UNSKEW of a graph: as windows of a padded image where it is made of such, else the op."""
+    fixed = all(isinstance(size, int) for size in (*x.shape, how.size))
+    if fixed and how.stride == 1:
+        found = Spread(how).of(x, how.axis, how.window_axis)
+        if found is not None:
+            return found
+    return graph.unskew(x, how)
+
+
+class Spread:
+    """One UNSKEW of stride 1 on its way down a graph, to the images in it."""
+
+    def __init__(self, how: Skew) -> None:
+        self.how = how
+        self.known: dict[tuple[UOp, int], bool] = {}
+
+    def of(self, node: UOp, axis: int, window: int) -> UOp | None:
+        """UNSKEW of a node over two of its axes; None where no image can be told from weights."""
+        if not self.varies(node, window):
+            return self.windows(node, axis, window)
+        inner: UOp | None = None
+        match node.op:
+            case Op.PERMUTE:
+                inner = self.of(node.src[0], node.arg[axis], node.arg[window])
+                return None if inner is None else graph.permute(inner, node.arg)
+            case Op.RESHAPE:
+                places = source_axis(node, axis), source_axis(node, window)
+                if None in places:
+                    return None
+                inner = self.of(node.src[0], *places)  # type: ignore[arg-type]
+                return None if inner is None else graph.reshape(inner, self.wider(node, axis))
+            case Op.EXPAND if node.src[0].shape[axis] == node.shape[axis]:
+                inner = self.of(node.src[0], axis, window)
+                return None if inner is None else graph.expand(inner, self.wider(node, axis))
+            case Op.REDUCE_AXIS if node.arg[0] is Op.ADD and not {axis, window} & {*node.arg[1]}:
+                inner = self.of(node.src[0], axis, window)
+                return None if inner is None else graph.fold(inner, *node.arg)
+            case Op.CAST:
+                inner = self.of(node.src[0], axis, window)
+                return None if inner is None else inner.cast(node.dtype)
+            case Op.MUL:
+                return self.product(node.src, axis, window)
+        return None
+
+    def product(self, factors: tuple[UOp, ...], axis: int, window: int) -> UOp | None:
+        """UNSKEW of a product of which one factor is the same in every window."""
+        a, b = factors
+        if self.varies(b, axis):
+            a, b = b, a
+        if self.varies(b, axis) or (spread := self.of(a, axis, window)) is None:
+            return None
+        return spread * graph.expand(below(b, axis, single), spread.shape)
+
+    def wider(self, node: UOp, axis: int) -> tuple[int, ...]:
+        """The shape of a node with the axis as long as it is after UNSKEW."""
+        return (*node.shape[:axis], self.how.size, *node.shape[axis + 1 :])
+
+    def windows(self, node: UOp, axis: int, window: int) -> UOp:
+        """UNSKEW of what is the same at every place of a window: windows of the padded image."""
+        places, size = node.shape[window], self.how.size
+        reach = (places - 1) * self.how.dilation
+        around = (reach, size - node.shape[axis])
+
+        def padded(image: UOp, axis: int) -> UOp:
+            return graph.pad(
+                image, [around if i == axis else (0, 0) for i in range(len(image.shape))]
+            )
+
+        image = below(below(node, window, single), axis, padded)
+        shape = (*image.shape[:window], places, *image.shape[window + 1 :])
+        how = Skew(axis, window, 1, self.how.dilation, size)
+        return graph.flip(graph.skew(graph.expand(image, shape), how), [window])
+
+    def varies(self, node: UOp, axis: int) -> bool:
+        """Whether a node may have different elements along an axis."""
+        place = node, axis
+        if place not in self.known:
+            self.known[place] = node.shape[axis] != 1 and self.varies_anew(node, axis)
+        return self.known[place]
+
+    def varies_anew(self, node: UOp, axis: int) -> bool:
+        """`varies` of a node that was not asked yet."""
+        if node.op in ALU:
+            return any(self.varies(s, axis) for s in node.src)
+        if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
+            return False
+        found = source_of(node, axis)
+        return found is None or self.varies(node.src[0], found)
+
+
+def below(node: UOp, axis: int, change: Change) -> UOp:
+    """A node after a change of one of its axes, made as far down as ops on other axes let it."""
+    place = source_of(node, axis)
+    if place is None:
+        return change(node, axis)
+    inner = below(node.src[0], place, change)
+    shape = (*node.shape[:axis], inner.shape[place], *node.shape[axis + 1 :])
+    if node.op is Op.RESHAPE:
+        return graph.reshape(inner, shape)
+    if node.op is Op.EXPAND:
+        return graph.expand(inner, shape)
+    return node.with_src((inner,))
+
+
+def single(node: UOp, axis: int) -> UOp:
+    """The first element along an axis on which all are equal."""
+    shape = (*node.shape[:axis], 1, *node.shape[axis + 1 :])
+    if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
+        return graph.expand(node.src[0], shape)
+    return graph.shrink(node, [(0, size) for size in shape])
+
+
+def source_of(node: UOp, axis: int) -> int | None:
+    """The axis of its source that a movement op passes on unchanged as `axis`; None if none."""
+    match node.op:
+        case Op.RESHAPE:
+            return source_axis(node, axis)
+        case Op.PERMUTE:
+            return int(node.arg[axis])
+        case Op.EXPAND if node.src[0].shape[axis] == node.shape[axis]:
+            return axis
+        case Op.FLIP if not node.arg[axis]:
+            return axis
+        case Op.PAD if node.arg[axis] == (0, 0):
+            return axis
+        case Op.SKEW if axis not in (node.arg.axis, node.arg.window_axis):
+            return axis
+    return None
+
+
+def source_axis(node: UOp, axis: int) -> int | None:
+    """Where an axis was before a RESHAPE that left it as it is; None if it did not."""
+    before, after = node.src[0].shape, node.shape
+    outer = math.prod(after[:axis])
+    places = (i for i, n in enumerate(before) if n == after[axis])
+    return next((i for i in places if math.prod(before[:i]) == outer), None)
