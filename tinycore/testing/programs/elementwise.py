@@ -196,7 +196,7 @@ def cast(b: Builder) -> None:
             least, most = max(-99.0, float(dtypes.min(target))), 99.0
             x = b.fitted(x, least, most)
         low, high = (0.0, 1.0) if target is dtypes.bool else (x.low, x.high)
-        theirs = f"{x.name}.bool()" if target is dtypes.bool else f"{x.name}.long()"
+        theirs = f"truth({x.name})" if target is dtypes.bool else f"{x.name}.long()"
         b.compute(
             f"{x.name}.cast(dtypes.{target.name})",
             theirs,

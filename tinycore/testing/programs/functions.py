@@ -169,4 +169,5 @@ def namespace(torch: Any) -> dict[str, Any]:
         "functional": torch.nn.functional,
         "place": Place(),
         "real": lambda x: x.double(),
+        "truth": lambda x: x.bool(),
     }

@@ -26,6 +26,9 @@ from tinycore.testing.programs.functions import namespace
 ROUNDINGS = 4.0
 """Standard deviation of the errors of a sample, in units of roundoff."""
 
+LEFT_OF_ZERO = 2.0**10
+"""Up to how many units of roundoff a number may be what is left of terms that cancel."""
+
 HALF_LIMIT = 6e4
 """Where float16 is about to overflow."""
 
@@ -193,7 +196,8 @@ class Mirror:
         noisy = self.sample is not None and not exact
         operands = {name: env[name] for name in step.inputs}
         scope = Scope(operands, self.moved if noisy else None)
-        exec(compiled(step.theirs), functions() | {"real": self.real} | operands, scope)
+        own = {"real": self.real, "truth": self.truth}
+        exec(compiled(step.theirs), functions() | own | operands, scope)
         for value in step.outputs:
             x = fitted(scope[value.name], value)
             self.note_size(x, step.unit)
@@ -218,6 +222,14 @@ class Mirror:
         assert self.step is not None
         exact = bool((x.abs() <= 1 / self.step.unit).all())
         return x if exact or self.sample is None else self.moved(x)
+
+    def truth(self, x: Any) -> Any:
+        """Which numbers are not zero. What rounding may have left of a zero is, in some samples."""
+        if self.sample is None or not x.is_floating_point():
+            return x.bool()
+        assert self.step is not None
+        left = (x.abs() <= LEFT_OF_ZERO * self.step.unit) & (self.sample % 2 == 0)
+        return x.bool() & ~left
 
     def note_size(self, x: Any, unit: float) -> None:
         """Remember that a float16 is about to overflow."""

@@ -117,9 +117,9 @@ QUESTIONS: Final = (
     Unary("{x}.isfinite()", "{x}.isfinite()", -99, 99, 0, 1),
     Unary("{x} > 0.5", "{x} > 0.5", -99, 99, 0, 1),
     Unary("{x} <= -0.25", "{x} <= -0.25", -99, 99, 0, 1),
-    Unary("{x}.ne(0)", "{x}.ne(0)", -99, 99, 0, 1),
-    Unary("{x}.logical_not()", "{x}.logical_not()", -99, 99, 0, 1),
-    Unary("{x}.cast(dtypes.bool)", "{x}.bool()", -99, 99, 0, 1),
+    Unary("{x}.ne(0)", "truth({x})", -99, 99, 0, 1),
+    Unary("{x}.logical_not()", "~truth({x})", -99, 99, 0, 1),
+    Unary("{x}.cast(dtypes.bool)", "truth({x})", -99, 99, 0, 1),
 )
 
 
