@@ -123,6 +123,16 @@ def test_rounding_is_not_simplified_away() -> None:
     numpy.testing.assert_allclose(Tensor(x).exp().numpy(), numpy.exp(x), rtol=3e-7)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float16], ids=str)
+def test_sums_with_zero_lose_the_sign_of_a_zero(dtype: DType) -> None:
+    zeros = Tensor([-0.0, 0.0], dtype=dtype).realize()
+
+    for found in (zeros + 0.0, 0.0 - zeros, zeros * zeros.abs() + 0.0):
+        assert numpy.signbit(found.numpy()).tolist() == [False, False]
+    assert numpy.signbit((zeros - 0.0).numpy()).tolist() == [True, False]
+    assert numpy.signbit(zeros.pow(Tensor([0.5, 0.5], dtype=dtype)).numpy()).tolist() == [False] * 2
+
+
 def test_sines_need_no_float64() -> None:
     small = numpy.linspace(-100, 100, 5000, dtype=numpy.float32)
     near = (numpy.arange(1, 5000) * (numpy.pi / 2)).astype(numpy.float32)

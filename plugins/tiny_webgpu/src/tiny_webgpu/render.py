@@ -15,6 +15,7 @@ made, by their bits. Source: WebGPU Shading Language, W3C Candidate Recommendati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
@@ -290,6 +291,7 @@ class Wgsl(CStyle):
             one = self.constant(u.src[-1].dtype, 1)
             if u.op in SUMS and u.dtype is dtypes.float32:
                 operands = self.kept_apart(u, operands, writer)
+            operands = self.with_unknown_zeros(u, operands, writer)
             return self.template(u).format(*operands, one=one)
         define_helper(helper, writer)
         half = u.src[-1].dtype is dtypes.float16
@@ -313,6 +315,19 @@ class Wgsl(CStyle):
             f"as_it_is({unwrapped(text)})" if takes_back(x, y) else text
             for x, y, text in zip(u.src, u.src[::-1], operands, strict=True)
         ]
+
+    def with_unknown_zeros(
+        self, u: UOp, operands: Sequence[str], writer: Writer
+    ) -> Sequence[str]:
+        """The operands of a sum, with a 0.0 that compilers of WGSL do not see.
+
+        They take x + 0.0 for x, and 0.0 - x for -x, which differ in the sign of a zero.
+        """
+        if u.op not in SUMS | {Op.MULACC} or not any(map(is_zero, u.src)):
+            return operands
+        zero = f"bitcast<f32>({argument(place_of_zero(writer))})"
+        zero = f"f16({zero})" if u.dtype is dtypes.float16 else zero
+        return [zero if is_zero(x) else text for x, text in zip(u.src, operands, strict=True)]
 
     def bool_arithmetic(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
         """Logic."""
@@ -449,6 +464,11 @@ def place_of_zero(writer: Writer) -> int:
 def takes_back(inner: UOp, outer: UOp) -> bool:
     """Whether a sum of both may take away something that was added in `inner`."""
     return inner.op in SUMS | {Op.MULACC} and any(alike(outer, x) for x in inner.src)
+
+
+def is_zero(u: UOp) -> bool:
+    """Whether a value is the constant 0.0, not -0.0."""
+    return u.op is Op.CONST and u.arg == 0 and math.copysign(1.0, u.arg) > 0
 
 
 def alike(a: UOp, b: UOp) -> bool:
