@@ -23,8 +23,8 @@ PACKAGES = {
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
-DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "WEBGPU"]
-"""Devices whose tables are in docs/conformance."""
+DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "WEBGPU"]
+"""Devices that docs/generate_conformance.py writes tables of."""
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],
     "torch": ["torch==2.13.*", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
@@ -91,7 +91,7 @@ def property(session: nox.Session) -> None:  # noqa: A001  the session's name is
 @nox.session
 @nox.parametrize("device", DEVICES)
 def conformance(session: nox.Session, device: str) -> None:
-    """Prove what a device claims (`-- --markdown docs/conformance/NAME.md` writes its table)."""
+    """Prove what a device claims; `python docs/generate_conformance.py` writes the tables."""
     install(session)
     session.run("tinycore", "conformance", device, *session.posargs)
 

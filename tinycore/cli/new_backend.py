@@ -42,7 +42,8 @@ NEXT: Final = """\
   tinycore doctor {name}
   tinycore conformance {name} --level 2
 
-docs/write-a-backend.md explains what is in it.
+docs/write-a-backend.md of tinycore's sources explains it line by line, as does the docstring of
+tinycore.plugin; what a device owes is in tinycore.device.protocols.
 """
 
 

@@ -40,7 +40,7 @@ __all__ = ["Device", "OpenDevice", "Registry"]
 trace: Final = Trace("device")
 
 PROCESSORS: Final = 100
-"""Backends with a lower priority interpret; to end up on one by itself is told the user."""
+"""Backends with a lower priority may be slower than this; to end up on one is told the user."""
 
 
 class Registry:
@@ -284,8 +284,9 @@ class Registry:
         if self._open[name].backend.priority < PROCESSORS:
             others = f" Not ready: {'; '.join(skipped)}." if skipped else ""
             warnings.warn(
-                f"tinycore computes on {name}, an interpreter, which is slow: nothing faster is "
-                f'ready.{others} `pip install "tinycore[cpu]"` helps; DEV={name} stays with it.',
+                f"tinycore computes on {name}, which may be slower than the processor: nothing "
+                f'that ranks higher is ready.{others} `pip install "tinycore[cpu]"` helps; '
+                f"DEV={name} stays with it.",
                 stacklevel=frames_of_ours(),
             )
 

@@ -581,10 +581,11 @@ def test_ending_up_on_an_interpreter_is_told(toy: Toy, registry: Make) -> None:
     devices.register(toy(name="FAST", count=lambda: 0))
     devices.register(toy(name="SLOW", priority=0))
 
-    with pytest.warns(UserWarning, match="an interpreter, which is slow") as told:
+    with pytest.warns(UserWarning, match="may be slower than the processor") as told:
         assert devices.DEFAULT == "SLOW"
     assert str(told[0].message) == (
-        "tinycore computes on SLOW, an interpreter, which is slow: nothing faster is ready. "
+        "tinycore computes on SLOW, which may be slower than the processor: nothing that ranks "
+        "higher is ready. "
         "Not ready: FAST (no-hardware: no device was found). "
         '`pip install "tinycore[cpu]"` helps; DEV=SLOW stays with it.'
     )

@@ -316,9 +316,7 @@ class Wgsl(CStyle):
             for x, y, text in zip(u.src, u.src[::-1], operands, strict=True)
         ]
 
-    def with_unknown_zeros(
-        self, u: UOp, operands: Sequence[str], writer: Writer
-    ) -> Sequence[str]:
+    def with_unknown_zeros(self, u: UOp, operands: Sequence[str], writer: Writer) -> Sequence[str]:
         """The operands of a sum, with a 0.0 that compilers of WGSL do not see.
 
         They take x + 0.0 for x, and 0.0 - x for -x, which differ in the sign of a zero.

@@ -1,0 +1,74 @@
+"""Write docs/conformance/: the tables of devices, and the grades of the suite.
+
+    python docs/generate_conformance.py            all of them, some at a time
+    python docs/generate_conformance.py CL suite   one table, and the grades
+
+A table is written only where its device conforms. Drivers that compile slowly take long: CL and
+WEBGPU on a processor some ten minutes each. `tests/unit/testing/test_tables.py` holds the tables.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent
+FOLDER: Final = Path(__file__).with_name("conformance")
+AT_A_TIME: Final = 2
+
+SUITES: Final = {
+    "PYTHON": "tests/unit/builtin/conformance.py",
+    "CPU:CLANG": "plugins/tiny_cpu/tests/conformance.py",
+    "CPU:LLVM": "plugins/tiny_cpu/tests/conformance.py",
+    "CL": "plugins/tiny_cl/tests/conformance.py",
+    "WEBGPU": "plugins/tiny_webgpu/tests/conformance.py",
+}
+"""Every device with a table, and the file that says why it does without some capabilities."""
+GRADES: Final = "suite"
+
+
+def page_of(name: str) -> Path:
+    """Where a table is: CPU:CLANG in cpu-clang.md."""
+    return FOLDER / f"{name.lower().replace(':', '-')}.md"
+
+
+def command(name: str) -> list[str]:
+    """What writes a page."""
+    page = str(page_of(name))
+    if name == GRADES:
+        return [sys.executable, "-m", "tinycore.testing.grading", "--markdown", page]
+    suite = str(ROOT / SUITES[name])
+    arguments = ["conformance", name, "--suite", suite, "--markdown", page]
+    return [sys.executable, "-m", "tinycore", *arguments]
+
+
+def write(name: str) -> str:
+    """Write a page; "" or what was said where the device does not conform."""
+    page = page_of(name)
+    before = page.read_text("utf-8") if page.exists() else None
+    done = subprocess.run(command(name), capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    if before is not None:
+        page.write_text(before, "utf-8")
+    else:
+        page.unlink(missing_ok=True)
+    return f"{name}: {done.stdout}{done.stderr}"
+
+
+def main(names: list[str]) -> int:
+    """Write the pages; status 1 when a device does not conform, or a fault is not found."""
+    if unknown := sorted(set(names) - {*SUITES, GRADES}):
+        print(f"no table of {', '.join(unknown)}; there are {', '.join(SUITES)}, {GRADES}")
+        return 2
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        complaints = [said for said in pool.map(write, names or [*SUITES, GRADES]) if said]
+    print("\n".join(complaints) or "all pages are written")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

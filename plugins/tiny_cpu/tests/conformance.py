@@ -1,0 +1,12 @@
+"""Everything tinycore promises of a device, run on CPU: `tinycore conformance CPU --suite FILE`."""
+
+from __future__ import annotations
+
+from tinycore.testing.suite import *  # noqa: F403  the suite is the point
+from tinycore.testing.suite.judge import Skips
+
+DEVICE = "CPU"
+SKIPS = Skips(
+    local_memory="loops run in the threads of a pool, not in groups that meet at barriers",
+    varied="devices of one processor are alike",
+)
