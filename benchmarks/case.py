@@ -52,12 +52,12 @@ class Kind(Enum):
     CALL = auto()
     """program(module, *inputs) -> result, a pure function; the JIT gets the inputs as arguments."""
     STEP = auto()
-    """program(module, *inputs) -> step; step() -> result, and may change what it closes over."""
-    TOOL = auto()
-    """As STEP, but what is timed is Python, not kernels: no JIT, and the result is a count to show.
+    """program(module, *inputs) -> step; step() -> result, and may change what it closes over.
 
-    A step may be a `Prepared`.
+    A step may be a `Prepared`; what its first part makes is the argument of the second.
     """
+    TOOL = auto()
+    """As STEP, but what is timed is Python, not kernels: no JIT; the result is a count to show."""
 
 
 @dataclass(frozen=True)

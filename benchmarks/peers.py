@@ -58,7 +58,11 @@ class Peer:
             run = self.compiled(lambda *tensors: program(self.module, *tensors))
             return lambda: run(*inputs)
         step: Step | Prepared = program(self.module, *inputs)
-        return step if isinstance(step, Prepared) or case.kind is Kind.TOOL else self.compiled(step)
+        if case.kind is Kind.TOOL:
+            return step
+        if isinstance(step, Prepared):
+            return Prepared(step.prepare, self.compiled(step.run))
+        return self.compiled(step)
 
 
 class TorchPeer(Peer):
@@ -157,6 +161,7 @@ def environment_of(peer: str, caches: Path) -> dict[str, str]:
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), count
     )
     own["XDG_CACHE_HOME"] = str(caches)
+    own.pop("PYTHONDONTWRITEBYTECODE", None)  # else some imports would be of sources, others not
     if package_of(peer) == "tinygrad":
         own |= {"DEV": "CPU", "CC": find_clang(), "CACHEDB": str(caches / "tinygrad.db")}
     return own | ({"CACHE_DIR": str(caches)} if peer in OURS else {})

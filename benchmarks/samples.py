@@ -7,8 +7,9 @@ import resource
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Final
+
+from benchmarks.clock import seconds as clock
 
 __all__ = ["Sample", "Summary", "inner_calls", "is_enough", "summarize", "take", "undisturbed"]
 
@@ -49,10 +50,10 @@ def take(call: Callable[[], object], calls: int) -> Sample:
     gc.disable()
     try:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-        start = perf_counter()
+        start = clock()
         for _ in range(calls):
             call()
-        seconds = perf_counter() - start
+        seconds = clock() - start
         after = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     finally:
         if collecting:

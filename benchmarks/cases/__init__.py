@@ -14,6 +14,7 @@ from benchmarks.cases import (
     lowering,
     memory,
     normalization,
+    replay,
     selection,
     start,
     training,
@@ -24,6 +25,7 @@ __all__ = ["CASES", "find_case", "selected"]
 CASES: Final[tuple[Case | StartCase, ...]] = (
     *start.CASES,
     *compiler.CASES,
+    *replay.CASES,
     *lowering.CASES,
     *memory.CASES,
     *normalization.CASES,
