@@ -32,7 +32,7 @@ _FIND: Final = f"import sys; sys.path.append({str(_ROOT)!r})"
 _RUN: Final = f"{_FIND}; import runpy; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
 _QUIET_SECONDS: Final = 2.0
 """How long to wait, before a turn, for a moment in which nobody else runs."""
-_ANSWER_SECONDS: Final = 120.0
+_ANSWER_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Floor 0, private to `config`, which holds the table. Imports `errors`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -45,6 +45,12 @@ class Overrides(dict[str, Any]):
 
 process: Final = Process()
 current: Final[ContextVar[dict[str, Any]]] = ContextVar("tinycore settings", default=process)
+
+
+def settings_in_force(names: Iterable[str]) -> list[Any]:
+    """The values of several settings here and now."""
+    values = current.get()
+    return [values[name] for name in names]
 
 
 class Setting(Generic[T]):

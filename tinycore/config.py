@@ -31,6 +31,7 @@ from tinycore._setting import (
     presence,
     process,
     rows,
+    settings_in_force,
     switch,
     text,
     words,
@@ -47,6 +48,7 @@ __all__ = [
     "misspelt_variables",
     "row",
     "settings",
+    "settings_in_force",
     "settings_table",
 ]
 

@@ -79,6 +79,15 @@ class Buffer:
         if base is not None:
             self._verify_view(base)
 
+    @classmethod
+    def like(cls, other: Buffer) -> Buffer:
+        """A buffer of the same kind as another, in memory of its own."""
+        made = object.__new__(cls)
+        made.device, made.size, made.dtype = other.device, other.size, other.dtype
+        made._handle = made._lease = made._owner = made.base = None
+        made.image, made.offset = other.image, 0
+        return made
+
     def _verify_view(self, base: Buffer) -> None:
         if base.image is not None:
             self._be_whole(base)

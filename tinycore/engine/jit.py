@@ -45,11 +45,6 @@ def capture(refuses: bool = True) -> Iterator[Recording]:
         recordings.open.pop()
 
 
-def like(buffer: Buffer) -> Buffer:
-    """A buffer of the same kind, without memory so far."""
-    return Buffer(buffer.device, buffer.size, buffer.dtype, image=buffer.image)
-
-
 @dataclass(eq=False)
 class CapturedStep:
     """Launches, the buffers that were inputs, and the buffers that are results.
@@ -75,7 +70,7 @@ class CapturedStep:
         before = {b for item in recording.items for b in item.bufs}
         now = {b for item in launches for b in item.bufs}
         made = (recording.made & now) - set(inputs) | (now - before)
-        changing = {b: like(b) for b in (*inputs, *(b for b in outputs if b in made))}
+        changing = {b: Buffer.like(b) for b in (*inputs, *(b for b in outputs if b in made))}
         items = [
             replace(item, bufs=tuple([changing.get(b, b) for b in item.bufs])) for item in launches
         ]
@@ -127,7 +122,7 @@ class CapturedStep:
         `JIT=2`, DEBUG=2 and hooks that are called for each kernel ask for one launch at a time.
         """
         exchange = dict(zip(self.inputs, inputs, strict=True))
-        exchange |= {b: like(b) for b in self.fresh_outputs}
+        exchange |= {b: Buffer.like(b) for b in self.fresh_outputs}
         if trace.on:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")

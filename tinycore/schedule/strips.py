@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -82,6 +82,19 @@ class Launch:
         return frozenset(map(self.place, loads))
 
     @cached_property
+    def known(self) -> dict[tuple[UOp, int], UOp]:
+        """What `within` has found."""
+        return {}
+
+    def within(self, index: UOp, depth: int) -> UOp:
+        """The place of an INDEX less what the counters of the outer `depth` loops add to it."""
+        key = index, depth
+        if (found := self.known.get(key)) is None:
+            zero = index.src[1].substitute({r: UOp.index(0) for r in self.loops[:depth]})
+            found = self.known[key] = rewrite(zero, simplify, name="simplify within a row")
+        return found
+
+    @cached_property
     def is_plain(self) -> bool:
         """Whether it is one nest of loops that writes new memory, each element once."""
         if len(self.ast.src) != 1 or self.end.op is not Op.END or self.written & self.read:
@@ -96,9 +109,9 @@ class Launch:
         return ends == 1 and fixed and not strange and not ordered
 
 
-def row_size(index: UOp, rows: Sequence[UOp]) -> int | None:
-    """The elements of a row, where an INDEX stays within row number `rows` of its memory."""
-    size = elements(index)
+def row_size(launch: Launch, index: UOp, depth: int) -> int | None:
+    """The elements of a row, where an INDEX stays within the row that `depth` loops are at."""
+    size, rows = elements(index), launch.loops[:depth]
     count = math.prod(r.extent for r in rows)
     if size % count:
         return None
@@ -107,7 +120,7 @@ def row_size(index: UOp, rows: Sequence[UOp]) -> int | None:
         if coefficient(index.src[1], counter) != stride:
             return None
         stride *= counter.extent
-    rest = within_row(index.src[1], rows)
+    rest = launch.within(index, depth)
     return size // count if rest.vmin >= 0 and rest.vmax < size // count else None
 
 
@@ -116,12 +129,6 @@ def elements(index: UOp) -> int:
     pointer = pointer_of(index).dtype
     assert isinstance(pointer, PointerDType)
     return int(pointer.size)
-
-
-def within_row(place: UOp, rows: Iterable[UOp]) -> UOp:
-    """A place less what the counters of the rows add to it."""
-    zero = place.substitute({r: UOp.index(0) for r in rows})
-    return rewrite(zero, simplify, name="simplify within a row")
 
 
 class Group:
@@ -168,7 +175,7 @@ def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:
     """Whether members read, of what others wrote, the row that they are at and no other."""
     made = frozenset().union(*(m.written for m in members))
     return all(
-        row_size(access, member.loops[: len(shape)]) is not None
+        row_size(member, access, len(shape)) is not None
         for member in members
         for access in member.accesses
         if member.place(access) in made
@@ -206,7 +213,7 @@ def footprint(members: Sequence[Launch], depth: int) -> tuple[int, int]:
     for member in members:
         rows = member.loops[:depth]
         for access in member.accesses:
-            place = within_row(access.src[1], rows)
+            place = member.within(access, depth)
             size = min(int(place.vmax - place.vmin) + 1, elements(access))
             kind = own if rows[-1] in access.src[1].ranges else again
             number = member.place(access)
@@ -376,7 +383,7 @@ class Weaver:
         pointer = self.filled.get(place, slot)
         where = done[access.src[1]]
         if place in self.own:
-            rest = within_row(access.src[1], rows)
+            rest = member.within(access, len(rows))
             within = rest.substitute({r: done[r] for r in rest.ranges})
             where = inner * (elements(access) // self.count) + within
         gate = tuple(done[s] for s in access.src[2:])

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import enum
-import types
-import weakref
 from collections.abc import Callable, Hashable, Iterator
 from functools import cached_property
 from typing import Any, Final
 
-from tinycore._deferred import NumpyArray, NumpyScalar
-from tinycore.config import settings
+from tinycore._deferred import NumpyArray
+from tinycore.config import settings_in_force
 from tinycore.device.buffer import Buffer
-from tinycore.dtype import DType, dtypes
+from tinycore.dtype import dtypes
 from tinycore.errors import JitError
-from tinycore.schedule.order import buffer_of
+from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.graph import base_of, is_constant
+from tinycore.tensor.keys import ATOMS, Same, constant, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import numbers_of, sizes_below, with_sizes
@@ -33,9 +31,6 @@ from tinycore.uop.size import Size, Variable
 
 GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 """Settings that decide what a function launches."""
-
-PLAIN: Final = (types.NoneType, bool, int, complex, str, bytes, DType, enum.Enum, type, Variable)
-"""Values that are equal when they say the same; floats are told apart by their bits."""
 
 SHOWN: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.DEVICE, Op.UNIQUE}
 """What a tensor that is memory, or parts of memory, consists of."""
@@ -99,122 +94,6 @@ def rebuilt(value: Any, kind: type, new: Callable[[Any], Any]) -> Any:
     return value
 
 
-# --- keys
-
-
-class Same:
-    """An object itself, as part of a key, which does not keep it alive."""
-
-    __slots__ = ("number", "reference")
-
-    def __init__(self, value: Any) -> None:
-        self.number = id(value)
-        try:
-            bound = isinstance(value, types.MethodType)
-            self.reference: Callable[[], Any] = (weakref.WeakMethod if bound else weakref.ref)(
-                value
-            )
-        except TypeError:  # some objects take no weak references
-            self.reference = lambda: value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Same) or self.number != other.number:
-            return False
-        mine, theirs = self.reference(), other.reference()
-        if isinstance(mine, types.MethodType):
-            return bool(mine == theirs)
-        return mine is not None and mine is theirs
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __repr__(self) -> str:
-        found = self.reference()
-        return "an object that is gone" if found is None else f"the object {shortened(found)}"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        raise JitError(
-            f"{self!r} is part of what was captured, and no other process has it; pass tensors and "
-            "plain values to a function whose captures are pickled"
-        )
-
-
-def constant(value: Any) -> Hashable:
-    """A Python value as part of a key."""
-    if isinstance(value, float):
-        return float, value.hex()
-    if isinstance(value, NumpyScalar):
-        return value.dtype.str, value.tobytes()
-    if isinstance(value, PLAIN):
-        return type(value), value
-    if isinstance(value, Size):
-        return Size, value.free()
-    return Same(value), attributes_of(value)
-
-
-def attributes_of(value: Any) -> tuple[Hashable, ...]:
-    """The plain values and the tensors that an object has as attributes; tensors as themselves."""
-    if isinstance(value, (types.ModuleType, types.FunctionType, type, Tensor)):
-        return ()
-    found = getattr(value, "__dict__", None)
-    if not isinstance(found, dict):
-        return ()
-    known = (*PLAIN, float, NumpyScalar)
-    return tuple(
-        [
-            (name, constant(item) if isinstance(item, known) else Same(item))
-            for name, item in list(found.items())
-            if isinstance(item, (*known, Tensor))
-        ]
-    )
-
-
-class Surroundings:
-    """What a function finds in its closure, among the globals that it names, and in its object."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        owner = getattr(function, "__self__", None)
-        self.watch(getattr(function, "__func__", function), lambda: owner)
-
-    def watch(self, function: Callable[..., Any], owner: Callable[[], Any]) -> None:
-        """Look at this function, and at the object it is a method of (None for a function)."""
-        code = getattr(function, "__code__", None)
-        names = [] if code is None else names_in(code)
-        self.scope: dict[str, Any] = getattr(function, "__globals__", {})
-        self.names = [n for n in names if n in self.scope]
-        cells = getattr(function, "__closure__", None) or ()
-        self.cells = [] if code is None else list(zip(code.co_freevars, cells, strict=True))
-        self.owner = owner
-
-    def key(self) -> tuple[tuple[str, Hashable], ...]:
-        """Everything found, by name."""
-        found = [(f"closure variable {n}", v) for n, v in self.contents()]
-        found += [(f"global {n}", self.scope.get(n)) for n in self.names]
-        if (owner := self.owner()) is not None:
-            found.append(("self", owner))
-        return tuple([(path, constant(value)) for path, value in found if is_told(value)])
-
-    def contents(self) -> Iterator[tuple[str, Any]]:
-        """The variables of the closure that have a value."""
-        for name, cell in self.cells:
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # not assigned yet
-                continue
-
-
-def names_in(code: types.CodeType) -> list[str]:
-    """The names that a function or one inside of it looks up."""
-    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return list(dict.fromkeys([*code.co_names, *(n for c in inner for n in names_in(c))]))
-
-
-def is_told(value: Any) -> bool:
-    """Whether a change of a value can be seen: not inside of containers, nor of code."""
-    code = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-    return not isinstance(value, (*code, list, dict, set, tuple, NumpyArray))
-
-
 # --- tensors
 
 
@@ -225,7 +104,7 @@ def buffers_below(node: UOp) -> list[UOp]:
 
 
 def kind_of(node: UOp) -> Hashable:
-    """`form_of` as part of a key, without making nodes where a whole buffer is shown."""
+    """How a realized node shows its buffers, for a message."""
     base = base_of(node)
     if base.op is Op.BUFFER:
         return Whole, (base.src[0].arg, base.dtype, base.arg, node.shape)
@@ -233,7 +112,7 @@ def kind_of(node: UOp) -> Hashable:
 
 
 class Whole:
-    """Marks a tensor that is a whole buffer, in a key: with its device, dtype, size and shape."""
+    """Marks a tensor that is a whole buffer: with its device, dtype, size and shape."""
 
 
 def form_of(node: UOp) -> UOp:
@@ -260,48 +139,121 @@ def is_realized(node: UOp) -> bool:
 
 
 class Arguments:
-    """The arguments of one call, taken apart: tensors realized, the rest as plain values."""
+    """The arguments of one call, taken apart: tensors realized, the rest as plain values.
+
+    `key` is all that captured launches depend on, besides the content of buffers and the numbers.
+    """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found = [*leaves(args, "argument "), *leaves(kwargs, "argument ")]
-        self.tensors = [(p, v) for p, v in found if isinstance(v, Tensor)]
-        self.values = [(p, v) for p, v in found if not isinstance(v, Tensor)]
-        if arrays := [p for p, v in self.values if isinstance(v, NumpyArray)]:
-            raise JitError(
-                f"{', '.join(arrays)} is a NumPy array, which a replay would not see. "
-                "Pass Tensor(array)."
-            )
-        for _, tensor in self.tensors:
-            if base_of(tensor.uop).op is not Op.BUFFER and is_constant(tensor.uop):
-                tensor.replace(tensor.clone())  # other calls may give another number
-        if waiting := [t for _, t in self.tensors if not is_realized(t.uop)]:
-            Tensor.realize(*waiting)
-        nodes = [b for _, t in self.tensors for b in buffers_below(t.uop)]
+        self.given = args, kwargs
+        self.tensors: list[Tensor] = []
+        self.sizes: list[Size] = []
+        key: list[Any] = []
+        self.note(args, key)
+        if kwargs:
+            self.note(kwargs, key)
+        nodes = self.shown(key)
         number = {b: i for i, b in enumerate(dict.fromkeys(nodes))}
         self.nodes = tuple(number)
-        self.buffers: tuple[Buffer, ...] = tuple(map(buffer_of, number))
-        self.places = tuple([number[b] for b in nodes])
+        self.buffers: tuple[Buffer, ...] = tuple([buffers.get(b) or buffer_of(b) for b in number])
+        key += settings_in_force(GUARDED)
+        key.append(runtime().default_device())
+        key.append(None if len(number) == len(nodes) else tuple([number[b] for b in nodes]))
+        self.key = tuple(key)
+
+    def note(self, value: Any, key: list[Any]) -> None:
+        """Add an argument to a key: of containers their classes and what leads to their parts."""
+        kind = type(value)
+        key.append(kind)
+        if kind is Tensor:
+            self.tensors.append(value)
+        elif kind in ATOMS:
+            key.append(value)
+        elif kind is tuple or kind is list:
+            key.append(len(value))
+            for item in value:
+                self.note(item, key)
+        elif kind is dict and all(type(name) is str for name in value):
+            key.append(tuple(value))
+            for item in value.values():
+                self.note(item, key)
+        else:
+            self.note_rare(value, key)
+
+    def note_rare(self, value: Any, key: list[Any]) -> None:
+        """The rest of `note`, for values that are met less often."""
+        if isinstance(value, Tensor):
+            self.tensors.append(value)
+        elif (inner := parts_of(value)) is not None:
+            key.append(tuple([step for step, _ in inner]))
+            for _, item in inner:
+                self.note(item, key)
+        elif isinstance(value, NumpyArray):
+            paths = [p for p, v in self.leaves if isinstance(v, NumpyArray)]
+            raise JitError(
+                f"{', '.join(paths)} is a NumPy array, which a replay would not see. "
+                "Pass Tensor(array)."
+            )
+        else:
+            if isinstance(value, Size):
+                self.sizes.append(value)
+            key.append(constant(value))
+
+    def shown(self, key: list[Any]) -> list[UOp]:
+        """The BUFFERs of all tensors, with repetitions, after how they are shown joined a key."""
+        if waiting := [t for t in self.tensors if base_of(t.uop).op is not Op.BUFFER]:
+            self.realize(waiting)
+        nodes: list[UOp] = []
+        for tensor in self.tensors:
+            node = tensor.uop
+            base = base_of(node)
+            if base.op is Op.BUFFER:
+                key += base.src[0], base.dtype, base.arg, node.shape
+                nodes.append(base)
+            else:
+                key.append(form_of(node))
+                nodes += buffers_below(node)
+        return nodes
+
+    def realize(self, tensors: list[Tensor]) -> None:
+        """Compute what is no memory yet, and give memory to what is a constant."""
+        for tensor in tensors:
+            if is_constant(tensor.uop):
+                tensor.replace(tensor.clone())  # other calls may give another number
+        if waiting := [t for t in tensors if not is_realized(t.uop)]:
+            Tensor.realize(*waiting)
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """Everything inside of the arguments, with where it stands."""
+        args, kwargs = self.given
+        return [*leaves(args, "argument "), *leaves(kwargs, "argument ")]
+
+    @property
+    def named_tensors(self) -> list[tuple[str, Tensor]]:
+        """The tensors, with where they stand."""
+        return [(path, value) for path, value in self.leaves if isinstance(value, Tensor)]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
         """The numbers that Variables hold. Raises ShapeError where two arguments contradict."""
-        given = [v for _, v in self.values if isinstance(v, Size)]
-        views = [t.uop for _, t in self.tensors if base_of(t.uop).op is not Op.BUFFER]
+        given = self.sizes
+        views = [t.uop for t in self.tensors if base_of(t.uop).op is not Op.BUFFER]
         if views:
-            given += sizes_below(views)
+            given = [*given, *sizes_below(views)]
         return numbers_of(given) if given else {}
 
-    @cached_property
-    def key(self) -> tuple[tuple[str, Hashable], ...]:
-        """All that captured launches depend on, besides the content of buffers and the numbers."""
-        guarded = [(f"setting {name}", constant(getattr(settings, name))) for name in GUARDED]
-        return (
-            *[(p, kind_of(t.uop)) for p, t in self.tensors],
-            *[(p, constant(v)) for p, v in self.values],
-            *guarded,
-            ("the default device", runtime().default_device()),
-            ("which arguments share memory", self.places),
-        )
+    @property
+    def facts(self) -> list[tuple[str, Hashable]]:
+        """The key with the names of what it tells."""
+        told = [
+            (p, kind_of(v.uop) if isinstance(v, Tensor) else constant(v)) for p, v in self.leaves
+        ]
+        guarded = zip(GUARDED, settings_in_force(GUARDED), strict=True)
+        told += [(f"setting {name}", constant(value)) for name, value in guarded]
+        told.append(("the default device", self.key[-2]))
+        told.append(("which arguments share memory", self.key[-1]))
+        return told
 
 
 def differences(one: Any, other: Any) -> list[str]:
@@ -327,9 +279,3 @@ def shown(value: Any) -> str:
 def as_written(kind: type, value: Any) -> Any:
     """The value behind a part of a key."""
     return float.fromhex(value) if kind is float else value
-
-
-def shortened(value: Any) -> str:
-    """A value on one line of some length."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -11,7 +11,7 @@ See docs/decisions/0028-captures.md.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -106,6 +106,8 @@ class Capture:
     """Everything known of the calls with one key."""
 
     name: str
+    facts: list[tuple[str, Hashable]] = field(default_factory=list)
+    """What the key says, with names."""
     first: Run | None = None
     """What the first run did; None before it."""
     step: CapturedStep | None = None

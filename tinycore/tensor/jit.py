@@ -10,14 +10,15 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from tinycore.config import settings
 from tinycore.engine.jit import CapturedStep, capture, is_capturing, trace
 from tinycore.errors import JitError
-from tinycore.tensor.arguments import Arguments, Surroundings, differences
+from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture, Run, realized
+from tinycore.tensor.keys import Surroundings
 from tinycore.tensor.standins import finish_writes
 
 Parameters = ParamSpec("Parameters")
@@ -113,22 +114,25 @@ class TinyJit(Generic[Parameters, Result]):
 
     def capture_for(self, given: Arguments) -> Capture:
         """The capture of calls like this one. Raises JitError for too many kinds of calls."""
-        around = () if self.around is None else self.around.key()
-        key = given.key, around
+        key = given.key, () if self.around is None else self.around.key
         found = self.captures.get(key)
         if found is None:
             if len(self.captures) >= MOST_CAPTURES:
-                before = next(reversed(self.captures))
-                what = "; ".join(differences((*before[0], *before[1]), (*given.key, *around)))
+                before = self.captures[next(reversed(self.captures))]
+                what = "; ".join(differences(before.facts, self.facts_of(given)))
                 raise JitError(
                     f"{self.name} was called in {MOST_CAPTURES} ways, each of which needs a "
                     f"capture; what differed from the last one: {what}. Pass what changes from "
                     "call to call as a Tensor, and sizes and offsets as Variables"
                 )
-            found = Capture(self.name)
+            found = Capture(self.name, self.facts_of(given))
             if self.fxn is not None:
                 self.captures[key] = found
         return found
+
+    def facts_of(self, given: Arguments) -> list[tuple[str, Hashable]]:
+        """What the key of a call says, with names."""
+        return [*given.facts, *(() if self.around is None else self.around.facts)]
 
     def run(self, found: Capture, args: Any, kwargs: Any) -> Result:
         """The first run, noting what it did."""

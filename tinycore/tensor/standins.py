@@ -32,7 +32,7 @@ class StandIns:
         self.number = {new: place for place, new in enumerate(self.back)}
         self.buffers = tuple([buffers[n] for n in self.back])
         self.made: dict[int, Tensor] = {}
-        self.originals = {id(t): t for _, t in given.tensors}
+        self.originals = {id(t): t for t in given.tensors}
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -54,7 +54,7 @@ class StandIns:
     def check(self, name: str, recording: Recording) -> None:
         """Raises JitError where an argument was reached in another way, or given something new."""
         used = {b for item in recording.items for b in item.bufs}
-        for path, original in self.given.tensors:
+        for path, original in self.given.named_tensors:
             tensor = self.made[id(original)]
             place = path.removeprefix("argument ")
             if used.intersection(map(buffer_of, buffers_below(original.uop))):
