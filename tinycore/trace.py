@@ -13,12 +13,11 @@ import re
 import sys
 from typing import Final, TextIO
 
-from tinycore.config import CHANNELS, environment, settings, settings_in_force
+from tinycore.config import CHANNELS, environment, settings
 from tinycore.errors import SettingError
 
 __all__ = ["CHANNELS", "Trace", "ansilen", "ansistrip", "colored"]
 
-WANTED: Final = ("DEBUG", "TRACE")
 _COLORS: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _ESCAPE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -43,8 +42,7 @@ class Trace:
     @property
     def on(self) -> bool:
         """Whether the channel is wanted here and now."""
-        debug, named = settings_in_force(WANTED)
-        return 0 < self.level <= debug or self.channel in named
+        return 0 < self.level <= settings.DEBUG or self.channel in settings.TRACE
 
     def __call__(self, line: str, body: str = "") -> None:
         """Print one line, then `body` as it is; nothing when the channel is off."""

@@ -57,14 +57,19 @@ class Launch:
         return self.end.src[1:] if self.end.op is Op.END else ()
 
     @cached_property
+    def nodes(self) -> list[UOp]:
+        """All of it, sources first."""
+        return self.ast.toposort()
+
+    @cached_property
     def stores(self) -> list[UOp]:
         """What it writes."""
-        return [n for n in self.ast.toposort() if n.op is Op.STORE]
+        return [n for n in self.nodes if n.op is Op.STORE]
 
     @cached_property
     def accesses(self) -> list[UOp]:
         """Every INDEX into memory."""
-        return [n for n in self.ast.toposort() if n.op is Op.INDEX]
+        return [n for n in self.nodes if n.op is Op.INDEX]
 
     def place(self, index: UOp) -> int:
         """The number of the memory that an INDEX is into."""
@@ -78,7 +83,7 @@ class Launch:
     @cached_property
     def read(self) -> frozenset[int]:
         """The memory it reads."""
-        loads = (n.src[0] for n in self.ast.toposort() if n.op is Op.LOAD)
+        loads = (n.src[0] for n in self.nodes if n.op is Op.LOAD)
         return frozenset(map(self.place, loads))
 
     @cached_property
@@ -101,7 +106,7 @@ class Launch:
             return False
         if any(r.arg.kind is not AxisKind.LOOP or not r.is_fixed for r in self.loops):
             return False
-        nodes = self.ast.toposort()
+        nodes = self.nodes
         ends = sum(n.op is Op.END for n in nodes)
         fixed = all(n.is_fixed for n in nodes if n.op is Op.RANGE)
         strange = any(n.op in (Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR) for n in nodes)
@@ -139,8 +144,8 @@ class Group:
         self.members = [first]
         self.shape = tuple(r.extent for r in first.loops)
         """The extents of the loops over rows, common to all members."""
-        self.cut = cut_rows(self.members, self.shape, limits)
-        """(loops over rows, rows of a strip)"""
+        self.cut: tuple[int, int] | None = None
+        """(loops over rows, rows of a strip), once there is a second member."""
 
     @property
     def made(self) -> frozenset[int]:
@@ -236,7 +241,7 @@ def costly_values(launch: Launch, depth: int) -> dict[UOp, UOp]:
     """The largest values made by a costly op, by what they are in common terms."""
     inside: set[UOp] = set()
     found: dict[UOp, UOp] = {}
-    for node in reversed(launch.ast.toposort()):
+    for node in reversed(launch.nodes):
         if node in inside:
             inside.update(node.src)
         elif node.op in COSTLY and set(launch.loops[:depth]) < node.ranges:
@@ -350,7 +355,7 @@ class Weaver:
         rows = member.loops[: depth + 1]
         own = [inner] if self.rows > 1 else []
         done: dict[UOp, UOp] = {}
-        for node in member.ast.toposort():
+        for node in member.nodes:
             if node.op is Op.RANGE:
                 if node not in renamed:
                     renamed[node] = self.fresh(node.extent, node.arg.kind)
