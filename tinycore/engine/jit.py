@@ -19,6 +19,7 @@ from tinycore.device.hooks import hooks
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.graph import Held, Single, parts_of
 from tinycore.engine.packing import packed
+from tinycore.engine.pruning import pruned
 from tinycore.engine.realize import refreshed
 from tinycore.engine.run import ExecItem, Recording, recordings
 from tinycore.trace import Trace
@@ -63,9 +64,18 @@ class CapturedStep:
 
     @classmethod
     def of(
-        cls, recording: Recording, inputs: tuple[Buffer, ...], outputs: tuple[Buffer, ...]
+        cls,
+        recording: Recording,
+        inputs: tuple[Buffer, ...],
+        outputs: tuple[Buffer, ...],
+        prune: bool = False,
     ) -> CapturedStep:
-        """The step of a recording. It does not keep the memory of inputs and of results."""
+        """The step of a recording. It does not keep the memory of inputs and of results.
+
+        With `prune`, what is the same in every replay is done now, and left out of them.
+        """
+        if prune:
+            recording = pruned(recording, (*inputs, *outputs))
         launches = packed(recording, {*inputs, *outputs})
         before = {b for item in recording.items for b in item.bufs}
         now = {b for item in launches for b in item.bufs}

@@ -108,6 +108,8 @@ class Capture:
     name: str
     facts: list[tuple[str, Hashable]] = field(default_factory=list)
     """What the key says, with names."""
+    prune: bool = False
+    """Whether replays leave out what is the same in each of them."""
     first: Run | None = None
     """What the first run did; None before it."""
     step: CapturedStep | None = None
@@ -202,7 +204,7 @@ class Capture:
             )
         nodes = list(dict.fromkeys(b for t in tensors for b in buffers_below(t.uop)))
         outputs = [buffer_of(node) for node in nodes]
-        self.step = CapturedStep.of(recording, parts.buffers, tuple(outputs))
+        self.step = CapturedStep.of(recording, parts.buffers, tuple(outputs), self.prune)
         self.sources = [parts.number.get(node, -1) for node in nodes]
         fixed = [
             b not in recording.made and s < 0 for b, s in zip(outputs, self.sources, strict=True)

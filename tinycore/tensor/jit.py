@@ -38,8 +38,9 @@ class TinyJit(Generic[Parameters, Result]):
     Use it as a decorator on functions and methods (each object then has captures of its own). The
     function must return tensors, or containers of them, or None, and do all its work in tensors.
     Calls with other shapes, dtypes, devices or Python values have captures of their own; the
-    numbers of Variables are given to each replay. `JIT=0` turns it off. Raises JitError where a
-    replay would not do what the function does.
+    numbers of Variables are given to each replay. `JIT=0` turns it off. With `prune`, replays leave
+    out launches that no argument has to do with: memory that the function only reads is then taken
+    never to change. Raises JitError where a replay would not do what the function does.
 
     >>> from tinycore import TinyJit
     >>> double = TinyJit(lambda x: (x * 2).realize())
@@ -47,8 +48,9 @@ class TinyJit(Generic[Parameters, Result]):
     [2, 4, 6, 8]
     """
 
-    def __init__(self, fxn: Callable[Parameters, Result] | None) -> None:
+    def __init__(self, fxn: Callable[Parameters, Result] | None, prune: bool = False) -> None:
         self.fxn = fxn
+        self.prune = prune
         self.captures: dict[Key, Capture] = {}
         self.last: Capture | None = None
         self.bound: dict[int, tuple[weakref.ref[Any], TinyJit[..., Result]]] = {}
@@ -65,7 +67,9 @@ class TinyJit(Generic[Parameters, Result]):
         if found is None or found[0]() is not instance:
             key = id(instance)
             reference = weakref.ref(instance, lambda _: self.bound.pop(key, None))
-            jitted: TinyJit[..., Result] = TinyJit(weak_method(cast(Any, self.fxn), reference))
+            jitted: TinyJit[..., Result] = TinyJit(
+                weak_method(cast(Any, self.fxn), reference), self.prune
+            )
             cast(Surroundings, jitted.around).watch(cast(Any, self.fxn), reference)
             found = self.bound[key] = reference, jitted
         return found[1]
@@ -125,7 +129,7 @@ class TinyJit(Generic[Parameters, Result]):
                     f"capture; what differed from the last one: {what}. Pass what changes from "
                     "call to call as a Tensor, and sizes and offsets as Variables"
                 )
-            found = Capture(self.name, self.facts_of(given))
+            found = Capture(self.name, self.facts_of(given), self.prune)
             if self.fxn is not None:
                 self.captures[key] = found
         return found

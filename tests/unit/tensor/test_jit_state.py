@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -64,3 +65,49 @@ def test_other_setting_of_training_has_a_capture_of_its_own() -> None:
         with Context(TRAINING=1):
             assert set(step(ones).tolist()) == {0.0, 2.0}
         assert set(step(ones).tolist()) == {1.0}
+
+
+def test_pruned_replays_leave_out_what_no_argument_changes() -> None:
+    weight = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        whole = weight.sum().contiguous()
+        table = (weight * 5).realize()
+        noise = Tensor.rand(2)
+        return x * whole + table[0], noise
+
+    plain, pruned = TinyJit(step), TinyJit(step, prune=True)
+    found = [(plain(host(i, 1)), pruned(host(i, 1))) for i in range(4)]
+
+    assert [a.tolist() for (a, _), _ in found] == [a.tolist() for _, (a, _) in found]
+    assert [a.tolist() for _, (a, _) in found] == [[5.0 + 10 * i, 20.0] for i in range(4)]
+    assert len({tuple(noise.tolist()) for _, (_, noise) in found}) == 4
+    assert plain.captured is not None
+    assert pruned.captured is not None
+    assert len(pruned.captured.items) == len(plain.captured.items) - 2
+
+
+def test_pruned_replays_still_write_to_memory_and_give_new_results() -> None:
+    total, weight = host(0, 0), host(1, 2)
+
+    def add(x: Tensor) -> Tensor:
+        total.assign(total + x * (weight * 2))
+        return (weight * 3).contiguous()
+
+    step = TinyJit(add, prune=True)
+    results = [step(host(i, 1)) for i in range(4)]
+    results[-1].assign(host(0, 0)).realize()
+
+    assert total.tolist() == [12.0, 16.0]
+    assert [step(host(0, 0)).tolist() for _ in range(2)] == [[3.0, 6.0]] * 2
+
+
+def test_a_pruned_capture_takes_what_it_left_out_to_another_process() -> None:
+    weight = host(1, 2)
+    step = TinyJit(lambda x: x + (weight * 5).realize(), prune=True)
+    for i in range(3):
+        step(host(i, i))
+
+    again = pickle.loads(pickle.dumps(step))
+
+    assert again(host(7, 7)).tolist() == [12.0, 17.0]
