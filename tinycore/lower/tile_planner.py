@@ -30,6 +30,8 @@ SPARE_REGISTERS: Final = 1
 SPARE_FOR_WINDOWS: Final = 2
 """More of them where a body holds several taps of a window, whose loads the compiler mixes."""
 SMALL_LOOP: Final = 4
+FEWER_LINES: Final = 0.75
+"""The part of the time of a wide tile that lines may take; it reads whole cache lines."""
 ROWS_AT_ONCE: Final = 8
 """Rows added to held sums in one pass over them."""
 MOST_HELD: Final = 1024
@@ -139,9 +141,20 @@ class TilePlanner(StagePlanner):
         time, tall, wide = self.register_tile(rows, vectors)
         if below is not None:
             other, taller, lines = self.register_tile(rows, below.extent)
-            if lines > 1 and other * vectors <= time * below.extent:
+            bound = time * below.extent * (1 if self.lines_overlap(axis, below) else FEWER_LINES)
+            if lines > 1 and other * vectors <= bound:
                 return Tile(taller, 1, below.arg.number, lines)
         return Tile(tall, wide)
+
+    def lines_overlap(self, axis: UOp, below: UOp) -> bool:
+        """Whether lines below each other read the same elements, as windows of an image do."""
+        for place in (n.src[1] for n in self.accesses() if axis in n.src[1].ranges):
+            apart = coefficient(place, below)
+            for r in self.reduced():
+                step = coefficient(place, r)
+                if apart and step and apart % step == 0 and abs(apart) < abs(step) * r.extent:
+                    return True
+        return False
 
     def loop_beside(self, axis: UOp, row: UOp) -> UOp | None:
         """An output loop that moves what is read along `axis`, and nothing that rows read."""

@@ -53,6 +53,18 @@ def test_lines_of_an_image_are_columns_where_one_line_is_short() -> None:
     assert accumulators(ast, AVX2) >= 8
 
 
+def test_images_that_share_nothing_are_no_lines_of_a_tile() -> None:
+    """A convolution of single places: each vector of a line that is wide ends a cache line."""
+    image = Tensor.empty(4, 16, 8, 8, device="CPU")
+    (item,) = image.conv2d(Tensor.empty(32, 16, 1, 1, device="CPU")).schedule()
+    tiled = apply_plan(item.ast, plan_for(item.ast, AVX2))
+    unrolled = {r.arg.number for r in counters(tiled) if r.arg.kind is AxisKind.UNROLL}
+
+    assert unrolled == {(3, 0, 1), (2, 1)}  # vectors of a line, channels
+    planned = run(item.ast, plan_for(item.ast, AVX2))
+    numpy.testing.assert_allclose(planned, run(item.ast, ()), rtol=1e-4, atol=1e-4)
+
+
 def test_tiles_with_windows_leave_more_registers() -> None:
     assert accumulators(convolution(1, 18, 18), AVX2) <= 10
     assert accumulators(product(60, 20, 64), AVX2) == 12
