@@ -8,6 +8,8 @@ import pytest
 from tiny_cl._lib import create, ffi, library
 from tiny_cl.device import ClDevice
 from tiny_cl.memory import ClAllocator
+from tiny_cl.probe import devices
+from tinycore import Device, Tensor
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 
 READ_WRITE = 1
@@ -53,9 +55,28 @@ def test_the_host_sees_the_memory_itself(device: ClDevice) -> None:
 
     assert seen.ctypes.data == again.ctypes.data
     device.allocator.write(part, memoryview(bytes([9] * 100)))
+    device.synchronize()
     assert seen.tolist() == [9] * 100
     seen[50] = 3
     assert content(device.allocator, part, 100)[50] == 3
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_device_that_says_it_shares_memory_does(driver: None, number: int) -> None:
+    """Nothing is copied on the way, neither what kernels write nor what the host does."""
+    if number >= len(devices()) or not devices()[number].shares_memory:
+        pytest.skip("there is none, or it has memory of its own")
+    name = Device.canonicalize(f"CL:{number}")
+    y = (Tensor(numpy.arange(100, dtype="f"), device=name) * 2).realize()
+
+    assert Device[name].has("host_memory")
+    first, again = (numpy.frombuffer(y.data(), "f") for _ in range(2))
+    assert first.ctypes.data == again.ctypes.data
+    y.assign(y + 1).realize()
+    Device[name].synchronize()
+    assert first.tolist() == [2.0 * n + 1 for n in range(100)]
+    first[3] = 50
+    assert (y + 0)[3].item() == 50
 
 
 def test_more_than_there_is_says_so(device: ClDevice) -> None:

@@ -17,7 +17,8 @@ BACKEND = Backend(
     open=deferred("tiny_cl.device:ClDevice"),
     renderers={"OPENCL": deferred("tiny_cl.device:toolchain")},
     capabilities=frozenset(
-        {"host_memory", "external_pointer", "image", "local_memory", "varied", *_DTYPES.split()}
+        {"host_memory", "external_pointer", "graph", "image", "local_memory", "varied"}
+        | {*_DTYPES.split()}
     ),
     priority=90,  # below the processor's own backend: what answers may be a processor again
 )

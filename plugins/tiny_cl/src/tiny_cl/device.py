@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from tiny_cl._lib import Object, call, create, ffi, library
+from tiny_cl.graph import ClGraph
 from tiny_cl.memory import ClAllocator
 from tiny_cl.probe import ClInfo, devices, reason
 from tiny_cl.program import ClCompiler, ClProgram, Programs
 from tiny_cl.render import OpenClC, OpenClCWithHalf, limits_of
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import CAPABILITIES, ProgramInfo, Toolchain
+from tinycore.plugin import CAPABILITIES, Launch, ProgramInfo, Toolchain
 
 __all__ = ["ClDevice", "toolchain"]
 
@@ -81,6 +83,10 @@ class ClDevice:
     def load(self, binary: bytes, info: ProgramInfo) -> ClProgram:
         """Make a binary ready to launch. Raises DeviceError for one of another driver."""
         return ClProgram(self._programs.load(binary), info, self.info, self._queue)
+
+    def graph(self, launches: Sequence[Launch]) -> ClGraph:
+        """Launches of this device's programs, ready to be queued in one go."""
+        return ClGraph(launches, self._queue)
 
     def synchronize(self) -> None:
         """Wait until the queue is empty."""

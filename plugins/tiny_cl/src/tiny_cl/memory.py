@@ -61,10 +61,14 @@ class ClAllocator:
         self.shares_memory = shares_memory and self._is_shared()
 
     def _is_shared(self) -> bool:
-        """Whether the host finds in memory what a queue wrote: a driver may keep a copy."""
+        """Whether the host finds in memory what a queue wrote: a driver may keep a copy.
+
+        A write that was waited for may still be on its way there: the source is free, no more.
+        """
         self.shares_memory = True
         probe = self.alloc(_PROBE_BYTES)
         self.write(probe, memoryview(bytes(range(_PROBE_BYTES))))
+        call("clFinish", self._queue)
         shared = bytes(self.map(probe, _PROBE_BYTES)) == bytes(range(_PROBE_BYTES))
         self.free(probe)
         return shared

@@ -15,7 +15,7 @@ from tiny_cl.render import entry_name
 from tinycore.errors import CompileError, DeviceError
 from tinycore.plugin import ProgramInfo
 
-__all__ = ["ClCompiler", "ClProgram", "Programs"]
+__all__ = ["ClCompiler", "ClProgram", "Prepared", "Programs", "seconds"]
 
 # Keys of CL/cl.h.
 _BUILD_LOG: Final = 0x1183
@@ -109,6 +109,58 @@ class ClCompiler:
         return self._programs.compile(source, self._options)
 
 
+class Prepared:
+    """A kernel with arguments of its own, and what it is launched with."""
+
+    def __init__(self, program: Object, info: ProgramInfo, queue: Object) -> None:
+        self.info = info
+        name = entry_name(info.name).encode()
+        self.kernel = _owned("clReleaseKernel", create("clCreateKernel", program, name))
+        self._global = ffi.new(
+            "size_t[3]", [g * b for g, b in zip(info.grid, info.block, strict=True)]
+        )
+        self._local = ffi.new("size_t[3]", info.block)
+        self._launch = (queue, self.kernel, 3, ffi.NULL, self._global, self._local, 0, ffi.NULL)
+        self._memory = ffi.new("cl_mem *")
+        self._number = ffi.new("int64_t *")
+        self._given: list[object] = [None] * (2 * info.buffers + len(info.values))
+        """The arguments of the last launch, which a kernel keeps."""
+
+    def give_buffer(self, slot: int, handle: ClMemory) -> None:
+        """Set the arguments of a buffer that changed: the object, and where it starts."""
+        given, start = self._given, self.info.buffers + slot
+        if given[slot] is not handle.memory:
+            self._memory[0] = handle.memory
+            self._set(slot, self._memory, handle.memory)
+        if given[start] != handle.start:
+            self._number[0] = handle.start
+            self._set(start, self._number, handle.start)
+
+    def give_value(self, position: int, value: int) -> None:
+        """Set the argument of a variable, if it changed."""
+        place = 2 * self.info.buffers + position
+        if self._given[place] != value:
+            self._number[0] = value
+            self._set(place, self._number, value)
+
+    def give(self, buffers: Sequence[ClMemory], values: Sequence[int]) -> None:
+        """Set all arguments that changed."""
+        for slot, handle in enumerate(buffers):
+            self.give_buffer(slot, handle)
+        for position, value in enumerate(values):
+            self.give_value(position, value)
+
+    def enqueue(self, event: Any = ffi.NULL) -> None:
+        """Ask for a launch with the arguments of now."""
+        what = f"kernel {self.info.name}"
+        call("clEnqueueNDRangeKernel", *self._launch, event, what=what)
+
+    def _set(self, position: int, pointer: Any, value: object) -> None:
+        size = ffi.sizeof(ffi.typeof(pointer).item)
+        call("clSetKernelArg", self.kernel, position, size, pointer)
+        self._given[position] = value
+
+
 class ClProgram:
     """A kernel, launched by calling it."""
 
@@ -116,21 +168,16 @@ class ClProgram:
         self.info = info
         self._program = program
         self._queue = queue
-        name = entry_name(info.name).encode()
-        self._kernel = _owned("clReleaseKernel", create("clCreateKernel", program, name))
+        self._prepared = self.prepared()
         self._verify_threads(device)
-        self._global = ffi.new(
-            "size_t[3]", [g * b for g, b in zip(info.grid, info.block, strict=True)]
-        )
-        self._local = ffi.new("size_t[3]", info.block)
-        self._memory = ffi.new("cl_mem *")
-        self._number = ffi.new("int64_t *")
-        self._given: list[object] = [None] * (2 * info.buffers + len(info.values))
-        """The arguments of the last launch, which a kernel keeps."""
         self._lock = threading.Lock()
 
+    def prepared(self) -> Prepared:
+        """The kernel once more, with arguments of its own."""
+        return Prepared(self._program, self.info, self._queue)
+
     def _verify_threads(self, device: ClInfo) -> None:
-        asked = (self._kernel, device.handle)
+        asked = (self._prepared.kernel, device.handle)
         most = number("clGetKernelWorkGroupInfo", *asked, key=_GROUP_THREADS)
         x, y, z = self.info.block
         if x * y * z > most:
@@ -144,45 +191,25 @@ class ClProgram:
     ) -> float | None:
         """Launch. With `wait`, wait for the end and return the seconds the device took."""
         event = ffi.new("cl_event *") if wait else ffi.NULL
-        launch = (3, ffi.NULL, self._global, self._local, 0, ffi.NULL, event)
         with self._lock:  # the arguments belong to the kernel until it is launched
-            self._give(buffers, values)
-            queued = (self._queue, self._kernel, *launch)
-            call("clEnqueueNDRangeKernel", *queued, what=f"kernel {self.info.name}")
+            self._prepared.give(buffers, values)
+            self._prepared.enqueue(event)
         if not wait:
             call("clFlush", self._queue)
             return None
-        return _seconds(event)
-
-    def _give(self, buffers: Sequence[ClMemory], values: Sequence[int]) -> None:
-        """Set the arguments that changed: buffers, where each starts, values."""
-        given, count = self._given, len(buffers)
-        for position, handle in enumerate(buffers):
-            if given[position] is not handle.memory:
-                self._memory[0] = handle.memory
-                self._set(position, self._memory, handle.memory)
-            if given[count + position] != handle.start:
-                self._number[0] = handle.start
-                self._set(count + position, self._number, handle.start)
-        for position, value in enumerate(values, 2 * count):
-            if given[position] != value:
-                self._number[0] = value
-                self._set(position, self._number, value)
-
-    def _set(self, position: int, pointer: Any, value: object) -> None:
-        size = ffi.sizeof(ffi.typeof(pointer).item)
-        call("clSetKernelArg", self._kernel, position, size, pointer)
-        self._given[position] = value
+        return seconds(event, event)
 
 
-def _seconds(event: Any) -> float:
-    """How long what an event stands for took, once it is over."""
+def seconds(first: Any, last: Any) -> float:
+    """How long the device took from the start of one launch to the end of another."""
+    events = {first, last}
     try:
-        call("clWaitForEvents", 1, event)
-        asked = ("clGetEventProfilingInfo", event[0])
-        return (number(*asked, key=_ENDED) - number(*asked, key=_STARTED)) * 1e-9
+        call("clWaitForEvents", 1, last)
+        began = number("clGetEventProfilingInfo", first[0], key=_STARTED)
+        return (number("clGetEventProfilingInfo", last[0], key=_ENDED) - began) * 1e-9
     finally:
-        library().clReleaseEvent(event[0])
+        for event in events:
+            library().clReleaseEvent(event[0])
 
 
 def _owned(release: str, made: Object) -> Object:
