@@ -16,7 +16,7 @@ from tinycore.plugin import ProgramInfo
 
 SOURCE = """
 kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void add(global int *base0, const long start0, const long n) {
+void add_(global int *base0, const long start0, const long n) {
   global int *data0 = (global int *)((global char *)base0 + start0);
   data0[get_group_id(0)] += (int)n;
 }

@@ -8,16 +8,31 @@ import numpy
 import pytest
 
 from tiny_cl.device import ClDevice, toolchain
+from tiny_cl.probe import devices
 from tiny_cl.program import Programs
 from tinycore.errors import CompileError, DeviceError
 from tinycore.plugin import ProgramInfo
 
 ADD = """
-kernel void add(global float *base, const long start, const long amount) {
+kernel void add_(global float *base, const long start, const long amount) {
   ((global float *)((global char *)base + start))[get_global_id(0)] += amount;
 }
 """
 INFO = ProgramInfo("add", buffers=1, values=("amount",), grid=(4, 1, 1), block=(2, 1, 1))
+
+
+def test_a_kernel_may_be_called_like_a_function_of_the_language(driver: None) -> None:
+    """Some drivers find no kernel of such a name."""
+    source = "kernel void step_(global float *base, const long start) { base[0] = 2.0f; }"
+    opened = ClDevice(len(devices()) - 1, "")
+    handle = opened.allocator.alloc(4)
+    binary = toolchain(opened.arch).compiler.compile(source)
+    opened.load(binary, ProgramInfo("step", buffers=1))([handle], [])
+
+    found = numpy.zeros(1, "f")
+    opened.allocator.read(found.data.cast("B"), handle)
+    opened.close()
+    assert found[0] == 2
 
 
 def test_a_kernel_adds_its_value_where_the_view_starts(device: ClDevice) -> None:

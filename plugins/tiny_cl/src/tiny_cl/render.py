@@ -3,7 +3,7 @@
 A kernel takes its buffers by slot, then the byte at which each starts, then the variables by name,
 all numbers as `long`:
 
-    kernel void NAME(global T *base0, ..., long start0, ..., long n)
+    kernel void NAME_(global T *base0, ..., long start0, ..., long n)
 
 An image stands in its slot as `image2d_t`, whose start is not used.
 
@@ -281,8 +281,8 @@ class OpenClCWithHalf(OpenClC):
 
 
 def entry_name(name: str) -> str:
-    """What a kernel is called in OpenCL C."""
-    return f"{name}_" if name in RESERVED else name
+    """What a kernel is called in OpenCL C: no word of the language, nor one of its functions."""
+    return f"{name}_"
 
 
 def fits_int32(kernel: LinearKernel) -> bool:
