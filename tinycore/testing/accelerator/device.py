@@ -50,6 +50,7 @@ LIMITS: Final = Limits(
     block=(256, 256, 64),
     block_threads=256,
     shared_bytes=16 << 10,
+    image=(16_384, 16_384),
 )
 INTERPRETER: Final = "PYTHON"
 """The backend that runs the programs."""
@@ -121,6 +122,7 @@ class Block:
 
     memory: Any
     size: int
+    is_image: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +151,13 @@ class Memory:
             )
         self.used += size
         return Span(Block(self.inner.alloc(size), size), 0, size)
+
+    def image(self, height: int, width: int, channel_bytes: int) -> Span:
+        """Pixels of four floats."""
+        size = height * width * 4 * channel_bytes
+        self.used += size
+        made = self.inner.image(height, width, channel_bytes)
+        return Span(Block(made, size, is_image=True), 0, size)
 
     def free(self, handle: Span) -> None:
         """Give memory back."""
@@ -180,7 +189,9 @@ class Memory:
         self.inner.write(self.place(dst), memoryview(host))
 
     def place(self, handle: Span) -> Any:
-        """What the interpreter calls a span."""
+        """What the interpreter calls a span; an image is always whole."""
+        if handle.block.is_image:
+            return handle.block.memory
         return self.inner.offset(handle.block.memory, handle.size, handle.start)
 
 
@@ -346,7 +357,7 @@ class KeptGraph:
 
 
 CAPABILITIES: Final = frozenset(
-    {"external_pointer", "peer_copy", "graph", "local_memory"}
+    {"external_pointer", "peer_copy", "graph", "image", "local_memory"}
     | {dtype.name for dtype in dtypes.all}
 )
 
@@ -380,7 +391,7 @@ def backend_of(parts: Parts = CORRECT) -> Backend:
 
     return Backend(
         name=parts.name,
-        api=(1, 1),
+        api=(1, 3),
         count=lambda: DEVICES,
         open=lambda index, interface: parts.device(index, interface, parts),
         renderers={"TEXT": toolchain},
