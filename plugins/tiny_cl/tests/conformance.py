@@ -11,7 +11,6 @@ from tinycore.testing.suite.judge import Skips
 
 DEVICE = "CL"
 SKIPS = Skips(
-    graph="command buffers are an extension that few drivers have; launches are queued one by one",
     peer_copy="two devices share no context, so their buffers are strangers: copies pass the host",
     queues="two devices share no context, so one cannot wait for the events of the other",
 )

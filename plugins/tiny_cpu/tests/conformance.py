@@ -8,5 +8,6 @@ from tinycore.testing.suite.judge import Skips
 DEVICE = "CPU"
 SKIPS = Skips(
     local_memory="loops run in the threads of a pool, not in groups that meet at barriers",
+    image="a processor has no units that read pixels",
     varied="devices of one processor are alike",
 )

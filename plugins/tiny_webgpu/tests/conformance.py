@@ -14,5 +14,6 @@ SKIPS = Skips(
     peer_copy="buffers belong to one device; there is no copy to another",
     graph="render bundles hold draws only; launches are recorded into one command buffer each",
     queues="devices have no signals in common",
+    image="textures have formats that kernels would have to be written for; tensors are buffers",
     varied="every adapter runs the same WGSL; what it lacks is in its ARCH",
 )
