@@ -7,12 +7,13 @@ float32 and computes as any other. Devices without images keep it in plain memor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tinycore._deferred import deferred
 from tinycore.config import settings
 from tinycore.dtype import DTypeLike, ImageDType, dtypes, image, to_dtype
 from tinycore.errors import ShapeError, UnsupportedError
-from tinycore.schedule.target import is_image
 from tinycore.tensor import graph
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
 T = TypeVar("T", bound="Core")
+
+is_image: Final[Callable[[ImageDType, str], bool]] = deferred("tinycore.schedule.target:is_image")
 
 LONGEST: Final = 16_384
 """Columns and rows that every device with images takes (OpenCL 3.0, table 32, in its full profile).
