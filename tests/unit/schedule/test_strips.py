@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tinycore.config import Context
-from tinycore.dtype import PointerDType
+from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.schedule.strips import Launch, row_size
 from tinycore.tensor import Tensor
@@ -147,12 +147,15 @@ def test_a_row_is_where_the_address_stays() -> None:
     memory = UOp(Op.DEFINE_GLOBAL, numbers_pointer(24), (), 0)
     row, column = UOp.range(4, 0), UOp.range(6, 1)
 
-    def at(place: UOp) -> UOp:
-        return UOp(Op.INDEX, memory.dtype, (memory, place))
+    def size(place: UOp) -> int | None:
+        index = UOp(Op.INDEX, memory.dtype, (memory, place))
+        store = UOp(Op.STORE, dtypes.void, (index, UOp.const(dtypes.float32, 1.0)))
+        end = UOp(Op.END, dtypes.void, (store, row, column))
+        return row_size(Launch(UOp.sink(end), (0,)), index, 1)
 
-    assert row_size(at(row * 6 + column), (row,)) == 6
-    assert row_size(at(column * 4 + row), (row,)) is None
-    assert row_size(at(row * 6 + column + 1), (row,)) is None
+    assert size(row * 6 + column) == 6
+    assert size(column * 4 + row) is None
+    assert size(row * 6 + column + 1) is None
 
 
 def numbers_pointer(size: int) -> PointerDType:
