@@ -27,6 +27,7 @@ def index_tensor(b: Builder, size: int, shape: Shape | None = None) -> tuple[Val
         v
         for v in b.live.values()
         if dtypes.is_int(v.dtype) and 0 < v.size <= 40 and (shape is None or v.shape == shape)
+        if size <= dtypes.max(v.dtype)  # or the remainder would be by a number that has wrapped
     ]
     if live and b.draw.chance(0.35):
         value = b.draw.pick(live)
