@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tinycore.testing.accelerator import CORRECT
+from tinycore.testing.accelerator.device import Span
 from tinycore.testing.accelerator.faults import FAULTS
+from tinycore.testing.accelerator.faults.memory import OffByOneCopy
 from tinycore.testing.grading import accelerator, grade, score
 from tinycore.testing.suite.case import Level, trials
 from tinycore.testing.suite.judge import Verdict
+from tinycore.testing.suite.memory import noise
 from tinycore.testing.suite.run import run_here
 
 PAGE = Path(__file__).parents[3] / "docs/conformance/suite.md"
@@ -22,6 +27,22 @@ def test_a_fault_is_found_by_its_trial(name: str) -> None:
 
     assert found.correct.judgement.verdict is Verdict.PASSED, found.correct.judgement.reason
     assert found.faulty.judgement.verdict is Verdict.FAILED
+
+
+class SecondHand(OffByOneCopy):
+    """Memory that holds by chance what is about to be written, and loses last bytes."""
+
+    def alloc(self, size: int) -> Span:
+        """A block with the bytes of the case's noise."""
+        span = super().alloc(size)
+        self.inner.write(self.place(span), memoryview(noise(size)))
+        return span
+
+
+def test_a_lost_byte_is_found_where_memory_holds_it_already() -> None:
+    fault = replace(FAULTS["off_by_one_copy"], parts=replace(CORRECT, memory=SecondHand))
+
+    assert grade(fault).is_found
 
 
 def test_the_correct_accelerator_conforms_in_memory_and_order() -> None:

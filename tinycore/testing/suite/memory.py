@@ -59,11 +59,18 @@ def noise(size: int, seed: int = 0) -> bytes:
 
 @case(Level.MEMORY, over=SIZE_VARIANTS)
 def test_what_is_written_is_read(subject: Subject, size: int) -> None:
-    """Bytes come back as they were sent, at sizes around words, lines, pages and chunks."""
+    """Bytes come back as they were sent, at sizes around words, lines, pages and chunks.
+
+    Sent once with every bit turned: a byte that no write reaches may hold the right value from
+    whoever had the memory before, but never both of them.
+    """
     sent = noise(size)
-    with subject.memory(sent) as handle:
-        found = subject.read(handle, size)
-    assert found == sent, f"of {size} bytes number {first_wrong(found, sent)} is wrong"
+    turned = numpy.invert(numpy.frombuffer(sent, numpy.uint8)).tobytes()
+    with subject.memory(size) as handle:
+        for text in (turned, sent):
+            subject.allocator.write(handle, memoryview(text))
+            found = subject.read(handle, size)
+            assert found == text, f"of {size} bytes number {first_wrong(found, text)} is wrong"
 
 
 def first_wrong(found: bytes, sent: bytes) -> int:
