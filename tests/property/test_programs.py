@@ -126,27 +126,39 @@ def test_a_failure_shrinks_to_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
         assert ".flip(" in script(least, failure)
 
 
+def step_of(name: str, operand: str, expression: str, kind: Kind = Kind.COMPUTE) -> Step:
+    value = Value(name, (2,), dtypes.float32, 0.5, 1.0)
+    return Step(kind, (value,), (operand,), f"{name} = {expression}", "")
+
+
+def realized(name: str) -> Step:
+    return Step(Kind.REALIZE, (), (name,), f"Tensor.realize({name})", "", ends=(name,))
+
+
+def twins_in(*steps: Step) -> bool:
+    with Context(DEV="PYTHON"):
+        scope = {"Tensor": Tensor, "x": Tensor([0.5, 0.75])}
+        return realizes_twins(Program(0, (), steps, (), together=False), scope)
+
+
 def test_a_realized_value_with_a_twin_is_noticed() -> None:
     """Seed 406539: rsqrt is the reciprocal of sqrt, and realizing one ends gradients in both."""
+    root, back = step_of("a", "x", "x.sqrt()"), step_of("b", "a", "a.reciprocal()")
+    twin, other = step_of("c", "x", "x.rsqrt()"), step_of("c", "x", "x.exp()")
 
-    def numbers(name: str) -> Value:
-        return Value(name, (2,), dtypes.float32, 0.5, 1.0)
+    assert twins_in(root, back, twin, realized("b"))
+    assert not twins_in(root, back, other, realized("b"))
+    assert not twins_in(root, back, realized("b"), twin)
 
-    def step(name: str, operand: str, expression: str) -> Step:
-        return Step(Kind.COMPUTE, (numbers(name),), (operand,), f"{name} = {expression}", "")
 
-    root, back = step("a", "x", "x.sqrt()"), step("b", "a", "a.reciprocal()")
-    twin, other = step("c", "x", "x.rsqrt()"), step("c", "x", "x.exp()")
-    realized = Step(Kind.REALIZE, (), ("b",), "Tensor.realize(b)", "", ends=("b",))
+def test_a_realized_value_that_a_derivative_holds_is_noticed() -> None:
+    """Seed 900554: the derivative of a quotient holds it here; torch divides anew."""
+    quotient, total = step_of("a", "x", "x / (x + 4)"), step_of("b", "a", "a.sum()")
+    slope = step_of("c", "b", "b.gradient(x)[0]", Kind.GRADIENT)
+    double, double_of_total = step_of("d", "c", "c * 2"), step_of("d", "b", "b * 2")
 
-    def noticed(*steps: Step) -> bool:
-        with Context(DEV="PYTHON"):
-            scope = {"Tensor": Tensor, "x": Tensor([0.5, 0.75])}
-            return realizes_twins(Program(0, (), steps, (), together=False), scope)
-
-    assert noticed(root, back, twin, realized)
-    assert not noticed(root, back, other, realized)
-    assert not noticed(root, back, realized, twin)
+    assert twins_in(quotient, total, slope, double, realized("a"))
+    assert not twins_in(quotient, total, double_of_total, realized("a"))
 
 
 def test_samples_spread_as_the_coarsest_dtype_rounds() -> None:

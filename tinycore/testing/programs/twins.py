@@ -3,6 +3,9 @@
 Floor 6. `v.sqrt().reciprocal()` and `v.rsqrt()` are one node here and two values in torch. Where
 one of them is realized, gradients end in both here (docs/coming-from.md), but only in one there: no
 mismatch in such a program tells anything. The text of a program does not show it, its graph does.
+
+A derivative has twins too: that of `a / b` holds the quotient here, where torch divides anew. So
+what a gradient holds does not count as derived.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ def realizes_twins(program: Program, scope: dict[str, Any]) -> bool:
 
 
 def note(step: Step, derived: dict[str, set[str]]) -> None:
-    """Add what the results of a step are derived from."""
-    sources = step.reads()
+    """Add what the results of a step are derived from: a gradient from nothing."""
+    sources = set() if step.kind is Kind.GRADIENT else step.reads()
     above = sources.union(*(derived.get(name, set()) for name in sources))
     for value in step.outputs:
         derived[value.name] = above
