@@ -28,6 +28,7 @@ DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "WEBGPU"]
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],
     "torch": ["torch==2.13.*", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
+    "jax": ["jax>=0.7"],
 }
 
 

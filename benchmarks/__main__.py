@@ -20,7 +20,7 @@ from benchmarks.peers import PEERS, environment_of, why_absent
 from benchmarks.report import Limits, Row, figures, markdown, slower
 from benchmarks.session import Pace, Worker, WorkerFailed, measure, measure_starts
 
-_DEFAULT_PEERS: Final = ("tinycore", "tinycore-jit", "torch", "tinygrad", "numpy")
+_DEFAULT_PEERS: Final = ("tinycore", "tinycore-jit", "torch", "jax", "tinygrad", "numpy")
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:

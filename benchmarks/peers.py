@@ -15,7 +15,16 @@ import numpy
 
 from benchmarks.case import Case, Kind, Prepared
 
-__all__ = ["OURS", "PEERS", "Peer", "TinyPeer", "TorchPeer", "environment_of", "why_absent"]
+__all__ = [
+    "OURS",
+    "PEERS",
+    "JaxPeer",
+    "Peer",
+    "TinyPeer",
+    "TorchPeer",
+    "environment_of",
+    "why_absent",
+]
 
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 Step = Callable[[], Any]
@@ -41,6 +50,10 @@ class Peer:
         """The function in the form in which this peer runs it fastest; the result is computed."""
         return function
 
+    def finished(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """A step that changes what it closes over, in the form in which this peer runs it."""
+        return self.compiled(step)
+
     def array(self, result: Any) -> Array:
         """The result, in a dtype that NumPy has."""
         return numpy.asarray(result)
@@ -61,8 +74,8 @@ class Peer:
         if case.kind is Kind.TOOL:
             return step
         if isinstance(step, Prepared):
-            return Prepared(step.prepare, self.compiled(step.run))
-        return self.compiled(step)
+            return Prepared(step.prepare, self.finished(step.run))
+        return self.finished(step)
 
 
 class TorchPeer(Peer):
@@ -82,6 +95,24 @@ class TorchPeer(Peer):
         result = result.detach()
         wide = result.float() if result.dtype == self.module.bfloat16 else result
         return numpy.asarray(wide.numpy())
+
+
+class JaxPeer(Peer):
+    """JAX on the CPU, each program under `jax.jit`. A step has compiled what it repeats itself."""
+
+    module_name = "jax"
+
+    def tensor(self, array: Array, dtype: str) -> Any:
+        return self.module.numpy.asarray(array, dtype)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return self.finished(self.module.jit(function))
+
+    def finished(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: step(*given).block_until_ready()
+
+    def array(self, result: Any) -> Array:
+        return numpy.asarray(result.astype("float32") if result.dtype == "bfloat16" else result)
 
 
 class TinyPeer(Peer):
@@ -127,6 +158,7 @@ PEERS: Final[Mapping[str, Callable[[], Peer]]] = {
     "tinycore": lambda: TinyPeer("tinycore", jit=False),
     "tinycore-jit": lambda: TinyPeer("tinycore", jit=True),
     "torch": TorchPeer,
+    "jax": JaxPeer,
     "tinygrad": lambda: TinyPeer("tinygrad", jit=True),
     "tinygrad-plain": lambda: TinyPeer("tinygrad", jit=False),
     "numpy": Peer,

@@ -9,6 +9,12 @@ from benchmarks.case import FLOAT_BYTES, TENSOR, Case, Input
 __all__ = ["CASES"]
 
 
+def _conv_jax(jax: Any, x: Any, w: Any, padding: int, *, stride: int = 1, groups: int = 1) -> Any:
+    return jax.lax.conv_general_dilated(
+        x, w, (stride,) * 2, [(padding,) * 2] * 2, feature_group_count=groups
+    )
+
+
 def _conv(
     name: str, batch: int, channels: int, outputs: int, side: int, kernel: int,
     *, stride: int = 1, groups: int = 1,
@@ -23,10 +29,13 @@ def _conv(
     def torch(torch: Any, x: Any, w: Any) -> Any:
         return torch.conv2d(x, w, stride=stride, padding=padding, groups=groups)
 
+    def jax(jax: Any, x: Any, w: Any) -> Any:
+        return _conv_jax(jax, x, w, padding, stride=stride, groups=groups)
+
     pixels = batch * outputs * out * out
     return Case(
         name,
-        {TENSOR: tiny, "torch": torch},
+        {TENSOR: tiny, "torch": torch, "jax": jax},
         (Input((batch, channels, side, side)), Input(weight)),
         flops=2.0 * pixels * weight[1] * kernel * kernel,
         read_bytes=batch * channels * side * side * FLOAT_BYTES,
@@ -47,12 +56,17 @@ def _block_torch(torch: Any, x: Any, *w: Any) -> Any:
     return torch.conv2d(first, w[3], padding=1).mul(w[4]).add(w[5]).add(x).relu()
 
 
+def _block_jax(jax: Any, x: Any, *w: Any) -> Any:
+    first = jax.nn.relu(_conv_jax(jax, x, w[0], 1) * w[1] + w[2])
+    return jax.nn.relu(_conv_jax(jax, first, w[3], 1) * w[4] + w[5] + x)
+
+
 def _block() -> Case:
     weight = Input((_CHANNELS, _CHANNELS, 3, 3), scale=0.1)
     scale = Input((1, _CHANNELS, 1, 1))
     return Case(
         "residual block 1x64x56x56",
-        {TENSOR: _block_tiny, "torch": _block_torch},
+        {TENSOR: _block_tiny, "torch": _block_torch, "jax": _block_jax},
         (Input((1, _CHANNELS, _SIDE, _SIDE)), *(weight, scale, scale) * 2),
         flops=2 * 2.0 * _CHANNELS * _SIDE * _SIDE * _CHANNELS * 9,
     )

@@ -10,7 +10,7 @@ from benchmarks.case import FLOAT_BYTES, TENSOR, Case, Input
 __all__ = ["CASES"]
 
 _SIDE: Final = 4096
-_PEERS: Final = (TENSOR, "torch", "numpy")
+_PEERS: Final = (TENSOR, "torch", "jax", "numpy")
 
 
 def _product(_: Any, a: Any, b: Any) -> Any:
@@ -31,7 +31,7 @@ def _matmuls() -> Iterator[Case]:
         )
     yield Case(
         "matmul 1024 bfloat16",
-        dict.fromkeys((TENSOR, "torch"), _product),
+        dict.fromkeys((TENSOR, "torch", "jax"), _product),
         (Input((1024, 1024), "bfloat16"), Input((1024, 1024), "bfloat16")),
         flops=2.0 * 1024**3,
         tolerance=0.02,
@@ -68,6 +68,10 @@ def _attention(length: int, *, causal: bool) -> Case:
     def torch(torch: Any, q: Any, k: Any, v: Any) -> Any:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
+    def jax(jax: Any, *given: Any) -> Any:
+        q, k, v = (tensor.swapaxes(1, 2) for tensor in given)  # JAX has the heads behind
+        return jax.nn.dot_product_attention(q, k, v, is_causal=causal).swapaxes(1, 2)
+
     def numpy(numpy: Any, q: Any, k: Any, v: Any) -> Any:
         scores = q @ k.swapaxes(-1, -2) * numpy.float32(width**-0.5)
         if causal:
@@ -77,7 +81,7 @@ def _attention(length: int, *, causal: bool) -> Case:
 
     return Case(
         f"attention {heads}x{length}x{width}{words}",
-        {TENSOR: tiny, "torch": torch, "numpy": numpy},
+        {TENSOR: tiny, "torch": torch, "jax": jax, "numpy": numpy},
         (Input((1, heads, length, width), scale=2.0),) * 3,
         flops=4.0 * heads * length * length * width / (2 if causal else 1),
         read_bytes=3 * heads * length * width * FLOAT_BYTES,

@@ -22,23 +22,27 @@ def _chain_numpy(numpy: Any, a: Any, b: Any) -> Any:
     return (numpy.maximum(a * 2 + b, 0) - 1) * b
 
 
+def _chain_jax(jax: Any, a: Any, b: Any) -> Any:
+    return (jax.nn.relu(a * 2 + b) - 1) * b
+
+
 CASES: Final = (
     Case(
         "trivial",
-        dict.fromkeys((TENSOR, "torch", "numpy"), lambda _, a, b: a + b),
+        dict.fromkeys((TENSOR, "torch", "jax", "numpy"), lambda _, a, b: a + b),
         (Input((16,)), Input((16,))),
         by_default=False,
     ),
     Case(
         "elementwise chain 32M",
-        {TENSOR: _chain, "torch": _chain, "numpy": _chain_numpy},
+        {TENSOR: _chain, "torch": _chain, "jax": _chain_jax, "numpy": _chain_numpy},
         (Input((_CHAIN,)), Input((_CHAIN,))),
         read_bytes=2 * _CHAIN * FLOAT_BYTES,
         written_bytes=_CHAIN * FLOAT_BYTES,
     ),
     Case(
         "sum 64M",
-        dict.fromkeys((TENSOR, "torch", "numpy"), lambda _, a: a.sum()),
+        dict.fromkeys((TENSOR, "torch", "jax", "numpy"), lambda _, a: a.sum()),
         (Input((_SUM,)),),
         read_bytes=_SUM * FLOAT_BYTES,
         tolerance=0.05,  # the terms nearly cancel
@@ -48,6 +52,7 @@ CASES: Final = (
         {
             TENSOR: lambda _, a: a.transpose(0, 1).contiguous(),
             "torch": lambda _, a: a.transpose(0, 1).contiguous(),
+            "jax": lambda _, a: a.T,
             "numpy": lambda _, a: a.T.copy(),
         },
         (Input((_SIDE, _SIDE)),),
@@ -57,11 +62,9 @@ CASES: Final = (
     *(
         Case(
             f"cumsum 4096² axis {axis}",
-            {
-                TENSOR: lambda _, a, axis=axis: a.cumsum(axis),
-                "torch": lambda _, a, axis=axis: a.cumsum(axis),
-                "numpy": lambda _, a, axis=axis: a.cumsum(axis),
-            },
+            dict.fromkeys(
+                (TENSOR, "torch", "jax", "numpy"), lambda _, a, axis=axis: a.cumsum(axis)
+            ),
             (Input((_SIDE, _SIDE)),),
             read_bytes=_MATRIX_BYTES,
             written_bytes=_MATRIX_BYTES,

@@ -17,6 +17,10 @@ def _softmax_numpy(numpy: Any, x: Any) -> Any:
     return powers / powers.sum(1, keepdims=True)
 
 
+def _layernorm_jax(jax: Any, x: Any) -> Any:
+    return jax.nn.standardize(x, -1, epsilon=1e-5)
+
+
 def _layernorm_numpy(numpy: Any, x: Any) -> Any:
     centered = x - x.mean(1, keepdims=True)
     return centered / numpy.sqrt((centered * centered).mean(1, keepdims=True) + 1e-5)
@@ -28,6 +32,7 @@ CASES: Final = (
         {
             TENSOR: lambda _, x: x.softmax(-1),
             "torch": lambda _, x: x.softmax(-1),
+            "jax": lambda jax, x: jax.nn.softmax(x, -1),
             "numpy": _softmax_numpy,
         },
         (Input((_SIDE, _SIDE), scale=8.0),),
@@ -39,6 +44,7 @@ CASES: Final = (
         {
             TENSOR: lambda _, x: x.layernorm(),
             "torch": lambda torch, x: torch.nn.functional.layer_norm(x, (_SIDE,)),
+            "jax": _layernorm_jax,
             "numpy": _layernorm_numpy,
         },
         (Input((_SIDE, _SIDE)),),
@@ -47,7 +53,7 @@ CASES: Final = (
     ),
     Case(
         "argmax 4096² axis 1",
-        dict.fromkeys((TENSOR, "torch", "numpy"), lambda _, x: x.argmax(1)),
+        dict.fromkeys((TENSOR, "torch", "jax", "numpy"), lambda _, x: x.argmax(1)),
         (Input((_SIDE, _SIDE)),),
         read_bytes=_BYTES,
     ),

@@ -14,7 +14,7 @@ _SORTED: Final = 1 << 20
 CASES: Final = (
     Case(
         "gather rows 8192x768",
-        dict.fromkeys((TENSOR, "torch", "numpy"), lambda _, table, rows: table[rows]),
+        dict.fromkeys((TENSOR, "torch", "jax", "numpy"), lambda _, table, rows: table[rows]),
         (Input((_WORDS, _WIDTH)), Input((_PICKED,), "int32", limit=_WORDS)),
         read_bytes=_PICKED * _WIDTH * FLOAT_BYTES,
         written_bytes=_PICKED * _WIDTH * FLOAT_BYTES,
@@ -24,9 +24,9 @@ CASES: Final = (
         {
             TENSOR: lambda _, x: x.sort()[0],
             "torch": lambda _, x: x.sort()[0],
+            "jax": lambda jax, x: jax.numpy.sort(x),
             "numpy": lambda numpy, x: numpy.sort(x),
         },
         (Input((_SORTED,)),),
-        by_default=False,
     ),
 )

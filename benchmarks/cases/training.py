@@ -48,8 +48,36 @@ def _step_torch(forward: Callable[..., Any]) -> Callable[..., Callable[[], Any]]
     return build
 
 
+def _step_jax(forward: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
+    """The state is what a step returned last; its memory is given to the next one."""
+
+    def build(jax: Any, x: Any, labels: Any, *weights: Any) -> Callable[[], Any]:
+        def loss_of(weights: Any) -> Any:
+            chances = jax.nn.log_softmax(forward(jax, x, *weights))
+            return -jax.numpy.take_along_axis(chances, labels[:, None], 1).mean()
+
+        def updated(weights: Any) -> tuple[Any, Any]:
+            loss, slopes = jax.value_and_grad(loss_of)(weights)
+            return loss, [w - _RATE * slope for w, slope in zip(weights, slopes, strict=True)]
+
+        run = jax.jit(updated, donate_argnums=0)
+        state = list(weights)
+
+        def step() -> Any:
+            loss, state[:] = run(state)
+            return jax.block_until_ready((loss, state))[0]
+
+        return step
+
+    return build
+
+
 def _mlp(x: Any, *w: Any) -> Any:
     return ((x @ w[0]).relu() @ w[1]).relu() @ w[2]
+
+
+def _mlp_jax(jax: Any, x: Any, *w: Any) -> Any:
+    return jax.nn.relu(jax.nn.relu(x @ w[0]) @ w[1]) @ w[2]
 
 
 def _cnn_tiny(x: Any, *w: Any) -> Any:
@@ -63,6 +91,20 @@ def _cnn_torch(torch: Any, x: Any, *w: Any) -> Any:
     x = pool(conv(conv(x, w[0]).relu(), w[1]).relu(), 2)
     x = pool(conv(conv(x, w[2]).relu(), w[3]).relu(), 2)
     return x.flatten(1) @ w[4]
+
+
+def _cnn_jax(jax: Any, x: Any, *w: Any) -> Any:
+    lax, relu = jax.lax, jax.nn.relu
+
+    def conv(x: Any, w: Any) -> Any:
+        return relu(lax.conv(x, w, (1, 1), "VALID"))
+
+    def pool(x: Any) -> Any:
+        return lax.reduce_window(x, -jax.numpy.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+
+    x = pool(conv(conv(x, w[0]), w[1]))
+    x = pool(conv(conv(x, w[2]), w[3]))
+    return x.reshape(x.shape[0], -1) @ w[4]
 
 
 _MLP_INPUTS: Final = (
@@ -122,6 +164,31 @@ def _transformer_torch(torch: Any, x: Any, *w: Any) -> Any:
     return x
 
 
+def _transformer_jax(jax: Any, x: Any, *w: Any) -> Any:
+    def attention(*given: Any) -> Any:
+        q, k, v = (tensor.transpose(0, 2, 1, 3) for tensor in given)
+        return jax.nn.dot_product_attention(q, k, v).transpose(0, 2, 1, 3)
+
+    for layer in range(0, len(w), _OF_LAYER):
+        x = _block_jax(jax, x, w[layer : layer + _OF_LAYER], attention)
+    return x
+
+
+def _block_jax(jax: Any, x: Any, w: Any, attention: Callable[..., Any]) -> Any:
+    """The layer again: arrays of JAX swap axes and clip by other names."""
+
+    def norm(x: Any) -> Any:
+        return jax.nn.standardize(x, -1, epsilon=1e-5)
+
+    def heads(x: Any) -> Any:
+        return x.reshape(1, _LENGTH, _HEADS, _HEAD).swapaxes(1, 2)
+
+    queries, keys, values = map(heads, jax.numpy.split(norm(x) @ w[0], 3, -1))
+    attended = attention(queries, keys, values).swapaxes(1, 2).reshape(1, _LENGTH, _WIDTH)
+    x = x + attended @ w[1]
+    return x + jax.nn.relu(norm(x) @ w[2]) @ w[3]
+
+
 _LAYER_INPUTS: Final = (
     Input((_WIDTH, 3 * _WIDTH), scale=0.07),
     Input((_WIDTH, _WIDTH), scale=0.07),
@@ -132,21 +199,29 @@ _LAYER_INPUTS: Final = (
 CASES: Final = (
     Case(
         "MLP training step",
-        {TENSOR: _step_tiny(_mlp), "torch": _step_torch(lambda _, *all: _mlp(*all))},
+        {
+            TENSOR: _step_tiny(_mlp),
+            "torch": _step_torch(lambda _, *all: _mlp(*all)),
+            "jax": _step_jax(_mlp_jax),
+        },
         _MLP_INPUTS,
         flops=6.0 * _BATCH * (784 * 512 + 512 * 512 + 512 * 10),
         kind=Kind.STEP,
     ),
     Case(
         "small CNN training step",
-        {TENSOR: _step_tiny(_cnn_tiny), "torch": _step_torch(_cnn_torch)},
+        {
+            TENSOR: _step_tiny(_cnn_tiny),
+            "torch": _step_torch(_cnn_torch),
+            "jax": _step_jax(_cnn_jax),
+        },
         _CNN_INPUTS,
         flops=6.0 * _BATCH * _CNN_MULTIPLIES,
         kind=Kind.STEP,
     ),
     Case(
         "transformer forward, 6 layers of 512",
-        {TENSOR: _transformer_tiny, "torch": _transformer_torch},
+        {TENSOR: _transformer_tiny, "torch": _transformer_torch, "jax": _transformer_jax},
         (Input((1, _LENGTH, _WIDTH)), *_LAYER_INPUTS * _LAYERS),
         flops=_LAYERS * 2.0 * _LENGTH * (12 * _WIDTH**2 + 2 * _LENGTH * _WIDTH),
         tolerance=5e-3,
