@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "tinycore"
 
 FLOORS: dict[str, tuple[float, str]] = {
+    "_collector": (0, "foundation"),
     "_deferred": (0, "foundation"),
     "_dtype": (0, "foundation"),
     "_processors": (0, "foundation"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from tinycore import cache
+from tinycore._collector import without_collecting
 from tinycore._deferred import deferred
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
@@ -148,7 +149,7 @@ def compile_kernel(
     """
     began = time.perf_counter()
     added = added_rules(toolchain)
-    with lowering:
+    with lowering, without_collecting:
         linear = lower(ast, toolchain.renderer, kernel_name(ast), plan, added)
         source = toolchain.renderer.render(linear)
     if trace_source.on:

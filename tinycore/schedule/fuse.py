@@ -57,19 +57,21 @@ READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPAREN
 """Ops that read each element of their source at most once, at a place of their own."""
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 """Ops that read each element of their source once."""
+LEAVES = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND})
 SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE}
 
 
 def is_stored(node: UOp) -> bool:
     """Whether a node already is memory: a buffer, or one that a kernel of an earlier call fills."""
-    if node.op is Op.ASSIGN:
+    op = node.op
+    if op is Op.ASSIGN:
         return node.src[1].op is Op.KERNEL
-    return node.op in (Op.BUFFER, Op.BUFFER_VIEW)
+    return op is Op.BUFFER or op is Op.BUFFER_VIEW
 
 
 def is_leaf(node: UOp) -> bool:
     """Whether scheduling stops at a node."""
-    return is_stored(node) or node.op in (Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND)
+    return node.op in LEAVES or (node.op is Op.ASSIGN and is_stored(node))
 
 
 def computed_of(node: UOp) -> UOp:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tinycore.dtype import ImageDType, dtypes
@@ -39,6 +40,11 @@ class Kernel:
     def name(self) -> str:
         """A readable name from the kernel's loops, e.g. reduce_1024_256."""
         return kernel_name(self.ast)
+
+    @cached_property
+    def slots(self) -> int:
+        """How many buffers it takes."""
+        return slot_count(self.ast)
 
     @property
     def without_gradient(self) -> Kernel:
@@ -95,6 +101,8 @@ def base_of(node: UOp) -> UOp:
 def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
     """A kernel and its memory without the slots that it turned out not to use."""
     used = sorted({n.arg for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL})
+    if len(used) == len(memory):
+        return ast, memory
     moved = {slot(memory[old], old): slot(memory[old], new) for new, old in enumerate(used)}
     return ast.substitute({a: b for a, b in moved.items() if a is not b}), [memory[i] for i in used]
 

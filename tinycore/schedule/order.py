@@ -12,7 +12,7 @@ from typing import Final
 
 from tinycore.device.buffer import Buffer
 from tinycore.errors import ArgumentError
-from tinycore.schedule.kernel import image_of, slot_count
+from tinycore.schedule.kernel import image_of
 from tinycore.schedule.kernelize import memory_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -93,8 +93,6 @@ def kernels_below(root: UOp) -> list[UOp]:
 def schedule(roots: Iterable[UOp]) -> list[ScheduleItem]:
     """The launches that roots cut by `kernelize` still need, each after all it depends on."""
     return [
-        ScheduleItem(
-            n.arg.ast, tuple(map(buffer_of, n.src[: slot_count(n.arg.ast)])), n.arg.metadata, n
-        )
+        ScheduleItem(n.arg.ast, tuple(map(buffer_of, n.src[: n.arg.slots])), n.arg.metadata, n)
         for n in kernels_below(UOp.sink(*roots))
     ]

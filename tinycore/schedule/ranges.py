@@ -212,10 +212,7 @@ class RegionReader:
         if node.op is Op.ASSIGN:  # another output of this kernel: what it stores
             return self.pass_on(Place(node.src[1], point, gate), None)
         if node.op in MOVEMENT:
-            moved = read_through(node, point)
-            return self.pass_on(
-                Place(node.src[0], moved.point, both(gate, moved.valid)), moved.valid
-            )
+            return self.rearranged(place)
         if node.op is Op.REDUCE_AXIS:
             return self.reduce(place)
         assert node.op is Op.GATHER, f"{node!r} cannot be part of a kernel"
@@ -226,6 +223,18 @@ class RegionReader:
         if missing := [s for s in sources if s not in self.done]:
             return missing
         return UOp(node.op, node.dtype, tuple([self.done[s] for s in sources]), node.arg)
+
+    def rearranged(self, place: Place) -> UOp | list[Place]:
+        """What lies under a row of movement ops, all of them passed at once."""
+        node, point, gate = place
+        if (constant := repeated_constant(node)) is not None:
+            return UOp.const(constant.dtype, constant.arg)
+        valid: UOp | None = None
+        while node.op in MOVEMENT and (node is place.node or self.leaf(node) is None):
+            moved = read_through(node, point)
+            node, point = node.src[0], moved.point
+            gate, valid = both(gate, moved.valid), both(valid, moved.valid)
+        return self.pass_on(Place(node, point, gate), valid)
 
     def pass_on(self, source: Place, valid: UOp | None) -> UOp | list[Place]:
         """The source's value; zero where it is not valid."""
@@ -291,6 +300,13 @@ class RegionReader:
         valid = (row >= 0) & (row < table.shape[0])
         source = Place(table, (row, *point[len(index.shape) :]), both(gate, valid))
         return self.pass_on(source, valid)
+
+
+def repeated_constant(node: UOp) -> UOp | None:
+    """The number that all elements are, where a node only repeats and reshapes one."""
+    while node.op is Op.RESHAPE or node.op is Op.EXPAND:
+        node = node.src[0]
+    return node if node.op is Op.CONST else None
 
 
 def times(value: UOp, counts: list[UOp]) -> UOp:

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from tinycore._collector import without_collecting
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
 from tinycore.schedule.form import Form
-from tinycore.schedule.kernel import image_of, slot_count
+from tinycore.schedule.kernel import image_of
 from tinycore.schedule.kernelize import kernelize, memory_of
 from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
@@ -222,7 +223,8 @@ def recipe_for(form: Form, keep: Keep) -> Recipe:
         if (found := recipes.pop(key, None)) is not None:
             recipes[key] = found
             return found
-    made = make(form, keep)
+    with without_collecting:
+        made = make(form, keep)
     with table:
         recipes[key] = made
         if len(recipes) > MOST_RECIPES:
@@ -245,12 +247,12 @@ def make(form: Form, keep: Keep) -> Recipe:
     results = {old: new for old, new in given.items() if old in form.nodes}
     numbers = {form.forms[node]: number for number, node in enumerate(form.memory)}
     shown = UOp.sink(*results.values()).toposort()
-    for node in (*shown, *(n for k in kernels for n in k.src[: slot_count(k.arg.ast)])):
+    for node in (*shown, *(n for k in kernels for n in k.src[: k.arg.slots])):
         if (found := memory_of(node)).op in (Op.BUFFER, Op.BUFFER_VIEW):
             numbers.setdefault(found, len(numbers))
     steps = []
     for kernel in kernels:
-        slots = kernel.src[: slot_count(kernel.arg.ast)]
+        slots = kernel.src[: kernel.arg.slots]
         places = tuple([numbers[memory_of(slot)] for slot in slots])
         steps.append(Step(kernel.arg.ast, places, kernel.arg.metadata, kernel))
     lasting = frozenset(numbers[m] for n in shown if (m := memory_of(n)) in numbers)

@@ -13,13 +13,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.render.base import Limits, pointer_of
-from tinycore.uop.affine import coefficient
+from tinycore.schedule.launch import Bytes, Launch, elements
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -37,103 +35,6 @@ COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY
 LINE_BYTES: Final = 64
 FEWEST_ROWS: Final = 8
 """Rows of a strip in which a value is read again for each of them, as rows of a matmul do."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A kernel, and the numbers of the memory in its slots."""
-
-    ast: UOp
-    places: tuple[int, ...]
-
-    @cached_property
-    def end(self) -> UOp:
-        """The END around everything, or the STORE of a kernel without loops."""
-        return self.ast.src[0]
-
-    @cached_property
-    def loops(self) -> tuple[UOp, ...]:
-        """The loops over outputs, outermost first."""
-        return self.end.src[1:] if self.end.op is Op.END else ()
-
-    @cached_property
-    def nodes(self) -> list[UOp]:
-        """All of it, sources first."""
-        return self.ast.toposort()
-
-    @cached_property
-    def stores(self) -> list[UOp]:
-        """What it writes."""
-        return [n for n in self.nodes if n.op is Op.STORE]
-
-    @cached_property
-    def accesses(self) -> list[UOp]:
-        """Every INDEX into memory."""
-        return [n for n in self.nodes if n.op is Op.INDEX]
-
-    def place(self, index: UOp) -> int:
-        """The number of the memory that an INDEX is into."""
-        return self.places[int(pointer_of(index).arg)]
-
-    @cached_property
-    def written(self) -> frozenset[int]:
-        """The memory it writes."""
-        return frozenset(self.place(n.src[0]) for n in self.stores)
-
-    @cached_property
-    def read(self) -> frozenset[int]:
-        """The memory it reads."""
-        loads = (n.src[0] for n in self.nodes if n.op is Op.LOAD)
-        return frozenset(map(self.place, loads))
-
-    @cached_property
-    def known(self) -> dict[tuple[UOp, int], UOp]:
-        """What `within` has found."""
-        return {}
-
-    def within(self, index: UOp, depth: int) -> UOp:
-        """The place of an INDEX less what the counters of the outer `depth` loops add to it."""
-        key = index, depth
-        if (found := self.known.get(key)) is None:
-            zero = index.src[1].substitute({r: UOp.index(0) for r in self.loops[:depth]})
-            found = self.known[key] = rewrite(zero, simplify, name="simplify within a row")
-        return found
-
-    @cached_property
-    def is_plain(self) -> bool:
-        """Whether it is one nest of loops that writes new memory, each element once."""
-        if len(self.ast.src) != 1 or self.end.op is not Op.END or self.written & self.read:
-            return False
-        if any(r.arg.kind is not AxisKind.LOOP or not r.is_fixed for r in self.loops):
-            return False
-        nodes = self.nodes
-        ends = sum(n.op is Op.END for n in nodes)
-        fixed = all(n.is_fixed for n in nodes if n.op is Op.RANGE)
-        strange = any(n.op in (Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR) for n in nodes)
-        ordered = any(n.op is Op.RANGE and n.arg.kind is AxisKind.ORDERED for n in nodes)
-        return ends == 1 and fixed and not strange and not ordered
-
-
-def row_size(launch: Launch, index: UOp, depth: int) -> int | None:
-    """The elements of a row, where an INDEX stays within the row that `depth` loops are at."""
-    size, rows = elements(index), launch.loops[:depth]
-    count = math.prod(r.extent for r in rows)
-    if size % count:
-        return None
-    stride = size // count
-    for counter in reversed(rows):
-        if coefficient(index.src[1], counter) != stride:
-            return None
-        stride *= counter.extent
-    rest = launch.within(index, depth)
-    return size // count if rest.vmin >= 0 and rest.vmax < size // count else None
-
-
-def elements(index: UOp) -> int:
-    """The size of the memory that an INDEX is into."""
-    pointer = pointer_of(index).dtype
-    assert isinstance(pointer, PointerDType)
-    return int(pointer.size)
 
 
 class Group:
@@ -179,11 +80,10 @@ class Group:
 def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:
     """Whether members read, of what others wrote, the row that they are at and no other."""
     made = frozenset().union(*(m.written for m in members))
+    depth = len(shape)
     return all(
-        row_size(member, access, len(shape)) is not None
+        made.isdisjoint(member.touched) or made & member.touched <= member.stays_in_rows(depth)
         for member in members
-        for access in member.accesses
-        if member.place(access) in made
     )
 
 
@@ -213,16 +113,12 @@ def cut_rows(
 
 def footprint(members: Sequence[Launch], depth: int) -> tuple[int, int]:
     """(bytes that every row reads again, bytes of a row of its own) of some kernels."""
-    again: dict[int, int] = {}
-    own: dict[int, int] = {}
+    again: Bytes = {}
+    own: Bytes = {}
     for member in members:
-        rows = member.loops[:depth]
-        for access in member.accesses:
-            place = member.within(access, depth)
-            size = min(int(place.vmax - place.vmin) + 1, elements(access))
-            kind = own if rows[-1] in access.src[1].ranges else again
-            number = member.place(access)
-            kind[number] = max(kind.get(number, 0), size * pointer_of(access).dtype.itemsize)
+        for kind, found in zip((again, own), member.footprint(depth), strict=True):
+            for number, size in found.items():
+                kind[number] = max(kind.get(number, 0), size)
     return sum(size for size in again.values() if size > LINE_BYTES), sum(own.values())
 
 
@@ -333,7 +229,7 @@ class Weaver:
     def slot(self, place: int, member: Launch) -> UOp:
         """The pointer to memory."""
         if place not in self.slots:
-            old = next(pointer_of(n) for n in member.accesses if member.place(n) == place)
+            old = next(pointer_of(n) for n, p in member.accesses.items() if p == place)
             kind = old.dtype
             assert isinstance(kind, PointerDType)
             mine = place in self.own
@@ -383,7 +279,7 @@ class Weaver:
         self, member: Launch, access: UOp, rows: Sequence[UOp], inner: UOp, done: dict[UOp, UOp]
     ) -> UOp:
         """Where an access of a member finds its element in a strip."""
-        place = member.place(access)
+        place = member.accesses[access]
         slot = self.slot(place, member)
         pointer = self.filled.get(place, slot)
         where = done[access.src[1]]

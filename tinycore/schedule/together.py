@@ -12,8 +12,9 @@ from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError
 from tinycore.render.base import Limits
 from tinycore.schedule.kernel import Kernel
+from tinycore.schedule.launch import Launch
 from tinycore.schedule.step import Step
-from tinycore.schedule.strips import Group, Launch
+from tinycore.schedule.strips import Group
 from tinycore.schedule.target import limits_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -287,10 +287,14 @@ class UOp:
     def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
         """Fill `slot` of this node and of all below by `rule`, sources first, without recursion."""
         stack = [self]
+        push = stack.append
         while stack:
             node = stack[-1]
-            if missing := [s for s in node.src if not hasattr(s, slot)]:
-                stack += missing
+            height = len(stack)
+            for source in node.src:
+                if not hasattr(source, slot):
+                    push(source)
+            if len(stack) != height:
                 continue
             stack.pop()
             if not hasattr(node, slot):  # users share sources
@@ -329,16 +333,21 @@ class UOp:
         """This node and all below it, sources first; does not go below nodes that fail `enter`."""
         order: dict[UOp, None] = {}
         stack = [self]
+        push, pop = stack.append, stack.pop
         while stack:
             node = stack[-1]
-            if node not in order:
-                if node.src and (enter is None or enter(node)):
-                    missing = [s for s in node.src if s not in order]
-                    if missing:
-                        stack += missing[::-1]
-                        continue
-                order[node] = None
-            stack.pop()
+            if node in order:
+                pop()
+                continue
+            if (src := node.src) and (enter is None or enter(node)):
+                height = len(stack)
+                for source in src[::-1]:
+                    if source not in order:
+                        push(source)
+                if len(stack) != height:
+                    continue
+            order[node] = None
+            pop()
         return list(order)
 
     def substitute(
@@ -350,15 +359,18 @@ class UOp:
         """
         done: dict[UOp, UOp] = dict(replacements)
         stack = [self]
+        push = stack.append
         while stack:
             node = stack[-1]
             if node not in done:
                 if enter is not None and not enter(node):
                     done[node] = node
                     continue
-                missing = [s for s in node.src if s not in done]
-                if missing:
-                    stack += missing
+                height = len(stack)
+                for source in node.src:
+                    if source not in done:
+                        push(source)
+                if len(stack) != height:
                     continue
                 done[node] = node.with_src(tuple([done[s] for s in node.src]))
             stack.pop()

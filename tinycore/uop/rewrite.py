@@ -48,6 +48,7 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
     done: dict[UOp, UOp] = {}
     pending: dict[UOp, UOp] = {}  # rewritten nodes, and the nodes whose normal form they take
     stack = [root]
+    push = stack.append
     while stack:
         node = stack.pop()
         if node in done:
@@ -58,13 +59,19 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
                 raise endless(rules, [node, *pending], context)
             done[node] = finished
             continue
-        if missing := [s for s in node.src if s not in done and not s._normal & bit]:
+        src = node.src
+        if src:
             stack.append(node)
-            stack += missing[::-1]
-            continue
+            height = len(stack)
+            for source in src[::-1]:
+                if source not in done and not source._normal & bit:
+                    push(source)
+            if len(stack) != height:
+                continue
+            stack.pop()
         rebuilt = node
-        if node.src and (src := tuple([done.get(s, s) for s in node.src])) != node.src:
-            rebuilt = UOp(node.op, node.dtype, src, node.arg)
+        if src and (new_src := tuple([done.get(s, s) for s in src])) != src:
+            rebuilt = UOp(node.op, node.dtype, new_src, node.arg)
             if rebuilt in done:
                 done[node] = done[rebuilt]
                 continue

@@ -89,12 +89,14 @@ def device_of(node: UOp) -> str | None:
 
     Several devices are one name, theirs joined: "CPU,CPU:1".
     """
-    match node.op:
-        case Op.DEVICE:
-            return str(node.arg)
-        case Op.COPY:
-            return node.src[1].device_or_none
-        case Op.MULTI:
-            return BETWEEN_NAMES.join([s.device for s in node.src])
-        case _:
-            return next((d for s in node.src if (d := s.device_or_none) is not None), None)
+    op = node.op
+    if op is Op.DEVICE:
+        return str(node.arg)
+    if op is Op.COPY:
+        return node.src[1].device_or_none
+    if op is Op.MULTI:
+        return BETWEEN_NAMES.join([s.device for s in node.src])
+    for source in node.src:
+        if (device := source.device_or_none) is not None:
+            return device
+    return None

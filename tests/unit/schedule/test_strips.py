@@ -12,7 +12,7 @@ import torch
 from tinycore.config import Context
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
-from tinycore.schedule.strips import Launch, row_size
+from tinycore.schedule.launch import Launch, row_size
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

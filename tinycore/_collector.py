@@ -1,0 +1,60 @@
+"""A pause of Python's cycle collector, for work that makes a great many objects and no cycles.
+
+Floor 0. Imports nothing of tinycore. The collector looks at every living object again and again
+while a graph grows, and finds nothing: nodes refer to their sources only, so they die by their
+counts. It takes a quarter of the time of scheduling.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from types import TracebackType
+from typing import Final
+
+__all__ = ["without_collecting"]
+
+
+class Pause:
+    """`with without_collecting:` holds the collector back; any number of threads may be inside.
+
+    The last to leave turns it on again, if it was on when the first came.
+    """
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.was_on = gc.isenabled()
+        self.lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.was_on = gc.isenabled()
+                gc.disable()
+            self.inside += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside and self.was_on:
+                gc.enable()
+
+
+without_collecting: Final = Pause()
+
+
+def begin_anew() -> None:
+    """In a forked process there are none of the threads that were inside."""
+    if without_collecting.inside and without_collecting.was_on:
+        gc.enable()
+    without_collecting.__init__()  # type: ignore[misc]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=begin_anew)

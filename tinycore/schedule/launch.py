@@ -1,0 +1,158 @@
+"""A kernel with the numbers of the memory in its slots, and where its accesses lie in rows.
+
+Floor 3. What a kernel is asked, it is asked again each time a neighbor may join it (`strips.py`),
+so every answer is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from tinycore.dtype import PointerDType
+from tinycore.render.base import pointer_of
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+STRANGE: Final = frozenset({Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR})
+"""Ops of kernels that are more than a nest of loops."""
+OF_LAUNCHES: Final = frozenset({Op.STORE, Op.LOAD, Op.INDEX, Op.RANGE, Op.END}) | STRANGE
+"""Ops by which a kernel is asked for its nodes."""
+
+Bytes = dict[int, int]
+"""How many bytes of memory are touched, by its number."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, and the numbers of the memory in its slots."""
+
+    ast: UOp
+    places: tuple[int, ...]
+
+    @cached_property
+    def end(self) -> UOp:
+        """The END around everything, or the STORE of a kernel without loops."""
+        return self.ast.src[0]
+
+    @cached_property
+    def loops(self) -> tuple[UOp, ...]:
+        """The loops over outputs, outermost first."""
+        return self.end.src[1:] if self.end.op is Op.END else ()
+
+    @cached_property
+    def nodes(self) -> list[UOp]:
+        """All of it, sources first."""
+        return self.ast.toposort()
+
+    @cached_property
+    def by_op(self) -> dict[Op, list[UOp]]:
+        """The nodes of some ops."""
+        found: dict[Op, list[UOp]] = defaultdict(list)
+        for node in self.nodes:
+            if node.op in OF_LAUNCHES:
+                found[node.op].append(node)
+        return found
+
+    @cached_property
+    def accesses(self) -> dict[UOp, int]:
+        """Every INDEX into memory, and the number of that memory."""
+        return {n: self.places[int(pointer_of(n).arg)] for n in self.by_op[Op.INDEX]}
+
+    @cached_property
+    def touched(self) -> frozenset[int]:
+        """The memory it reads or writes."""
+        return frozenset(self.accesses.values())
+
+    @cached_property
+    def written(self) -> frozenset[int]:
+        """The memory it writes."""
+        return frozenset([self.accesses[n.src[0]] for n in self.by_op[Op.STORE]])
+
+    @cached_property
+    def read(self) -> frozenset[int]:
+        """The memory it reads."""
+        return frozenset([self.accesses[n.src[0]] for n in self.by_op[Op.LOAD]])
+
+    @cached_property
+    def known(self) -> dict[tuple[UOp, int], UOp]:
+        """What `within` has found."""
+        return {}
+
+    def within(self, index: UOp, depth: int) -> UOp:
+        """The place of an INDEX less what the counters of the outer `depth` loops add to it."""
+        key = index, depth
+        if (found := self.known.get(key)) is None:
+            zero = index.src[1].substitute({r: UOp.index(0) for r in self.loops[:depth]})
+            found = self.known[key] = rewrite(zero, simplify, name="simplify within a row")
+        return found
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether it is one nest of loops that writes new memory, each element once."""
+        if len(self.ast.src) != 1 or self.end.op is not Op.END or self.written & self.read:
+            return False
+        found = self.by_op
+        if any(r.arg.kind is not AxisKind.LOOP for r in self.loops):
+            return False
+        if len(found[Op.END]) != 1 or any(found[op] for op in STRANGE):
+            return False
+        return all(r.is_fixed and r.arg.kind is not AxisKind.ORDERED for r in found[Op.RANGE])
+
+    @cached_property
+    def in_rows(self) -> dict[int, frozenset[int]]:
+        """What `stays_in_rows` has found."""
+        return {}
+
+    def stays_in_rows(self, depth: int) -> frozenset[int]:
+        """The memory in which no access leaves the row that the outer `depth` loops are at."""
+        if (found := self.in_rows.get(depth)) is None:
+            leaves = {n for i, n in self.accesses.items() if row_size(self, i, depth) is None}
+            found = self.in_rows[depth] = self.touched - leaves
+        return found
+
+    @cached_property
+    def footprints(self) -> dict[int, tuple[Bytes, Bytes]]:
+        """What `footprint` has found."""
+        return {}
+
+    def footprint(self, depth: int) -> tuple[Bytes, Bytes]:
+        """What every row of the outer `depth` loops reads again, and what is a row's own."""
+        if (found := self.footprints.get(depth)) is None:
+            again: Bytes = {}
+            own: Bytes = {}
+            for access, number in self.accesses.items():
+                place = self.within(access, depth)
+                size = min(int(place.vmax - place.vmin) + 1, elements(access))
+                kind = own if self.loops[depth - 1] in access.src[1].ranges else again
+                kind[number] = max(kind.get(number, 0), size * pointer_of(access).dtype.itemsize)
+            found = self.footprints[depth] = again, own
+        return found
+
+
+def row_size(launch: Launch, index: UOp, depth: int) -> int | None:
+    """The elements of a row, where an INDEX stays within the row that `depth` loops are at."""
+    size, rows = elements(index), launch.loops[:depth]
+    count = math.prod(r.extent for r in rows)
+    if size % count:
+        return None
+    stride = size // count
+    for counter in reversed(rows):
+        if coefficient(index.src[1], counter) != stride:
+            return None
+        stride *= counter.extent
+    rest = launch.within(index, depth)
+    return size // count if rest.vmin >= 0 and rest.vmax < size // count else None
+
+
+def elements(index: UOp) -> int:
+    """The size of the memory that an INDEX is into."""
+    pointer = pointer_of(index).dtype
+    assert isinstance(pointer, PointerDType)
+    return int(pointer.size)
