@@ -3,7 +3,8 @@
 Floor 6. Imports the public API, the settings and the errors.
 An optimizer's state is tensors, so one step is one graph: `schedule_step` builds it and returns
 what must be realized, `step` realizes it, and a TinyJit captures it whole. Sums are kept in float32
-at least, whatever the parameter's dtype.
+at least, whatever the parameter's dtype. State is memory from the beginning: were it constants in
+the first step, that would be another graph than the second, and both would have to be scheduled.
 """
 
 from __future__ import annotations
@@ -131,12 +132,15 @@ class Optimizer:
     def _single(self, value: float) -> Tensor:
         """A tensor (1,) of state."""
         dtype = least_upper_dtype(dtypes.float32, *[param.dtype for param in self.params])
-        return Tensor.full((1,), value, dtype=dtype, device=self.device).is_param_(False)
+        made = Tensor.full((1,), value, dtype=dtype, device=self.device)
+        return made.contiguous().realize().is_param_(False)
 
     def _zeros(self) -> list[Tensor]:
         """State of the shape of each parameter."""
         shaped = self._joined([self._wide(param) for param in self.params])
-        return [Tensor.zeros_like(like).is_param_(False) for like in shaped]
+        made = [Tensor.zeros_like(like).contiguous() for like in shaped]
+        Tensor.realize(*made)
+        return [state.is_param_(False) for state in made]
 
     def _refuse_fused(self) -> None:
         if self.fused:
