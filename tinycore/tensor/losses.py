@@ -9,7 +9,7 @@ only axis), labels are integers with one axis less, or probabilities of the scor
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
@@ -18,6 +18,11 @@ from tinycore.tensor.windows import Windows
 from tinycore.uop.shape import Shape
 
 Reduction = Literal["mean", "sum", "none"]
+
+CAUSAL_ROWS: Final = 512
+"""Queries that share the keys they see where attention is causal. Fewer leave out more of what the
+mask hides, but each group of queries is a kernel of its own."""
+MOST_CAUSAL_BLOCKS: Final = 8
 
 
 class Losses(Windows):
@@ -200,19 +205,43 @@ class Losses(Windows):
                 )
             shared = heads // groups
             key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
+        if not is_causal:
+            return self._attended(key, value, attn_mask, dropout_p)
+        length, seen = self.shape[-2], key.shape[-2]
+        if not (isinstance(length, int) and isinstance(seen, int)) or length <= CAUSAL_ROWS:
+            return self._attended(key, value, 0, dropout_p)
+        rows = max(CAUSAL_ROWS, -(-length // MOST_CAUSAL_BLOCKS))
+        parts = []
+        for start in range(0, length, rows):
+            queries = self[..., start : start + rows, :]
+            past = min(start + rows, seen)
+            keys, values = key[..., :past, :], value[..., :past, :]
+            parts.append(queries._attended(keys, values, start, dropout_p))
+        return parts[0].cat(*parts[1:], dim=-2).contiguous()
+
+    def _attended(self, key: Self, value: Self, mask: Self | int | None, dropout_p: float) -> Self:
+        """Values weighed by how well their keys suit each query.
+
+        A number instead of a mask is the position of the first query, which sees up to there.
+        """
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(key.transpose(-2, -1), dtype=wide) / math.sqrt(self.shape[-1])
-        if is_causal:
-            rows = scores.const_like(True, dtypes.bool)
-            attn_mask = rows.tril()
-        if attn_mask is None:
+        if mask is None:
             weights = scores.softmax(-1)
         else:
-            blocked = attn_mask.dtype is dtypes.bool
-            scores = attn_mask.where(scores, -math.inf) if blocked else scores + attn_mask
-            unseen = scores.max(-1, keepdim=True).eq(-math.inf)
-            weights = unseen.where(0, unseen.where(0, scores).softmax(-1))
+            if isinstance(mask, int):
+                mask = scores.const_like(True, dtypes.bool).tril(mask)
+            blocked = mask.dtype is dtypes.bool
+            scores = mask.where(scores, -math.inf) if blocked else scores + mask
+            weights = scores._softmax_of_seen()
         return weights.cast(self.dtype)._dropped(dropout_p).matmul(value)
+
+    def _softmax_of_seen(self) -> Self:
+        """Softmax over the last axis; rows of nothing but -inf become 0."""
+        top = self.max(-1, keepdim=True).detach()
+        unseen = top.eq(-math.inf)
+        powers = (self - unseen.where(0, top)).exp()
+        return powers / unseen.where(1, powers.sum(-1, keepdim=True))
 
     def _dropped(self, p: float) -> Self:
         """The tensor after dropout, which the random class provides."""

@@ -12,7 +12,7 @@ import torch
 from tests.unit.tensor.helpers import compare, integers, numbers
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
-from tinycore.tensor import Tensor
+from tinycore.tensor import Tensor, losses
 
 F = torch.nn.functional
 Function = Callable[..., Any]
@@ -228,6 +228,32 @@ def test_attention_masks_and_groups() -> None:
     )
     with pytest.raises(ArgumentError, match="is_causal"):
         Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), Tensor(mask), is_causal=True)
+
+
+@pytest.mark.parametrize("seen", [1, 3, 5, 7])
+def test_causal_attention_in_blocks(monkeypatch: pytest.MonkeyPatch, seen: int) -> None:
+    monkeypatch.setattr(losses, "CAUSAL_ROWS", 2)
+    monkeypatch.setattr(losses, "MOST_CAUSAL_BLOCKS", 3)
+
+    compare(
+        lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        numbers(2, 5, 4),
+        numbers(2, seen, 4, seed=1),
+        numbers(2, seen, 3, seed=2),
+    )
+
+
+def test_queries_that_see_nothing() -> None:
+    """Rows of a mask without any hit give 0, and no gradient."""
+    q, k, v = (Tensor(numbers(1, 3, 4, seed=i)) for i in range(3))
+    mask = Tensor([[True, False, True], [False, False, False], [False, True, False]])
+    out = q.scaled_dot_product_attention(k, v, mask)
+    slopes = out.sum().gradient(q, k, v)
+
+    assert out.numpy()[0, 1].tolist() == [0.0] * 4
+    assert slopes[0].numpy()[0, 1].tolist() == [0.0] * 4
+    assert all(numpy.isfinite(slope.numpy()).all() for slope in slopes)
 
 
 def test_sequential() -> None:
