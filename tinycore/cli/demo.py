@@ -16,7 +16,7 @@ import numpy
 from tqdm import tqdm
 
 from tinycore import Context, Device, Tensor, TinyJit, nn
-from tinycore.cli.devices import computing_on, table
+from tinycore.cli.devices import computing_on, conclusion, survey_here, table
 from tinycore.cli.draw import beside, picture, ramp_for, shrunk
 from tinycore.errors import ArgumentError
 from tinycore.nn.datasets import Split, digits, mnist
@@ -106,7 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     where = computing_on(Device.DEFAULT)
-    print("\n".join(table(Device.DEFAULT)))
+    found = survey_here()
+    print("\n".join([*table(found), conclusion(found)]))
     print(f"\ncomputing on {where}")
     task = _task(digits() if arguments.data is None else mnist(path=arguments.data))
     print(f"{len(task.images)} digits to learn from, {len(task.held_out)} held out")

@@ -1,20 +1,28 @@
 """`tinycore devices`: what there is to compute on, and why the rest cannot be used.
 
-Floor 6. Imports the public API. Opens no device but the one that would be used.
+Floor 6. Imports the public API. Opens no device but the one that would be used, and that in a
+process of its own: a driver that hangs or crashes is a line of the list.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import textwrap
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
 
 from tinycore import Device
+from tinycore.cli.apart import Ended, Row, apart
 from tinycore.config import settings
-from tinycore.errors import TinycoreError
+from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreError
 
-__all__ = ["add", "computing_on", "rows", "run", "table"]
+__all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]
+
+SECONDS: Final = 10.0
+"""How long a driver may take to answer."""
 
 EPILOG = """\
 A device is chosen by DEV=[INTERFACE+]DEVICE[:RENDERER[:ARCH]]. What is named is used or fails;
@@ -33,30 +41,61 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("--json", action="store_true", help="print JSON for programs")
+    command.add_argument(
+        "--timeout",
+        type=float,
+        default=SECONDS,
+        metavar="SECONDS",
+        help="how long each driver may take to answer (default: %(default)g)",
+    )
+    command.add_argument("--stream", action="store_true", help=argparse.SUPPRESS)
     command.set_defaults(run=run)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What there is: a row per backend, the preferred first, and the default device, or why there
+    is none.
+    """
+
+    default: str | None
+    objection: str
+    devices: list[Row]
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list. Status 1 when there is no device to use by default."""
-    default, objection = _default()
+    if arguments.stream:
+        return stream()
+    found = survey(arguments.timeout)
     if arguments.json:
-        print(json.dumps({"default": default, "objection": objection, "devices": rows()}, indent=2))
+        print(json.dumps(vars(found), indent=2))
     else:
-        print("\n".join(table(default, objection)))
-    return 0 if default else 1
+        print("\n".join([*table(found), conclusion(found)]))
+    return 0 if found.default else 1
 
 
-def table(default: str | None, objection: str = "") -> list[str]:
+def table(found: Survey) -> list[str]:
     """One line per backend, the default marked by a star, and its reason below it."""
     lines = []
-    for row in rows():
-        mark = "*" if default and row["name"] == default.partition(":")[0] else " "
+    default = (found.default or "").partition(":")[0]
+    for row in found.devices:
+        mark = "*" if row["name"] == default else " "
         origin = f"{row['distribution']} {row['version']}".strip()
         lines.append(f"{mark} {row['name']:<8} {row['state']:<14} {origin}")
         lines += textwrap.wrap(
             row["reason"], 90, initial_indent=" " * 11, subsequent_indent=" " * 11
         )
-    return [*lines, f"* {default} {_why_default()}" if default else objection]
+    return lines
+
+
+def conclusion(found: Survey) -> str:
+    """Which device is used, and who says so, or why none is."""
+    if not found.default:
+        return found.objection
+    if settings.DEV:
+        return f"* {found.default} is used, as DEV={settings.DEV} says"
+    return f"* {found.default} is used unless DEV names another"
 
 
 def computing_on(name: str) -> str:
@@ -72,15 +111,16 @@ def computing_on(name: str) -> str:
     return f"{device.name}, compiled by {toolchain.name}" + (f" for {machine}" if machine else "")
 
 
-def _why_default() -> str:
-    if settings.DEV:
-        return f"is used, as DEV={settings.DEV} says"
-    return "is used unless DEV names another"
+# --- in this process
 
 
-def rows() -> list[dict[str, Any]]:
-    """What is known of each backend, the preferred first."""
-    return [
+def survey_here() -> Survey:
+    """What there is, found out in this process: a driver may hang it, or end it."""
+    try:
+        default, objection = Device.DEFAULT, ""
+    except TinycoreError as error:
+        default, objection = None, str(error)
+    rows = [
         {
             "name": found.name,
             "state": found.state.value,
@@ -90,11 +130,78 @@ def rows() -> list[dict[str, Any]]:
         }
         for found in Device.states()
     ]
+    return Survey(default, objection, rows)
 
 
-def _default() -> tuple[str | None, str]:
-    """The default device, or why there is none."""
+def stream() -> int:
+    """What the other process does: say whose driver is asked next, and in the end the survey."""
     try:
-        return Device.DEFAULT, ""
+        for name in Device.plugins.names:
+            _tell({"asking": name})
+            if (claim := Device.plugins.find(name)) is not None:
+                claim.check()
+        _open_default()
+        _tell(vars(survey_here()))
     except TinycoreError as error:
-        return None, str(error)
+        _tell({"error": str(error)})
+    return 0
+
+
+def _open_default() -> None:
+    """Open the first candidate that can be, saying which one is tried; errors come up again."""
+    with suppress(TinycoreError):
+        for name in Device.candidates():
+            _tell({"asking": name})
+            with suppress(CompilerUnavailable, DeviceUnavailable):
+                Device[name].toolchain  # noqa: B018  a device without a compiler is no use
+                return
+
+
+def _tell(row: Row) -> None:
+    print(json.dumps(row), flush=True)
+
+
+# --- in another one
+
+
+def survey(seconds: float) -> Survey:
+    """What there is. A backend whose driver kills the other process, or says nothing for `seconds`,
+    is left out of the next one.
+
+    Raises TinycoreError when that does not help, and what the search itself raises.
+    """
+    lost: dict[str, str] = {}
+    while True:
+        found, asked, ended = _surveyed(seconds, tuple(lost))
+        if found is not None:
+            return replace(found, devices=[_with_losses(row, lost) for row in found.devices])
+        if asked in lost or not asked:
+            raise TinycoreError(f"looking for devices failed: {ended.manner}")
+        lost[asked] = f"asked for its devices: {ended.manner}"
+
+
+def _surveyed(seconds: float, without: tuple[str, ...]) -> tuple[Survey | None, str, Ended]:
+    """The survey that another process makes, whose driver it asked last, and how it ended."""
+    denied = ",".join([*settings.TINYCORE_PLUGINS_DENY, *without])
+    asking = apart(["devices", "--stream"], seconds, {"TINYCORE_PLUGINS_DENY": denied})
+    found, asked = None, ""
+    while True:
+        try:
+            row = next(asking)
+        except StopIteration as end:
+            ended: Ended = end.value
+            if found is not None:  # what a driver or a warning wrote is for the user
+                sys.stderr.write(ended.errors)
+            return found, asked, ended
+        if "error" in row:
+            raise TinycoreError(row["error"])
+        if "devices" in row:
+            found = Survey(**row)
+        asked = row.get("asking", asked)
+
+
+def _with_losses(row: Row, lost: dict[str, str]) -> Row:
+    """A row, saying what happened where its backend was left out for that."""
+    if row["name"] not in lost:
+        return row
+    return row | {"state": "no-hardware", "reason": lost[row["name"]]}

@@ -8,36 +8,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
-import signal
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy
 
-from tinycore import Device, Tensor
-from tinycore.cli.devices import computing_on, rows, table
-from tinycore.config import misspelt_variables, settings
+from tinycore import Tensor
+from tinycore.cli.apart import Ended, Row, apart
+from tinycore.cli.devices import Survey, computing_on, survey, survey_here, table
+from tinycore.config import misspelt_variables
 from tinycore.device.hooks import hooks
-from tinycore.errors import TinycoreError
+from tinycore.errors import DeviceUnavailable, TinycoreError
 
 __all__ = ["CHECKS", "add", "run"]
 
 Check = Callable[[str], str]
-Row = dict[str, Any]
-"""What came of a check: what was tried, whether it passed, the detail, and the seconds."""
-
-FIXES: Final = {
-    "SIGSEGV": "the driver or its compiler touched memory that is not its own: update it",
-    "SIGILL": "code was made for another processor: name one in DEV=DEVICE:RENDERER:ARCH",
-    "SIGKILL": "the system ended it, mostly because memory ran out",
-}
-"""What to do about a signal."""
+SECONDS: Final = 60.0
+"""How long a check may take."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,6 +45,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--in-process", action="store_true", help="check in this process; a crash ends it"
     )
+    command.add_argument(
+        "--timeout",
+        type=float,
+        default=SECONDS,
+        metavar="SECONDS",
+        help="how long a check may take in a process of its own (default: %(default)g)",
+    )
     command.set_defaults(run=run)
 
 
@@ -62,12 +59,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report. Status 1 when a check fails."""
     if arguments.in_process and arguments.json:
         return stream(arguments.device)
-    name = arguments.device or Device.DEFAULT
-    report = facts(name)
+    found = survey_here() if arguments.in_process else survey(arguments.timeout)
+    name = arguments.device or found.default
+    if name is None:
+        raise DeviceUnavailable(found.objection)
+    report = facts(name, found)
     if not arguments.json:
-        print("\n".join(heading(report)), flush=True)
+        print("\n".join([*heading(report), *table(found)]), flush=True)
     report["checks"] = []
-    for row in checked(name) if arguments.in_process else checked_apart(name):
+    rows = checked(name) if arguments.in_process else checked_apart(name, arguments.timeout)
+    for row in rows:
         report["checks"].append(row)
         if not arguments.json:
             print(line_of(row), flush=True)
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 # --- what is known without trying
 
 
-def facts(name: str) -> Row:
+def facts(name: str, found: Survey) -> Row:
     """The versions, the settings that are none, what observers add, and every device's state."""
     header = hooks.active("tinycore_report_header")
     return {
@@ -90,17 +91,17 @@ def facts(name: str) -> Row:
         "numpy": numpy.__version__,
         "misspelt": dict(misspelt_variables()),
         "header": [str(line) for line in header()] if header else [],
-        "devices": rows(),
+        "devices": found.devices,
     }
 
 
 def heading(report: Row) -> list[str]:
-    """The facts as lines."""
+    """The facts as lines, but for the devices."""
     lines = [f"python {report['python']} on {report['platform']}, numpy {report['numpy']}"]
     lines += report["header"]
     for name, near in report["misspelt"].items():
         lines.append(f"{name} is no setting" + (f"; did you mean {near}?" if near else ""))
-    return [*lines, *table(report["device"])[:-1]]
+    return lines
 
 
 # --- the checks
@@ -182,42 +183,22 @@ def stream(name: str) -> int:
     return 0 if passed else 1
 
 
-def checked_apart(name: str) -> Iterator[Row]:
-    """The rows of checks made by another process; one that kills it is a failure."""
-    command = [sys.executable, "-m", "tinycore", "doctor", name, "--json", "--in-process"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | ({"DEV": settings.DEV} if settings.DEV else {}),
-    )
-    output, errors = process.communicate()
+def checked_apart(name: str, seconds: float) -> Iterator[Row]:
+    """The rows of checks made by another process; one that kills it, or does not end in `seconds`,
+    is a failure.
+    """
     known = list(all_checks())
     count = 0
-    for line in output.splitlines():
-        if line.startswith('{"what": '):  # a driver may print, too
+    checking = apart(["doctor", name, "--json", "--in-process"], seconds)
+    while True:
+        try:
+            row = next(checking)
+        except StopIteration as end:
+            ended: Ended = end.value
+            break
+        if "what" in row:
             count += 1
-            yield json.loads(line)
-    if process.returncode not in (0, 1) or count == 0:
+            yield row
+    if ended.status not in (0, 1) or count == 0:
         what = known[count] if count < len(known) else "close"
-        yield {
-            "what": what,
-            "passed": False,
-            "detail": manner(process.returncode, errors),
-            "seconds": 0.0,
-        }
-
-
-def manner(status: int, errors: str) -> str:
-    """How the process died, what it said last, and what to do about it."""
-    last = (errors.strip().splitlines() or [""])[-1]
-    said = f", saying {last!r}" if last else ""
-    if status >= 0:
-        return f"the process ended with status {status}{said}"
-    try:
-        word = signal.Signals(-status).name
-    except ValueError:
-        word = f"signal {-status}"
-    fix = FIXES.get(word, "update the driver, or leave the plugin out by TINYCORE_PLUGINS_DENY")
-    return f"the process was killed by {word}{said}; {fix}"
+        yield {"what": what, "passed": False, "detail": ended.manner, "seconds": 0.0}

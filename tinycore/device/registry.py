@@ -12,7 +12,6 @@ import atexit
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
 from typing import Final, NoReturn
 
 from tinycore.config import settings
@@ -39,6 +38,7 @@ __all__ = ["Device", "OpenDevice", "Registry"]
 
 trace: Final = Trace("device")
 
+USABLE: Final = frozenset({State.READY, State.OPEN})
 PROCESSORS: Final = 100
 """Backends with a lower priority may be slower than this; to end up on one is told the user."""
 
@@ -107,8 +107,14 @@ class Registry:
     def get_available_devices(self) -> list[str]:
         """The names of all backends that can be used, the preferred first. Opens nothing."""
         with self._lock:
-            ready = (State.READY, State.OPEN)
-            return [claim.name for claim in self.plugins.check_all() if claim.state in ready]
+            return [claim.name for claim in self.plugins.check_all() if claim.state in USABLE]
+
+    def candidates(self) -> list[str]:
+        """The devices that the automatic choice tries, in its order; none where DEV names one.
+        Opens nothing.
+        """
+        with self._lock:
+            return [] if self.targets() else self._ranked()
 
     def states(self) -> list[DeviceState]:
         """What is known of every installed backend, the preferred first. Opens nothing."""
@@ -246,15 +252,12 @@ class Registry:
         return self._automatic
 
     def _choose(self) -> str:
-        skipped: list[str] = []
-        ready = []
-        for claim in self.plugins.check_all():
-            if claim.state in (State.READY, State.OPEN):
-                ready.append(claim)
-            else:
-                skipped.append(f"{claim.name} ({claim.state.value}: {claim.reason})")
-        names = [claim.name for claim in ready if claim.backend and claim.backend.priority >= 0]
-        for name in self._ranked(names):
+        skipped = [
+            f"{claim.name} ({claim.state.value}: {claim.reason})"
+            for claim in self.plugins.check_all()
+            if claim.state not in USABLE
+        ]
+        for name in self._ranked():
             try:
                 self._opened(name).toolchain  # noqa: B018  a device without a compiler is no use
             except (DeviceUnavailable, CompilerUnavailable) as error:
@@ -266,7 +269,12 @@ class Registry:
             "no device can be used: " + ("; ".join(skipped) or "none is installed")
         )
 
-    def _ranked(self, names: list[str]) -> Iterable[str]:
+    def _ranked(self) -> list[str]:
+        names = [
+            claim.name
+            for claim in self.plugins.check_all()
+            if claim.state in USABLE and claim.backend and claim.backend.priority >= 0
+        ]
         select = hooks.active("tinycore_select_device")
         selected = select(candidates=tuple(names)) if select else None
         if selected is None:

@@ -9,21 +9,46 @@ from pathlib import Path
 import pluggy
 import pytest
 
-from tinycore.cli import doctor
+from tinycore.cli.apart import Ended
 from tinycore.cli.main import main
 from tinycore.device.hooks import hooks
 
 listen = pluggy.HookimplMarker("tinycore")
 
-CRASHING = """
-import os, signal
+
+def plugin(name: str, body: str) -> str:
+    """The module of a backend that nobody chooses unasked, or everybody."""
+    return f"""
+import os, signal, time
 from tinycore.plugin import Backend
 
-def crash(index, interface):
+def crash(*asked):
     os.kill(os.getpid(), signal.SIGSEGV)
 
-BACKEND = Backend(name="CRASHER", api=(1, 0), open=crash, renderers={"C": crash}, priority=-1)
+def hang(*asked):
+    time.sleep(600)
+
+BACKEND = Backend(name="{name}", api=(1, 0), renderers={{"C": crash}}, {body})
 """
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install backends for the processes that the commands start: their names, and fields."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def installed(**backends: str) -> None:
+        for name, body in backends.items():
+            word = name.lower()
+            (tmp_path / f"{word}.py").write_text(plugin(name, body))
+            info = tmp_path / f"tiny_{word}-0.1.dist-info"
+            info.mkdir()
+            metadata = f"Metadata-Version: 2.1\nName: tiny-{word}\nVersion: 0.1\n"
+            (info / "METADATA").write_text(metadata)
+            entry = f"[tinycore.backends]\n{name} = {word}:BACKEND\n"
+            (info / "entry_points.txt").write_text(entry)
+
+    return installed
 
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,17 +61,46 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_driver_that_kills_the_process_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "crasher.py").write_text(CRASHING)
-    info = tmp_path / "tiny_crasher-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-crasher\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[tinycore.backends]\nCRASHER = crasher:BACKEND\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    install(CRASHER="open=crash, priority=-1")
 
     assert main(["doctor", "CRASHER"]) == 1
     assert "FAIL  open: the process was killed by SIGSEGV" in capsys.readouterr().out
+
+
+def test_a_driver_that_hangs_is_told(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(HANGER="open=hang, priority=-1")
+
+    assert main(["doctor", "HANGER", "--timeout", "3"]) == 1
+    assert "FAIL  open: nothing came of it in 3 s, so it was ended" in capsys.readouterr().out
+
+
+def test_the_list_goes_on_after_drivers_that_hang_and_crash(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(
+        HANGER="open=hang, probe=hang, priority=900",
+        CRASHER="open=crash, probe=crash, priority=800",
+        LATER="open=hang, priority=700",
+    )
+
+    assert main(["devices", "--json", "--timeout", "3"]) == 0
+
+    told = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: (row["state"], row["reason"]) for row in told["devices"]}
+    state, reason = rows["HANGER"]
+    assert state == "no-hardware"
+    assert reason.startswith("asked for its devices: nothing came of it in 3 s")
+    state, reason = rows["CRASHER"]
+    assert state == "no-hardware"
+    assert reason.startswith("asked for its devices: the process was killed by SIGSEGV")
+    state, reason = rows["LATER"]  # found ready, and then it hung when it was opened
+    assert reason.startswith("asked for its devices: nothing came of it in 3 s")
+    assert told["default"] not in {*rows} - {"CPU", "CL", "WEBGPU", "PYTHON"}
+    assert rows["PYTHON"] == ("ready", "") or told["default"] == "PYTHON"
 
 
 class Observer:
@@ -73,5 +127,8 @@ def test_observers_add_checks_and_lines(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_how_a_process_died() -> None:
-    assert doctor.manner(3, "oh no\n") == "the process ended with status 3, saying 'oh no'"
-    assert doctor.manner(-9, "").startswith("the process was killed by SIGKILL; the system ended")
+    said = Ended(3, "oh no\n", 1.0).manner
+    killed = Ended(-9, "", 1.0).manner
+
+    assert said == "the process ended with status 3, saying 'oh no'"
+    assert killed.startswith("the process was killed by SIGKILL; the system ended")

@@ -1,0 +1,118 @@
+"""A `tinycore` command in a process of its own, so that a driver can neither hang nor kill ours.
+
+Floor 6. Imports the standard library and the settings. The command prints JSON, an object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, Queue
+from tempfile import TemporaryFile
+from typing import IO, Any, Final
+
+from tinycore.config import settings
+
+__all__ = ["Ended", "Row", "apart"]
+
+Row = dict[str, Any]
+"""An object that the command printed."""
+
+FIXES: Final = {
+    "SIGSEGV": "the driver or its compiler touched memory that is not its own: update it",
+    "SIGILL": "code was made for another processor: name one in DEV=DEVICE:RENDERER:ARCH",
+    "SIGKILL": "the system ended it, mostly because memory ran out",
+}
+"""What to do about a signal."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its status, negative for a signal, None when it was ended for having
+    said nothing for `seconds`; and what it wrote to its standard error.
+    """
+
+    status: int | None
+    errors: str
+    seconds: float
+
+    @property
+    def manner(self) -> str:
+        """How it died, what it said last, and what to do about it."""
+        last = (self.errors.strip().splitlines() or [""])[-1]
+        said = f", saying {last!r}" if last else ""
+        if self.status is None:
+            return (
+                f"nothing came of it in {self.seconds:g} s, so it was ended{said}; --timeout "
+                "SECONDS waits longer, TINYCORE_PLUGINS_DENY leaves the plugin out"
+            )
+        if self.status >= 0:
+            return f"the process ended with status {self.status}{said}"
+        try:
+            word = signal.Signals(-self.status).name
+        except ValueError:
+            word = f"signal {-self.status}"
+        fix = FIXES.get(word, "update the driver, or leave the plugin out by TINYCORE_PLUGINS_DENY")
+        return f"the process was killed by {word}{said}; {fix}"
+
+
+def apart(
+    words: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None
+) -> Generator[Row, None, Ended]:
+    """The objects that `tinycore *words` prints, each as it comes; then how the process ended.
+
+    It is ended when it prints nothing for `seconds`, and when the caller wants no more.
+    """
+    chosen = {"DEV": settings.DEV} if settings.DEV else {}
+    with TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tinycore", *words],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
+            env=os.environ | chosen | dict(variables or {}),
+        )
+        try:
+            status = yield from _rows(process, seconds)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        errors.seek(0)
+        return Ended(status, errors.read().decode("utf-8", "replace"), seconds)
+
+
+def _rows(process: subprocess.Popen[str], seconds: float) -> Generator[Row, None, int | None]:
+    """What a process prints, then its status, None when it is silent for too long."""
+    assert process.stdout is not None
+    lines: Queue[str | None] = Queue()
+    threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True).start()
+    try:
+        while (line := lines.get(timeout=seconds)) is not None:
+            if (row := _object(line)) is not None:
+                yield row
+        return process.wait(seconds)
+    except (Empty, subprocess.TimeoutExpired):
+        return None
+
+
+def _pass_on(stream: IO[str], lines: Queue[str | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def _object(line: str) -> Row | None:
+    """The object on a line; None for another line, as a driver may print, too."""
+    try:
+        found = json.loads(line) if line.startswith("{") else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
