@@ -151,6 +151,13 @@ def test_index_math_beyond_32_bits() -> None:
     ]  # fmt: skip
 
 
+def test_rows_picked_by_places_beyond_32_bits() -> None:
+    rows = Tensor([[1.0], [2.0], [3.0]]).expand(3, 1 << 31)
+    columns = Tensor([(1 << 31) - 1, 5], dtype=dtypes.int64)
+
+    assert rows[Tensor([0, 2]), columns].tolist() == [1.0, 3.0]
+
+
 @pytest.mark.parametrize("arch", ["", "f16"])
 def test_halves_are_rounded_alike_with_and_without_f16(arch: str) -> None:
     x = numpy.random.default_rng(1).uniform(-4, 4, 500).astype(numpy.float16)

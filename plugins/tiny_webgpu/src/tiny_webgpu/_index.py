@@ -17,9 +17,11 @@ from tinycore.uop.op import ALU, Op
 __all__ = ["with_wide_index"]
 
 LEAST, GREATEST = int(dtypes.min(dtypes.int32)), int(dtypes.max(dtypes.int32))
-COMPUTED: Final = (ALU | {Op.CONST}) - {Op.CAST}
+COMPUTED: Final = ALU | {Op.CONST}
 MODULAR: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG})
 """Ops whose low words depend on the low words of their operands alone."""
+BY_LOW_WORDS: Final = MODULAR | {Op.CAST, Op.CONST}
+"""Ops that need not be done in int64 where only the low word of what they give counts."""
 
 
 def with_wide_index(uops: tuple[UOp, ...]) -> tuple[UOp, ...]:
@@ -31,13 +33,13 @@ def with_wide_index(uops: tuple[UOp, ...]) -> tuple[UOp, ...]:
     lines: list[UOp] = []
     for u in uops:
         wide = u.op in COMPUTED and any(map(is_beyond, (u, *u.src)))
-        wide = wide and (u in exact or u.dtype is not dtypes.index)
+        wide = wide and (u in exact or u.op not in BY_LOW_WORDS or u.dtype is not dtypes.index)
         converted = [converted_source(s, new.get(s, s), wide, u.op) for s in u.src]
         lines += [s for s, old in zip(converted, u.src, strict=True) if s is not new.get(old, old)]
-        if u.op is Op.CAST and converted[0].dtype is u.dtype:
+        dtype = dtypes.int64 if wide and u.dtype is dtypes.index else u.dtype
+        if u.op is Op.CAST and converted[0].dtype is dtype:
             new[u] = converted[0]
             continue
-        dtype = dtypes.int64 if wide and u.dtype is dtypes.index else u.dtype
         arg = wrapped(u.arg) if u.op is Op.CONST and is_beyond(u) and not wide else u.arg
         new[u] = UOp(u.op, dtype, tuple(converted), arg)
         lines.append(new[u])
