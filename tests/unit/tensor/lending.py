@@ -33,6 +33,13 @@ def need_lender(target: str) -> None:
         pytest.skip(f"{device} takes no part in DLPack")
 
 
+def need(target: str, capability: str) -> None:
+    """Skip on a device that does not claim a capability; the evaluator's memory is the host's."""
+    device = target.partition(":")[0]
+    if target != "reference" and capability not in Device.backend(device).capabilities:
+        pytest.skip(f"{device} does not claim {capability}")
+
+
 def realized(values: Any, dtype: DType = dtypes.float32) -> Tensor:
     return Tensor(values, dtype=dtype).realize()
 
