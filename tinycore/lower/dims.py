@@ -61,6 +61,16 @@ def launched(counters: list[UOp], prefix: str, most: Dims) -> tuple[dict[UOp, UO
     return taken_apart(position.minimum(total - 1), counters), [position < total]
 
 
+def launches(extents: list[int], prefix: str, most: Dims) -> bool:
+    """Whether loops can become just as many groups or threads, whatever axes they are laid on."""
+    if folded_axes(extents, most) is not None:
+        return True
+    try:
+        return math.prod(cut_to_fit(math.prod(extents), prefix, most)) == math.prod(extents)
+    except UnsupportedError:
+        return False
+
+
 def special(prefix: str, axis: int, size: int) -> UOp:
     """The index of a group or of a thread along an axis."""
     return UOp(Op.SPECIAL, dtypes.index, (UOp.index(size),), f"{prefix}{axis}")

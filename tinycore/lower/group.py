@@ -13,11 +13,10 @@ from typing import Final
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.lower.expand import counters_of, folded, without
 from tinycore.lower.guard import gate_stores
+from tinycore.lower.stage import THREADS
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
-"""The loops that become threads of a workgroup, the fastest first."""
 MOST_PARTS: Final = 16
 """Partial results that every thread folds at the end."""
 SHARED_FOLD: Final = 7
@@ -37,7 +36,7 @@ def group_reductions(kernel: UOp) -> UOp:
     if not members:
         return kernel
     threads = threads_of(kernel)
-    numbers = count()
+    numbers = count(sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort()))
     done: dict[UOp, UOp] = {}
     for member in members:
         done[member] = shared_fold(member.substitute(done), threads, numbers)

@@ -21,6 +21,12 @@ def rebuilt(kernel: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
     return done[kernel]
 
 
+def stores_to_buffers(kernel: UOp) -> list[UOp]:
+    """The STOREs that are seen from outside of a kernel."""
+    stores = [n for n in kernel.toposort() if n.op is Op.STORE]
+    return [n for n in stores if pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL]
+
+
 def gate_stores(kernel: UOp, gate: UOp, inside: UOp | None = None) -> UOp:
     """The kernel with its stores to buffers done only where `gate` holds.
 
@@ -44,8 +50,18 @@ def gate_sums(kernel: UOp, gate: UOp, counter: UOp) -> UOp:
     def gated(node: UOp, new: UOp) -> UOp:
         if node.op is not Op.REDUCE or counter not in node.src[1:]:
             return new
-        neutral = new.const_like(neutral_element(node.arg, node.dtype))
-        values = [s if s.op is Op.RANGE else gate.where(s, neutral) for s in new.src]
+        values = [s if s.op is Op.RANGE else left_out(s, gate, node.arg) for s in new.src]
         return new.with_src(tuple(values))
 
     return rebuilt(kernel, gated)
+
+
+def left_out(value: UOp, gate: UOp, op: Op) -> UOp:
+    """A value to fold by `op`, or what changes nothing where `gate` does not hold.
+
+    Of a product all factors are 0 there, so that the test is where a factor is made: what is staged
+    is tested once, however many sums read it.
+    """
+    if op is Op.ADD and value.op in (Op.MUL, Op.CAST) and value.src[0].dtype.kind != "bool":
+        return value.with_src(tuple([left_out(s, gate, op) for s in value.src]))
+    return gate.where(value, value.const_like(neutral_element(op, value.dtype)))

@@ -2,16 +2,17 @@
 
 Floor 3'. Every output is a step of a thread. Where there are few outputs and long sums, the threads
 of a group share each sum; where an operand stands still over an output, a thread computes a tile of
-outputs, and loads it once for all of them.
+outputs, and loads it once for all of them. Where operands stand still both ways, the threads of a
+group load them together into the memory that they share (`shared_planner.py`).
 """
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 from tinycore.lower.loops import Number
-from tinycore.lower.planner import Planner
+from tinycore.lower.share import is_fill
+from tinycore.lower.shared_planner import SharedPlanner
 from tinycore.lower.tile import Assign, Cover, Split, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -25,7 +26,7 @@ UNROLLED: Final = 4
 """Steps of a sum written out."""
 
 
-class GridPlanner(Planner):
+class GridPlanner(SharedPlanner):
     """What a device with a grid is given to run."""
 
     def plan_grid(self) -> None:
@@ -35,32 +36,14 @@ class GridPlanner(Planner):
             shared = self.shared_sum()
             if shared is not None:
                 wanted //= self.share(shared, wanted)
+            elif self.share_operands(wanted):
+                self.unroll_sums()
+                return
             elif self.outputs_launched() >= self.limits.threads:
                 self.give_lanes()
                 self.tile_rows()
                 self.unroll_sums()
         self.launch(wanted)
-
-    def launched(self) -> list[UOp]:
-        """The outputs that may become threads, outermost first: those that every store is in.
-
-        What is stored outside of such a loop would be stored by every thread.
-        """
-        roots = self.kernel.src
-        if len(roots) != 1 or roots[0].op is not Op.END:
-            return []
-        stores = [n for n in self.kernel.toposort() if n.op is Op.STORE]
-        return [
-            r
-            for r in roots[0].src[1:]
-            if r.arg.kind is AxisKind.LOOP
-            and r.src[0].op is Op.CONST
-            and all(r in n.ranges for n in stores)
-        ]
-
-    def outputs_launched(self) -> int:
-        """How many threads there would be with one for each step of these loops."""
-        return math.prod(r.extent for r in self.launched())
 
     # --- threads of a group share a sum
 
@@ -79,10 +62,6 @@ class GridPlanner(Planner):
             and all(n.ranges <= set(outputs) for n in self.reductions if r in n.src[1:])
         ]
         return max(loops, key=lambda r: (self.contiguous(r), r.extent), default=None)
-
-    def has_order(self) -> bool:
-        """Whether something is done after something else; of other threads nobody knows when."""
-        return any(n.op is Op.AFTER for n in self.kernel.toposort())
 
     def contiguous(self, counter: UOp) -> int:
         """How many accesses move by one element with a loop."""
@@ -150,7 +129,7 @@ class GridPlanner(Planner):
         room = list(self.limits.block[len(self.all_of(AxisKind.GROUP)) :])
         for counter in reversed(self.launched()):
             number, extent = counter.arg.number, counter.extent
-            most = min(wanted, room[0]) if room else 1
+            most = min(wanted, room[0]) if room and not self.is_filled_inside(counter) else 1
             threads = extent if extent <= most else power_of_two(most)
             wanted //= threads
             room = room[1:] if threads > 1 else room
@@ -161,6 +140,10 @@ class GridPlanner(Planner):
             else:
                 self.do(Cover(number, threads))
                 self.do(Assign((*number, 0), AxisKind.GRID), Assign((*number, 1), AxisKind.BLOCK))
+
+    def is_filled_inside(self, counter: UOp) -> bool:
+        """Whether memory that a group shares is filled anew in each step of a loop."""
+        return any(is_fill(n) and counter in n.ranges for n in self.kernel.toposort())
 
 
 def power_of_two(most: int) -> int:

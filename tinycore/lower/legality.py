@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from tinycore.dtype import PointerDType
 from tinycore.errors import ArgumentError
+from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import Number
-from tinycore.lower.stage import Stage
+from tinycore.lower.share import is_fill
+from tinycore.lower.stage import Stage, shared_size
 from tinycore.lower.stage_planner import MOST_SCRATCH
 from tinycore.lower.tile import Assign, Cover, Merge, Peel, Reorder, Split, Step, apply_plan
 from tinycore.render.base import Limits
@@ -32,7 +34,9 @@ BECOMES: Final = {
 }
 """What a loop of a kind may be given to on a device that runs loops."""
 LAUNCHED: Final = {
-    AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GRID, AxisKind.BLOCK},
+    AxisKind.LOOP: {
+        *(AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GRID, AxisKind.BLOCK, AxisKind.FILL)
+    },
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL, AxisKind.GROUP},
 }
 """The same on a device that runs a grid."""
@@ -57,7 +61,8 @@ def checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
             kernel = apply_plan(kernel, (step,))
         except (StopIteration, AssertionError, KeyError, ValueError) as error:
             raise ArgumentError(f"{step} cannot be done: {error!r}") from error
-        if isinstance(step, Stage) and (size := scratch_bytes(kernel)) > MOST_SCRATCH:
+        most = MOST_SCRATCH if limits.grid is None else limits.shared_bytes
+        if isinstance(step, Stage) and (size := scratch_bytes(kernel)) > most:
             raise ArgumentError(f"{step} cannot be done: {size} bytes of scratch are too many")
     return kernel
 
@@ -65,7 +70,7 @@ def checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
 def scratch_bytes(kernel: UOp) -> int:
     """Bytes of all stages."""
     arrays = (n.dtype for n in kernel.toposort() if n.op is Op.DEFINE_LOCAL)
-    return sum(d.size * d.base.itemsize for d in arrays if isinstance(d, PointerDType))
+    return sum(shared_size(d) for d in arrays if isinstance(d, PointerDType))
 
 
 def objection(kernel: UOp, step: Step, limits: Limits) -> str | None:
@@ -112,6 +117,8 @@ class Loops:
         extent = self.by_number[axis].extent
         if not 1 < by <= extent:
             return f"steps of {by} do not cut a loop of {extent}"
+        if extent % by and self.is_filled_inside(self.by_number[axis]):
+            return "scratch memory is filled inside of it, which the rest would share"
         return None
 
     def not_covered(self, axis: Number, by: int, limits: Limits) -> str | None:
@@ -132,10 +139,14 @@ class Loops:
             return self.not_outermost(counter)
         if kind in (AxisKind.GRID, AxisKind.BLOCK) and axis not in self.launchable:
             return "something is stored outside of it, which every thread would store"
-        if kind in THREADS and (problem := self.no_threads(counter, kind, limits)):
-            return problem
+        if kind is AxisKind.FILL and axis not in self.filling:
+            return "it fills no memory that a group shares"
         if kind in (*COPYING, AxisKind.VECTOR) and self.is_filled_inside(counter):
             return "scratch memory is filled inside of it, which copies would share"
+        if kind in THREADS and any(counter in n.ranges for n in self.fills):
+            return "memory of the whole group is filled anew in each of its steps"
+        if kind in THREADS and (problem := self.no_threads(counter, kind, limits)):
+            return problem
         if kind is AxisKind.VECTOR and (problem := self.no_lanes(counter)):
             return problem
         if kind in (*COPYING, AxisKind.VECTOR) and self.copies_with(counter) > MOST_COPIES:
@@ -151,9 +162,19 @@ class Loops:
     @cached_property
     def launchable(self) -> set[Number]:
         """The loops that every store is in."""
-        root, inside = self.kernel.src[0], [n for n in self.nodes if n.op is Op.STORE]
+        root, inside = self.kernel.src[0], stores_to_buffers(self.kernel)
         own = root.src[1:] if len(self.kernel.src) == 1 and root.op is Op.END else ()
         return {r.arg.number for r in own if all(r in n.ranges for n in inside)}
+
+    @cached_property
+    def filling(self) -> set[Number]:
+        """The loops that fill scratch memory."""
+        return {r.arg.number for n in self.fills for r in n.src[1].src[1:]}
+
+    @cached_property
+    def fills(self) -> list[UOp]:
+        """Scratch memory behind its fill."""
+        return [n for n in self.nodes if is_fill(n)]
 
     def no_threads(self, counter: UOp, kind: AxisKind, limits: Limits) -> str | None:
         """Why the threads of a group cannot take a loop."""
@@ -241,6 +262,8 @@ class Loops:
         ascending = all(a < b for a, b in itertools.pairwise(edges))
         if not ascending or not 1 < len(at) + 1 <= MOST_PARTS:
             return f"{at} are no steps between 0 and {counter.extent}, in order"
+        if self.is_filled_inside(counter):
+            return "scratch memory is filled inside of it, which its parts would share"
         closers = self.closers(counter)
         if len(closers) > 1 and any(c.op is Op.END for c in closers):
             return "several results are written in it"

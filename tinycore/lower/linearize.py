@@ -89,7 +89,8 @@ def resolved(body: list[UOp]) -> tuple[UOp, ...]:
         return new[node]
 
     for node in body:
-        new[node] = node.with_src(tuple([final(s) for s in node.src]))
+        kept = [s for s in node.src if node.op is not Op.BARRIER or s.op not in (Op.GROUP, Op.END)]
+        new[node] = node.with_src(tuple([final(s) for s in kept]))
     lines = [new[n] for n in body]
     front = [n for n in lines if n.op in DEFINITIONS]
     front.sort(key=lambda n: (DEFINITIONS.index(n.op), n.arg))

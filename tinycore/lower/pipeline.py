@@ -23,6 +23,7 @@ from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
 from tinycore.lower.plan import planned
 from tinycore.lower.registers import reduce_to_registers
+from tinycore.lower.share import share_fills
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer
 from tinycore.trace import Trace
@@ -45,8 +46,8 @@ class Pass(NamedTuple):
 
 
 def expand_loops(kernel: UOp, renderer: Renderer) -> UOp:
-    """UNROLL and VECTOR loops become copies and lanes."""
-    return expand(kernel)
+    """FILL loops are dealt out to threads; UNROLL and VECTOR loops become copies and lanes."""
+    return expand(share_fills(kernel))
 
 
 def fold_registers(kernel: UOp, renderer: Renderer) -> UOp:

@@ -138,6 +138,11 @@ class Planner:
         """Whether all loops are of fixed length; only then operands are kept and staged."""
         return all(n.is_fixed for n in self.kernel.toposort() if n.op is Op.RANGE)
 
+    def are_side_by_side(self, sums: list[UOp]) -> bool:
+        """Whether sums are over the same loops, and none is of another."""
+        inner = {n for total in sums for n in total.toposort() if n is not total}
+        return inner.isdisjoint(sums) and len({total.src[1:] for total in sums}) == 1
+
     def all_of(self, kind: AxisKind) -> list[UOp]:
         """Every loop of a kind."""
         return [n for n in self.nodes() if n.op is Op.RANGE and n.arg.kind is kind]

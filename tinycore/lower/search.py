@@ -77,10 +77,15 @@ def nodes_written(tiled: UOp) -> int:
 
 
 def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
-    """Where a search begins: the heuristic's plan first, then loops as they stand, merged."""
+    """Where a search begins: the heuristic's plan first, then loops as they stand, merged.
+
+    On a grid also the plan that shares operands, or the one that does not: not the heuristic's.
+    """
     merged = LoopPlanner(kernel, limits)
     merged.merge_loops()
-    return tuple(dict.fromkeys((plan_for(kernel, limits), tuple(merged.steps))))
+    other = replace(limits, shared_is_near=not limits.shared_is_near)
+    plans = (plan_for(kernel, limits), plan_for(kernel, other), tuple(merged.steps))
+    return tuple(dict.fromkeys(plans))
 
 
 def finished(start: Candidate, limits: Limits) -> Candidate:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.loops import Number
 from tinycore.uop.node import UOp
@@ -25,6 +25,8 @@ STAGED: Final = 6
 """Marks the number of a loop that fills a stage."""
 WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR)
 """Kinds of loops that are inside of every other when the code is made."""
+THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
+"""Kinds of loops that become threads of a workgroup, the fastest first: all of them see a stage."""
 ALIASING_BYTES: Final = 4096
 """Addresses this far apart share a set of a cache of 8 ways and 32 KB."""
 LINE_BYTES: Final = 64
@@ -62,7 +64,7 @@ def loops_around(kernel: UOp, at: Number | None) -> frozenset[UOp]:
     """The loops that are open where a copy inside the loop `at` is made."""
     if at is None:
         return frozenset()
-    nest = [r for r in nest_of(kernel) if r.arg.kind not in WITHIN]
+    nest = [r for r in nest_of(kernel) if r.arg.kind not in (*WITHIN, *THREADS)]
     place = next(i for i, r in enumerate(nest) if r.arg.number == at)
     return frozenset(nest[: place + 1])
 
@@ -142,6 +144,11 @@ def element_of(array: UOp, places: list[UOp], pitches: list[int]) -> UOp:
     """The element of an array at a place along each dimension."""
     place = total(p * pitch for p, pitch in zip(places, pitches, strict=True))
     return UOp(Op.INDEX, array.dtype, (array, place))
+
+
+def shared_size(array: PointerDType) -> int:
+    """The bytes of an array, whose type a device may keep in words of 4."""
+    return array.size * max(array.base.itemsize, 4)
 
 
 def by_place(

@@ -107,11 +107,6 @@ class TilePlanner(StagePlanner):
             and self.are_side_by_side(self.reductions)
         )
 
-    def are_side_by_side(self, sums: list[UOp]) -> bool:
-        """Whether sums are over the same loops, and none is of another."""
-        inner = {n for total in sums for n in total.toposort() if n is not total}
-        return inner.isdisjoint(sums) and len({total.src[1:] for total in sums}) == 1
-
     def can_be_panel(self, access: UOp, counter: UOp) -> bool:
         """Whether what a load reads along an output loop will be staged, whatever its stride."""
         place, outputs = access.src[1], self.outputs

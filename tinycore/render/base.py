@@ -38,10 +38,13 @@ class Limits:
     block_wanted: int = 1
     """How many threads a group should have; 1 where groups of one thread run as well."""
     shared_bytes: int = 0
-    """Memory that the threads of a group can share; 0: they share no sums."""
+    """Memory that the threads of a group can share; 0: they share nothing."""
     sums_are_shared: bool = True
     """Whether a sum shared by the threads of a group is done sooner; not where a processor runs
     them one after another."""
+    shared_is_near: bool = True
+    """Whether memory that a group shares is nearer to its threads than buffers are; not where a
+    processor has both in the same caches."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None

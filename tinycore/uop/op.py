@@ -169,6 +169,7 @@ class AxisKind(enum.Enum):
     GRID = "grid"  # a workgroup index
     BLOCK = "block"  # a thread index inside a workgroup
     GROUP = "group"  # a reduction shared by the threads of a workgroup
+    FILL = "fill"  # a fill of shared memory, its steps dealt out to the threads of a workgroup
     UNROLL = "unroll"  # written out
     PARTIAL = "partial"  # written out, each step of a reduction with an accumulator of its own
     VECTOR = "vector"  # lanes of a vector

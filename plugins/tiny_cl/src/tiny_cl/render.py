@@ -66,6 +66,7 @@ def limits_of(info: ClInfo) -> Limits:
         block_threads=info.group_threads,
         block_wanted=min(WANTED_THREADS, info.group_threads),
         shared_bytes=info.shared_bytes,
+        shared_is_near=not info.is_processor,
         buffers=info.buffers,
         image=info.largest_image,
     )

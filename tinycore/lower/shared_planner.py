@@ -1,0 +1,296 @@
+"""Tiles of outputs for a workgroup, and what they read in the memory that the group shares.
+
+Floor 3'. A reduction some of whose operands stand still along some outputs, and others along other
+outputs, has rows and columns, by whatever names: a product of matrices, of many, of windows of an
+image. A group computes a block of both. The reduction goes in blocks, too; before each, the threads
+load together what all of them read, once. Facts only: which address moves with which loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.dtype import PointerDType
+from tinycore.lower.dims import launches
+from tinycore.lower.group import threads_of
+from tinycore.lower.guard import stores_to_buffers
+from tinycore.lower.loops import Number
+from tinycore.lower.stage import Dimension, Stage, shared_size, staged_values
+from tinycore.lower.stage_planner import LEAST_REUSE, StagePlanner
+from tinycore.lower.tile import Assign, Cover, Reorder, Split, overwrites_what_it_reads
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+REGISTER_TILES: Final = ((4, 4), (4, 2), (2, 2), (1, 2), (1, 1))
+"""Columns and rows of outputs that one thread computes, the best first."""
+DEPTHS: Final = (16, 8, 4)
+"""Steps of the reduction between two fills, roughly, the best first."""
+LOADS_OF_A_COPY: Final = 2
+"""What the loads of a step cost, in multiply-adds, shared by the copies of a thread."""
+LOADS_OF_A_TILE: Final = 8
+"""The same for the fill, shared by a row of the tile."""
+UNEVEN: Final = 1.05
+"""The price of numbers of threads that are no power of two."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The outputs along which some operand of a reduction stands still, outermost first."""
+
+    rows: tuple[UOp, ...]
+    columns: tuple[UOp, ...]
+
+
+class SharedPlanner(StagePlanner):
+    """Adds tiles of groups to a plan, with their operands staged in shared memory."""
+
+    def launched(self) -> list[UOp]:
+        """The outputs that may become threads, outermost first: those that every store is in.
+
+        What is stored outside of such a loop would be stored by every thread.
+        """
+        roots = self.kernel.src
+        if len(roots) != 1 or roots[0].op is not Op.END:
+            return []
+        stores = stores_to_buffers(self.kernel)
+        return [
+            r
+            for r in roots[0].src[1:]
+            if r.arg.kind is AxisKind.LOOP
+            and r.src[0].op is Op.CONST
+            and all(r in n.ranges for n in stores)
+        ]
+
+    def outputs_launched(self) -> int:
+        """How many threads there would be with one for each step of these loops."""
+        return math.prod(r.extent for r in self.launched())
+
+    def has_order(self) -> bool:
+        """Whether something is done after something else; of other threads nobody knows when."""
+        return any(n.op is Op.AFTER for n in self.kernel.toposort())
+
+    def share_operands(self, wanted: int) -> bool:
+        """Give blocks of outputs to groups of `wanted` threads that share what they read.
+
+        False, with the plan as it was, where no operand is shared or what is would not fit.
+        """
+        sides = self.sides()
+        if sides is None or not self.limits.shared_is_near or not self.limits.shared_bytes:
+            return False
+        outputs = self.outputs_launched()
+        for registers in REGISTER_TILES:
+            few = registers == REGISTER_TILES[-1] and outputs >= wanted
+            if few or outputs >= math.prod(registers) * self.limits.threads:
+                for depth in DEPTHS:
+                    trial = type(self)(self.kernel, self.limits, list(self.steps))
+                    if trial.tile_and_stage(sides, wanted, registers, depth):
+                        self.kernel, self.steps = trial.kernel, trial.steps
+                        return True
+        return False
+
+    def sides(self) -> Sides | None:
+        """The rows and the columns of what is reduced; None where it has not both."""
+        launched = self.launched()
+        if not self.is_fixed or self.has_order() or launched != self.outputs:
+            return None
+        if not self.reductions or not self.are_side_by_side(self.reductions):
+            return None
+        read = self.operands()
+        stored = [n.src[0].src[1] for n in stores_to_buffers(self.kernel)]
+        inner_first = launched[::-1]
+        for column in sorted(inner_first, key=lambda r: [coefficient(p, r) != 1 for p in stored]):
+            moving = frozenset().union(*(n.ranges for n in read if column in n.ranges))
+            still = frozenset().union(*(n.ranges for n in read if column not in n.ranges))
+            columns = tuple(r for r in launched if r in moving and r not in still)
+            rows = tuple(r for r in launched if r in still and r not in moving)
+            if rows and columns:
+                return Sides(rows, columns)
+        return None
+
+    def operands(self) -> list[UOp]:
+        """Every INDEX at which the innermost step of a reduction reads what a buffer holds."""
+        below = UOp.sink(*self.reductions).toposort(lambda n: n.op is not Op.AFTER)
+        reduced = set(self.reduced())
+        return [n for n in below if n.op is Op.INDEX and not reduced.isdisjoint(n.ranges)]
+
+    # --- a tile
+
+    def tile_and_stage(
+        self, sides: Sides, wanted: int, registers: tuple[int, int], depth: int
+    ) -> bool:
+        """A block of outputs for each group, and stages for what it reads. False if none fits."""
+        exact = overwrites_what_it_reads(self.kernel)
+        wide, tall = registers
+        across = 1 << (wanted.bit_length() // 2)
+        lanes = self.lanes() >= wide > 1 and self.suits_vectors(sides.columns[-1])
+        kind = AxisKind.VECTOR if lanes else AxisKind.UNROLL
+        used, columns = self.cut_side(sides.columns, across, wide, kind, exact)
+        _, rows = self.cut_side(sides.rows, wanted // used, tall, AxisKind.UNROLL, exact)
+        if min(self.steps_of(columns), self.steps_of(rows)) < LEAST_REUSE:
+            return False
+        for counter in self.launched():
+            if counter.arg.kind is AxisKind.LOOP:
+                self.do(Assign(counter.arg.number, AxisKind.GRID))
+        at, inner = self.cut_depth(depth)
+        return self.stage_all(at, inner, (*rows, *columns)) and self.fits()
+
+    def suits_vectors(self, counter: UOp) -> bool:
+        """Whether what is read and stored after the reduction lies side by side along a loop."""
+        reduced = {n for total in self.reductions for n in total.toposort()}
+        moves = {coefficient(n.src[1], counter) for n in self.accesses() if n not in reduced}
+        return 1 in moves and moves <= {0, 1}
+
+    def cut_side(
+        self, loops: tuple[UOp, ...], most: int, copies: int, kind: AxisKind, exact: bool
+    ) -> tuple[int, list[Dimension]]:
+        """Cut output loops, the innermost first, until a group has up to `most` threads of them.
+
+        The threads, and for each loop how the steps of the tile are counted.
+        """
+        dimensions: list[Dimension] = []
+        used = 1
+        for loop in reversed(loops):
+            threads, own = tile_of(loop.extent, most // used, copies, exact)
+            if threads * own > 1:
+                dimensions.insert(0, self.cut(loop, threads, own, kind))
+            used *= threads
+            copies //= own
+            kind = AxisKind.UNROLL
+        return used, dimensions
+
+    def cut(self, loop: UOp, threads: int, copies: int, kind: AxisKind) -> Dimension:
+        """Cut a loop into groups, threads and the copies of a thread."""
+        number, steps = loop.arg.number, threads * copies
+        if steps < loop.extent:
+            self.do(Split(number, steps))
+            number = (*number, 1)
+        if threads == 1 or copies == 1:
+            self.do(Assign(number, AxisKind.BLOCK if copies == 1 else kind))
+            return ((number, 1),)
+        # Lanes lie side by side. Copies lie apart, so that threads side by side store side by side.
+        inner = copies if kind is AxisKind.VECTOR else threads
+        order = (AxisKind.BLOCK, kind) if kind is AxisKind.VECTOR else (kind, AxisKind.BLOCK)
+        self.do(Split(number, inner))
+        self.do(*(Assign((*number, part), own) for part, own in enumerate(order)))
+        return ((*number, 0), inner), ((*number, 1), 1)
+
+    def steps_of(self, dimensions: list[Dimension]) -> int:
+        """How many outputs of a side a tile has."""
+        loops = {r.arg.number: r for r in self.nodes() if r.op is Op.RANGE}
+        return math.prod(loops[axis].extent for d in dimensions for axis, _ in d)
+
+    def cut_depth(self, depth: int) -> tuple[Number | None, list[Dimension]]:
+        """Cut what is reduced into blocks of about `depth` steps.
+
+        The loop in which there is one block, and the loops of a block.
+        """
+        inner: list[Dimension] = []
+        room = depth
+        for loop in reversed(self.reduced()):
+            number = loop.arg.number
+            if loop.extent > 2 * room:
+                if room == 1:
+                    return number, inner
+                by = block_of(loop.extent, room)
+                self.do(Cover(number, by))
+                return (*number, 0), [(((*number, 1), 1),), *inner]
+            inner.insert(0, ((number, 1),))
+            room = max(room // loop.extent, 1)
+        return self.innermost_group(), inner
+
+    def innermost_group(self) -> Number | None:
+        """The innermost loop over groups, if there is one."""
+        groups = [r.arg.number for r in self.outputs if r.arg.kind is AxisKind.GRID]
+        return groups[-1] if groups else None
+
+    # --- stages
+
+    def stage_all(
+        self, at: Number | None, inner: list[Dimension], outer: tuple[Dimension, ...]
+    ) -> bool:
+        """Stage what moves with some steps of a block and of a tile; whether anything does."""
+        first = len(self.arrays())
+        for step in self.stages(at, inner, outer):
+            if staged_values(self.kernel, step):
+                self.do(step)
+        for number in range(first, len(self.arrays())):
+            self.deal_out(number)
+        return len(self.arrays()) > first
+
+    def stages(
+        self, at: Number | None, inner: list[Dimension], outer: tuple[Dimension, ...]
+    ) -> Iterator[Stage]:
+        """A Stage for each way to move with the loops, of those with most loops first."""
+        found = set()
+        for place in self.operands():
+            moving = {r.arg.number for r in place.ranges}
+            parts = [
+                tuple(d for d in dimensions if any(axis in moving for axis, _ in d))
+                for dimensions in (inner, outer)
+            ]
+            if all(parts):
+                found.add((*parts[0], *parts[1]))
+        for dimensions in sorted(found, key=lambda d: (-len(d), d)):
+            yield Stage(at, dimensions)
+
+    def arrays(self) -> list[UOp]:
+        """Every piece of shared memory."""
+        return [n for n in self.kernel.toposort() if n.op is Op.DEFINE_LOCAL]
+
+    def fits(self) -> bool:
+        """Whether a group has as much shared memory, and axes for its threads."""
+        kinds = [n.dtype for n in self.arrays() if isinstance(n.dtype, PointerDType)]
+        threads = [r.extent for r in threads_of(self.kernel)]
+        fits = launches(threads, "block", self.limits.block)
+        return fits and sum(map(shared_size, kinds)) <= self.limits.shared_bytes
+
+    def deal_out(self, number: int) -> None:
+        """Give a fill to the threads of a group, neighbors what lies side by side."""
+        loads = [n.src[0] for n in self.content(number).toposort() if n.op is Op.LOAD]
+        loops = sorted(self.fill_loops(number), key=lambda r: -pitch(loads, r))
+        self.do(Reorder(tuple(r.arg.number for r in loops)))
+        last, lanes = loops[-1], self.lanes()
+        names = [r.arg.number for r in loops]
+        moves = {coefficient(n.src[1], last) for n in loads if len(n.src) == 2}
+        if lanes > 1 and last.extent % lanes == 0 and 1 in moves <= {0, 1}:
+            self.do(Split(names[-1], lanes), Assign((*names[-1], 1), AxisKind.VECTOR))
+            names[-1] = (*names[-1], 0)
+        kept = {r.arg.number for r in self.fill_loops(number)}
+        self.do(*(Assign(name, AxisKind.FILL) for name in names if name in kept))
+
+
+def pitch(loads: list[UOp], counter: UOp) -> int:
+    """How far apart the steps of a loop read, at least; a whole lot where nobody knows."""
+    moves = [coefficient(n.src[1], counter) for n in loads]
+    return min((abs(m) for m in moves if m), default=1 << 62)
+
+
+def tile_of(extent: int, most: int, copies: int, exact: bool) -> tuple[int, int]:
+    """The threads, at most `most`, and the copies in each that suit a loop best.
+
+    What counts are all outputs computed, those that are computed twice too, and the loads for each.
+    With `exact` none may be computed twice.
+    """
+    best, tile = math.inf, (1, 1)
+    for own in (n for n in (4, 2, 1) if n <= copies):
+        for threads in range(1, min(most, extent // own) + 1):
+            steps = threads * own
+            if exact and extent % steps:
+                continue
+            computed = -(-extent // steps) * steps
+            time = computed * (1 + LOADS_OF_A_COPY / own + LOADS_OF_A_TILE / steps)
+            if threads & (threads - 1):
+                time *= UNEVEN
+            if time < best:
+                best, tile = time, (threads, own)
+    return tile
+
+
+def block_of(extent: int, wanted: int) -> int:
+    """The steps of a block: near what is wanted, and a divisor of the whole if one is near."""
+    near = [n for n in range(max(wanted // 2, 2), 2 * wanted + 1) if extent % n == 0]
+    return min(near, key=lambda n: abs(n - wanted), default=wanted)
