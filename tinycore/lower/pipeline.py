@@ -24,6 +24,7 @@ from tinycore.lower.math import lower_math
 from tinycore.lower.plan import planned
 from tinycore.lower.registers import reduce_to_registers
 from tinycore.lower.share import share_fills
+from tinycore.lower.stream import mark_streams
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer
 from tinycore.trace import Trace
@@ -81,6 +82,11 @@ def tidy(kernel: UOp, renderer: Renderer) -> UOp:
     return rewrite(kernel, simplify + gates + lower_math(renderer), name="tidy")
 
 
+def stream(kernel: UOp, renderer: Renderer) -> UOp:
+    """Large results are stored past the caches."""
+    return mark_streams(kernel, renderer.limits)
+
+
 KERNEL_PIPELINE: Final = (
     Pass("expand", expand_loops),
     Pass("gates", lower_gates),
@@ -90,6 +96,7 @@ KERNEL_PIPELINE: Final = (
     Pass("images", lower_images),
     Pass("lower", lower_values),
     Pass("tidy", tidy),
+    Pass("stream", stream),
 )
 """What follows tiling, which alone looks at the device's limits (`heuristic.py`, `tile.py`)."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tinycore.dtype import DType, PointerDType
 from tinycore.errors import UnsupportedError
@@ -15,6 +15,9 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
 
 Dims = tuple[int, int, int]
+
+STREAM: Final = "stream"
+"""What the `arg` of a STORE says that should not fill the caches."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,9 @@ class Limits:
     """Columns and rows of the largest image; None: the device has none."""
     cache_bytes: int = 256 << 10
     """The second cache, the nearest that holds more than the tile in hand."""
+    stream_bytes: int = 0
+    """The last cache: arrays as large are stored past the caches. 0: the device has no such
+    stores."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,11 @@ class LinearKernel:
         """Bytes of workgroup memory."""
         locals_ = (u.dtype for u in self.uops if u.op is Op.DEFINE_LOCAL)
         return sum(d.size * d.base.size_bytes for d in locals_ if isinstance(d, PointerDType))
+
+    @cached_property
+    def streams(self) -> bool:
+        """Whether a STORE goes past the caches."""
+        return any(u.op is Op.STORE and u.arg == STREAM for u in self.uops)
 
     @cached_property
     def written(self) -> frozenset[int]:

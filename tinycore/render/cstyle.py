@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.facts import (
+    BOOL_ARITHMETIC,
     RANGE_LETTERS,
     is_constant,
     is_negative_index,
@@ -24,9 +25,6 @@ from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-
-BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
-"""What arithmetic on bool means."""
 
 
 class CStyle(Renderer):
@@ -309,10 +307,15 @@ class CStyle(Renderer):
         if index.op is Op.PIXEL:
             text = self.pixel(self.pixel_store, index, writer, stored)
         elif is_vector_access(index, value.dtype):
-            text = self.lanes(self.vector_store, index, value.dtype, writer, stored)
+            template = self.store_template(u, writer)
+            text = self.lanes(template, index, value.dtype, writer, stored)
         if gate:
             text = f"if ({unwrapped(writer[gate[0]])}) {{ {text} }}"
         writer.line(text)
+
+    def store_template(self, u: UOp, writer: Writer) -> str:
+        """How a STORE writes lanes."""
+        return self.vector_store
 
     def pixel(self, template: str, u: UOp, writer: Writer, value: str = "") -> str:
         """A pixel read, or written. Raises UnsupportedError in languages without images."""

@@ -15,6 +15,9 @@ from tinycore.uop.op import AxisKind, Op
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
 """Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
 
+BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
+"""What arithmetic on bool means."""
+
 RANGE_LETTERS: Final = {
     AxisKind.LOOP: "i",
     AxisKind.REDUCE: "r",

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from tinycore.dtype import DType, PointerDType, dtypes
-from tinycore.render.base import LinearKernel, Renderer, pointer_of
+from tinycore.render.base import STREAM, LinearKernel, Renderer, pointer_of
 from tinycore.render.facts import RANGE_LETTERS, is_safe_division, is_safe_shift
 from tinycore.render.llvm_types import (
+    alignment,
     comparison_kind,
     constant,
     mask_name,
@@ -231,11 +232,21 @@ class Llvm(Renderer):
         kind, text = storage_name(value.dtype), writer[value]
         if value.dtype.kind == "bool":
             text = writer.add(f"zext {type_name(value.dtype)} {text} to {kind}")
-        align = alignment(index, value.dtype)
-        writer.line(f"store {kind} {text}, ptr {writer[index]}{align}")
+        if u.arg == STREAM:
+            self.stream(f"{kind} {text}", index, value.dtype, writer)
+        else:
+            self.store(f"{kind} {text}", index, value.dtype, writer)
         if gated:
             writer.line(f"br label %{name}_done")
             writer.label(f"{name}_done")
+
+    def store(self, value: str, index: UOp, dtype: DType, writer: Writer) -> None:
+        """Write a value."""
+        writer.line(f"store {value}, ptr {writer[index]}{alignment(index, dtype)}")
+
+    def stream(self, value: str, index: UOp, dtype: DType, writer: Writer) -> None:
+        """Write a value past the caches, on targets that can."""
+        self.store(value, index, dtype, writer)
 
     # --- expressions
 
@@ -389,10 +400,3 @@ class Llvm(Renderer):
         lanes = ", ".join(f"i32 {lane}" for lane in u.arg)
         mask = f"<{len(u.arg)} x i32> <{lanes}>"
         return writer.add(f"shufflevector {kind} {value}, {kind} {other}, {mask}")
-
-
-def alignment(index: UOp, dtype: DType) -> str:
-    """What is known of an address: the alignment of one scalar, except in registers."""
-    if pointer_of(index).op is Op.DEFINE_REG:
-        return ""
-    return f", align {dtype.itemsize}"

@@ -14,6 +14,7 @@ from typing import Final, Literal, Self
 from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.checks import floating_dtype, integer_dtype
+from tinycore.tensor.pixels import is_fixed
 from tinycore.tensor.windows import Windows
 from tinycore.uop.shape import Shape
 
@@ -208,7 +209,7 @@ class Losses(Windows):
         if not is_causal:
             return self._attended(key, value, attn_mask, dropout_p)
         length, seen = self.shape[-2], key.shape[-2]
-        if not (isinstance(length, int) and isinstance(seen, int)) or length <= CAUSAL_ROWS:
+        if not is_fixed((length, seen)) or length <= CAUSAL_ROWS:
             return self._attended(key, value, 0, dropout_p)
         rows = max(CAUSAL_ROWS, -(-length // MOST_CAUSAL_BLOCKS))
         parts = []

@@ -130,7 +130,11 @@ class Op(enum.Enum):
     INDEX = ANY, first, "the element of a pointer at an index, where the optional gate holds"
     PIXEL = ANY, first, "the pixel of an image at a column and a row, where the gate holds"
     LOAD = ANY, given, "the value at an INDEX; where its gate is false, the second source"
-    STORE = 2, nothing, "write the second source at an INDEX"
+    STORE = (
+        2,
+        nothing,
+        "write the second source at an INDEX; `arg` may say how",
+    )
     VECTORIZE = ANY, given, "the sources as lanes of one vector"
     EXTRACT = ANY, given, "the lanes numbered in `arg` of the sources, laid side by side"
 

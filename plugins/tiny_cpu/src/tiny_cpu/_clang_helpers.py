@@ -37,6 +37,19 @@ def extreme(op: Op, dtype: DType, writer: Writer) -> str:
     return name
 
 
+def streaming(dtype: DType, writer: Writer) -> str:
+    """A store past the caches where the place is aligned, as it must be for that."""
+    name, t, scalar = f"stream_{suffix(dtype)}", writer.type(dtype), writer.type(dtype.scalar())
+    size = dtype.size_bytes
+    writer.define(f"typedef {scalar} line_{t} __attribute__((ext_vector_type({dtype.count})));")
+    body = (
+        f"if ((__UINTPTR_TYPE__)p % {size}) *({t} *)p = v; "
+        f"else __builtin_nontemporal_store((line_{t})v, (line_{t} *)p);"
+    )
+    writer.define(f"static inline void {name}({scalar} *p, {t} v) {{ {body} }}")
+    return name
+
+
 def division(op: Op, dtype: DType, writer: Writer) -> str:
     """IDIV or MOD that yields 0 for a zero divisor, and wraps for the least number over -1."""
     name, t = f"{PREFIXES[op]}_{suffix(dtype)}", writer.type(dtype)

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 from tiny_cpu import _clang_helpers as helpers
 from tinycore.dtype import DType, dtypes
-from tinycore.render import pointer_of
+from tinycore.render import STREAM, pointer_of
 from tinycore.render.cstyle import CStyle
 from tinycore.render.facts import is_parallel, is_safe_division, is_safe_shift
 from tinycore.render.writer import Writer, unwrapped
@@ -82,6 +82,7 @@ class Clang(CStyle):
         if any(is_parallel(u) for u in kernel.uops):
             parameters += ["int64_t begin", "int64_t end"]
             arguments += ["begin", "end"]
+        fence = ("  __builtin_ia32_sfence();",) if kernel.streams else ()
         lines = (
             *self.prelude(),
             *writer.definitions,
@@ -90,6 +91,7 @@ class Clang(CStyle):
             "}",
             f"void {kernel.name}({ENTRY_PARAMETERS}) {{",
             f"  {body}({', '.join(arguments)});",
+            *fence,
             "}",
         )
         return "\n".join(lines) + "\n"
@@ -124,6 +126,12 @@ class Clang(CStyle):
         if u.dtype.kind != "bool" or pointer_of(u.src[0]).op is Op.DEFINE_REG:
             return text
         return self.as_bool(u.dtype, f"{text} != 0", writer)
+
+    def store_template(self, u: UOp, writer: Writer) -> str:
+        """A STREAM goes past the caches of an x86-64."""
+        if u.arg != STREAM:
+            return self.vector_store
+        return f"{helpers.streaming(u.src[1].dtype, writer)}({{pointer}}, {{value}});"
 
     # --- expressions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tinycore.dtype import DType, dtypes
 from tinycore.render.facts import is_parallel
@@ -11,6 +11,8 @@ from tinycore.render.llvm_types import type_name
 from tinycore.render.llvm_writer import Writer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+
+STREAM_LINES: Final = ("declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}")
 
 
 class LlvmCpu(Llvm):
@@ -33,8 +35,10 @@ class LlvmCpu(Llvm):
             "}",
             f"define void @{name}(ptr %buffers, ptr %values, i64 %begin, i64 %end) nounwind {{",
             *self.unpacked(writer),
+            *(("  call void @llvm.x86.sse.sfence()",) if writer.kernel.streams else ()),
             "  ret void",
             "}",
+            *(STREAM_LINES if writer.kernel.streams else ()),
         )
         return "\n".join(lines) + "\n"
 
@@ -62,6 +66,21 @@ class LlvmCpu(Llvm):
     def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
         """A PARALLEL range covers what this call was given."""
         return ("%begin", "%end") if is_parallel(u) else super().extent(u, writer)
+
+    def stream(self, value: str, index: UOp, dtype: DType, writer: Writer) -> None:
+        """Past the caches of an x86-64, where the place is aligned."""
+        name, place, size = writer.fresh("stream"), writer[index], dtype.size_bytes
+        address = writer.add(f"ptrtoint ptr {place} to i64")
+        off = writer.add(f"and i64 {address}, {size - 1}")
+        is_aligned = writer.add(f"icmp eq i64 {off}, 0")
+        writer.line(f"br i1 {is_aligned}, label %{name}_past, label %{name}_plain")
+        writer.label(f"{name}_past")
+        writer.line(f"store {value}, ptr {place}, align {size}, !nontemporal !0")
+        writer.line(f"br label %{name}_done")
+        writer.label(f"{name}_plain")
+        self.store(value, index, dtype, writer)
+        writer.line(f"br label %{name}_done")
+        writer.label(f"{name}_done")
 
 
 class LlvmCpuBaseline(LlvmCpu):

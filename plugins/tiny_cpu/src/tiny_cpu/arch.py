@@ -155,7 +155,8 @@ class Arch:
             vector_bytes=vector_bytes,
             vector_registers=registers,
             threads=cpu_count(),
-            cache_bytes=_second_cache(),
+            cache_bytes=_cache_bytes(2, 512 << 10),
+            stream_bytes=_cache_bytes(3, 32 << 20) if self.machine == "x86_64" else 0,
         )
 
 
@@ -216,17 +217,17 @@ def _host_lines() -> Mapping[str, str]:
     return facts
 
 
-_SECOND_CACHE: Final = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
-_USUAL_CACHE_BYTES: Final = 512 << 10
+_CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @cache
-def _second_cache() -> int:
-    """Bytes of a core's second cache as Linux tells them ("512K"), or what is usual."""
+def _cache_bytes(level: int, usual: int) -> int:
+    """Bytes of the first core's second or third cache as Linux tells them ("512K"), or `usual`."""
     try:
-        return int(_SECOND_CACHE.read_text("ascii").strip().removesuffix("K")) << 10
+        text = (_CACHES / f"index{level}/size").read_text("ascii")
+        return int(text.strip().removesuffix("K")) << 10
     except (OSError, ValueError):
-        return _USUAL_CACHE_BYTES
+        return usual
 
 
 @cache

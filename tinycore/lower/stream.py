@@ -1,0 +1,86 @@
+"""Mark the stores that go past the caches: large results, which nobody finds there anyway.
+
+Floor 3'. An ordinary store reads the line that it changes first. Where a loop fills whole lines of
+an array that the last cache does not hold, and that the kernel does not read, this is a third of
+the traffic for nothing; the next kernel would not find the array in the cache either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinycore.dtype import PointerDType
+from tinycore.render.base import STREAM, Limits, pointer_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+from tinycore.uop.sums import terms_of
+
+MOST_STREAMS = 4
+"""Lines that a loop may fill at a time: processors gather few of them outside of the caches."""
+LEAST_BYTES = 16
+"""The narrowest vector that can be stored past the caches."""
+
+
+def mark_streams(kernel: UOp, limits: Limits) -> UOp:
+    """The kernel with STOREs marked that a device with these limits does past its caches."""
+    if not limits.stream_bytes:
+        return kernel
+    order = kernel.toposort()
+    read = {pointer_of(n.src[0]) for n in order if n.op is Op.LOAD}
+    marked: dict[UOp, UOp] = {}
+    for end in (n for n in order if n.op is Op.END):
+        by_array: dict[UOp, list[UOp]] = {}
+        for store in (s for s in stores_in(end.src[0]) if len(s.src[0].src) == 2):
+            by_array.setdefault(pointer_of(store.src[0]), []).append(store)
+        for array, stores in by_array.items():
+            if array not in read and is_large(array, limits) and fills(stores, end.src[-1]):
+                marked |= {store: store.replace(arg=STREAM) for store in stores}
+    return kernel.substitute(marked) if marked else kernel
+
+
+def stores_in(body: UOp) -> Iterator[UOp]:
+    """The STOREs of a loop's body that are in no loop inside of it."""
+    if body.op is Op.STORE:
+        yield body
+    elif body.op is Op.GROUP:
+        for part in body.src:
+            yield from stores_in(part)
+
+
+def is_large(array: UOp, limits: Limits) -> bool:
+    """Whether an array in memory is more than the last cache holds."""
+    dtype = array.dtype
+    return (
+        array.op is Op.DEFINE_GLOBAL
+        and isinstance(dtype, PointerDType)
+        and dtype.size * dtype.base.size_bytes >= limits.stream_bytes
+    )
+
+
+def fills(stores: list[UOp], counter: UOp) -> bool:
+    """Whether stores to one array fill the places that each step of a loop moves on by."""
+    kinds = {s.src[1].dtype for s in stores}
+    places = [terms_of_place(s.src[0].src[1]) for s in stores]
+    if len(kinds) > 1 or any(terms != places[0][0] for terms, _ in places):
+        return False
+    (kind,) = kinds
+    if kind.kind == "bool" or kind.size_bytes < LEAST_BYTES:
+        return False
+    terms, first = places[0][0], min(start for _, start in places)
+    move = terms.get(counter, 0)
+    if move <= 0 or any(base is not counter and counter in base.ranges for base in terms):
+        return False
+    streams = {(start - first) // move for _, start in places}
+    return len(streams) <= MOST_STREAMS and len(places) * kind.count == move * len(streams)
+
+
+def terms_of_place(place: UOp) -> tuple[dict[UOp, int], int]:
+    """The terms of a place and its constant; what moves the last vector of a row back is undone."""
+    terms, constant = terms_of(place)
+    found: dict[UOp, int] = {}
+    for base, factor in terms.items():
+        inner, more = terms_of(base.src[0]) if base.op is Op.MIN else ({base: 1}, 0)
+        constant += factor * more
+        for term, count in inner.items():
+            found[term] = found.get(term, 0) + factor * count
+    return found, constant
