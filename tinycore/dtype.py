@@ -259,6 +259,7 @@ def ancestors(dtype: DType) -> frozenset[DType]:
 
 
 @cache
+@cache
 def least_upper_dtype(*types: DType) -> DType:
     """The smallest type that every given one promotes to.
 

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from tinycore import cache
 from tinycore._collector import without_collecting
 from tinycore._deferred import deferred
-from tinycore.config import settings
+from tinycore.config import settings, settings_in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.protocols import Program, ProgramInfo, SupportsAssembly, Toolchain
@@ -129,6 +129,7 @@ programs: dict[Key, Kept] = {}
 """By graph, device, toolchain, NOOPT, BEAM and TUNED, and by who adds rules.
 
 What goes by its id is kept, so that the id stays its."""
+CHOICES: Final = ("NOOPT", "BEAM", "TUNED")
 MOST_PROGRAMS: Final = 8192
 """How many programs are kept; the one unused longest goes. Captured steps hold their own."""
 table = threading.Lock()
@@ -202,8 +203,7 @@ def runner_for(
     """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    chosen = settings.NOOPT, settings.BEAM, settings.TUNED, generation()
-    key = (ast, id(device), id(toolchain), *chosen)
+    key = (ast, id(device), id(toolchain), *settings_in_force(CHOICES), generation())
     if (found := kept(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN):
             start_ahead(lambda kernel: runner_for(*kernel), others)

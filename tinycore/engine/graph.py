@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from tinycore.device.buffer import Buffer
@@ -61,8 +61,9 @@ class Single:
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch it, with buffers exchanged for others."""
-        bufs = tuple([exchange.get(b, b) for b in self.item.bufs])
-        replace(self.item, bufs=bufs).run(values, jit=True)
+        item = self.item
+        bufs = tuple([exchange.get(b, b) for b in item.bufs])
+        ExecItem(item.runner, bufs, item.metadata).run(values, jit=True)
 
 
 def parts_of(

@@ -132,7 +132,8 @@ class CapturedStep:
         `JIT=2`, DEBUG=2 and hooks that are called for each kernel ask for one launch at a time.
         """
         exchange = dict(zip(self.inputs, inputs, strict=True))
-        exchange |= {b: Buffer.like(b) for b in self.fresh_outputs}
+        for made in self.fresh_outputs:
+            exchange[made] = Buffer.like(made)
         if trace.on:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")

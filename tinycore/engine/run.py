@@ -72,7 +72,7 @@ class CopyRunner:
         return time.perf_counter() - began if wait else None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class ExecItem:
     """One launch: what to run, and on which memory."""
 

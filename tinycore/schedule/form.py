@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.kernel import Kernel
@@ -17,6 +18,8 @@ from tinycore.uop.bindings import SIZED, exchanged, numbers_of, sizes_in
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
+
+INTS: Final = frozenset({int})
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def form_of(roots: list[UOp]) -> Form:
     copies = 0
     sizes: list[Size] = []
     stack = [sink]
+    push = stack.append
     while stack:
         node = stack[-1]
         if node in forms:
@@ -66,8 +70,11 @@ def form_of(roots: list[UOp]) -> Form:
             memory.append(node)
             stack.pop()
             continue
-        if missing := [s for s in src if s not in forms]:
-            stack += missing[::-1]
+        height = len(stack)
+        for source in src[::-1]:
+            if source not in forms:
+                push(source)
+        if len(stack) != height:
             continue
         stack.pop()
         argument = node.arg
@@ -79,13 +86,18 @@ def form_of(roots: list[UOp]) -> Form:
             assigned.append(node)
         elif type(argument) is Kernel:
             argument = argument.without_gradient
-        elif op in SIZED and (found_sizes := tuple(sizes_in(argument))):
+        elif op in SIZED and not plain(argument) and (found_sizes := tuple(sizes_in(argument))):
             sizes += found_sizes
             argument = exchanged(argument, Size.free)
         found = tuple([forms[s] for s in src])
         same = found == src and argument is node.arg
         forms[node] = node if same else UOp(op, node.dtype, found, argument)
     return Form(roots, forms[sink], tuple(memory), forms, numbers_of(sizes), assigned)
+
+
+def plain(argument: object) -> bool:
+    """Whether an argument consists of plain ints at first sight, as most do."""
+    return type(argument) is tuple and INTS.issuperset(map(type, argument))
 
 
 def parameter(buffer: UOp, number: int) -> UOp:

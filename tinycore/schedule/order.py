@@ -40,7 +40,7 @@ class Buffers:
 buffers: Final = Buffers()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class ScheduleItem:
     """One launch to be: `ast` says what to compute, `bufs` the memory for its slots, outputs first.
 

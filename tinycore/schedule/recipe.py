@@ -58,12 +58,20 @@ class Recipe:
     results: Replacements
     """What gives way to memory, both as they stand in the form."""
     layouts: dict[frozenset[UOp], Layout] = field(default_factory=dict)
+    kinds: dict[int, Buffer] = field(default_factory=dict)
+    """New memory by number, never allocated, to make more like it."""
 
     @cached_property
     def used(self) -> tuple[int, ...]:
         """The numbers of the parameters that the steps touch."""
         found = {place for step in self.steps for place in step.places}
         return tuple(sorted(place for place in found if place < self.parameters))
+
+    def like(self, place: int) -> Buffer:
+        """New memory in the place of that with a number."""
+        if (kind := self.kinds.get(place)) is None:
+            kind = self.kinds[place] = new_memory(self.memory[place])
+        return Buffer.like(kind)
 
     @cached_property
     def lives(self) -> dict[int, Life]:
@@ -170,7 +178,7 @@ class Prepared:
         """Make memory that lasts, and its node."""
         node = self.recipe.memory[place]
         self.nodes[node] = new = node.with_src((node.src[0], unique()))
-        buffers[new] = self.memory[place] = new_memory(new)
+        buffers[new] = self.memory[place] = self.recipe.like(place)
         self.lasting.append((weakref.ref(new), self.memory[place]))
 
     def share(self, block: Block) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Hashable, Iterator
-from functools import cached_property
 from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
@@ -148,6 +147,9 @@ class Arguments:
         self.given = args, kwargs
         self.tensors: list[Tensor] = []
         self.sizes: list[Size] = []
+        self.views: list[UOp] = []
+        """What tensors are that are more than one buffer under some shape."""
+        self.held: dict[str, int] | None = None
         key: list[Any] = []
         self.note(args, key)
         if kwargs:
@@ -211,6 +213,7 @@ class Arguments:
                 key += base.src[0], base.dtype, base.arg, node.shape
                 nodes.append(base)
             else:
+                self.views.append(node)
                 key.append(form_of(node))
                 nodes += buffers_below(node)
         return nodes
@@ -234,14 +237,13 @@ class Arguments:
         """The tensors, with where they stand."""
         return [(path, value) for path, value in self.leaves if isinstance(value, Tensor)]
 
-    @cached_property
+    @property
     def numbers(self) -> dict[str, int]:
         """The numbers that Variables hold. Raises ShapeError where two arguments contradict."""
-        given = self.sizes
-        views = [t.uop for t in self.tensors if base_of(t.uop).op is not Op.BUFFER]
-        if views:
-            given = [*given, *sizes_below(views)]
-        return numbers_of(given) if given else {}
+        if self.held is None:
+            given = [*self.sizes, *sizes_below(self.views)] if self.views else self.sizes
+            self.held = numbers_of(given) if given else {}
+        return self.held
 
     @property
     def facts(self) -> list[tuple[str, Hashable]]:

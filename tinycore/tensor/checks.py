@@ -27,6 +27,12 @@ from tinycore.uop.size import Variable, is_size
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     """The shape all are repeated to, axes aligned at the end. Raises ShapeError."""
+    first = shapes[0]
+    for shape in shapes:
+        if shape is not first and shape != first:
+            break
+    else:
+        return first
     rank = max(map(len, shapes))
     aligned = [(1,) * (rank - len(s)) + s for s in shapes]
     result = []
@@ -124,6 +130,8 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
     Asked for, an integer type takes any integer and wraps it. Raises ArgumentError for an integer
     that the default type does not hold, an infinite or NaN integer, and an integer beyond float64.
     """
+    if dtype is not None and type(value) is float and dtypes.is_float(dtype):
+        return dtype
     found = dtypes.from_py(value)
     target = found if dtype is None else dtype
     problem = None

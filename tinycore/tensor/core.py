@@ -372,16 +372,21 @@ def summary(node: UOp) -> str:
 
 def live_tensors() -> list[Core]:
     """Every tensor that somebody holds, in order of creation."""
-    found = [reference() for reference in list(living.values())]
-    return [tensor for tensor in found if tensor is not None]
+    return [t for reference in list(living.values()) if (t := reference()) is not None]
+
+
+def waiting_tensors() -> list[Core]:
+    """Those of them that are more than one buffer under some shape."""
+    return [t for t in live_tensors() if graph.base_of(t.uop).op is not Op.BUFFER]
 
 
 def replace_nodes(replacements: dict[UOp, UOp]) -> None:
     """Put every replaced node's value in its place, in the graphs of all living tensors."""
     changed = {old: new for old, new in replacements.items() if old is not new}
-    waiting = (t for t in live_tensors() if graph.base_of(t.uop).op is not Op.BUFFER)
-    tensors = list(waiting) if changed else []
-    if tensors:
+    tensors = waiting_tensors() if changed else []
+    if len(tensors) == 1 and (alone := tensors[0]).uop in changed:
+        alone.uop = changed[alone.uop]
+    elif tensors:
         before = [t.uop for t in tensors]
         after = graph.replaced(UOp.sink(*before), changed).src
         for tensor, old, new in zip(tensors, before, after, strict=True):

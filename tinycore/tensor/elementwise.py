@@ -34,9 +34,9 @@ class Elementwise(Operands):
 
     def sub(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a - b. Raises DTypeError between bools."""
-        left, right = self._broadcasted("sub", x)
+        left, right = self._nodes("sub", (x,))
         no_bools("sub", left.dtype)
-        return right.alu(Op.SUB, left) if reverse else left.alu(Op.SUB, right)
+        return self.from_uop(right.alu(Op.SUB, left) if reverse else left.alu(Op.SUB, right))
 
     def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a * b; logical and between bools."""

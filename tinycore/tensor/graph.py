@@ -90,7 +90,10 @@ def expand(x: UOp, shape: Shape) -> UOp:
 
 def broadcast_to(x: UOp, shape: Shape) -> UOp:
     """`x` repeated to `shape`, axes aligned at the end."""
-    return expand(reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape)
+    own = x.shape
+    if own == shape:
+        return x
+    return expand(reshape(x, (1,) * (len(shape) - len(own)) + own), shape)
 
 
 def permute(x: UOp, order: Sequence[int]) -> UOp:

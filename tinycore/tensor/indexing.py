@@ -76,7 +76,8 @@ class Indexing(Creation):
             return
         parsed = parse(self, self._entries(index))
         new = value if isinstance(value, Indexing) else self._ufix_nested(value)
-        _, new = on_one_device("setitem", [self, new])
+        _, node = on_one_device("setitem", [self.uop, new.uop])
+        new = new if node is new.uop else self.from_uop(node)
         self._overwrite(self._placed(parsed, new.cast(self.dtype)).uop)
 
     def _masked(self, mask: Creation, value: Scalar) -> Self:

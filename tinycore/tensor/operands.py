@@ -8,7 +8,8 @@ Shapes and devices are checked at the call.
 from __future__ import annotations
 
 import math
-from typing import Self, TypeVar
+from collections.abc import Iterable
+from typing import Final, Self, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
 from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype, least_upper_float
@@ -20,6 +21,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
+NUMBERS: Final = frozenset({bool, int, float})
 LOGICAL = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """What arithmetic means between bools."""
 
@@ -57,20 +59,30 @@ class Operands(Joining):
 
         Raises ShapeError and DeviceError naming the operation and its operands.
         """
-        operands = on_one_device(name, [self, *[self.ufix(x) for x in others]])
-        shape = broadcast_shapes(name, *[x.shape for x in operands])
-        nodes = [x.uop for x in operands]
+        return tuple(map(self.from_uop, self._nodes(name, others, promote)))
+
+    def _nodes(self, name: str, others: Iterable[Self | Scalar], promote: bool = True) -> list[UOp]:
+        """The nodes of this tensor and others, as `_broadcasted` brings them together."""
+        nodes = on_one_device(name, [self.uop, *[self._node(x) for x in others]])
+        shape = broadcast_shapes(name, *[node.shape for node in nodes])
         if promote:
-            dtype = least_upper_dtype(*[x.dtype for x in operands])
+            dtype = least_upper_dtype(*[node.dtype for node in nodes])
             nodes = [node.cast(dtype) for node in nodes]
-        return tuple([self.from_uop(graph.broadcast_to(node, shape)) for node in nodes])
+        return [graph.broadcast_to(node, shape) for node in nodes]
+
+    def _node(self, x: Self | Scalar) -> UOp:
+        """The node of `ufix(x)`."""
+        if type(x) not in NUMBERS:
+            return self.ufix(x).uop
+        dtype = number_dtype("operand", cast(Scalar, x), scalar_dtype(cast(Scalar, x), self.dtype))
+        return graph.scalar(dtype, cast(Scalar, x), self.device)
 
     def _binary(self, name: str, op: Op, other: Self | Scalar, reverse: bool = False) -> Self:
         """The op between broadcast, promoted operands; between bools what it means in logic."""
-        left, right = self._broadcasted(name, other)
+        left, right = self._nodes(name, (other,))
         if left.dtype is dtypes.bool:
             op = LOGICAL.get(op, op)
-        return right.alu(op, left) if reverse else left.alu(op, right)
+        return self.from_uop(right.alu(op, left) if reverse else left.alu(op, right))
 
     def _as_float(self) -> Self:
         """The tensor itself if it is a float, else in the default float."""
@@ -112,8 +124,6 @@ OPERANDS = (Operands, bool, int, float, NumpyScalar, UOp, Size)
 COMPARED = (*OPERANDS, complex, NumpyArray)
 """What == and != take, or refuse by an error; of anything else a tensor is simply not equal."""
 
-AnyTensor = TypeVar("AnyTensor", bound=Operands)
-
 
 def no_bools(name: str, dtype: DType) -> None:
     """Raises DTypeError for bools, of which neither difference nor remainder is a bool."""
@@ -121,11 +131,11 @@ def no_bools(name: str, dtype: DType) -> None:
         raise DTypeError(f"{name}: not defined between bools; cast one of them, or use ^, &, |")
 
 
-def on_one_device(name: str, operands: list[AnyTensor]) -> list[AnyTensor]:
+def on_one_device(name: str, nodes: list[UOp]) -> list[UOp]:
     """Constants follow the operands that are none; DeviceError when two of those disagree."""
-    if len({x.device for x in operands}) > 1:
-        anchored = [x.device for x in operands if not graph.is_constant(x.uop)]
+    if len({node.device for node in nodes}) > 1:
+        anchored = [node.device for node in nodes if not graph.is_constant(node)]
         if anchored:
-            operands = [x.from_uop(graph.on_device(x.uop, anchored[0])) for x in operands]
-        same_device(name, [x.device for x in operands])
-    return operands
+            nodes = [graph.on_device(node, anchored[0]) for node in nodes]
+        same_device(name, [node.device for node in nodes])
+    return nodes

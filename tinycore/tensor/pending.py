@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tinycore._deferred import deferred
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
-from tinycore.tensor.core import Core, live_tensors, replace_nodes
+from tinycore.tensor.core import Core, live_tensors, replace_nodes, waiting_tensors
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.runtime import runtime
 from tinycore.uop.node import UOp
@@ -37,9 +37,10 @@ def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
         form = form_of([*form.roots, *more])
     fresh = {root for root in form.roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
-    sharing = [t for t in live_tensors() if t.uop in fresh and id(t) not in owned]
+    waiting = waiting_tensors()
+    sharing = [t for t in waiting if t.uop in fresh and id(t) not in owned]
     ours = set(form.roots)
-    others = [t.uop for t in live_tensors() if not graph.is_buffer(t.uop) and t.uop not in ours]
+    others = [t.uop for t in waiting if t.uop not in ours and not graph.is_buffer(t.uop)]
     found = runtime().realize(form, settled, others)
     replace_nodes(found)
     for tensor in sharing:

@@ -123,8 +123,28 @@ class Contract:
         found = signature(self.function).parameters
         return [name for name in self.parameters if found[name].kind in kinds]
 
+    @cached_property
+    def seen(self) -> list[set[type]]:
+        """The classes of which every instance is accepted, as far as met, by place."""
+        return [set() for _ in self.positional]
+
     def check(self, given: Sequence[Any], named: dict[str, Any]) -> None:
         """Raises ArgumentTypeError or DTypeError for the first value that is not accepted."""
+        if named or len(given) > len(self.seen):
+            return self.look(given, named)
+        for known, value in zip(self.seen, given, strict=False):
+            if type(value) not in known:
+                break
+        else:
+            return None
+        self.look(given, named)
+        for name, known, value in zip(self.positional, self.seen, given, strict=False):
+            if isinstance(value, self.parameters[name].classes):
+                known.add(type(value))
+        return None
+
+    def look(self, given: Sequence[Any], named: dict[str, Any]) -> None:
+        """The same, without haste."""
         parameters = self.parameters
         names = chain(self.positional, cycle(self.repeated))
         for name, value in chain(zip(names, given, strict=False), named.items()):

@@ -2,16 +2,17 @@
 
 Floor 1. The table holds nodes weakly, but a key holds the sources of its node. So an entry has to
 go with its node, or no graph below it is ever freed, nor the device memory of its buffers.
-Looking a node up takes no lock. Entering and forgetting take one, or two threads would each make a
-node of their own of the same parts; it may be taken again by a thread that holds it, since nodes
-die wherever the collector runs.
+Looking a node up takes no lock, nor does entering one where none stood. Forgetting takes one, and
+so does taking the place of a node that died, or two threads would each make a node of their own of
+the same parts; it may be taken again by a thread that holds it, since nodes die wherever the
+collector runs.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from tinycore.dtype import DType
 from tinycore.uop.op import Op
@@ -50,6 +51,8 @@ def enter(key: Key, node: UOp) -> UOp:
     """Put a new node into the table, until it dies; the one of another thread if that was first."""
     reference = Reference(node, forget)
     reference.key = key
+    if nodes.setdefault(key, reference) is reference:  # one step, whoever else tries
+        return node
     with changing:
         earlier = nodes.get(key)
         if earlier is not None and (found := earlier()) is not None:
@@ -64,13 +67,16 @@ def forget(reference: weakref.ref[UOp]) -> None:
     One after the other, not one inside the other: a graph may be deeper than any stack. An entry
     that belongs to a newer equal node stays.
     """
-    assert isinstance(reference, Reference)
-    dead.append(reference)
+    last = cast(Reference, reference)
     if Forgetting.active:
+        dead.append(last)
         return
     with changing:
         Forgetting.active = True
         try:
+            if nodes.get(last.key) is last:
+                del nodes[last.key]
+            del last, reference
             while dead:
                 last = dead.pop()
                 if nodes.get(last.key) is last:

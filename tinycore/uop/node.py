@@ -265,7 +265,10 @@ class UOp:
     @property
     def shape(self) -> Shape:
         """The shape of a tensor-graph node."""
-        shape = self.shape_or_none
+        try:
+            shape = self._shape
+        except AttributeError:
+            shape = self.derive("_shape", shape_of)
         assert shape is not None, f"{self!r} has no shape"
         return shape
 
@@ -280,12 +283,22 @@ class UOp:
     @property
     def device(self) -> str:
         """The device of a tensor-graph node."""
-        device = self.device_or_none
+        try:
+            device = self._device
+        except AttributeError:
+            device = self.derive("_device", device_of)
         assert device is not None, f"{self!r} has no device"
         return device
 
     def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
         """Fill `slot` of this node and of all below by `rule`, sources first, without recursion."""
+        for source in self.src:
+            if not hasattr(source, slot):
+                break
+        else:
+            fact = rule(self)
+            setattr(self, slot, fact)
+            return fact
         stack = [self]
         push = stack.append
         while stack:
