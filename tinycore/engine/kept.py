@@ -8,15 +8,11 @@ old one is found. See docs/decisions/0025-schedule-cache.md.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache as remembered
-from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tinycore import cache
+from tinycore._stamp import decisive_settings, stamp
 from tinycore.config import settings
 from tinycore.device.protocols import ProgramInfo, Toolchain
 from tinycore.engine.added import added_rules, modules_of, text_of
@@ -31,13 +27,6 @@ if TYPE_CHECKING:
 PROGRAMS: Final = "program"
 """The table of the disk cache that they are in."""
 
-ELSEWHERE: Final = frozenset(
-    {"DEBUG", "TRACE", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
-    | {"TINYCORE_PLUGINS", "TINYCORE_PLUGINS_DENY", "TINYCORE_STRICT", "TRAINING", "JIT", "RING"}
-    | {"DEFAULT_FLOAT", "DEFAULT_INT", "CCACHE", "CACHE_DIR", "CACHE_SIZE"}
-    | {"BEAM", "BEAM_SECONDS", "TUNED", "PARALLEL"}
-)
-"""Settings that do not matter to how a given kernel is lowered; a new one is taken to."""
 LOWERING: Final = ("dtype.py", "uop", "render", "lower")
 """The parts of this package that make a program of a kernel."""
 
@@ -75,7 +64,7 @@ def keep(ast: UOp, toolchain: Toolchain[Renderer], program: KeptProgram, plan: P
 def key_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> str:
     """Everything that a program depends on; without a plan, the heuristic's is one of the code."""
     renderer = toolchain.renderer
-    chosen = [f"{s.name}={s.value}" for s in settings if s.name not in ELSEWHERE]
+    chosen = decisive_settings()
     about = [toolchain.name, toolchain.arch, toolchain.compiler.key]
     about += [f"{type(renderer).__module__}.{type(renderer).__qualname__}", repr(renderer)]
     modules = [cls.__module__ for cls in type(renderer).__mro__]
@@ -83,24 +72,4 @@ def key_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -
         about += text_of(added)
         modules += modules_of(added)
     chosen += [] if plan is None else [repr(plan)]
-    return "\n".join([stamp(tuple(modules)), *about, *chosen, to_text(ast)])
-
-
-@remembered
-def stamp(modules: tuple[str, ...]) -> str:
-    """A digest of names, sizes and times of the files that lower kernels, and of some modules."""
-    here = Path(__file__).parent.parent
-    folders = {here / part for part in LOWERING}
-    for name in modules:
-        if file := getattr(sys.modules.get(name), "__file__", None):
-            folders.add(Path(file).parent)
-    digest = blake2b(digest_size=16)
-    for file in sorted(file for folder in folders for file in sources(folder)):
-        facts = file.stat()
-        digest.update(f"{file} {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-def sources(place: Path) -> Iterator[Path]:
-    """The Python files in a folder, or the file itself."""
-    return iter((place,)) if place.is_file() else place.glob("*.py")
+    return "\n".join([stamp(LOWERING, tuple(modules)), *about, *chosen, to_text(ast)])

@@ -149,7 +149,7 @@ class Engine:
 
     def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Replacements:
         """Compute the roots; map them, and what `keep` chooses of other nodes, to their memory."""
-        recipe = recipe_for(form, keep)
+        recipe = recipe_for(form, keep, lasting=True)
         prepared = Prepared(recipe, form, recipe.layout(others, form))
         if recordings:
             recordings.innermost.passing.update(prepared.passing)

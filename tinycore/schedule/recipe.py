@@ -21,6 +21,7 @@ from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
+from tinycore.schedule import kept
 from tinycore.schedule.form import Form
 from tinycore.schedule.kernel import image_of
 from tinycore.schedule.kernelize import kernelize, memory_of
@@ -224,19 +225,31 @@ table = threading.Lock()
 """Held to look a recipe up, never while one is made."""
 
 
-def recipe_for(form: Form, keep: Keep) -> Recipe:
-    """The recipe of a form: looked up, or made and kept."""
+def recipe_for(form: Form, keep: Keep, lasting: bool = False) -> Recipe:
+    """The recipe of a form: looked up, or made and kept; a `lasting` one also on disk."""
     key = form.sink, keep, settings.RING, elsewhere.get()
     with table:
         if (found := recipes.pop(key, None)) is not None:
             recipes[key] = found
             return found
     with without_collecting:
-        made = make(form, keep)
+        made = kept_or_made(form, keep) if lasting else make(form, keep)
     with table:
         recipes[key] = made
         if len(recipes) > MOST_RECIPES:
             del recipes[next(iter(recipes))]
+    return made
+
+
+def kept_or_made(form: Form, keep: Keep) -> Recipe:
+    """A recipe from disk, else a new one, which goes there."""
+    key = kept.key_of(form, keep)
+    if key is not None and (found := kept.find(key, form)) is not None:
+        steps, memory, results = found
+        return Recipe(form.sink, steps, memory, len(form.memory), results)
+    made = make(form, keep)
+    if key is not None:
+        kept.put(key, form, (made.steps, made.memory, made.results))
     return made
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tinycore import Context, Device, Tensor
+from tinycore._stamp import ELSEWHERE, stamp
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
 from tinycore.engine import kept
-from tinycore.engine.kept import key_of, stamp
+from tinycore.engine.kept import key_of
 from tinycore.schedule import ScheduleItem
 
 
@@ -65,7 +66,7 @@ def test_the_key_tells_settings_and_targets_apart() -> None:
 
 
 def test_every_setting_left_out_of_the_key_exists() -> None:
-    assert {setting.name for setting in settings} >= kept.ELSEWHERE
+    assert {setting.name for setting in settings} >= ELSEWHERE
 
 
 def test_the_stamp_follows_the_files_of_the_renderer(
@@ -74,11 +75,11 @@ def test_the_stamp_follows_the_files_of_the_renderer(
     (tmp_path / "dialect_of_a_test.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("dialect_of_a_test")
-    before = stamp(("dialect_of_a_test",))
+    before = stamp((), ("dialect_of_a_test",))
     (tmp_path / "dialect_of_a_test.py").write_text("# changed")
     stamp.cache_clear()
 
-    assert stamp(("dialect_of_a_test",)) != before
+    assert stamp((), ("dialect_of_a_test",)) != before
 
 
 FIRST_RESULT = """

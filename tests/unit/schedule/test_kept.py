@@ -1,0 +1,164 @@
+"""Recipes kept on disk: a later process cuts no graph that an earlier one has cut."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tinycore import Context, Tensor, Variable, cache
+from tinycore.nn.optim import Adam
+from tinycore.schedule import kept, recipe
+from tinycore.schedule.form import Form, form_of
+from tinycore.tensor.pending import settled
+
+DEVICE = "PYTHON"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with Context(CACHE_DIR=str(tmp_path), VERIFY=0):
+        yield tmp_path
+
+
+@pytest.fixture(autouse=True)
+def always_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FEWEST_NODES", 1)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be as a new process is: recipes are found on disk, or not at all."""
+
+    def cut(form: Form, keep: object) -> NoReturn:
+        raise AssertionError("a graph was cut anew")
+
+    monkeypatch.setattr(recipe, "recipes", {})
+    monkeypatch.setattr(recipe, "make", cut)
+
+
+def softmaxes(device: str = DEVICE) -> Tensor:
+    x = Tensor([[1.0, 2.0], [4.0, 3.0]], device=device).realize()
+    first = (x @ x.T).softmax(1).contiguous()
+    return (first + x).relu().sum(0) + first.max()
+
+
+def test_what_was_cut_is_not_cut_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = softmaxes().tolist()
+    forget(monkeypatch)
+
+    assert softmaxes().tolist() == expected
+
+
+def test_what_was_not_cut_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    softmaxes().realize()
+    forget(monkeypatch)
+
+    with pytest.raises(AssertionError, match="cut anew"):
+        (softmaxes() + 1).realize()
+
+
+def test_a_training_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> list[float]:
+        weight = Tensor([[0.5, -1.0], [2.0, 1.0]], device=DEVICE, requires_grad=True).realize()
+        optimizer = Adam([weight], lr=0.1)
+        with Tensor.train():
+            for _ in range(3):
+                optimizer.zero_grad()
+                (weight @ weight).tanh().sum().backward()
+                optimizer.step()
+        return list(weight.flatten().tolist())
+
+    expected = steps()
+    forget(monkeypatch)
+
+    assert steps() == expected
+
+
+def test_devices_in_a_row_and_sizes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def both(length: int) -> tuple[list[float], list[float]]:
+        whole = Tensor.arange(8, device=DEVICE).cast("float32").contiguous().realize()
+        shared = whole.shard((DEVICE, f"{DEVICE}:1"), 0)
+        part = whole[: Variable("length", 1, 8).bind(length)]
+        return (shared * 2).sum().tolist(), (part.sum() * 3).tolist()
+
+    both(3)
+    forget(monkeypatch)
+
+    assert both(5) == (56.0, 30.0)
+
+
+GRAPH = b"\n%0 = CONST int32 [1]\n%1 = SINK void (%0)\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{}\n",
+        b'{"places": [], "memory": 0, "results": []}\n',
+        b'{"places": [[0]], "memory": 0, "results": []}' + GRAPH,
+        b'{"places": [], "memory": 0, "results": [9999]}' + GRAPH,
+    ],
+)
+def test_a_wrong_entry_is_not_used(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = softmaxes().tolist()
+    monkeypatch.setattr(recipe, "recipes", {})
+    monkeypatch.setattr(cache, "get", lambda table, key: content if table == kept.RECIPES else None)
+
+    assert softmaxes().tolist() == expected
+
+
+def test_the_key_tells_apart_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = form_of([softmaxes().uop])
+    plain = kept.key_of(form, settled)
+
+    assert plain == kept.key_of(form_of([softmaxes().uop]), settled)
+    with Context(NOOPT=1):
+        assert kept.key_of(form, settled) != plain
+    with Context(RING=0):
+        assert kept.key_of(form, settled) != plain
+    assert kept.key_of(form, forget) != plain
+    with Context(CCACHE=0):
+        assert kept.key_of(form, settled) is None
+    with Context(VERIFY=1):
+        assert kept.key_of(form, settled) is None
+    monkeypatch.setattr(kept, "stamp", lambda parts: "other code")
+    assert kept.key_of(form, settled) != plain
+
+
+def test_small_graphs_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FEWEST_NODES", 1000)
+
+    assert kept.key_of(form_of([softmaxes().uop]), settled) is None
+
+
+SECOND = """
+import sys
+from tinycore import Tensor
+x = Tensor([[1.0, 2.0], [4.0, 3.0]], device="PYTHON")
+for number in range(12):
+    x = (x @ x).softmax(1).contiguous() + number
+print(x.tolist())
+"""
+
+
+def test_processes_at_once_and_one_after_them_agree(folder: Path) -> None:
+    environment = os.environ | {"CACHE_DIR": str(folder), "VERIFY": "0"}
+    command = [sys.executable, "-c", SECOND]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    first = [process.communicate(timeout=60)[0] for process in running]
+    later = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert {*first} == {later.stdout}
+    assert list(folder.glob(f"*/{kept.RECIPES}/*/*"))

@@ -1,0 +1,51 @@
+"""What may decide the outcome of tinycore's own code: its files, and the settings in force.
+
+Floor 0. Imports `config`. Keys of the disk cache hold both, so that nothing made by other code, or
+under other settings, is ever found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from tinycore.config import settings
+
+__all__ = ["ELSEWHERE", "decisive_settings", "stamp"]
+
+ELSEWHERE: Final = frozenset(
+    {"DEBUG", "TRACE", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
+    | {"TINYCORE_PLUGINS", "TINYCORE_PLUGINS_DENY", "TINYCORE_STRICT", "TRAINING", "JIT", "RING"}
+    | {"DEFAULT_FLOAT", "DEFAULT_INT", "CCACHE", "CACHE_DIR", "CACHE_SIZE"}
+    | {"BEAM", "BEAM_SECONDS", "TUNED", "PARALLEL"}
+)
+"""Settings that do not matter to how a given graph is lowered; a new one is taken to."""
+
+
+def decisive_settings() -> list[str]:
+    """The settings that may matter, each with its value."""
+    return [f"{s.name}={s.value}" for s in settings if s.name not in ELSEWHERE]
+
+
+@cache
+def stamp(parts: tuple[str, ...], modules: tuple[str, ...] = ()) -> str:
+    """A digest of names, sizes and times of files: of parts of this package, and beside modules."""
+    here = Path(__file__).parent
+    folders = {here / part for part in parts}
+    for name in modules:
+        if file := getattr(sys.modules.get(name), "__file__", None):
+            folders.add(Path(file).parent)
+    digest = blake2b(digest_size=16)
+    for file in sorted(file for folder in folders for file in sources(folder)):
+        facts = file.stat()
+        digest.update(f"{file} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def sources(place: Path) -> Iterator[Path]:
+    """The Python files in a folder, or the file itself."""
+    return iter((place,)) if place.is_file() else place.glob("*.py")
