@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tiny_webgpu.arch import Arch
-from tinycore.errors import SettingError
+from tinycore import Context, Device, Tensor, Variable, dtypes
+from tinycore.errors import SettingError, UnsupportedError
 
 
 def test_no_words_are_what_the_standard_guarantees() -> None:
@@ -24,3 +27,24 @@ def test_words_and_text_are_the_same() -> None:
 def test_a_word_that_is_none_is_told() -> None:
     with pytest.raises(SettingError, match="'f64' in the ARCH 'f16,f64' is not understood; use"):
         Arch.parse("f16,f64")
+
+
+@pytest.fixture
+def closed() -> Iterator[None]:
+    """NULL keeps the toolchains that it was asked for."""
+    yield
+    Device.close("NULL")
+
+
+def test_a_kernel_whose_loops_would_end_too_early_is_refused(closed: None) -> None:
+    with Context(DEV="NULL:WGSL:rounds=65535"):
+        part = Tensor.empty(64, 1024)[: Variable("rows", 1, 64).bind(33)]
+        with pytest.raises(UnsupportedError, match="go round up to 4,198,464 times in one thread"):
+            (part @ part.T).realize()
+
+
+def test_a_division_of_64_bits_is_a_loop_too(closed: None) -> None:
+    with Context(DEV="NULL:WGSL:rounds=63"):
+        x = Tensor.empty(4, dtype=dtypes.int64)
+        with pytest.raises(UnsupportedError, match="go round up to 128 times in one thread"):
+            (x // Tensor.empty(4, dtype=dtypes.int64)).realize()

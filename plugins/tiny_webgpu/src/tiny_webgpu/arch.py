@@ -20,13 +20,16 @@ _FIELDS: Final = {
     "grid": "grid",
     "shared": "shared_bytes",
     "buffers": "buffers",
+    "rounds": "rounds",
 }
 """The fields that words set."""
 _THREADS_WANTED: Final = 256
 """What every device can run, and enough for any."""
 _THREADS_BUSY: Final = 1 << 12
 """Threads that keep a device busy."""
-_FORM: Final = "f16, software, threads=N, shared=BYTES, buffers=N and grid=N, joined by commas"
+_FORM: Final = (
+    "f16, software, threads=N, shared=BYTES, buffers=N, grid=N and rounds=N, joined by commas"
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Arch:
     """Buffers that a kernel can take."""
     software: bool = False
     """A driver in software: threads that share a sum only wait for each other there."""
+    rounds: int = 0
+    """How often the loops of a thread can go round; 0 for as often as they will."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

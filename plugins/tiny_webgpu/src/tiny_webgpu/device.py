@@ -296,4 +296,4 @@ def wgsl_toolchain(arch: str = "") -> Toolchain[Wgsl]:
     """WGSL for a device. Raises SettingError for a malformed `arch`."""
     parsed = Arch.parse(arch)
     renderer = Wgsl if parsed.float16 else WgslWithoutHalves
-    return Toolchain("WGSL", str(parsed), renderer(parsed.limits()), WgslCompiler())
+    return Toolchain("WGSL", str(parsed), renderer(parsed.limits(), parsed.rounds), WgslCompiler())

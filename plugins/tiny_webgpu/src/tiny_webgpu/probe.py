@@ -13,6 +13,7 @@ from functools import cache
 from typing import Final
 
 from tiny_webgpu._lib import BackendType, Feature, Pointer, dawn, ffi, missing_library, new, text_of
+from tiny_webgpu._rounds import LLVMPIPE_ROUNDS
 from tiny_webgpu.arch import Arch
 from tinycore.errors import DeviceUnavailable
 
@@ -85,6 +86,7 @@ def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> A
         shared_bytes=given.maxComputeWorkgroupStorageSize,
         software=in_software,
         buffers=given.maxStorageBuffersPerShaderStage,
+        rounds=LLVMPIPE_ROUNDS if name.lower().startswith("llvmpipe") else 0,
     )
     has_timestamps = bool(lib.wgpuAdapterHasFeature(pointer, Feature.TIMESTAMP_QUERY))
     return Adapter(backend, way, name, identity, arch, has_timestamps)

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from tiny_webgpu import _wide
 from tiny_webgpu._index import with_wide_index
+from tiny_webgpu._rounds import most_rounds
 from tiny_webgpu.program import ARGUMENTS, ENTRY
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
+from tinycore.errors import UnsupportedError
 from tinycore.render import LinearKernel, pointer_of
 from tinycore.render.cstyle import BOOL_ARITHMETIC, CStyle
 from tinycore.render.facts import is_register, is_safe_division, is_safe_shift
@@ -58,8 +60,12 @@ PACKED: Final = {1: (2, 3, 8), 2: (1, 1, 16)}
 """By bytes of an element: the shift from its number to its word's, the mask of its place, bits."""
 
 
+@dataclass(frozen=True)
 class Wgsl(CStyle):
     """WGSL of a device with the feature shader-f16."""
+
+    rounds: int = 0
+    """How often the loops of a thread can go round; 0 for as often as they will."""
 
     name: ClassVar[str] = "WGSL"
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
@@ -99,8 +105,15 @@ class Wgsl(CStyle):
     # --- the frame
 
     def render(self, kernel: LinearKernel) -> str:
-        """The source text of a kernel."""
-        return super().render(replace(kernel, uops=with_wide_index(kernel.uops)))
+        """The source text of a kernel. Raises UnsupportedError where its loops end too early."""
+        kernel = replace(kernel, uops=with_wide_index(kernel.uops))
+        if self.rounds and (rounds := most_rounds(kernel.uops)) > self.rounds:
+            raise UnsupportedError(
+                f"the loops of {kernel.name} go round up to {rounds:,} times in one thread, and "
+                f"this driver ends them after {self.rounds:,}, which makes its result wrong. Give "
+                "the kernel's variables smaller ranges, or use a device that is not in software."
+            )
+        return super().render(kernel)
 
     def assemble(self, writer: Writer) -> str:
         """Features, bindings, helpers, and the kernel as the one entry point."""
@@ -419,6 +432,7 @@ class Wgsl(CStyle):
         return self.cut(target, super().bitcast(u, writer))
 
 
+@dataclass(frozen=True)
 class WgslWithoutHalves(Wgsl):
     """WGSL of a device without shader-f16: halves are computed in float32."""
 
