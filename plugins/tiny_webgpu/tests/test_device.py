@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy
 import pytest
 
+from tiny_webgpu._lib import Pointer
 from tiny_webgpu.device import WebGpuDevice
 from tiny_webgpu.memory import DeviceMemory
-from tiny_webgpu.program import WebGpuProgram
+from tiny_webgpu.program import Span, WebGpuProgram
 from tinycore import Device, Tensor
 from tinycore.errors import CompileError, DeviceUnavailable, OutOfMemory
 
@@ -175,3 +176,21 @@ def test_freed_memory_goes_back_to_the_system(device: WebGpuDevice) -> None:
     for _ in range(8):
         device.allocator.free(filled(device, data))
     assert resident() - before < 4 * size
+
+
+def test_memory_collected_while_a_launch_is_recorded_waits_for_its_end(
+    device: WebGpuDevice, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, other = filled(device, struct.pack("<f", 2.0)), filled(device, bytes(64))
+    program, find = load(ADD, values=("x",)), WebGpuProgram._group
+
+    def collected(self: WebGpuProgram, spans: tuple[Span, ...]) -> Pointer:
+        if other.block.pointer:
+            device.allocator.free(other)  # as a tensor may that is collected here
+        return find(self, spans)
+
+    monkeypatch.setattr(WebGpuProgram, "_group", collected)
+    program([memory], [3])
+
+    assert not other.block.pointer
+    assert content(device, memory) == struct.pack("<f", 5.0)

@@ -7,10 +7,10 @@ Dawn's own words. One lock guards the device, as Dawn's objects are for one thre
 
 from __future__ import annotations
 
-import threading
 from typing import Final
 
 from tiny_webgpu._lib import BufferUsage, Feature, Pointer, dawn, ffi, new
+from tiny_webgpu._turns import Turns
 from tiny_webgpu.arch import Arch
 from tiny_webgpu.memory import STORAGE, Block, WebGpuAllocator
 from tiny_webgpu.probe import Adapter, adapters, no_adapter, request
@@ -47,7 +47,7 @@ class WebGpuDevice:
         self.adapter: Adapter = found[index]
         self.name = f"WEBGPU:{index} ({self.adapter.name})"
         self.lib = dawn().lib
-        self.lock = threading.RLock()
+        self.lock = Turns(self._settle)
         self._open()
         self._encoder: Pointer = None
         self._launches = 0
@@ -133,13 +133,15 @@ class WebGpuDevice:
             return Block(pointer, size)
 
     def destroy_block(self, block: Block) -> None:
-        """Give a buffer back once the device is done with it."""
-        with self.lock:
-            self._submit()
-            self._destroy(block)
-            # Dawn lets go of the memory only after commands that come later, and when it is asked.
-            self.read(self.arguments, 0, memoryview(bytearray(4)))
-            self.lib.wgpuDeviceTick(self.pointer)
+        """Give a buffer back once the device is done with it, and nothing is being recorded."""
+        self.lock.put_off(block)
+
+    def _settle(self, block: Block) -> None:
+        self._submit()
+        self._destroy(block)
+        # Dawn lets go of the memory only after commands that come later, and when it is asked.
+        self.read(self.arguments, 0, memoryview(bytearray(4)))
+        self.lib.wgpuDeviceTick(self.pointer)
 
     def _destroy(self, block: Block) -> None:
         pointer, block.pointer = block.pointer, ffi.NULL

@@ -1,0 +1,52 @@
+"""One thing at a time, and what comes in between waits until it is done.
+
+Python gives memory back where it likes: a tensor that is collected may ask for a buffer to be
+destroyed while a pass is being recorded, by the same thread, which no lock keeps out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, TypeVar
+
+__all__ = ["Turns"]
+
+T = TypeVar("T")
+
+
+class Turns(Generic[T]):
+    """A lock for `with`, that a thread may take again; what was put off is done after the
+    outermost.
+    """
+
+    def __init__(self, settle: Callable[[T], None]) -> None:
+        self._settle = settle
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._waiting: deque[T] = deque()
+
+    def put_off(self, thing: T) -> None:
+        """Settle something as soon as nothing is under way: now, or at the end of this turn."""
+        self._waiting.append(thing)
+        with self:
+            pass
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            while self._depth == 1 and self._waiting:
+                self._settle(self._waiting.popleft())
+        finally:
+            self._depth -= 1
+            self._lock.release()
