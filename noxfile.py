@@ -98,6 +98,15 @@ def conformance(session: nox.Session, device: str) -> None:
 
 
 @nox.session
+@nox.parametrize("device", DEVICES)
+def tensors(session: nox.Session, device: str) -> None:
+    """Test tensors and layers on one device, all of it: an hour on CL, half of one on WEBGPU."""
+    install(session)
+    session.env["TENSOR_TESTS"] = device
+    session.run("pytest", "tests/unit/tensor", "tests/unit/nn", *session.posargs)
+
+
+@nox.session
 def grade(session: nox.Session) -> None:
     """Grade the conformance suite by the faults of the reference accelerator."""
     install(session)

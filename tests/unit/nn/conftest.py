@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tensor.conftest import chosen, pytest_runtest_call, target
+from tests.unit.tensor.conftest import chosen, is_sampled, pytest_runtest_call, target
 
 __all__ = ["pytest_runtest_call", "target"]
 
@@ -39,8 +39,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if isinstance(item, pytest.Function)
         and item.path.parent == folder
-        and item.path.name in ON_ONE_TARGET
-        and item.callspec.params["target"] != one
+        and (
+            not is_sampled(item)
+            or (item.path.name in ON_ONE_TARGET and item.callspec.params["target"] != one)
+        )
     ]
     if left_out:
         gone = set(left_out)

@@ -1,6 +1,7 @@
 """Where the tensors of these tests run: on every target that is here.
 
 TENSOR_TESTS=CPU:LLVM,PYTHON chooses; the word `reference` stands for the plain evaluator of graphs.
+`nox -s tensors` runs all of them on one target, which takes long where a driver compiles slowly.
 """
 
 from __future__ import annotations
@@ -21,10 +22,15 @@ from tinycore.errors import (
 from tinycore.tensor import runtime
 from tinycore.testing.reference import ReferenceRuntime
 
-ALL = ("CPU:CLANG", "CPU:LLVM", "PYTHON", "WEBGPU")
+ALL = ("CPU:CLANG", "CPU:LLVM", "PYTHON", "CL", "WEBGPU")
 
-SAMPLED = {"WEBGPU": frozenset({"test_jit.py", "test_movement.py"})}
+SAMPLED = {
+    "CL": frozenset({"test_interop.py", "test_variables.py"}),
+    "WEBGPU": frozenset({"test_interop.py", "test_jit.py", "test_movement.py"}),
+}
 """Files that run by default on targets whose drivers compile slowly; TENSOR_TESTS runs them all."""
+
+os.environ.setdefault("OPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # what is tested runs once
 
 
 def is_here(target: str) -> bool:
@@ -43,8 +49,6 @@ def chosen() -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a slow target runs only when it is asked for."""
-    if os.environ.get("TENSOR_TESTS"):
-        return
     left_out = [item for item in items if not is_sampled(item)]
     if left_out:
         gone = set(left_out)
@@ -54,7 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def is_sampled(item: pytest.Item) -> bool:
     """Whether a test runs on its target unasked."""
-    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+    asked = os.environ.get("TENSOR_TESTS")
+    if asked or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return True
     files = SAMPLED.get(str(item.callspec.params.get("target")))
     return files is None or item.path.name in files

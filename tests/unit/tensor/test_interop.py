@@ -19,7 +19,7 @@ import numpy
 import pytest
 import torch
 
-from tests.unit.tensor.lending import need
+from tests.unit.tensor.lending import need, need_lender
 from tinycore import Context, TinyJit
 from tinycore.dtype import DType, ImageDType, dtypes
 from tinycore.errors import (
@@ -51,9 +51,10 @@ def sharing(target: str) -> None:
 
 
 @pytest.fixture
-def borrowing(target: str) -> None:
-    """For tests of tensors in memory that others own."""
-    need(target, "external_pointer")
+def exchange(target: str) -> None:
+    """For tests of memory that the device knows by plain addresses, as DLPack does."""
+    if target != "reference":
+        need_lender(target)
 
 
 def realized(values: Any, dtype: DType = dtypes.float32) -> Tensor:
@@ -134,7 +135,7 @@ def test_floats_that_numpy_lacks_become_float32(dtype: DType) -> None:
         x.data()
 
 
-def test_torch_takes_the_memory_by_the_array_interface(sharing: None) -> None:
+def test_torch_takes_the_memory_by_the_array_interface(exchange: None) -> None:
     x = realized([1.0, 2.0])
 
     assert torch.as_tensor(x).data_ptr() == numpy.asarray(x).ctypes.data
@@ -241,7 +242,7 @@ def test_deepcopy_keeps_what_is_one_tensor_one_and_cuts_the_graph() -> None:
 # --- addresses
 
 
-def test_from_blob_is_the_memory_at_an_address(borrowing: None) -> None:
+def test_from_blob_is_the_memory_at_an_address(exchange: None) -> None:
     array = numpy.arange(6, dtype=numpy.int32)
     x = Tensor.from_blob(array.ctypes.data, (2, 3), dtype=dtypes.int32)
     array[4] = 40
@@ -251,7 +252,7 @@ def test_from_blob_is_the_memory_at_an_address(borrowing: None) -> None:
     assert array.tolist() == [0, 2, 4, 6, 80, 10]
 
 
-def test_from_blob_keeps_its_owner(borrowing: None) -> None:
+def test_from_blob_keeps_its_owner(exchange: None) -> None:
     array = numpy.arange(3, dtype=numpy.float32)
     watch = weakref.ref(array)
     x = Tensor.from_blob(array.ctypes.data, 3, owner=array)
