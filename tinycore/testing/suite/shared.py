@@ -1,0 +1,85 @@
+"""Level 2: operands that a group loads into its shared memory, again in each step of a loop.
+
+Floor 6. Plans of devices that have such memory near their threads, asked of all that have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy
+
+from tinycore.dtype import DType, dtypes
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
+from tinycore.lower.stage import Stage
+from tinycore.render.base import LinearKernel
+from tinycore.testing.kernels import element, load, store
+from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
+from tinycore.testing.suite.kernels import grid_limits, integers, loaded, results
+from tinycore.testing.suite.subject import Subject
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+__all__ = ["test_operands_in_shared_memory"]
+
+THREADS: Final = 64
+"""Threads of a group, where a device takes as many."""
+Size = tuple[int, int, int]
+SIZES: Final = ((32, 16, 32), (64, 128, 64), (37, 50, 29), (100, 33, 129))
+
+
+def product(size: Size, dtype: DType) -> UOp:
+    """The kernel of a product of matrices, of (rows, inner, columns)."""
+    rows, inner, columns = size
+    i, j = UOp.range(rows, 0), UOp.range(columns, 1)
+    k = UOp.range(inner, 2, AxisKind.REDUCE)
+    left = load(element(1, dtype, rows * inner, i * inner + k), dtype)
+    right = load(element(2, dtype, inner * columns, k * columns + j), dtype)
+    total = UOp(Op.REDUCE, dtype, (left * right, k), Op.ADD)
+    change = store(element(0, dtype, rows * columns, i * columns + j), total)
+    return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
+
+
+def sharing(subject: Subject, kernel: UOp) -> LinearKernel:
+    """A kernel as it is for devices where sharing pays, for this device's other limits.
+
+    Raises NotApplicable where the device has not the memory.
+    """
+    limits, _ = grid_limits(subject)
+    wanted = min(THREADS, limits.block_threads)
+    limits = replace(limits, threads=1, block_wanted=wanted, shared_is_near=True)
+    plan = plan_for(kernel, limits)
+    if not any(isinstance(step, Stage) for step in plan):
+        raise NotApplicable(f"a tile does not fit its groups: {limits}")
+    return lower(kernel, subject.toolchain.renderer, "sharing", plan)
+
+
+@case(
+    Level.COMPUTE,
+    "local_memory",
+    over=(
+        Variant(f"{dtype.name}-{'x'.join(map(str, size))}", (size, dtype))
+        for size in SIZES
+        for dtype in (dtypes.int32, dtypes.float32)
+    ),
+)
+def test_operands_in_shared_memory(subject: Subject, what: tuple[Size, DType]) -> None:
+    """A group multiplies blocks of matrices that its threads load together, block after block."""
+    (rows, inner, columns), dtype = what
+    left, right = (
+        (integers(size, seed) % 200 - 100).astype(dtype.name)
+        for seed, size in enumerate((rows * inner, inner * columns))
+    )
+    kernel = sharing(subject, product((rows, inner, columns), dtype))
+    program = loaded(subject, kernel.uops, 3, kernel.name)
+    start = numpy.full(rows * columns, -7777, dtype.name)
+    found, *_ = results(subject, program, [start, left, right])
+    # Sums of products of such small integers are exact in float32, in whatever order.
+    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
+    wrong = numpy.flatnonzero(found != expected.reshape(-1))
+    assert not len(wrong), (
+        f"{len(wrong)} of {found.size} sums are wrong; the one of row {wrong[0] // columns}, "
+        f"column {wrong[0] % columns} is {found[wrong[0]]}"
+    )
