@@ -8,12 +8,13 @@ load together what all of them read, once. Facts only: which address moves with 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tinycore.dtype import PointerDType
+from tinycore.errors import ArgumentError
 from tinycore.lower.dims import launches
 from tinycore.lower.group import threads_of
 from tinycore.lower.guard import stores_to_buffers
@@ -35,6 +36,9 @@ LOADS_OF_A_TILE: Final = 8
 """The same for the fill, shared by a row of the tile."""
 UNEVEN: Final = 1.05
 """The price of numbers of threads that are no power of two."""
+
+Tile = tuple[int, int]
+"""The threads that share a loop, and the copies in each."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,12 @@ class SharedPlanner(StagePlanner):
         across = 1 << (wanted.bit_length() // 2)
         lanes = self.lanes() >= wide > 1 and self.suits_vectors(sides.columns[-1])
         kind = AxisKind.VECTOR if lanes else AxisKind.UNROLL
-        used, columns = self.cut_side(sides.columns, across, wide, kind, exact)
-        _, rows = self.cut_side(sides.rows, wanted // used, tall, AxisKind.UNROLL, exact)
+        # A side that is short leaves its threads to the other.
+        high = tiles_of(sides.rows, wanted // across, tall, exact)
+        broad = tiles_of(sides.columns, wanted // threads_in(high), wide, exact)
+        high = tiles_of(sides.rows, wanted // threads_in(broad), tall, exact)
+        columns = self.cut_side(sides.columns, broad, kind)
+        rows = self.cut_side(sides.rows, high, AxisKind.UNROLL)
         if min(self.steps_of(columns), self.steps_of(rows)) < LEAST_REUSE:
             return False
         for counter in self.launched():
@@ -145,22 +153,17 @@ class SharedPlanner(StagePlanner):
         return 1 in moves and moves <= {0, 1}
 
     def cut_side(
-        self, loops: tuple[UOp, ...], most: int, copies: int, kind: AxisKind, exact: bool
-    ) -> tuple[int, list[Dimension]]:
-        """Cut output loops, the innermost first, until a group has up to `most` threads of them.
+        self, loops: tuple[UOp, ...], tiles: list[Tile], kind: AxisKind
+    ) -> list[Dimension]:
+        """Cut output loops; `kind` is that of the copies of the innermost.
 
-        The threads, and for each loop how the steps of the tile are counted.
+        For each loop how the steps of the tile are counted.
         """
-        dimensions: list[Dimension] = []
-        used = 1
-        for loop in reversed(loops):
-            threads, own = tile_of(loop.extent, most // used, copies, exact)
-            if threads * own > 1:
-                dimensions.insert(0, self.cut(loop, threads, own, kind))
-            used *= threads
-            copies //= own
-            kind = AxisKind.UNROLL
-        return used, dimensions
+        return [
+            self.cut(loop, *tile, kind if loop is loops[-1] else AxisKind.UNROLL)
+            for loop, tile in zip(loops, tiles, strict=True)
+            if math.prod(tile) > 1
+        ]
 
     def cut(self, loop: UOp, threads: int, copies: int, kind: AxisKind) -> Dimension:
         """Cut a loop into groups, threads and the copies of a thread."""
@@ -214,17 +217,17 @@ class SharedPlanner(StagePlanner):
     ) -> bool:
         """Stage what moves with some steps of a block and of a tile; whether anything does."""
         first = len(self.arrays())
-        for step in self.stages(at, inner, outer):
-            if staged_values(self.kernel, step):
-                self.do(step)
+        for dimensions in self.layouts(inner, outer):
+            if staged_values(self.kernel, Stage(at, dimensions)):
+                self.stage_windows(at, dimensions)
         for number in range(first, len(self.arrays())):
             self.deal_out(number)
         return len(self.arrays()) > first
 
-    def stages(
-        self, at: Number | None, inner: list[Dimension], outer: tuple[Dimension, ...]
-    ) -> Iterator[Stage]:
-        """A Stage for each way to move with the loops, of those with most loops first."""
+    def layouts(
+        self, inner: list[Dimension], outer: tuple[Dimension, ...]
+    ) -> list[tuple[Dimension, ...]]:
+        """The loops that operands move with, each way once, those with most loops first."""
         found = set()
         for place in self.operands():
             moving = {r.arg.number for r in place.ranges}
@@ -234,8 +237,21 @@ class SharedPlanner(StagePlanner):
             ]
             if all(parts):
                 found.add((*parts[0], *parts[1]))
-        for dimensions in sorted(found, key=lambda d: (-len(d), d)):
-            yield Stage(at, dimensions)
+        return sorted(found, key=lambda d: (-len(d), d))
+
+    def stage_windows(self, at: Number | None, dimensions: tuple[Dimension, ...]) -> None:
+        """Stage what moves with some loops, and what windows have in common once.
+
+        Where a value is no function of its place in them, it is staged for every window.
+        """
+        loops = {r.arg.number: r for r in self.nodes() if r.op is Op.RANGE}
+        axes = {axis for dimension in dimensions for axis, _ in dimension}
+        moving = [n.src[1] for n in self.operands() if axes <= {r.arg.number for r in n.ranges}]
+        joined = with_overlaps(dimensions, moving, loops)
+        try:
+            self.do(Stage(at, joined))
+        except ArgumentError:
+            self.do(Stage(at, dimensions))
 
     def arrays(self) -> list[UOp]:
         """Every piece of shared memory."""
@@ -263,13 +279,50 @@ class SharedPlanner(StagePlanner):
         self.do(*(Assign(name, AxisKind.FILL) for name in names if name in kept))
 
 
+def with_overlaps(
+    dimensions: tuple[Dimension, ...], places: list[UOp], loops: dict[Number, UOp]
+) -> tuple[Dimension, ...]:
+    """Dimensions, two of them joined where steps of both lead to the same place."""
+    for taps, windows in itertools.permutations(dimensions, 2):
+        (tap, one), *others = taps
+        strides = {stride_of(place, loops[tap], loops[windows[-1][0]]) for place in places}
+        stride = strides.pop() if len(strides) == 1 else None
+        if not others and one == 1 and stride and stride < loops[tap].extent:
+            joined = (*((axis, factor * stride) for axis, factor in windows), (tap, 1))
+            rest = tuple(joined if d is windows else d for d in dimensions if d is not taps)
+            return with_overlaps(rest, places, loops)
+    return dimensions
+
+
+def stride_of(place: UOp, tap: UOp, window: UOp) -> int | None:
+    """How many steps of one loop lead as far as a step of the other; None for no whole number."""
+    near, far = coefficient(place, tap), coefficient(place, window)
+    return far // near if near and far and far % near == 0 and far // near > 0 else None
+
+
 def pitch(loads: list[UOp], counter: UOp) -> int:
     """How far apart the steps of a loop read, at least; a whole lot where nobody knows."""
     moves = [coefficient(n.src[1], counter) for n in loads]
     return min((abs(m) for m in moves if m), default=1 << 62)
 
 
-def tile_of(extent: int, most: int, copies: int, exact: bool) -> tuple[int, int]:
+def tiles_of(loops: tuple[UOp, ...], most: int, copies: int, exact: bool) -> list[Tile]:
+    """The threads, up to `most` together, and copies of each loop, the innermost filled first."""
+    found: list[Tile] = []
+    for loop in reversed(loops):
+        threads, own = tile_of(loop.extent, most, copies, exact)
+        found.insert(0, (threads, own))
+        most //= threads
+        copies //= own
+    return found
+
+
+def threads_in(tiles: list[Tile]) -> int:
+    """The threads of some tiles together."""
+    return math.prod(threads for threads, _ in tiles)
+
+
+def tile_of(extent: int, most: int, copies: int, exact: bool) -> Tile:
     """The threads, at most `most`, and the copies in each that suit a loop best.
 
     What counts are all outputs computed, those that are computed twice too, and the loads for each.
