@@ -7,6 +7,7 @@ import numpy
 import pytest
 
 from tinycore import Context, Device, Tensor
+from tinycore.device.target import parse_targets
 from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable, DeviceUnavailable, UnknownDevice
 from tinycore.testing.programs import Program, check, random_program, script, smallest
@@ -15,16 +16,18 @@ from tinycore.testing.programs.form import Kind, Step, Value, all_steps, ours_of
 from tinycore.testing.programs.mirror import Mirror, as_arrays
 from tinycore.testing.programs.twins import realizes_twins
 
-COUNTS = {"CPU:LLVM": 40, "CPU:CLANG": 20, "PYTHON": 24}
+GROUPS = "PYTHON:PYTHON:groups=16"
+"""Plans of a graphics card: threads that share sums and operands."""
+COUNTS = {"CPU:LLVM": 40, "CPU:CLANG": 20, "PYTHON": 24, GROUPS: 24}
 """How many programs each target runs; no two run the same one."""
 
-FIRST = {"CPU:LLVM": 0, "CPU:CLANG": 1000, "PYTHON": 2000}
+FIRST = {"CPU:LLVM": 0, "CPU:CLANG": 1000, "PYTHON": 2000, GROUPS: 3000}
 
 
 def is_here(target: str) -> bool:
-    device, _, renderer = target.partition(":")
+    (wanted,) = parse_targets(target)
     try:
-        return bool(Device[device].toolchain_for(renderer))
+        return bool(Device[wanted.name].toolchain_for(wanted.renderer, wanted.arch))
     except (CompilerUnavailable, DeviceUnavailable, UnknownDevice):
         return False
 

@@ -23,7 +23,14 @@ from tinycore.builtin.frame import Frame, Memory
 from tinycore.builtin.image import Image, of_slot
 from tinycore.builtin.plan import Plan
 from tinycore.dtype import ImageDType, dtypes, image, to_numpy_dtype
-from tinycore.errors import ArgumentError, CompileError, DeviceError, FileFormatError, OutOfMemory
+from tinycore.errors import (
+    ArgumentError,
+    CompileError,
+    DeviceError,
+    FileFormatError,
+    OutOfMemory,
+    SettingError,
+)
 from tinycore.plugin import ALIGNMENT_BYTES, DeviceRuntime, ProgramInfo, Toolchain
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.uop.op import Op
@@ -34,6 +41,7 @@ __all__ = ["PythonAllocator", "PythonCompiler", "PythonProgram", "PythonRenderer
 
 GRID: Final = (1 << 31) - 1
 BLOCK_THREADS: Final = 1024
+VECTOR_BYTES: Final = 16
 SHARED_BYTES: Final = 64 << 10
 LONGEST_ROW: Final = 16_384
 VALUES_AT_ONCE: Final = 1 << 16
@@ -70,15 +78,36 @@ class PythonCompiler:
 
 
 def toolchain(arch: str) -> Toolchain[Renderer]:
-    """The one toolchain of PYTHON, which knows no architectures."""
+    """The one toolchain of PYTHON. Its ARCH may ask for the plans of a graphics card: `groups=64`.
+
+    Such plans have groups of so many threads, which share sums and operands, and vectors. They take
+    longer here; what they compute is checked like all else. Raises SettingError.
+    """
+    threads = threads_in_groups(arch)
     limits = Limits(
+        threads=threads,
+        vector_bytes=VECTOR_BYTES if threads > 1 else 0,
         grid=(GRID, GRID, GRID),
         block=(BLOCK_THREADS, BLOCK_THREADS, BLOCK_THREADS),
         block_threads=BLOCK_THREADS,
+        block_wanted=threads,
         shared_bytes=SHARED_BYTES,
         image=(LONGEST_ROW, LONGEST_ROW),
     )
     return Toolchain("PYTHON", arch, PythonRenderer(limits), PythonCompiler())
+
+
+def threads_in_groups(arch: str) -> int:
+    """The threads of a group that an ARCH asks for; 1 where it asks for none."""
+    if not arch:
+        return 1
+    name, _, number = arch.partition("=")
+    if name != "groups" or not number.isdecimal() or not 1 < int(number) <= BLOCK_THREADS:
+        raise SettingError(
+            f"{arch!r} is no ARCH of PYTHON; it has one for the plans of a graphics card, "
+            f"`groups=64`, with 2 to {BLOCK_THREADS} threads in a group."
+        )
+    return int(number)
 
 
 class PythonAllocator:

@@ -35,8 +35,8 @@ class Planner:
 
     def do(self, *steps: Step) -> None:
         """Add steps to the plan."""
-        self.steps += steps
         self.kernel = apply_plan(self.kernel, steps)
+        self.steps += steps
 
     @property
     def roots(self) -> tuple[UOp, ...]:

@@ -21,7 +21,7 @@ from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import Number
 from tinycore.lower.stage import Dimension, Stage, shared_size, staged_values
 from tinycore.lower.stage_planner import LEAST_REUSE, StagePlanner
-from tinycore.lower.tile import Assign, Cover, Reorder, Split, overwrites_what_it_reads
+from tinycore.lower.tile import Assign, Cover, Reorder, Split, Step, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -140,9 +140,7 @@ class SharedPlanner(StagePlanner):
         rows = self.cut_side(sides.rows, high, AxisKind.UNROLL)
         if min(self.steps_of(columns), self.steps_of(rows)) < LEAST_REUSE:
             return False
-        for counter in self.launched():
-            if counter.arg.kind is AxisKind.LOOP:
-                self.do(Assign(counter.arg.number, AxisKind.GRID))
+        self.do(*(Assign(counter.arg.number, AxisKind.GRID) for counter in self.launched()))
         at, inner = self.cut_depth(depth)
         return self.stage_all(at, inner, (*rows, *columns)) and self.fits()
 
@@ -168,17 +166,17 @@ class SharedPlanner(StagePlanner):
     def cut(self, loop: UOp, threads: int, copies: int, kind: AxisKind) -> Dimension:
         """Cut a loop into groups, threads and the copies of a thread."""
         number, steps = loop.arg.number, threads * copies
-        if steps < loop.extent:
-            self.do(Split(number, steps))
+        groups: list[Step] = [Split(number, steps)] if steps < loop.extent else []
+        if groups:
             number = (*number, 1)
         if threads == 1 or copies == 1:
-            self.do(Assign(number, AxisKind.BLOCK if copies == 1 else kind))
+            self.do(*groups, Assign(number, AxisKind.BLOCK if copies == 1 else kind))
             return ((number, 1),)
         # Lanes lie side by side. Copies lie apart, so that threads side by side store side by side.
         inner = copies if kind is AxisKind.VECTOR else threads
         order = (AxisKind.BLOCK, kind) if kind is AxisKind.VECTOR else (kind, AxisKind.BLOCK)
-        self.do(Split(number, inner))
-        self.do(*(Assign((*number, part), own) for part, own in enumerate(order)))
+        own = (Assign((*number, part), kind) for part, kind in enumerate(order))
+        self.do(*groups, Split(number, inner), *own)
         return ((*number, 0), inner), ((*number, 1), 1)
 
     def steps_of(self, dimensions: list[Dimension]) -> int:
@@ -242,16 +240,15 @@ class SharedPlanner(StagePlanner):
     def stage_windows(self, at: Number | None, dimensions: tuple[Dimension, ...]) -> None:
         """Stage what moves with some loops, and what windows have in common once.
 
-        Where a value is no function of its place in them, it is staged for every window.
+        Where a value is no function of its place in them, each loop is a dimension of its own.
         """
         loops = {r.arg.number: r for r in self.nodes() if r.op is Op.RANGE}
         axes = {axis for dimension in dimensions for axis, _ in dimension}
         moving = [n.src[1] for n in self.operands() if axes <= {r.arg.number for r in n.ranges}]
-        joined = with_overlaps(dimensions, moving, loops)
         try:
-            self.do(Stage(at, joined))
+            self.do(Stage(at, with_overlaps(dimensions, moving, loops)))
         except ArgumentError:
-            self.do(Stage(at, dimensions))
+            self.do(Stage(at, tuple(((axis, 1),) for d in dimensions for axis, _ in d)))
 
     def arrays(self) -> list[UOp]:
         """Every piece of shared memory."""
@@ -268,15 +265,18 @@ class SharedPlanner(StagePlanner):
         """Give a fill to the threads of a group, neighbors what lies side by side."""
         loads = [n.src[0] for n in self.content(number).toposort() if n.op is Op.LOAD]
         loops = sorted(self.fill_loops(number), key=lambda r: -pitch(loads, r))
-        self.do(Reorder(tuple(r.arg.number for r in loops)))
         last, lanes = loops[-1], self.lanes()
         names = [r.arg.number for r in loops]
+        steps: list[Step] = [Reorder(tuple(names))]
         moves = {coefficient(n.src[1], last) for n in loads if len(n.src) == 2}
         if lanes > 1 and last.extent % lanes == 0 and 1 in moves <= {0, 1}:
-            self.do(Split(names[-1], lanes), Assign((*names[-1], 1), AxisKind.VECTOR))
-            names[-1] = (*names[-1], 0)
-        kept = {r.arg.number for r in self.fill_loops(number)}
-        self.do(*(Assign(name, AxisKind.FILL) for name in names if name in kept))
+            row = names.pop()
+            if last.extent == lanes:
+                steps.append(Assign(row, AxisKind.VECTOR))
+            else:
+                steps += [Split(row, lanes), Assign((*row, 1), AxisKind.VECTOR)]
+                names.append((*row, 0))
+        self.do(*steps, *(Assign(name, AxisKind.FILL) for name in names))
 
 
 def with_overlaps(

@@ -138,6 +138,7 @@ GRAPHS: dict[str, Callable[[], UOp | Tensor]] = {
     "scores": lambda: empty(2, 2, 21, 16) @ empty(2, 2, 23, 16).transpose(2, 3),
     "einsum": lambda: Tensor.einsum("ik,kab->aib", empty(20, 30), empty(30, 7, 9)),
     "scaled": lambda: empty(30, 40) * empty(40) @ empty(40, 24),
+    "heads": lambda: empty(2, 2, 12, 8).permute(0, 3, 1, 2).reshape(16, 24) @ empty(24, 16),
     "conv2d": lambda: empty(2, 3, 9, 14).conv2d(empty(8, 3, 3, 3), padding=1),
     "conv2d with strides": lambda: empty(1, 20, 15, 15).conv2d(empty(6, 20, 3, 3), stride=2),
     "conv2d of points": lambda: empty(2, 37, 5, 5).conv2d(empty(12, 37, 1, 1)),
