@@ -12,13 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 from tinycore.device.buffer import Buffer
-from tinycore.device.protocols import Graph, Launch
+from tinycore.device.protocols import Graph, Handle, Launch
 from tinycore.device.registry import Device
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import Estimate, update_stats
 from tinycore.engine.run import CopyRunner, ExecItem
+from tinycore.engine.watch import watches
 from tinycore.errors import UnsupportedError
 
 SHORTEST: int = 2
@@ -66,15 +68,53 @@ class Single:
         ExecItem(item.runner, bufs, item.metadata).run(values, jit=True)
 
 
+@dataclass(frozen=True)
+class Alone:
+    """A program that is launched alone, with what does not change ready in its place."""
+
+    single: Single
+    runner: CompiledRunner
+    handles: tuple[Buffer | Handle, ...]
+    """By slot: a buffer that is exchanged, or the handle of one that is not."""
+    changing: tuple[int, ...]
+    """The slots of those that are."""
+
+    @classmethod
+    def of(cls, item: ExecItem, exchange: Mapping[Buffer, Buffer]) -> Alone | Single:
+        """The launch of a program, or of anything else."""
+        runner, single = item.runner, Single(item)
+        if not isinstance(runner, CompiledRunner):
+            return single
+        changing = tuple([slot for slot, b in enumerate(item.bufs) if b in exchange])
+        return cls(
+            single, runner, tuple([b if b in exchange else b.handle for b in item.bufs]), changing
+        )
+
+    def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
+        """Launch it, with buffers exchanged for others."""
+        if watches:
+            return self.single.run(exchange, values)
+        handles = list(self.handles)
+        for slot in self.changing:
+            handles[slot] = exchange[handles[slot]].handle
+        runner = self.runner
+        runner.program(handles, [values[name] for name in runner.info.values], wait=False)
+        update_stats(runner.name, runner.device, runner.estimate, None, jit=True)
+        return None
+
+
+Part: TypeAlias = Held | Alone | Single
+
+
 def parts_of(
     items: Iterable[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
-) -> list[Held | Single]:
+) -> list[Part]:
     """A step as parts, as few as can be. `exchange` has what stands for buffers that change."""
-    parts: list[Held | Single] = []
+    parts: list[Part] = []
     for together, neighbors in groupby(items, key=holder):
         run = list(neighbors)
         held = hold(run, values, exchange) if together and len(run) >= SHORTEST else None
-        parts += [held] if held is not None else map(Single, run)
+        parts += [held] if held is not None else [Alone.of(item, exchange) for item in run]
     return parts
 
 

@@ -17,7 +17,7 @@ from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.engine.counters import trace as trace_run
-from tinycore.engine.graph import Held, Single, parts_of
+from tinycore.engine.graph import Part, Single, parts_of
 from tinycore.engine.packing import packed
 from tinycore.engine.pruning import pruned
 from tinycore.engine.realize import refreshed
@@ -58,7 +58,7 @@ class CapturedStep:
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     made: frozenset[Buffer] = frozenset()
-    graphs: list[Held | Single] | None = None
+    graphs: list[Part] | None = None
     """How the launches are asked for, from the first replay on."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -110,7 +110,7 @@ class CapturedStep:
 
     def parts(
         self, exchange: Mapping[Buffer, Buffer], numbers: Mapping[str, int]
-    ) -> Iterable[Held | Single]:
+    ) -> Iterable[Part]:
         """What a replay runs: graphs, unless each launch is wanted for itself."""
         if settings.JIT >= 2 or trace_run.on or hooks.active("tinycore_kernel_ran"):
             return map(Single, self.items)

@@ -151,7 +151,13 @@ class Arguments:
         """What tensors are that are more than one buffer under some shape."""
         self.held: dict[str, int] | None = None
         key: list[Any] = []
-        self.note(args, key)
+        for value in args:
+            if type(value) is Tensor:
+                key.append(Tensor)
+                self.tensors.append(value)
+            else:
+                self.note(value, key)
+        key.append(None)
         if kwargs:
             self.note(kwargs, key)
         nodes = self.shown(key)
@@ -203,12 +209,17 @@ class Arguments:
 
     def shown(self, key: list[Any]) -> list[UOp]:
         """The BUFFERs of all tensors, with repetitions, after how they are shown joined a key."""
-        if waiting := [t for t in self.tensors if base_of(t.uop).op is not Op.BUFFER]:
-            self.realize(waiting)
         nodes: list[UOp] = []
+        waiting = True
         for tensor in self.tensors:
-            node = tensor.uop
-            base = base_of(node)
+            base = node = tensor.uop
+            while base.op is Op.RESHAPE:
+                base = base.src[0]
+            if base.op is not Op.BUFFER and waiting:
+                self.realize(self.tensors)
+                waiting = False
+                node = tensor.uop
+                base = base_of(node)
             if base.op is Op.BUFFER:
                 key += base.src[0], base.dtype, base.arg, node.shape
                 nodes.append(base)
@@ -220,6 +231,7 @@ class Arguments:
 
     def realize(self, tensors: list[Tensor]) -> None:
         """Compute what is no memory yet, and give memory to what is a constant."""
+        tensors = [t for t in tensors if base_of(t.uop).op is not Op.BUFFER]
         for tensor in tensors:
             if is_constant(tensor.uop):
                 tensor.replace(tensor.clone())  # other calls may give another number

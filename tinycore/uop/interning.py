@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tinycore.dtype import DType
 from tinycore.uop.op import Op
@@ -67,7 +67,7 @@ def forget(reference: weakref.ref[UOp]) -> None:
     One after the other, not one inside the other: a graph may be deeper than any stack. An entry
     that belongs to a newer equal node stays.
     """
-    last = cast(Reference, reference)
+    last: Reference = reference  # type: ignore[assignment]
     if Forgetting.active:
         dead.append(last)
         return
