@@ -8,7 +8,7 @@ a graph that was already cut finds nothing left to do for that part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from tinycore.config import settings
@@ -39,6 +39,7 @@ from tinycore.schedule.partial import (
 from tinycore.schedule.ranges import RegionReader
 from tinycore.schedule.room import MOST_BUFFERS
 from tinycore.schedule.split import split_reductions
+from tinycore.schedule.templates import Region, kernel_of, region_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, Op
 from tinycore.uop.rewrite import rewrite
@@ -295,9 +296,39 @@ class Kernelizer:
             return UOp(Op.COPY, dtypes.void, (slot(memory[0], 0), slot(memory[1], 1))), memory
         if (custom := custom_of(draft.first)) is not None:
             return without_unread(custom.arg.ast, memory)
+        region = self.told_apart(draft, memory)
+        if region is None:
+            ast = self.arithmetic(draft, memory, {})
+        else:
+            ast = kernel_of(region, lambda numbers: self.arithmetic(draft, memory, numbers))
+        return without_unread(ast, memory)
+
+    def told_apart(self, draft: Draft, memory: list[UOp]) -> Region | None:
+        """What tells the kernel of a draft from others; None for one that is made for itself."""
+        if any(is_partial(n) or self.image_of(n) is not None for n in draft.outputs):
+            return None
+        values = [draft.replaced.get(n, values_of(n)[0]) for n in draft.outputs]
+        nodes: list[UOp] = []
+        for output, value in zip(draft.outputs, values, strict=True):
+            nodes += (
+                [value] if value is not output and self.is_memory(value) else self.region(value)
+            )
+        shapes = tuple([n.shape for n in draft.outputs])
+        slots = tuple([slot(m, i) for i, m in enumerate(memory)])
+        pointers: dict[UOp, UOp | None] = {}
+
+        def pointer(node: UOp) -> UOp | None:
+            if node not in pointers:
+                pointers[node] = self.pointer(draft, node, memory)
+            return pointers[node]
+
+        return region_of(values, nodes, pointer, (shapes, slots))
+
+    def arithmetic(self, draft: Draft, memory: list[UOp], numbers: Mapping[UOp, UOp]) -> UOp:
+        """The graph of a draft over its slots, with what stands for some of its constants."""
         first = draft.replaced.get(draft.first, draft.first)
         point = loops_over(first) if self.image_of(draft.first) is None else pixels_of(first)
-        reader = RegionReader(lambda n: self.pointer(draft, n, memory), len(point))
+        reader = RegionReader(lambda n: self.pointer(draft, n, memory), len(point), numbers)
         stores = [
             store(reader, draft.replaced.get(n, n), point, slot(memory[i], i))
             for i, n in enumerate(draft.outputs)
@@ -305,7 +336,7 @@ class Kernelizer:
         ranges = sorted((p for p in point if p.op is Op.RANGE), key=is_ordered)
         body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, tuple(stores))
         end = UOp(Op.END, dtypes.void, (body, *ranges)) if ranges else body
-        return without_unread(rewrite(UOp.sink(end), simplify, name="simplify kernel"), memory)
+        return rewrite(UOp.sink(end), simplify, name="simplify kernel")
 
     def pointer(self, draft: Draft, node: UOp, memory: list[UOp]) -> UOp | None:
         """The slot that a node is loaded from, or None if the draft computes it."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from tinycore.dtype import PointerDType
 from tinycore.render.base import pointer_of
@@ -35,6 +36,8 @@ class Launch:
 
     ast: UOp
     places: tuple[int, ...]
+    shared: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What is known of places and loops that other kernels have as well."""
 
     @cached_property
     def end(self) -> UOp:
@@ -80,17 +83,14 @@ class Launch:
         """The memory it reads."""
         return frozenset([self.accesses[n.src[0]] for n in self.by_op[Op.LOAD]])
 
-    @cached_property
-    def known(self) -> dict[tuple[UOp, int], UOp]:
-        """What `within` has found."""
-        return {}
-
     def within(self, index: UOp, depth: int) -> UOp:
         """The place of an INDEX less what the counters of the outer `depth` loops add to it."""
-        key = index, depth
-        if (found := self.known.get(key)) is None:
-            zero = index.src[1].substitute({r: UOp.index(0) for r in self.loops[:depth]})
-            found = self.known[key] = rewrite(zero, simplify, name="simplify within a row")
+        rows = self.loops[:depth]
+        key = index.src[1], rows
+        if (known := self.shared.get(key)) is None:
+            zero = index.src[1].substitute({r: UOp.index(0) for r in rows})
+            known = self.shared[key] = rewrite(zero, simplify, name="simplify within a row")
+        found: UOp = known
         return found
 
     @cached_property
@@ -113,9 +113,16 @@ class Launch:
     def stays_in_rows(self, depth: int) -> frozenset[int]:
         """The memory in which no access leaves the row that the outer `depth` loops are at."""
         if (found := self.in_rows.get(depth)) is None:
-            leaves = {n for i, n in self.accesses.items() if row_size(self, i, depth) is None}
+            leaves = {n for i, n in self.accesses.items() if not self.stays(i, depth)}
             found = self.in_rows[depth] = self.touched - leaves
         return found
+
+    def stays(self, index: UOp, depth: int) -> bool:
+        """Whether an INDEX stays within the row that the outer `depth` loops are at."""
+        key = index.src[1], elements(index), self.loops[:depth]
+        if (known := self.shared.get(key)) is None:
+            known = self.shared[key] = row_size(self, index, depth) is not None
+        return bool(known)
 
     @cached_property
     def footprints(self) -> dict[int, tuple[Bytes, Bytes]]:

@@ -8,8 +8,8 @@ expressions, a reshape divides, a pad adds a gate. Reductions open new loop coun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.uop.node import UOp, as_index, as_scalar
@@ -21,6 +21,7 @@ Point = tuple[UOp, ...]
 """Where a tensor is read: one index per axis."""
 
 ZERO = UOp.index(0)
+NONE: Final[Mapping[UOp, UOp]] = {}
 TRANSPARENT = frozenset({Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE})
 """Ops that say something to the scheduler and change no value."""
 
@@ -170,8 +171,15 @@ class RegionReader:
     be computed here.
     """
 
-    def __init__(self, leaf: Callable[[UOp], UOp | None], first_range: int) -> None:
+    def __init__(
+        self,
+        leaf: Callable[[UOp], UOp | None],
+        first_range: int,
+        constants: Mapping[UOp, UOp] = NONE,
+    ) -> None:
         self.leaf = leaf
+        self.constants = constants
+        """What stands for a CONST, where it is not itself."""
         self.next_range = first_range
         self.done: dict[Place, UOp] = {}
         self.opened: dict[tuple[object, ...], tuple[UOp, ...]] = {}
@@ -200,7 +208,7 @@ class RegionReader:
         if (pointer := self.leaf(node)) is not None:
             return load(pointer, flatten(point, greatest_shape(node.shape)), gate)
         if node.op is Op.CONST:
-            return UOp.const(node.dtype, node.arg)
+            return self.constant(node)
         if node.op is Op.ARANGE:
             return point[0].cast(node.dtype)
         if node.op is Op.BIND:
@@ -218,6 +226,11 @@ class RegionReader:
         assert node.op is Op.GATHER, f"{node!r} cannot be part of a kernel"
         return self.gather(place)
 
+    def constant(self, node: UOp) -> UOp:
+        """The value of a CONST."""
+        found = self.constants.get(node)
+        return UOp.const(node.dtype, node.arg) if found is None else found
+
     def combine(self, node: UOp, sources: list[Place]) -> UOp | list[Place]:
         """An arithmetic op over its sources read at the same point."""
         if missing := [s for s in sources if s not in self.done]:
@@ -228,7 +241,7 @@ class RegionReader:
         """What lies under a row of movement ops, all of them passed at once."""
         node, point, gate = place
         if (constant := repeated_constant(node)) is not None:
-            return UOp.const(constant.dtype, constant.arg)
+            return self.constant(constant)
         valid: UOp | None = None
         while node.op in MOVEMENT and (node is place.node or self.leaf(node) is None):
             moved = read_through(node, point)

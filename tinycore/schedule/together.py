@@ -6,7 +6,8 @@ Floor 3. See `strips.py` for how.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError
@@ -49,11 +50,12 @@ def runs(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -> Itera
     def is_new(place: int) -> bool:
         return place >= parameters and memory[place].op is Op.BUFFER
 
+    shared: dict[Hashable, Any] = {}
     run: list[Step] = []
     group: Group | None = None
     device = ""
     for step in steps:
-        launch = Launch(step.ast, step.places)
+        launch = Launch(step.ast, step.places, shared)
         fits = launch.is_plain and all(map(is_new, launch.written))
         here = memory[step.places[0]].device
         if group is not None and fits and here == device and group.admit(launch):

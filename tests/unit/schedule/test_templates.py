@@ -1,0 +1,103 @@
+"""Kernels of like regions are made once, and are the kernels of these very regions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tinycore import Tensor
+from tinycore.schedule import templates
+from tinycore.schedule.kernelize import Kernelizer
+from tinycore.uop.node import UOp
+
+DEVICE = "PYTHON"
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is made for itself, from no templates on."""
+    found: list[object] = []
+    original = Kernelizer.arithmetic
+
+    def noted(self: Kernelizer, draft: object, *rest: object) -> UOp:
+        found.append(draft)
+        return original(self, draft, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(templates, "templates", {})
+    monkeypatch.setattr(Kernelizer, "arithmetic", noted)
+    return found
+
+
+def tensor(*values: float) -> Tensor:
+    return Tensor(list(values), device=DEVICE).realize()
+
+
+def asts(*results: Tensor) -> list[UOp]:
+    return [item.ast for result in results for item in result.schedule()]
+
+
+def test_layers_that_differ_in_constants_are_made_once(made: list[object]) -> None:
+    x = tensor(1.0, -2.0, 3.0)
+    results = [((x * number).exp2() + number / 4).contiguous() for number in (0.5, 2.5, -3.5)]
+
+    expected = [[2.0 ** (v * n) + n / 4 for v in (1.0, -2.0, 3.0)] for n in (0.5, 2.5, -3.5)]
+    np.testing.assert_allclose([r.numpy() for r in results], expected, rtol=1e-6)
+    assert len(made) == 1
+
+
+DIFFERENT: list[tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = [
+    (lambda a, b: a - b, lambda a, b: b - a),
+    (lambda a, b: a * 2 + 3, lambda a, b: a * 2 + 2),
+    (lambda a, b: a * a + b, lambda a, b: a * b + b),
+    (lambda a, b: a.cast("int32") + 2, lambda a, b: a.cast("int32") + 3),
+    (lambda a, b: a.reshape(3, 1) + b, lambda a, b: a + b.reshape(3, 1)),
+    (lambda a, b: a.flip(0) + b, lambda a, b: a + b),
+    (lambda a, b: a[:2] + b[1:], lambda a, b: a[1:] + b[:2]),
+    (lambda a, b: (a * 3).sum() + b, lambda a, b: (a * 3).max() + b),
+    (lambda a, b: a * 1.5, lambda a, b: a * math.nan),
+    (lambda a, b: a * 1.5, lambda a, b: a * math.inf),
+    (lambda a, b: a * 1.5 + 0.25, lambda a, b: a * 0.0 + 0.25),
+    (lambda a, b: (a > 0).where(2.5, b), lambda a, b: (a > 0).where(b, 2.5)),
+]
+
+
+@pytest.mark.parametrize("pair", DIFFERENT)
+def test_what_differs_is_told_apart(
+    pair: tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]],
+) -> None:
+    values = [1.0, -2.0, 3.0], [0.5, 4.0, -1.0]
+    together = [f(tensor(*values[0]), tensor(*values[1])).numpy() for f in pair]
+    alone = []
+    for f in pair:
+        templates.templates.clear()
+        alone.append(f(tensor(*values[0]), tensor(*values[1])).numpy())
+
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("number", [2.0, 0.5, -0.0, 0.0, 1.0, -1.0, 3.7, 1e30])
+def test_a_constant_put_in_later_gives_the_same_kernel(
+    number: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expression() -> Tensor:
+        x = tensor(1.0, -2.0, 3.0, 0.0)
+        return ((x * number + 2.5) / number if number else x * number).maximum(number).relu().sum()
+
+    (filled,) = asts(expression())
+    monkeypatch.setattr(templates, "is_hole", lambda node: False)
+    templates.templates.clear()
+    (plain,) = asts(expression())
+
+    assert filled is plain
+
+
+def test_the_one_unused_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(templates, "MOST_TEMPLATES", 2)
+    for size in (2, 3, 2, 4, 5):
+        (tensor(*range(size)) + 2.5).realize()
+
+    assert len(templates.templates) == 2
