@@ -10,7 +10,7 @@ import pytest
 
 from tinycore import Context, Device, GlobalCounters, Tensor, TinyJit
 from tinycore.device.protocols import Launch
-from tinycore.engine.graph import Held, Single
+from tinycore.engine.graph import Alone, Held, Part
 from tinycore.errors import UnsupportedError
 
 pytest.importorskip("tiny_cpu")
@@ -58,7 +58,7 @@ def test_replays_on_other_inputs(setting: int) -> None:
             numpy.testing.assert_allclose(result.numpy(), right, 1e-5, 1e-6)
 
 
-def parts(jitted: TinyJit[Any, Any]) -> list[Held | Single]:
+def parts(jitted: TinyJit[Any, Any]) -> list[Part]:
     """How a replay asks for its launches."""
     jitted(*map(Tensor, arrays(1)))
     assert jitted.captured is not None
@@ -108,7 +108,7 @@ def test_a_copy_between_strangers_is_run_by_itself() -> None:
     )
     assert jitted.captured is not None
 
-    assert any(isinstance(part, Single) for part in parts(jitted))
+    assert any(isinstance(part, Alone) for part in parts(jitted))
     x, y = arrays(7)
     result = jitted(Tensor(x), Tensor(y))
     numpy.testing.assert_allclose(result.numpy(), (x + 1) * y, 1e-6)
@@ -121,7 +121,7 @@ def test_what_a_device_cannot_hold_is_run_one_by_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Device["CPU"].runtime, "graph", refuse)
     jitted = captured(step)
 
-    assert all(isinstance(part, Single) for part in parts(jitted))
+    assert all(isinstance(part, Alone) for part in parts(jitted))
     x, y = arrays(9)
     numpy.testing.assert_allclose(jitted(Tensor(x), Tensor(y))[0].numpy(), expected(x, y)[0], 1e-5)
 
