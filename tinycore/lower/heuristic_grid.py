@@ -13,6 +13,7 @@ from typing import Final
 from tinycore.lower.loops import Number
 from tinycore.lower.share import is_fill
 from tinycore.lower.shared_planner import SharedPlanner
+from tinycore.lower.stage_planner import LEAST_REUSE
 from tinycore.lower.tile import Assign, Cover, Split, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -34,11 +35,12 @@ class GridPlanner(SharedPlanner):
         wanted = min(self.limits.block_wanted, self.limits.block_threads)
         if wanted > 1:
             shared = self.shared_sum()
-            if shared is not None:
-                wanted //= self.share(shared, wanted)
-            elif self.share_operands(wanted):
+            sharers = 1 if shared is None else self.sharers(wanted)
+            if (shared is None or sharers > 1) and self.share_operands(wanted, sharers):
                 self.unroll_sums()
                 return
+            if shared is not None:
+                wanted //= self.share(shared, wanted)
             elif self.outputs_launched() >= self.limits.threads:
                 self.give_lanes()
                 self.tile_rows()
@@ -62,6 +64,11 @@ class GridPlanner(SharedPlanner):
             and all(n.ranges <= set(outputs) for n in self.reductions if r in n.src[1:])
         ]
         return max(loops, key=lambda r: (self.contiguous(r), r.extent), default=None)
+
+    def sharers(self, wanted: int) -> int:
+        """How many threads of a group share a sum where the group shares operands, too."""
+        short = -(-self.limits.threads // self.outputs_launched())
+        return min(1 << (short - 1).bit_length(), power_of_two(wanted // LEAST_REUSE**2))
 
     def contiguous(self, counter: UOp) -> int:
         """How many accesses move by one element with a loop."""

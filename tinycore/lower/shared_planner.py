@@ -18,7 +18,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.dims import launches
 from tinycore.lower.group import threads_of
 from tinycore.lower.guard import stores_to_buffers
-from tinycore.lower.loops import Number
+from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.stage import Dimension, Stage, shared_size, staged_values
 from tinycore.lower.stage_planner import LEAST_REUSE, StagePlanner
 from tinycore.lower.tile import Assign, Cover, Reorder, Split, Step, overwrites_what_it_reads
@@ -77,21 +77,22 @@ class SharedPlanner(StagePlanner):
         """Whether something is done after something else; of other threads nobody knows when."""
         return any(n.op is Op.AFTER for n in self.kernel.toposort())
 
-    def share_operands(self, wanted: int) -> bool:
+    def share_operands(self, wanted: int, sharers: int = 1) -> bool:
         """Give blocks of outputs to groups of `wanted` threads that share what they read.
 
-        False, with the plan as it was, where no operand is shared or what is would not fit.
+        Each sum is shared by `sharers` of the threads, which makes up for few outputs. False, with
+        the plan as it was, where no operand is shared or what is would not fit.
         """
         sides = self.sides()
         if sides is None or not self.limits.shared_is_near or not self.limits.shared_bytes:
             return False
-        outputs = self.outputs_launched()
+        outputs = self.outputs_launched() * sharers
         for registers in REGISTER_TILES:
-            few = registers == REGISTER_TILES[-1] and outputs >= wanted
+            few = registers == REGISTER_TILES[-1] and outputs >= wanted and sharers == 1
             if few or outputs >= math.prod(registers) * self.limits.threads:
                 for depth in DEPTHS:
                     trial = type(self)(self.kernel, self.limits, list(self.steps))
-                    if trial.tile_and_stage(sides, wanted, registers, depth):
+                    if trial.tile_and_stage(sides, wanted // sharers, registers, depth, sharers):
                         self.kernel, self.steps = trial.kernel, trial.steps
                         return True
         return False
@@ -124,7 +125,7 @@ class SharedPlanner(StagePlanner):
     # --- a tile
 
     def tile_and_stage(
-        self, sides: Sides, wanted: int, registers: tuple[int, int], depth: int
+        self, sides: Sides, wanted: int, registers: Tile, depth: int, sharers: int
     ) -> bool:
         """A block of outputs for each group, and stages for what it reads. False if none fits."""
         exact = overwrites_what_it_reads(self.kernel)
@@ -142,6 +143,8 @@ class SharedPlanner(StagePlanner):
             return False
         self.do(*(Assign(counter.arg.number, AxisKind.GRID) for counter in self.launched()))
         at, inner = self.cut_depth(depth)
+        if sharers > 1 and not self.share_sums(inner, sharers):
+            return False
         return self.stage_all(at, inner, (*rows, *columns)) and self.fits()
 
     def suits_vectors(self, counter: UOp) -> bool:
@@ -203,6 +206,16 @@ class SharedPlanner(StagePlanner):
             room = max(room // loop.extent, 1)
         return self.innermost_group(), inner
 
+    def share_sums(self, inner: list[Dimension], sharers: int) -> bool:
+        """Give a loop of a block to threads that share each sum; False if no loop suits."""
+        for place, ((axis, _),) in enumerate(inner):
+            extent = counter_of(self.kernel, axis).extent
+            if extent % sharers == 0 and extent > sharers:
+                self.do(Split(axis, sharers), Assign((*axis, 1), AxisKind.GROUP))
+                inner[place] = (((*axis, 0), sharers), ((*axis, 1), 1))
+                return True
+        return False
+
     def innermost_group(self) -> Number | None:
         """The innermost loop over groups, if there is one."""
         groups = [r.arg.number for r in self.outputs if r.arg.kind is AxisKind.GRID]
@@ -257,9 +270,16 @@ class SharedPlanner(StagePlanner):
     def fits(self) -> bool:
         """Whether a group has as much shared memory, and axes for its threads."""
         kinds = [n.dtype for n in self.arrays() if isinstance(n.dtype, PointerDType)]
-        threads = [r.extent for r in threads_of(self.kernel)]
-        fits = launches(threads, "block", self.limits.block)
-        return fits and sum(map(shared_size, kinds)) <= self.limits.shared_bytes
+        size = sum(map(shared_size, kinds))
+        if self.all_of(AxisKind.GROUP):  # a thread leaves its part there, and some another
+            parts = sum(2 * max(n.dtype.itemsize, 4) for n in self.reductions)
+            size += parts * self.threads()
+        axes = [r.extent for r in threads_of(self.kernel)]
+        return launches(axes, "block", self.limits.block) and size <= self.limits.shared_bytes
+
+    def threads(self) -> int:
+        """The threads of a group."""
+        return math.prod(r.extent for r in threads_of(self.kernel))
 
     def deal_out(self, number: int) -> None:
         """Give a fill to the threads of a group, neighbors what lies side by side."""
@@ -269,7 +289,8 @@ class SharedPlanner(StagePlanner):
         names = [r.arg.number for r in loops]
         steps: list[Step] = [Reorder(tuple(names))]
         moves = {coefficient(n.src[1], last) for n in loads if len(n.src) == 2}
-        if lanes > 1 and last.extent % lanes == 0 and 1 in moves <= {0, 1}:
+        busy = self.threads() * lanes <= math.prod(r.extent for r in loops)
+        if lanes > 1 and busy and last.extent % lanes == 0 and 1 in moves <= {0, 1}:
             row = names.pop()
             if last.extent == lanes:
                 steps.append(Assign(row, AxisKind.VECTOR))

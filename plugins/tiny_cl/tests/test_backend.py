@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tiny_cl import BACKEND, _cdef, _lib, _native, probe
 from tiny_cl.device import ClDevice, context_of, toolchain
+from tiny_cl.render import limits_of
 from tinycore.errors import DeviceUnavailable
 from tinycore.testing.native import write_native
 
@@ -67,6 +69,13 @@ def test_processors_come_last(driver: None) -> None:
     assert kinds == sorted(kinds)
     assert BACKEND.count() == len(kinds) > 0
     assert probe.reason() == ""
+
+
+def test_shared_memory_is_near_on_cards_only(driver: None) -> None:
+    info = probe.devices()[0]
+
+    assert not limits_of(replace(info, is_processor=True)).shared_is_near
+    assert limits_of(replace(info, is_processor=False)).shared_is_near
 
 
 def test_a_device_that_is_not_there_is_told_with_those_that_are(driver: None) -> None:

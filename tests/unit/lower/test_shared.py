@@ -211,6 +211,17 @@ def test_windows_that_overlap_are_staged_once() -> None:
     assert [len(d) for d in weights.dimensions] == [1, 1, 2]
 
 
+def test_few_outputs_share_sums_and_operands() -> None:
+    ast = product(20, 64, 32)
+    limits = replace(GROUPS, threads=2048)
+    linear = assert_shared(ast, limits)
+
+    assert linear.launch("block") == (4, 4, 4)
+    assert [u.dtype.base.count for u in linear.uops if u.op is Op.DEFINE_REG] == [1, 1]  # type: ignore[attr-defined]
+    assert 4 * loads_of_buffers(linear) <= loads_of_buffers(lowered(ast, FAR, ()))
+    assert assert_same(product(4, 64, 4), limits).launch("block")[0] == 64
+
+
 # When it is done
 
 
