@@ -13,7 +13,7 @@ import pytest
 from tiny_webgpu._lib import Pointer
 from tiny_webgpu.device import WebGpuDevice
 from tiny_webgpu.memory import DeviceMemory
-from tiny_webgpu.program import Span, WebGpuProgram
+from tiny_webgpu.program import Pipeline, Span, WebGpuProgram
 from tinycore import Device, Tensor
 from tinycore.errors import CompileError, DeviceUnavailable, OutOfMemory
 
@@ -184,13 +184,31 @@ def test_memory_collected_while_a_launch_is_recorded_waits_for_its_end(
     memory, other = filled(device, struct.pack("<f", 2.0)), filled(device, bytes(64))
     program, find = load(ADD, values=("x",)), WebGpuProgram._group
 
-    def collected(self: WebGpuProgram, spans: tuple[Span, ...]) -> Pointer:
+    def collected(self: WebGpuProgram, pipeline: Pipeline, spans: tuple[Span, ...]) -> Pointer:
         if other.block.pointer:
             device.allocator.free(other)  # as a tensor may that is collected here
-        return find(self, spans)
+        return find(self, pipeline, spans)
 
     monkeypatch.setattr(WebGpuProgram, "_group", collected)
     program([memory], [3])
 
     assert not other.block.pointer
     assert content(device, memory) == struct.pack("<f", 5.0)
+
+
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("start", [0, 252])
+def test_one_buffer_read_and_written_by_many_launches(
+    device: WebGpuDevice, load: Load, start: int, wait: bool
+) -> None:
+    """More than are submitted together; of places that are bound apart, and of neighbors."""
+    memory = filled(device, bytes(512))
+    read, written = (device.allocator.offset(memory, 4, place) for place in (start, start + 256))
+    program, add = load(COPY, buffers=2), load(ADD, values=("x",))
+
+    for _ in range(70):
+        program([written, read], [], wait=wait)
+        add([read], [1], wait=wait)
+
+    assert content(device, read) == struct.pack("<f", 70.0)
+    assert content(device, written) == struct.pack("<f", 69.0)

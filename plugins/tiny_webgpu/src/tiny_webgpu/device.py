@@ -209,13 +209,15 @@ class WebGpuDevice:
             self._encoder = self.lib.wgpuDeviceCreateCommandEncoder(self.pointer, descriptor)
         return self._encoder
 
-    def argue(self, words: bytes) -> int:
-        """Where the next launch finds these arguments; submits when there is no more room."""
-        room = len(words) + -len(words) % _ARGUMENT_ALIGNMENT
-        if len(self._argued) + room > _ARGUMENT_BYTES:
+    def make_room(self, size: int) -> None:
+        """Submit what is recorded when arguments of this size have no more room."""
+        if len(self._argued) + size + -size % _ARGUMENT_ALIGNMENT > _ARGUMENT_BYTES:
             self.flush()
+
+    def argue(self, words: bytes) -> int:
+        """Where the next launch finds these arguments, for which there is room."""
         place = len(self._argued)
-        self._argued += words.ljust(room, b"\0")
+        self._argued += words.ljust(len(words) + -len(words) % _ARGUMENT_ALIGNMENT, b"\0")
         return place
 
     def recorded(self) -> None:

@@ -11,6 +11,8 @@ import re
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,6 +34,7 @@ _SHADER_SOURCE_WGSL: Final = 2
 _TIMESTAMP: Final = 2
 _MOST_GROUPS: Final = 16
 """Bind groups that a program keeps for the buffers it was launched with last."""
+_WRITTEN: Final = b"var<storage, read_write>"
 _DECLARED: Final = re.compile(r"@binding\((\d+)\) var<storage, (read|read_write)>")
 
 
@@ -41,6 +44,12 @@ class Span(NamedTuple):
     block: Block
     start: int
     size: int
+
+
+def are_disjoint(spans: Sequence[Span]) -> bool:
+    """Whether no two of them have a byte in common."""
+    ordered = sorted(spans, key=lambda span: (id(span.block), span.start))
+    return all(a.block is not b.block or a.start + a.size <= b.start for a, b in pairwise(ordered))
 
 
 def bindings_of(source: str) -> dict[int, BindingType]:
@@ -54,6 +63,7 @@ class Pipeline:
 
     def __init__(self, device: WebGpuDevice, source: bytes, name: str) -> None:
         lib = device.lib
+        self._made_of = device, source, name
         text = source.decode("utf-8")
         self.bindings = bindings_of(text)
         self.has_arguments = "var<uniform>" in text
@@ -73,6 +83,15 @@ class Pipeline:
         self.pointer = ffi.gc(pointer, lib.wgpuComputePipelineRelease)
         lib.wgpuPipelineLayoutRelease(layout)
         lib.wgpuShaderModuleRelease(module)
+
+    @cached_property
+    def all_written(self) -> Pipeline:
+        """The same kernel, which says of every buffer that it may write it.
+
+        WebGPU lets a launch bind parts of one buffer that do not overlap if all are used alike.
+        """
+        device, source, name = self._made_of
+        return Pipeline(device, source.replace(b"var<storage, read>", _WRITTEN), name)
 
     def _group_layout(self, device: WebGpuDevice) -> Pointer:
         rows = [
@@ -105,30 +124,34 @@ class WebGpuProgram:
         """Launch. With `wait`, the seconds the device took, by its own clock where it has one."""
         device = self._device
         with device.lock:
-            handles = {slot: buffers[slot] for slot in self._pipeline.bindings}
-            borrowed = self._apart(handles)
+            clock = device.clock if wait else None
+            if wait and clock is None:
+                device.synchronize()
+            began = perf_counter()
+            self._record(buffers, values, ffi.NULL if clock is None else clock.writes)
+            if clock is not None:
+                return clock.seconds()
             if not wait:
-                self._record(handles, values, ffi.NULL)
-                self._give_back(borrowed)
+                device.recorded()
                 return None
-            if (clock := device.clock) is None:
-                device.synchronize()
-                began = perf_counter()
-                self._record(handles, values, ffi.NULL)
-                device.synchronize()
-                seconds = perf_counter() - began
-            else:
-                self._record(handles, values, clock.writes)
-                seconds = clock.seconds()
-            self._give_back(borrowed)
-            return seconds
+            device.synchronize()
+            return perf_counter() - began
 
     def _record(
-        self, handles: dict[int, DeviceMemory], values: Sequence[int], timestamps: Pointer
+        self, buffers: Sequence[DeviceMemory], values: Sequence[int], timestamps: Pointer
     ) -> None:
-        """Record one launch."""
+        """Record one launch, with the copies around it, all in what is submitted together."""
         device, lib = self._device, self._device.lib
+        device.make_room(self._argument_bytes)
+        handles = {slot: buffers[slot] for slot in self._pipeline.bindings}
         spans = tuple([self._span(handle) for handle in handles.values()])
+        pipeline, borrowed = self._pipeline, []
+        if len({span.block for span in spans}) < len(spans):
+            if are_disjoint(spans):
+                pipeline = pipeline.all_written
+            else:
+                borrowed = self._apart(handles)
+                spans = tuple([self._span(handle) for handle in handles.values()])
         starts = [h.start - s.start for h, s in zip(handles.values(), spans, strict=True)]
         offsets = []
         if self._pipeline.has_arguments:
@@ -136,14 +159,14 @@ class WebGpuProgram:
             offsets = [device.argue(words.ljust(self._argument_bytes, b"\0"))]
         descriptor = new("WGPUComputePassDescriptor", timestampWrites=timestamps)
         passing = lib.wgpuCommandEncoderBeginComputePass(device.encoder(), descriptor)
-        lib.wgpuComputePassEncoderSetPipeline(passing, self._pipeline.pointer)
+        lib.wgpuComputePassEncoderSetPipeline(passing, pipeline.pointer)
         lib.wgpuComputePassEncoderSetBindGroup(
-            passing, 0, self._group(spans), len(offsets), ffi.new("uint32_t[]", offsets)
+            passing, 0, self._group(pipeline, spans), len(offsets), ffi.new("uint32_t[]", offsets)
         )
         lib.wgpuComputePassEncoderDispatchWorkgroups(passing, *self.info.grid)
         lib.wgpuComputePassEncoderEnd(passing)
         lib.wgpuComputePassEncoderRelease(passing)
-        device.recorded()
+        self._give_back(borrowed)
 
     def _span(self, handle: DeviceMemory) -> Span:
         """The part of a buffer that is bound: from where a binding may start to whole words."""
@@ -151,7 +174,7 @@ class WebGpuProgram:
         end = handle.start + handle.size
         return Span(handle.block, start, end + -end % WORD_BYTES - start)
 
-    def _group(self, spans: tuple[Span, ...]) -> Pointer:
+    def _group(self, pipeline: Pipeline, spans: tuple[Span, ...]) -> Pointer:
         """The bind group of some buffers, made at the first launch with them."""
         found = self._groups.get(spans)
         if found is not None:
@@ -160,7 +183,7 @@ class WebGpuProgram:
         device = self._device
         rows = [
             {"binding": slot, "buffer": span.block.pointer, "offset": span.start, "size": span.size}
-            for slot, span in zip(self._pipeline.bindings, spans, strict=True)
+            for slot, span in zip(pipeline.bindings, spans, strict=True)
         ]
         if self._pipeline.has_arguments:
             size = self._argument_bytes
@@ -168,7 +191,7 @@ class WebGpuProgram:
         entries = ffi.new("WGPUBindGroupEntry[]", rows)
         descriptor = new(
             "WGPUBindGroupDescriptor",
-            layout=self._pipeline.layout,
+            layout=pipeline.layout,
             entryCount=len(rows),
             entries=entries,
         )
@@ -185,8 +208,6 @@ class WebGpuProgram:
 
         The pairs (copy, original) of those that are written.
         """
-        if len({handle.block for handle in handles.values()}) == len(handles):
-            return []
         written = {s for s, kind in self._pipeline.bindings.items() if kind is BindingType.STORAGE}
         in_place = {handles[slot].block: slot for slot in sorted(written, reverse=True)}
         borrowed = []
