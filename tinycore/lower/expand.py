@@ -215,6 +215,11 @@ class Lanes:
                 return self.store(node)
             case Op.GROUP | Op.END:
                 return node.with_src(tuple(self.done[s] for s in node.src))
+            case Op.SCAN:
+                value, counter = node.src
+                return UOp(
+                    Op.SCAN, node.dtype.vec(self.count), (self.full(value), counter), node.arg
+                )
             case Op.REDUCE:
                 values = [
                     self.widened(self.done[s]) if s.op is not Op.RANGE else s for s in node.src

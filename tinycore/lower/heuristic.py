@@ -40,6 +40,10 @@ SUM_ACROSS: Final = 6
 MOST_COPIES: Final = 128
 """Copies of a body that unrolling a short loop may lead to."""
 MOST_BORDERS: Final = 4
+SCANNED_ROWS: Final = 2
+"""Scans beside each other: more would take lines of the same set from the first cache."""
+SCANNED_VECTORS: Final = 8
+"""Vectors beside each other that go through rows far apart: whole lines, and several of them."""
 
 
 class LoopPlanner(DotPlanner):
@@ -59,6 +63,8 @@ class LoopPlanner(DotPlanner):
         best = self.best_vector_loop()
         if best is None and self.reductions:
             self.sum_in_parts()
+        elif best is None and self.has_scan:
+            self.scan_rows_together()
         elif best is None:
             self.transpose_blocks(lanes)
         for axis in self.alike(best, parts):
@@ -98,6 +104,13 @@ class LoopPlanner(DotPlanner):
         if loops and math.prod(r.extent for r in self.all_of(AxisKind.UNROLL)) == 1:
             number = loops[-1].arg.number
             self.do(Split(number, PARTIAL_SUMS[0]), Assign((*number, 1), AxisKind.PARTIAL))
+
+    def scan_rows_together(self) -> None:
+        """Several scans at a time where lanes suit none: each waits for its last step."""
+        rows = [r for r in self.outputs if r.extent >= SCANNED_ROWS]
+        if rows:
+            self.do(Split(number := rows[-1].arg.number, SCANNED_ROWS))
+            self.do(Assign((*number, 1), AxisKind.UNROLL))
 
     def steps_compared(self, counter: UOp) -> tuple[int, ...]:
         """The steps of a loop from which on a comparison with a constant turns out differently."""
@@ -160,7 +173,8 @@ class LoopPlanner(DotPlanner):
         if tiled and row is None and self.hold_columns(axis, width):
             return
         vectors = -(-size // width)
-        tile = self.tile_of(axis, row, vectors) if tiled else Tile(1, 1)
+        alone = Tile(1, min(vectors, SCANNED_VECTORS if self.has_scan else 1))
+        tile = self.tile_of(axis, row, vectors) if tiled else alone
         column, panel = self.cut_columns(axis, width, tile.wide)
         if row is not None and tile.below is not None:
             line = self.cut_lines(tile.below, tile.lines)

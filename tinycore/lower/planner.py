@@ -70,6 +70,11 @@ class Planner:
         """The REDUCE nodes."""
         return [n for n in self.nodes() if n.op is Op.REDUCE]
 
+    @property
+    def has_scan(self) -> bool:
+        """Whether values of a loop's steps are folded one after the other."""
+        return any(n.op is Op.SCAN for n in self.nodes())
+
     def accesses(self) -> list[UOp]:
         """Every INDEX: what is loaded and stored."""
         return [n for n in self.nodes() if n.op is Op.INDEX]

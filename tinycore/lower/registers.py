@@ -1,8 +1,8 @@
-"""Turn REDUCE into loops over accumulators held in registers.
+"""Turn REDUCE into loops over accumulators held in registers, and SCAN into accumulators.
 
 Floor 3'. A REDUCE becomes: set the accumulator, run the loops adding to it, read it. Reductions
 over the same loops at the same place share one pass of these loops, however many accumulators that
-makes.
+makes. A SCAN becomes: set the accumulator before the loop, add to it and read it in each step.
 """
 
 from __future__ import annotations
@@ -75,7 +75,25 @@ def reduce_to_registers(kernel: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
     for (loops, outside, _), members in nests_of(kernel).items():
         done |= one_pass(members, loops, outside, done)
+    for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
+        done[scan] = running(scan, len(done), done)
     return kernel.substitute(done)
+
+
+def running(scan: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
+    """What the value of a SCAN becomes: an accumulator that every step of its loop adds to."""
+    value, counter = scan.src
+    register = UOp(Op.DEFINE_REG, scan.dtype.ptr(1, "register"), (), number)
+    around = sorted(scan.ranges - {counter}, key=lambda r: r.arg.number)
+    start = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
+    neutral = UOp.const(scan.dtype, neutral_element(scan.arg, scan.dtype))
+    clear = UOp(Op.STORE, dtypes.void, (register_index(start), neutral))
+    inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, counter)))
+    total = UOp(Op.LOAD, scan.dtype, (inside,)).alu(scan.arg, value.substitute(done))
+    change = UOp(Op.STORE, dtypes.void, (inside, total))
+    return UOp(
+        Op.LOAD, scan.dtype, (register_index(UOp(Op.AFTER, register.dtype, (register, change))),)
+    )
 
 
 def one_pass(

@@ -2,7 +2,8 @@
 
 Floor 3. Everything else is recomputed inside the kernels that use it. The reasons for memory:
 
-1. the user asked (an output, CONTIGUOUS, ASSIGN) or the op needs it (COPY, the table of a GATHER);
+1. the user asked (an output, CONTIGUOUS, ASSIGN) or the op needs it (COPY, SCAN_AXIS, the table of
+   a GATHER);
 2. a reduction whose result is used by more than one kernel, or repeated (expanded): computing it
    again costs more than loading it. What is elementwise after it stays with it;
 3. something dear, or a padded image, that a reduction would recompute many times over;
@@ -139,7 +140,7 @@ class Boundaries:
         for node in self.graph:
             if is_leaf(node):
                 continue
-            if node.op in (Op.CONTIGUOUS, Op.COPY, Op.ASSIGN):
+            if node.op in (Op.CONTIGUOUS, Op.COPY, Op.ASSIGN, Op.SCAN_AXIS):
                 self.stored.add(node)
             if node.op is Op.GATHER:
                 self.store(node.src[0])

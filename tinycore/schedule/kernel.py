@@ -65,6 +65,8 @@ def kernel_name(ast: UOp) -> str:
         outputs.update(dict.fromkeys(end.src[1:] if end.op is Op.END else ()))
     reduced = dict.fromkeys(r for n in nodes if n.op is Op.REDUCE for r in n.src[1:])
     kind = "reduce" if reduced else "elementwise"
+    if any(n.op is Op.SCAN for n in nodes):
+        kind = "scan"
     sizes = [extent(r) for r in (*outputs, *reduced)]
     return "_".join([kind, *(sizes or ["1"])])
 

@@ -41,14 +41,16 @@ from tinycore.schedule.room import MOST_BUFFERS
 from tinycore.schedule.split import split_reductions
 from tinycore.schedule.templates import Region, kernel_of, region_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, MOVEMENT, Op
+from tinycore.uop.op import ALU, MOVEMENT, PARTIAL_WRITES, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 from tinycore.uop.verify import verify
 
 RECENT_GROUPS = 8
 """How many kernels of the same loops are tried as a home for one more output."""
-NAMED = frozenset({Op.REDUCE_AXIS, Op.GATHER, Op.SCATTER, Op.INSERT, Op.COPY, Op.CONTIGUOUS})
+NAMED = (
+    frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS}) | PARTIAL_WRITES
+)
 """What is no arithmetic and yet worth naming."""
 MOVED = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
 """What reads its source at another point than it is read at."""
@@ -131,7 +133,8 @@ class Kernelizer:
 
     def loops(self, node: UOp) -> object | None:
         """A key under which drafts can share loops, or None for a node that shares with no one."""
-        if node.op is Op.COPY or is_partial(node) or self.image_of(node) is not None:
+        alone = node.op in (Op.COPY, Op.SCAN_AXIS) or is_partial(node)
+        if alone or self.image_of(node) is not None:
             return None
         if (custom := custom_of(node)) is not None:
             return custom  # the home of all that it stores

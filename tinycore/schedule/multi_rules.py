@@ -220,6 +220,15 @@ def of_reduce(node: UOp, sources: Sources) -> UOp:
     return all_reduced(op, each(node, sources, None).src)
 
 
+@rule(Op.SCAN_AXIS)
+def of_scan(node: UOp, sources: Sources) -> UOp:
+    """Part by part; what lies in parts along the axis itself, each device does whole."""
+    (source,) = sources
+    if source.arg == node.arg[1]:
+        source = laid_along(source, None)
+    return each(node, [source], source.arg)
+
+
 @rule(Op.GATHER)
 def of_gather(node: UOp, sources: Sources) -> UOp:
     """Where the rows or the index lie; from a table cut into rows each device takes what it has."""

@@ -60,8 +60,8 @@ def changed(node: UOp, done: dict[UOp, UOp], memory: UOp) -> UOp:
 
 
 def loops_over(node: UOp) -> Point:
-    """A counter for each axis of what a stored node computes; that of a SCATTER is in order."""
-    shape, ordered = node.shape, None
+    """A counter for each axis of what a node computes; that of a scan or a SCATTER is in order."""
+    shape, ordered = node.shape, node.arg[1] if node.op is Op.SCAN_AXIS else None
     if is_partial(node):
         shape = values_of(node)[-1].shape
         ordered = node.src[1].arg.axis if node.src[1].op is Op.SCATTER else None

@@ -223,6 +223,8 @@ class RegionReader:
             return self.rearranged(place)
         if node.op is Op.REDUCE_AXIS:
             return self.reduce(place)
+        if node.op is Op.SCAN_AXIS:
+            return self.scan(place)
         assert node.op is Op.GATHER, f"{node!r} cannot be part of a kernel"
         return self.gather(place)
 
@@ -276,6 +278,16 @@ class RegionReader:
         if ranges and value.op is Op.REDUCE and value.arg is op:  # a sum of sums is one sum
             return value.with_src((value.src[0], *ranges, *value.src[1:]))
         return UOp(Op.REDUCE, value.dtype, (value, *ranges), op) if ranges else value
+
+    def scan(self, place: Place) -> UOp | list[Place]:
+        """A fold over the steps so far of the loop along the axis, which is one over outputs."""
+        node, point, gate = place
+        op, axis = node.arg
+        value = self.done.get(source := Place(node.src[0], point, gate))
+        if value is None:
+            return [source]
+        counter = point[axis]
+        return UOp(Op.SCAN, value.dtype, (value, counter), op) if counter is not ZERO else value
 
     def counters(self, place: Place, sizes: list[int]) -> tuple[UOp, ...]:
         """Counters for reduced axes. Reductions that do not feed each other share their loops."""

@@ -215,6 +215,11 @@ def fold(x: UOp, op: Op, axes: Sequence[int]) -> UOp:
     return UOp(Op.REDUCE_AXIS, x.dtype, (x,), (op, kept)) if kept else x
 
 
+def scan(x: UOp, op: Op, axis: int) -> UOp:
+    """Each element folded by `op` with all before it along an axis."""
+    return UOp(Op.SCAN_AXIS, x.dtype, (x,), (op, axis)) if x.shape[axis] != 1 else x
+
+
 def sum_to(x: UOp, shape: Shape) -> UOp:
     """Undo `broadcast_to`: what was repeated is added up. Narrow floats are added in float32."""
     extra = len(x.shape) - len(shape)

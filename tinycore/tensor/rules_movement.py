@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 
 from tinycore.dtype import dtypes
+from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.adjoint import unskew
 from tinycore.tensor.rules import Gradients, rule, zero
@@ -97,6 +98,15 @@ def of_reduce(node: UOp, g: UOp) -> Gradients:
     count = graph.wide_sum(chosen.cast(dtypes.float32).cast(g.dtype), axes)
     share = graph.expand(g / count, x.shape)
     return (chosen.where(share, zero(share)),)
+
+
+@rule(Op.SCAN_AXIS)
+def of_scan(node: UOp, g: UOp) -> Gradients:
+    """An element is in its own sum and in all after it. Raises GradientError for other folds."""
+    op, axis = node.arg
+    if op is not Op.ADD:
+        raise GradientError(f"a scan by {op.name} has no derivative; take the elements it chose")
+    return (graph.flip(graph.scan(graph.flip(g, [axis]), op, axis), [axis]),)
 
 
 def other_factors(x: UOp, axes: Iterable[int]) -> UOp:

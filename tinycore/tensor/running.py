@@ -1,8 +1,9 @@
 """Running folds along the last axis, on the tensor graph: element i folded with all before it.
 
-Floor 5. A short axis is folded directly. A long one is cut into pieces: running folds inside
-pieces, a running fold over what the pieces add up to, and both combined. So n elements take some
-32 n steps at most, whatever n is, and the derivatives of these steps as many.
+Floor 5. A device goes through an axis step by step where there are enough rows to do at a time, or
+few steps. Else the axis is cut into pieces: running folds inside pieces, a running fold over what
+the pieces add up to, and both combined. What is no op of the table is folded for each prefix of
+short pieces by itself.
 """
 
 from __future__ import annotations
@@ -13,11 +14,16 @@ from typing import Final
 
 from tinycore.dtype import Scalar
 from tinycore.tensor import graph
+from tinycore.tensor.pixels import is_fixed
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, neutral_element
 
 LONGEST_DIRECT: Final = 32
 """Axis size up to which every prefix is folded for itself."""
+LONGEST_SCAN: Final = 512
+"""Axis size up to which a scan goes step by step, however few rows there are."""
+MANY_ROWS: Final = 256
+"""Rows that keep a device busy, each gone through step by step."""
 STEPS_TOGETHER: Final = 2
 """Doubling steps that are computed in one go: each further one doubles the reads."""
 
@@ -27,35 +33,48 @@ Combine = Callable[[UOp, UOp], UOp]
 """What comes before, and what follows it, folded together."""
 
 
+def is_scanned(x: UOp, axis: int) -> bool:
+    """Whether an axis is gone through step by step as it is."""
+    if not is_fixed(x.shape) or x.shape[axis] <= LONGEST_SCAN:
+        return True
+    return math.prod(x.shape) // x.shape[axis] >= MANY_ROWS
+
+
 def running_fold(x: UOp, op: Op) -> UOp:
     """The last axis folded so far by an op of the table."""
 
     def combine(before: UOp, after: UOp) -> UOp:
         return before.alu(op, after)
 
-    def windowed(part: UOp) -> UOp:
-        slid = prefix_windows(part, neutral)
-        return graph.reshape(graph.fold(slid, op, [len(part.shape)]), part.shape)
+    def scanned(part: UOp) -> UOp:
+        return graph.scan(part, op, len(part.shape) - 1)
 
     def doubling(part: UOp) -> UOp:
         return doubled(part, combine, neutral)
 
     neutral = neutral_element(op, x.dtype)
-    # The derivative of a product over windows takes the square of their size.
-    return running(x, doubling if op is Op.MUL else windowed, combine, neutral)
+    if op is Op.MUL:  # whose derivative is that of every product by itself
+        return running(x, doubling, combine, neutral, LONGEST_DIRECT)
+    return running(x, scanned, combine, neutral, LONGEST_SCAN)
 
 
-def running(x: UOp, prefixes: Prefixes, combine: Combine, neutral: Scalar) -> UOp:
-    """The last axis folded so far, by the two ways to fold that are given."""
+def running(
+    x: UOp, prefixes: Prefixes, combine: Combine, neutral: Scalar, longest: int = LONGEST_DIRECT
+) -> UOp:
+    """The last axis folded so far, by the two ways to fold that are given.
+
+    An axis of at most `longest` is given to `prefixes` whole.
+    """
     *outer, size = x.shape
-    if size <= LONGEST_DIRECT:
+    if size <= longest:
         return prefixes(x)
-    piece = min(LONGEST_DIRECT, math.isqrt(size - 1) + 1)
+    piece = min(longest, math.isqrt(size - 1) + 1)
     count, last = -(-size // piece), len(outer)
     filled = graph.pad_with(x, [(0, 0)] * last + [(0, count * piece - size)], neutral)
     inner = prefixes(graph.reshape(filled, (*outer, count, piece)))
     ends = graph.shrink(inner, [*whole(outer), (0, count), (piece - 1, piece)])
-    totals = running(graph.reshape(ends, (*outer, count)), prefixes, combine, neutral)
+    ends = graph.reshape(ends, (*outer, count))
+    totals = running(ends, prefixes, combine, neutral, longest)
     before = graph.expand(
         graph.reshape(shifted(totals, 1, neutral), (*outer, count, 1)), inner.shape
     )

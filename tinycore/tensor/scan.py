@@ -13,7 +13,7 @@ from tinycore.dtype import dtypes, sum_acc_dtype
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.reduce import Reduce
-from tinycore.tensor.running import prefix_windows, running, running_fold
+from tinycore.tensor.running import is_scanned, prefix_windows, running, running_fold
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -99,6 +99,9 @@ class Scan(Reduce):
 
     def _folded_along(self, name: str, op: Op, axis: int) -> Self:
         """Element i of the axis folded by the op with all before it."""
+        place = resolve_axis(name, axis, self.ndim)
+        if op is not Op.MUL and self.ndim and self.numel() and is_scanned(self.uop, place):
+            return self.from_uop(graph.value(graph.scan(self.uop, op, place)))
         return self._along(name, axis, lambda node: running_fold(node, op))
 
     def _along(self, name: str, axis: int, function: Callable[[UOp], UOp]) -> Self:

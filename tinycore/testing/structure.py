@@ -76,7 +76,14 @@ def gather(node: UOp, table: HostArray, index: HostArray) -> HostArray:
     )
 
 
-UPDATES: Final[dict[Op | None, Callable[..., Any]]] = {
+def scan(node: UOp, x: HostArray) -> HostArray:
+    """Each element folded with those before it."""
+    op, axis = node.arg
+    result: HostArray = UPDATES[op].accumulate(x, axis=axis, dtype=x.dtype)
+    return result
+
+
+UPDATES: Final[dict[Op | None, Any]] = {
     None: lambda old, new: new,
     Op.ADD: numpy.add,
     Op.MUL: numpy.multiply,
@@ -127,6 +134,7 @@ STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
     Op.SKEW: skew,
     Op.UNSKEW: unskew,
     Op.REDUCE_AXIS: reduce_axis,
+    Op.SCAN_AXIS: scan,
     Op.GATHER: gather,
     Op.SCATTER: scatter,
     Op.INSERT: insert,

@@ -27,6 +27,7 @@ TENSOR_OPS: Final = (
         Op.CONTIGUOUS_BACKWARD,
         Op.VALUE,
         Op.REDUCE_AXIS,
+        Op.SCAN_AXIS,
         Op.GATHER,
     }
     | {Op.CONST, Op.ARANGE, Op.DEFINE_VAR, Op.SINK}
@@ -47,7 +48,7 @@ LOWERED_OPS: Final = (
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {
     "tensor": TENSOR_OPS,
     "kernel": SHARED_OPS
-    | {Op.REDUCE, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT, Op.DEFINE_LOCAL},
+    | {Op.REDUCE, Op.SCAN, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT, Op.DEFINE_LOCAL},
     "lowered": LOWERED_OPS | {Op.AFTER, Op.SINK},
     "linear": LOWERED_OPS,
 }

@@ -16,7 +16,7 @@ from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
 from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.op import ALU, ANY, REDUCTIONS, Op
+from tinycore.uop.op import ALU, ANY, REDUCTIONS, AxisKind, Op
 from tinycore.uop.scopes import check_order, illegal
 from tinycore.uop.stages import (
     EVERYWHERE,
@@ -284,6 +284,15 @@ def closes_ranges(node: UOp) -> str | None:
     if node.op is Op.REDUCE and node.arg not in REDUCTIONS:
         return f"{node.arg!r} is no reduction"
     return None
+
+
+@check([Op.SCAN], IN_KERNELS)
+def scans_in_order(node: UOp) -> str | None:
+    """SCAN goes through the steps of a loop that happen in order."""
+    counter = node.src[1]
+    if counter.op is not Op.RANGE or counter.arg.kind is not AxisKind.ORDERED:
+        return f"SCAN is over an ORDERED RANGE, not {counter!r}"
+    return None if node.arg in REDUCTIONS else f"{node.arg!r} is no reduction"
 
 
 @check([Op.VECTORIZE], IN_KERNELS)

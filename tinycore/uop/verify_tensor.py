@@ -19,7 +19,10 @@ def shapes_agree(node: UOp) -> str | None:
     return None if len(shapes) <= 1 else f"operands of shapes {', '.join(map(str, sorted(shapes)))}"  # type: ignore[type-var]
 
 
-@check(MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER, Op.CONTIGUOUS, Op.COPY, Op.ASSIGN}, ["tensor"])
+@check(
+    MOVEMENT | {Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.GATHER, Op.CONTIGUOUS, Op.COPY, Op.ASSIGN},
+    ["tensor"],
+)
 def moves_a_tensor(node: UOp) -> str | None:
     """Only what has a shape can be moved, reduced or copied."""
     return None if node.src[0].shape_or_none is not None else "the source has no shape"
@@ -74,6 +77,16 @@ def reduces_axes(node: UOp) -> str | None:
     count = len(node.src[0].shape)
     fits = len(set(axes)) == len(axes) and all(0 <= axis < count for axis in axes)
     return None if fits else f"axes {axes} of {count}"
+
+
+@check([Op.SCAN_AXIS], ["tensor"])
+def scans_an_axis(node: UOp) -> str | None:
+    """SCAN_AXIS goes along an existing axis with an op that has a neutral element."""
+    op, axis = node.arg
+    if op not in REDUCTIONS:
+        return f"{op!r} is no reduction"
+    count = len(node.src[0].shape)
+    return None if 0 <= axis < count else f"axis {axis} of {count}"
 
 
 @check([Op.SCATTER], ["tensor"])
