@@ -18,7 +18,9 @@ from tinycore.uop.pattern import RuleSet
 __all__ = ["HOOK", "STAGES", "added_rules", "generation", "modules_of", "text_of"]
 
 HOOK: Final = "tinycore_rewrite_rules"
-STAGES: Final = ("expand", "gates", "group", "registers", "launch", "images", "lower", "tidy")
+STAGES: Final = (
+    *("expand", "gates", "group", "registers", "launch", "images", "lower", "tidy", "stream"),
+)
 """The passes of lowering, before which rules can be added."""
 NOTHING: Final[Mapping[str, RuleSet]] = {}
 
