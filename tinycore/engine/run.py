@@ -162,8 +162,9 @@ def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None
     if created := hooks.active("tinycore_schedule_created"):
         items = tuple(items)
         created(schedule=items)
+    shown = trace_schedule.on
     for number, item in enumerate(lower_schedule(items)):
-        if trace_schedule.on:
+        if shown:
             fused = ", ".join(item.metadata)
             trace_schedule(f"{number:4d} {item.runner.name} ({fused}) {list(item.bufs)}")
         if recordings:

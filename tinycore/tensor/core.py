@@ -37,6 +37,10 @@ living: Final[dict[int, weakref.ref[Core]]] = {}
 """Every tensor that somebody holds, by id, in order of creation."""
 
 
+SHOWING: Final = MOVEMENT | {Op.DETACH}
+"""Ops whose result shows the elements of their source."""
+
+
 class Core:
     """A tensor's identity: `uop`, what it computes; `grad`, filled by `backward`."""
 
@@ -396,9 +400,10 @@ def replace_nodes(replacements: dict[UOp, UOp]) -> None:
 
 def views_of(base: UOp) -> Iterator[Core]:
     """Living tensors that only reshape, slice or permute `base`."""
-    for tensor in live_tensors():
-        node = tensor.uop
-        while node.op in MOVEMENT or node.op is Op.DETACH:
-            node = node.src[0]
-        if node is base:
-            yield tensor
+    for reference in list(living.values()):  # at each assignment: nothing else is looked at
+        if (tensor := reference()) is not None:
+            node = tensor.uop
+            while node.op in SHOWING:
+                node = node.src[0]
+            if node is base:
+                yield tensor
