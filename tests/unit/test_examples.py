@@ -1,0 +1,33 @@
+"""The programs of examples/ do what they say, made small."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def output_of(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+@pytest.mark.parametrize("name", [path.name for path in EXAMPLES.glob("*.py")])
+def test_help_says_what_it_does(name: str) -> None:
+    assert "Train a small" in output_of(name, "--help")
+
+
+def test_a_transformer_learns_to_write_backwards() -> None:
+    out = output_of("transformer.py", "--steps", "150", "--length", "3", "--batch", "32")
+
+    found = re.search(r"loss (.*) -> (.*)\n(.*)% of the symbols", out)
+    assert found is not None, out
+    first, last, right = map(float, found.groups())
+    assert first > 2.2  # ln 10 = 2.303 is what guessing costs
+    assert last < 0.3
+    assert right > 90
