@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 
 from tqdm import trange
 
@@ -44,7 +45,9 @@ class Transformer:
     def __init__(self, places: int, features: int, heads: int, blocks: int) -> None:
         self.token = nn.Embedding(SYMBOLS + 1, features)
         self.place = nn.Embedding(places, features)
-        self.blocks = [Block(features, heads) for _ in range(blocks)]
+        self.blocks: list[Callable[[Tensor], Tensor]] = [
+            Block(features, heads) for _ in range(blocks)
+        ]
         self.norm = nn.LayerNorm(features)
         self.scores = nn.Linear(features, SYMBOLS)
 
