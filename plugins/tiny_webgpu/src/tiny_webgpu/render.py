@@ -27,8 +27,8 @@ from tiny_webgpu.program import ARGUMENTS, ENTRY
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render import LinearKernel, pointer_of
-from tinycore.render.cstyle import BOOL_ARITHMETIC, CStyle
-from tinycore.render.facts import is_register, is_safe_division, is_safe_shift
+from tinycore.render.cstyle import CStyle
+from tinycore.render.facts import BOOL_ARITHMETIC, is_register, is_safe_division, is_safe_shift
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
