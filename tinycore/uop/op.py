@@ -134,7 +134,7 @@ class Op(enum.Enum):
     STORE = (
         2,
         nothing,
-        "write the second source at an INDEX; `arg` may say how",
+        "write the second source at an INDEX",
     )
     VECTORIZE = ANY, given, "the sources as lanes of one vector"
     EXTRACT = ANY, given, "the lanes numbered in `arg` of the sources, laid side by side"

@@ -28,7 +28,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def always_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every recipe is looked for in this test's folder: none is known from tests before it."""
     monkeypatch.setattr(kept, "FEWEST_NODES", 1)
+    monkeypatch.setattr(recipe, "recipes", {})
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,8 @@ def rendering() -> str:
         value = getattr(render, name)
         if inspect.isclass(value):
             lines += [f"class {name}", *members(value)]
+        elif not callable(value):
+            lines.append(f"{name} = {value!r}")
         else:
             lines.append(f"{name}{inspect.signature(value)}")
     return "\n".join(lines) + "\n"
