@@ -11,7 +11,7 @@ from collections import defaultdict
 from itertools import count
 
 from tinycore.dtype import dtypes
-from tinycore.lower.loops import numbered
+from tinycore.lower.loops import closer_of, numbered
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, neutral_element
 
@@ -76,15 +76,22 @@ def reduce_to_registers(kernel: UOp) -> UOp:
     for (loops, outside, _), members in nests_of(kernel).items():
         done |= one_pass(members, loops, outside, done)
     for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
-        done[scan] = running(scan, len(done), done)
+        around = loops_around(scan.src[1], kernel)
+        done[scan] = running(scan, around, len(done), done)
     return kernel.substitute(done)
 
 
-def running(scan: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
+def loops_around(counter: UOp, kernel: UOp) -> list[UOp]:
+    """The loops that a loop over outputs is in, whether or not anything depends on them."""
+    (end,) = closer_of(kernel, counter)
+    inside = end.src[1 : end.src.index(counter)]
+    return sorted({*end.ranges, *inside}, key=lambda r: r.arg.number)
+
+
+def running(scan: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> UOp:
     """What the value of a SCAN becomes: an accumulator that every step of its loop adds to."""
     value, counter = scan.src
     register = UOp(Op.DEFINE_REG, scan.dtype.ptr(1, "register"), (), number)
-    around = sorted(scan.ranges - {counter}, key=lambda r: r.arg.number)
     start = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
     neutral = UOp.const(scan.dtype, neutral_element(scan.arg, scan.dtype))
     clear = UOp(Op.STORE, dtypes.void, (register_index(start), neutral))

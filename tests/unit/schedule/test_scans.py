@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from tests.unit.lower.test_tile import run
-from tests.unit.schedule.graphs import buffer, kernels
+from tests.unit.schedule.graphs import DEVICE, buffer, kernels
 from tinycore import Context, Tensor, Variable
 from tinycore.errors import GradientError, VerifyError
 from tinycore.lower.plan import plan_for
@@ -79,6 +79,18 @@ def test_pieces_of_a_long_axis(monkeypatch: pytest.MonkeyPatch, shape: tuple[int
             assert (x.cumsum(axis).numpy() == numbers.cumsum(axis)).all()
             expected = numpy.maximum.accumulate(numbers, axis)
             assert (x.cummax(axis)[0].numpy() == expected).all()
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_scan_of_equal_numbers_begins_anew_in_each_row(axis: int) -> None:
+    """What is folded depends on no other loop, and yet each row has sums of its own."""
+    ones = UOp(Op.CONST, buffer(1).dtype, (DEVICE,), 1.0)
+    whole = graph.expand(graph.reshape(ones, (1, 1, 1)), (9, 11, 19))
+    ast = kernels(graph.scan(whole, Op.ADD, axis))[-1].arg.ast
+    expected = numpy.ones((9, 11, 19)).cumsum(axis)
+
+    for plan in ((), plan_for(ast, AVX2)):
+        numpy.testing.assert_array_equal(run(ast, plan).reshape(9, 11, 19), expected)
 
 
 def test_an_axis_whose_length_only_a_launch_knows() -> None:
