@@ -199,7 +199,8 @@ class LoopPlanner(DotPlanner):
                 self.do(Assign((*column.arg.number, 1), AxisKind.VECTOR))
                 self.do(Assign((*row.arg.number, 1), AxisKind.UNROLL))
                 outer = ((*row.arg.number, 0), (*column.arg.number, 0))
-                rest = [n for n in (r.arg.number for r in self.outputs) if n not in outer]
+                loops = [r.arg for r in self.outputs if r.arg.kind is AxisKind.LOOP]
+                rest = [axis.number for axis in loops if axis.number not in outer]
                 self.do(Reorder((*rest, *outer)))
                 return
 

@@ -12,13 +12,13 @@ from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import expand_loops
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import apply_plan
+from tinycore.lower.tile import Assign, apply_plan
 from tinycore.lower.transpose import transposed
 from tinycore.render.base import Limits, Renderer
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import AxisKind, Op
 
 
 def turned(rows: int, columns: int) -> UOp:
@@ -52,6 +52,12 @@ def test_no_element_is_loaded_alone() -> None:
     loads = [n for n in planned.toposort() if n.op is Op.LOAD]
 
     assert {n.dtype for n in loads} == {dtypes.float32.vec(8)}
+
+
+def test_threads_share_a_transpose() -> None:
+    plan = plan_for(turned(512, 512), Limits(vector_bytes=32, threads=2))
+
+    assert AxisKind.PARALLEL in {step.kind for step in plan if isinstance(step, Assign)}
 
 
 @pytest.mark.parametrize("renderer", ["CLANG", "LLVM"])
