@@ -12,7 +12,7 @@ from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits, Renderer
-from tinycore.testing.kernels import element, elementwise, load, store
+from tinycore.testing.kernels import element, elementwise, load, product, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -101,14 +101,7 @@ def variable_size() -> UOp:
 
 def matmul() -> UOp:
     """What the heuristic makes of a product: threads, a tile of rows, vectors of columns."""
-    size, single = 64, dtypes.float32
-    row, column = UOp.range(size, 0), UOp.range(size, 1)
-    inner = UOp.range(size, 2, AxisKind.REDUCE)
-    a = load(element(1, single, size * size, row * size + inner), single)
-    b = load(element(2, single, size * size, inner * size + column), single)
-    total = UOp(Op.REDUCE, single, (a * b, inner), Op.ADD)
-    change = store(element(0, single, size * size, row * size + column), total)
-    return UOp.sink(UOp(Op.END, dtypes.void, (change, row, column)))
+    return product(64, 64, 64, dtypes.float32)
 
 
 CASES: Final[dict[str, Callable[[], UOp]]] = {

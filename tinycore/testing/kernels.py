@@ -21,7 +21,17 @@ from tinycore.render.base import LinearKernel, Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-__all__ = ["Array", "Bench", "bench", "element", "elementwise", "load", "store", "ulps"]
+__all__ = [
+    "Array",
+    "Bench",
+    "bench",
+    "element",
+    "elementwise",
+    "load",
+    "product",
+    "store",
+    "ulps",
+]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -65,6 +75,17 @@ def elementwise(
     )
     body = stores[0] if len(stores) == 1 else UOp(Op.GROUP, dtypes.void, stores)
     return UOp.sink(UOp(Op.END, dtypes.void, (body, counter)))
+
+
+def product(rows: int, inner: int, columns: int, dtype: DType) -> UOp:
+    """The kernel of a product of matrices; slot 0 is the result, then the left and the right."""
+    i, j = UOp.range(rows, 0), UOp.range(columns, 1)
+    k = UOp.range(inner, 2, AxisKind.REDUCE)
+    left = load(element(1, dtype, rows * inner, i * inner + k), dtype)
+    right = load(element(2, dtype, inner * columns, k * columns + j), dtype)
+    total = UOp(Op.REDUCE, dtype, (left * right, k), Op.ADD)
+    change = store(element(0, dtype, rows * columns, i * columns + j), total)
+    return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
 
 
 @dataclass(frozen=True)

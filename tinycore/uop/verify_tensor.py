@@ -68,25 +68,16 @@ def has_entry_per_axis(node: UOp) -> str | None:
     return None
 
 
-@check([Op.REDUCE_AXIS], ["tensor"])
-def reduces_axes(node: UOp) -> str | None:
-    """REDUCE_AXIS folds existing axes by an op that has a neutral element."""
+@check([Op.REDUCE_AXIS, Op.SCAN_AXIS], ["tensor"])
+def folds_axes(node: UOp) -> str | None:
+    """REDUCE_AXIS and SCAN_AXIS fold along existing axes by an op that has a neutral element."""
     op, axes = node.arg
+    axes = (axes,) if node.op is Op.SCAN_AXIS else axes
     if op not in REDUCTIONS:
         return f"{op!r} is no reduction"
     count = len(node.src[0].shape)
     fits = len(set(axes)) == len(axes) and all(0 <= axis < count for axis in axes)
     return None if fits else f"axes {axes} of {count}"
-
-
-@check([Op.SCAN_AXIS], ["tensor"])
-def scans_an_axis(node: UOp) -> str | None:
-    """SCAN_AXIS goes along an existing axis with an op that has a neutral element."""
-    op, axis = node.arg
-    if op not in REDUCTIONS:
-        return f"{op!r} is no reduction"
-    count = len(node.src[0].shape)
-    return None if 0 <= axis < count else f"axis {axis} of {count}"
 
 
 @check([Op.SCATTER], ["tensor"])

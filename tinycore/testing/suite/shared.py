@@ -15,12 +15,11 @@ from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.stage import Stage
 from tinycore.render.base import LinearKernel
-from tinycore.testing.kernels import element, load, store
+from tinycore.testing.kernels import product
 from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
 from tinycore.testing.suite.kernels import grid_limits, integers, loaded, results
 from tinycore.testing.suite.subject import Subject
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
 
 __all__ = ["test_operands_in_shared_memory"]
 
@@ -28,18 +27,6 @@ THREADS: Final = 64
 """Threads of a group, where a device takes as many."""
 Size = tuple[int, int, int]
 SIZES: Final = ((32, 16, 32), (64, 128, 64), (37, 50, 29), (100, 33, 129))
-
-
-def product(size: Size, dtype: DType) -> UOp:
-    """The kernel of a product of matrices, of (rows, inner, columns)."""
-    rows, inner, columns = size
-    i, j = UOp.range(rows, 0), UOp.range(columns, 1)
-    k = UOp.range(inner, 2, AxisKind.REDUCE)
-    left = load(element(1, dtype, rows * inner, i * inner + k), dtype)
-    right = load(element(2, dtype, inner * columns, k * columns + j), dtype)
-    total = UOp(Op.REDUCE, dtype, (left * right, k), Op.ADD)
-    change = store(element(0, dtype, rows * columns, i * columns + j), total)
-    return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
 
 
 def sharing(subject: Subject, kernel: UOp) -> LinearKernel:
@@ -72,7 +59,7 @@ def test_operands_in_shared_memory(subject: Subject, what: tuple[Size, DType]) -
         (integers(size, seed) % 200 - 100).astype(dtype.name)
         for seed, size in enumerate((rows * inner, inner * columns))
     )
-    kernel = sharing(subject, product((rows, inner, columns), dtype))
+    kernel = sharing(subject, product(rows, inner, columns, dtype))
     program = loaded(subject, kernel.uops, 3, kernel.name)
     start = numpy.full(rows * columns, -7777, dtype.name)
     found, *_ = results(subject, program, [start, left, right])
