@@ -44,12 +44,18 @@ _NEEDED_FIRST: Final = (
 others.
 """
 _PIP_DRIVER: Final = "libintelocl.so"
+_WISHES: Final = {"POCL_WORK_GROUP_SPECIALIZATION": "0"}
+"""Settings of drivers, unless somebody has set them: PoCL is not to compile a kernel once more for
+the number of groups of its first launch, as it is compiled for groups of the right size already.
+"""
 
 
 @cache
 def library() -> Any:
     """The loader of OpenCL drivers. Raises DeviceUnavailable with what was tried."""
     tried = []
+    for name, value in _WISHES.items():
+        os.environ.setdefault(name, value)
     for path in _candidates():
         try:
             return ffi.dlopen(path)

@@ -6,8 +6,10 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
+from tiny_cl import _prototypes
 from tiny_cl._lib import Object, call, create, describe, ffi, library, number, text
 from tiny_cl.memory import ClMemory
 from tiny_cl.probe import ClInfo
@@ -24,6 +26,7 @@ _BINARIES: Final = 0x1166
 _GROUP_THREADS: Final = 0x11B0
 _STARTED: Final = 0x1282
 _ENDED: Final = 0x1283
+_POCL: Final = "Portable Computing Language"
 _KEPT: Final = 64
 """Programs kept between compiling and loading, which follows at once."""
 
@@ -98,6 +101,8 @@ class ClCompiler:
 
     def __init__(self, info: ClInfo, programs: Programs) -> None:
         self._programs = programs
+        # Without halves, as PoCL is on processors: what takes them is not among the prototypes.
+        self._is_slow_to_begin = info.platform_name == _POCL and not info.has_half
         major, minor = info.c_version
         # Nothing newer than 1.2 is used; 2.x compilers spend time on what only they have.
         standard = "-cl-std=CL1.2" if (major, minor) >= (1, 2) else ""
@@ -106,6 +111,12 @@ class ClCompiler:
 
     def compile(self, source: str) -> bytes:
         """The binary. Raises CompileError with the log of the build."""
+        known = _prototypes.prototypes(source) if self._is_slow_to_begin else None
+        if known is not None:
+            with suppress(CompileError):  # the log is to be about the source alone
+                return self._programs.compile(
+                    known + source, f"{self._options} {_prototypes.OPTION}"
+                )
         return self._programs.compile(source, self._options)
 
 
