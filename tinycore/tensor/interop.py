@@ -119,14 +119,12 @@ class Interop(Realization):
     # --- DLPack
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The DLDevice that holds it, as (type, number). Raises SharingError where none does."""
-        found = runtime().exchange_kind(self.device)
-        if found is None:
-            raise SharingError(
-                f"__dlpack_device__: {self.device} takes no part in DLPack; move the tensor with "
-                ".to(device), or use .numpy()"
-            )
-        return found
+        """The DLDevice that others get it from, as (type, number): the one that holds it.
+
+        The host, where DLPack's consumers have no use for a device's memory: they get what
+        `__array__` gives, a copy where the host cannot address it.
+        """
+        return runtime().exchange_kind(self.device) or dlpack.HOST
 
     def __dlpack__(
         self,
@@ -139,9 +137,9 @@ class Interop(Realization):
         """A capsule with this tensor's memory, or with a copy on the host.
 
         It is versioned (1.x) for a consumer that knows those. A copy is made when asked for, or
-        when the tensor was not computed yet or shows its memory other than in strides. Raises
-        SharingError, a BufferError, when that was forbidden, and for another device than the
-        tensor's own and the host's.
+        when the tensor was not computed yet, shows its memory other than in strides, or is on a
+        device that the host cannot address. Raises SharingError, a BufferError, when that was
+        forbidden, and for another device than `__dlpack_device__` and the host.
         """
         place = self.__dlpack_device__()
         target = place if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
@@ -154,7 +152,7 @@ class Interop(Realization):
             raise SharingError(
                 f"__dlpack__: {self.dtype!r} of shape {self.shape} on {self.device} has no memory "
                 "to share: realize() it first (contiguous() if it is a view), or let it be copied "
-                "to the host with dl_device=(1, 0)"
+                "to the host with dl_device=(1, 0), or use .numpy()"
             )
         versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
         array = self._host_array() if view is None else view

@@ -30,7 +30,7 @@ def need_lender(target: str) -> None:
     """Skip on a device that lends no memory through DLPack."""
     device = target.partition(":")[0]
     if Device.backend(device).dlpack is None:
-        pytest.skip(f"{device} takes no part in DLPack")
+        pytest.skip(f"{device} lends no memory through DLPack")
 
 
 def need(target: str, capability: str) -> None:

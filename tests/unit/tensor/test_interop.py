@@ -11,7 +11,7 @@ import pickle
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,20 @@ def test_torch_takes_the_memory_by_the_array_interface(exchange: None) -> None:
     x = realized([1.0, 2.0])
 
     assert torch.as_tensor(x).data_ptr() == numpy.asarray(x).ctypes.data
+
+
+@pytest.mark.parametrize(
+    "take",
+    [torch.as_tensor, torch.asarray, torch.tensor, torch.from_dlpack, numpy.from_dlpack],
+)
+def test_others_take_a_tensor_of_any_device(take: Callable[[Tensor], Any], target: str) -> None:
+    """Memory that they cannot use is copied, unless that is forbidden."""
+    x = (Tensor([[1.0, 2.0], [3.0, 4.0]]) * 2).T.contiguous().realize()
+
+    assert take(x).tolist() == [[2.0, 6.0], [4.0, 8.0]]
+    if target == "WEBGPU":
+        with pytest.raises(BufferError, match=r"no memory to share"):
+            x.__dlpack__(copy=False)
 
 
 def test_sharing_is_refused_where_a_replay_would_not_repeat_it(engine: None) -> None:
