@@ -4,7 +4,8 @@ Floor 3. A life is the steps from the first that touches a value to the last. Th
 first, each in the smallest gap between the values that live at some time with it (Pisarchyk & Lee,
 "Efficient Memory Management for Deep Neural Net Inference", 2020); then what lies highest is placed
 before all others, again and again, and the best is taken. Nothing shares bytes with what the same
-step reads: kernels are promised that their buffers do not overlap.
+step reads: kernels are promised that their buffers do not overlap. Where a result may be written
+over what it is made of (`overwrite.py`), the two are one value here.
 See docs/decisions/0026-memory-plan.md.
 """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -28,6 +28,7 @@ from tinycore.schedule.kernelize import kernelize, memory_of
 from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below, new_memory
+from tinycore.schedule.overwrite import Overwrite, overwrites, overwriting
 from tinycore.schedule.step import Step
 from tinycore.schedule.target import elsewhere
 from tinycore.schedule.together import in_strips
@@ -37,6 +38,11 @@ from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 
 trace = Trace("layout")
+
+LEAST_BYTES: Final = 64 << 10
+"""The size of a block from which a result may be written over what its kernel reads."""
+LEAST_GAIN: Final = 1 / 32
+"""The part of a block that this must save: what overwrites is one kernel more to be compiled."""
 
 Replacements = dict[UOp, UOp]
 Keep = Callable[[list[UOp], Replacements], Replacements]
@@ -110,6 +116,8 @@ class Layout:
     results: Replacements
     lasting: tuple[int, ...]
     blocks: tuple[Block, ...]
+    steps: tuple[Step, ...]
+    """Those of the recipe, some of which overwrite what they read."""
 
 
 class Block(NamedTuple):
@@ -120,6 +128,9 @@ class Block(NamedTuple):
     places: tuple[tuple[int, int], ...]
     live_bytes: int
     """The most that live at once."""
+    overwrites: tuple[Overwrite, ...]
+    holder: Mapping[int, int]
+    """What else has memory in it: results in place of a value that has a place."""
 
 
 def laid_out(recipe: Recipe, asked: Collection[UOp]) -> Layout:
@@ -133,21 +144,53 @@ def laid_out(recipe: Recipe, asked: Collection[UOp]) -> Layout:
     for place in recipe.lives.keys() - set(lasting):
         passing[recipe.memory[place].device].append(place)
     blocks = [block_of(device, sorted(found), recipe) for device, found in passing.items()]
-    for block in blocks if trace.on else ():
-        apart = sum(recipe.lives[place].size_bytes for place, _ in block.places)
-        trace(
-            f"{block.device:<8} {len(block.places)} intermediate results in {block.size_bytes:,} B,"
-            f" {block.live_bytes:,} B live at once, {apart:,} B if they shared none"
-        )
-    return Layout(results, lasting, tuple(blocks))
+    steps = list(recipe.steps)
+    for block in blocks:
+        for number, dying, made in block.overwrites:
+            steps[number] = overwriting(steps[number], dying, made)
+        if trace.on:
+            tell(block, recipe)
+    return Layout(results, lasting, tuple(blocks), tuple(steps))
 
 
 def block_of(device: str, places: Sequence[int], recipe: Recipe) -> Block:
-    """The block of a device."""
-    lives = [recipe.lives[place] for place in places]
-    packed = pack(lives)
-    where = tuple(zip(places, packed.offsets, strict=True))
-    return Block(device, packed.size_bytes, where, largest_live(lives))
+    """The block of a device, with results in place of other values if that makes it smaller."""
+    lives = {place: recipe.lives[place] for place in places}
+    plain = block_over(device, lives, {}, ())
+    large = plain.live_bytes >= LEAST_BYTES
+    found = overwrites(recipe.steps, recipe.memory, lives) if large else []
+    if not found:
+        return plain
+    holder: dict[int, int] = {}
+    for _, dying, made in sorted(found):
+        holder[made] = holder.get(dying, dying)
+    block = block_over(device, lives, holder, found)
+    return block if block.size_bytes <= plain.size_bytes * (1 - LEAST_GAIN) else plain
+
+
+def block_over(
+    device: str, lives: Mapping[int, Life], holder: Mapping[int, int], found: Sequence[Overwrite]
+) -> Block:
+    """A block in which some values have the memory of their `holder`."""
+    whole = {place: life for place, life in lives.items() if place not in holder}
+    for place, first in holder.items():
+        last = max(whole[first].last, lives[place].last)
+        whole[first] = whole[first]._replace(last=last)
+    packed = pack(list(whole.values()))
+    where = dict(zip(whole, packed.offsets, strict=True))
+    live = largest_live(list(whole.values()))
+    return Block(device, packed.size_bytes, tuple(where.items()), live, tuple(found), dict(holder))
+
+
+def tell(block: Block, recipe: Recipe) -> None:
+    """A line of DEBUG on a new layout."""
+    values = len(block.places) + len(block.holder)
+    apart = sum(recipe.lives[place].size_bytes for place in (*dict(block.places), *block.holder))
+    trace(
+        f"{block.device:<8} {values} intermediate results in {block.size_bytes:,} B, "
+        f"{block.live_bytes:,} B live at once, {apart:,} B if they shared none, "
+        f"{len(block.holder)} in place of another"
+    )
 
 
 def size_bytes(buffer: UOp) -> int:
@@ -170,6 +213,7 @@ class Prepared:
         self.lasting: list[tuple[weakref.ref[UOp], Buffer]] = []
         everything = range(recipe.parameters, len(recipe.memory))
         self.shown = recipe.results if layout is None else layout.results
+        self.steps = recipe.steps if layout is None else layout.steps
         for place in everything if layout is None else layout.lasting:
             self.enter(place)
         for block in () if layout is None else layout.blocks:
@@ -190,13 +234,15 @@ class Prepared:
             view = whole.view(node.shape[0], node.dtype, offset)
             self.memory[place] = view
             self.passing.append(view)
+        for made, place in block.holder.items():
+            self.memory[made] = self.memory[place]
 
     def items(self) -> list[ScheduleItem]:
         """The launches, on this memory."""
         memory = self.memory
         return [
             ScheduleItem(ast, tuple([memory[p] for p in places]), metadata, kernel)
-            for ast, places, metadata, kernel in self.recipe.steps
+            for ast, places, metadata, kernel in self.steps
         ]
 
     def kernels(self) -> tuple[UOp, ...]:
