@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+from tiny_webgpu import BACKEND, probe
 from tiny_webgpu._lib import Pointer
 from tiny_webgpu.device import WebGpuDevice
 from tiny_webgpu.memory import DeviceMemory
@@ -138,6 +139,24 @@ def test_an_adapter_that_is_not_there_is_told(device: WebGpuDevice) -> None:
         DeviceUnavailable, match=f"no adapter 99; there are 0: {device.adapter.name[:4]}"
     ):
         WebGpuDevice(99, "")
+
+
+@pytest.mark.parametrize("given", ["{}", "WGPUBackendType_{}"])
+def test_a_variable_names_what_dawn_goes_through(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    here = BACKEND.interfaces[-1]
+    monkeypatch.setenv("WEBGPU_BACKEND", given.format(here.capitalize()))
+
+    assert {adapter.backend.name for adapter in probe.adapters()} == {here}
+    monkeypatch.setenv("WEBGPU_BACKEND", "Glide")
+    assert probe.count() == 0
+    assert probe.reason().startswith("WEBGPU_BACKEND=Glide: Dawn reaches GPUs through")
+    with pytest.raises(DeviceUnavailable, match=f"Set it to {BACKEND.interfaces[0]}, or leave it"):
+        WebGpuDevice(0, "")
+    opened = WebGpuDevice(0, here)  # what DEV names comes first
+    opened.close()
+    assert opened.adapter.backend.name == here
 
 
 def test_the_device_says_what_its_kernels_may_use(on_webgpu: None, device: WebGpuDevice) -> None:

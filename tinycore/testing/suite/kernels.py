@@ -15,6 +15,7 @@ import numpy
 from tinycore.device.protocols import Program
 from tinycore.dtype import DType, dtypes
 from tinycore.engine.compile import info_of
+from tinycore.errors import UnsupportedError
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.testing.kernels import element, elementwise, load, store
 from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
@@ -28,6 +29,7 @@ __all__ = [
     "test_a_full_block",
     "test_a_full_grid",
     "test_a_launch_says_how_long_it_took",
+    "test_a_long_loop",
     "test_a_program_keeps_no_state",
     "test_a_sum_in_shared_memory",
     "test_all_of_shared_memory",
@@ -45,6 +47,8 @@ GROUP: Final = 32
 """Threads of a group in the programs below, where a device takes as many."""
 WIDEST: Final = 70_000
 """Groups that are launched at most, along an axis that allows more."""
+ROUNDS: Final = 100_000
+"""Of a loop that is long: drivers were seen that end one after 65,535."""
 
 
 def special(name: str, size: int) -> UOp:
@@ -208,6 +212,20 @@ def test_vectors_are_loaded_and_stored(subject: Subject, lanes: int) -> None:
     x, y = integers(64), integers(64, seed=1)
     found, *_ = subject.bench.run(kernel, zeros(64), x, y)
     assert found.tolist() == (x * y - x).tolist()
+
+
+@case(Level.COMPUTE)
+def test_a_long_loop(subject: Subject) -> None:
+    """A thread goes round 100,000 times; a device that ends it earlier refuses, and says why."""
+    kernel = elementwise(lambda x: [x + 1], [I32], ROUNDS)
+    try:
+        program = loaded(subject, subject.bench.lower(kernel).uops, 2)
+    except UnsupportedError as error:
+        raise NotApplicable(str(error)) from error
+    x = integers(ROUNDS)
+    found, _ = results(subject, program, [zeros(ROUNDS), x])
+    wrong = numpy.flatnonzero(found != x + 1)
+    assert not len(wrong), f"of {ROUNDS} rounds {len(wrong)} were left out, from {wrong[0]} on"
 
 
 # --- grids

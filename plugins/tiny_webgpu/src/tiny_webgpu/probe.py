@@ -15,6 +15,7 @@ from typing import Final
 from tiny_webgpu._lib import BackendType, Feature, Pointer, dawn, ffi, missing_library, new, text_of
 from tiny_webgpu._rounds import LLVMPIPE_ROUNDS
 from tiny_webgpu.arch import Arch
+from tinycore.config import environment
 from tinycore.errors import DeviceUnavailable
 
 __all__ = ["Adapter", "adapters", "count", "reason", "request"]
@@ -25,6 +26,7 @@ INTERFACES: Final = {
     "win32": (BackendType.D3D12, BackendType.VULKAN),
 }
 """What Dawn can reach a GPU through, by platform, the preferred first."""
+BACKEND_VARIABLE: Final = "WEBGPU_BACKEND"
 _CPU: Final = 3
 """WGPUAdapterType_CPU. There, threads that share a sum only wait for each other."""
 _UNSET, _LOW_POWER, _HIGH_PERFORMANCE = 0, 1, 2
@@ -92,12 +94,36 @@ def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> A
     return Adapter(backend, way, name, identity, arch, has_timestamps)
 
 
-@cache
-def adapters(interface: str = "") -> tuple[Adapter, ...]:
-    """The adapters behind an interface, or behind all of this platform's.
+def asked_interface() -> str:
+    """What WEBGPU_BACKEND names, as Vulkan or WGPUBackendType_Vulkan; empty where it is not set.
 
-    Raises DeviceUnavailable without the library.
+    Raises DeviceUnavailable for what this platform does not have.
     """
+    given = environment(BACKEND_VARIABLE) or ""
+    name = given.removeprefix("WGPUBackendType_").upper()
+    here = [backend.name for backend in INTERFACES.get(sys.platform, ())]
+    if name and name not in here:
+        raise DeviceUnavailable(
+            f"{BACKEND_VARIABLE}={given}: Dawn reaches GPUs through {' or '.join(here)} here. "
+            f"Set it to {here[0]}, or leave it unset."
+            if here
+            else f"{BACKEND_VARIABLE}={given}: Dawn reaches no GPU on {sys.platform}."
+        )
+    return name
+
+
+def adapters(interface: str = "") -> tuple[Adapter, ...]:
+    """The adapters behind an interface: that of WEBGPU_BACKEND, or all of this platform's, if none
+    is named.
+
+    Raises DeviceUnavailable without the library, and for a WEBGPU_BACKEND that is not here.
+    """
+    return found_behind(interface or asked_interface())
+
+
+@cache
+def found_behind(interface: str) -> tuple[Adapter, ...]:
+    """The adapters behind an interface, or all."""
     found: dict[tuple[BackendType, tuple[int, int, str]], Adapter] = {}
     for backend in INTERFACES.get(sys.platform, ()):
         for way in _WAYS if interface in ("", backend.name) else ():
@@ -128,6 +154,7 @@ def reason() -> str:
 
 def no_adapter(interface: str = "") -> str:
     """What Dawn says when it has no adapter, and what to do."""
+    interface = interface or asked_interface()
     backends = [b for b in INTERFACES.get(sys.platform, ()) if interface in ("", b.name)]
     said = "; ".join(f"{b.name}: {request(b, _WAYS[0])[1].strip()}" for b in backends)
     return f"Dawn finds no adapter ({said}). {_ADVICE.get(sys.platform, '')}"

@@ -131,6 +131,18 @@ class LostWrite(Rewriter):
         return (fewer, UOp(Op.SPECIAL, node.dtype, (fewer,), node.arg))
 
 
+@found_by("test_a_long_loop")
+class ShortLoops(Rewriter):
+    """Loops end after 65,535 rounds, as if they had no end, and the program goes on."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """No more rounds."""
+        if node.op is not Op.RANGE or int(node.src[0].bounds[1]) <= 0xFFFF:
+            return (node,)
+        fewer = UOp.index(0xFFFF)
+        return (fewer, node.with_src((fewer, *node.src[1:])))
+
+
 @found_by("test_a_barrier_orders_a_group")
 class NoBarrier(Rewriter):
     """Threads do not wait for each other: they read shared memory before it is written."""
