@@ -89,10 +89,10 @@ class LRUAllocator:
     ) -> None:
         self.allocator = allocator
         self.device = device
-        self.used = 0
+        self._used = 0
         self.peak = 0
         self.highest = 0
-        self.cached = 0
+        self._cached = 0
         self.closed = False
         self.write = allocator.write
         self.read = allocator.read
@@ -101,8 +101,8 @@ class LRUAllocator:
         self._lock = threading.Lock()
         self._waiting: OrderedDict[Kind, list[Handle]] = OrderedDict()
         # Buffers may be dropped by the garbage collector at any point, also inside `alloc`, so
-        # freeing never waits for the lock: what comes meanwhile is noted here and handled by
-        # whoever holds it.
+        # freeing never waits for the lock: what comes is noted here, as still in use, until some
+        # `alloc` wants just that or somebody looks.
         self._returned: deque[tuple[Handle, Kind]] = deque()
         memory.add(self)
 
@@ -111,6 +111,9 @@ class LRUAllocator:
 
         Raises ArgumentError for a size below 1, OutOfMemory when the device has no more.
         """
+        returned = self._returned
+        if returned and (handle := self._last_returned(kind)) is not None:
+            return handle
         size = size_bytes(kind)
         if size <= 0:
             raise ArgumentError(f"a block of memory has at least 1 byte, not {size}")
@@ -120,27 +123,55 @@ class LRUAllocator:
             if handle is None:
                 handle = self._ask(kind)
                 trace(f"{self.device:<8} {size} B allocated")
-            self.used += size
-            self.peak = max(self.peak, self.used)
-            self.highest = max(self.highest, self.used)
+            self._used += size
+            self.peak = max(self.peak, self._used)
+            self.highest = max(self.highest, self._used)
         return handle
+
+    def _last_returned(self, kind: Kind) -> Handle | None:
+        """What was given back last, if it is of a kind: most often it is, in a loop."""
+        try:
+            last = self._returned.pop()
+        except IndexError:  # another thread has taken it
+            return None
+        if last[1] == kind and not self.closed:
+            return last[0]
+        self._returned.append(last)
+        return None
 
     def free(self, handle: Handle, kind: Kind) -> None:
         """Give back what `alloc` returned for `kind`. Never waits, never raises."""
         if self.closed:
             return
-        self._returned.append((handle, kind))
-        while self._returned and self._lock.acquire(blocking=False):
+        returned = self._returned
+        returned.append((handle, kind))
+        if len(returned) == 1 and self._cached + size_bytes(kind) <= self.peak and settings.LRU:
+            return  # the next `alloc` may want just that
+        while returned and self._lock.acquire(blocking=False):
             try:
                 self._take_back()
             finally:
                 self._lock.release()
 
+    @property
+    def used(self) -> int:
+        """Bytes in use."""
+        with self._lock:
+            self._take_back()
+            return self._used
+
+    @property
+    def cached(self) -> int:
+        """Bytes that wait for reuse."""
+        with self._lock:
+            self._take_back()
+            return self._cached
+
     def reset_highest(self) -> None:
         """Forget that more than now was in use."""
         with self._lock:
             self._take_back()
-            self.highest = self.used
+            self.highest = self._used
 
     def free_cache(self) -> None:
         """Give all that waits for reuse back to the device."""
@@ -159,7 +190,7 @@ class LRUAllocator:
         try:
             return self._made(kind)
         except OutOfMemory:
-            cached = self.cached
+            cached = self._cached
             self._shrink(0)
         size = size_bytes(kind)
         trace(f"{self.device:<8} out of memory at {size} B: {cached} B of cache released")
@@ -167,7 +198,7 @@ class LRUAllocator:
             return self._made(kind)
         except OutOfMemory as error:
             raise OutOfMemory(
-                f"{self.device or 'the device'} has no room for {size:,} bytes: {self.used:,} are "
+                f"{self.device or 'the device'} has no room for {size:,} bytes: {self._used:,} are "
                 f"in use by this program, and {cached:,} kept for reuse were released. ({error})"
             ) from error
 
@@ -184,35 +215,38 @@ class LRUAllocator:
         handle = blocks.pop()
         if not blocks:
             del self._waiting[kind]
-        self.cached -= size_bytes(kind)
+        self._cached -= size_bytes(kind)
         return handle
 
     def _take_back(self) -> None:
         """Put what was returned in the cache, and shrink that to its bound."""
         while self._returned:
-            handle, kind = self._returned.popleft()
+            try:
+                handle, kind = self._returned.popleft()
+            except IndexError:  # another thread has taken the last one
+                break
             size = size_bytes(kind)
-            self.used -= size
-            self.cached += size
+            self._used -= size
+            self._cached += size
             self._waiting.setdefault(kind, []).append(handle)
             self._waiting.move_to_end(kind)
             bound = self.peak if settings.LRU else 0
-            if self.cached > bound:
+            if self._cached > bound:
                 self._shrink(bound)
 
     def _shrink(self, bound: int) -> None:
         """Give blocks back, the longest unused sizes first, until `bound` bytes wait."""
-        if self.cached <= bound:
+        if self._cached <= bound:
             return
         try:
             self._synchronize()  # a kernel may still use them
         except DeviceError as error:  # a device that failed runs nothing any more
             trace(f"{self.device:<8} cannot be waited for: {error}")
-        before = self.cached
-        while self.cached > bound:
+        before = self._cached
+        while self._cached > bound:
             kind, blocks = next(iter(self._waiting.items()))
             self.allocator.free(blocks.pop(0))
             if not blocks:
                 del self._waiting[kind]
-            self.cached -= size_bytes(kind)
-        trace(f"{self.device:<8} {before - self.cached} B given back")
+            self._cached -= size_bytes(kind)
+        trace(f"{self.device:<8} {before - self._cached} B given back")

@@ -73,10 +73,12 @@ def update_stats(
 
     `seconds` is None for a launch that nobody timed.
     """
-    GlobalCounters.kernel_count += kernels
-    GlobalCounters.global_ops += estimate.ops
-    GlobalCounters.global_mem += estimate.bytes
-    GlobalCounters.time_sum_s += seconds or 0.0
+    counters = GlobalCounters
+    counters.kernel_count += kernels
+    counters.global_ops += estimate.ops
+    counters.global_mem += estimate.bytes
+    if seconds:
+        counters.time_sum_s += seconds
     if ran := hooks.active("tinycore_kernel_ran"):
         ran(kernel=name, device=device, seconds=seconds)
     if trace.on:

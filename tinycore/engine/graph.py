@@ -42,16 +42,18 @@ class Held:
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch all, with buffers exchanged for others, and numbers for variables."""
+        graph = self.graph
+        set_buffer = graph.set_buffer
         for old, places in self.places.items():
             handle = exchange[old].handle
             for launch, slot in places:
-                self.graph.set_buffer(launch, slot, handle)
+                set_buffer(launch, slot, handle)
         for name, positions in self.positions.items():
             if self.numbers[name] != values[name]:
                 self.numbers[name] = values[name]
                 for launch, position in positions:
-                    self.graph.set_value(launch, position, values[name])
-        self.graph()
+                    graph.set_value(launch, position, values[name])
+        graph()
         update_stats(self.name, self.device, self.estimate, None, jit=True, kernels=self.launches)
 
 

@@ -34,7 +34,7 @@ from tinycore.schedule.target import elsewhere
 from tinycore.schedule.together import in_strips
 from tinycore.trace import Trace
 from tinycore.uop.bindings import holding
-from tinycore.uop.node import UOp, unique
+from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
 
 trace = Trace("layout")
@@ -222,7 +222,7 @@ class Prepared:
     def enter(self, place: int) -> None:
         """Make memory that lasts, and its node."""
         node = self.recipe.memory[place]
-        self.nodes[node] = new = node.with_src((node.src[0], unique()))
+        self.nodes[node] = new = made_anew(node)
         buffers[new] = self.memory[place] = self.recipe.like(place)
         self.lasting.append((weakref.ref(new), self.memory[place]))
 

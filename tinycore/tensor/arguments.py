@@ -161,12 +161,12 @@ class Arguments:
         if kwargs:
             self.note(kwargs, key)
         nodes = self.shown(key)
-        number = {b: i for i, b in enumerate(dict.fromkeys(nodes))}
+        number = dict.fromkeys(nodes)
         self.nodes = tuple(number)
         self.buffers: tuple[Buffer, ...] = tuple([buffers.get(b) or buffer_of(b) for b in number])
         key += settings_in_force(GUARDED)
         key.append(runtime().default_device())
-        key.append(None if len(number) == len(nodes) else tuple([number[b] for b in nodes]))
+        key.append(None if len(number) == len(nodes) else repeated(nodes))
         self.key = tuple(key)
 
     def note(self, value: Any, key: list[Any]) -> None:
@@ -268,6 +268,12 @@ class Arguments:
         told.append(("the default device", self.key[-2]))
         told.append(("which arguments share memory", self.key[-1]))
         return told
+
+
+def repeated(nodes: list[UOp]) -> tuple[int, ...]:
+    """For each node, the number of its first occurrence among those that differ."""
+    number = {b: i for i, b in enumerate(dict.fromkeys(nodes))}
+    return tuple([number[b] for b in nodes])
 
 
 def differences(one: Any, other: Any) -> list[str]:

@@ -30,10 +30,10 @@ from tinycore.tensor.arguments import (
     rebuilt,
 )
 from tinycore.tensor.core import live_tensors, replace_nodes
-from tinycore.tensor.standins import StandIns, finish_writes, new_node
+from tinycore.tensor.standins import StandIns, finish_writes
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import holding
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
 from tinycore.uop.size import sealed
 
@@ -263,6 +263,19 @@ class Capture:
         """Run the captured launches on this call's arguments; the result."""
         step = self.step
         assert step is not None, "only what was captured is replayed"
+        if not step.used.isdisjoint(given.buffers):
+            self.refuse_shared(step, given)
+        numbers = given.numbers
+        found = step.replay(given.buffers, numbers)
+        nodes = []
+        for place, source in enumerate(self.sources):
+            nodes.append(given.nodes[source] if source >= 0 else self.node_of(place, found[place]))
+        if type(self.result) is Output:
+            return self.result.shown(nodes, numbers)
+        return rebuilt(self.result, Output, lambda output: output.shown(nodes, numbers))
+
+    def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
+        """Raise JitError for an argument in memory that the launches work on."""
         for buffer, node in zip(given.buffers, given.nodes, strict=True):
             if buffer in step.used:
                 raise JitError(
@@ -270,17 +283,12 @@ class Capture:
                     "the function also works on itself, which it was not in the captured call. "
                     "Pass a copy (clone)"
                 )
-        found = step.replay(given.buffers, given.numbers)
-        nodes = []
-        for place, (buffer, source) in enumerate(zip(found, self.sources, strict=True)):
-            nodes.append(given.nodes[source] if source >= 0 else self.node_of(place, buffer))
-        return rebuilt(self.result, Output, lambda output: output.shown(nodes, given.numbers))
 
     def node_of(self, place: int, buffer: Buffer) -> UOp:
         """The BUFFER node of a result that is no argument: a new one, unless it is state."""
         node = self.nodes[place]
         if node is None:
-            node = new_node(self.kinds[place])
+            node = made_anew(self.kinds[place])
             buffers[node] = buffer
             if buffer in (self.step.used if self.step else ()):
                 self.nodes[place] = node

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
 from typing import Final, Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
@@ -27,9 +26,10 @@ from tinycore.tensor import graph, pixels
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.runtime import runtime
+from tinycore.tensor.showing import Shown
 from tinycore.tensor.signatures import check_signatures
 from tinycore.uop.node import UOp
-from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size, greatest_shape
 
@@ -37,8 +37,8 @@ living: Final[dict[int, weakref.ref[Core]]] = {}
 """Every tensor that somebody holds, by id, in order of creation."""
 
 
-SHOWING: Final = MOVEMENT | {Op.DETACH}
-"""Ops whose result shows the elements of their source."""
+shown: Final = Shown(living.values)
+"""The same by what they show."""
 
 
 class Core:
@@ -92,7 +92,13 @@ class Core:
         self.requires_grad = None
         self._origin = None
         key = id(self)
-        living[key] = weakref.ref(self, lambda _: living.pop(key, None))
+        living[key] = reference = weakref.ref(self, lambda _: living.pop(key, None))
+        shown.note(reference)
+
+    def _become(self, node: UOp) -> None:
+        """Take another node as value."""
+        self.uop = node
+        shown.note(living[id(self)])
 
     @classmethod
     def from_uop(cls, node: UOp) -> Self:
@@ -229,7 +235,7 @@ class Core:
             )
         if requires_grad and graph.is_constant(self.uop):
             memory = graph.new_buffer(self.shape, self.dtype, self.device)
-            self.uop = UOp(Op.ASSIGN, self.dtype, (memory, self.uop))
+            self._become(UOp(Op.ASSIGN, self.dtype, (memory, self.uop)))
         self.requires_grad = requires_grad
         return self
 
@@ -306,19 +312,19 @@ class Core:
         whole_fixed(base.shape)
         if graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
             new = graph.copied(value) if node is base else graph.insert(base, node, value)
-            for tensor in list(views_of(base)):
-                tensor.uop = tensor.uop.substitute({base: new})
+            for tensor in shown.of(base):
+                tensor._become(tensor.uop.substitute({base: new}))
         elif graph.is_memory(base):
             memory = node if graph.is_memory(node) else base
             change = value if memory is node else graph.insert(memory, node, value)
             written = graph.assign(memory, change)
             whole = {base: graph.reshape(written, base.shape)}
-            for tensor in list(views_of(base)):
+            for tensor in shown.of(base):
                 same = tensor.uop is memory
-                tensor.uop = written if same else tensor.uop.substitute(whole)
+                tensor._become(written if same else tensor.uop.substitute(whole))
         else:
             whole_tensor = self._origin() if self._origin is not None else None
-            self.uop = UOp(Op.VALUE, value.dtype, (value,))
+            self._become(UOp(Op.VALUE, value.dtype, (value,)))
             if whole_tensor is not None and whole_tensor.uop in graph.viewed(node):
                 whole_tensor._overwrite(graph.insert(whole_tensor.uop, node, value))
 
@@ -389,21 +395,10 @@ def replace_nodes(replacements: dict[UOp, UOp]) -> None:
     changed = {old: new for old, new in replacements.items() if old is not new}
     tensors = waiting_tensors() if changed else []
     if len(tensors) == 1 and (alone := tensors[0]).uop in changed:
-        alone.uop = changed[alone.uop]
+        alone._become(changed[alone.uop])
     elif tensors:
         before = [t.uop for t in tensors]
         after = graph.replaced(UOp.sink(*before), changed).src
         for tensor, old, new in zip(tensors, before, after, strict=True):
             if new is not old and tensor.uop is old:  # else its own thread has moved on
-                tensor.uop = new
-
-
-def views_of(base: UOp) -> Iterator[Core]:
-    """Living tensors that only reshape, slice or permute `base`."""
-    for reference in list(living.values()):  # at each assignment: nothing else is looked at
-        if (tensor := reference()) is not None:
-            node = tensor.uop
-            while node.op in SHOWING:
-                node = node.src[0]
-            if node is base:
-                yield tensor
+                tensor._become(new)

@@ -93,7 +93,7 @@ class Custom(Interop):
         for slot in written:
             node = UOp(Op.ASSIGN, sources[slot].dtype, (sources[slot], kernel))
             if tensors[slot].uop is sources[slot]:
-                tensors[slot].uop = node
+                tensors[slot]._become(node)
             results[slot] = self.from_uop(node)
         return results
 

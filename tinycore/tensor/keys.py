@@ -126,6 +126,9 @@ class Surroundings:
     @property
     def key(self) -> tuple[Hashable, ...]:
         """All of it, in a fixed order."""
+        if not self.cells and not self.names:
+            owner = self.owner()
+            return NOBODY if owner is None else (self.told(0, owner),)
         return tuple([self.told(place, value) for place, value in enumerate(self.values)])
 
     @property
@@ -155,6 +158,8 @@ class Untold:
 
 
 UNTOLD: Final = Untold
+NOBODY: Final = ((types.NoneType, None),)
+"""The key of a function that finds nothing."""
 CONTAINERS: Final = frozenset((list, dict, set, tuple, types.ModuleType, types.FunctionType))
 
 

@@ -63,7 +63,7 @@ class Multi(Images):
 
         Raises as `shard` does.
         """
-        self.uop = self.shard(devices, axis).uop
+        self._become(self.shard(devices, axis).uop)
         if self.grad is not None:
             self.grad.shard_(devices, axis)
         return self

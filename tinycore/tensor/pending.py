@@ -44,7 +44,7 @@ def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
     found = runtime().realize(form, settled, others)
     replace_nodes(found)
     for tensor in sharing:
-        tensor.uop = graph.copied(tensor.uop)
+        tensor._become(graph.copied(tensor.uop))
     return found
 
 
@@ -59,7 +59,7 @@ def told_apart(tensors: Iterable[Core]) -> None:
     owner: dict[UOp, Core] = {}
     for tensor in tensors:
         if owner.setdefault(tensor.uop, tensor) is not tensor and not is_view(tensor.uop):
-            tensor.uop = graph.copied(tensor.uop)
+            tensor._become(graph.copied(tensor.uop))
 
 
 def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> dict[UOp, UOp]:

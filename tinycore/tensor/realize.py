@@ -170,7 +170,7 @@ class Realization(Random):
 
     def to_(self, device: str | None) -> Self:
         """Move this tensor, and its gradient, to a device; returns itself."""
-        self.uop = self.to(device).uop
+        self._become(self.to(device).uop)
         if self.grad is not None:
             self.grad.to_(device)
         return self
@@ -202,7 +202,7 @@ class Realization(Random):
         """
         if x.shape != self.shape:
             raise ShapeError(f"replace: {x.shape} in place of {self.shape}")
-        self.uop = x.uop
+        self._become(x.uop)
         return self
 
     def assign(self, x: Self | Scalar | Sequence[Any]) -> Self:

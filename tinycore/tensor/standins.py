@@ -16,7 +16,7 @@ from tinycore.tensor.arguments import Arguments, buffers_below, is_realized, reb
 from tinycore.tensor.core import live_tensors
 from tinycore.tensor.graph import base_of
 from tinycore.tensor.tensor import Tensor
-from tinycore.uop.node import UOp, unique
+from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import MOVEMENT, Op
 
 
@@ -25,7 +25,7 @@ class StandIns:
 
     def __init__(self, given: Arguments) -> None:
         self.given = given
-        self.nodes = {n: new_node(n) for n in given.nodes}
+        self.nodes = {n: made_anew(n) for n in given.nodes}
         for node, buffer in zip(self.nodes.values(), given.buffers, strict=True):
             buffers[node] = buffer.view(buffer.size)
         self.back = {new: old for old, new in self.nodes.items()}
@@ -74,11 +74,6 @@ class StandIns:
                     f"{name} gave its argument {place} a gradient, which a replay could not; "
                     "return the gradient (Tensor.gradient), or keep the parameter outside"
                 )
-
-
-def new_node(like: UOp) -> UOp:
-    """A new BUFFER node of the kind of another."""
-    return like.with_src((like.src[0], unique()))
 
 
 def finish_writes() -> None:

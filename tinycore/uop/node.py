@@ -416,7 +416,21 @@ counter = itertools.count()
 
 def unique() -> UOp:
     """A new UNIQUE node, unlike all before it in this process."""
-    return UOp(Op.UNIQUE, dtypes.void, (), next(counter))
+    return new(Op.UNIQUE, dtypes.void, (), next(counter))
+
+
+def made_anew(like: UOp) -> UOp:
+    """A new BUFFER of the kind of another. No node can be there that has its UNIQUE."""
+    mark = new(Op.UNIQUE, dtypes.void, (), next(counter))
+    return new(Op.BUFFER, like.dtype, (like.src[0], mark), like.arg)
+
+
+def new(op: Op, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
+    """A node that is known not to be there yet; its argument is no float."""
+    node = object.__new__(UOp)
+    node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+    node._normal = 0
+    return enter((op, dtype, src, arg), node)
 
 
 def ranges_of(node: UOp) -> frozenset[UOp]:

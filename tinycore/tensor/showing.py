@@ -1,0 +1,88 @@
+"""Which living tensors show some memory, found without looking at all of them for each assignment.
+
+Floor 5. Tensors are put in groups by what is under their slices and reshapes when somebody asks,
+and then only those that are new or have changed since. A group holds neither tensors nor nodes
+alive: it goes by the number of the node, so what is found in it is looked at again.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from tinycore.uop.node import UOp
+from tinycore.uop.op import MOVEMENT, Op
+
+if TYPE_CHECKING:
+    from tinycore.tensor.core import Core
+
+SHOWING: Final = MOVEMENT | {Op.DETACH}
+"""Ops whose result shows the elements of their source."""
+MOST_NEW: Final = 20_000
+"""Tensors that may be made while nobody asks; then all are looked at, the next time."""
+
+
+def under(node: UOp) -> UOp:
+    """What a node shows the elements of."""
+    while node.op in SHOWING:
+        node = node.src[0]
+    return node
+
+
+class Shown:
+    """The groups of tensors; `living` gives all that there are."""
+
+    def __init__(self, living: Callable[[], Iterable[weakref.ref[Any]]]) -> None:
+        self.living = living
+        self.lock = threading.Lock()
+        self.new: deque[weakref.ref[Any]] = deque()
+        self.groups: dict[int, list[weakref.ref[Any]]] = defaultdict(list)
+        self.count = 0
+        """Entries in all groups, some of which have died or moved on."""
+        self.is_known = True
+
+    def note(self, reference: weakref.ref[Any]) -> None:
+        """A tensor that is new, or has another node now."""
+        self.new.append(reference)
+        if len(self.new) > MOST_NEW:
+            self.is_known = False
+            self.new.clear()
+
+    def of(self, base: UOp) -> list[Core]:
+        """The living tensors that only reshape, slice or permute `base`."""
+        with self.lock:
+            self.group()
+            found: dict[int, weakref.ref[Any]] = {}
+            shown: list[Core] = []
+            for reference in self.groups.pop(id(base), ()):
+                self.count -= 1
+                tensor = reference()
+                if tensor is not None and id(tensor) not in found and under(tensor.uop) is base:
+                    found[id(tensor)] = reference
+                    shown.append(tensor)
+            if found:
+                self.groups[id(base)] = list(found.values())
+                self.count += len(found)
+        return shown
+
+    def group(self) -> None:
+        """Put the new ones in their groups, or all where those are not known any more."""
+        if self.is_known:
+            while self.new:
+                self.place(self.new.popleft())
+            if self.count <= 2 * MOST_NEW:
+                return
+        self.groups.clear()
+        self.new.clear()
+        self.count, self.is_known = 0, True
+        for reference in list(self.living()):
+            self.place(reference)
+
+    def place(self, reference: weakref.ref[Any]) -> None:
+        """Put a tensor in its group, if it lives."""
+        if (tensor := reference()) is not None:
+            self.groups[id(under(tensor.uop))].append(reference)
+            self.count += 1
