@@ -73,7 +73,7 @@ class Planner:
     @property
     def has_scan(self) -> bool:
         """Whether values of a loop's steps are folded one after the other."""
-        return any(n.op is Op.SCAN for n in self.nodes())
+        return any(n.op in (Op.SCAN, Op.RECUR) for n in self.nodes())
 
     def accesses(self) -> list[UOp]:
         """Every INDEX: what is loaded and stored."""

@@ -18,6 +18,9 @@ from tinycore.uop.op import Op, neutral_element
 SHARED_PASS = 3
 """Marks the number of a loop copied for another pass over the same counters."""
 
+CLOSING = (Op.REDUCE, Op.ITERATE)
+"""Ops that run loops and have a value after them."""
+
 Nest = tuple[tuple[UOp, ...], frozenset[UOp], int]
 
 
@@ -32,7 +35,7 @@ def depth_of(reduces: list[UOp]) -> dict[UOp, int]:
     below: dict[UOp, int] = {}
     for node in UOp.sink(*reduces).toposort():
         under = max((below[s] for s in node.src), default=0)
-        if node.op is Op.REDUCE:
+        if node.op in CLOSING:
             depth[node] = under
             under += 1
         below[node] = under
@@ -41,7 +44,7 @@ def depth_of(reduces: list[UOp]) -> dict[UOp, int]:
 
 def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
     """The reductions of a kernel, those that share a pass together, inner ones first."""
-    reduces = [n for n in kernel.toposort() if n.op is Op.REDUCE]
+    reduces = [n for n in kernel.toposort() if n.op in CLOSING]
     depth = depth_of(reduces)
     nests: dict[Nest, list[UOp]] = defaultdict(list)
     for reduce in reduces:
@@ -78,7 +81,41 @@ def reduce_to_registers(kernel: UOp) -> UOp:
     for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
         around = loops_around(scan.src[1], kernel)
         done[scan] = running(scan, around, len(done), done)
+    return with_recurrences(kernel.substitute(done))
+
+
+def with_recurrences(kernel: UOp) -> UOp:
+    """The kernel with every RECUR turned into a register that each step of its loop changes.
+
+    The change comes after what the step reads, and belongs to the body of the loop.
+    """
+    done: dict[UOp, UOp] = {}
+    changes: dict[UOp, list[UOp]] = defaultdict(list)
+    order = kernel.toposort()
+    numbers = count(max((n.arg + 1 for n in order if n.op is Op.DEFINE_REG), default=0))
+    for node in order:
+        if node.op is Op.RECUR:
+            around = loops_around(node.src[2], kernel)
+            done[node], change = recurring(node, around, next(numbers), done)
+            changes[node.src[2]].append(change)
+        elif node.op is Op.END and not changes.keys().isdisjoint(node.src[1:]):
+            body = node.src[0].substitute(done)
+            more = [change for r in node.src[1:] for change in changes.get(r, ())]
+            done[node] = node.with_src((UOp(Op.GROUP, dtypes.void, (body, *more)), *node.src[1:]))
     return kernel.substitute(done)
+
+
+def recurring(
+    node: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]
+) -> tuple[UOp, UOp]:
+    """What the value of a RECUR becomes, and the STORE that each step of its loop ends with."""
+    register = UOp(Op.DEFINE_REG, node.dtype.ptr(1, "register"), (), number)
+    before = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
+    start = UOp(Op.STORE, dtypes.void, (register_index(before), first_value(node, done)))
+    inside = register_index(UOp(Op.AFTER, register.dtype, (register, start, node.src[2])))
+    value = UOp(Op.LOAD, node.dtype, (inside,))
+    change = UOp(Op.STORE, dtypes.void, (inside, following(node, value, done)))
+    return value, change
 
 
 def loops_around(counter: UOp, kernel: UOp) -> list[UOp]:
@@ -120,15 +157,9 @@ def one_pass(
         start = register_index(
             UOp(Op.AFTER, register.dtype, (register, *order)) if order else register
         )
-        clear = UOp(
-            Op.STORE,
-            dtypes.void,
-            (start, UOp.const(member.dtype, neutral_element(member.arg, member.dtype))),
-        )
+        clear = UOp(Op.STORE, dtypes.void, (start, first_value(member, done)))
         inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, *loops)))
-        total = UOp(Op.LOAD, member.dtype, (inside,))
-        for value in (s for s in member.src if s.op is not Op.RANGE):
-            total = total.alu(member.arg, value.substitute(done))
+        total = following(member, UOp(Op.LOAD, member.dtype, (inside,)), done)
         updates.append(UOp(Op.STORE, dtypes.void, (inside, total)))
         registers.append((member, register))
     body = updates[0] if len(updates) == 1 else UOp(Op.GROUP, dtypes.void, tuple(updates))
@@ -139,6 +170,23 @@ def one_pass(
         )
         for member, register in registers
     }
+
+
+def first_value(node: UOp, done: dict[UOp, UOp]) -> UOp:
+    """What a REDUCE or a recurrence begins with."""
+    if node.op is Op.REDUCE:
+        return UOp.const(node.dtype, neutral_element(node.arg, node.dtype))
+    return node.src[0].substitute(done)
+
+
+def following(node: UOp, value: UOp, done: dict[UOp, UOp]) -> UOp:
+    """What a step of a REDUCE or a recurrence makes of a value."""
+    if node.op is not Op.REDUCE:
+        state = UOp(Op.STATE, node.dtype, (), node.arg)
+        return node.src[1].substitute(done | {state: value})
+    for operand in (s for s in node.src if s.op is not Op.RANGE):
+        value = value.alu(node.arg, operand.substitute(done))
+    return value
 
 
 def register_index(register: UOp) -> UOp:

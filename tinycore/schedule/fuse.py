@@ -2,8 +2,8 @@
 
 Floor 3. Everything else is recomputed inside the kernels that use it. The reasons for memory:
 
-1. the user asked (an output, CONTIGUOUS, ASSIGN) or the op needs it (COPY, SCAN_AXIS, the table of
-   a GATHER);
+1. the user asked (an output, CONTIGUOUS, ASSIGN) or the op needs it (COPY, SCAN_AXIS, MERGE_AXIS
+   and its sources, the table of a GATHER);
 2. a reduction whose result is used by more than one kernel, or repeated (expanded): computing it
    again costs more than loading it. What is elementwise after it stays with it;
 3. something dear, or a padded image, that a reduction would recompute many times over;
@@ -54,6 +54,7 @@ COSTS = (
     | {Op.THREEFRY: 60}
 )
 """What an op costs, where that is not 1. A comparison is counted with what it selects."""
+ALWAYS_STORED = frozenset({Op.CONTIGUOUS, Op.COPY, Op.ASSIGN, Op.SCAN_AXIS, Op.MERGE_AXIS})
 READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPARENT
 """Ops that read each element of their source at most once, at a place of their own."""
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
@@ -140,10 +141,13 @@ class Boundaries:
         for node in self.graph:
             if is_leaf(node):
                 continue
-            if node.op in (Op.CONTIGUOUS, Op.COPY, Op.ASSIGN, Op.SCAN_AXIS):
+            if node.op in ALWAYS_STORED:
                 self.stored.add(node)
             if node.op is Op.GATHER:
                 self.store(node.src[0])
+            if node.op is Op.MERGE_AXIS:
+                for source in node.src:
+                    self.store(base_of(source))
             if node.op is Op.COPY:
                 self.store_flat(node.src[0])
             if (custom := custom_of(node)) is not None:

@@ -67,6 +67,8 @@ def kernel_name(ast: UOp) -> str:
     kind = "reduce" if reduced else "elementwise"
     if any(n.op is Op.SCAN for n in nodes):
         kind = "scan"
+    if any(n.op is Op.RECUR for n in nodes):
+        kind = "recurrence"
     sizes = [extent(r) for r in (*outputs, *reduced)]
     return "_".join([kind, *(sizes or ["1"])])
 

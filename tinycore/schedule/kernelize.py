@@ -49,7 +49,7 @@ from tinycore.uop.verify import verify
 RECENT_GROUPS = 8
 """How many kernels of the same loops are tried as a home for one more output."""
 NAMED = (
-    frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS}) | PARTIAL_WRITES
+    frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.MERGE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS}) | PARTIAL_WRITES
 )
 """What is no arithmetic and yet worth naming."""
 MOVED = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
@@ -138,6 +138,8 @@ class Kernelizer:
             return None
         if (custom := custom_of(node)) is not None:
             return custom  # the home of all that it stores
+        if node.op is Op.MERGE_AXIS:
+            return node.device, node.shape, node.arg, node.src[0]
         sizes = []
         for n in self.region(node):
             if n.op is Op.REDUCE_AXIS:

@@ -229,6 +229,14 @@ def of_scan(node: UOp, sources: Sources) -> UOp:
     return each(node, [source], source.arg)
 
 
+@rule(Op.MERGE_AXIS)
+def of_merge(node: UOp, sources: Sources) -> UOp:
+    """Part by part; an axis of runs that lies in parts, each device does whole."""
+    last = len(node.shape) - 2
+    axis = sources[0].arg if sources[0].arg != last else None
+    return each(node, [laid_along(source, axis) for source in sources], axis)
+
+
 @rule(Op.GATHER)
 def of_gather(node: UOp, sources: Sources) -> UOp:
     """Where the rows or the index lie; from a table cut into rows each device takes what it has."""

@@ -60,8 +60,12 @@ def changed(node: UOp, done: dict[UOp, UOp], memory: UOp) -> UOp:
 
 
 def loops_over(node: UOp) -> Point:
-    """A counter for each axis of what a node computes; that of a scan or a SCATTER is in order."""
-    shape, ordered = node.shape, node.arg[1] if node.op is Op.SCAN_AXIS else None
+    """A counter for each axis of what a node computes; in order for a scan, a merge, a SCATTER."""
+    shape, ordered = node.shape, None
+    if node.op is Op.SCAN_AXIS:
+        ordered = node.arg[1]
+    elif node.op is Op.MERGE_AXIS:
+        ordered = len(shape) - 1
     if is_partial(node):
         shape = values_of(node)[-1].shape
         ordered = node.src[1].arg.axis if node.src[1].op is Op.SCATTER else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from tinycore.dtype import PointerDType, dtypes
+from tinycore.schedule.merging import merged
 from tinycore.uop.node import UOp, as_index, as_scalar
 from tinycore.uop.op import ALU, MOVEMENT, AxisKind, Op
 from tinycore.uop.shape import Shape
@@ -225,6 +226,8 @@ class RegionReader:
             return self.reduce(place)
         if node.op is Op.SCAN_AXIS:
             return self.scan(place)
+        if node.op is Op.MERGE_AXIS:
+            return merged(self.read, node, point)
         assert node.op is Op.GATHER, f"{node!r} cannot be part of a kernel"
         return self.gather(place)
 

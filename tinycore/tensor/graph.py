@@ -13,7 +13,7 @@ from typing import Final
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
-from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Op, Scatter
+from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
 from tinycore.uop.size import Size, greatest
 
@@ -218,6 +218,12 @@ def fold(x: UOp, op: Op, axes: Sequence[int]) -> UOp:
 def scan(x: UOp, op: Op, axis: int) -> UOp:
     """Each element folded by `op` with all before it along an axis."""
     return UOp(Op.SCAN_AXIS, x.dtype, (x,), (op, axis)) if x.shape[axis] != 1 else x
+
+
+def merge(keys: UOp, values: UOp, how: Merge) -> UOp:
+    """Values in the order of their keys, of which every `how.run` on the last axis are in order."""
+    merged = UOp(Op.MERGE_AXIS, values.dtype, (keys, values), how)
+    return reshape(merged, (*keys.shape[:-1], merged.shape[-2] * merged.shape[-1]))
 
 
 def sum_to(x: UOp, shape: Shape) -> UOp:

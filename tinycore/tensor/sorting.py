@@ -1,7 +1,7 @@
 """Sorting along an axis, and what depends on data: `masked_select`, `nonzero`.
 
 Floor 5. Elements become integers in the same order, their places make equal ones differ, and
-`network.py` sorts those. So sorting is stable, and -0.0 is equal to 0. NaN is greater than any
+`merging.py` sorts those. So sorting is stable, and -0.0 is equal to 0. NaN is greater than any
 number. Values are taken from the places found, and their gradients go back there.
 """
 
@@ -14,7 +14,7 @@ from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import bool_dtype, resolve_axis
-from tinycore.tensor.network import first_sorted
+from tinycore.tensor.merging import first_sorted
 from tinycore.tensor.selection import Selection
 from tinycore.uop.op import Op
 

@@ -83,6 +83,18 @@ def scan(node: UOp, x: HostArray) -> HostArray:
     return result
 
 
+def merge(node: UOp, keys: HostArray, values: HostArray) -> HostArray:
+    """Runs joined two by two and sorted, which is stable; the first of each pair are kept."""
+    run, kept, piece = node.arg
+    pairs = range(0, keys.shape[-1], 2 * run)
+    found = []
+    for start in pairs:
+        order = numpy.argsort(keys[..., start : start + 2 * run], axis=-1, kind="stable")
+        here = values[..., start : start + 2 * run]
+        found.append(numpy.take_along_axis(here, order[..., :kept], axis=-1))
+    return numpy.concatenate(found, axis=-1).reshape(node.shape)
+
+
 UPDATES: Final[dict[Op | None, Any]] = {
     None: lambda old, new: new,
     Op.ADD: numpy.add,
@@ -135,6 +147,7 @@ STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
     Op.UNSKEW: unskew,
     Op.REDUCE_AXIS: reduce_axis,
     Op.SCAN_AXIS: scan,
+    Op.MERGE_AXIS: merge,
     Op.GATHER: gather,
     Op.SCATTER: scatter,
     Op.INSERT: insert,

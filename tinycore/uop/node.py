@@ -336,7 +336,7 @@ class UOp:
 
     @property
     def ranges(self) -> frozenset[UOp]:
-        """The loop counters this node depends on, less those that a REDUCE or END inside closed."""
+        """The loop counters this node depends on, less those that something inside closed."""
         try:
             return self._ranges
         except AttributeError:
@@ -437,7 +437,7 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
     """The open loop counters below one node, given those of its sources."""
     if node.op is Op.RANGE:
         return frozenset((node,)) | node.src[0].ranges
-    if node.op in (Op.REDUCE, Op.END):
+    if node.op in (Op.REDUCE, Op.ITERATE, Op.END):
         closed = frozenset(s for s in node.src[1:] if s.op is Op.RANGE)
         return frozenset().union(*(s.ranges for s in node.src)) - closed
     if len(node.src) == 1:

@@ -77,6 +77,7 @@ class Op(enum.Enum):
     UNSKEW = 1, first, "`arg` is a Skew: y[i, k] = x[(i - k*dilation)/stride, k], or 0"
     REDUCE_AXIS = 1, first, "`arg` = (op, axes): those axes folded by op to size 1"
     SCAN_AXIS = 1, first, "`arg` = (op, axis): each element folded by op with those before it"
+    MERGE_AXIS = 2, second, "the second source in the order of the first's runs; `arg` is a Merge"
     GATHER = 2, first, "rows x[index] of the first axis; 0 where index is out of range"
     SCATTER = 3, first, "y = x, then y[index[i], j] op= rows[i, j], i in order; `arg` is a Scatter"
     INSERT = 3, first, "x with the third source where the second, a view of x, shows it"
@@ -144,6 +145,9 @@ class Op(enum.Enum):
     RANGE = 1, given, "counts from 0 below the source; `arg` is an Axis"
     REDUCE = ANY, first, "the sources that are no RANGE, folded by op `arg` over the RANGEs"
     SCAN = 2, first, "the first source folded by op `arg` over the steps so far of the RANGE"
+    RECUR = 3, first, "STATE `arg` in a step of the RANGE: source 0, then source 1 of the step before"
+    ITERATE = 3, first, "STATE `arg` after the RANGE: source 0, then source 1 in every step"
+    STATE = 0, given, "what the RECUR or ITERATE around it, of this `arg`, has in a step"
     END = ANY, nothing, "the first source done for every step of the ranges that follow"
     AFTER = ANY, first, "the first source, once the others are done"
     BARRIER = ANY, nothing, "every thread of the workgroup has done the sources"
@@ -190,6 +194,17 @@ class Scatter(NamedTuple):
     axis: int
 
 
+class Merge(NamedTuple):
+    """How MERGE_AXIS merges: runs of `run` elements, two by two; of these the first `kept` stay.
+
+    The last axis of the result is cut into rows of `piece` elements, each merged by itself.
+    """
+
+    run: int
+    kept: int
+    piece: int
+
+
 MOVEMENT: Final = frozenset(
     {Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}
 )
@@ -211,6 +226,7 @@ COMMUTATIVE: Final = frozenset(
     {Op.ADD, Op.MUL, Op.MAX, Op.MIN, Op.CMPNE, Op.CMPEQ, Op.AND, Op.OR, Op.XOR}
 )
 TRANSCENDENTAL: Final = frozenset({Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN})
+RECURRENCES: Final = frozenset({Op.RECUR, Op.ITERATE})
 REDUCTIONS: Final = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinycore.dtype import ImageDType
-from tinycore.uop.op import ALU, PARTIAL_WRITES, Op
+from tinycore.uop.op import ALU, PARTIAL_WRITES, Merge, Op
 
 if TYPE_CHECKING:
     from tinycore.uop.node import UOp
@@ -63,11 +63,19 @@ def moved(op: Op, arg: Any, shape: Shape, node: UOp) -> Shape | None:
             return (*shape[: arg.axis], arg.size, *shape[arg.axis + 1 :])
         case Op.REDUCE_AXIS:
             return tuple([1 if axis in arg[1] else size for axis, size in enumerate(shape)])
+        case Op.MERGE_AXIS:
+            return (*shape[:-1], merged_size(shape[-1], arg) // arg.piece, arg.piece)
         case Op.GATHER:
             rows = node.src[1].shape_or_none
             return None if rows is None else (*rows, *shape[1:])
         case _:
             return None
+
+
+def merged_size(size: int, how: Merge) -> int:
+    """How many elements are left of an axis after runs were merged."""
+    whole, rest = divmod(size, 2 * how.run)
+    return whole * how.kept + min(rest, how.kept)
 
 
 def side_by_side(part: Shape, axis: int | None, count: int) -> Shape:

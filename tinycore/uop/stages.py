@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, get_args
 
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, MOVEMENT, PARTIAL_WRITES, AxisKind, Op
+from tinycore.uop.op import ALU, MOVEMENT, PARTIAL_WRITES, RECURRENCES, AxisKind, Op
 
 Stage = Literal["tensor", "kernel", "lowered", "linear"]
 Check = Callable[[UOp], str | None]
@@ -28,6 +28,7 @@ TENSOR_OPS: Final = (
         Op.VALUE,
         Op.REDUCE_AXIS,
         Op.SCAN_AXIS,
+        Op.MERGE_AXIS,
         Op.GATHER,
     }
     | {Op.CONST, Op.ARANGE, Op.DEFINE_VAR, Op.SINK}
@@ -48,7 +49,9 @@ LOWERED_OPS: Final = (
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {
     "tensor": TENSOR_OPS,
     "kernel": SHARED_OPS
-    | {Op.REDUCE, Op.SCAN, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT, Op.DEFINE_LOCAL},
+    | {Op.REDUCE, Op.SCAN, Op.STATE, Op.AFTER, Op.SINK, Op.VECTORIZE, Op.EXTRACT}
+    | {Op.DEFINE_LOCAL}
+    | RECURRENCES,
     "lowered": LOWERED_OPS | {Op.AFTER, Op.SINK},
     "linear": LOWERED_OPS,
 }

@@ -15,7 +15,7 @@ from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
 from tinycore.uop.node import Axis, Skew, UOp
-from tinycore.uop.op import AxisKind, Op, Scatter
+from tinycore.uop.op import AxisKind, Merge, Op, Scatter
 
 __all__ = ["inline", "register_argument", "to_text"]
 
@@ -39,6 +39,7 @@ def register_argument(
 register_argument(Axis, tuple, Axis)
 register_argument(Skew, tuple, Skew)
 register_argument(Scatter, tuple, Scatter)
+register_argument(Merge, tuple, Merge)
 
 
 # --- printing

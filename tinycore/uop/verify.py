@@ -16,7 +16,7 @@ from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
 from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.op import ALU, ANY, REDUCTIONS, AxisKind, Op
+from tinycore.uop.op import ALU, ANY, RECURRENCES, REDUCTIONS, AxisKind, Op
 from tinycore.uop.scopes import check_order, illegal
 from tinycore.uop.stages import (
     EVERYWHERE,
@@ -293,6 +293,17 @@ def scans_in_order(node: UOp) -> str | None:
     if counter.op is not Op.RANGE or counter.arg.kind is not AxisKind.ORDERED:
         return f"SCAN is over an ORDERED RANGE, not {counter!r}"
     return None if node.arg in REDUCTIONS else f"{node.arg!r} is no reduction"
+
+
+@check(RECURRENCES, IN_KERNELS)
+def recurs_in_order(node: UOp) -> str | None:
+    """A recurrence goes through the steps of a loop that happen in order, and keeps its dtype."""
+    start, following, counter = node.src
+    if counter.op is not Op.RANGE or counter.arg.kind is not AxisKind.ORDERED:
+        return f"{node.op.name} is over an ORDERED RANGE, not {counter!r}"
+    if start.dtype is not following.dtype:
+        return f"it starts as {start.dtype!r} and becomes {following.dtype!r}"
+    return None
 
 
 @check([Op.VECTORIZE], IN_KERNELS)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, MOVEMENT, REDUCTIONS, Op
+from tinycore.uop.op import ALU, MOVEMENT, REDUCTIONS, Merge, Op
+from tinycore.uop.shape import merged_size
 from tinycore.uop.stages import check
 
 
@@ -20,7 +21,8 @@ def shapes_agree(node: UOp) -> str | None:
 
 
 @check(
-    MOVEMENT | {Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.GATHER, Op.CONTIGUOUS, Op.COPY, Op.ASSIGN},
+    MOVEMENT
+    | {Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.MERGE_AXIS, Op.GATHER, Op.CONTIGUOUS, Op.COPY, Op.ASSIGN},
     ["tensor"],
 )
 def moves_a_tensor(node: UOp) -> str | None:
@@ -78,6 +80,20 @@ def folds_axes(node: UOp) -> str | None:
     count = len(node.src[0].shape)
     fits = len(set(axes)) == len(axes) and all(0 <= axis < count for axis in axes)
     return None if fits else f"axes {axes} of {count}"
+
+
+@check([Op.MERGE_AXIS], ["tensor"])
+def merges_whole_pieces(node: UOp) -> str | None:
+    """MERGE_AXIS merges runs that lie one after the other, into whole pieces of several elements."""
+    keys, values = node.src
+    how: Merge = node.arg
+    if keys.shape != values.shape:
+        return f"keys of shape {keys.shape} for values of {values.shape}"
+    size = merged_size(keys.shape[-1], how)
+    fits = how.piece > 1 and how.kept % how.piece == size % how.piece == 0
+    if fits and how.run & (how.run - 1) == 0 and how.run <= how.kept <= 2 * how.run:
+        return None
+    return f"{how} of {keys.shape[-1]} elements"
 
 
 @check([Op.SCATTER], ["tensor"])
