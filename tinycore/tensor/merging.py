@@ -1,22 +1,25 @@
 """Sorting integers along the last axis by merging, on the tensor graph.
 
-Floor 5. Keys are int64 numbers, or those with others that go along. Runs of a few elements are put
-in order by counting how many come before each; from then on every two runs are merged into one,
-all of an axis in a kernel. It takes n log2(n) steps, and keeps the order of equal keys.
+Floor 5. With every key goes its place, so no two are equal, and the order is stable. Runs of a few
+elements are put in order by counting how many come before each; from then on every two runs are
+merged into one, all of an axis in a kernel. It takes n log2(n) steps.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from tinycore.dtype import dtypes
+from tinycore.dtype import Scalar, dtypes
 from tinycore.tensor import graph
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Merge, Op
 
 Keys = tuple[UOp, ...]
 
-COUNTED: Final = 32
+PLACE_BITS: Final = 32
+"""Bits of a key that hold a place, if the others are enough for an element."""
+PLACES: Final = (1 << PLACE_BITS) - 1
+COUNTED: Final = 16
 """Length of the runs that are sorted by counting."""
 LONGEST_PIECE: Final = 256
 """Elements that are merged one after the other; pieces are merged at once."""
@@ -24,25 +27,33 @@ FEWEST_PIECES: Final = 16
 """Pieces of an axis that are preferred to longer ones."""
 
 
-def first_sorted(keys: Keys, count: int) -> Keys:
-    """The `count` least keys of the last axis in ascending order, 0 < count <= its size.
+def first_places(keys: UOp, count: int, bits: int) -> UOp:
+    """Where the `count` least keys of the last axis stand, in order, 0 < count <= its size.
 
-    Runs longer than `count` are never made: of two sorted runs the first elements are kept.
+    `bits` says how wide the keys are. Runs longer than `count` are never made: of two sorted runs
+    the first elements are kept.
     """
-    size = keys[0].shape[-1]
-    if size <= COUNTED:
-        return tuple([cut(key, count) for key in joined(by_counting(in_runs(keys, size)))])
-    piece = min(LONGEST_PIECE, max(COUNTED, power_of_two(size // FEWEST_PIECES)))
-    whole = -(-size // piece) * piece
+    size = keys.shape[-1]
+    run = min(size, COUNTED)
+    piece = min(LONGEST_PIECE, max(run, power_of_two(size // FEWEST_PIECES)))
+    greatest = dtypes.max(dtypes.int64 if bits > PLACE_BITS else dtypes.int32)
+    found = numbered(filled(keys, -(-size // piece) * piece, greatest), bits)
+    found = joined(by_counting(in_runs(found, run)))
     longest = max(COUNTED, 1 << (count - 1).bit_length())
-    keys = joined(by_counting(in_runs(tuple([filled(key, whole) for key in keys]), COUNTED)))
-    run = COUNTED
-    while run < keys[0].shape[-1]:
+    while run < found[0].shape[-1]:
         kept = min(2 * run, longest)
         how = Merge(run, kept, min(piece, kept))
-        keys = tuple([graph.merge(keys[0], key, how) for key in keys])
+        found = tuple([graph.merge(found[0], part, how) for part in found])
         run = kept
-    return tuple([cut(key, count) for key in keys])
+    return cut(found[-1].alu(Op.AND, graph.full_like(found[-1], PLACES)), count)
+
+
+def numbered(keys: UOp, bits: int) -> Keys:
+    """Keys with their places: in their low bits if these are free, else beside them."""
+    places = graph.broadcast_to(graph.arange(keys.shape[-1], keys.dtype, keys.device), keys.shape)
+    if bits > PLACE_BITS:
+        return keys, places
+    return (keys.alu(Op.SHL, graph.full_like(keys, PLACE_BITS)).alu(Op.OR, places),)
 
 
 def power_of_two(most: int) -> int:
@@ -58,10 +69,10 @@ def cut(x: UOp, count: int) -> UOp:
     return graph.shrink(x, [*[(0, size) for size in x.shape[:-1]], (0, count)])
 
 
-def filled(x: UOp, size: int) -> UOp:
-    """The last axis made longer by what comes after everything else."""
+def filled(x: UOp, size: int, value: Scalar) -> UOp:
+    """The last axis made longer."""
     pairs = [(0, 0)] * (len(x.shape) - 1) + [(0, size - x.shape[-1])]
-    return graph.pad_with(x, pairs, dtypes.max(dtypes.int64))
+    return graph.pad_with(x, pairs, value)
 
 
 def in_runs(keys: Keys, length: int) -> Keys:
@@ -95,13 +106,13 @@ def less(left: Keys, right: Keys) -> UOp:
 def by_counting(runs: Keys) -> Keys:
     """Every run sorted: an element goes where as many stand as come before it."""
     last, size = len(runs[0].shape), runs[0].shape[-1]
-    places = graph.broadcast_to(graph.arange(size, dtypes.int64, runs[0].device), runs[0].shape)
-    here = graph.insert_axis(places, last, size)
-    others = tuple([graph.insert_axis(key, last - 1, size) for key in (*runs, places)])
-    own = (*[graph.insert_axis(key, last, size) for key in runs], here)
-    (rank,) = stored((total(less(others, own).cast(dtypes.int64)),))
+    numbers = graph.arange(size, dtypes.int32, runs[0].device)
+    here = graph.insert_axis(graph.broadcast_to(numbers, runs[0].shape), last, size)
+    others = tuple([graph.insert_axis(key, last - 1, size) for key in runs])
+    own = tuple([graph.insert_axis(key, last, size) for key in runs])
+    (rank,) = stored((total(less(others, own).cast(dtypes.int32)),))
     found = graph.insert_axis(rank, last - 1, size).eq(here)
-    return stored(tuple([total(found.where(key, graph.full_like(key, 0))) for key in others[:-1]]))
+    return stored(tuple([total(found.where(key, graph.full_like(key, 0))) for key in others]))
 
 
 def total(x: UOp) -> UOp:

@@ -1,7 +1,7 @@
 """Sorting along an axis, and what depends on data: `masked_select`, `nonzero`.
 
-Floor 5. Elements become integers in the same order, their places make equal ones differ, and
-`merging.py` sorts those. So sorting is stable, and -0.0 is equal to 0. NaN is greater than any
+Floor 5. Elements become integers in the same order, and `merging.py` sorts those. Equal elements
+keep their order, and -0.0 is equal to 0. NaN is greater than any
 number. Values are taken from the places found, and their gradients go back there.
 """
 
@@ -14,12 +14,9 @@ from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import bool_dtype, resolve_axis
-from tinycore.tensor.merging import first_sorted
+from tinycore.tensor.merging import first_places
 from tinycore.tensor.selection import Selection
 from tinycore.uop.op import Op
-
-PLACE_BITS = 32
-"""Bits of a packed key that hold a place; the others hold an element of up to 32 bits."""
 
 
 class Sorting(Selection):
@@ -80,16 +77,7 @@ class Sorting(Selection):
         keys = self.detach().movedim(axis, -1)._ordered_integers()
         if descending:
             keys = keys.bitwise_not()
-        numbers = graph.broadcast_to(
-            graph.arange(keys.shape[-1], keys.dtype, self.device), keys.shape
-        )
-        if self.dtype.itemsize * 8 > PLACE_BITS:
-            pair = first_sorted((keys.uop, numbers), count)
-            found = pair[1]
-        else:
-            high = keys.uop.alu(Op.SHL, graph.full_like(keys.uop, PLACE_BITS))
-            (packed,) = first_sorted((high.alu(Op.OR, numbers),), count)
-            found = packed.alu(Op.AND, graph.full_like(packed, (1 << PLACE_BITS) - 1))
+        found = first_places(keys.uop, count, self.dtype.itemsize * 8)
         return self.from_uop(found).cast(dtypes.default_int).movedim(-1, axis).contiguous()
 
     def _ordered_integers(self) -> Self:
