@@ -130,6 +130,8 @@ class LoopPlanner(DotPlanner):
         Short loops count for less, as they leave lanes empty. Of equals an output, which needs no
         sum over its lanes, and of these the innermost.
         """
+        if self.has_recurrence:
+            return None
         loops = [r for r in (*self.reduced(), *self.outputs) if r.extent >= LEAST_LANES]
         scores = {r: self.score(r) * self.filled(r) for r in loops}
         best = max(reversed(loops), key=lambda r: scores[r], default=None)

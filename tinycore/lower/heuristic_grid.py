@@ -89,7 +89,7 @@ class GridPlanner(SharedPlanner):
 
     def give_lanes(self) -> None:
         """Lanes along an output that every access moves along, or not at all."""
-        lanes = self.lanes()
+        lanes = 1 if self.has_recurrence else self.lanes()
         for counter in reversed(self.launched()):
             if lanes > 1 and counter.extent % lanes == 0 and self.suits_lanes(counter):
                 number = counter.arg.number

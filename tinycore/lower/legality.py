@@ -23,7 +23,7 @@ from tinycore.lower.stage_planner import MOST_SCRATCH
 from tinycore.lower.tile import Assign, Cover, Merge, Peel, Reorder, Split, Step, apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import RECURRENCES, AxisKind, Op
 
 PLAIN: Final = (AxisKind.LOOP, AxisKind.REDUCE)
 """Loops that nothing was decided about yet."""
@@ -210,6 +210,8 @@ class Loops:
         for node in self.nodes:
             if counter in node.ranges and node.op is Op.VECTORIZE:
                 return "its body has vectors already"
+            if counter in node.ranges and node.op in RECURRENCES:
+                return "its body has a recurrence, in which lanes would go apart"
             if counter in node.ranges and any(
                 r.arg.kind is AxisKind.VECTOR for r in node.ranges if r is not counter
             ):

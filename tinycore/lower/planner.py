@@ -17,7 +17,7 @@ from tinycore.lower.tile import Merge, Step, apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, AxisKind, Op
+from tinycore.uop.op import ALU, RECURRENCES, AxisKind, Op
 
 SERIAL_WORK: Final = 200_000
 """Operations below which waking other threads costs more than it saves."""
@@ -74,6 +74,11 @@ class Planner:
     def has_scan(self) -> bool:
         """Whether values of a loop's steps are folded one after the other."""
         return any(n.op in (Op.SCAN, Op.RECUR) for n in self.nodes())
+
+    @property
+    def has_recurrence(self) -> bool:
+        """Whether what a step gives decides what the next one reads: lanes would go apart."""
+        return any(n.op in RECURRENCES for n in self.nodes())
 
     def accesses(self) -> list[UOp]:
         """Every INDEX: what is loaded and stored."""

@@ -105,9 +105,7 @@ def with_recurrences(kernel: UOp) -> UOp:
     return kernel.substitute(done)
 
 
-def recurring(
-    node: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]
-) -> tuple[UOp, UOp]:
+def recurring(node: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> tuple[UOp, UOp]:
     """What the value of a RECUR becomes, and the STORE that each step of its loop ends with."""
     register = UOp(Op.DEFINE_REG, node.dtype.ptr(1, "register"), (), number)
     before = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register

@@ -49,7 +49,8 @@ from tinycore.uop.verify import verify
 RECENT_GROUPS = 8
 """How many kernels of the same loops are tried as a home for one more output."""
 NAMED = (
-    frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.MERGE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS}) | PARTIAL_WRITES
+    frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.MERGE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS})
+    | PARTIAL_WRITES
 )
 """What is no arithmetic and yet worth naming."""
 MOVED = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}

@@ -30,6 +30,9 @@ LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED})
 STATEMENTS: Final = frozenset({Op.STORE, Op.GROUP, Op.END, Op.SINK})
 """What a kernel function may return, one or several."""
 
+UNFORESEEN: Final = frozenset({Op.LOAD, Op.STATE})
+"""What may have any value."""
+
 
 class Placeholder:
     """A tensor inside a kernel: `shape`, `dtype`, and elements at index expressions."""
@@ -167,10 +170,10 @@ def problems(sink: UOp, pointers: set[UOp]) -> Iterable[str]:
 
 
 def beyond_the_end(node: UOp) -> Iterable[str]:
-    """An INDEX that may leave its memory; where it depends on loaded values nobody can tell."""
+    """An INDEX that may leave its memory; what is loaded or carried along nobody can foresee."""
     pointer, place = node.src[:2]
     size = pointer.dtype.size  # type: ignore[attr-defined]
-    if len(node.src) == 3 or any(n.op is Op.LOAD for n in place.toposort()):
+    if len(node.src) == 3 or any(n.op in UNFORESEEN for n in place.toposort()):
         return
     if place.vmin < 0 or place.vmax >= size:
         yield (

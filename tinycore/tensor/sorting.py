@@ -16,7 +16,6 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import bool_dtype, resolve_axis
 from tinycore.tensor.merging import first_places
 from tinycore.tensor.selection import Selection
-from tinycore.uop.op import Op
 
 
 class Sorting(Selection):

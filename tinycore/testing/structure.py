@@ -85,7 +85,7 @@ def scan(node: UOp, x: HostArray) -> HostArray:
 
 def merge(node: UOp, keys: HostArray, values: HostArray) -> HostArray:
     """Runs joined two by two and sorted, which is stable; the first of each pair are kept."""
-    run, kept, piece = node.arg
+    run, kept, _ = node.arg
     pairs = range(0, keys.shape[-1], 2 * run)
     found = []
     for start in pairs:

@@ -145,7 +145,7 @@ class Op(enum.Enum):
     RANGE = 1, given, "counts from 0 below the source; `arg` is an Axis"
     REDUCE = ANY, first, "the sources that are no RANGE, folded by op `arg` over the RANGEs"
     SCAN = 2, first, "the first source folded by op `arg` over the steps so far of the RANGE"
-    RECUR = 3, first, "STATE `arg` in a step of the RANGE: source 0, then source 1 of the step before"
+    RECUR = 3, first, "STATE `arg` in a step of the RANGE: source 0, then source 1 of the last step"
     ITERATE = 3, first, "STATE `arg` after the RANGE: source 0, then source 1 in every step"
     STATE = 0, given, "what the RECUR or ITERATE around it, of this `arg`, has in a step"
     END = ANY, nothing, "the first source done for every step of the ranges that follow"

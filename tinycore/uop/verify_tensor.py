@@ -84,7 +84,7 @@ def folds_axes(node: UOp) -> str | None:
 
 @check([Op.MERGE_AXIS], ["tensor"])
 def merges_whole_pieces(node: UOp) -> str | None:
-    """MERGE_AXIS merges runs that lie one after the other, into whole pieces of several elements."""
+    """MERGE_AXIS merges runs one after the other, into whole pieces of several elements."""
     keys, values = node.src
     how: Merge = node.arg
     if keys.shape != values.shape:

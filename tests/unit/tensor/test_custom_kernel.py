@@ -151,6 +151,39 @@ def test_an_ordered_loop_may_store_where_loaded_values_say() -> None:
     assert bins.custom_kernel(Tensor([0, 2, 2, 1, 2, 5]), fxn=count)[0].tolist() == [1, 1, 3]
 
 
+def test_a_recurrence_has_a_value_in_every_step() -> None:
+    def logistic(out: Placeholder, start: Placeholder) -> UOp:
+        row, step = UOp.range(out.shape[1], 0), UOp.range(out.shape[0], 1, AxisKind.ORDERED)
+        state = UOp(Op.STATE, out.dtype, (), 0)
+        value = UOp(Op.RECUR, out.dtype, (start[row], state * 3 * (state * -1 + 1), step), 0)
+        return out.store((step, row), value)
+
+    start = numpy.linspace(0.1, 0.9, 9, dtype=numpy.float32)
+    found = Tensor.empty(5, 9).custom_kernel(Tensor(start), fxn=logistic)[0].numpy()
+
+    for row in found:
+        numpy.testing.assert_allclose(row, start, rtol=1e-5)
+        start = 3 * start * (1 - start)
+
+
+@pytest.mark.parametrize("size", [1, 13])
+def test_a_recurrence_has_a_value_after_its_loop(size: int) -> None:
+    def place(out: Placeholder, table: Placeholder, x: Placeholder) -> UOp:
+        i, halving = UOp.range(x.size, 0), UOp.range(4, 1, AxisKind.ORDERED)
+        low, step = UOp(Op.STATE, dtypes.index, (), 0), UOp.index(8) >> halving
+        last = (low + step - 1).minimum(table.size - 1)
+        is_less = (low + step < table.size + 1) & (table[last] < x[i])
+        search = (UOp.index(0), is_less.where(low + step, low), halving)
+        return out.store(i, UOp(Op.ITERATE, dtypes.index, search, 0).cast(out.dtype))
+
+    table = numpy.arange(size, dtype=numpy.float32) * 2
+    x = numpy.arange(-1, 2 * size + 1, dtype=numpy.float32)
+    out = Tensor.empty(len(x), dtype=dtypes.int32)
+    found = out.custom_kernel(Tensor(table), Tensor(x), fxn=place)[0]
+
+    assert found.tolist() == numpy.searchsorted(table, x).tolist()
+
+
 # --- memory that is written
 
 
