@@ -60,8 +60,8 @@ class Custom(Interop):
         `fxn` gets a Placeholder for each tensor. `x[i, j]` is a value there, `x.store((i, j),
         value)` writes one, and it returns what it stores. Loops are `UOp.range(size, number)`, each
         with a number of its own. Their steps may happen in any order and at once, unless the axis
-        kind is ORDERED; a value is folded over loops of kind REDUCE by a REDUCE node. What a step of
-        an ORDERED loop makes of the one before is a RECUR, what the last one leaves an ITERATE
+        kind is ORDERED; a value is folded over loops of kind REDUCE by a REDUCE node. What a step
+        of an ORDERED loop makes of the one before is a RECUR, what the last one leaves an ITERATE
         node. Elements that nothing is stored to stay as they are.
 
         A tensor that is stored to is written in place if it is memory of its own; a view, or what
