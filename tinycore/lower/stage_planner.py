@@ -35,12 +35,16 @@ class StagePlanner(Planner):
         """
         return self.stage(Stage(at, (*self.depth(), panel)), self.limits.cache_bytes // 2)
 
-    def stage_rows(self, at: Number, groups: Number, rows: Number) -> bool:
-        """Stage what the rows below the loop `at` read, as groups of rows side by side.
+    def stage_rows(self, at: Number, groups: Number, rows: Number, scattered: bool) -> bool:
+        """Stage what the rows below the loop `at` read: scattered ones as groups side by side.
 
-        They are read as one long stream, so that they need not be in a near cache.
+        They are read as one long stream, so that they need not be in a near cache. Others stay
+        below each other, and are just computed once for all columns.
         """
-        return self.stage(Stage(at, (((groups, 1),), *self.depth(), ((rows, 1),))), MOST_SCRATCH)
+        group: tuple[Dimension, ...] = (((groups, 1),),)
+        row: tuple[Dimension, ...] = (((rows, 1),),)
+        inside = (*self.depth(), *row) if scattered else (*row, *self.depth())
+        return self.stage(Stage(at, (*group, *inside)), MOST_SCRATCH)
 
     def depth(self) -> tuple[Dimension, ...]:
         """Every reduced loop as a dimension."""

@@ -218,8 +218,10 @@ class TilePlanner(StagePlanner):
         number, order = row.arg.number, [r.arg.number for r in self.outputs]
         place = min(order.index(n) for n in (number, *columns) if n in order)
         scattered = tall > 1 and self.is_scattered(row)
+        panels = math.prod(r.extent for r in self.outputs if r.arg.number in columns)
+        copied = scattered or (tall > 1 and panels >= LEAST_REUSE and self.is_narrow(row))
         around = [r.extent for r in self.outputs if r.arg.number in (*order[:place], *columns)]
-        block = self.block_of_rows(row, tall, math.prod(around), scattered)
+        block = self.block_of_rows(row, tall, math.prod(around), copied)
         front = columns
         if block < row.extent:
             self.do(Split(number, block))
@@ -228,8 +230,8 @@ class TilePlanner(StagePlanner):
             self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
         front = [*front, (*number, 0) if tall > 1 else number]
         self.to_front(place, front)
-        if scattered and block < row.extent:
-            self.stage_rows(front[0], front[-1], (*number, 1))
+        if copied and block < row.extent:
+            self.stage_rows(front[0], front[-1], (*number, 1), scattered)
         if panel:
             self.stage_panel(self.loop_before(front[-1]), panel)
 
@@ -254,14 +256,19 @@ class TilePlanner(StagePlanner):
                 return True
         return False
 
-    def block_of_rows(self, row: UOp, tall: int, panels: int, scattered: bool) -> int:
+    def is_narrow(self, row: UOp) -> bool:
+        """Whether what rows read is widened before it is multiplied: better once than each time."""
+        loads = (n for r in self.reductions for n in self.below(r) if n.op is Op.LOAD)
+        return any(n.dtype.itemsize < self.itemsize() for n in loads if row in n.ranges)
+
+    def block_of_rows(self, row: UOp, tall: int, panels: int, copied: bool) -> int:
         """How many rows to run before the next panel.
 
         All, as a rule; few enough for scratch memory if rows are staged, and fewer where there
         are not enough panels to occupy all threads.
         """
         blocks = 1
-        if scattered:
+        if copied:
             depth = math.prod(r.extent for r in self.reduced()) * self.itemsize()
             most = max(MOST_SCRATCH // depth // tall, LEAST_REUSE) * tall
             blocks = max(-(-row.extent // most), 2 * self.limits.threads)

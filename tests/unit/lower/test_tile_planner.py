@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from tests.unit.lower.test_stage import AVX2, product
+from tests.unit.lower.test_stage import AVX2, product, stages_of
 from tests.unit.lower.test_tile import CPU, run
 from tinycore import Tensor
 from tinycore.lower.loops import counters
@@ -22,6 +22,23 @@ def convolution(stride: int, height: int, width: int) -> UOp:
     weight = Tensor.empty(6, 5, 3, 3, device="PYTHON")
     ast: UOp = x.conv2d(weight, stride=stride).schedule()[-1].ast
     return ast
+
+
+def converted_product(rows: int, inner: int, columns: int, dtype: str) -> UOp:
+    """A product of two matrices of a narrow type, with a sum in a wider one."""
+    left = Tensor.empty(rows, inner, dtype=dtype, device="PYTHON")
+    right = Tensor.empty(inner, columns, dtype=dtype, device="PYTHON")
+    wide = "float32" if dtype.startswith(("float", "bfloat")) else "int32"
+    ast: UOp = left.matmul(right, dtype=wide).schedule()[-1].ast
+    return ast
+
+
+def casts_of_steps(ast: UOp, limits: Limits) -> int:
+    """How many conversions the steps of a sum do, under its plan."""
+    tiled = apply_plan(ast, plan_for(ast, limits))
+    sums = [n for n in tiled.toposort() if n.op is Op.REDUCE]
+    below = {n for root in sums for n in root.toposort(lambda n: n.op is not Op.AFTER)}
+    return sum(n.op is Op.CAST for n in below)
 
 
 def accumulators(ast: UOp, limits: Limits) -> int:
@@ -68,3 +85,24 @@ def test_images_that_share_nothing_are_no_lines_of_a_tile() -> None:
 def test_tiles_with_windows_leave_more_registers() -> None:
     assert accumulators(convolution(1, 18, 18), AVX2) <= 10
     assert accumulators(product(60, 20, 64), AVX2) == 12
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint16"])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(96, 20, 64), (101, 33, 75)])
+def test_narrow_operands_are_converted_once(
+    dtype: str, rows: int, inner: int, columns: int
+) -> None:
+    ast = converted_product(rows, inner, columns, dtype)
+
+    assert len(stages_of(plan_for(ast, AVX2))) == 2
+    assert casts_of_steps(ast, AVX2) == 0
+
+
+def test_rows_for_few_columns_stay_where_they_are() -> None:
+    ast = converted_product(96, 20, 45, "bfloat16")
+
+    assert len(stages_of(plan_for(ast, AVX2))) == 1
+
+
+def test_rows_that_lie_side_by_side_are_copied_only_to_be_converted() -> None:
+    assert len(stages_of(plan_for(product(96, 20, 64), AVX2))) == 1
