@@ -23,6 +23,10 @@ from tinycore.uop.op import AxisKind, Op
 MOST_ROWS: Final = 5
 """Rows and columns of a tile: each is a stream of loads."""
 PARTIAL_SUMS: Final = (8, 4, 2)
+STREAMS: Final = 4
+"""Rows read beside each other: what fetches ahead stops at the end of a page, but not in all."""
+PAGE: Final = 4096
+"""Bytes."""
 LEAST_STEPS: Final = 64
 """Elements of a sum in one step of the loops around held sums, so that adding it is little work."""
 LEAST_AGAIN: Final = 8
@@ -39,6 +43,7 @@ class DotPlanner(TilePlanner):
         number = axis.arg.number
         loops = self.hold_outputs(axis) or [r for r in self.outputs if r.extent > 1]
         rows = self.reused_rows(loops)
+        stream = None if rows else self.row_of_streams(axis)
         self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
         for row, tall in rows:
             self.do(Split(row, tall), Assign((*row, 1), AxisKind.UNROLL))
@@ -46,6 +51,9 @@ class DotPlanner(TilePlanner):
             self.vectorize_rest((*number, REST), size % width)
         steps = size // width
         partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
+        if stream is not None:
+            self.do(Split(stream, STREAMS), Assign((*stream, 1), AxisKind.UNROLL))
+            partial = min(partial, PARTIAL_SUMS[0] // STREAMS)
         if not rows and partial > 1:
             self.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
 
@@ -59,6 +67,17 @@ class DotPlanner(TilePlanner):
                 lanes, number = (*number, 1), (*number, REST)
             self.do(Assign(lanes, AxisKind.VECTOR))
             size -= width
+
+    def row_of_streams(self, axis: UOp) -> Number | None:
+        """The loop over results whose sums along `axis` read pages of their own, if any."""
+        outputs = [r for r in self.outputs if r.extent > 1]
+        if not outputs or not self.is_fixed or not self.are_side_by_side(self.reductions):
+            return None
+        row, least = outputs[-1], STREAMS * max(self.limits.threads, 1)
+        loads = [n.src[1] for n in self.loads() if axis in n.src[1].ranges]
+        moves = [coefficient(place, row) for place in loads if row in place.ranges]
+        far = [m is not None and abs(m) * self.itemsize() >= PAGE for m in moves]
+        return row.arg.number if far and all(far) and row.extent >= least else None
 
     # --- tiles
 

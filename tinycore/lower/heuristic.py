@@ -35,6 +35,8 @@ CHUNKS_PER_THREAD: Final = 8
 SCATTERED: Final = -3
 """What an access counts that is neither contiguous (1) nor constant (0) over the lanes."""
 LEAST_LANES: Final = 4
+MOST_STEPS: Final = 16
+"""Steps of a sum from which on it does not matter more what is done once for all of them."""
 SUM_ACROSS: Final = 6
 """What adding up the lanes costs, in steps of the sum."""
 MOST_COPIES: Final = 128
@@ -147,20 +149,33 @@ class LoopPlanner(DotPlanner):
         again = math.prod(r.extent for r in self.reduced()) // size
         return size * again / ((steps * again + SUM_ACROSS) * lanes)
 
-    def score(self, counter: UOp) -> int:
-        """How well the accesses suit lanes along a loop."""
-        total = 0
+    def score(self, counter: UOp) -> float:
+        """How well the accesses suit lanes along a loop.
+
+        What happens once after many steps of a sum counts for little.
+        """
+        total, summed, rare = 0.0, self.loads(), self.rare()
         stored = {n.src[0] for n in self.nodes() if n.op is Op.STORE}
         for access in self.accesses():
             move = coefficient(access.src[1], counter)
             strided = access not in stored and move is not None and 1 < move <= LONGEST_STRIDE
+            found = 0
             if move == 1 or (access not in stored and self.can_be_panel(access, counter)):
-                total += 1
+                found += 1
             elif move != 0:
-                total += 0 if strided else SCATTERED
+                found += 0 if strided else SCATTERED
             if len(access.src) > 2 and counter in access.src[2].ranges:
-                total += SCATTERED
+                found += SCATTERED
+            total += found if access in summed else found * rare
         return total
+
+    def rare(self) -> float:
+        """The part of the steps of the sums in which something outside of them is done."""
+        lengths = [
+            math.prod(r.extent for r in n.src[1:] if r.op is Op.RANGE and r.is_fixed)
+            for n in self.reductions
+        ]
+        return 1 / min(max(lengths, default=1), MOST_STEPS)
 
     def vectorize_output(self, axis: UOp, lanes: int) -> None:
         """Lanes along an output loop; with a reduction inside, a tile of registers."""

@@ -29,12 +29,14 @@ SPARE_REGISTERS: Final = 1
 """Registers a tile leaves to the compiler; a tile that spills is slower than a smaller one."""
 SPARE_FOR_WINDOWS: Final = 2
 """More of them where a body holds several taps of a window, whose loads the compiler mixes."""
+SPARE_FOR_SHARED: Final = 1
+"""And more where the rows themselves share taps, which then stay in registers."""
 SMALL_LOOP: Final = 4
 FEWER_LINES: Final = 0.75
 """The part of the time of a wide tile that lines may take; it reads whole cache lines."""
 ROWS_AT_ONCE: Final = 8
 """Rows added to held sums in one pass over them."""
-MOST_HELD: Final = 1024
+MOST_HELD: Final = 2048
 LEAST_HELD: Final = 256
 LEAST_CHUNKS: Final = 4
 """Pieces of work per thread below which rows are cut, too."""
@@ -90,7 +92,7 @@ class TilePlanner(StagePlanner):
         """How many sums to hold at a time: a near cache full, but something for every thread."""
         if columns <= 2 * LEAST_HELD or self.work < SERIAL_WORK:
             return min(columns, MOST_HELD)
-        share = columns // (2 * self.limits.threads)
+        share = columns // self.limits.threads
         return min(max(share, LEAST_HELD), MOST_HELD) // width * width
 
     def reads_down(self, axis: UOp, depth: UOp) -> bool:
@@ -121,9 +123,19 @@ class TilePlanner(StagePlanner):
         return (
             coefficient(place, counter) not in (0, None)
             and len(access.src) == 2
+            and not self.is_window(place, counter)
             and again >= MOST_ROWS * LEAST_REUSE
             and MOST_WIDE * depth <= self.limits.cache_bytes // 2
         )
+
+    def is_window(self, place: UOp, counter: UOp) -> bool:
+        """Whether sums of neighboring steps read the same elements, each at another of its steps.
+
+        A panel would hold each of them several times.
+        """
+        move = abs(coefficient(place, counter) or 0) or math.inf
+        steps = [(abs(coefficient(place, r) or 0), r.extent - 1) for r in self.reduced()]
+        return any(step < move * counter.extent and step * last >= move for step, last in steps)
 
     def tile_of(self, axis: UOp, row: UOp | None, vectors: int) -> Tile:
         """The tile with the least estimated time for the whole.
@@ -133,9 +145,10 @@ class TilePlanner(StagePlanner):
         """
         rows = 1 if row is None else row.extent
         below = None if row is None else self.loop_beside(axis, row)
-        time, tall, wide = self.register_tile(rows, vectors)
+        room = self.room_for_tile(row)
+        time, tall, wide = self.register_tile(rows, vectors, room)
         if below is not None:
-            other, taller, lines = self.register_tile(rows, below.extent)
+            other, taller, lines = self.register_tile(rows, below.extent, room)
             bound = time * below.extent * (1 if self.lines_overlap(axis, below) else FEWER_LINES)
             if lines > 1 and other * vectors <= bound:
                 return Tile(taller, 1, below.arg.number, lines)
@@ -165,17 +178,14 @@ class TilePlanner(StagePlanner):
                     return loop
         return None
 
-    def register_tile(self, rows: int, columns: int) -> tuple[float, int, int]:
+    def register_tile(self, rows: int, columns: int, room: int) -> tuple[float, int, int]:
         """The time of the best tile, and its rows and columns of accumulators.
 
         A step of the reduction costs the larger of its multiply-adds and its loads at two per
-        cycle; too few accumulators wait for each other. All must fit the registers with the
-        operands.
+        cycle; too few accumulators wait for each other. All must fit in `room` registers with
+        the operands.
         """
         best, tile = math.inf, (1, 1)
-        room = self.limits.vector_registers - SPARE_REGISTERS
-        if self.has_short_reduction():
-            room -= SPARE_FOR_WINDOWS
         for wide in range(1, min(columns, self.limits.vector_registers) + 1):
             for tall in range(1, min(rows, MOST_ROWS) + 1):
                 if tall * wide + wide + 1 > room:
@@ -185,6 +195,15 @@ class TilePlanner(StagePlanner):
                 if tiles * step < best:
                     best, tile = tiles * step, (tall, wide)
         return best, *tile
+
+    def room_for_tile(self, row: UOp | None) -> int:
+        """The registers a tile may take."""
+        room = self.limits.vector_registers - SPARE_REGISTERS
+        if not self.has_short_reduction():
+            return room
+        read = [n.src[1] for n in self.loads()]
+        shared = row is not None and any(self.is_window(p, row) for p in read if row in p.ranges)
+        return room - SPARE_FOR_WINDOWS - SPARE_FOR_SHARED * shared
 
     def has_short_reduction(self) -> bool:
         """Whether an innermost reduced loop is short enough to be written out."""
@@ -226,14 +245,27 @@ class TilePlanner(StagePlanner):
         if block < row.extent:
             self.do(Split(number, block))
             front, number = [(*number, 0), *columns], (*number, 1)
+        between = [] if scattered or block < row.extent else self.loops_between(columns, row)
         if tall > 1:
             self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
-        front = [*front, (*number, 0) if tall > 1 else number]
+        front = [*front, *between, (*number, 0) if tall > 1 else number]
         self.to_front(place, front)
         if copied and block < row.extent:
             self.stage_rows(front[0], front[-1], (*number, 1), scattered)
         if panel:
-            self.stage_panel(self.loop_before(front[-1]), panel)
+            self.stage_panel(self.loop_before([*between, front[-1]][0]), panel)
+
+    def loops_between(self, columns: list[Number], row: UOp) -> list[Number]:
+        """The loops outside of the rows over which the columns' loads stand still, too.
+
+        They stay outside, so that what the rows read is read in the order in which it lies.
+        """
+        order = self.outputs[: self.outputs.index(row)]
+        last = max((i for i, r in enumerate(order) if r.arg.number in columns), default=None)
+        inside = [n.src[1].ranges for n in self.loads()]
+        along = [ranges for ranges in inside if row not in ranges]
+        still = [] if last is None else order[last + 1 :]
+        return [r.arg.number for r in still if not any(r in ranges for ranges in along)]
 
     def to_front(self, place: int, front: list[Number]) -> None:
         """Move some loops so that they begin at a place in the order of all."""

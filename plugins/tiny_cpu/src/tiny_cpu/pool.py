@@ -32,8 +32,12 @@ __all__ = ["RECORD", "Pool", "code_of_pool", "generate", "pool"]
 _HERE: Final = Path(__file__).parent
 _RELAX: Final = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)"}
 """How a machine's processor is told that a thread only waits."""
-_SPINS: Final = 3000
-"""Turns a thread spins before it sleeps: 50 to 100 us, at 20 to 40 ns a turn."""
+_SPINS: Final = 20_000
+"""Turns a thread spins before it sleeps: .4 to .8 ms, at 20 to 40 ns a turn.
+
+That is longer than the Python between two kernels. A thread that sleeps then costs 50 us to wake,
+and as much again where the caller waits for it.
+"""
 _ALIGNMENT_BYTES: Final = 128
 
 RECORD: Final = struct.Struct("=QQQqq")

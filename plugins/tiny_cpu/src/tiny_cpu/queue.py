@@ -33,7 +33,7 @@ _WORD_BYTES: Final = 8
 _COMMAND_BYTES: Final = _COMMAND_WORDS * _WORD_BYTES
 _CAPACITY: Final = 1 << 10
 """Commands that a ring holds."""
-_SPINS: Final = 3000
+_SPINS: Final = 20_000
 """Turns a worker waits at full speed: as long as the threads of the pool do."""
 _HOST_SPINS: Final = 1000
 _HOST_NAPS: Final = 20
