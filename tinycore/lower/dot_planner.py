@@ -97,10 +97,6 @@ class DotPlanner(TilePlanner):
                     best, tile = time, tall
         return [(r.arg.number, size) for r, size in tile.items() if size > 1]
 
-    def loads(self) -> set[UOp]:
-        """The places that sums read."""
-        return {n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX}
-
     @staticmethod
     def time_of(loads: set[UOp], tall: dict[UOp, int]) -> float:
         """What a multiplication of a tile costs, with those that uneven tiles do twice."""

@@ -34,6 +34,8 @@ trace = Trace("plan")
 CHUNKS_PER_THREAD: Final = 8
 SCATTERED: Final = -3
 """What an access counts that is neither contiguous (1) nor constant (0) over the lanes."""
+PICKED: Final = 0.25
+"""What an access costs whose lanes are picked out of two vectors."""
 LEAST_LANES: Final = 4
 MOST_STEPS: Final = 16
 """Steps of a sum from which on it does not matter more what is done once for all of them."""
@@ -152,21 +154,24 @@ class LoopPlanner(DotPlanner):
     def score(self, counter: UOp) -> float:
         """How well the accesses suit lanes along a loop.
 
-        What happens once after many steps of a sum counts for little.
+        Where lanes share an operand of a long sum, scattering the sums once counts for little, and
+        picking lanes out of longer vectors in every step counts more.
         """
-        total, summed, rare = 0.0, self.loads(), self.rare()
+        total, summed = 0.0, self.loads()
+        shares = any(counter not in n.src[1].ranges for n in summed)
+        rare = self.rare() if shares else 1.0
         stored = {n.src[0] for n in self.nodes() if n.op is Op.STORE}
         for access in self.accesses():
             move = coefficient(access.src[1], counter)
             strided = access not in stored and move is not None and 1 < move <= LONGEST_STRIDE
-            found = 0
             if move == 1 or (access not in stored and self.can_be_panel(access, counter)):
-                found += 1
+                total += 1
+            elif strided:
+                total -= PICKED * (1 - rare)
             elif move != 0:
-                found += 0 if strided else SCATTERED
+                total += SCATTERED * (1 if access in summed else rare)
             if len(access.src) > 2 and counter in access.src[2].ranges:
-                found += SCATTERED
-            total += found if access in summed else found * rare
+                total += SCATTERED
         return total
 
     def rare(self) -> float:

@@ -84,6 +84,10 @@ class Planner:
         """Every INDEX: what is loaded and stored."""
         return [n for n in self.nodes() if n.op is Op.INDEX]
 
+    def loads(self) -> set[UOp]:
+        """The places that sums read."""
+        return {n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX}
+
     # --- loops that are one
 
     def merge_loops(self) -> None:

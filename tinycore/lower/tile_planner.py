@@ -59,12 +59,7 @@ class TilePlanner(StagePlanner):
 
     def row_loop(self, axis: UOp) -> UOp | None:
         """An output loop over which a load along `axis` stands still: its rows share the load."""
-        inside = [
-            n
-            for r in self.reductions
-            for n in self.below(r)
-            if n.op is Op.INDEX and axis in n.src[1].ranges
-        ]
+        inside = [n for n in self.loads() if axis in n.src[1].ranges]
         others = [r for r in self.outputs if r is not axis and r.extent > 1]
         still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
         return max(still, key=lambda r: (min(r.extent, MOST_ROWS), r.arg.number), default=None)
@@ -99,8 +94,7 @@ class TilePlanner(StagePlanner):
         """Whether what is folded over `depth` are vectors along `axis` that lie far apart."""
         if depth.extent < 2 * ROWS_AT_ONCE or overwrites_what_it_reads(self.kernel):
             return False
-        places = [n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX]
-        along = [n for n in places if axis in n.ranges]
+        along = [n for n in self.loads() if axis in n.ranges]
         moves = [coefficient(n.src[1], depth) for n in along if len(n.src) == 2]
         return (
             len(moves) == len(along) > 0
@@ -166,7 +160,7 @@ class TilePlanner(StagePlanner):
 
     def loop_beside(self, axis: UOp, row: UOp) -> UOp | None:
         """An output loop that moves what is read along `axis`, and nothing that rows read."""
-        places = [n.src[1] for r in self.reductions for n in self.below(r) if n.op is Op.INDEX]
+        places = [n.src[1] for n in self.loads()]
         along = [p for p in places if axis in p.ranges]
         across = [p for p in places if row in p.ranges]
         if set(along) & set(across):
@@ -246,6 +240,7 @@ class TilePlanner(StagePlanner):
             self.do(Split(number, block))
             front, number = [(*number, 0), *columns], (*number, 1)
         between = [] if scattered or block < row.extent else self.loops_between(columns, row)
+        place = min(order.index(n) for n in (order[place], *between))
         if tall > 1:
             self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
         front = [*front, *between, (*number, 0) if tall > 1 else number]
@@ -261,10 +256,10 @@ class TilePlanner(StagePlanner):
         They stay outside, so that what the rows read is read in the order in which it lies.
         """
         order = self.outputs[: self.outputs.index(row)]
-        last = max((i for i, r in enumerate(order) if r.arg.number in columns), default=None)
-        inside = [n.src[1].ranges for n in self.loads()]
-        along = [ranges for ranges in inside if row not in ranges]
-        still = [] if last is None else order[last + 1 :]
+        # Columns of one step have no loop: then what is staged, is so inside of the outermost.
+        last = max((i for i, r in enumerate(order) if r.arg.number in columns), default=0)
+        along = [n.src[1].ranges for n in self.loads() if row not in n.src[1].ranges]
+        still = [r for r in order[last + 1 :] if r.arg.kind is AxisKind.LOOP]
         return [r.arg.number for r in still if not any(r in ranges for ranges in along)]
 
     def to_front(self, place: int, front: list[Number]) -> None:
@@ -275,14 +270,14 @@ class TilePlanner(StagePlanner):
 
     def loop_before(self, axis: Number) -> Number | None:
         """The loop right around another; None if that is the outermost, or was of one step."""
-        order = [r.arg.number for r in self.outputs]
+        order = [r.arg.number for r in self.outputs if r.arg.kind is AxisKind.LOOP]
         before = order[: order.index(axis)] if axis in order else []
         return before[-1] if before else None
 
     def is_scattered(self, row: UOp) -> bool:
         """Whether what the rows of a tile read lies far apart along the innermost reduced loop."""
         inner = self.reduced()[-1]
-        for access in (n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX):
+        for access in self.loads():
             move = coefficient(access.src[1], inner)
             if row in access.src[1].ranges and (move is None or abs(move) > LONGEST_STRIDE):
                 return True

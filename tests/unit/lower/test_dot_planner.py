@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy
@@ -9,10 +10,12 @@ import pytest
 
 from tests.unit.lower.test_tile import CPU, run
 from tinycore import Context, Tensor
+from tinycore.lower.dot_planner import STREAMS
 from tinycore.lower.hold import Hold
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Assign, Plan, apply_plan
+from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -72,3 +75,31 @@ def test_sums_are_not_held_where_all_stays_near() -> None:
     ast = weight_gradient(6, 8, 8, 12, 3)
 
     assert not any(isinstance(s, Hold) for s in plan_for(ast, NARROW))
+
+
+def row_sums(rows: int, columns: int) -> UOp:
+    """The products of a matrix's rows with a vector."""
+    with Context(DEV="CPU"):
+        (item,) = (Tensor.empty(rows, columns) @ Tensor.empty(columns)).schedule()
+        return item.ast
+
+
+def streams(ast: UOp, limits: Limits = NARROW) -> int:
+    """How many rows a plan reads beside each other."""
+    return math.prod(extents(ast, plan_for(ast, limits), AxisKind.UNROLL))
+
+
+def test_rows_of_whole_pages_are_read_beside_each_other() -> None:
+    ast = row_sums(21, 1024)
+
+    assert streams(ast) == STREAMS
+    assert STREAMS * math.prod(extents(ast, plan_for(ast, NARROW), AxisKind.PARTIAL)) == 8
+    numpy.testing.assert_allclose(
+        run(ast, plan_for(ast, NARROW)), run(ast, ()), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_rows_are_read_one_after_the_other_where_they_are_short_or_few() -> None:
+    assert streams(row_sums(64, 960)) == 1, "shorter than a page"
+    assert streams(row_sums(3, 4096)) == 1, "fewer than streams"
+    assert streams(row_sums(12, 4096), replace(NARROW, threads=4)) == 1, "too few for all threads"

@@ -10,7 +10,8 @@ from tests.unit.lower.test_tile import CPU, run
 from tinycore import Tensor
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import apply_plan
+from tinycore.lower.stage import Stage
+from tinycore.lower.tile import Assign, Plan, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -106,3 +107,40 @@ def test_rows_for_few_columns_stay_where_they_are() -> None:
 
 def test_rows_that_lie_side_by_side_are_copied_only_to_be_converted() -> None:
     assert len(stages_of(plan_for(product(96, 20, 64), AVX2))) == 1
+
+
+def strided(channels: int, size: int) -> UOp:
+    """A convolution whose windows of 3 by 3 step over two places."""
+    x = Tensor.empty(2, 5, size, size, device="PYTHON")
+    weight = Tensor.empty(channels, 5, 3, 3, device="PYTHON")
+    ast: UOp = x.conv2d(weight, stride=2).schedule()[-1].ast
+    return ast
+
+
+@pytest.mark.parametrize("channels", [16, 32])
+def test_lanes_run_along_channels_where_windows_step_over_places(channels: int) -> None:
+    """Lanes along a line would be picked out of two vectors each, for every tap."""
+    ast = strided(channels, 23)
+    plan = plan_for(ast, AVX2)
+    lanes = [s.axis for s in plan if isinstance(s, Assign) and s.kind is AxisKind.VECTOR]
+    (stage,) = (s for s in plan if isinstance(s, Stage))
+
+    assert (2, 1) in lanes
+    assert len(stage.dimensions) == 4, "the weights: channels, both places in a window, lanes"
+    order = [r.arg.number for r in end_of(ast, plan).src[1:] if r.arg.kind is AxisKind.LOOP]
+    assert order.index((3,)) < order.index((4, 0)), "lines outside of the places in a line"
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_that_share_taps_leave_a_register_more() -> None:
+    """The taps stay in registers: five rows of two vectors, which otherwise fit, would spill."""
+    ast = strided(32, 31)  # lines of 15: three tiles of five, or four of four
+    (end,) = (n for n in (end_of(ast, plan_for(ast, AVX2)),))
+
+    assert sorted(r.extent for r in end.src[1:] if r.arg.kind is AxisKind.UNROLL) == [2, 4]
+
+
+def end_of(ast: UOp, plan: Plan) -> UOp:
+    """What closes the loops over the outputs."""
+    (end,) = (n for n in apply_plan(ast, plan).src if n.op is Op.END)
+    return end
