@@ -18,7 +18,7 @@ from tinycore.lower.stage_planner import LEAST_REUSE, MOST_SCRATCH, StagePlanner
 from tinycore.lower.tile import Assign, Reorder, Split, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind
 
 MOST_ROWS: Final = 8
 MOST_WIDE: Final = 4
