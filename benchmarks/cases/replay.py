@@ -83,7 +83,13 @@ def _decoded(
     return x + (norm(x) @ w[2]).relu() @ w[3]
 
 
-def _grown_tiny(cache: Any, new: Any, position: Any) -> Any:
+def _grown(cache: Any, new: Any, position: Any) -> Any:
+    cache[:, position : position + 1].assign(new)
+    return cache[:, : position + 1]
+
+
+def _grown_at_once(cache: Any, new: Any, position: Any) -> Any:
+    """The same for tinygrad, which wants an assignment to a slice realized before it is read."""
     cache[:, position : position + 1].assign(new).realize()
     return cache[:, : position + 1]
 
@@ -94,13 +100,14 @@ def _decode_tiny(tiny: Any, x: Any, *w: Any) -> Prepared:
     ]
     variable = tiny.Variable("position", 0, _LENGTH - 1)
     positions = _positions()
+    grow = _grown if tiny.__name__ == "tinycore" else _grown_at_once
 
     def step(position: Any) -> Any:
         result = x
         for layer, cache in enumerate(caches):
             weights = w[layer * _OF_LAYER : (layer + 1) * _OF_LAYER]
             norm = tiny.Tensor.layernorm
-            result = _decoded(result, weights, cache, position, norm, _grown_tiny)
+            result = _decoded(result, weights, cache, position, norm, grow)
         return result
 
     return Prepared(lambda: variable.bind(next(positions)), step)
