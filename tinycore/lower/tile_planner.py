@@ -18,7 +18,7 @@ from tinycore.lower.stage_planner import LEAST_REUSE, MOST_SCRATCH, StagePlanner
 from tinycore.lower.tile import Assign, Reorder, Split, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind
+from tinycore.uop.op import AxisKind, Op
 
 MOST_ROWS: Final = 8
 MOST_WIDE: Final = 4
@@ -239,7 +239,7 @@ class TilePlanner(StagePlanner):
         if block < row.extent:
             self.do(Split(number, block))
             front, number = [(*number, 0), *columns], (*number, 1)
-        between = [] if scattered or block < row.extent else self.loops_between(columns, row)
+        between = [] if copied or block < row.extent else self.loops_between(columns, row)
         place = min(order.index(n) for n in (order[place], *between))
         if tall > 1:
             self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
