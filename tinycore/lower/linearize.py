@@ -30,6 +30,7 @@ class Nest:
 
     def __init__(self, order: list[UOp]) -> None:
         self.depth: dict[Block, int] = {None: 0}
+        self.known: dict[frozenset[UOp], Block] = {}
         for end in reversed(order):  # outer ENDs come later in the order, so first here
             if end.op is Op.END:
                 depth = self.depth[self.innermost(end.ranges)]
@@ -39,7 +40,9 @@ class Nest:
 
     def innermost(self, ranges: frozenset[UOp]) -> Block:
         """The deepest of some loops that are all open at one place."""
-        return max(ranges, key=self.depth.__getitem__, default=None)
+        if (found := self.known.get(ranges)) is None and ranges:
+            found = self.known[ranges] = max(ranges, key=self.depth.__getitem__)
+        return found
 
 
 def linearize(kernel: UOp) -> tuple[UOp, ...]:

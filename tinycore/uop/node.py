@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.bounds import bounds_of
@@ -53,14 +53,15 @@ class UOp:
     """
 
     __slots__ = (
-        *("__weakref__", "_bounds", "_device", "_memory", "_normal", "_order", "_ranges", "_shape"),
-        *("_terms", "arg", "dtype", "op", "src"),
+        *("__weakref__", "_below", "_bounds", "_device", "_memory", "_normal", "_order", "_ranges"),
+        *("_shape", "_terms", "arg", "dtype", "op", "src"),
     )
 
     op: Op
     dtype: DType
     src: tuple[UOp, ...]
     arg: Any
+    _below: tuple[UOp, ...]  # all below a SINK, sources first
     _bounds: tuple[Any, Any]
     _device: str | None
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
@@ -299,18 +300,8 @@ class UOp:
             fact = rule(self)
             setattr(self, slot, fact)
             return fact
-        stack = [self]
-        push = stack.append
-        while stack:
-            node = stack[-1]
-            height = len(stack)
-            for source in node.src:
-                if not hasattr(source, slot):
-                    push(source)
-            if len(stack) != height:
-                continue
-            stack.pop()
-            if not hasattr(node, slot):  # users share sources
+        for node in ordered(self, lambda n: not hasattr(n, slot)):
+            if not hasattr(node, slot):
                 setattr(node, slot, rule(node))
         return cast(Fact, getattr(self, slot))
 
@@ -343,25 +334,17 @@ class UOp:
             return self.derive("_ranges", ranges_of)
 
     def toposort(self, enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
-        """This node and all below it, sources first; does not go below nodes that fail `enter`."""
-        order: dict[UOp, None] = {}
-        stack = [self]
-        push, pop = stack.append, stack.pop
-        while stack:
-            node = stack[-1]
-            if node in order:
-                pop()
-                continue
-            if (src := node.src) and (enter is None or enter(node)):
-                height = len(stack)
-                for source in src[::-1]:
-                    if source not in order:
-                        push(source)
-                if len(stack) != height:
-                    continue
-            order[node] = None
-            pop()
-        return list(order)
+        """This node and all below it, sources first; does not go below nodes that fail `enter`.
+
+        What is below a SINK is found once: kernels are gone through again and again.
+        """
+        if enter is not None or self.op is not Op.SINK:
+            return list(ordered(self, enter))
+        try:
+            below = self._below
+        except AttributeError:
+            below = self._below = tuple(ordered(self, None))[:-1]
+        return [*below, self]
 
     def substitute(
         self, replacements: dict[UOp, UOp], enter: Callable[[UOp], bool] | None = None
@@ -370,24 +353,35 @@ class UOp:
 
         Nodes that fail `enter` stay as they are, and so does what is below them only.
         """
-        done: dict[UOp, UOp] = dict(replacements)
-        stack = [self]
-        push = stack.append
-        while stack:
-            node = stack[-1]
-            if node not in done:
-                if enter is not None and not enter(node):
-                    done[node] = node
-                    continue
-                height = len(stack)
-                for source in node.src:
-                    if source not in done:
-                        push(source)
-                if len(stack) != height:
-                    continue
-                done[node] = node.with_src(tuple([done[s] for s in node.src]))
-            stack.pop()
-        return done[self]
+        new: dict[UOp, UOp] = dict(replacements)
+        moved, get = new.keys(), new.get
+        for node in self.toposort(enter):
+            if node in new or moved.isdisjoint(node.src):
+                continue
+            if enter is None or enter(node):
+                src = node.src
+                new[node] = UOp(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
+        return new.get(self, self)
+
+
+def ordered(root: UOp, enter: Callable[[UOp], bool] | None) -> dict[UOp, None]:
+    """A node and all below it, sources first; not what is below nodes that fail `enter`."""
+    order: dict[UOp, None] = {}
+    open_: set[UOp] = set()
+    stack = [root]
+    push, pop, opened = stack.append, stack.pop, open_.add
+    while stack:
+        node = pop()
+        if node in order:
+            continue
+        src = node.src
+        if not src or node in open_ or not (enter is None or enter(node)):
+            order[node] = None
+            continue
+        opened(node)
+        push(node)
+        stack += src[::-1]
+    return order
 
 
 def as_scalar(value: Scalar, dtype: DType) -> Scalar:
@@ -433,6 +427,9 @@ def new(op: Op, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
     return enter((op, dtype, src, arg), node)
 
 
+NO_RANGES: Final[frozenset[UOp]] = frozenset()
+
+
 def ranges_of(node: UOp) -> frozenset[UOp]:
     """The open loop counters below one node, given those of its sources."""
     if node.op is Op.RANGE:
@@ -440,6 +437,9 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
     if node.op in (Op.REDUCE, Op.ITERATE, Op.END):
         closed = frozenset(s for s in node.src[1:] if s.op is Op.RANGE)
         return frozenset().union(*(s.ranges for s in node.src)) - closed
-    if len(node.src) == 1:
-        return node.src[0].ranges
-    return frozenset().union(*[s.ranges for s in node.src])
+    found: frozenset[UOp] = NO_RANGES
+    for source in node.src:
+        more = source._ranges
+        if more is not found and not more <= found:
+            found = found | more if found else more
+    return found

@@ -48,7 +48,7 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
     done: dict[UOp, UOp] = {}
     pending: dict[UOp, UOp] = {}  # rewritten nodes, and the nodes whose normal form they take
     stack = [root]
-    push = stack.append
+    push, get = stack.append, done.get
     while stack:
         node = stack.pop()
         if node in done:
@@ -60,17 +60,17 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
             done[node] = finished
             continue
         src = node.src
-        if src:
-            stack.append(node)
-            height = len(stack)
-            for source in src[::-1]:
-                if source not in done and not source._normal & bit:
-                    push(source)
-            if len(stack) != height:
-                continue
-            stack.pop()
+        for source in src:
+            if not source._normal & bit and source not in done:
+                break
+        else:
+            source = None
+        if source is not None:
+            push(node)
+            stack += [s for s in src[::-1] if not s._normal & bit and s not in done]
+            continue
         rebuilt = node
-        if src and (new_src := tuple([done.get(s, s) for s in src])) != src:
+        if src and (new_src := tuple(map(get, src, src))) != src:
             rebuilt = UOp(node.op, node.dtype, new_src, node.arg)
             if rebuilt in done:
                 done[node] = done[rebuilt]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +72,12 @@ def test_an_optimizer_looks_at_each_tensor_a_few_times(monkeypatch: pytest.Monke
     x = Tensor.ones(1, 2)
     looked: list[object] = []
     one = Shown.place
-    monkeypatch.setattr(Shown, "place", lambda self, t: looked.append(t) or one(self, t))  # type: ignore[func-returns-value]
+
+    def counted(self: Shown, reference: weakref.ref[Any]) -> None:
+        looked.append(reference)
+        one(self, reference)
+
+    monkeypatch.setattr(Shown, "place", counted)
     with tinycore.Context(TRAINING=1):
         for _ in range(2):
             optimizer.zero_grad()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
+
+from tinycore.dtype import dtypes
 from tinycore.uop.interning import forget, nodes
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, made_anew, unique
+from tinycore.uop.op import Op
 
 
 def test_the_table_forgets_a_node_with_all_that_was_only_below_it() -> None:
@@ -28,3 +32,34 @@ def test_an_entry_that_a_newer_equal_node_took_over_stays() -> None:
     forget(old)
 
     assert nodes[key]() is second
+
+
+def test_what_is_below_a_sink_is_found_once_and_kept_by_no_circle() -> None:
+    a = UOp.variable("a", 0, 9)
+    sink = UOp.sink(a + 1, a * 2)
+    first = sink.toposort()
+    first.clear()
+
+    assert sink.toposort()[-1] is sink
+    gone = weakref.ref(sink)
+    del sink
+    assert gone() is None
+
+
+def test_substitute_rebuilds_only_what_is_above_what_changes() -> None:
+    a, b, c = (UOp.variable(name, 0, 9) for name in "abc")
+    kept = b * 3
+
+    found = UOp.sink(a + kept, kept).substitute({a: c})
+    assert found.src == (c + kept, kept)
+    assert (a + kept).substitute({a: c, kept: a}) is c + a  # what is put in is left as it is
+
+
+def test_made_anew_is_unlike_all_others() -> None:
+    device = UOp(Op.DEVICE, dtypes.void, (), "CPU")
+    one = UOp(Op.BUFFER, dtypes.float32, (device, unique()), 4)
+    other = made_anew(one)
+
+    assert other is not one
+    assert (other.dtype, other.arg, other.src[0]) == (one.dtype, one.arg, device)
+    assert UOp(Op.BUFFER, dtypes.float32, other.src, 4) is other
