@@ -144,3 +144,10 @@ def end_of(ast: UOp, plan: Plan) -> UOp:
     """What closes the loops over the outputs."""
     (end,) = (n for n in apply_plan(ast, plan).src if n.op is Op.END)
     return end
+
+
+def test_panels_of_long_sums_are_staged_though_they_leave_the_near_cache() -> None:
+    deep = AVX2.cache_bytes // (4 * 16)  # as long as sixteen columns fill the cache
+
+    assert len(stages_of(plan_for(product(96, deep * 3 // 2, 64), AVX2))) == 1
+    assert not stages_of(plan_for(product(96, 3 * deep, 64), AVX2))
