@@ -151,7 +151,7 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     starts = first.nonzero().reshape(-1)
     ends = starts[1:].cat(starts.const_like(size)[:1])
     group = first.cast(dtypes.default_int).cumsum().cast(dtypes.default_int) - 1
-    inverse = group[places.argsort()].reshape(x.shape) if size else group.reshape(x.shape)
+    inverse = group.scatter(0, places, group).reshape(x.shape)
     return UniqueAll(ordered[starts], places[starts], inverse, ends - starts)
 
 

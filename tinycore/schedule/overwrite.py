@@ -23,9 +23,9 @@ from tinycore.schedule.memory import Life
 from tinycore.schedule.step import Step
 from tinycore.schedule.together import limits_for
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import RECURRENCES, AxisKind, Op
 
-STRANGE: Final = frozenset(
+STRANGE: Final = RECURRENCES | frozenset(
     {Op.AFTER, Op.SCAN, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.BARRIER}
 )
 """Ops of kernels that do more than compute each element of a result for itself."""
