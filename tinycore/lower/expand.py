@@ -23,6 +23,8 @@ from tinycore.uop.symbolic import simplify
 
 LONGEST_STRIDE = 4
 """Stride up to which lanes are picked out of whole vectors; beyond, each is a load of its own."""
+PAIRED = 9
+"""Marks the number of a vector loop whose lanes are pairs."""
 COPIED = 4
 """Marks the number of a loop inside a body that was copied."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
@@ -81,7 +83,8 @@ def unroll_partial_reduction(root: UOp) -> UOp | None:
 @unroll.rule(node(Op.END, var("body"), rest=var()).named("root"))
 def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
     """A body closed over an UNROLL loop == all its copies, closed over the other loops."""
-    counters = counters_of(root, *WRITTEN_OUT)
+    alone = () if counters_of(root, AxisKind.VECTOR) else (AxisKind.PAIR,)
+    counters = counters_of(root, *WRITTEN_OUT, *alone)
     if not counters:
         return None
     inner = [
@@ -116,7 +119,7 @@ def vectorize_outputs(root: UOp, body: UOp) -> UOp | None:
     counters = counters_of(root, AxisKind.VECTOR)
     if not counters:
         return None
-    ranges = without(root, counters)
+    ranges = without(root, (*counters, *counters_of(root, AxisKind.PAIR)))
     wide = Lanes(counters[0]).of(body)
     return root.with_src((wide, *ranges)) if ranges else wide
 
@@ -129,13 +132,33 @@ def vectorize_reduction(root: UOp) -> UOp | None:
         return None
     lanes = Lanes(counters[0])
     values = [lanes.full(s) for s in root.src if s.op is not Op.RANGE]
-    loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s is not counters[0])
-    total = (
-        UOp(Op.REDUCE, values[0].dtype, (*values, *loops), root.arg)
-        if loops
-        else folded(values, root.arg)
-    )
-    return fold_lanes(total, root.arg)
+    gone = (counters[0], *counters_of(root, AxisKind.PAIR))
+    loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in gone)
+    return fold_lanes(reduced(values, loops, root.arg), root.arg)
+
+
+def reduced(values: list[UOp], loops: tuple[UOp, ...], op: Op) -> UOp:
+    """Values folded over loops, if any are left."""
+    if not loops:
+        return folded(values, op)
+    return UOp(Op.REDUCE, values[0].dtype, (*values, *loops), op)
+
+
+pair_rest = RuleSet("pair rest")
+
+
+@pair_rest.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
+def pair_scalars(root: UOp) -> UOp | None:
+    """reduce of products over a PAIR loop == reduce of DOTs of two lanes, where no lanes are."""
+    counters = counters_of(root, AxisKind.PAIR)
+    if not counters:
+        return None
+    dots = [n for s in root.src for n in s.toposort() if n.op is Op.DOT and counters[0] in n.ranges]
+    lanes = Lanes(counters[0])
+    done = {n: n.with_src(tuple(map(lanes.full, n.src))) for n in dots}
+    values = [s.substitute(done) for s in root.src if s.op is not Op.RANGE]
+    loops = tuple(s for s in root.src if s.op is Op.RANGE and s not in counters)
+    return reduced(values, loops, root.arg)
 
 
 def fold_lanes(vector: UOp, op: Op) -> UOp:
@@ -220,11 +243,16 @@ class Lanes:
                 return UOp(
                     Op.SCAN, node.dtype.vec(self.count), (self.full(value), counter), node.arg
                 )
+            case Op.DOT:
+                (steps,) = (r for r in node.ranges if r.arg.kind is AxisKind.PAIR)
+                sources = tuple(self.pairs(s, steps) for s in node.src)
+                return UOp(Op.DOT, node.dtype.vec(self.count), sources)
             case Op.REDUCE:
-                values = [
-                    self.widened(self.done[s]) if s.op is not Op.RANGE else s for s in node.src
+                values = [self.widened(self.done[s]) for s in node.src if s.op is not Op.RANGE]
+                loops = [
+                    s for s in node.src if s.op is Op.RANGE and s.arg.kind is not AxisKind.PAIR
                 ]
-                return UOp(Op.REDUCE, node.dtype.vec(self.count), tuple(values), node.arg)
+                return reduced(values, tuple(loops), node.arg)
             case _:
                 assert node.op in ALU, f"no lanes for {node!r}"
                 sources = tuple(self.widened(self.done[s]) for s in node.src)
@@ -263,9 +291,38 @@ class Lanes:
             lanes.append(lane(vectors[part], place - starts[part]))
         return UOp(Op.VECTORIZE, wide, tuple(lanes))
 
+    def pairs(self, value: UOp, steps: UOp) -> UOp:
+        """A value with both steps of a PAIR loop side by side in each lane: twice the lanes."""
+        both = range(2 * self.count)
+        if steps not in value.ranges:
+            return lanes_of(self.full(value), [i // 2 for i in both])
+        if self.counter not in value.ranges:
+            return lanes_of(Lanes(steps).full(value), [i % 2 for i in both])
+        if self.is_row_of_pairs(value, steps):
+            number = (*self.counter.arg.number, PAIRED)
+            lane = UOp.range(len(both), number, AxisKind.VECTOR)
+            whole = value.substitute({self.counter: lane // 2, steps: lane % 2})
+            return Lanes(lane).full(rewrite(whole, simplify, name="simplify pairs"))
+        halves = [placed(value, {steps: UOp.index(step)}) for step in range(2)]
+        order = tuple(i // 2 + i % 2 * self.count for i in both)
+        sources = tuple(map(Lanes(self.counter).full, halves))
+        return UOp(Op.EXTRACT, value.dtype.vec(len(both)), sources, order)
+
+    def is_row_of_pairs(self, value: UOp, steps: UOp) -> bool:
+        """Whether what a value loads lies as pairs one behind the other."""
+        places = [n.src[1] for n in value.toposort() if n.op is Op.INDEX]
+        moving = [p for p in places if not p.ranges.isdisjoint((self.counter, steps))]
+        moves = [(coefficient(p, self.counter), coefficient(p, steps)) for p in moving]
+        return all(move == (2, 1) for move in moves)
+
     def store(self, node: UOp) -> UOp:
-        """A STORE: one vector, or one scalar per lane."""
-        index, value = node.src[0], self.widened(self.done[node.src[1]])
+        """A STORE: one vector, or one scalar per lane; of pairs one vector with twice the lanes."""
+        index = node.src[0]
+        steps = next((r for r in index.ranges if r.arg.kind is AxisKind.PAIR), None)
+        if steps is not None:
+            first = placed(self.at(index, 0), {steps: UOp.index(0)})
+            return node.with_src((first, self.pairs(node.src[1], steps)))
+        value = self.widened(self.done[node.src[1]])
         if self.movement(index) == 1:
             return node.with_src((self.at(index, 0), value))
         scalars = (node.with_src((self.at(index, i), lane(value, i))) for i in range(self.count))
@@ -277,4 +334,5 @@ def expand(kernel: UOp) -> UOp:
     kernel = rewrite(kernel, unroll, name="unroll")
     kernel = rewrite(kernel, simplify, name="simplify unrolled")
     kernel = rewrite(kernel, vectorize, name="vectorize")
+    kernel = rewrite(kernel, pair_rest, name="pair rest")
     return transpose_loads(rewrite(kernel, simplify, name="simplify vectors"))

@@ -201,7 +201,7 @@ class LoopPlanner(DotPlanner):
         if row is not None and tile.below is not None:
             line = self.cut_lines(tile.below, tile.lines)
             self.cut_rows(row, tile.tall, [line, column], ())
-        elif row is not None:
+        elif row is not None and not self.cut_pairs(row, tile.tall, [column], panel):
             self.cut_rows(row, tile.tall, [column], panel)
 
     def transpose_blocks(self, lanes: int) -> None:

@@ -23,6 +23,7 @@ Lowering = Callable[[UOp], UOp | None]
 
 HALF_WORD: Final = 32
 ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
+LEAST_PAIR_BYTES: Final = 16
 PARITY: Final = 0x1BD11BDA
 ROUNDS: Final = 20
 
@@ -30,7 +31,8 @@ ROUNDS: Final = 20
 @cache
 def lower_math(renderer: Renderer) -> RuleSet:
     """The rules that leave no arithmetic but what the renderer has."""
-    return lowering_of(ALU - renderer.native_ops, dtypes.float64 not in renderer.lacking)
+    rules = lowering_of(ALU - renderer.native_ops, dtypes.float64 not in renderer.lacking)
+    return rules + lower_pairs(renderer.limits.pair_bytes)
 
 
 @cache
@@ -41,6 +43,31 @@ def lowering_of(missing: frozenset[Op], has_double: bool = True) -> RuleSet:
         if op in missing:
             rules.rule(node(op, name="root"))(function)
     return rules
+
+
+@cache
+def lower_pairs(widest: int) -> RuleSet:
+    """The rule for DOT of vectors that the target has no instruction for."""
+    rules = RuleSet("lower pairs")
+
+    @rules.rule(node(Op.DOT, name="root"))
+    def lower_dot(root: UOp) -> UOp | None:
+        """dot(a, b) == a[even] * b[even] + a[odd] * b[odd], each widened."""
+        lanes = root.src[0].dtype.count
+        if LEAST_PAIR_BYTES <= root.src[0].dtype.size_bytes <= widest:
+            return None
+        products = []
+        for first in range(2):
+            a, b = (every_other(s, range(first, lanes, 2)).cast(root.dtype) for s in root.src)
+            products.append(a * b)
+        return products[0] + products[1]
+
+    return rules
+
+
+def every_other(vector: UOp, lanes: range) -> UOp:
+    """Some lanes of a vector."""
+    return UOp(Op.EXTRACT, vector.dtype.vec(len(lanes)), (vector,), tuple(lanes))
 
 
 # --- functions of one float

@@ -59,7 +59,7 @@ class NestPlanner(LoopPlanner):
         outer = self.around[:-1]
         steps = math.prod(counter_of(self.kernel, axis).extent for axis in outer)
         if outer and at is not None and steps >= self.sharers * LEAST_CHUNKS:
-            every = Stage(outer[-1], (((at, 1),), *self.depth(), panel))
+            every = Stage(outer[-1], (((at, 1),), *self.depth(), panel, *self.paired()))
             if self.stage(every, MOST_SCRATCH):
                 return True
         return super().stage_panel(at, panel)

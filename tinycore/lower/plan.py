@@ -11,6 +11,7 @@ from tinycore.lower.heuristic_grid import GridPlanner
 from tinycore.lower.hold import Hold
 from tinycore.lower.loops import Number
 from tinycore.lower.nests import nests_of, plan_nests
+from tinycore.lower.pair import Pair
 from tinycore.lower.stage import Stage
 from tinycore.lower.tile import (
     Assign,
@@ -76,6 +77,8 @@ def describe(step: Step) -> str:
         case Hold(outputs, reduced):
             inside, around = (" ".join(map(dotted, axes)) for axes in (outputs, reduced))
             return f"hold({inside} in {around})"
+        case Pair(axis):
+            return f"pair({dotted(axis)})"
         case Stage(place, dimensions):
             layout = "][".join("+".join(map(term, d)) for d in dimensions)
             return f"stage([{layout}] at {dotted(place or ())})"

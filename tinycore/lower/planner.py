@@ -38,6 +38,11 @@ class Planner:
         self.kernel = apply_plan(self.kernel, steps)
         self.steps += steps
 
+    def undo(self, kernel: UOp, steps: int) -> None:
+        """Take back what was done after so many steps, when the kernel looked like this."""
+        self.kernel = kernel
+        del self.steps[steps:]
+
     @property
     def roots(self) -> tuple[UOp, ...]:
         """What is planned: the whole kernel."""

@@ -23,7 +23,7 @@ from tinycore.uop.symbolic import simplify
 
 STAGED: Final = 6
 """Marks the number of a loop that fills a stage."""
-WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR)
+WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR, AxisKind.PAIR)
 """Kinds of loops that are inside of every other when the code is made."""
 THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
 """Kinds of loops that become threads of a workgroup, the fastest first: all of them see a stage."""

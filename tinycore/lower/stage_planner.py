@@ -35,7 +35,7 @@ class StagePlanner(Planner):
         to end, which goes at nearly full speed from a far cache, too.
         """
         most = min(2 * self.limits.cache_bytes, MOST_SCRATCH)
-        return self.stage(Stage(at, (*self.depth(), panel)), most)
+        return self.stage(Stage(at, (*self.depth(), panel, *self.paired())), most)
 
     def stage_rows(self, at: Number, groups: Number, rows: Number, scattered: bool) -> bool:
         """Stage what the rows below the loop `at` read: scattered ones as groups side by side.
@@ -46,11 +46,17 @@ class StagePlanner(Planner):
         group: tuple[Dimension, ...] = (((groups, 1),),)
         row: tuple[Dimension, ...] = (((rows, 1),),)
         inside = (*self.depth(), *row) if scattered else (*row, *self.depth())
-        return self.stage(Stage(at, (*group, *inside)), MOST_SCRATCH)
+        return self.stage(Stage(at, (*group, *inside, *self.paired())), MOST_SCRATCH)
 
     def depth(self) -> tuple[Dimension, ...]:
-        """Every reduced loop as a dimension."""
-        return tuple(((r.arg.number, 1),) for r in self.reduced())
+        """Every reduced loop as a dimension, but for steps of pairs."""
+        plain = (r for r in self.reduced() if r.arg.kind is not AxisKind.PAIR)
+        return tuple(((r.arg.number, 1),) for r in plain)
+
+    def paired(self) -> tuple[Dimension, ...]:
+        """The two steps of a pair as a dimension, if there are pairs."""
+        inside = (r for r in self.reduced() if r.arg.kind is AxisKind.PAIR)
+        return tuple(((r.arg.number, 1),) for r in inside)
 
     def stage(self, step: Stage, most_bytes: int) -> bool:
         """Add a Stage if it pays for all that it stages, and plan the loops that fill it."""
@@ -105,6 +111,9 @@ class StagePlanner(Planner):
         """Vectors along the rows of a stage, loaded as vectors or by transposing squares."""
         lanes = self.limits.vector_bytes // self.array(number).dtype.itemsize
         loops = self.fill_loops(number)
+        if self.paired():
+            self.fill_pairs(loops, lanes // 2)
+            return
         row = loops[-1].arg.number
         loads = [n for n in self.content(number).toposort() if n.op is Op.LOAD]
         if len(loops) > 2 and self.reach(loads, loops[0]) < self.reach(loads, loops[1]):
@@ -125,6 +134,17 @@ class StagePlanner(Planner):
             self.do(Split(square, lanes), Assign((*square, 1), AxisKind.UNROLL))
             outer = [r.arg.number for r in loops[:-1] if r is not across[-1]]
             self.do(Reorder((*outer, (*square, 0), *vectors)))
+
+    def fill_pairs(self, loops: list[UOp], lanes: int) -> None:
+        """Vectors of pairs along the rows of a stage whose elements are pairs."""
+        row, step = loops[-2:]
+        if row.extent < lanes or lanes < 2:
+            return
+        number = row.arg.number
+        if row.extent > lanes:
+            self.do(Split(number, lanes))
+            number = (*number, 1)
+        self.do(Assign(number, AxisKind.VECTOR), Assign(step.arg.number, AxisKind.PAIR))
 
     def fill_in_strips(self, loops: list[UOp]) -> None:
         """Fill some groups at a time, so that whole lines are read and few are written at once."""

@@ -17,6 +17,7 @@ from tinycore.dtype import dtypes
 from tinycore.lower.guard import gate_stores, gate_sums
 from tinycore.lower.hold import Hold, hold
 from tinycore.lower.loops import Number, closer_of, counter_of, numbered
+from tinycore.lower.pair import Pair, pair
 from tinycore.lower.stage import Stage, stage
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
@@ -90,7 +91,7 @@ class Cover:
     by: int
 
 
-Step = Split | Assign | Reorder | Merge | Peel | Cover | Stage | Hold
+Step = Split | Assign | Reorder | Merge | Peel | Cover | Stage | Hold | Pair
 Plan = tuple[Step, ...]
 
 
@@ -111,6 +112,8 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
                 kernel = peel(kernel, axis, at)
             case Cover(axis, by):
                 kernel = cover(kernel, axis, by)
+            case Pair(axis):
+                kernel = pair(split(kernel, axis, 2), (*axis, INNER))
             case Hold():
                 kernel = hold(kernel, step)
             case Stage():

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.hold import HELD, Hold
 from tinycore.lower.loops import Number
+from tinycore.lower.pair import Pair, is_paired
 from tinycore.lower.planner import SERIAL_WORK
 from tinycore.lower.stage import Dimension
 from tinycore.lower.stage_planner import LEAST_REUSE, MOST_SCRATCH, StagePlanner
@@ -226,8 +227,33 @@ class TilePlanner(StagePlanner):
         self.do(Split(number, lines), Assign((*number, 1), AxisKind.UNROLL))
         return (*number, 0)
 
-    def cut_rows(self, row: UOp, tall: int, columns: list[Number], panel: Dimension) -> None:
-        """Cut the loop over rows, put it inside of the panels, and stage what pays."""
+    def cut_pairs(self, row: UOp, tall: int, columns: list[Number], panel: Dimension) -> bool:
+        """Cut the rows with steps of the sums in pairs, if columns can be staged as such."""
+        before = self.kernel, len(self.steps)
+        loop = self.loop_of_pairs()
+        if not panel or loop is None:
+            return False
+        self.do(Pair(loop.arg.number))
+        if self.cut_rows(row, tall, columns, panel):
+            return True
+        self.undo(*before)
+        return False
+
+    def loop_of_pairs(self) -> UOp | None:
+        """The reduced loop whose neighboring steps one instruction can fold, if there is any."""
+        if self.limits.pair_bytes < self.limits.vector_bytes or not self.reductions:
+            return None
+        if not all(map(is_paired, self.reductions)) or not self.are_side_by_side(self.reductions):
+            return None
+        loops = self.reduced()
+        even = [r for r in loops if r.extent % 2 == 0 or len(loops) == 1]
+        return max(reversed(even), key=lambda r: r.extent > 2, default=None)
+
+    def cut_rows(self, row: UOp, tall: int, columns: list[Number], panel: Dimension) -> bool:
+        """Cut the loop over rows, put it inside of the panels, and stage what pays.
+
+        Whether the columns were staged.
+        """
         number, order = row.arg.number, [r.arg.number for r in self.outputs]
         place = min(order.index(n) for n in (number, *columns) if n in order)
         scattered = tall > 1 and self.is_scattered(row)
@@ -247,8 +273,8 @@ class TilePlanner(StagePlanner):
         self.to_front(place, front)
         if copied and block < row.extent:
             self.stage_rows(front[0], front[-1], (*number, 1), scattered)
-        if panel:
-            self.stage_panel(self.loop_before([*between, front[-1]][0]), panel)
+        around_panel = self.loop_before([*between, front[-1]][0])
+        return bool(panel) and self.stage_panel(around_panel, panel)
 
     def loops_between(self, columns: list[Number], row: UOp) -> list[Number]:
         """The loops outside of the rows over which the columns' loads stand still, too.

@@ -30,6 +30,8 @@ class Limits:
     vector_bytes: int = 0
     """The widest SIMD register, or the widest vector worth loading at once; 0: scalars only."""
     vector_registers: int = 16
+    pair_bytes: int = 0
+    """The widest vectors of int16 that DOT multiplies, from 16 bytes on; 0: there is no DOT."""
     threads: int = 1
     """Threads that keep the device busy; without a grid, those that share a kernel's loops."""
     grid: Dims | None = None

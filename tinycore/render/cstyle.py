@@ -337,6 +337,8 @@ class CStyle(Renderer):
                 return self.vectorize(u, writer)
             case Op.EXTRACT:
                 return self.extract(u, writer)
+            case Op.DOT:
+                return self.dot(u, writer)
             case _:
                 return self.alu(u, [writer[s] for s in u.src], writer)
 
@@ -392,6 +394,10 @@ class CStyle(Renderer):
             return self.splat.format(unwrapped(writer[u.src[0]]), type=kind)
         lanes = ", ".join(unwrapped(writer[s]) for s in u.src)
         return self.vector.format(type=kind, lanes=lanes)
+
+    def dot(self, u: UOp, writer: Writer) -> str:
+        """Products of neighboring lanes, where `Limits.pair_bytes` says that there are any."""
+        raise self.refusal(u.op)
 
     def extract(self, u: UOp, writer: Writer) -> str:
         """Some lanes of one or more vectors."""

@@ -266,6 +266,8 @@ class Llvm(Renderer):
                 return self.vectorize(u, writer)
             case Op.EXTRACT:
                 return self.extract(u, writer)
+            case Op.DOT:
+                return self.dot(u, writer)
             case Op.WHERE:
                 test, yes, no = operands
                 return writer.add(f"select {type_name(source)} {test}, {kind} {yes}, {kind} {no}")
@@ -390,6 +392,10 @@ class Llvm(Renderer):
         for i, source in enumerate(u.src):
             value = writer.add(f"insertelement {kind} {value}, {lane} {writer[source]}, i64 {i}")
         return value
+
+    def dot(self, u: UOp, writer: Writer) -> str:
+        """Products of neighboring lanes, where `Limits.pair_bytes` says that there are any."""
+        raise self.refusal(u.op)
 
     def extract(self, u: UOp, writer: Writer) -> str:
         """One lane by its number, several as a shuffle of at most two vectors."""

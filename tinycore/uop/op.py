@@ -139,6 +139,7 @@ class Op(enum.Enum):
     )
     VECTORIZE = ANY, given, "the sources as lanes of one vector"
     EXTRACT = ANY, given, "the lanes numbered in `arg` of the sources, laid side by side"
+    DOT = 2, given, "neighboring lanes multiplied and added, wider: a[2i]*b[2i] + a[2i+1]*b[2i+1]"
 
     # --- the kernel: control
     SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"
@@ -183,6 +184,7 @@ class AxisKind(enum.Enum):
     UNROLL = "unroll"  # written out
     PARTIAL = "partial"  # written out, each step of a reduction with an accumulator of its own
     VECTOR = "vector"  # lanes of a vector
+    PAIR = "pair"  # two steps of a sum, or of a fill, that are neighboring lanes
 
     __hash__ = object.__hash__
 

@@ -43,7 +43,7 @@ SHARED_OPS: Final = (
 )
 LOWERED_OPS: Final = (
     frozenset({Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.VECTORIZE, Op.EXTRACT, Op.BARRIER})
-    | {Op.PIXEL}
+    | {Op.PIXEL, Op.DOT}
     | SHARED_OPS
 )
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {

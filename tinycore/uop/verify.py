@@ -326,6 +326,15 @@ def takes_lanes(node: UOp) -> str | None:
     return f"lanes {node.arg} of {len(node.src)} {source!r} are no {node.dtype!r}"
 
 
+@check([Op.DOT], ["lowered", "linear"])
+def folds_pairs(node: UOp) -> str | None:
+    """DOT makes int32 of twice as many int16."""
+    a, b = (s.dtype for s in node.src)
+    if a is b is dtypes.int16.vec(2 * node.dtype.count) and node.dtype.scalar() is dtypes.int32:
+        return None
+    return f"products of {a!r} and {b!r} are no {node.dtype!r}"
+
+
 @check([Op.SINK], ["kernel", "lowered"])
 def closes_everything(node: UOp) -> str | None:
     """Every loop of a kernel is closed."""

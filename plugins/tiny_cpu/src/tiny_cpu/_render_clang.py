@@ -195,6 +195,13 @@ class Clang(CStyle):
             return f"({writer.type(u.dtype)}){writer[source]}"
         return f"{helpers.bits_of(u.dtype, source.dtype, writer)}({unwrapped(writer[source])})"
 
+    def dot(self, u: UOp, writer: Writer) -> str:
+        """The instruction of an x86-64 for vectors of int16."""
+        function = f"__builtin_ia32_pmaddwd{u.src[0].dtype.size_bytes * 8}"
+        lanes = f"__attribute__((__vector_size__({u.src[0].dtype.size_bytes})))"
+        operands = ", ".join(f"(short {lanes}){writer[s]}" for s in u.src)
+        return f"({writer.type(u.dtype)}){function}({operands})"
+
     def extract(self, u: UOp, writer: Writer) -> str:
         """One lane by its number, several as a shuffle."""
         if u.dtype.count == 1:

@@ -12,6 +12,12 @@ from tinycore.render.llvm_writer import Writer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
+PAIRS: Final = {
+    16: "llvm.x86.sse2.pmadd.wd",
+    32: "llvm.x86.avx2.pmadd.wd",
+    64: "llvm.x86.avx512.pmaddw.d.512",
+}
+"""Products of neighboring int16, added; by the bytes of a vector."""
 STREAM_LINES: Final = ("declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}")
 
 
@@ -66,6 +72,14 @@ class LlvmCpu(Llvm):
     def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
         """A PARALLEL range covers what this call was given."""
         return ("%begin", "%end") if is_parallel(u) else super().extent(u, writer)
+
+    def dot(self, u: UOp, writer: Writer) -> str:
+        """The instruction of an x86-64 for vectors of int16."""
+        name, kind, source = PAIRS[u.src[0].dtype.size_bytes], type_name(u.dtype), u.src[0].dtype
+        operand = type_name(source)
+        writer.declarations.setdefault(f"declare {kind} @{name}({operand}, {operand})")
+        operands = ", ".join(f"{operand} {writer[s]}" for s in u.src)
+        return writer.add(f"call {kind} @{name}({operands})")
 
     def stream(self, value: str, index: UOp, dtype: DType, writer: Writer) -> None:
         """Past the caches of an x86-64, where the place is aligned."""

@@ -52,11 +52,13 @@ _IMPLIED: Final[Mapping[str, frozenset[str]]] = (
     | dict.fromkeys(_AVX, frozenset({"avx"}))
     | dict.fromkeys(_AVX_FMA, frozenset({"avx", "fma"}))
     | dict.fromkeys(_AVX2, frozenset({"avx", "f16c", "fma", "avx2"}))
-    | dict.fromkeys(_AVX512, frozenset({"avx", "f16c", "fma", "avx2", "avx512f"}))
+    | dict.fromkeys(_AVX512, frozenset({"avx", "f16c", "fma", "avx2", "avx512f", "avx512bw"}))
+    | dict.fromkeys(("knl", "knm"), frozenset({"avx", "f16c", "fma", "avx2", "avx512f"}))
 )
 """What each x86 processor has, of the features that plans depend on."""
 
 _NEEDS: Final = {
+    "avx512bw": ("avx512f", "avx2", "fma", "f16c", "avx"),
     "avx512f": ("avx2", "fma", "f16c", "avx"),
     "avx2": ("avx",),
     "f16c": ("avx",),
@@ -127,7 +129,7 @@ class Arch:
 
     @cached_property
     def known_features(self) -> frozenset[str]:
-        """Which of avx, f16c, fma, avx2 and avx512f this processor has; none where it is no x86."""
+        """Which features of _IMPLIED this processor has; none where it is no x86."""
         if self.machine != "x86_64":
             return frozenset()
         found = set(_host_features() if self.processor == NATIVE else _IMPLIED[self.processor])
@@ -146,14 +148,17 @@ class Arch:
 
     def limits(self) -> Limits:
         """What plans for this processor may use."""
-        vector_bytes, registers = 16, 32  # NEON
+        vector_bytes, registers, pair_bytes = 16, 32, 0  # NEON
         if self.machine == "x86_64":
-            wide = "avx512f" in self.known_features
-            vector_bytes = 64 if wide else 32 if "avx" in self.known_features else 16
+            known = self.known_features
+            wide = "avx512f" in known
+            vector_bytes = 64 if wide else 32 if "avx" in known else 16
             registers = 32 if wide else 16
+            pair_bytes = 64 if "avx512bw" in known else 32 if "avx2" in known else 16
         return Limits(
             vector_bytes=vector_bytes,
             vector_registers=registers,
+            pair_bytes=pair_bytes,
             threads=cpu_count(),
             cache_bytes=_cache_bytes(2, 512 << 10),
             stream_bytes=_cache_bytes(3, 32 << 20) if self.machine == "x86_64" else 0,

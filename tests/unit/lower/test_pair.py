@@ -1,0 +1,162 @@
+"""Pairs: two steps of a sum of narrow products, folded at once."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from tests.unit.lower.test_stage import stages_of
+from tests.unit.lower.test_tile_planner import converted_product
+from tinycore import Tensor
+from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError
+from tinycore.lower.expand import expand
+from tinycore.lower.math import lower_pairs
+from tinycore.lower.pair import Pair, fits
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
+from tinycore.lower.stage import Stage
+from tinycore.lower.tile import Assign, Plan, Reorder, Split, apply_plan
+from tinycore.plugin import ProgramInfo
+from tinycore.render import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+
+PAIRS = Limits(vector_bytes=32, vector_registers=16, threads=2, pair_bytes=32)
+ROWS, COLUMNS, INNER = (0,), (1,), (3,)
+
+
+def pairs_of(plan: Plan) -> list[Pair]:
+    return [step for step in plan if isinstance(step, Pair)]
+
+
+def computed(ast: UOp, plan: Plan, rows: int, inner: int, columns: int) -> None:
+    """Run a product of int8 in the interpreter under a plan, and compare it with NumPy's."""
+    linear = lower(ast, PythonRenderer(), "product", plan)
+    binary = PythonCompiler().compile(PythonRenderer().render(linear))
+    runtime = PythonRuntime(0, "")
+    program = runtime.load(binary, ProgramInfo("product", 3, (), parallel=linear.parallel))
+    generator = numpy.random.default_rng(0)
+    a, b = (
+        generator.integers(-128, 128, shape, dtype=numpy.int8)
+        for shape in ((rows, inner), (inner, columns))
+    )
+    handles = [runtime.allocator.alloc(size) for size in (rows * columns * 4, a.size, b.size)]
+    for handle, data in zip(handles[1:], (a, b), strict=True):
+        runtime.allocator.write(handle, memoryview(data.tobytes()))
+    program(handles, [], wait=True)
+    found = bytearray(rows * columns * 4)
+    runtime.allocator.read(memoryview(found), handles[0])
+    result = numpy.frombuffer(found, numpy.int32).reshape(rows, columns)
+    numpy.testing.assert_array_equal(result, a.astype(numpy.int32) @ b.astype(numpy.int32))
+
+
+def dots(ast: UOp, plan: Plan) -> set[int]:
+    """How many lanes the DOTs of a kernel have."""
+    return {n.dtype.count for n in expand(apply_plan(ast, plan)).toposort() if n.op is Op.DOT}
+
+
+# The step
+
+
+@pytest.mark.parametrize("inner", [2, 6, 7, 33])
+def test_pairs_of_single_numbers(inner: int) -> None:
+    ast = converted_product(5, inner, 4, "int8")
+
+    computed(ast, (Pair(INNER),), 5, inner, 4)
+    assert dots(ast, (Pair(INNER),)) == {1}
+
+
+@pytest.mark.parametrize("inner", [6, 7])
+def test_pairs_in_lanes_over_columns(inner: int) -> None:
+    ast = converted_product(5, inner, 16, "int8")
+    plan = (Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Pair(INNER))
+
+    computed(ast, plan, 5, inner, 16)
+    assert dots(ast, plan) == {8}
+
+
+def test_pairs_in_lanes_over_the_sum() -> None:
+    ast = converted_product(5, 37, 3, "int8")
+    plan = (Pair(INNER), Split((3, 0), 8), Assign((3, 0, 1), AxisKind.VECTOR))
+
+    computed(ast, plan, 5, 37, 3)
+    assert dots(ast, plan) >= {8}
+
+
+def test_pairs_compose_with_stages() -> None:
+    ast = converted_product(13, 9, 27, "int8")
+    panel = Stage((1, 0), ((((3, 0), 1),), (((1, 1), 1),), (((3, 1), 1),)))
+    plan = (Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Reorder(((1, 0), ROWS)))
+
+    computed(ast, (*plan, Pair(INNER), panel), 13, 9, 27)
+
+
+def test_only_narrow_products_are_paired() -> None:
+    wide = converted_product(5, 6, 7, "int32")
+    largest = Tensor.empty(5, 6, dtype="int8", device="PYTHON").max(1).schedule()[-1].ast
+
+    for ast in (wide, largest):
+        loop = next(n for n in ast.toposort() if n.op is Op.REDUCE).src[1]
+        with pytest.raises(ArgumentError, match="narrow products"):
+            apply_plan(ast, (Pair(loop.arg.number),))
+
+
+def test_what_fits_is_a_matter_of_bounds() -> None:
+    byte = UOp.variable("x", 0, 255).cast(dtypes.int32)
+
+    assert fits(byte - 128)
+    assert fits(byte * 128)
+    assert not fits(byte * 256)
+
+
+# The plan
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(96, 20, 64), (101, 33, 75)])
+def test_products_of_narrow_integers_are_paired(
+    dtype: str, rows: int, inner: int, columns: int
+) -> None:
+    ast = converted_product(rows, inner, columns, dtype)
+    plan = plan_for(ast, PAIRS)
+
+    assert pairs_of(plan) == [Pair(INNER)]
+    assert dots(ast, plan) >= {8}
+    if dtype == "int8":
+        assert len(stages_of(plan)) == 2
+        computed(ast, plan, rows, inner, columns)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limits"),
+    [("int32", PAIRS), ("uint16", PAIRS), ("int8", Limits(vector_bytes=32, pair_bytes=16))],
+)
+def test_what_no_instruction_folds_is_not_paired(dtype: str, limits: Limits) -> None:
+    ast = converted_product(96, 20, 64, dtype)
+
+    assert pairs_of(plan_for(ast, limits)) == []
+
+
+def test_windows_of_an_image_are_not_paired() -> None:
+    image = Tensor.empty(2, 8, 20, 20, dtype="int8", device="PYTHON")
+    weight = Tensor.empty(16, 8, 3, 3, dtype="int8", device="PYTHON")
+    ast = image.conv2d(weight, dtype="int32").schedule()[-1].ast
+
+    assert pairs_of(plan_for(ast, PAIRS)) == []
+
+
+# What is left for devices that have no such instruction
+
+
+@pytest.mark.parametrize(("lanes", "is_lowered"), [(2, True), (8, False), (16, False), (32, True)])
+def test_pairs_become_products_where_there_is_no_instruction(lanes: int, is_lowered: bool) -> None:
+    vector = dtypes.int16.vec(lanes)
+    a, b = (UOp(Op.VECTORIZE, vector, (UOp.const(dtypes.int16, n),) * lanes) for n in (2, 3))
+    dot = UOp(Op.DOT, dtypes.int32.vec(lanes // 2), (a, b))
+
+    lowered = rewrite(dot, lower_pairs(32), name="test")
+
+    assert (lowered is not dot) is is_lowered

@@ -1,0 +1,75 @@
+"""Pairs: two neighboring steps of a sum folded at once, where products are of narrow integers.
+
+Floor 3'. Processors multiply vectors of int16 and add neighboring products in one instruction,
+which is twice as many products as there are sums. What is multiplied must lie so that the two steps
+are side by side: that is the business of stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError
+from tinycore.lower.loops import Number, closer_of, counter_of
+from tinycore.uop.node import Axis, UOp
+from tinycore.uop.op import AxisKind, Op
+
+NARROW: Final = dtypes.int16
+SUMS: Final = (dtypes.int32, dtypes.uint32)
+"""Types of sums; a pair of products is added modulo their size, as the sum is."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Fold the steps of a reduced loop by twos: (axis, 0) counts pairs, (axis, 1) is inside of one.
+
+    A step that is left over stays by itself. The sums must be of products of integers that fit
+    int16, whatever type they are of.
+    """
+
+    axis: Number
+
+
+def pair(kernel: UOp, number: Number) -> UOp:
+    """A Pair whose loop was split: the inner part becomes PAIR, its products DOT.
+
+    Raises ArgumentError where something else than a sum of narrow products is folded.
+    """
+    counter = counter_of(kernel, number)
+    twin = counter.replace(arg=Axis(number, AxisKind.PAIR))
+    replacements = {}
+    for closer in closer_of(kernel, counter):
+        if not is_paired(closer):
+            raise ArgumentError(f"loop {number} folds something else than narrow products")
+        value = closer.src[0]
+        product = UOp(Op.DOT, dtypes.int32, tuple(map(narrowed, value.src)))
+        body = product if value.dtype is product.dtype else product.bitcast(value.dtype)
+        replacements[closer] = closer.with_src((body, *closer.src[1:])).substitute({counter: twin})
+    return kernel.substitute(replacements)
+
+
+def is_paired(closer: UOp) -> bool:
+    """Whether something that closes a loop is a sum of products of two numbers that fit int16."""
+    value = closer.src[0]
+    return (
+        closer.op is Op.REDUCE
+        and closer.arg is Op.ADD
+        and value.op is Op.MUL
+        and value.dtype in SUMS
+        and all(map(fits, value.src))
+    )
+
+
+def fits(value: UOp) -> bool:
+    """Whether an integer is one of int16."""
+    return bool(dtypes.min(NARROW) <= value.vmin and value.vmax <= dtypes.max(NARROW))
+
+
+def narrowed(value: UOp) -> UOp:
+    """A value that fits int16, as int16: what it was before it was widened, if it was."""
+    inner = value.src[0] if value.op is Op.CAST else value
+    same = inner.dtype.kind in ("int", "uint") and inner.bounds == value.bounds
+    source = inner if same else value
+    return source if source.dtype is NARROW else source.cast(NARROW)
