@@ -227,22 +227,19 @@ class Losses(Windows):
         """
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(key.transpose(-2, -1), dtype=wide) / math.sqrt(self.shape[-1])
-        if mask is None:
-            weights = scores.softmax(-1)
-        else:
-            if isinstance(mask, int):
-                mask = scores.const_like(True, dtypes.bool).tril(mask)
+        if isinstance(mask, int):
+            mask = scores.const_like(True, dtypes.bool).tril(mask)
+        if mask is not None:
             blocked = mask.dtype is dtypes.bool
             scores = mask.where(scores, -math.inf) if blocked else scores + mask
-            weights = scores._softmax_of_seen()
-        return weights.cast(self.dtype)._dropped(dropout_p).matmul(value)
-
-    def _softmax_of_seen(self) -> Self:
-        """Softmax over the last axis; rows of nothing but -inf become 0."""
-        top = self.max(-1, keepdim=True).detach()
-        unseen = top.eq(-math.inf)
-        powers = (self - unseen.where(0, top)).exp()
-        return powers / unseen.where(1, powers.sum(-1, keepdim=True))
+        top = scores.max(-1, keepdim=True).detach()
+        unseen = None if mask is None else top.eq(-math.inf)
+        powers = (scores - (top if unseen is None else unseen.where(0, top))).exp()
+        total = powers.sum(-1, keepdim=True)
+        weighed = powers.cast(self.dtype)._dropped(dropout_p).matmul(value, dtype=wide)
+        # Dividing the weighed values is less work than dividing every weight.
+        result = weighed / (total if unseen is None else unseen.where(1, total))
+        return result.cast(least_upper_dtype(self.dtype, value.dtype))
 
     def _dropped(self, p: float) -> Self:
         """The tensor after dropout, which the random class provides."""
