@@ -14,7 +14,7 @@ from typing import Final
 from tinycore.lower.dot_planner import PARTIAL_SUMS, DotPlanner
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.planner import SERIAL_WORK
+from tinycore.lower.planner import SERIAL_WORK, work_of
 from tinycore.lower.tile import (
     Assign,
     Merge,
@@ -32,6 +32,8 @@ from tinycore.uop.op import AxisKind, Op
 trace = Trace("plan")
 
 CHUNKS_PER_THREAD: Final = 8
+MOST_REPEATED: Final = 4
+"""The part of the work that may be repeated so that threads share the rest: a quarter."""
 SCATTERED: Final = -3
 """What an access counts that is neither contiguous (1) nor constant (0) over the lanes."""
 PICKED: Final = 0.25
@@ -267,8 +269,16 @@ class LoopPlanner(DotPlanner):
             ):
                 break
             self.do(Merge(first, inner.arg.number))
-        if counter_of(self.kernel, first).extent > 1:
+        counter = counter_of(self.kernel, first)
+        if counter.extent > 1 and self.is_worth_repeating(counter, min(wanted, counter.extent)):
             self.do(Assign(first, AxisKind.PARALLEL))
+
+    def is_worth_repeating(self, counter: UOp, chunks: int) -> bool:
+        """Whether what is filled before a loop may be filled anew for each chunk of its steps."""
+        fills = {n.src[1] for n in self.nodes() if n.op is Op.AFTER and n.src[1].op is Op.END}
+        outside = [n for n in fills if counter not in n.ranges]
+        repeated = work_of(UOp.sink(*outside).toposort()) if outside else 0
+        return repeated * (chunks - 1) * MOST_REPEATED <= self.work
 
     def is_stage_between(self, outer: Number, inner: UOp) -> bool:
         """Whether something is staged in each step of one loop for all steps of another."""

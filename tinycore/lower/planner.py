@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -169,8 +169,13 @@ class Planner:
     @cached_property
     def work(self) -> int:
         """Loads, stores and arithmetic of the whole kernel, roughly."""
-        return sum(
-            math.prod(r.extent for r in n.ranges)
-            for n in self.nodes()
-            if n.dtype is not dtypes.index and (n.op in ALU or n.op in (Op.LOAD, Op.STORE))
-        )
+        return work_of(self.nodes())
+
+
+def work_of(nodes: Iterable[UOp]) -> int:
+    """Loads, stores and arithmetic of some nodes in all steps of their loops, roughly."""
+    return sum(
+        math.prod(r.extent for r in n.ranges)
+        for n in nodes
+        if n.dtype is not dtypes.index and (n.op in ALU or n.op in (Op.LOAD, Op.STORE))
+    )

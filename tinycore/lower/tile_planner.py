@@ -86,7 +86,7 @@ class TilePlanner(StagePlanner):
 
     def held_columns(self, columns: int, width: int) -> int:
         """How many sums to hold at a time: a near cache full, but something for every thread."""
-        if columns <= 2 * LEAST_HELD or self.work < SERIAL_WORK:
+        if columns <= LEAST_HELD or self.work < SERIAL_WORK:
             return min(columns, MOST_HELD)
         share = columns // self.limits.threads
         return min(max(share, LEAST_HELD), MOST_HELD) // width * width

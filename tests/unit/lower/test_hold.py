@@ -12,6 +12,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.hold import HELD, Hold
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Assign, Plan, Split, apply_plan
+from tinycore.lower.tile_planner import LEAST_HELD
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -87,3 +88,17 @@ def test_products_with_many_rows_and_short_sums_are_not_held() -> None:
     )
     assert not holds_of(plan_for(columns_of(8, 300), AVX2))
     assert not holds_of(plan_for(columns_of(300, 100), AVX2))
+
+
+@pytest.mark.parametrize("columns", [256, 1024])
+def test_held_sums_are_made_once_however_many_threads_there_are(columns: int) -> None:
+    """What is filled before the loop that threads share would be filled anew for each chunk."""
+    ast = kernels(matmul(buffer(1, 4096), buffer(4096, columns)))[-1].arg.ast
+    plan = plan_for(ast, AVX2)
+    filled = [n.src[1] for n in apply_plan(ast, plan).toposort() if n.op is Op.AFTER]
+    shared = [s.axis for s in plan if isinstance(s, Assign) and s.kind is AxisKind.PARALLEL]
+
+    assert holds_of(plan)
+    assert bool(shared) == (columns > LEAST_HELD)
+    for axis in shared:
+        assert all(any(r.arg.number == axis for r in n.ranges) for n in filled if n.op is Op.END)
