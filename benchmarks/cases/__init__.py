@@ -8,6 +8,7 @@ from typing import Final
 
 from benchmarks.case import Case, StartCase
 from benchmarks.cases import (
+    asking,
     compiler,
     convolution,
     linear,
@@ -24,6 +25,7 @@ __all__ = ["CASES", "find_case", "selected"]
 
 CASES: Final[tuple[Case | StartCase, ...]] = (
     *start.CASES,
+    *asking.CASES,
     *compiler.CASES,
     *replay.CASES,
     *lowering.CASES,
