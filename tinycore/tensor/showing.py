@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHOWING: Final = MOVEMENT | {Op.DETACH}
 """Ops whose result shows the elements of their source."""
-MOST_NEW: Final = 20_000
+MOST_NEW: Final = 4096
 """Tensors that may be made while nobody asks; then all are looked at, the next time."""
 
 
