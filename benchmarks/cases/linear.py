@@ -17,6 +17,18 @@ def _product(_: Any, a: Any, b: Any) -> Any:
     return a @ b
 
 
+def _integer_product(_: Any, a: Any, b: Any) -> Any:
+    return a.matmul(b, dtype="int32")
+
+
+def _torch_integer_product(torch: Any, a: Any, b: Any) -> Any:
+    return torch._int_mm(a, b)
+
+
+def _jax_integer_product(jax: Any, a: Any, b: Any) -> Any:
+    return jax.numpy.matmul(a, b, preferred_element_type=jax.numpy.int32)
+
+
 def _matmuls() -> Iterator[Case]:
     square = [(side, side, side) for side in (256, 512, 1000, 1024, 2048)]
     for rows, inner, columns in (*square, (1023, 1025, 77)):
@@ -35,6 +47,16 @@ def _matmuls() -> Iterator[Case]:
         (Input((1024, 1024), "bfloat16"), Input((1024, 1024), "bfloat16")),
         flops=2.0 * 1024**3,
         tolerance=0.02,
+    )
+    yield Case(
+        "matmul 1024 int8",
+        {
+            TENSOR: _integer_product,
+            "torch": _torch_integer_product,
+            "jax": _jax_integer_product,
+        },
+        (Input((1024, 1024), "int8", scale=127.0), Input((1024, 1024), "int8", scale=127.0)),
+        flops=2.0 * 1024**3,
     )
     yield Case(
         "matmul 64x128x128x128",
