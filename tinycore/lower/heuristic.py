@@ -194,7 +194,7 @@ class LoopPlanner(DotPlanner):
             return
         tiled = bool(self.reductions) and self.is_fixed
         row = self.row_loop(axis) if tiled else None
-        if tiled and row is None and self.hold_columns(axis, width):
+        if tiled and self.hold_columns(axis, row, width):
             return
         vectors = -(-size // width)
         alone = Tile(1, min(vectors, SCANNED_VECTORS if self.has_scan else 1))

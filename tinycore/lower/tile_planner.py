@@ -39,6 +39,8 @@ ROWS_AT_ONCE: Final = 8
 """Rows added to held sums in one pass over them."""
 MOST_HELD: Final = 2048
 LEAST_HELD: Final = 256
+MOST_SHORT: Final = 16
+"""Rows of sums that are held together."""
 LEAST_CHUNKS: Final = 4
 """Pieces of work per thread below which rows are cut, too."""
 
@@ -65,12 +67,18 @@ class TilePlanner(StagePlanner):
         still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
         return max(still, key=lambda r: (min(r.extent, MOST_ROWS), r.arg.number), default=None)
 
-    def hold_columns(self, axis: UOp, width: int) -> bool:
-        """Add rows of a matrix to a row of sums, if the sums would read down its columns."""
+    def hold_columns(self, axis: UOp, row: UOp | None, width: int) -> bool:
+        """Add rows of a matrix to rows of sums, if the sums would read down its columns.
+
+        Done for one row of sums, and for a few, which hardly share what a panel would hold.
+        """
         reduced, number = self.reduced(), axis.arg.number
         if not reduced or axis.extent < LEAST_HELD or not self.reads_down(axis, reduced[-1]):
             return False
-        block = self.held_columns(axis.extent, width)
+        rows = 1 if row is None else row.extent
+        if rows > MOST_SHORT or (rows > 1 and self.lies_near(axis, reduced)):
+            return False
+        block = self.held_columns(axis.extent, rows, width)
         if block < axis.extent:
             self.do(Split(number, block))
             number = (*number, 1)
@@ -79,17 +87,25 @@ class TilePlanner(StagePlanner):
         if reduced[-1].extent > ROWS_AT_ONCE:
             self.do(Split(depth, ROWS_AT_ONCE), Assign((*depth, 1), AxisKind.UNROLL))
             around.append((*depth, 0))
-        self.do(Hold((number,), tuple(around)))
+        held = (number,) if row is None else (row.arg.number, number)
+        rest = [r.arg.number for r in self.outputs if r.arg.number not in held]
+        self.do(Reorder((*rest, *held)), Hold(held, tuple(around)))
         for part in ((*number, HELD, 0), (*number, HELD, 1), number):
             self.do(Split(part, width), Assign((*part, 1), AxisKind.VECTOR))
         return True
 
-    def held_columns(self, columns: int, width: int) -> int:
+    def lies_near(self, axis: UOp, reduced: list[UOp]) -> bool:
+        """Whether all that is read along `axis` in the loops of a sum fits the near cache."""
+        size = axis.extent * math.prod(r.extent for r in reduced) * self.itemsize()
+        return size <= self.limits.cache_bytes
+
+    def held_columns(self, columns: int, rows: int, width: int) -> int:
         """How many sums to hold at a time: a near cache full, but something for every thread."""
+        most = max(MOST_HELD // rows, LEAST_HELD)
         if columns <= LEAST_HELD or self.work < SERIAL_WORK:
-            return min(columns, MOST_HELD)
+            return min(columns, most)
         share = columns // self.limits.threads
-        return min(max(share, LEAST_HELD), MOST_HELD) // width * width
+        return min(max(share, LEAST_HELD), most) // width * width
 
     def reads_down(self, axis: UOp, depth: UOp) -> bool:
         """Whether what is folded over `depth` are vectors along `axis` that lie far apart."""

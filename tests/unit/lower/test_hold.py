@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy
 import pytest
 
@@ -102,3 +104,15 @@ def test_held_sums_are_made_once_however_many_threads_there_are(columns: int) ->
     assert bool(shared) == (columns > LEAST_HELD)
     for axis in shared:
         assert all(any(r.arg.number == axis for r in n.ranges) for n in filled if n.op is Op.END)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 16])
+def test_a_few_rows_are_held_together(rows: int) -> None:
+    near = replace(AVX2, cache_bytes=1 << 16)
+    ast = kernels(matmul(buffer(rows, 40), buffer(40, 520)))[-1].arg.ast
+    plan = plan_for(ast, near)
+    (held,) = holds_of(plan)
+
+    assert len(held.outputs) == 2, "rows and columns"
+    same(ast, plan)
+    assert not holds_of(plan_for(ast, AVX2)), "the matrix stays in a near cache"
