@@ -315,10 +315,17 @@ class Lanes:
         moves = [(coefficient(p, self.counter), coefficient(p, steps)) for p in moving]
         return all(move == (2, 1) for move in moves)
 
+    def stores_rows_of_pairs(self, index: UOp, steps: UOp) -> bool:
+        """Whether all lanes and both steps are neighbors where they are stored."""
+        return self.movement(index) == 2 and coefficient(index.src[1], steps) == 1
+
     def store(self, node: UOp) -> UOp:
         """A STORE: one vector, or one scalar per lane; of pairs one vector with twice the lanes."""
         index = node.src[0]
         steps = next((r for r in index.ranges if r.arg.kind is AxisKind.PAIR), None)
+        if steps is not None and not self.stores_rows_of_pairs(index, steps):
+            halves = (placed(node, {steps: UOp.index(step)}) for step in range(2))
+            return UOp(Op.GROUP, dtypes.void, tuple(map(Lanes(self.counter).of, halves)))
         if steps is not None:
             first = placed(self.at(index, 0), {steps: UOp.index(0)})
             return node.with_src((first, self.pairs(node.src[1], steps)))

@@ -29,7 +29,7 @@ PLAIN: Final = (AxisKind.LOOP, AxisKind.REDUCE)
 """Loops that nothing was decided about yet."""
 COPYING: Final = (AxisKind.UNROLL, AxisKind.PARTIAL)
 BECOMES: Final = {
-    AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARALLEL},
+    AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARALLEL, AxisKind.PAIR},
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL},
 }
 """What a loop of a kind may be given to on a device that runs loops."""
@@ -139,6 +139,8 @@ class Loops:
             return self.not_outermost(counter)
         if kind in (AxisKind.GRID, AxisKind.BLOCK) and axis not in self.launchable:
             return "something is stored outside of it, which every thread would store"
+        if kind is AxisKind.PAIR and (axis not in self.filling or counter.extent != 2):
+            return "it is not one of two steps that fill scratch memory"
         if kind is AxisKind.FILL and axis not in self.filling:
             return "it fills no memory that a group shares"
         if kind in (*COPYING, AxisKind.VECTOR) and self.is_filled_inside(counter):

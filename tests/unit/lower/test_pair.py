@@ -12,11 +12,12 @@ from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonR
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.expand import expand
+from tinycore.lower.legality import checked
 from tinycore.lower.math import lower_pairs
 from tinycore.lower.pair import Pair, fits
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import Stage
+from tinycore.lower.stage import STAGED, Stage
 from tinycore.lower.tile import Assign, Plan, Reorder, Split, apply_plan
 from tinycore.plugin import ProgramInfo
 from tinycore.render import Limits
@@ -94,6 +95,28 @@ def test_pairs_compose_with_stages() -> None:
     computed(ast, (*plan, Pair(INNER), panel), 13, 9, 27)
 
 
+@pytest.mark.parametrize("pairs_inside", [True, False])
+def test_fills_in_pairs_whatever_the_layout(pairs_inside: bool) -> None:
+    ast = converted_product(13, 8, 27, "int8")
+    steps, columns = (((3, 1), 1),), (((1, 1), 1),)
+    inner = (columns, steps) if pairs_inside else (steps, columns)
+    fill = [Assign((1, 1, STAGED, 0), AxisKind.VECTOR), Assign((3, 1, STAGED, 0), AxisKind.PAIR)]
+    plan = (
+        *(Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Reorder(((1, 0), ROWS))),
+        *(Pair(INNER), Stage((1, 0), ((((3, 0), 1),), *inner)), *fill),
+    )
+
+    checked(ast, plan, PAIRS)
+    computed(ast, plan, 13, 8, 27)
+
+
+def test_loops_over_results_are_no_pairs() -> None:
+    ast = converted_product(2, 8, 8, "int8")
+
+    with pytest.raises(ArgumentError, match="not one of two steps that fill"):
+        checked(ast, (Assign(ROWS, AxisKind.PAIR),), PAIRS)
+
+
 def test_only_narrow_products_are_paired() -> None:
     wide = converted_product(5, 6, 7, "int32")
     largest = Tensor.empty(5, 6, dtype="int8", device="PYTHON").max(1).schedule()[-1].ast
@@ -125,6 +148,7 @@ def test_products_of_narrow_integers_are_paired(
 
     assert pairs_of(plan) == [Pair(INNER)]
     assert dots(ast, plan) >= {8}
+    checked(ast, plan, PAIRS)
     if dtype == "int8":
         assert len(stages_of(plan)) == 2
         computed(ast, plan, rows, inner, columns)
