@@ -274,7 +274,8 @@ class TilePlanner(StagePlanner):
         place = min(order.index(n) for n in (number, *columns) if n in order)
         scattered = tall > 1 and self.is_scattered(row)
         panels = math.prod(r.extent for r in self.outputs if r.arg.number in columns)
-        copied = scattered or (tall > 1 and panels >= LEAST_REUSE and self.is_narrow(row))
+        narrow = panels >= LEAST_REUSE and self.is_narrow(row, self.outputs[:place])
+        copied = scattered or (tall > 1 and narrow)
         around = [r.extent for r in self.outputs if r.arg.number in (*order[:place], *columns)]
         block = self.block_of_rows(row, tall, math.prod(around), copied)
         front = columns
@@ -325,10 +326,17 @@ class TilePlanner(StagePlanner):
                 return True
         return False
 
-    def is_narrow(self, row: UOp) -> bool:
-        """Whether what rows read is widened before it is multiplied: better once than each time."""
-        loads = (n for r in self.reductions for n in self.below(r) if n.op is Op.LOAD)
-        return any(n.dtype.itemsize < self.itemsize() for n in loads if row in n.ranges)
+    def is_narrow(self, row: UOp, around: list[UOp]) -> bool:
+        """Whether what rows read is widened before it is multiplied: better once than each time.
+
+        Not where it moves with other loops inside of those around the rows.
+        """
+        loads = [n for r in self.reductions for n in self.below(r) if n.op is Op.LOAD]
+        read = [n for n in loads if row in n.ranges]
+        inside = {r for r in self.outputs if r is not row and r not in around}
+        return any(n.dtype.itemsize < self.itemsize() for n in read) and all(
+            inside.isdisjoint(n.ranges) for n in read
+        )
 
     def block_of_rows(self, row: UOp, tall: int, panels: int, copied: bool) -> int:
         """How many rows to run before the next panel.

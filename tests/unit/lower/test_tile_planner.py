@@ -11,7 +11,7 @@ from tinycore import Tensor
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
 from tinycore.lower.stage import Stage
-from tinycore.lower.tile import Assign, Plan, apply_plan
+from tinycore.lower.tile import Assign, Plan, Split, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -151,3 +151,14 @@ def test_panels_of_long_sums_are_staged_though_they_leave_the_near_cache() -> No
 
     assert len(stages_of(plan_for(product(96, deep * 3 // 2, 64), AVX2))) == 1
     assert not stages_of(plan_for(product(96, 3 * deep, 64), AVX2))
+
+
+def test_rows_of_an_image_are_not_cut_to_be_converted() -> None:
+    """They move with the lines, which are inside of the channels: no stage could hold them."""
+    image = Tensor.empty(8, 64, 56, 56, dtype="bfloat16", device="CPU")
+    weight = Tensor.empty(64, 64, 3, 3, dtype="bfloat16", device="CPU")
+    ast = image.conv2d(weight, stride=2).schedule()[-1].ast
+    steps = [s for s in plan_for(ast, AVX2) if isinstance(s, Split)]
+
+    assert [s.axis for s in steps if len(s.axis) == 1] == [(2,), (4,)]  # channels, pixels
+    assert (4, 1) not in [s.axis for s in steps]
