@@ -101,9 +101,13 @@ def test_fills_in_pairs_whatever_the_layout(pairs_inside: bool) -> None:
     steps, columns = (((3, 1), 1),), (((1, 1), 1),)
     inner = (columns, steps) if pairs_inside else (steps, columns)
     fill = [Assign((1, 1, STAGED, 0), AxisKind.VECTOR), Assign((3, 1, STAGED, 0), AxisKind.PAIR)]
-    plan = (
-        *(Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Reorder(((1, 0), ROWS))),
-        *(Pair(INNER), Stage((1, 0), ((((3, 0), 1),), *inner)), *fill),
+    plan: Plan = (
+        Split(COLUMNS, 8),
+        Assign((1, 1), AxisKind.VECTOR),
+        Reorder(((1, 0), ROWS)),
+        Pair(INNER),
+        Stage((1, 0), ((((3, 0), 1),), *inner)),
+        *fill,
     )
 
     checked(ast, plan, PAIRS)

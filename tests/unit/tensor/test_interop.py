@@ -143,7 +143,13 @@ def test_torch_takes_the_memory_by_the_array_interface(exchange: None) -> None:
 
 @pytest.mark.parametrize(
     "take",
-    [torch.as_tensor, torch.asarray, torch.tensor, torch.from_dlpack, numpy.from_dlpack],
+    [
+        torch.as_tensor,
+        torch.asarray,
+        torch.tensor,
+        torch.utils.dlpack.from_dlpack,
+        numpy.from_dlpack,
+    ],
 )
 def test_others_take_a_tensor_of_any_device(take: Callable[[Tensor], Any], target: str) -> None:
     """Memory that they cannot use is copied, unless that is forbidden."""
