@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tinycore.config import Context, settings
-from tinycore.device.backend import Backend
+from tinycore.device.backend import API_VERSION, Backend
 from tinycore.device.discovery import (
     BACKEND_GROUP,
     BUILT_IN,
@@ -191,21 +191,21 @@ def test_another_version_of_the_api_is_told_with_both(
     devices = registry(install("TOY", module, distribution="tiny-toy", api=api))
 
     assert state_of(devices, "TOY") is State.INCOMPATIBLE
+    ours = ".".join(map(str, API_VERSION))
     assert reason_of(devices, "TOY") == (
-        f"needs version {version} of the plugin API, this tinycore has 1.3: upgrade {what}, "
+        f"needs version {version} of the plugin API, this tinycore has {ours}: upgrade {what}, "
         f"e.g. `pip install --upgrade {package}`"
     )
 
 
 def test_a_later_api_with_fields_unknown_here(install: Install, registry: Make) -> None:
-    source = (
-        "from tinycore.plugin import Backend\n"
-        "BACKEND = Backend(name='TOY', api=(1, 4), open=print, renderers={'C': print}, later=1)\n"
-    )
+    major, minor = API_VERSION
+    said = f"name='TOY', api=({major}, {minor + 1}), open=print, renderers={{'C': print}}, later=1"
+    source = f"from tinycore.plugin import Backend\nBACKEND = Backend({said})\n"
     devices = registry(install("TOY", "toy_later", source))
 
     assert state_of(devices, "TOY") is State.INCOMPATIBLE
-    assert "TOY needs version 1.4 of the plugin API" in reason_of(devices, "TOY")
+    assert f"TOY needs version {major}.{minor + 1} of the plugin API" in reason_of(devices, "TOY")
 
 
 OTHER_NAME = """
