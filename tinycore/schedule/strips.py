@@ -24,6 +24,9 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 MOST_MEMBERS: Final = 8
+MOST_PRODUCTS: Final = 2
+"""Members that fold the same weights for each row. More would share no more than the rows between
+them, and a kernel of many like layers takes as long to lower as all of them."""
 FEWEST_STRIPS: Final = 16
 """Strips are made narrower than the cache asks for until there are so many to share out."""
 WORTH_SHARING_BYTES: Final = 64 << 10
@@ -58,6 +61,8 @@ class Group:
         read = frozenset().union(*(m.read for m in self.members))
         if len(self.members) >= MOST_MEMBERS or not launch.read & (self.made | read):
             return False
+        if is_product(launch) and sum(map(is_product, self.members)) >= MOST_PRODUCTS:
+            return False
         pairs = zip(self.shape, (r.extent for r in launch.loops), strict=False)
         shape = tuple([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
         members = [*self.members, launch]
@@ -75,6 +80,13 @@ class Group:
         members = share_costly(self.members, depth)
         own = frozenset().union(*(m.written for m in members)) - lasting
         return Weaver(self.shape[:depth], rows, own).weave(members)
+
+
+def is_product(launch: Launch) -> bool:
+    """Whether every row of a kernel folds the same memory again, as a product with weights does."""
+    again, _ = launch.footprint(1)
+    folds = any(n.op is Op.REDUCE for n in launch.nodes)
+    return folds and any(size > LINE_BYTES for size in again.values())
 
 
 def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:

@@ -13,6 +13,7 @@ from tinycore.config import Context
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.schedule.launch import Launch, row_size
+from tinycore.schedule.strips import MOST_PRODUCTS
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -192,3 +193,18 @@ def test_nests_that_transpose_what_others_transposed() -> None:
     (expected,) = torch.autograd.grad(total, theirs)
 
     numpy.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_like_layers_are_like_kernels() -> None:
+    """Of a long chain two products at a time go through the rows together, and are lowered once."""
+    x = numbers(16, 32)
+    weights = [numbers(32, 32, seed=n) / 6 for n in range(12)]
+    result, expected = Tensor(x), x
+    for weight in weights:
+        result = (result @ Tensor(weight)).relu() + result
+        expected = numpy.maximum(expected @ weight, 0) + expected
+    kernels = [item.ast for item in result.schedule() if item.ast.op is Op.SINK]
+
+    assert len(kernels) == len(weights) // MOST_PRODUCTS
+    assert len(set(kernels)) == 2, "the last one stores nothing for others"
+    numpy.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-3)
