@@ -65,9 +65,7 @@ def unroll_reduction(root: UOp) -> UOp | None:
     values = [s for s in root.src if s.op is not Op.RANGE]
     written = [i for v in values for i in instances(v, counters)]
     loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in counters)
-    if not loops:
-        return folded(written, root.arg)
-    return root.with_src((*written, *loops))
+    return reduced(written, loops, root.arg)
 
 
 @unroll.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
