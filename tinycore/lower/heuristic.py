@@ -270,13 +270,13 @@ class LoopPlanner(DotPlanner):
                 break
             self.do(Merge(first, inner.arg.number))
         counter = counter_of(self.kernel, first)
-        if counter.extent > 1 and self.is_worth_repeating(counter, min(wanted, counter.extent)):
+        if counter.extent > 1 and self.is_worth_repeating(min(wanted, counter.extent)):
             self.do(Assign(first, AxisKind.PARALLEL))
 
-    def is_worth_repeating(self, counter: UOp, chunks: int) -> bool:
-        """Whether what is filled before a loop may be filled anew for each chunk of its steps."""
+    def is_worth_repeating(self, chunks: int) -> bool:
+        """Whether what is filled before all loops may be filled anew for each chunk of steps."""
         fills = {n.src[1] for n in self.nodes() if n.op is Op.AFTER and n.src[1].op is Op.END}
-        outside = [n for n in fills if counter not in n.ranges]
+        outside = [n for n in fills if not n.ranges]
         repeated = work_of(UOp.sink(*outside).toposort()) if outside else 0
         return repeated * (chunks - 1) * MOST_REPEATED <= self.work
 

@@ -22,6 +22,9 @@ from tinycore.uop.op import ALU, RECURRENCES, AxisKind, Op
 SERIAL_WORK: Final = 200_000
 """Operations below which waking other threads costs more than it saves."""
 
+WORK: Final = ALU | {Op.DOT, Op.LOAD, Op.STORE}
+"""Ops that take time, but for those of addresses."""
+
 
 @dataclass
 class Planner:
@@ -177,5 +180,5 @@ def work_of(nodes: Iterable[UOp]) -> int:
     return sum(
         math.prod(r.extent for r in n.ranges)
         for n in nodes
-        if n.dtype is not dtypes.index and (n.op in ALU or n.op in (Op.LOAD, Op.STORE))
+        if n.dtype is not dtypes.index and n.op in WORK
     )

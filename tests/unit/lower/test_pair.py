@@ -158,6 +158,12 @@ def test_products_of_narrow_integers_are_paired(
         computed(ast, plan, rows, inner, columns)
 
 
+def test_pairs_are_work_that_threads_share() -> None:
+    plan = plan_for(converted_product(256, 256, 256, "int8"), PAIRS)
+
+    assert Assign((0, 0), AxisKind.PARALLEL) in plan
+
+
 @pytest.mark.parametrize(
     ("dtype", "limits"),
     [("int32", PAIRS), ("uint16", PAIRS), ("int8", Limits(vector_bytes=32, pair_bytes=16))],
