@@ -1,4 +1,4 @@
-"""Golden files: expected texts that people have read, kept beside the tests."""
+"""Golden files: expected texts that people have read, kept beside the tests. Devices of tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tinycore import Context, Device
 from tinycore._setting import current
+from tinycore.device.target import parse_targets
+from tinycore.errors import CompilerUnavailable, DeviceUnavailable, UnknownDevice
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -58,6 +61,30 @@ def settings_stay() -> Iterator[None]:
     before = current.get()
     yield
     assert current.get() is before, f"left open: {current.get()}"
+
+
+def absence(target: str) -> str:
+    """Why a device is not there, or its compiler that is named; empty where they are."""
+    (wanted,) = parse_targets(target)
+    try:
+        Device[wanted.name].toolchain_for(wanted.renderer, wanted.arch)
+    except (CompilerUnavailable, DeviceUnavailable, UnknownDevice) as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def on_its_device(request: pytest.FixtureRequest, settings_stay: None) -> Iterator[None]:
+    """A test runs on what its mark `device` names: the core is tested without any plugin too."""
+    mark = request.node.get_closest_marker("device")
+    if mark is None:
+        yield
+        return
+    (target,) = mark.args
+    if why := absence(target):
+        pytest.skip(why)
+    with Context(DEV=target):
+        yield
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from itertools import permutations
 import numpy
 import pytest
 
+from tests.conftest import absence
 from tinycore import Device, Tensor, TinyJit
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
-from tinycore.errors import DeviceUnavailable, UnknownDevice
 
 PAIRS = list(permutations(("PYTHON", "CPU", "CL", "WEBGPU"), 2))
 SIZES = (1, 5, 4096, 1_000_003)
@@ -20,10 +20,8 @@ SIZES = (1, 5, 4096, 1_000_003)
 def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
     """Two devices; skips where one of them is not there."""
     for name in request.param:
-        try:
-            Device[name]
-        except (DeviceUnavailable, UnknownDevice) as error:
-            pytest.skip(str(error))
+        if why := absence(name):
+            pytest.skip(why)
     source, target = request.param
     return source, target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -13,13 +13,7 @@ from tinycore.device.protocols import Launch
 from tinycore.engine.graph import Alone, Held, Part
 from tinycore.errors import UnsupportedError
 
-pytest.importorskip("tiny_cpu")
-
-
-@pytest.fixture(autouse=True)
-def cpu() -> Iterator[None]:
-    with Context(DEV="CPU"):
-        yield
+pytestmark = pytest.mark.device("CPU")
 
 
 def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

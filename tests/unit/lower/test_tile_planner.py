@@ -73,8 +73,8 @@ def test_lines_of_an_image_are_columns_where_one_line_is_short() -> None:
 
 def test_images_that_share_nothing_are_no_lines_of_a_tile() -> None:
     """A convolution of single places: each vector of a line that is wide ends a cache line."""
-    image = Tensor.empty(4, 16, 8, 8, device="CPU")
-    (item,) = image.conv2d(Tensor.empty(32, 16, 1, 1, device="CPU")).schedule()
+    image = Tensor.empty(4, 16, 8, 8, device="PYTHON")
+    (item,) = image.conv2d(Tensor.empty(32, 16, 1, 1, device="PYTHON")).schedule()
     tiled = apply_plan(item.ast, plan_for(item.ast, AVX2))
     unrolled = {r.arg.number for r in counters(tiled) if r.arg.kind is AxisKind.UNROLL}
 
@@ -155,8 +155,8 @@ def test_panels_of_long_sums_are_staged_though_they_leave_the_near_cache() -> No
 
 def test_rows_of_an_image_are_not_cut_to_be_converted() -> None:
     """They move with the lines, which are inside of the channels: no stage could hold them."""
-    image = Tensor.empty(8, 64, 56, 56, dtype="bfloat16", device="CPU")
-    weight = Tensor.empty(64, 64, 3, 3, dtype="bfloat16", device="CPU")
+    image = Tensor.empty(8, 64, 56, 56, dtype="bfloat16", device="PYTHON")
+    weight = Tensor.empty(64, 64, 3, 3, dtype="bfloat16", device="PYTHON")
     ast = image.conv2d(weight, stride=2).schedule()[-1].ast
     steps = [s for s in plan_for(ast, AVX2) if isinstance(s, Split)]
 

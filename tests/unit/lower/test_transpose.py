@@ -20,6 +20,8 @@ from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
+COMPILED = ("CPU:CLANG", "CPU:LLVM")
+
 
 def turned(rows: int, columns: int) -> UOp:
     """A kernel that stores a (columns, rows) array as its transpose."""
@@ -60,7 +62,7 @@ def test_threads_share_a_transpose() -> None:
     assert AxisKind.PARALLEL in {step.kind for step in plan if isinstance(step, Assign)}
 
 
-@pytest.mark.parametrize("renderer", ["CLANG", "LLVM"])
+@pytest.mark.parametrize("device", [pytest.param(d, marks=pytest.mark.device(d)) for d in COMPILED])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int64, dtypes.uint8, dtypes.float16])
 @pytest.mark.parametrize(
     "arrange",
@@ -72,10 +74,9 @@ def test_threads_share_a_transpose() -> None:
         lambda x: x.permute(2, 1, 0) + x.permute(2, 1, 0).flip(2),
     ],
 )
-def test_permuted_copies(renderer: str, dtype: DType, arrange: Callable[[Tensor], Tensor]) -> None:
-    pytest.importorskip("tiny_cpu")
+def test_permuted_copies(device: str, dtype: DType, arrange: Callable[[Tensor], Tensor]) -> None:
     array: Any = numpy.random.default_rng(3).integers(0, 99, (37, 18, 69))
-    with Context(DEV=f"CPU:{renderer}"):
+    with Context(DEV=device):
         tensor = Tensor(array, dtype=dtype).realize()
 
         result = arrange(tensor).numpy()

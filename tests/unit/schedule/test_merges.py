@@ -32,6 +32,7 @@ HOWS = [
     (72, Merge(1, 2, 2)),
 ]
 """Sizes of an axis, and how its runs are merged: some are ragged, some lose elements."""
+DEVICES = ("PYTHON", "CPU")
 
 
 def runs(rows: int, size: int, run: int, greatest: int = 9) -> Array:
@@ -59,17 +60,18 @@ def merge_kernel(size: int, how: Merge, dtype: DType = dtypes.int32) -> UOp:
     return ast
 
 
+@pytest.mark.parametrize("device", [pytest.param(d, marks=pytest.mark.device(d)) for d in DEVICES])
 @pytest.mark.parametrize(("size", "how"), HOWS)
-def test_values_go_along_with_their_keys(size: int, how: Merge) -> None:
+def test_values_go_along_with_their_keys(size: int, how: Merge, device: str) -> None:
     keys = runs(3, size, how.run)
     places = numpy.arange(3 * size, dtype=numpy.int32).reshape(3, size)
-    for device in ("PYTHON", "CPU"):
-        with Context(DEV=device):
-            x, y = Tensor(keys), Tensor(places)
-            values = Tensor.from_uop(graph.merge(x.uop, y.uop, how)).numpy()
-            merged = Tensor.from_uop(graph.merge(x.uop, x.uop, how)).numpy()
-        assert (values == expected(keys, places, how)).all()
-        assert (merged == expected(keys, keys, how)).all()
+    x, y = Tensor(keys, device=device), Tensor(places, device=device)
+
+    values = Tensor.from_uop(graph.merge(x.uop, y.uop, how)).numpy()
+    merged = Tensor.from_uop(graph.merge(x.uop, x.uop, how)).numpy()
+
+    assert (values == expected(keys, places, how)).all()
+    assert (merged == expected(keys, keys, how)).all()
 
 
 @pytest.mark.parametrize("greatest", [-8, 9])

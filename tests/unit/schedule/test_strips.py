@@ -9,7 +9,6 @@ import numpy
 import pytest
 import torch
 
-from tinycore.config import Context
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.schedule.launch import Launch, row_size
@@ -18,14 +17,8 @@ from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-DEVICE = "CPU"
-
-
-@pytest.fixture(autouse=True)
-def on_loops() -> Any:
-    """Strips are for devices that run loops."""
-    with Context(DEV=DEVICE):
-        yield
+pytestmark = pytest.mark.device("CPU")
+"""Strips are for devices that run loops."""
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:

@@ -11,14 +11,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.conftest import absence
 from tinycore import Context, Device
 from tinycore.dtype import dtypes
-from tinycore.errors import (
-    CompilerUnavailable,
-    DeviceUnavailable,
-    UnknownDevice,
-    UnsupportedError,
-)
+from tinycore.errors import DeviceUnavailable, UnsupportedError
 from tinycore.tensor import runtime
 from tinycore.testing.reference import ReferenceRuntime
 
@@ -33,18 +29,9 @@ SAMPLED = {
 os.environ.setdefault("OPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # what is tested runs once
 
 
-def is_here(target: str) -> bool:
-    """Whether a device is installed and there, with the compiler that is named."""
-    device, _, renderer = target.partition(":")
-    try:
-        return bool(Device[device].toolchain_for(renderer))
-    except (CompilerUnavailable, DeviceUnavailable, UnknownDevice):
-        return False
-
-
 def chosen() -> list[str]:
     asked = os.environ.get("TENSOR_TESTS")
-    return asked.split(",") if asked else [target for target in ALL if is_here(target)]
+    return asked.split(",") if asked else [target for target in ALL if not absence(target)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

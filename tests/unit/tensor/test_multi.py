@@ -136,6 +136,7 @@ def test_op_equals_one_device(name: str, count: int, first: int | None, second: 
 
 
 @pytest.mark.parametrize("name", ["arithmetic", "softmax", "matmul", "rows by index"])
+@pytest.mark.device("CPU")
 def test_op_on_compiled_devices(name: str) -> None:
     with Context(DEV="CPU"):
         x, y = inputs()
@@ -144,6 +145,7 @@ def test_op_on_compiled_devices(name: str) -> None:
     assert_close(found, truth(name))
 
 
+@pytest.mark.device("CPU")
 def test_devices_of_different_kinds() -> None:
     x, y = inputs()
 

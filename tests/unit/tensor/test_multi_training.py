@@ -131,7 +131,7 @@ def trained_on_one() -> list[Any]:
 
 
 TRAININGS = [
-    ("data", 2, "CPU", True),
+    pytest.param("data", 2, "CPU", True, marks=pytest.mark.device("CPU")),
     ("data", 4, "PYTHON", True),
     ("tensor", 2, "PYTHON", True),
     ("tensor", 4, "PYTHON", False),
