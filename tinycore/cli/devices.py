@@ -17,6 +17,7 @@ from typing import Final
 from tinycore import Device
 from tinycore.cli.apart import Ended, Row, apart
 from tinycore.config import settings
+from tinycore.device.discovery import BUILT_IN, DENIED
 from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreError
 
 __all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]
@@ -166,18 +167,23 @@ def _tell(row: Row) -> None:
 
 def survey(seconds: float) -> Survey:
     """What there is. A backend whose driver kills the other process, or says nothing for `seconds`,
-    is left out of the next one.
+    is left out of the next one. The core's own have no driver, only files that may be slow to
+    read: they are asked once more.
 
     Raises TinycoreError when that does not help, and what the search itself raises.
     """
     lost: dict[str, str] = {}
+    patience = set(BUILT_IN)
     while True:
         found, asked, ended = _surveyed(seconds, tuple(lost))
         if found is not None:
-            return replace(found, devices=[_with_losses(row, lost) for row in found.devices])
+            return _with_losses(found, lost)
         if asked in lost or not asked:
             raise TinycoreError(f"looking for devices failed: {ended.manner}")
-        lost[asked] = f"asked for its devices: {ended.manner}"
+        if asked in patience:
+            patience.remove(asked)
+        else:
+            lost[asked] = f"asked for its devices: {ended.manner}"
 
 
 def _surveyed(seconds: float, without: tuple[str, ...]) -> tuple[Survey | None, str, Ended]:
@@ -200,8 +206,11 @@ def _surveyed(seconds: float, without: tuple[str, ...]) -> tuple[Survey | None, 
         asked = row.get("asking", asked)
 
 
-def _with_losses(row: Row, lost: dict[str, str]) -> Row:
-    """A row, saying what happened where its backend was left out for that."""
-    if row["name"] not in lost:
-        return row
-    return row | {"state": "no-hardware", "reason": lost[row["name"]]}
+def _with_losses(found: Survey, lost: dict[str, str]) -> Survey:
+    """A survey that says what happened to the backends that were left out for that."""
+    objection = found.objection
+    for name, reason in lost.items():
+        objection = objection.replace(DENIED.format(name), reason)
+    told = {name: {"state": "no-hardware", "reason": reason} for name, reason in lost.items()}
+    rows = [row | told.get(row["name"], {}) for row in found.devices]
+    return replace(found, objection=objection, devices=rows)

@@ -36,6 +36,9 @@ BACKEND_GROUP: Final = "tinycore.backends"
 CORE: Final = "tinycore"
 """The distribution that this package comes in."""
 
+DENIED: Final = "TINYCORE_PLUGINS_DENY names {}; take it out of there to use it"
+"""Why a backend is left out that the setting names."""
+
 BUILT_IN: Final = {
     "NULL": "tinycore.builtin.null:BACKEND",
     "PYTHON": "tinycore.builtin.python:BACKEND",
@@ -320,7 +323,7 @@ def blocked_by(claim: Candidate) -> str:
     names = {claim.name.lower(), claim.distribution}
     for word in settings.TINYCORE_PLUGINS_DENY:
         if word.lower() in names:
-            return f"TINYCORE_PLUGINS_DENY names {word}; take it out of there to use it"
+            return DENIED.format(word)
     allowed = settings.TINYCORE_PLUGINS
     # The core's own devices need no plugin.
     if claim.distribution == CORE or names.union({"auto"}).intersection(map(str.lower, allowed)):

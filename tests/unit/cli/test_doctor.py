@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pluggy
 import pytest
 
+from tinycore import Context, Device
+from tinycore.cli import devices
 from tinycore.cli.apart import Ended
 from tinycore.cli.main import main
 from tinycore.device.hooks import hooks
@@ -101,6 +104,37 @@ def test_the_list_goes_on_after_drivers_that_hang_and_crash(
     assert reason.startswith("asked for its devices: nothing came of it in 3 s")
     assert told["default"] not in {*rows} - {"CPU", "CL", "WEBGPU", "PYTHON"}
     assert rows["PYTHON"] == ("ready", "") or told["default"] == "PYTHON"
+
+
+def test_what_was_lost_was_denied_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(seconds: float, without: tuple[str, ...]) -> Any:
+        if not without:
+            return None, "PYTHON", Ended(None, "", seconds)
+        with Context(TINYCORE_PLUGINS_DENY=without):
+            blocked = Device.plugins.find("PYTHON")
+        assert blocked is not None
+        return devices.Survey(None, f"PYTHON ({blocked.reason})", []), "", Ended(0, "", seconds)
+
+    monkeypatch.setattr(devices, "_surveyed", slow)
+
+    told = devices.survey(1.0).objection
+    assert told.startswith("PYTHON (asked for its devices: nothing came of it in 1 s")
+    assert "DENY names" not in told
+
+
+def test_what_is_built_in_has_time_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def slow_once(seconds: float, without: tuple[str, ...]) -> Any:
+        asked.append(without)
+        if len(asked) == 1:
+            return None, "PYTHON", Ended(None, "", seconds)
+        return devices.Survey("PYTHON", "", []), "", Ended(0, "", seconds)
+
+    monkeypatch.setattr(devices, "_surveyed", slow_once)
+
+    assert devices.survey(1.0).default == "PYTHON"
+    assert asked == [(), ()]
 
 
 class Observer:
