@@ -46,10 +46,13 @@ class Overrides(dict[str, Any]):
 process: Final = Process()
 current: Final[ContextVar[dict[str, Any]]] = ContextVar("tinycore settings", default=process)
 
+in_force: Final[Callable[[], dict[str, Any]]] = current.get
+"""Every setting's value here and now, by name."""
+
 
 def settings_in_force(names: Iterable[str]) -> list[Any]:
     """The values of several settings here and now."""
-    values = current.get()
+    values = in_force()
     return [values[name] for name in names]
 
 

@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Final, TextIO
 
-from tinycore.config import CHANNELS, environment, settings
+from tinycore.config import CHANNELS, environment, in_force, settings
 from tinycore.errors import SettingError
 
 __all__ = ["CHANNELS", "Trace", "ansilen", "ansistrip", "colored"]
@@ -42,7 +42,8 @@ class Trace:
     @property
     def on(self) -> bool:
         """Whether the channel is wanted here and now."""
-        return 0 < self.level <= settings.DEBUG or self.channel in settings.TRACE
+        values = in_force()  # asked in every launch, so without a call for each setting
+        return 0 < self.level <= values["DEBUG"] or self.channel in values["TRACE"]
 
     def __call__(self, line: str, body: str = "") -> None:
         """Print one line, then `body` as it is; nothing when the channel is off."""

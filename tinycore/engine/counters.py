@@ -36,6 +36,12 @@ class Counters:
         self.time_sum_s = 0.0
         self.kernel_count = 0
 
+    def count(self, estimate: Estimate, kernels: int) -> None:
+        """Add launches to the totals of work."""
+        self.kernel_count += kernels
+        self.global_ops += estimate.ops
+        self.global_mem += estimate.bytes
+
     def reset(self) -> None:
         """Set the totals of work, time and kernels to zero, and the peak to the memory in use."""
         self.__init__()  # type: ignore[misc]
@@ -67,18 +73,14 @@ def update_stats(
     seconds: float | None,
     *,
     jit: bool = False,
-    kernels: int = 1,
 ) -> None:
     """Add one launch to the totals; with DEBUG=2, print a line about it.
 
     `seconds` is None for a launch that nobody timed.
     """
-    counters = GlobalCounters
-    counters.kernel_count += kernels
-    counters.global_ops += estimate.ops
-    counters.global_mem += estimate.bytes
+    GlobalCounters.count(estimate, 1)
     if seconds:
-        counters.time_sum_s += seconds
+        GlobalCounters.time_sum_s += seconds
     if ran := hooks.active("tinycore_kernel_ran"):
         ran(kernel=name, device=device, seconds=seconds)
     if trace.on:

@@ -3,7 +3,8 @@
 Floor 4. Neighboring launches on one device that can hold them (capability `graph`) are asked for
 with one call, and so are those of several devices that wait for each other (`queues`), with the
 copies between them; before each replay only what changes from call to call is put in its place.
-Anything else is run as it was captured.
+Anything else is run as it was captured. What runs here is counted, and told to nobody: where
+somebody listens, `CapturedStep.parts` gives launches that are told one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Graph, Handle, Launch
 from tinycore.device.registry import Device
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.counters import Estimate, update_stats
+from tinycore.engine.counters import Estimate, GlobalCounters
 from tinycore.engine.run import CopyRunner, ExecItem
 from tinycore.engine.watch import watches
 from tinycore.errors import UnsupportedError
@@ -35,8 +36,6 @@ class Held:
     places: Mapping[Buffer, Sequence[tuple[int, int]]]  # (launch, slot)
     positions: Mapping[str, Sequence[tuple[int, int]]]  # (launch, position) of each variable
     numbers: dict[str, int]  # what the variables hold now
-    name: str
-    device: str
     estimate: Estimate
     launches: int
 
@@ -54,7 +53,7 @@ class Held:
                 for launch, position in positions:
                     graph.set_value(launch, position, values[name])
         graph()
-        update_stats(self.name, self.device, self.estimate, None, jit=True, kernels=self.launches)
+        GlobalCounters.count(self.estimate, self.launches)
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Alone:
             handles[slot] = exchange[handles[slot]].handle
         runner = self.runner
         runner.program(handles, [values[name] for name in runner.info.values], wait=False)
-        update_stats(runner.name, runner.device, runner.estimate, None, jit=True)
+        GlobalCounters.count(runner.estimate, 1)
         return None
 
 
@@ -170,5 +169,4 @@ def hold(
     work = [item.runner.estimate for item in items]
     total = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
     held = {name: values[name] for name in positions}
-    name = f"graph of {len(items)}"
-    return Held(graph, places, positions, held, name, device, total, len(items))
+    return Held(graph, places, positions, held, total, len(items))

@@ -99,7 +99,8 @@ class TinyJit(Generic[Parameters, Result]):
                         "that it works on was replaced by another. Write to it with assign"
                     )
             if found.step is not None:
-                return cast(Result, found.replay(given))
+                replayed: Result = found.replay(given)
+                return replayed
             if found.first is None:
                 return self.run(found, args, kwargs)
             result = found.take(self.function, given, args, kwargs)

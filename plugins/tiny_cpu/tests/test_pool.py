@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,15 @@ def zeros(count: int) -> tuple[HostMemory, memoryview[float]]:
     handle = allocator.alloc(count * 4)
     allocator.write(handle, memoryview(bytes(count * 4)))
     return handle, allocator.map(handle, count * 4).cast("f")
+
+
+TASKS = Path("/proc/self/task")
+
+
+def switches(task: Path) -> int:
+    """How often a thread of this process went to sleep."""
+    status = (task / "status").read_text()
+    return int(re.findall(r"(?m)^voluntary_ctxt_switches:\s*(\d+)", status)[0])
 
 
 @pytest.mark.parametrize("extent", EXTENTS)
@@ -128,6 +138,28 @@ def test_a_replay_takes_new_buffers_and_values(load: Load) -> None:
 
     assert set(first) == {5.0}
     assert set(second) == {2.0}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system how often threads ran")
+def test_a_replay_wakes_nobody_for_kernels_that_are_not_shared(load: Load) -> None:
+    program, (data, numbers) = load("add", parallel=1), zeros(1)
+    replay = Replay([(program, [data], [1])] * 3)
+    kept, before = pools._pools[:], set(TASKS.iterdir())
+    pools._pools[:] = [pools.Pool(3)]
+    try:
+        workers = sorted(set(TASKS.iterdir()) - before)
+        while not all(map(switches, workers)):
+            time.sleep(0.01)
+        asleep = list(map(switches, workers))
+        for _ in range(20):
+            replay()
+        time.sleep(0.01)
+        assert list(map(switches, workers)) == asleep
+    finally:
+        pools._pools[:] = kept
+
+    assert len(asleep) == 2
+    assert numbers[0] == 60.0
 
 
 def test_an_empty_replay_does_nothing() -> None:

@@ -154,9 +154,11 @@ static void wait_until_left(struct pool *pool) {
   pthread_mutex_unlock(&pool->lock);
 }
 
+static int is_shared(const struct record *run) { return run->extent > run->chunk; }
+
 /* One run, by the thread whose turn it is. */
 static void run_one(struct pool *pool, const struct record *run) {
-  if (run->extent <= run->chunk) {
+  if (!is_shared(run)) {
     run->entry(run->buffers, run->values, 0, run->extent);
     return;
   }
@@ -198,12 +200,14 @@ void tc_pool_run(struct pool *pool, kernel *entry, void *const *buffers, const i
   pthread_mutex_unlock(&pool->turn);
 }
 
-/* Run `count` kernels in order: a whole captured step in one call. */
+/* Run `count` kernels in order: a whole captured step in one call. From the first kernel that is shared on,
+   nobody sleeps; where none is, nobody is woken. */
 void tc_pool_run_many(struct pool *pool, const struct record *records, i64 count) {
+  i64 i = 0;
   pthread_mutex_lock(&pool->turn);
-  store(pool->replaying, 1, SEQ_CST);
-  wake_sleepers(pool);
-  for (i64 i = 0; i < count; i++) run_one(pool, &records[i]);
+  for (; i < count && !is_shared(&records[i]); i++) run_one(pool, &records[i]);
+  if (i < count) store(pool->replaying, 1, SEQ_CST);
+  for (; i < count; i++) run_one(pool, &records[i]);
   store(pool->replaying, 0, RELAXED);
   pthread_mutex_unlock(&pool->turn);
 }

@@ -335,37 +335,48 @@ declare i32 @pthread_mutex_unlock(ptr)
 define void @tc_pool_run_many(ptr %0, ptr %1, i64 %2) {
   %4 = getelementptr inbounds i8, ptr %0, i64 512
   %5 = tail call i32 @pthread_mutex_lock(ptr %4)
-  %6 = getelementptr inbounds i8, ptr %0, i64 388
-  store atomic i32 1, ptr %6 seq_cst, align 4
-  %7 = getelementptr inbounds i8, ptr %0, i64 384
-  %8 = load atomic i32, ptr %7 seq_cst, align 128
-  %9 = icmp eq i32 %8, 0
-  br i1 %9, label %16, label %10
+  %6 = icmp sgt i64 %2, 0
+  br i1 %6, label %7, label %20
 
-10:
-  %11 = getelementptr inbounds i8, ptr %0, i64 640
-  %12 = tail call i32 @pthread_mutex_lock(ptr %11)
-  %13 = getelementptr inbounds i8, ptr %0, i64 768
-  %14 = tail call i32 @pthread_cond_broadcast(ptr %13)
-  %15 = tail call i32 @pthread_mutex_unlock(ptr %11)
-  br label %16
+7:
+  %8 = phi i64 [ %16, %15 ], [ 0, %3 ]
+  %9 = getelementptr inbounds %struct.record, ptr %1, i64 %8
+  %10 = getelementptr inbounds i8, ptr %9, i64 24
+  %11 = load i64, ptr %10, align 8
+  %12 = getelementptr inbounds i8, ptr %9, i64 32
+  %13 = load i64, ptr %12, align 8
+  %14 = icmp sgt i64 %11, %13
+  br i1 %14, label %18, label %15
 
-16:
-  %17 = icmp sgt i64 %2, 0
-  br i1 %17, label %20, label %18
+15:
+  tail call fastcc void @run_one(ptr %0, ptr %9)
+  %16 = add nuw nsw i64 %8, 1
+  %17 = icmp eq i64 %16, %2
+  br i1 %17, label %20, label %7
 
 18:
-  store atomic i32 0, ptr %6 monotonic, align 4
-  %19 = tail call i32 @pthread_mutex_unlock(ptr %4)
-  ret void
+  %19 = getelementptr inbounds i8, ptr %0, i64 388
+  store atomic i32 1, ptr %19 seq_cst, align 4
+  br label %20
 
 20:
-  %21 = phi i64 [ %23, %20 ], [ 0, %16 ]
-  %22 = getelementptr inbounds %struct.record, ptr %1, i64 %21
-  tail call fastcc void @run_one(ptr %0, ptr %22)
-  %23 = add nuw nsw i64 %21, 1
-  %24 = icmp eq i64 %23, %2
-  br i1 %24, label %18, label %20
+  %21 = phi i64 [ %8, %18 ], [ 0, %3 ], [ %2, %15 ]
+  %22 = icmp slt i64 %21, %2
+  br i1 %22, label %23, label %28
+
+23:
+  %24 = phi i64 [ %26, %23 ], [ %21, %20 ]
+  %25 = getelementptr inbounds %struct.record, ptr %1, i64 %24
+  tail call fastcc void @run_one(ptr %0, ptr %25)
+  %26 = add i64 %24, 1
+  %27 = icmp eq i64 %26, %2
+  br i1 %27, label %28, label %23
+
+28:
+  %29 = getelementptr inbounds i8, ptr %0, i64 388
+  store atomic i32 0, ptr %29 monotonic, align 4
+  %30 = tail call i32 @pthread_mutex_unlock(ptr %4)
+  ret void
 }
 
 define i64 @tc_queue_bytes(i64 %0) {
