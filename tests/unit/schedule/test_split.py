@@ -1,0 +1,97 @@
+"""Which long reductions are cut in parts, and into how many."""
+
+import numpy
+import pytest
+
+from tests.unit.schedule.graphs import buffer, expand, kernels, matmul, permute, total
+from tinycore.render.base import Limits
+from tinycore.schedule.kernelize import memory_of
+from tinycore.schedule.target import cut_for
+from tinycore.tensor import Tensor
+from tinycore.uop.node import UOp
+
+LOOPS = Limits(vector_bytes=32, threads=2)
+GRID = Limits(grid=(1 << 16,) * 3, block=(64, 1, 1), block_threads=64)
+
+
+def shapes(root: UOp, limits: Limits = LOOPS) -> list[tuple[int, ...]]:
+    """The shape of what each kernel stores."""
+    with cut_for(limits):
+        return [memory_of(k.src[0]).shape for k in kernels(root)]
+
+
+def test_parts_of_a_long_product_are_its_outermost_axis() -> None:
+    with cut_for(LOOPS):
+        first, second = kernels(matmul(buffer(64, 1 << 15), buffer(1 << 15, 32)))
+
+    assert first.arg.name == "reduce_16_64_32_2048"
+    assert second.arg.name == "reduce_64_32_16"
+
+
+def test_short_product_stays_whole() -> None:
+    assert len(shapes(matmul(buffer(64, 4096), buffer(4096, 32)))) == 1
+
+
+def test_product_with_many_results_has_fewer_parts() -> None:
+    few, many = (shapes(matmul(buffer(n, 1 << 14), buffer(1 << 14, n))) for n in (256, 1024))
+
+    assert [s[0] for s in few] == [8 * 256 * 256, 256 * 256]
+    assert [s[0] for s in many] == [4 * 1024 * 1024, 1024 * 1024]
+
+
+def test_product_with_more_results_than_operands_stays_whole() -> None:
+    x = buffer(1 << 15, 1 << 14)
+
+    assert len(shapes(matmul(x, permute(x, 1, 0)))) == 1
+
+
+def test_sums_of_long_rows_stay_whole_if_there_are_enough() -> None:
+    assert len(shapes(total(buffer(100, 1 << 16), 1))) == 1
+
+
+def test_sums_of_few_long_columns_are_cut_for_threads() -> None:
+    x = buffer(1 << 16, 256)
+
+    assert shapes(total(x, 0)) == [(512 * 256,), (256,)]
+    assert shapes(total(permute(x, 1, 0), 1)) == [(512 * 256,), (256,)]
+    assert len(shapes(total(buffer(1 << 16, 1024), 0))) == 1
+
+
+def test_a_matrix_times_a_vector_is_as_its_larger_operand_lies() -> None:
+    row, size = buffer(1, 1 << 16), 1 << 16
+    factor = expand(row, (128, size))
+
+    assert len(shapes(total(buffer(128, size) * factor, 1))) == 1
+    assert len(shapes(total(permute(buffer(size, 128), 1, 0) * factor, 1))) == 2
+
+
+def test_of_several_axes_the_outermost_with_enough_steps_is_cut() -> None:
+    names = [
+        k.arg.name
+        for shape in ((32, 8, 64, 64), (2, 8, 256, 256))
+        for k in kernels(total(buffer(*shape), 0, 2, 3))
+    ]
+
+    assert names == ["reduce_32_8_64_64", "reduce_8_32", "reduce_2_8_128_2_256", "reduce_8_128"]
+
+
+@pytest.mark.parametrize("size", [8192, 8209, 32771, 40000])
+def test_steps_that_no_number_of_parts_divides_are_left_over(size: int) -> None:
+    left = numpy.arange(size, dtype=numpy.int64).reshape(1, size) * [[1], [3], [-5]] % 101
+    right = numpy.arange(size * 5, dtype=numpy.int64).reshape(size, 5) % 89
+
+    found = (Tensor(left.astype(numpy.int32)) @ Tensor(right.astype(numpy.int32))).numpy()
+
+    assert (found == left @ right).all()
+    assert (Tensor(right.astype(numpy.int32)).max(0).numpy() == right.max(0)).all()
+
+
+def test_a_grid_is_given_products_whole() -> None:
+    assert len(shapes(matmul(buffer(64, 1 << 15), buffer(1 << 15, 32)), GRID)) == 1
+
+
+def test_windows_of_an_image_stay_whole() -> None:
+    image, weight = Tensor.empty(16, 8, 64, 64), Tensor.empty(8, 8, 3, 3)
+    (gradient,) = (image.conv2d(weight, padding=1)).square().sum().gradient(weight)
+
+    assert kernels(gradient.uop)[-1].arg.name == "reduce_8_8_3_3_16_64_64"
