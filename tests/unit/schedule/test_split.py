@@ -72,7 +72,7 @@ def test_of_several_axes_the_outermost_with_enough_steps_is_cut() -> None:
         for k in kernels(total(buffer(*shape), 0, 2, 3))
     ]
 
-    assert names == ["reduce_32_8_64_64", "reduce_8_32", "reduce_2_8_128_2_256", "reduce_8_128"]
+    assert names == ["reduce_32_8_64_64", "reduce_8_32", "reduce_8_256_2_256", "reduce_8_256"]
 
 
 @pytest.mark.parametrize("size", [8192, 8209, 32771, 40000])
