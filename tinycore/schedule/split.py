@@ -153,9 +153,9 @@ class Reduction:
         if self.length < LONG_PRODUCT or self.most_parts < 2:
             return 1
         size = self.sizes[self.axis]
-        most = min(self.most_parts, size)
-        more = 1 if self.reads_again else -1
-        return min(range(max(most // 2, 2), most + 1), key=lambda n: (size % n, more * n), default=1)
+        most, more = min(self.most_parts, size), 1 if self.reads_again else -1
+        some = range(max(most // 2, 2), most + 1)
+        return min(some, key=lambda n: (size % n, more * n), default=1)
 
     # --- the two reductions
 
