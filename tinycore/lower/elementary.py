@@ -17,13 +17,10 @@ from tinycore.uop.node import UOp
 
 
 class Domain(NamedTuple):
-    """Where an exponential leaves the normal numbers."""
+    """Arguments beyond which an exponential does not change, which themselves are like those."""
 
-    zero_below: float
-    denormal_below: float
-    """Above where results become denormal, by up to two binary orders."""
-    first_infinite: float
-    """The least argument whose result is infinite."""
+    zero: float
+    infinite: float
 
 
 class Layout(NamedTuple):
@@ -33,8 +30,6 @@ class Layout(NamedTuple):
     unsigned: DType
     mantissa: int
     bias: int
-    shift: int
-    """Results below the normal numbers are computed this many binary orders higher."""
     ln2: tuple[float, float]
     """ln 2 as a number with few digits, whose product with any exponent is exact, and the rest."""
     log2_e: tuple[float, float]
@@ -51,11 +46,10 @@ SINGLE: Final = Layout(
     unsigned=dtypes.uint32,
     mantissa=23,
     bias=127,
-    shift=64,
     ln2=(float.fromhex("0x1.62e4p-1"), 1.4286068203094173e-06),
     log2_e=(1.4423828125, 0.00031222838896340733),
-    exp_domain=Domain(-104.0, -86.0, 88.72283935546875),
-    exp2_domain=Domain(-150.0, -125.0, 128.0),
+    exp_domain=Domain(-104.0, 89.0),
+    exp2_domain=Domain(-150.0, 128.0),
     # (exp(x) - 1 - x) / x**2
     exp=(
         0.001392617611993558,
@@ -92,11 +86,10 @@ DOUBLE: Final = Layout(
     unsigned=dtypes.uint64,
     mantissa=52,
     bias=1023,
-    shift=128,
     ln2=(float.fromhex("0x1.62e42fefa2p-1"), 7.371002565167799e-13),
     log2_e=(1.4426950216293335, 1.9259629911266175e-08),
-    exp_domain=Domain(-746.0, -708.0, 709.7827128933841),
-    exp2_domain=Domain(-1075.0, -1021.0, 1024.0),
+    exp_domain=Domain(-746.0, 710.0),
+    exp2_domain=Domain(-1075.0, 1024.0),
     exp=(
         2.0914679376583935e-09,
         2.510520637395701e-08,
@@ -164,42 +157,49 @@ def exp(x: UOp) -> UOp:
     """e**x == 2**n * e**r, where n = round(x / ln 2) and r = x - n*ln 2."""
     layout = layout_of(x)
     high, low = layout.ln2
-    n, exponent = nearest(x * (1 / math.log(2)), layout)
+    x = clamped(x, layout.exp_domain)
+    n, biased = nearest(x * (1 / math.log(2)), layout)
     r = (x - n * high) - n * low
-    power = (polynomial(r, layout.exp) * (r * r) + r) + 1.0
-    return scaled(x, power, exponent, layout, layout.exp_domain)
+    return scaled(polynomial(r, layout.exp) * (r * r) + r, biased, layout)
 
 
 def exp2(x: UOp) -> UOp:
     """2**x == 2**n * 2**r, where n = round(x) and r = x - n, which is exact."""
     layout = layout_of(x)
-    n, exponent = nearest(x, layout)
+    x = clamped(x, layout.exp2_domain)
+    n, biased = nearest(x, layout)
     r = x - n
-    power = polynomial(r, layout.exp2) * r + 1.0
-    return scaled(x, power, exponent, layout, layout.exp2_domain)
+    return scaled(polynomial(r, layout.exp2) * r, biased, layout)
+
+
+def clamped(x: UOp, domain: Domain) -> UOp:
+    """The number, or the nearest of a domain: an instruction each, which NaN passes unchanged."""
+    least, most = x.const_like(domain.zero), x.const_like(domain.infinite)
+    x = (x < least).where(least, x)
+    return (most < x).where(most, x)
 
 
 def nearest(x: UOp, layout: Layout) -> tuple[UOp, UOp]:
-    """x rounded to an integer, as a float and as an integer; meaningless for large x.
+    """x rounded to an integer n, as a float, and the bits of a float that end in n + 2*bias.
 
     Adding 1.5 * 2**mantissa leaves no room for digits after the point, and the integer stands in
     the low bits of the sum.
     """
-    magic = x.const_like(1.5 * 2.0**layout.mantissa)
+    magic = x.const_like(1.5 * 2.0**layout.mantissa + 2 * layout.bias)
     total = x + magic
-    signed = lanes(x, layout.signed)
-    return total - magic, total.bitcast(signed) - magic.bitcast(signed)
+    return total - magic, total.bitcast(lanes(x, layout.unsigned))
 
 
-def scaled(x: UOp, power: UOp, exponent: UOp, layout: Layout, domain: Domain) -> UOp:
-    """power * 2**exponent, rounded once if that is denormal; 0 and infinity beyond the domain."""
-    denormal = x < domain.denormal_below
-    lifted = denormal.where(exponent + layout.shift, exponent) << layout.mantissa
-    unit = denormal.where(x.const_like(2.0**-layout.shift), x.const_like(1.0))
-    result = (power.bitcast(exponent.dtype) + lifted).bitcast(x.dtype) * unit
-    result = (x < domain.zero_below).where(x.const_like(0.0), result)
-    # The sum is infinite, or NaN where x is.
-    return (x < domain.first_infinite).where(result, x + math.inf)
+def scaled(less_one: UOp, biased: UOp, layout: Layout) -> UOp:
+    """(less_one + 1) * 2**n, rounded once if that is denormal, from bits that end in n + 2*bias.
+
+    Neither half of n leaves the exponents of normal numbers, so the first factor is exact.
+    """
+    half = biased >> 1
+    first, second = (
+        (bits << layout.mantissa).bitcast(less_one.dtype) for bits in (half, biased - half)
+    )
+    return (less_one * first + first) * second
 
 
 # --- logarithms
