@@ -15,6 +15,7 @@ from tinycore.lower.dot_planner import PARTIAL_SUMS, DotPlanner
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.planner import SERIAL_WORK, work_of
+from tinycore.lower.stage import LINE_BYTES
 from tinycore.lower.tile import (
     Assign,
     Merge,
@@ -27,7 +28,7 @@ from tinycore.lower.tile_planner import SMALL_LOOP, Tile
 from tinycore.trace import Trace
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import TRANSCENDENTAL, AxisKind, Op
 
 trace = Trace("plan")
 
@@ -45,6 +46,8 @@ SUM_ACROSS: Final = 6
 """What adding up the lanes costs, in steps of the sum."""
 MOST_COPIES: Final = 128
 """Copies of a body that unrolling a short loop may lead to."""
+MOST_AGAIN: Final = 8
+"""The part of a copy that may be copied twice so that lines are read as a whole: an eighth."""
 MOST_BORDERS: Final = 4
 SCANNED_ROWS: Final = 2
 """Scans beside each other: more would take lines of the same set from the first cache."""
@@ -219,7 +222,8 @@ class LoopPlanner(DotPlanner):
             rows = [r for r in self.outputs if r is not column and r.extent >= lanes]
             row = next((r for r in rows for n in apart if coefficient(n.src[1], r) == 1), None)
             if row is not None:
-                self.do(Split(column.arg.number, lanes), Split(row.arg.number, lanes))
+                self.do(Split(column.arg.number, lanes))
+                self.do(Split(row.arg.number, self.squares_of_line(row, lanes)))
                 self.do(Assign((*column.arg.number, 1), AxisKind.VECTOR))
                 self.do(Assign((*row.arg.number, 1), AxisKind.UNROLL))
                 outer = ((*row.arg.number, 0), (*column.arg.number, 0))
@@ -227,6 +231,17 @@ class LoopPlanner(DotPlanner):
                 rest = [axis.number for axis in loops if axis.number not in outer]
                 self.do(Reorder((*rest, *outer)))
                 return
+
+    def squares_of_line(self, row: UOp, lanes: int) -> int:
+        """How many steps along rows take whole lines of them: the other part is soon forgotten.
+
+        Rows far apart are of few sets of a cache. One square where whole lines would do much twice,
+        or where computing takes longer than reading, and more of it at a time more registers.
+        """
+        line = max(LINE_BYTES // self.itemsize(), lanes)
+        again = -row.extent % line
+        plain = not any(n.op in TRANSCENDENTAL for n in self.nodes())
+        return line if plain and again * MOST_AGAIN <= row.extent else lanes
 
     @staticmethod
     def is_apart(access: UOp, counter: UOp) -> bool:

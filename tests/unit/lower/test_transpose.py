@@ -12,7 +12,7 @@ from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import expand_loops
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import Assign, apply_plan
+from tinycore.lower.tile import Assign, Split, apply_plan
 from tinycore.lower.transpose import transposed
 from tinycore.render.base import Limits, Renderer
 from tinycore.testing.kernels import element, load, store
@@ -54,6 +54,14 @@ def test_no_element_is_loaded_alone() -> None:
     loads = [n for n in planned.toposort() if n.op is Op.LOAD]
 
     assert {n.dtype for n in loads} == {dtypes.float32.vec(8)}
+
+
+@pytest.mark.parametrize(("extent", "tall"), [(48, 16), (1000, 16), (8, 8), (20, 8), (40, 8)])
+def test_whole_lines_are_read_where_little_is_read_twice(extent: int, tall: int) -> None:
+    plan = plan_for(turned(extent, 64), Limits(vector_bytes=32))
+
+    assert Split((1,), 8) in plan
+    assert Split((0,), tall) in plan
 
 
 def test_threads_share_a_transpose() -> None:
