@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from tinycore.dtype import dtypes
 from tinycore.lower.loops import numbered
 from tinycore.lower.transpose import transpose_loads
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import coefficient, repetition
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
 from tinycore.uop.pattern import RuleSet, node, var
@@ -266,8 +266,10 @@ class Lanes:
         """A LOAD: one vector, one vector reversed, or one scalar per lane."""
         index = node.src[0]
         move = self.movement(index)
-        if move is not None and 1 < move <= LONGEST_STRIDE and not node.src[1:]:
+        if move is not None and 1 < move <= LONGEST_STRIDE:
             return self.load_strided(node, move)
+        if move is None and (steps := self.steps_of_repeated(index)):
+            return self.load_repeated(node, steps)
         if move not in (1, -1):
             scalars = tuple(self.at(node, i) for i in range(self.count))
             return UOp(Op.VECTORIZE, node.dtype.vec(self.count), scalars)
@@ -276,13 +278,31 @@ class Lanes:
         whole = UOp(Op.LOAD, node.dtype.vec(self.count), (first, *alternative))
         return whole if move == 1 else lanes_of(whole, reversed(range(self.count)))
 
+    def steps_of_repeated(self, index: UOp) -> list[int]:
+        """How far each lane is from the first, where several read the same; else nothing."""
+        if len(index.src) > 2 or repetition(index.src[1], self.counter) is None:
+            return []
+        places = [self.at(index.src[1], i) for i in range(self.count)]
+        apart = [rewrite(p - places[0], simplify, name="simplify lanes") for p in places]
+        steps = [n.arg for n in apart if n.op is Op.CONST]
+        size = len(set(steps))
+        whole = len(steps) == self.count and set(steps) == set(range(size))
+        return steps if whole and size > 1 and size & (size - 1) == 0 else []
+
+    def load_repeated(self, node: UOp, steps: list[int]) -> UOp:
+        """A vector with fewer elements than lanes, each for several of these."""
+        first = self.at(node.src[0], 0)
+        few = UOp(Op.LOAD, node.dtype.vec(max(steps) + 1), (first,))
+        return lanes_of(few, steps)
+
     def load_strided(self, node: UOp, stride: int) -> UOp:
         """Every `stride`-th element: vectors that cover them all, the last ending with the last."""
         end = stride * (self.count - 1) + 1
         starts = [min(i * self.count, end - self.count) for i in range(stride)]
         first = self.at(node.src[0], 0)
         wide = node.dtype.vec(self.count)
-        vectors = [UOp(Op.LOAD, wide, (moved(first, start),)) for start in starts]
+        alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
+        vectors = [UOp(Op.LOAD, wide, (moved(first, start), *alternative)) for start in starts]
         lanes = []
         for place in range(0, end, stride):
             part = min(place // self.count, stride - 1)

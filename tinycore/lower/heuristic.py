@@ -26,9 +26,11 @@ from tinycore.lower.tile import (
 )
 from tinycore.lower.tile_planner import SMALL_LOOP, Tile
 from tinycore.trace import Trace
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import coefficient, repetition
 from tinycore.uop.node import UOp
 from tinycore.uop.op import TRANSCENDENTAL, AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
 
 trace = Trace("plan")
 
@@ -87,7 +89,7 @@ class LoopPlanner(DotPlanner):
 
         The parts of the loop; none if no loop has borders.
         """
-        for counter in reversed(self.reduced() or self.outputs):
+        for counter in reversed(self.loops_with_borders()):
             contiguous = any(coefficient(n.src[1], counter) == 1 for n in self.accesses())
             steps = self.steps_compared(counter)
             edges = (0, *steps, counter.extent)
@@ -96,6 +98,12 @@ class LoopPlanner(DotPlanner):
                 self.do(Peel(number := counter.arg.number, steps))
                 return [(*number, part) for part in range(len(edges) - 1)]
         return []
+
+    def loops_with_borders(self) -> list[UOp]:
+        """The loops to look for borders in: of a sum its own, unless it is just a small window."""
+        reduced = self.reduced()
+        is_window = all(r.extent <= SMALL_LOOP for r in reduced)
+        return [*(self.outputs if is_window else ()), *reduced]
 
     def alike(self, best: UOp | None, parts: list[Number]) -> list[UOp]:
         """The loop that lanes suit best; if it is a part of one, all parts that lanes suit.
@@ -122,16 +130,29 @@ class LoopPlanner(DotPlanner):
             self.do(Assign((*number, 1), AxisKind.UNROLL))
 
     def steps_compared(self, counter: UOp) -> tuple[int, ...]:
-        """The steps of a loop from which on a comparison with a constant turns out differently."""
-        found = set()
+        """The steps of a loop from which on a comparison with a constant turns out differently.
+
+        Where short loops move what is compared, too: from which on it does for all of their steps.
+        """
+        found = set[int]()
         for node in self.nodes():
-            if node.op is Op.CMPLT and counter in node.src:
+            if node.op is Op.CMPLT and counter in node.ranges:
                 a, b = node.src
                 if b.op is Op.CONST:
-                    found.add(b.arg)
+                    found |= self.steps_reaching(a, counter, b.arg)
                 elif a.op is Op.CONST:
-                    found.add(a.arg + 1)
+                    found |= self.steps_reaching(b, counter, a.arg + 1)
         return tuple(sorted(s for s in found if 0 < s < counter.extent))
+
+    @staticmethod
+    def steps_reaching(value: UOp, counter: UOp, bound: int) -> set[int]:
+        """The steps of a loop from which on a value may reach a bound, and does for certain."""
+        move = coefficient(value, counter) or 0
+        others = [r for r in value.ranges if r is not counter]
+        if move < 1 or any(not r.is_fixed or r.extent > SMALL_LOOP for r in others):
+            return set()
+        rest = rewrite(value - counter * move, simplify, name="simplify borders")
+        return {-((least - bound) // move) for least in (int(rest.vmin), int(rest.vmax))}
 
     def best_vector_loop(self) -> UOp | None:
         """The loop whose lanes are contiguous in most accesses, or None if all scatter.
@@ -168,16 +189,31 @@ class LoopPlanner(DotPlanner):
         stored = {n.src[0] for n in self.nodes() if n.op is Op.STORE}
         for access in self.accesses():
             move = coefficient(access.src[1], counter)
-            strided = access not in stored and move is not None and 1 < move <= LONGEST_STRIDE
+            strided = move is not None and 1 < move <= LONGEST_STRIDE
+            strided = strided and (
+                access not in stored or bool(self.loops_between_steps(access, counter))
+            )
             if move == 1 or (access not in stored and self.can_be_panel(access, counter)):
                 total += 1
             elif strided:
                 total -= PICKED * (1 - rare)
+            elif access not in stored and self.is_repeated(access, counter):
+                total += 1 - PICKED
             elif move != 0:
                 total += SCATTERED * (1 if access in summed else rare)
             if len(access.src) > 2 and counter in access.src[2].ranges:
                 total += SCATTERED
         return total
+
+    def is_repeated(self, access: UOp, counter: UOp) -> bool:
+        """Whether lanes along a loop read few neighboring elements, each for several of them."""
+        again, lanes = repetition(access.src[1], counter), self.lanes()
+        return (
+            again is not None
+            and len(access.src) == 2
+            and lanes % again == 0
+            and counter.extent % lanes == 0
+        )
 
     def rare(self) -> float:
         """The part of the steps of the sums in which something outside of them is done."""
@@ -187,8 +223,22 @@ class LoopPlanner(DotPlanner):
         ]
         return 1 / min(max(lengths, default=1), MOST_STEPS)
 
+    def loops_between_steps(self, access: UOp, counter: UOp) -> list[UOp]:
+        """The short loop whose steps lie between those of another, if there is one."""
+        place, move = access.src[1], coefficient(access.src[1], counter)
+        loops = [r for r in self.outputs if r is not counter and 1 < r.extent <= SMALL_LOOP]
+        return [r for r in loops if coefficient(place, r) == 1 and r.extent == move]
+
+    def write_out_between(self, axis: UOp) -> None:
+        """Write out a short loop whose steps are stored between those of the lanes."""
+        stored = [n.src[0] for n in self.nodes() if n.op is Op.STORE]
+        loops = [self.loops_between_steps(n, axis) for n in stored if axis in n.ranges]
+        if loops and loops[0] and all(found == loops[0] for found in loops):
+            self.do(Assign(loops[0][0].arg.number, AxisKind.UNROLL))
+
     def vectorize_output(self, axis: UOp, lanes: int) -> None:
         """Lanes along an output loop; with a reduction inside, a tile of registers."""
+        self.write_out_between(axis)
         size = axis.extent
         width = 1 << (min(lanes, size).bit_length() - 1)
         if any(map(overwrites_what_it_reads, self.roots)):

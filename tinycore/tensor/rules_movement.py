@@ -12,6 +12,7 @@ from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.adjoint import unskew
+from tinycore.tensor.phases import sum_to
 from tinycore.tensor.rules import Gradients, rule, zero
 from tinycore.tensor.running import running_fold, shifted
 from tinycore.uop.node import Skew, UOp
@@ -29,7 +30,7 @@ def of_reshape(node: UOp, g: UOp) -> Gradients:
 @rule(Op.EXPAND)
 def of_expand(node: UOp, g: UOp) -> Gradients:
     """Repetitions are added up."""
-    return (graph.sum_to(g, node.src[0].shape),)
+    return (sum_to(g, node.src[0].shape),)
 
 
 @rule(Op.PERMUTE)

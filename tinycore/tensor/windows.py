@@ -17,6 +17,7 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axes, same_device, same_size
 from tinycore.tensor.digest import Digest
+from tinycore.tensor.phases import added_up
 from tinycore.tensor.pixels import operands
 from tinycore.uop.node import Skew, UOp
 
@@ -373,11 +374,13 @@ def overlapped(x: UOp, rank: int, stride: Ints, dilation: Ints) -> UOp:
     """Windows (.., o1 .., k1 ..) added up where they slide to: the adjoint of `windows`."""
     steps, gaps = per_axis("stride", stride, rank), per_axis("dilation", dilation, rank)
     inside = range(len(x.shape) - rank, len(x.shape))
+    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4
+    found = x.cast(dtypes.float32) if narrow else x  # rounded once, after all axes
     for step, gap, window in zip(steps, gaps, inside, strict=True):
         axis = window - rank
         size = (x.shape[axis] - 1) * step + gap * (x.shape[window] - 1) + 1
-        x = graph.unskew(x, Skew(axis, window, step, gap, size))
-    return graph.drop_axes(graph.wide_sum(x, inside), inside)
+        found = added_up(found, Skew(axis, window, step, gap, size))
+    return graph.drop_axes(found, inside).cast(x.dtype)
 
 
 def per_axis(name: str, value: Ints, rank: int) -> list[int]:

@@ -57,6 +57,36 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
             x, torch.tensor(numbers(4, 3, 3, 3, seed=1)).double(), stride=2
         ),
     ),
+    "stride beyond the window": (
+        lambda x: x.conv2d(Tensor(numbers(4, 3, 2, 2, seed=1)), stride=3),
+        lambda x: functional.conv2d(
+            x, torch.tensor(numbers(4, 3, 2, 2, seed=1)).double(), stride=3
+        ),
+    ),
+    "stride and dilation": (
+        lambda x: x.conv2d(Tensor(numbers(4, 3, 3, 3, seed=1)), stride=2, dilation=2, padding=1),
+        lambda x: functional.conv2d(
+            x,
+            torch.tensor(numbers(4, 3, 3, 3, seed=1)).double(),
+            stride=2,
+            dilation=2,
+            padding=1,
+        ),
+    ),
+    "wide windows of a stride": (
+        lambda x: x.conv2d(Tensor(numbers(4, 3, 5, 4, seed=1)), stride=(2, 3), padding=2),
+        lambda x: functional.conv2d(
+            x, torch.tensor(numbers(4, 3, 5, 4, seed=1)).double(), stride=(2, 3), padding=2
+        ),
+    ),
+    "greatest of windows side by side": (
+        lambda x: x.max_pool2d((2, 3)),
+        lambda x: functional.max_pool2d(x, (2, 3)),
+    ),
+    "greatest of windows of a stride": (
+        lambda x: x.max_pool2d(3, stride=2, padding=1),
+        lambda x: functional.max_pool2d(x, 3, stride=2, padding=1),
+    ),
     "as large as the image": (
         lambda x: x.conv2d(Tensor(numbers(4, 3, 7, 8, seed=1))),
         lambda x: functional.conv2d(x, torch.tensor(numbers(4, 3, 7, 8, seed=1)).double()),
@@ -110,3 +140,23 @@ def test_no_sum_over_channels_is_written_for_every_place_of_a_window() -> None:
     largest = max(buffer.nbytes for item in found.schedule() for buffer in item.bufs)
 
     assert largest <= x.nbytes()
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (2, 3, 0)])
+def test_no_element_is_asked_whether_it_lies_in_a_window_of_a_stride(
+    kernel: int, stride: int, padding: int
+) -> None:
+    x = Tensor(numbers(2, 3, 12, 12))
+    (found,) = x.max_pool2d(kernel, stride, padding=padding).square().sum().gradient(x)
+
+    assert all(n.arg.stride == 1 for n in found.uop.toposort() if n.op is Op.UNSKEW)
+
+
+def test_transposed_convolution_with_a_stride_rounds_narrow_sums_once() -> None:
+    x, w = numbers(1, 4, 5, 5), numbers(4, 2, 3, 3, seed=1)
+    ours = Tensor(x).half().conv_transpose2d(Tensor(w).half(), stride=2).float().numpy()
+    truth = functional.conv_transpose2d(
+        torch.tensor(x).half().double(), torch.tensor(w).half().double(), stride=2
+    ).numpy()
+
+    numpy.testing.assert_allclose(ours, truth, rtol=1e-3, atol=1e-3)
