@@ -17,11 +17,18 @@ from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.engine.run import recordings, run_schedule
 from tinycore.errors import DeviceError, JitError, ShapeError
-from tinycore.schedule.form import Form, form_of
+from tinycore.schedule.form import Form
 from tinycore.schedule.kernelize import kernelize
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers
-from tinycore.schedule.recipe import Keep, Prepared, Replacements, recipe_for
+from tinycore.schedule.recipe import (
+    Computed,
+    Keep,
+    Prepared,
+    Replacements,
+    Settled,
+    recipe_for,
+)
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -138,16 +145,15 @@ class Engine:
         graph = PerDevice(roots)
         return graph.together(kernelize(graph.parts))
 
-    def schedule(self, roots: list[UOp]) -> list[ScheduleItem]:
+    def schedule(self, form: Form) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""
-        form = form_of(roots)
         prepared = Prepared(recipe_for(form, nothing), form)
         return [
             replace(item, kernel=kernel)
             for item, kernel in zip(prepared.items(), prepared.kernels(), strict=True)
         ]
 
-    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Replacements:
+    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Computed:
         """Compute the roots; map them, and what `keep` chooses of other nodes, to their memory."""
         recipe = recipe_for(form, keep, lasting=True)
         prepared = Prepared(recipe, form, recipe.layout(others, form))
@@ -155,16 +161,16 @@ class Engine:
             recordings.innermost.passing.update(prepared.passing)
             recordings.innermost.lasting += prepared.lasting
         run_schedule(prepared.items(), form.values)
-        return prepared.results()
+        return Computed(prepared.results(), prepared.held())
 
     def describe(self, buffer: UOp) -> str:
         """A few words on a BUFFER, for `repr`."""
         return repr(buffer_of(buffer))
 
 
-def nothing(roots: list[UOp], memory: Replacements) -> Replacements:
+def nothing(roots: list[UOp], memory: Replacements) -> Settled:
     """The `Keep` of those who only look at the launches."""
-    return {}
+    return Settled({}, {})
 
 
 def new_node(size: int, dtype: DType, device: str) -> UOp:

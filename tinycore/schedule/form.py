@@ -3,11 +3,13 @@
 Floor 3. Two steps of a training loop are the same graph over other buffers. Their form, in which
 buffers and other numbers that only tell things apart are counted off in the order in which a walk
 meets them, is one and the same node; so what was found out about it once can be looked up.
-See docs/decisions/0025-schedule-cache.md.
+See docs/decisions/0025-schedule-cache.md, and for values held in memory
+docs/decisions/0042-held-values.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -20,6 +22,7 @@ from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
 INTS: Final = frozenset({int})
+NONE_HELD: Final[Mapping[UOp, UOp]] = {}
 
 
 @dataclass(frozen=True)
@@ -34,20 +37,23 @@ class Form:
     sink: UOp
     memory: tuple[UOp, ...]
     forms: dict[UOp, UOp]
-    """The form of every node below the roots. No two nodes have the same."""
+    """The form of every node below the roots. No two nodes have the same, but for what is held: it
+    has that of its memory."""
     values: dict[str, int]
     """The numbers that variables hold, by name; Sizes in forms are free."""
     assigned: list[UOp]
     """The ASSIGNs below the roots, sources first."""
+    held: Mapping[UOp, UOp]
+    """Nodes whose value some memory holds, and that memory, which is read in their place."""
 
     @cached_property
     def nodes(self) -> dict[UOp, UOp]:
-        """The node that a form is the form of."""
+        """The node that a form is the form of; of memory that holds a value, that value."""
         return {form: node for node, form in self.forms.items()}
 
 
-def form_of(roots: list[UOp]) -> Form:
-    """The form of a graph, in one walk that goes to each node once.
+def form_of(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> Form:
+    """The form of a graph, in one walk that goes to each node once, and below none that is `held`.
 
     Raises ShapeError where a variable is bound to two numbers.
     """
@@ -65,6 +71,14 @@ def form_of(roots: list[UOp]) -> Form:
             stack.pop()
             continue
         op, src = node.op, node.src
+        if node in held:
+            place = held[node]
+            if place in forms:
+                forms[node] = forms[place]
+                stack.pop()
+            else:
+                push(place)
+            continue
         if op is Op.BUFFER:
             forms[node] = parameter(node, len(memory))
             memory.append(node)
@@ -92,7 +106,7 @@ def form_of(roots: list[UOp]) -> Form:
         found = tuple([forms[s] for s in src])
         same = found == src and argument is node.arg
         forms[node] = node if same else UOp(op, node.dtype, found, argument)
-    return Form(roots, forms[sink], tuple(memory), forms, numbers_of(sizes), assigned)
+    return Form(roots, forms[sink], tuple(memory), forms, numbers_of(sizes), assigned, held)
 
 
 def plain(argument: object) -> bool:

@@ -39,8 +39,8 @@ SCHEDULING: Final = ("_dtype.py", "dtype.py", "render", "schedule", "tensor", "u
 FEWEST_NODES: Final = 64
 """The size of a graph from which looking for a file takes less time than cutting it."""
 
-Parts = tuple[tuple[Step, ...], tuple[UOp, ...], dict[UOp, UOp]]
-"""Steps, memory and results of a recipe."""
+Parts = tuple[tuple[Step, ...], tuple[UOp, ...], dict[UOp, UOp], dict[UOp, UOp]]
+"""Steps and memory of a recipe, its results, and what memory may hold."""
 
 
 def key_of(form: Form, keep: Callable[..., Any]) -> str | None:
@@ -86,16 +86,17 @@ def put(key: str, form: Form, parts: Parts) -> None:
 
 def written(form: Form, parts: Parts) -> str:
     """A recipe as text."""
-    steps, memory, results = parts
+    steps, memory, results, held = parts
     given = len(form.memory)
     counted = dict(zip(fresh(memory[given:]), markers(given), strict=False))
-    nodes = [*(s.kernel for s in steps), *memory[given:], *results.values()]
+    nodes = [*(s.kernel for s in steps), *memory[given:], *results.values(), *held.values()]
     everything = UOp.sink(*nodes).substitute(counted)
     numbers = {node: number for number, node in enumerate(form.forms.values())}
     told = {
         "places": [step.places for step in steps],
         "memory": len(memory) - given,
         "results": [numbers[node] for node in results],
+        "held": [numbers[node] for node in held],
     }
     return f"{json.dumps(told)}\n{to_text(everything)}"
 
@@ -106,13 +107,16 @@ def parsed(text: str, form: Form) -> Parts:
     told = json.loads(head)
     nodes = program_from_text(graph)[-1].src
     places, count, numbers = told["places"], told["memory"], told["results"]
+    results = len(numbers)
+    numbers += told["held"]
     if len(nodes) != len(places) + count + len(numbers):
         raise ValueError(f"{len(nodes)} nodes where {told} are told")
     kernels, rest = nodes[: len(places)], nodes[len(places) :]
     memory = (*(form.forms[node] for node in form.memory), *rest[:count])
     steps = tuple(step_of(k, p, len(memory)) for k, p in zip(kernels, places, strict=True))
     known = list(form.forms.values())
-    return steps, memory, {known[n]: m for n, m in zip(numbers, rest[count:], strict=True)}
+    pairs = [(known[n], m) for n, m in zip(numbers, rest[count:], strict=True)]
+    return steps, memory, dict(pairs[:results]), dict(pairs[results:])
 
 
 def step_of(kernel: UOp, places: list[int], memory: int) -> Step:

@@ -45,8 +45,36 @@ LEAST_GAIN: Final = 1 / 32
 """The part of a block that this must save: what overwrites is one kernel more to be compiled."""
 
 Replacements = dict[UOp, UOp]
-Keep = Callable[[list[UOp], Replacements], Replacements]
-"""Which of the nodes that now are memory give way to it, given the roots and all such nodes.
+
+
+class Settled(NamedTuple):
+    """What becomes of nodes whose value is in memory now."""
+
+    given: Replacements
+    """Those that give way to the memory for good."""
+    held: Replacements
+    """Those that stay in the graph. The memory may be read in their place."""
+
+
+class Held(NamedTuple):
+    """A node that stays in the graph, the memory of its value, and what that was computed from."""
+
+    node: UOp
+    memory: UOp
+    reads: tuple[UOp, ...]
+    """BUFFERs, and views of them."""
+
+
+class Computed(NamedTuple):
+    """What a run made."""
+
+    given: Replacements
+    held: list[Held]
+
+
+Keep = Callable[[list[UOp], Replacements], Settled]
+"""Which of the nodes that now are memory give way to it, and which may be read from it, given the
+roots and all such nodes.
 
 It may look at the graph only: what it says of one is taken to hold for all of its form.
 """
@@ -64,6 +92,8 @@ class Recipe:
     parameters: int
     results: Replacements
     """What gives way to memory, both as they stand in the form."""
+    held: Replacements = field(default_factory=dict)
+    """What new memory may hold that is used for nothing else, likewise."""
     layouts: dict[frozenset[UOp], Layout] = field(default_factory=dict)
     kinds: dict[int, Buffer] = field(default_factory=dict)
     """New memory by number, never allocated, to make more like it."""
@@ -92,15 +122,34 @@ class Recipe:
         new = [place for place in first if place >= self.parameters]
         return {p: Life(size_bytes(self.memory[p]), first[p], last[p]) for p in new}
 
-    def layout(self, others: Sequence[UOp], form: Form) -> Layout:
-        """Where new memory lies, if of the nodes that gave way to it only some are asked for.
+    @cached_property
+    def reads(self) -> dict[UOp, tuple[int, ...]]:
+        """The numbers of the parameters that each value was computed from which may be held."""
+        masks = {self.memory[number]: 1 << number for number in range(self.parameters)}
+        for node in self.form.toposort():
+            mask = masks.get(node, 0)
+            for source in node.src:
+                mask |= masks[source]
+            masks[node] = mask
+        numbers = range(self.parameters)
+        return {n: tuple([k for k in numbers if masks[n] >> k & 1]) for n in self.held}
 
-        These are the roots, and what other graphs that live on meet first on the way down.
+    def layout(self, others: Sequence[UOp], form: Form) -> Layout:
+        """Where new memory lies, if of the nodes with memory only some are asked for.
+
+        These are the roots, and what other graphs that live on meet first on the way down. Below
+        what is held they go on: that stays in the graph, and must not write to memory once more.
         """
         asked = frozenset(self.form.src)
         if others:
             stops = set(form.roots) | {n for n, f in form.forms.items() if f in self.results}
-            met = UOp.sink(*others).toposort(lambda n: n not in stops)
+            holds = {n for n, f in form.forms.items() if f in self.held} if self.held else set()
+            first = stops | holds | form.held.keys()
+            met = UOp.sink(*others).toposort(lambda n: n not in first)
+            holding = [n for n in met if n in holds or n in form.held]
+            asked |= {form.forms[n] for n in holding if n in holds}
+            if holding:
+                met += UOp.sink(*holding).toposort(lambda n: n not in stops)
             asked |= {form.forms[n] for n in met if n in stops}
         if (found := self.layouts.get(asked)) is None:
             found = self.layouts[asked] = laid_out(self, asked)
@@ -114,6 +163,7 @@ class Layout:
     """
 
     results: Replacements
+    held: Replacements
     lasting: tuple[int, ...]
     blocks: tuple[Block, ...]
     steps: tuple[Step, ...]
@@ -136,7 +186,8 @@ class Block(NamedTuple):
 def laid_out(recipe: Recipe, asked: Collection[UOp]) -> Layout:
     """The layout of new memory if some nodes are asked for."""
     results = {node: memory for node, memory in recipe.results.items() if node in asked}
-    shown = set(UOp.sink(*results.values()).toposort())
+    held = {node: memory for node, memory in recipe.held.items() if node in asked}
+    shown = set(UOp.sink(*results.values(), *held.values()).toposort())
     new = range(recipe.parameters, len(recipe.memory))
     images = {place for place in new if image_of(recipe.memory[place]) is not None}
     lasting = tuple([place for place in new if place in images or recipe.memory[place] in shown])
@@ -150,7 +201,7 @@ def laid_out(recipe: Recipe, asked: Collection[UOp]) -> Layout:
             steps[number] = overwriting(steps[number], dying, made)
         if trace.on:
             tell(block, recipe)
-    return Layout(results, lasting, tuple(blocks), tuple(steps))
+    return Layout(results, held, lasting, tuple(blocks), tuple(steps))
 
 
 def block_of(device: str, places: Sequence[int], recipe: Recipe) -> Block:
@@ -213,6 +264,7 @@ class Prepared:
         self.lasting: list[tuple[weakref.ref[UOp], Buffer]] = []
         everything = range(recipe.parameters, len(recipe.memory))
         self.shown = recipe.results if layout is None else layout.results
+        self.holds = {} if layout is None else layout.held
         self.steps = recipe.steps if layout is None else layout.steps
         for place in everything if layout is None else layout.lasting:
             self.enter(place)
@@ -254,6 +306,15 @@ class Prepared:
         actual = self.form.nodes
         return {actual[old]: self.over(new) for old, new in self.shown.items() if old in actual}
 
+    def held(self) -> list[Held]:
+        """What stays in the graph, and the memory that holds its value."""
+        actual, reads = self.form.nodes, self.recipe.reads if self.holds else {}
+        return [
+            Held(actual[old], self.over(new), tuple([self.form.memory[k] for k in reads[old]]))
+            for old, new in self.holds.items()
+            if old in actual
+        ]
+
     def over(self, memory: UOp) -> UOp:
         """A node over memory as it stands in the form, over the memory itself."""
         if memory.op is Op.RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
@@ -291,11 +352,11 @@ def kept_or_made(form: Form, keep: Keep) -> Recipe:
     """A recipe from disk, else a new one, which goes there."""
     key = kept.key_of(form, keep)
     if key is not None and (found := kept.find(key, form)) is not None:
-        steps, memory, results = found
-        return Recipe(form.sink, steps, memory, len(form.memory), results)
+        steps, memory, results, held = found
+        return Recipe(form.sink, steps, memory, len(form.memory), results, held)
     made = make(form, keep)
     if key is not None:
-        kept.put(key, form, (made.steps, made.memory, made.results))
+        kept.put(key, form, (made.steps, made.memory, made.results, made.held))
     return made
 
 
@@ -310,7 +371,7 @@ def make(form: Form, keep: Keep) -> Recipe:
     stored = UOp.sink(sink, *cut.values()).toposort()
     done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
     memory = {node: found.substitute(done) for node, found in cut.items()}
-    given = keep(roots, graph.together(done | memory))
+    given, held = keep(roots, graph.together(done | memory))
     results = {old: new for old, new in given.items() if old in form.nodes}
     numbers = {form.forms[node]: number for number, node in enumerate(form.memory)}
     shown = UOp.sink(*results.values()).toposort()
@@ -324,4 +385,18 @@ def make(form: Form, keep: Keep) -> Recipe:
         steps.append(Step(kernel.arg.ast, places, kernel.arg.metadata, kernel))
     lasting = frozenset(numbers[m] for n in shown if (m := memory_of(n)) in numbers)
     together = in_strips(steps, tuple(numbers), len(form.memory), lasting)
-    return Recipe(form.sink, tuple(together), tuple(numbers), len(form.memory), results)
+    filled = {place for step in together for place in step.places if place >= len(form.memory)}
+    free = {memory for memory, place in numbers.items() if place in filled - lasting}
+    alone = {n: m for n, m in alone_in(held, free).items() if n in form.nodes}
+    return Recipe(form.sink, tuple(together), tuple(numbers), len(form.memory), results, alone)
+
+
+def alone_in(held: Replacements, free: set[UOp]) -> Replacements:
+    """Those nodes whose value fills free memory that no other of them is in."""
+    found: Replacements = {}
+    for node, memory in held.items():
+        below = [m for m in memory.toposort() if m.op in (Op.BUFFER, Op.BUFFER_VIEW)]
+        if below and free.issuperset(below):
+            free.difference_update(below)
+            found[node] = memory
+    return found

@@ -30,6 +30,7 @@ from tinycore.tensor.arguments import (
     rebuilt,
 )
 from tinycore.tensor.core import live_tensors, replace_nodes
+from tinycore.tensor.held import holdings
 from tinycore.tensor.standins import StandIns, finish_writes
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import holding
@@ -142,7 +143,7 @@ class Capture:
         finish_writes()
         before = [(weakref.ref(t), t.uop) for t in live_tensors()]
         parts = StandIns(given)
-        with capture() as recording, sealed():
+        with capture() as recording, sealed(), holdings.apart():
             result = function(*parts.instead(args), **parts.instead(kwargs))
             tensors = realized(self.name, result)
             now: list[tuple[Any, UOp]] = [(reference(), node) for reference, node in before]
@@ -266,6 +267,8 @@ class Capture:
         if not step.used.isdisjoint(given.buffers):
             self.refuse_shared(step, given)
         numbers = given.numbers
+        if holdings.entries:
+            holdings.drop(self.memory_of(given))
         found = step.replay(given.buffers, numbers)
         nodes = []
         for place, source in enumerate(self.sources):
@@ -273,6 +276,11 @@ class Capture:
         if type(self.result) is Output:
             return self.result.shown(nodes, numbers)
         return rebuilt(self.result, Output, lambda output: output.shown(nodes, numbers))
+
+    def memory_of(self, given: Arguments) -> list[UOp]:
+        """The BUFFERs of arguments and state, which a replay may write to."""
+        state = [memory for _, node in self.state for memory in buffers_below(node)]
+        return [*given.nodes, *state, *(node for node in self.nodes if node is not None)]
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

@@ -27,6 +27,7 @@ from tinycore.errors import (
 from tinycore.tensor import graph
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
+from tinycore.tensor.held import holdings
 from tinycore.tensor.layout import VIEWS, memory_below, shown
 from tinycore.tensor.realize import Realization
 from tinycore.tensor.runtime import HostArray, runtime
@@ -64,6 +65,8 @@ class Interop(Realization):
             self.realize()
             memory = memory_below(self.uop)
         flat = None if memory is None else runtime().shared(memory)
+        if memory is not None and flat is not None:
+            holdings.lend(memory)
         return None if flat is None else shown(known(self.uop), flat, VIEWS)
 
     def data(self) -> memoryview:
@@ -243,6 +246,7 @@ class Interop(Realization):
                 f"{kind.itemsize}"
             )
         node = runtime().wrap(ptr, math.prod(sizes), kind, place, owner)
+        holdings.lend(node)
         return cls.from_uop(graph.reshape(node, sizes))._marked(requires_grad)
 
     @classmethod
@@ -319,6 +323,7 @@ def shared_node(found: dlpack.Lent, place: str) -> UOp:
         )
     size = math.prod(found.shape)
     flat = runtime().wrap(found.pointer, size, found.dtype, place, found.lease)
+    holdings.lend(flat)
     outermost_first = graph.reshape(flat, tuple([found.shape[axis] for axis in order]))
     return graph.permute(outermost_first, [order.index(axis) for axis in range(len(order))])
 

@@ -18,6 +18,7 @@ from tinycore.engine.jit import CapturedStep, capture, is_capturing, trace
 from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture, Run, realized
+from tinycore.tensor.held import holdings
 from tinycore.tensor.keys import Surroundings
 from tinycore.tensor.standins import finish_writes
 
@@ -142,7 +143,7 @@ class TinyJit(Generic[Parameters, Result]):
     def run(self, found: Capture, args: Any, kwargs: Any) -> Result:
         """The first run, noting what it did."""
         finish_writes()
-        with capture(refuses=False) as recording:
+        with capture(refuses=False) as recording, holdings.apart():
             result = self.function(*args, **kwargs)
             realized(self.name, result)
         found.first = Run.of(recording)

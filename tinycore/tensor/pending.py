@@ -15,36 +15,85 @@ from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.core import Core, live_tensors, replace_nodes, waiting_tensors
 from tinycore.tensor.grad import passes_gradient
+from tinycore.tensor.held import holdings
 from tinycore.tensor.runtime import runtime
+from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.form import Form
+    from tinycore.schedule.recipe import Held, Settled
 
-form_of: Final[Callable[[list[UOp]], Form]] = deferred("tinycore.schedule.form:form_of")
+form_of: Final[Callable[..., Form]] = deferred("tinycore.schedule.form:form_of")
+made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.recipe:Settled")
+made_held: Final[Callable[..., Held]] = deferred("tinycore.schedule.recipe:Held")
 
 
-def compute(roots: list[UOp], owners: Iterable[Core] = ()) -> dict[UOp, UOp]:
+def compute(
+    roots: list[UOp], owners: Iterable[Core] = (), read: UOp | None = None
+) -> dict[UOp, UOp]:
     """Run what the roots need, tell all living tensors, and give the memory of each root.
 
     What living tensors still have to read from memory about to be overwritten is computed with it.
     The memory of a root is its owner's. Another tensor that was written down as the very same node
     gets a copy of it when it needs one: an assignment to one must not show in the other.
+
+    A value that is `read` is the one root, which has no owner; its memory holds it from then on.
     """
-    form = form_of(roots)
+    known = holdings.known()
+    form = form_of(roots, known.memory)
     while more := readers_of_what_changes(form):
-        form = form_of([*form.roots, *more])
+        form = form_of([*form.roots, *more], known.memory)
     fresh = {root for root in form.roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
     waiting = waiting_tensors()
     sharing = [t for t in waiting if t.uop in fresh and id(t) not in owned]
     ours = set(form.roots)
-    others = [t.uop for t in waiting if t.uop not in ours and not graph.is_buffer(t.uop)]
-    found = runtime().realize(form, settled, others)
-    replace_nodes(found)
+    others = [
+        t.uop
+        for t in waiting
+        if not (t.uop in ours or graph.base_of(t.uop) is read or graph.is_buffer(t.uop))
+    ]
+    given, held = runtime().realize(form, settled, others)
+    bases = {base for root in form.roots for *_, base in [moved_from(root)]}
+    given |= {base: memory for base, memory in known.memory.items() if base in bases}
+    if read is not None and not form.assigned:
+        held += values_read(read, given[roots[0]], form)
+    replace_nodes(given)
+    holdings.note(known, given, held, memory_written(form.assigned))
     for tensor in sharing:
         tensor._become(graph.copied(tensor.uop))
+    return given
+
+
+def memory_with(node: UOp) -> UOp:
+    """Memory with the elements of a node row by row, computed if need be; its graph stays."""
+    base = graph.base_of(node)
+    if (memory := holdings.memory_of(base)) is None:
+        memory = compute([copy := UOp(Op.CONTIGUOUS, node.dtype, (node,))], read=base)[copy]
+    return memory
+
+
+def values_read(node: UOp, memory: UOp, form: Form) -> list[Held]:
+    """That memory holds a node, if it is new, and the node the same whenever it is computed."""
+    below = set(memory.toposort())
+    is_new = graph.is_buffer(memory) and below.isdisjoint(form.memory)
+    if node.op in MOVEMENT or not is_new or form.values:
+        return []
+    return [made_held(node, graph.reshape(memory, node.shape), form.memory)]
+
+
+def memory_written(assigned: Iterable[UOp]) -> set[UOp]:
+    """The BUFFERs that ASSIGNs write to."""
+    found = set()
+    stack = [node.src[0] for node in assigned]
+    while stack:
+        node = stack.pop()
+        if node.op is Op.BUFFER:
+            found.add(node)
+        else:
+            stack += node.src if node.op is Op.MULTI else node.src[:1]
     return found
 
 
@@ -62,17 +111,24 @@ def told_apart(tensors: Iterable[Core]) -> None:
             tensor._become(graph.copied(tensor.uop))
 
 
-def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """Which nodes give way to the memory that now holds them, for good.
+def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
+    """Which nodes give way to the memory that now holds them, for good, and which are read from it.
 
-    The roots do, and what is memory by nature. Other intermediate results do only if no gradient
-    flows through them: the graph above memory is lost to `backward`, and nobody asked for that
-    here.
+    The roots give way, and what is memory by nature. Other intermediate results do only if no
+    gradient flows through them: the graph above memory is lost to `backward`, and nobody asked for
+    that here. They stay, and are read from memory while they live, unless they depend on what a
+    run overwrites or on the number of a Variable.
     """
     asked = {below for root in roots for below in moved_from(root)}
     flows = {node: flow for node, flow in gradient_flows(memory).items() if flow}
-    kept = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in flows}
-    return kept | {root: root.substitute(memory) for root in roots}
+    given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in flows}
+    given |= {root: root.substitute(memory) for root in roots}
+    stays = [n for n in memory if n not in given and n.op not in MOVEMENT]
+    if not stays or sizes_below(roots):
+        return made_settled(given, {})
+    assigned = [n for n in UOp.sink(*roots).toposort() if n.op is Op.ASSIGN]
+    changing = reading_changed(stays, assigned) if assigned else {}
+    return made_settled(given, {n: memory[n] for n in stays if not changing.get(n)})
 
 
 def moved_from(node: UOp) -> Iterator[UOp]:
@@ -107,14 +163,20 @@ def readers_of_what_changes(form: Form) -> list[UOp]:
     """
     if not form.assigned:
         return []
-    replaced = {graph.base_of(n.src[0]) for n in form.assigned}
-    latest = set(form.assigned) - replaced
     done = {*form.assigned, *form.roots}
     waiting = [n for n in dict.fromkeys(t.uop for t in live_tensors()) if not shows_memory(n, done)]
-    reads: dict[UOp, bool] = {}
-    for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
-        reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
+    reads = reading_changed(waiting, form.assigned)
     return [n for n in waiting if reads[n]]
+
+
+def reading_changed(nodes: Iterable[UOp], assigned: Iterable[UOp]) -> dict[UOp, bool]:
+    """For every node below the given ones, whether it reads what ASSIGNs are about to overwrite."""
+    replaced = {graph.base_of(n.src[0]) for n in assigned}
+    latest = set(assigned) - replaced
+    reads: dict[UOp, bool] = {}
+    for node in UOp.sink(*nodes).toposort(lambda n: n not in latest):
+        reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
+    return reads
 
 
 def shows_memory(node: UOp, done: set[UOp]) -> bool:

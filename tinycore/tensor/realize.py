@@ -16,9 +16,12 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.core import canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
+from tinycore.tensor.held import holdings
 from tinycore.tensor.layout import COPIES, memory_below, shown
 from tinycore.tensor.pending import (
     compute,
+    form_of,
+    memory_with,
     settled,
     told_apart,
     unrealized,
@@ -63,7 +66,7 @@ class Realization(Random):
         6.0
         """
         if roots := unrealized([self, *lst]):
-            replace_nodes(settled(roots, runtime().kernelize(roots)))
+            replace_nodes(settled(roots, runtime().kernelize(roots)).given)
         return self
 
     def schedule(self, *lst: Self) -> list[ScheduleItem]:
@@ -73,7 +76,7 @@ class Realization(Random):
         >>> len(total.schedule())
         1
         """
-        return runtime().schedule(unrealized([self, *lst]))
+        return runtime().schedule(form_of(unrealized([self, *lst]), holdings.known().memory))
 
     # --- reading back
 
@@ -83,10 +86,10 @@ class Realization(Random):
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
         if sizes_below([self.uop]):
             return self._symbolic_array()
-        node = (
-            self.uop if graph.is_memory(self.uop) else UOp(Op.CONTIGUOUS, self.dtype, (self.uop,))
-        )
-        if not graph.is_buffer(node):
+        node = self.uop
+        if not graph.is_memory(node):
+            node = memory_with(node)
+        elif not graph.is_buffer(node):
             node = compute([node])[node]
         return content(graph.base_of(node)).reshape(self.shape)
 

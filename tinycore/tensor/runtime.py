@@ -17,7 +17,7 @@ from tinycore.uop.node import UOp
 if TYPE_CHECKING:
     from tinycore.schedule.form import Form
     from tinycore.schedule.order import ScheduleItem
-    from tinycore.schedule.recipe import Keep
+    from tinycore.schedule.recipe import Computed, Keep
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
@@ -64,7 +64,7 @@ class Runtime(Protocol):
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
 
-    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> dict[UOp, UOp]:
+    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Computed:
         """Compute the roots of a form; map nodes that now are memory to that memory.
 
         Among these are the roots, and of what is met below `others`, which live on, all that `keep`
@@ -75,7 +75,7 @@ class Runtime(Protocol):
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Cut the graph into kernels without running them; what now is, or will be, memory."""
 
-    def schedule(self, roots: list[UOp]) -> list[ScheduleItem]:
+    def schedule(self, form: Form) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""
 
     def describe(self, buffer: UOp) -> str:

@@ -18,7 +18,7 @@ import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.form import Form, form_of
-from tinycore.schedule.recipe import Keep
+from tinycore.schedule.recipe import Computed, Keep
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode
@@ -268,7 +268,7 @@ class ReferenceRuntime:
         """The one device, for memory of the host."""
         return self.device if kind == 1 else None
 
-    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> dict[UOp, UOp]:
+    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Computed:
         """Evaluate the roots, and put what is not memory already into new buffers.
 
         Sizes are the numbers that they have now: the shapes of results are fixed.
@@ -277,7 +277,8 @@ class ReferenceRuntime:
         if sizes_below(roots):
             numbers = with_sizes(roots, Size.known)
             fixed = self.realize(form_of([numbers[root] for root in roots]), keep, others)
-            return {old: fixed[new] for old, new in numbers.items() if new in fixed}
+            given = {o: fixed.given[new] for o, new in numbers.items() if new in fixed.given}
+            return Computed(given, [])
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
         wanted = list(
             dict.fromkeys([*below, *[r for r in roots if graph.base_of(r).op is not Op.BUFFER]])
@@ -290,13 +291,13 @@ class ReferenceRuntime:
                 target = graph.new_buffer((value.size,), node.dtype, node.device)
                 self.memory[target] = encode(value, node.dtype).reshape(-1)
             found[node] = graph.reshape(target, node.shape)
-        return keep(roots, found)
+        return Computed(keep(roots, found).given, [])
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """There are no kernels here."""
         return {}
 
-    def schedule(self, roots: list[UOp]) -> list[Any]:
+    def schedule(self, form: Form) -> list[Any]:
         """There are no kernels here."""
         return []
 

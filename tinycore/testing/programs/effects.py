@@ -1,8 +1,8 @@
-"""Steps that are no functions of values: realizing, writing to memory, gradients, captured calls.
+"""Steps that are no functions of values: realizing, reading, writing to memory, gradients, calls.
 
 Floor 6. What a run takes from the graph is followed here, so that a gradient is asked only where
 both sides mean the same: after `realize` of what is no view, gradients end there; after a write,
-nothing is derived through readers of the old content.
+nothing is derived through readers of the old content. Reading takes nothing from the graph.
 """
 
 from __future__ import annotations
@@ -64,6 +64,18 @@ def realized(b: Builder, values: list[Value]) -> None:
         else:  # perhaps a view, perhaps not
             b.frozen |= {value.name, *roots}
             b.perhaps_memory |= roots
+
+
+def read(b: Builder) -> None:
+    """Take one or two values to the host, and go on with what is there, too."""
+    full = [v for v in b.live.values() if v.size]
+    for value in b.draw.sample(full, min(len(full), b.draw.between(1, 2))):
+        new = replace(value, name=b.name("v"))
+        ours = f"{new.name} = Tensor({value.name}.numpy(), dtype=dtypes.{value.dtype.name})"
+        theirs = f"{new.name} = {value.name}.detach().clone()"
+        b.add(Kind.READ, [new], [value], ours, theirs)
+        b.parents[new.name] = ()
+        b.memory.add(new.name)
 
 
 # --- writing
@@ -292,5 +304,5 @@ def arguments(b: Builder, inner: Builder) -> tuple[str, ...]:
     return tuple(names)
 
 
-FAMILY: Final = ((compute, 40), (realize, 3), (write, 3.5), (gradient, 2.5), (captured, 1))
+FAMILY: Final = ((compute, 40), (realize, 3), (read, 3), (write, 3.5), (gradient, 2.5), (captured, 1))
 """Everything a step may be, and how often."""

@@ -26,6 +26,7 @@ class Kind(enum.Enum):
 
     COMPUTE = "makes values of values"
     REALIZE = "computes values now, which loses the graph above them"
+    READ = "takes values to the host, and what is there as a new value"
     WRITE = "changes memory: the output stands for the first input from here on"
     GRADIENT = "derives a number made of inputs"
     JIT = "captures and replays a function, once per call"

@@ -76,7 +76,7 @@ def cleaned(program: Program) -> Program:
     steps, needed = [], {v.name for v in program.compared}
     for step in reversed(program.steps):
         used = any(v.name in needed for v in step.outputs)
-        if used or step.kind in (Kind.REALIZE, Kind.WRITE):
+        if used or step.kind in (Kind.REALIZE, Kind.READ, Kind.WRITE):
             steps.append(step)
             needed |= step.reads()
     return replace(program, steps=tuple(reversed(steps))).without_unused_inputs()
