@@ -37,7 +37,7 @@ def test_programs_compute_what_torch_computes(target: str, part: int) -> None:
 # The generator
 
 
-DIGEST = "70dab4f88b2ba8a9"
+DIGEST = "4a68ff9117f751da"
 """Of the first programs; a change of the generator changes it."""
 
 
@@ -70,7 +70,7 @@ def test_every_kind_of_step_is_made() -> None:
     steps = [step for seed in range(120) for step in all_steps(random_program(seed).steps)]
     code = "\n".join(step.ours for step in steps)
 
-    assert {step.kind.name for step in steps} == {"COMPUTE", "REALIZE", "WRITE", "GRADIENT", "JIT"}
+    assert {step.kind for step in steps} == set(Kind)
     for name in ("sum(", "matmul(", "conv2d(", "sort(", "gather(", "assign(", "pad(", "cat("):
         assert name in code
 

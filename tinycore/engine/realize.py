@@ -21,14 +21,8 @@ from tinycore.schedule.form import Form
 from tinycore.schedule.kernelize import kernelize
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers
-from tinycore.schedule.recipe import (
-    Computed,
-    Keep,
-    Prepared,
-    Replacements,
-    Settled,
-    recipe_for,
-)
+from tinycore.schedule.recipe import Prepared, recipe_for
+from tinycore.schedule.results import Computed, Keep, Replacements, Settled
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -29,6 +29,7 @@ from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below, new_memory
 from tinycore.schedule.overwrite import Overwrite, overwrites, overwriting
+from tinycore.schedule.results import Held, Keep, Replacements, alone_in
 from tinycore.schedule.step import Step
 from tinycore.schedule.target import elsewhere
 from tinycore.schedule.together import in_strips
@@ -43,41 +44,6 @@ LEAST_BYTES: Final = 64 << 10
 """The size of a block from which a result may be written over what its kernel reads."""
 LEAST_GAIN: Final = 1 / 32
 """The part of a block that this must save: what overwrites is one kernel more to be compiled."""
-
-Replacements = dict[UOp, UOp]
-
-
-class Settled(NamedTuple):
-    """What becomes of nodes whose value is in memory now."""
-
-    given: Replacements
-    """Those that give way to the memory for good."""
-    held: Replacements
-    """Those that stay in the graph. The memory may be read in their place."""
-
-
-class Held(NamedTuple):
-    """A node that stays in the graph, the memory of its value, and what that was computed from."""
-
-    node: UOp
-    memory: UOp
-    reads: tuple[UOp, ...]
-    """BUFFERs, and views of them."""
-
-
-class Computed(NamedTuple):
-    """What a run made."""
-
-    given: Replacements
-    held: list[Held]
-
-
-Keep = Callable[[list[UOp], Replacements], Settled]
-"""Which of the nodes that now are memory give way to it, and which may be read from it, given the
-roots and all such nodes.
-
-It may look at the graph only: what it says of one is taken to hold for all of its form.
-"""
 
 
 @dataclass(frozen=True)
@@ -389,14 +355,3 @@ def make(form: Form, keep: Keep) -> Recipe:
     free = {memory for memory, place in numbers.items() if place in filled - lasting}
     alone = {n: m for n, m in alone_in(held, free).items() if n in form.nodes}
     return Recipe(form.sink, tuple(together), tuple(numbers), len(form.memory), results, alone)
-
-
-def alone_in(held: Replacements, free: set[UOp]) -> Replacements:
-    """Those nodes whose value fills free memory that no other of them is in."""
-    found: Replacements = {}
-    for node, memory in held.items():
-        below = [m for m in memory.toposort() if m.op in (Op.BUFFER, Op.BUFFER_VIEW)]
-        if below and free.issuperset(below):
-            free.difference_update(below)
-            found[node] = memory
-    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
-    from tinycore.schedule.recipe import Held
+    from tinycore.schedule.results import Held
 
 
 class Holding(NamedTuple):
@@ -84,7 +84,7 @@ class Holdings:
         known: Known,
         given: Mapping[UOp, UOp],
         fresh: Sequence[Held],
-        written: Collection[UOp],
+        written: set[UOp],
     ) -> None:
         """What a run made that began when so much was known: nodes that gave way to memory, values
         that are held, BUFFERs that were written to.
@@ -106,7 +106,8 @@ class Holdings:
                 if after[node] is not node and (entry := self.entries.pop(id(node), None)):
                     self.enter(after[node], entry.memory, entry.depends)
             for held in fresh if is_alone else ():
-                if self.lent.isdisjoint(held.reads):
+                is_after = after[held.node] is not held.node or written.isdisjoint(held.reads)
+                if is_after and self.lent.isdisjoint(held.reads):
                     self.enter(after[held.node], held.memory, depends_on(held.reads, origins))
 
     def origins(self) -> dict[int, frozenset[int]]:

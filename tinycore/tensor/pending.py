@@ -7,7 +7,7 @@ graph, and with it the gradient, from nobody who did not ask for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tinycore._deferred import deferred
@@ -23,11 +23,11 @@ from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.form import Form
-    from tinycore.schedule.recipe import Held, Settled
+    from tinycore.schedule.results import Held, Settled
 
 form_of: Final[Callable[..., Form]] = deferred("tinycore.schedule.form:form_of")
-made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.recipe:Settled")
-made_held: Final[Callable[..., Held]] = deferred("tinycore.schedule.recipe:Held")
+made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.results:Settled")
+made_held: Final[Callable[..., Held]] = deferred("tinycore.schedule.results:Held")
 
 
 def compute(
@@ -42,9 +42,10 @@ def compute(
     A value that is `read` is the one root, which has no owner; its memory holds it from then on.
     """
     known = holdings.known()
-    form = form_of(roots, known.memory)
+    form = form_of(roots, at_hand(known.memory, roots))
     while more := readers_of_what_changes(form):
-        form = form_of([*form.roots, *more], known.memory)
+        more = [*form.roots, *more]
+        form = form_of(more, at_hand(known.memory, more))
     fresh = {root for root in form.roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
     waiting = waiting_tensors()
@@ -56,8 +57,8 @@ def compute(
         if not (t.uop in ours or graph.base_of(t.uop) is read or graph.is_buffer(t.uop))
     ]
     given, held = runtime().realize(form, settled, others)
-    bases = {base for root in form.roots for *_, base in [moved_from(root)]}
-    given |= {base: memory for base, memory in known.memory.items() if base in bases}
+    bases = map(graph.base_of, form.roots)
+    given |= {base: form.held[base] for base in bases if base in form.held}
     if read is not None and not form.assigned:
         held += values_read(read, given[roots[0]], form)
     replace_nodes(given)
@@ -65,6 +66,20 @@ def compute(
     for tensor in sharing:
         tensor._become(graph.copied(tensor.uop))
     return given
+
+
+def at_hand(held: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:
+    """What may be read from memory to compute some roots.
+
+    A root that shows elements of a value in another order, or a part of them, gets memory of its
+    own: it must not become a view of that which holds the value.
+    """
+    apart = set()
+    for root in roots if held else ():
+        *_, base = moved_from(root)
+        if base is not graph.base_of(root):
+            apart.add(base)
+    return held if apart.isdisjoint(held) else {n: held[n] for n in held if n not in apart}
 
 
 def memory_with(node: UOp) -> UOp:
@@ -116,19 +131,15 @@ def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
 
     The roots give way, and what is memory by nature. Other intermediate results do only if no
     gradient flows through them: the graph above memory is lost to `backward`, and nobody asked for
-    that here. They stay, and are read from memory while they live, unless they depend on what a
-    run overwrites or on the number of a Variable.
+    that here. They stay, and are read from memory while they live, unless they depend on the number
+    of a Variable.
     """
     asked = {below for root in roots for below in moved_from(root)}
     flows = {node: flow for node, flow in gradient_flows(memory).items() if flow}
     given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in flows}
     given |= {root: root.substitute(memory) for root in roots}
     stays = [n for n in memory if n not in given and n.op not in MOVEMENT]
-    if not stays or sizes_below(roots):
-        return made_settled(given, {})
-    assigned = [n for n in UOp.sink(*roots).toposort() if n.op is Op.ASSIGN]
-    changing = reading_changed(stays, assigned) if assigned else {}
-    return made_settled(given, {n: memory[n] for n in stays if not changing.get(n)})
+    return made_settled(given, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
 
 
 def moved_from(node: UOp) -> Iterator[UOp]:
@@ -163,20 +174,14 @@ def readers_of_what_changes(form: Form) -> list[UOp]:
     """
     if not form.assigned:
         return []
+    replaced = {graph.base_of(n.src[0]) for n in form.assigned}
+    latest = set(form.assigned) - replaced
     done = {*form.assigned, *form.roots}
     waiting = [n for n in dict.fromkeys(t.uop for t in live_tensors()) if not shows_memory(n, done)]
-    reads = reading_changed(waiting, form.assigned)
-    return [n for n in waiting if reads[n]]
-
-
-def reading_changed(nodes: Iterable[UOp], assigned: Iterable[UOp]) -> dict[UOp, bool]:
-    """For every node below the given ones, whether it reads what ASSIGNs are about to overwrite."""
-    replaced = {graph.base_of(n.src[0]) for n in assigned}
-    latest = set(assigned) - replaced
     reads: dict[UOp, bool] = {}
-    for node in UOp.sink(*nodes).toposort(lambda n: n not in latest):
+    for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
         reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
-    return reads
+    return [n for n in waiting if reads[n]]
 
 
 def shows_memory(node: UOp, done: set[UOp]) -> bool:

@@ -17,7 +17,7 @@ from tinycore.uop.node import UOp
 if TYPE_CHECKING:
     from tinycore.schedule.form import Form
     from tinycore.schedule.order import ScheduleItem
-    from tinycore.schedule.recipe import Computed, Keep
+    from tinycore.schedule.results import Computed, Keep
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]

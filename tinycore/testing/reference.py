@@ -18,7 +18,7 @@ import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.form import Form, form_of
-from tinycore.schedule.recipe import Computed, Keep
+from tinycore.schedule.results import Computed, Keep
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode

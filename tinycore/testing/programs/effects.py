@@ -304,5 +304,12 @@ def arguments(b: Builder, inner: Builder) -> tuple[str, ...]:
     return tuple(names)
 
 
-FAMILY: Final = ((compute, 40), (realize, 3), (read, 3), (write, 3.5), (gradient, 2.5), (captured, 1))
+FAMILY: Final = (
+    (compute, 40),
+    (realize, 3),
+    (read, 3),
+    (write, 3.5),
+    (gradient, 2.5),
+    (captured, 1),
+)
 """Everything a step may be, and how often."""
