@@ -19,7 +19,7 @@ from tinycore.nn.optim import SGD
 from tinycore.schedule.results import Held
 from tinycore.tensor.held import Holdings
 
-LAYERS = 6
+LAYERS = 5
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,11 @@ def nothing_held() -> None:
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     found = numpy.random.default_rng(seed).uniform(-1, 1, shape).astype(numpy.float32)
     return Tensor(found).realize()
+
+
+def bent(x: Tensor) -> Tensor:
+    """Something that is not linear, and soon compiled."""
+    return x * x * 0.5 + x
 
 
 def counted(target: str, run: Callable[[], object]) -> int:
@@ -58,12 +63,11 @@ def launches_by_layer(target: str, look: Callable[[Tensor], object]) -> list[int
     return found
 
 
-@pytest.mark.parametrize("how", ["realize", "tolist", "sum", "argmax"])
+@pytest.mark.parametrize("how", ["realize", "tolist", "argmax"])
 def test_a_layer_computes_no_earlier_layer(how: str, target: str) -> None:
     looks: dict[str, Callable[[Tensor], object]] = {
         "realize": lambda key: key.realize(),
         "tolist": lambda key: key.tolist(),
-        "sum": lambda key: key.sum().item(),
         "argmax": lambda key: key.argmax().tolist(),
     }
     found = launches_by_layer(target, looks[how])
@@ -98,16 +102,20 @@ def test_gradients_read_one_by_one_share_what_they_need(target: str) -> None:
     def made() -> list[Tensor]:
         state = numbers(2, 4, seed=9)
         for weight in weights:
-            state = (state @ weight).tanh()
+            state = bent(state @ weight)
         return state.sum().gradient(*weights)
 
-    together, apart = made(), made()
-    once = counted(target, lambda: Tensor.realize(*together))
-    many = counted(target, lambda: [g.tolist() for g in apart])
+    found = made()
+    counted(target, lambda: [slope.tolist() for slope in found])
+    among_others = GlobalCounters.global_ops
+    alone = 0
+    for number in range(4):
+        counted(target, made()[number].tolist)
+        alone += GlobalCounters.global_ops
 
-    assert many <= once + len(weights)
-    for a, b in zip(together, apart, strict=True):
-        numpy.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6)
+    assert among_others < alone
+    for slope, again in zip(found, made(), strict=True):
+        numpy.testing.assert_allclose(slope.numpy(), again.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_schedule_shows_what_is_left_to_do(target: str) -> None:
@@ -128,10 +136,10 @@ def test_a_schedule_shows_what_is_left_to_do(target: str) -> None:
 def test_gradients_are_those_of_a_graph_that_nobody_looked_at(how: Callable[..., object]) -> None:
     def found(look: bool) -> list[Any]:
         w, x = numbers(3, 3, seed=1).requires_grad_(), numbers(2, 3, seed=2)
-        hidden = (x @ w).tanh()
+        hidden = bent(x @ w)
         if look:
             how((hidden * 3).sum(0))
-        again = (hidden @ w).tanh()
+        again = bent(hidden @ w)
         if look:
             how(again.max())
             (again + 0).tolist()
@@ -166,7 +174,7 @@ def test_training_that_looks_at_everything_learns_the_same() -> None:
         with Tensor.train():
             for _ in range(4):
                 optimizer.zero_grad()
-                hidden = (weight @ weight).tanh()
+                hidden = bent(weight @ weight)
                 loss = (hidden * hidden).sum().backward()
                 if look:
                     hidden.tolist()

@@ -10,7 +10,7 @@ import gc
 import numpy
 import pytest
 
-from tests.unit.tensor.test_held import counted, numbers
+from tests.unit.tensor.test_held import bent, counted, numbers
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import SharingError, UnsupportedError
@@ -123,13 +123,13 @@ def test_values_are_held_inside_of_a_capture_only(target: str) -> None:
 
     @TinyJit
     def step(x: Tensor) -> tuple[Tensor, Tensor]:
-        hidden = (x @ weight).tanh()
+        hidden = bent(x @ weight)
         most = hidden.max().realize()
         least = (hidden @ weight).min().realize()
         return most, least
 
     def plain(x: Tensor) -> list[float]:
-        hidden = (x @ weight).tanh()
+        hidden = bent(x @ weight)
         return [hidden.max().item(), (hidden @ weight).min().item()]
 
     before = len(holdings.entries)
@@ -186,7 +186,7 @@ def test_a_step_of_training_holds_nothing(target: str) -> None:
             optimizer.zero_grad()
             hidden = x
             for weight in weights:
-                hidden = (hidden @ weight).tanh()
+                hidden = bent(hidden @ weight)
             loss = hidden.sum().backward()
             optimizer.step()
             assert not holdings.entries
