@@ -16,6 +16,7 @@ from tinycore.errors import UnsupportedError
 from tinycore.lower.dims import loops_to_launch
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
+from tinycore.lower.fetch import mark_fetches
 from tinycore.lower.gates import gates
 from tinycore.lower.group import group_reductions
 from tinycore.lower.images import lower_images
@@ -83,8 +84,8 @@ def tidy(kernel: UOp, renderer: Renderer) -> UOp:
 
 
 def stream(kernel: UOp, renderer: Renderer) -> UOp:
-    """Large results are stored past the caches."""
-    return mark_streams(kernel, renderer.limits)
+    """Large results are stored past the caches, and what large operands are next is fetched."""
+    return mark_fetches(mark_streams(kernel, renderer.limits), renderer.limits)
 
 
 KERNEL_PIPELINE: Final = (

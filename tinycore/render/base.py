@@ -57,8 +57,9 @@ class Limits:
     cache_bytes: int = 256 << 10
     """The second cache, the nearest that holds more than the tile in hand."""
     stream_bytes: int = 0
-    """The last cache: arrays as large are stored past the caches. 0: the device has no such
-    stores."""
+    """The last cache: arrays as large are stored past the caches (a STORE with STREAM for `arg`),
+    and of rows that are read several times the next is fetched (a LOAD's `arg`, bytes ahead).
+    0: the device has no such stores."""
 
 
 @dataclass(frozen=True)

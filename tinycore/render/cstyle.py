@@ -278,7 +278,7 @@ class CStyle(Renderer):
             return
         text = writer[index]
         if is_vector_access(index, u.dtype):
-            text = self.lanes(self.vector_load, index, u.dtype, writer)
+            text = self.lanes(self.load_template(u, writer), index, u.dtype, writer)
         text = self.loaded(u, text, writer)
         if len(index.src) == 3:
             other = writer[u.src[1]] if len(u.src) > 1 else self.zero(u.dtype, writer)
@@ -312,6 +312,10 @@ class CStyle(Renderer):
         if gate:
             text = f"if ({unwrapped(writer[gate[0]])}) {{ {text} }}"
         writer.line(text)
+
+    def load_template(self, u: UOp, writer: Writer) -> str:
+        """How a LOAD reads lanes."""
+        return self.vector_load
 
     def store_template(self, u: UOp, writer: Writer) -> str:
         """How a STORE writes lanes."""

@@ -1,4 +1,7 @@
-"""Stores past the caches write what other stores write, wherever a buffer begins."""
+"""Stores past the caches write what other stores write, wherever a buffer begins.
+
+Loads that fetch ahead read what other loads read.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ from tiny_cpu import BACKEND
 from tiny_cpu.arch import Arch
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import lower
+from tinycore.lower.tile import Assign, Split
 from tinycore.plugin import ProgramInfo
-from tinycore.testing.kernels import Bench, bench, elementwise
+from tinycore.testing.kernels import Bench, bench, element, elementwise, load, store
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
 
 SIZE = 512
 WORDS = {"CLANG": "__builtin_nontemporal_store", "LLVM": "!nontemporal !0"}
@@ -61,3 +67,35 @@ def test_what_is_stored(cpu: Bench, dtype: DType, lanes: int, start: int) -> Non
     assert WORDS[cpu.toolchain.name] in source
     assert bytes(found[start : start + size]) == sent
     assert set(found[:start]) | set(found[start + size :]) == {0xA5}
+
+
+def centered(rows: int, columns: int) -> UOp:
+    """Rows of a matrix, less their sums."""
+    i, j, k = UOp.range(rows, 0), UOp.range(columns, 2), UOp.range(columns, 1)
+    x, y = (
+        load(element(1, dtypes.int32, rows * columns, i * columns + at), dtypes.int32)
+        for at in (j, k)
+    )
+    total = UOp(Op.REDUCE, dtypes.int32, (x, j), Op.ADD)
+    change = store(element(0, dtypes.int32, rows * columns, i * columns + k), y - total)
+    return UOp.sink(UOp(Op.END, dtypes.void, (change, i, k)))
+
+
+@only_x86
+def test_the_next_row_is_fetched(cpu: Bench) -> None:
+    plan = [step for n in (1, 2) for step in (Split((n,), 8), Assign((n, 1), AxisKind.VECTOR))]
+    rows = numpy.random.default_rng(0).integers(-99, 99, (6, 32), dtype=numpy.int32)
+    linear = lower(centered(6, 32), cpu.toolchain.renderer, "centered", plan=tuple(plan))
+    source = cpu.toolchain.renderer.render(linear)
+    program = cpu.runtime.load(
+        cpu.toolchain.compiler.compile(source), ProgramInfo("centered", 2, (), parallel=1)
+    )
+    allocator = cpu.runtime.allocator
+    result, operand = allocator.alloc(rows.nbytes), allocator.alloc(rows.nbytes)
+    allocator.write(operand, memoryview(rows.tobytes()))
+    program([result, operand], [])
+    found = numpy.empty_like(rows)
+    allocator.read(memoryview(found), result)
+
+    assert "prefetch" in source
+    numpy.testing.assert_array_equal(found, rows - rows.sum(1, keepdims=True))

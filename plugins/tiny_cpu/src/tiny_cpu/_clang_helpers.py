@@ -50,6 +50,14 @@ def streaming(dtype: DType, writer: Writer) -> str:
     return name
 
 
+def fetching(dtype: DType, writer: Writer) -> str:
+    """A load of lanes that also asks the second cache for what lies some bytes behind them."""
+    name, t, scalar = f"fetch_{suffix(dtype)}", writer.type(dtype), writer.type(dtype.scalar())
+    body = f"__builtin_prefetch((const char *)p + ahead, 0, 2); return *({t} *)p;"
+    writer.define(f"static inline {t} {name}(const {scalar} *p, int64_t ahead) {{ {body} }}")
+    return name
+
+
 def division(op: Op, dtype: DType, writer: Writer) -> str:
     """IDIV or MOD that yields 0 for a zero divisor, and wraps for the least number over -1."""
     name, t = f"{PREFIXES[op]}_{suffix(dtype)}", writer.type(dtype)

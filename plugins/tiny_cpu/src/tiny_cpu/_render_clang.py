@@ -127,6 +127,12 @@ class Clang(CStyle):
             return text
         return self.as_bool(u.dtype, f"{text} != 0", writer)
 
+    def load_template(self, u: UOp, writer: Writer) -> str:
+        """A number of bytes says how far ahead to fetch."""
+        if u.arg is None:
+            return self.vector_load
+        return f"{helpers.fetching(u.dtype, writer)}({{pointer}}, {u.arg})"
+
     def store_template(self, u: UOp, writer: Writer) -> str:
         """A STREAM goes past the caches of an x86-64."""
         if u.arg != STREAM:

@@ -18,6 +18,7 @@ PAIRS: Final = {
     64: "llvm.x86.avx512.pmaddw.d.512",
 }
 """Products of neighboring int16, added; by the bytes of a vector."""
+FETCH: Final = "llvm.prefetch.p0"
 STREAM_LINES: Final = ("declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}")
 
 
@@ -80,6 +81,14 @@ class LlvmCpu(Llvm):
         writer.declarations.setdefault(f"declare {kind} @{name}({operand}, {operand})")
         operands = ", ".join(f"{operand} {writer[s]}" for s in u.src)
         return writer.add(f"call {kind} @{name}({operands})")
+
+    def load(self, u: UOp, writer: Writer) -> str:
+        """A load, after asking the second cache for what lies so many bytes ahead."""
+        if u.arg is not None:
+            writer.declarations.setdefault(f"declare void @{FETCH}(ptr, i32, i32, i32)")
+            ahead = writer.add(f"getelementptr i8, ptr {writer[u.src[0]]}, i64 {u.arg}", "p")
+            writer.line(f"call void @{FETCH}(ptr {ahead}, i32 0, i32 2, i32 1)")
+        return super().load(u, writer)
 
     def stream(self, value: str, index: UOp, dtype: DType, writer: Writer) -> None:
         """Past the caches of an x86-64, where the place is aligned."""
