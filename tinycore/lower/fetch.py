@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from typing import Final, NamedTuple
 
-from tinycore.lower.stream import is_large
+from tinycore.lower.stream import is_large, marked
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
@@ -43,7 +43,7 @@ def mark_fetches(kernel: UOp, limits: Limits) -> UOp:
     for load in (n for n in order if n.op is Op.LOAD and len(n.src[0].src) == 2):
         if is_large(pointer_of(load.src[0]), limits) and (found := pass_of(load)) is not None:
             passes[found].append(load)
-    marked: dict[UOp, UOp] = {}
+    said: dict[UOp, int] = {}
     for rows in dict.fromkeys(p[:3] for p in passes):
         alike = [p for p in passes if p[:3] == rows]
         whole = [p for p in alike if reads_all(p, passes[p])]
@@ -54,8 +54,8 @@ def mark_fetches(kernel: UOp, limits: Limits) -> UOp:
             chosen = (wanted or [most])[0]
             ahead = chosen.size * passes[chosen][0].dtype.itemsize
             if ahead <= limits.cache_bytes // 2:
-                marked |= {load: load.replace(arg=ahead) for load in passes[chosen]}
-    return kernel.substitute(marked) if marked else kernel
+                said |= dict.fromkeys(passes[chosen], ahead)
+    return marked(kernel, said)
 
 
 def pass_of(load: UOp) -> Pass | None:

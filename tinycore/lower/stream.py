@@ -7,7 +7,8 @@ the traffic for nothing; the next kernel would not find the array in the cache e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from tinycore.dtype import PointerDType
 from tinycore.render.base import STREAM, Limits, pointer_of
@@ -27,15 +28,25 @@ def mark_streams(kernel: UOp, limits: Limits) -> UOp:
         return kernel
     order = kernel.toposort()
     read = {pointer_of(n.src[0]) for n in order if n.op is Op.LOAD}
-    marked: dict[UOp, UOp] = {}
+    said: dict[UOp, Any] = {}
     for end in (n for n in order if n.op is Op.END):
         by_array: dict[UOp, list[UOp]] = {}
         for store in (s for s in stores_in(end.src[0]) if len(s.src[0].src) == 2):
             by_array.setdefault(pointer_of(store.src[0]), []).append(store)
         for array, stores in by_array.items():
             if array not in read and is_large(array, limits) and fills(stores, end.src[-1]):
-                marked |= {store: store.replace(arg=STREAM) for store in stores}
-    return kernel.substitute(marked) if marked else kernel
+                said |= dict.fromkeys(stores, STREAM)
+    return marked(kernel, said)
+
+
+def marked(kernel: UOp, said: Mapping[UOp, Any]) -> UOp:
+    """The kernel with other `arg`s in some nodes, of which one may be below another."""
+    new: dict[UOp, UOp] = {}
+    for node in kernel.toposort():
+        src = tuple([new.get(s, s) for s in node.src])
+        if node in said or src != node.src:
+            new[node] = UOp(node.op, node.dtype, src, said.get(node, node.arg))
+    return new.get(kernel, kernel)
 
 
 def stores_in(body: UOp) -> Iterator[UOp]:

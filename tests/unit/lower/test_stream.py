@@ -51,6 +51,19 @@ def test_what_is_read_again_stays() -> None:
     assert streams(rows(i * 8, i, value=own)) == set()
 
 
+def test_one_result_may_be_stored_before_another() -> None:
+    i, j = UOp.range(64, 0), UOp.range(64, 1)
+    first = store(element(0, SINGLE, 4096, i * 8), UOp.const(WIDE, 1.0))
+    done = UOp(Op.END, dtypes.void, (first, i))
+    array = UOp(Op.DEFINE_GLOBAL, SINGLE.ptr(4096), (), 1)
+    later = UOp(Op.AFTER, array.dtype, (array, done))
+    second = store(UOp(Op.INDEX, array.dtype, (later, j * 8)), UOp.const(WIDE, 2.0))
+    kernel = UOp.sink(UOp(Op.END, dtypes.void, (second, j)))
+
+    assert streams(kernel) == {0, 1}
+    assert sum(n.op is Op.STORE for n in mark_streams(kernel, LIMITS).toposort()) == 2
+
+
 def test_lines_are_filled_without_gaps() -> None:
     i, j = UOp.range(64, 0), UOp.range(8, 1)
 
