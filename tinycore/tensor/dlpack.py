@@ -13,9 +13,7 @@ over, as NumPy lacks some of ours.
 from __future__ import annotations
 
 import ctypes
-import inspect
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32
-from functools import cache
 from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import numpy
@@ -124,10 +122,7 @@ rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void
 def capsule_of(array: HostArray, dtype: DType, versioned: bool, copied: bool) -> object:
     """A capsule over the memory of an array, which holds `dtype`; it keeps the array alive."""
     bits = array.view(f"u{array.itemsize}")
-    if versioned and takes_version():
-        capsule = bits.__dlpack__(max_version=VERSION)
-    else:
-        capsule = bits.__dlpack__()
+    capsule = bits.__dlpack__(max_version=VERSION) if versioned else bits.__dlpack__()
     name, managed = contents(capsule)
     code, width = TYPES[dtype]
     managed.tensor.dtype = DataType(code, width, 1)
@@ -135,15 +130,6 @@ def capsule_of(array: HostArray, dtype: DType, versioned: bool, copied: bool) ->
         managed.version = Version(*VERSION)
         managed.flags = IS_COPIED if copied else 0
     return capsule
-
-
-@cache
-def takes_version() -> bool:
-    """Whether this NumPy (2.1 or later) makes capsules of DLPack 1.x."""
-    return "max_version" in inspect.signature(numpy.ndarray.__dlpack__).parameters
-
-
-"""Whether this NumPy (2.1 or later) makes capsules of DLPack 1.x."""
 
 
 def contents(capsule: object) -> tuple[bytes, Any]:

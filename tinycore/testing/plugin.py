@@ -8,6 +8,7 @@ survives it.
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     case = case_of(metafunc.function)
     if case is None:
         return
-    names = [name for name in metafunc.fixturenames if name != "subject"]
+    names = [name for name in inspect.signature(metafunc.function).parameters if name != "subject"]
     if case.variants:
         metafunc.parametrize(names[-1:], [[v.value] for v in case.variants],
                              ids=[v.name for v in case.variants])  # fmt: skip

