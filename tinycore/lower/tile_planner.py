@@ -129,7 +129,12 @@ class TilePlanner(StagePlanner):
             or not place.ranges.intersection(self.reduced())
         ):
             return False
-        again = math.prod(r.extent for r in outputs if r not in place.ranges)
+        rows = [r for r in outputs if r not in place.ranges]
+        again = math.prod(r.extent for r in rows)
+        others = [r for r in outputs if r in place.ranges and r is not counter]
+        # It is staged right outside of the rows, where each loop that it moves with is open.
+        if others and rows and outputs.index(others[-1]) > outputs.index(rows[-1]):
+            return False
         depth = math.prod(r.extent for r in self.reduced()) * self.limits.vector_bytes
         return (
             coefficient(place, counter) not in (0, None)

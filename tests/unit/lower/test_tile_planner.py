@@ -162,3 +162,14 @@ def test_rows_of_an_image_are_not_cut_to_be_converted() -> None:
 
     assert [s.axis for s in steps if len(s.axis) == 1] == [(2,), (4,)]  # channels, pixels
     assert (4, 1) not in [s.axis for s in steps]
+
+
+def test_lanes_run_along_what_can_be_staged_for_all_places_of_an_image() -> None:
+    """Along images there would be a panel for each place, inside of the loop over channels."""
+    x = Tensor.empty(8, 16, 18, 18, device="PYTHON")
+    weight = Tensor.empty(35, 16, 3, 3, device="PYTHON")
+    plan = plan_for(x.conv2d(weight, stride=2).schedule()[-1].ast, AVX2)
+
+    lanes = [s.axis[0] for s in plan if isinstance(s, Assign) and s.kind is AxisKind.VECTOR]
+    assert set(lanes) == {2}
+    assert any(isinstance(s, Stage) for s in plan)
