@@ -166,7 +166,7 @@ def test_rows_of_an_image_are_not_cut_to_be_converted() -> None:
 
 def test_lanes_run_along_what_can_be_staged_for_all_places_of_an_image() -> None:
     """Along images there would be a panel for each place, inside of the loop over channels."""
-    x = Tensor.empty(8, 16, 18, 18, device="PYTHON")
+    x = Tensor.empty(8, 16, 22, 22, device="PYTHON")
     weight = Tensor.empty(35, 16, 3, 3, device="PYTHON")
     plan = plan_for(x.conv2d(weight, stride=2).schedule()[-1].ast, AVX2)
 
