@@ -111,9 +111,40 @@ def _attention(length: int, *, causal: bool) -> Case:
     )
 
 
+def _attention_gradient(length: int) -> Case:
+    """Causal attention, then the gradient of its sum for queries, keys and values."""
+    heads, width = 8, 64
+
+    def tiny(_: Any, q: Any, k: Any, v: Any) -> Any:
+        total = q.scaled_dot_product_attention(k, v, is_causal=True).sum()
+        slopes = total.gradient(q, k, v)
+        return slopes[0].cat(*slopes[1:])
+
+    def torch(torch: Any, *given: Any) -> Any:
+        with torch.enable_grad():
+            leaves = [tensor.detach().requires_grad_() for tensor in given]
+            total = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=True).sum()
+            return torch.cat(torch.autograd.grad(total, leaves))
+
+    def jax(jax: Any, *given: Any) -> Any:
+        def total(*given: Any) -> Any:
+            q, k, v = (tensor.swapaxes(1, 2) for tensor in given)
+            return jax.nn.dot_product_attention(q, k, v, is_causal=True).sum()
+
+        return jax.numpy.concatenate(jax.grad(total, (0, 1, 2))(*given))
+
+    return Case(
+        f"attention {heads}x{length}x{width} causal, its gradient",
+        {TENSOR: tiny, "torch": torch, "jax": jax},
+        (Input((1, heads, length, width), scale=2.0),) * 3,
+        flops=7.0 * heads * length * length * width,
+    )
+
+
 CASES: Final = (
     *_matmuls(),
     *_gemvs(),
     _attention(512, causal=False),
     _attention(2048, causal=True),
+    _attention_gradient(2048),
 )

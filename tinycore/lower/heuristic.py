@@ -194,7 +194,7 @@ class LoopPlanner(DotPlanner):
                 access not in stored or bool(self.loops_between_steps(access, counter))
             )
             if move == 1 or (access not in stored and self.can_be_panel(access, counter)):
-                total += 1
+                total += 1 if access in summed or access in stored else rare
             elif strided:
                 total -= PICKED * (1 - rare)
             elif access not in stored and self.is_repeated(access, counter):

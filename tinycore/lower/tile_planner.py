@@ -7,6 +7,7 @@ what many groups read of a panel is staged, and so are blocks of rows that lie s
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Final, NamedTuple
 
 from tinycore.lower.expand import LONGEST_STRIDE
@@ -201,16 +202,21 @@ class TilePlanner(StagePlanner):
         cycle; too few accumulators wait for each other. All must fit in `room` registers with
         the operands.
         """
-        best, tile = math.inf, (1, 1)
+        best, tile, sums = math.inf, (1, 1), self.sums_at_once()
         for wide in range(1, min(columns, self.limits.vector_registers) + 1):
             for tall in range(1, min(rows, MOST_ROWS) + 1):
-                if tall * wide + wide + 1 > room:
+                if tall * wide * sums + wide + 1 > room:
                     break
                 tiles = -(-rows // tall) * -(-columns // wide)
-                step = max(tall * wide, ENOUGH_ACCUMULATORS, (tall + wide) / 2) + (tall + wide) / 8
+                work, loads = tall * wide * sums, (tall + wide) * sums
+                step = max(work, ENOUGH_ACCUMULATORS, loads / 2) + loads / 8
                 if tiles * step < best:
                     best, tile = tiles * step, (tall, wide)
         return best, *tile
+
+    def sums_at_once(self) -> int:
+        """How many sums the same loops fold, whose accumulators take registers at the same time."""
+        return max(Counter(node.src[1:] for node in self.reductions).values(), default=1)
 
     def room_for_tile(self, row: UOp | None) -> int:
         """The registers a tile may take."""

@@ -61,7 +61,7 @@ def form_of(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> Form:
     forms: dict[UOp, UOp] = {}
     memory: list[UOp] = []
     assigned: list[UOp] = []
-    copies = 0
+    copies = calls = 0
     sizes: list[Size] = []
     stack = [sink]
     push = stack.append
@@ -79,6 +79,8 @@ def form_of(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> Form:
             else:
                 push(place)
             continue
+        if op is Op.CALL:  # what it was made of is for gradients
+            src = src[:1]
         if op is Op.BUFFER:
             forms[node] = parameter(node, len(memory))
             memory.append(node)
@@ -96,6 +98,8 @@ def form_of(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> Form:
             memory.append(node)
         elif op is Op.CONTIGUOUS and type(argument) is int:  # a copy that no equal node shares
             argument, copies = copies, copies + 1
+        elif op is Op.CALL:
+            argument, calls = calls, calls + 1
         elif op is Op.ASSIGN:
             assigned.append(node)
         elif type(argument) is Kernel:

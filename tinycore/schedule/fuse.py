@@ -60,7 +60,7 @@ READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPAREN
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 """Ops that read each element of their source once."""
 LEAVES = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND})
-SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE}
+SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL, Op.VALUE}
 
 
 def is_stored(node: UOp) -> bool:
@@ -78,7 +78,7 @@ def is_leaf(node: UOp) -> bool:
 
 def computed_of(node: UOp) -> UOp:
     """What has to be computed for a node: itself, less repetition and reshapes on top of it."""
-    while node.op in (Op.RESHAPE, Op.EXPAND, Op.DETACH, Op.CONTIGUOUS_BACKWARD):
+    while node.op in (Op.RESHAPE, Op.EXPAND, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL):
         node = node.src[0]
     below = node
     while below.op in SHAPE_ONLY and below.op is not Op.VALUE:  # which is no view of memory

@@ -26,8 +26,8 @@ STRANGE: Final = frozenset({Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR})
 OF_LAUNCHES: Final = frozenset({Op.STORE, Op.LOAD, Op.INDEX, Op.RANGE, Op.END}) | STRANGE
 """Ops by which a kernel is asked for its nodes."""
 
-Bytes = dict[int, int]
-"""How many bytes of memory are touched, by its number."""
+Spans = dict[int, tuple[int, int]]
+"""From which byte to which memory is touched, by its number."""
 
 
 @dataclass(frozen=True)
@@ -125,22 +125,30 @@ class Launch:
         return bool(known)
 
     @cached_property
-    def footprints(self) -> dict[int, tuple[Bytes, Bytes]]:
+    def footprints(self) -> dict[int, tuple[Spans, Spans]]:
         """What `footprint` has found."""
         return {}
 
-    def footprint(self, depth: int) -> tuple[Bytes, Bytes]:
+    def footprint(self, depth: int) -> tuple[Spans, Spans]:
         """What every row of the outer `depth` loops reads again, and what is a row's own."""
         if (found := self.footprints.get(depth)) is None:
-            again: Bytes = {}
-            own: Bytes = {}
+            again: Spans = {}
+            own: Spans = {}
             for access, number in self.accesses.items():
                 place = self.within(access, depth)
-                size = min(int(place.vmax - place.vmin) + 1, elements(access))
+                start = max(int(place.vmin), 0)
+                stop = min(int(place.vmax) + 1, start + elements(access))
+                size = pointer_of(access).dtype.itemsize
                 kind = own if self.loops[depth - 1] in access.src[1].ranges else again
-                kind[number] = max(kind.get(number, 0), size * pointer_of(access).dtype.itemsize)
+                widen(kind, number, (start * size, stop * size))
             found = self.footprints[depth] = again, own
         return found
+
+
+def widen(spans: Spans, number: int, span: tuple[int, int]) -> None:
+    """Make what is touched of some memory contain a span."""
+    start, stop = spans.get(number, span)
+    spans[number] = min(start, span[0]), max(stop, span[1])
 
 
 def row_size(launch: Launch, index: UOp, depth: int) -> int | None:

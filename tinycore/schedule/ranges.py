@@ -23,7 +23,7 @@ Point = tuple[UOp, ...]
 
 ZERO = UOp.index(0)
 NONE: Final[Mapping[UOp, UOp]] = {}
-TRANSPARENT = frozenset({Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE})
+TRANSPARENT = frozenset({Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL, Op.VALUE})
 """Ops that say something to the scheduler and change no value."""
 
 

@@ -30,6 +30,7 @@ from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below, new_memory
 from tinycore.schedule.overwrite import Overwrite, overwrites, overwriting
 from tinycore.schedule.results import Held, Keep, Replacements, alone_in
+from tinycore.schedule.sooner import sooner
 from tinycore.schedule.step import Step
 from tinycore.schedule.target import elsewhere
 from tinycore.schedule.together import in_strips
@@ -350,7 +351,8 @@ def make(form: Form, keep: Keep) -> Recipe:
         places = tuple([numbers[memory_of(slot)] for slot in slots])
         steps.append(Step(kernel.arg.ast, places, kernel.arg.metadata, kernel))
     lasting = frozenset(numbers[m] for n in shown if (m := memory_of(n)) in numbers)
-    together = in_strips(steps, tuple(numbers), len(form.memory), lasting)
+    ordered = sooner(steps, tuple(numbers), len(form.memory), lasting)
+    together = in_strips(ordered, tuple(numbers), len(form.memory), lasting)
     filled = {place for step in together for place in step.places if place >= len(form.memory)}
     free = {memory for memory, place in numbers.items() if place in filled - lasting}
     alone = {n: m for n, m in alone_in(held, free).items() if n in form.nodes}

@@ -14,7 +14,7 @@ from tinycore.uop.op import MOVEMENT, Op
 
 MOST_BUFFERS = 24
 """Buffers that a kernel with several outputs may have; each needs an address register."""
-PASSED_THROUGH = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD}
+PASSED_THROUGH = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL}
 
 
 def limit_of(device: str) -> int | None:

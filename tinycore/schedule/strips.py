@@ -17,7 +17,7 @@ from typing import Final
 
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.render.base import Limits, pointer_of
-from tinycore.schedule.launch import Bytes, Launch, elements
+from tinycore.schedule.launch import Launch, Spans, elements, widen
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -35,7 +35,11 @@ MOST_BYTES: Final = 1 << 20
 """Memory of a thread's own for one strip."""
 COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY})
 """Ops that cost more than a place in a near cache."""
+LEAST_SHARED: Final = 1 / 8
+"""The part of what a kernel touches that others must have read, if it reads nothing they made."""
 LINE_BYTES: Final = 64
+MOST_AGAIN: Final = 1.25
+"""How much of a near cache every row may read again; beside what fills it there is little else."""
 FEWEST_ROWS: Final = 8
 """Rows of a strip in which a value is read again for each of them, as rows of a matmul do."""
 
@@ -58,8 +62,7 @@ class Group:
 
     def admit(self, launch: Launch) -> bool:
         """Add a kernel if it can go through the rows with the others, and gains by it."""
-        read = frozenset().union(*(m.read for m in self.members))
-        if len(self.members) >= MOST_MEMBERS or not launch.read & (self.made | read):
+        if len(self.members) >= MOST_MEMBERS or not self.is_near(launch):
             return False
         if is_product(launch) and sum(map(is_product, self.members)) >= MOST_PRODUCTS:
             return False
@@ -72,6 +75,15 @@ class Group:
                 return True
             shape = shape[:-1]
         return False
+
+    def is_near(self, launch: Launch) -> bool:
+        """Whether a kernel reads what members write, or much of what they read."""
+        if launch.read & self.made:
+            return True
+        read = frozenset().union(*(m.read for m in self.members))
+        _, own = launch.footprint(1)
+        shared = sum(size_of(span) for number, span in own.items() if number in read)
+        return shared > 0 and shared >= LEAST_SHARED * sum(map(size_of, own.values()))
 
     def kernel(self, lasting: frozenset[int]) -> Launch:
         """The members as one kernel; memory that is not `lasting` becomes the thread's own."""
@@ -86,7 +98,7 @@ def is_product(launch: Launch) -> bool:
     """Whether every row of a kernel folds the same memory again, as a product with weights does."""
     again, _ = launch.footprint(1)
     folds = any(n.op is Op.REDUCE for n in launch.nodes)
-    return folds and any(size > LINE_BYTES for size in again.values())
+    return folds and any(size_of(span) > LINE_BYTES for span in again.values())
 
 
 def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:
@@ -108,7 +120,7 @@ def cut_rows(
     """
     for depth in range(1, len(shape) + 1):
         again, row = footprint(members, depth)
-        if again > limits.cache_bytes:
+        if again > limits.cache_bytes * MOST_AGAIN:
             return None
         # Rows that read the same again are worth a slower cache.
         room = min(2 * limits.cache_bytes, MOST_BYTES) if again else limits.cache_bytes // 2
@@ -125,13 +137,20 @@ def cut_rows(
 
 def footprint(members: Sequence[Launch], depth: int) -> tuple[int, int]:
     """(bytes that every row reads again, bytes of a row of its own) of some kernels."""
-    again: Bytes = {}
-    own: Bytes = {}
+    again: Spans = {}
+    own: Spans = {}
     for member in members:
         for kind, found in zip((again, own), member.footprint(depth), strict=True):
-            for number, size in found.items():
-                kind[number] = max(kind.get(number, 0), size)
-    return sum(size for size in again.values() if size > LINE_BYTES), sum(own.values())
+            for number, span in found.items():
+                widen(kind, number, span)
+    return sum(n for n in map(size_of, again.values()) if n > LINE_BYTES), sum(
+        map(size_of, own.values())
+    )
+
+
+def size_of(span: tuple[int, int]) -> int:
+    """The bytes of a span."""
+    return span[1] - span[0]
 
 
 def canonical(value: UOp, launch: Launch, depth: int) -> UOp:

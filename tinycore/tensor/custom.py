@@ -17,7 +17,6 @@ from tinycore.errors import (
     DTypeError,
     GradientError,
     ShapeError,
-    UnsupportedError,
 )
 from tinycore.tensor import graph
 from tinycore.tensor.checks import same_device
@@ -120,25 +119,26 @@ class Custom(Interop):
     def call(self, *lst: Self, fxn: Self | UOp, grad_fxn: GradientFunction | None = None) -> Self:
         """The value of a body for arguments: `fxn`, with tensors in place of its placeholders.
 
-        This tensor is argument 0. Gradients flow as if the body had been written out here. Raises
+        This tensor is argument 0. Gradients flow as if the body had been written out here, unless
+        `grad_fxn(gradient, call)` gives the gradient of each argument, or None: tensors or nodes.
+        `call.src[1:]` are the nodes of the arguments, `call` itself is that of the result. Raises
         ArgumentError for a placeholder without an argument, ShapeError, DTypeError or DeviceError
-        for one that does not fit, and UnsupportedError for `grad_fxn`.
+        for one that does not fit.
 
         >>> x, y = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
         >>> body = x.as_param(0) * y.as_param(1) + 1
         >>> x.call(y, fxn=body).tolist(), y.call(y, fxn=body).tolist()
         ([4.0, 9.0], [10.0, 17.0])
+        >>> turned = x.call(fxn=x.as_param(0), grad_fxn=lambda g, call: [g * -1])
+        >>> turned.tolist(), turned.sum().gradient(x)[0].tolist()
+        ([1.0, 2.0], [-1.0, -1.0])
         """
-        if grad_fxn is not None:
-            raise UnsupportedError(
-                "call: the gradient follows from the body. A gradient of your own goes with a "
-                "kernel of your own: custom_kernel(..., grad_fxn=...)"
-            )
         body = fxn.uop if isinstance(fxn, Core) else fxn
         arguments = [self, *lst]
-        return self.from_uop(
-            body.substitute({n: argument_for(n, arguments) for n in parameters(body)})
-        )
+        value = body.substitute({n: argument_for(n, arguments) for n in parameters(body)})
+        if grad_fxn is None:
+            return self.from_uop(value)
+        return self.from_uop(graph.called(value, [t.uop for t in arguments], grad_fxn))
 
     def callify(self, *lst: Self) -> Self:
         """This tensor. A graph needs no wrapping to be compiled as a whole: `realize` does that."""
@@ -224,20 +224,27 @@ def of_custom(node: UOp, g: UOp) -> Gradients:
         parts = kernel.gradient(found[0], shown)
     else:
         parts = kernel.gradient(*found, call=shown)
-    if len(parts) != len(node.src):
-        raise GradientError(
-            f"custom_kernel: the gradient of {name} gave {len(parts)} results for "
-            f"{len(node.src)} tensors; give None for those that get no gradient"
-        )
-    return tuple([fitting(name, *pair) for pair in zip(node.src, parts, strict=True)])
+    return fitting(f"custom_kernel: the gradient of {name}", node.src, parts)
 
 
-def fitting(name: str, source: UOp, part: Core | UOp | None) -> UOp | None:
-    """The gradient of one tensor. Raises GradientError when it is of another shape."""
-    node = part.uop if isinstance(part, Core) else part
-    if node is not None and node.shape != source.shape:
+@rule(Op.CALL)
+def of_call(node: UOp, g: UOp) -> Gradients:
+    """What the function of a call says."""
+    return (None, *fitting("call: its gradient", node.src[1:], node.arg(g, node)))
+
+
+def fitting(name: str, sources: Sequence[UOp], parts: Sequence[Core | UOp | None]) -> Gradients:
+    """The gradient of each tensor. Raises GradientError for another number of them, or shape."""
+    if len(parts) != len(sources):
         raise GradientError(
-            f"custom_kernel: the gradient of {name} for a tensor of shape {source.shape} is of "
-            f"shape {node.shape}"
+            f"{name} gave {len(parts)} results for {len(sources)} tensors; give None for those "
+            "that get no gradient"
         )
-    return None if node is None else node.cast(source.dtype)
+    nodes = [part.uop if isinstance(part, Core) else part for part in parts]
+    for node, source in zip(nodes, sources, strict=True):
+        if node is not None and node.shape != source.shape:
+            raise GradientError(
+                f"{name} for a tensor of shape {source.shape} is of shape {node.shape}"
+            )
+    pairs = zip(nodes, sources, strict=True)
+    return tuple([None if node is None else node.cast(source.dtype) for node, source in pairs])

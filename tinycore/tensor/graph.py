@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
@@ -338,6 +338,11 @@ def assign(memory: UOp, value: UOp) -> UOp:
 def copied(x: UOp) -> UOp:
     """The value of a node in memory that no equal node shares."""
     return UOp(Op.CONTIGUOUS, x.dtype, (x,), unique().arg)
+
+
+def called(value: UOp, arguments: Sequence[UOp], gradient: Callable[..., Any]) -> UOp:
+    """A value with a gradient of its own: `gradient(g, node)` gives that of each argument."""
+    return UOp(Op.CALL, value.dtype, (value, *arguments), gradient)
 
 
 def value(x: UOp) -> UOp:

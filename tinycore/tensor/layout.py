@@ -15,7 +15,7 @@ from tinycore.tensor.runtime import HostArray
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
-SAME_VALUE: Final = frozenset({Op.DETACH, Op.CONTIGUOUS_BACKWARD})
+SAME_VALUE: Final = frozenset({Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL})
 MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
 
 

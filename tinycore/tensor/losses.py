@@ -1,4 +1,4 @@
-"""Losses and attention.
+"""Losses.
 
 Floor 5. `reduction` is "mean", "sum" or "none". Class scores have their classes on axis 1 (or the
 only axis), labels are integers with one axis less, or probabilities of the scores' shape.
@@ -8,22 +8,14 @@ only axis), labels are integers with one axis less, or probabilities of the scor
 
 from __future__ import annotations
 
-import math
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
-from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.checks import floating_dtype, integer_dtype
-from tinycore.tensor.pixels import is_fixed
 from tinycore.tensor.windows import Windows
 from tinycore.uop.shape import Shape
 
 Reduction = Literal["mean", "sum", "none"]
-
-CAUSAL_ROWS: Final = 512
-"""Queries that share the keys they see where attention is causal. Fewer leave out more of what the
-mask hides, but each group of queries is a kernel of its own."""
-MOST_CAUSAL_BLOCKS: Final = 8
 
 
 class Losses(Windows):
@@ -162,88 +154,6 @@ class Losses(Windows):
         picked = hot.movedim(-1, axis).where(self, 0).sum(axis)
         loss = -picked * weights
         return loss.sum() / weights.sum() if reduction == "mean" else loss._reduced(reduction)
-
-    def scaled_dot_product_attention(
-        self,
-        key: Self,
-        value: Self,
-        attn_mask: Self | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        enable_gqa: bool = False,
-    ) -> Self:
-        """softmax(q @ k.T / sqrt(d) + mask) @ v over (.., heads, length, d).
-
-        A bool mask lets through where it holds, any other is added. Causal lets position i see up
-        to i. A query that sees nothing gets 0. With `enable_gqa` fewer key and value heads are
-        shared by groups of query heads. Scores are computed in at least float32.
-        Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not
-        fit.
-
-        >>> q, k, v = Tensor.zeros(1, 2, 4), Tensor.zeros(1, 2, 4), Tensor([[[1.0], [3.0]]])
-        >>> q.scaled_dot_product_attention(k, v).tolist()
-        [[[2.0], [2.0]]]
-        >>> q.scaled_dot_product_attention(k, v, is_causal=True).tolist()
-        [[[1.0], [2.0]]]
-        """
-        if attn_mask is not None and is_causal:
-            raise ArgumentError(
-                "scaled_dot_product_attention: give attn_mask or is_causal, not both"
-            )
-        floating_dtype("scaled_dot_product_attention", self.dtype)
-        if enable_gqa and min(self.ndim, key.ndim, value.ndim) < 3:
-            raise ShapeError(
-                "scaled_dot_product_attention: groups of heads need an axis of heads, got shapes "
-                f"{self.shape}, {key.shape} and {value.shape}"
-            )
-        if enable_gqa:
-            heads, groups = self.shape[-3], key.shape[-3]
-            if not groups or heads % groups or value.shape[-3] != groups:
-                raise ShapeError(
-                    "scaled_dot_product_attention: keys and values need as many heads as each "
-                    f"other, which divide those of queries, got shapes {self.shape}, {key.shape} "
-                    f"and {value.shape}"
-                )
-            shared = heads // groups
-            key, value = key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
-        if not is_causal:
-            return self._attended(key, value, attn_mask, dropout_p)
-        length, seen = self.shape[-2], key.shape[-2]
-        if not is_fixed((length, seen)) or length <= CAUSAL_ROWS:
-            return self._attended(key, value, 0, dropout_p)
-        rows = max(CAUSAL_ROWS, -(-length // MOST_CAUSAL_BLOCKS))
-        parts = []
-        for start in range(0, length, rows):
-            queries = self[..., start : start + rows, :]
-            past = min(start + rows, seen)
-            keys, values = key[..., :past, :], value[..., :past, :]
-            parts.append(queries._attended(keys, values, start, dropout_p))
-        return parts[0].cat(*parts[1:], dim=-2).contiguous()
-
-    def _attended(self, key: Self, value: Self, mask: Self | int | None, dropout_p: float) -> Self:
-        """Values weighed by how well their keys suit each query.
-
-        A number instead of a mask is the position of the first query, which sees up to there.
-        """
-        wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
-        scores = self.matmul(key.transpose(-2, -1), dtype=wide) / math.sqrt(self.shape[-1])
-        if isinstance(mask, int):
-            mask = scores.const_like(True, dtypes.bool).tril(mask)
-        if mask is not None:
-            blocked = mask.dtype is dtypes.bool
-            scores = mask.where(scores, -math.inf) if blocked else scores + mask
-        top = scores.max(-1, keepdim=True).detach()
-        unseen = None if mask is None else top.eq(-math.inf)
-        powers = (scores - (top if unseen is None else unseen.where(0, top))).exp()
-        total = powers.sum(-1, keepdim=True)
-        weighed = powers.cast(self.dtype)._dropped(dropout_p).matmul(value, dtype=wide)
-        # Dividing the weighed values is less work than dividing every weight.
-        result = weighed / (total if unseen is None else unseen.where(1, total))
-        return result.cast(least_upper_dtype(self.dtype, value.dtype))
-
-    def _dropped(self, p: float) -> Self:
-        """The tensor after dropout, which the random class provides."""
-        raise NotImplementedError
 
 
 def scores_with_classes(name: str, shape: Shape) -> None:

@@ -15,10 +15,10 @@ from tinycore.config import settings
 from tinycore.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import graph
+from tinycore.tensor.attention import Attention
 from tinycore.tensor.checks import floating_dtype, same_device
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
-from tinycore.tensor.losses import Losses
 from tinycore.tensor.stream import (
     halves_of,
     random_words,
@@ -36,7 +36,7 @@ LONGEST_RANKED = 1 << 16
 """Length up to which a permutation is found by comparing all with all, in one kernel."""
 
 
-class Random(Losses):
+class Random(Attention):
     """Constructors that draw, and dropout."""
 
     __slots__ = ()

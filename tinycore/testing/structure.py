@@ -133,6 +133,7 @@ def insert(node: UOp, x: HostArray, view: HostArray, value: HostArray) -> HostAr
 STRUCTURE: Final[dict[Op, Callable[..., HostArray]]] = {
     Op.CONTIGUOUS: lambda n, x: x,
     Op.CONTIGUOUS_BACKWARD: lambda n, x: x,
+    Op.CALL: lambda n, x, *arguments: x,
     Op.DETACH: lambda n, x: x,
     Op.VALUE: lambda n, x: x,
     Op.COPY: lambda n, x: x,

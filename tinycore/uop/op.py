@@ -66,6 +66,7 @@ class Op(enum.Enum):
     CONTIGUOUS = 1, first, "the same value in memory of its own, in the image `arg` if it is one"
     DETACH = 1, first, "the same value, through which no gradient flows"
     CONTIGUOUS_BACKWARD = 1, first, "the same value; its gradient is made contiguous"
+    CALL = ANY, first, "the first source; its gradient for the others is what `arg`(g, node) gives"
     VALUE = 1, first, "the same value, and no view: writing to one does not show in the other"
     RESHAPE = 1, first, "the same elements in row-major order under shape `arg`"
     EXPAND = 1, first, "axes of size 1 repeated to the sizes in `arg`"

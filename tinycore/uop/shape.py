@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 SAME_AS_FIRST = frozenset(
     {Op.COPY, Op.ASSIGN, Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.VALUE, Op.FLIP}
-    | {Op.SCAN_AXIS}
+    | {Op.CALL, Op.SCAN_AXIS}
     | PARTIAL_WRITES
     | ALU
 )

@@ -25,6 +25,7 @@ TENSOR_OPS: Final = (
         Op.CONTIGUOUS,
         Op.DETACH,
         Op.CONTIGUOUS_BACKWARD,
+        Op.CALL,
         Op.VALUE,
         Op.REDUCE_AXIS,
         Op.SCAN_AXIS,

@@ -173,3 +173,26 @@ def test_lanes_run_along_what_can_be_staged_for_all_places_of_an_image() -> None
     lanes = [s.axis[0] for s in plan if isinstance(s, Assign) and s.kind is AxisKind.VECTOR]
     assert set(lanes) == {2}
     assert any(isinstance(s, Stage) for s in plan)
+
+
+def two_products(rows: int, inner: int, columns: int) -> UOp:
+    """The slopes of attention: products of two pairs, less what each row of one has."""
+    q, g = (Tensor.empty(rows, inner, device="PYTHON") for _ in range(2))
+    k, v = (Tensor.empty(columns, inner, device="PYTHON") for _ in range(2))
+    top, mean = (Tensor.empty(rows, 1, device="PYTHON") for _ in range(2))
+    ast: UOp = ((q @ k.T - top) * (g @ v.T - mean)).schedule()[-1].ast
+    return ast
+
+
+def test_sums_of_the_same_loops_share_the_registers() -> None:
+    """Each of two sums has half of the accumulators, so that none is spilled."""
+    assert accumulators(two_products(96, 64, 96), AVX2) == 6
+
+
+def test_lanes_do_not_follow_what_is_read_once_a_sum() -> None:
+    """Numbers of each row lie side by side, and so do the results of a row: these are stored."""
+    ast = two_products(96, 64, 96)
+    columns = ast.src[0].src[2].arg.number
+    lanes = [s for s in plan_for(ast, AVX2) if isinstance(s, Assign) and s.kind is AxisKind.VECTOR]
+
+    assert lanes[0].axis[: len(columns)] == columns

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.schedule.test_memory import apart, cnn_step
-from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes
+from tests.unit.schedule.test_memory import apart, training
+from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinycore.engine import realize
 from tinycore.schedule import recipe as recipes
 from tinycore.schedule.recipe import Block, Recipe
@@ -125,7 +125,12 @@ def test_peak_memory_goes_down() -> None:
 def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realize, "run_schedule", lambda *_: None)
     monkeypatch.setattr(recipes, "in_strips", in_strips)
-    step = cnn_step()
+    first, second, last = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3), nn.Linear(16, 10)
+    x = Tensor.rand(4, 1, 24, 24).realize()
+    step = training(
+        [first, second, last],
+        lambda: last(second(first(x).relu().max_pool2d()).relu().mean((2, 3))),
+    )
     recipes.recipes.clear()
     step()
     lower = max(block.size_bytes for block in blocks())
@@ -133,7 +138,7 @@ def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes, "LEAST_BYTES", 1 << 40)
     step()
 
-    assert lower < 0.9 * max(block.size_bytes for block in blocks())
+    assert lower < 0.95 * max(block.size_bytes for block in blocks())
 
 
 @on_loops

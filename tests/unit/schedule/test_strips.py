@@ -12,7 +12,7 @@ import torch
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.schedule.launch import Launch, row_size
-from tinycore.schedule.strips import MOST_PRODUCTS
+from tinycore.schedule.strips import MOST_PRODUCTS, footprint
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -117,6 +117,27 @@ def test_large_operands_that_every_row_reads_stay_apart() -> None:
     x, w = Tensor(numbers(64, 1024)).realize(), Tensor(numbers(1024, 4096)).realize()
 
     assert launches((x @ w).softmax(-1)) > 1
+
+
+def test_parts_of_one_operand_count_apart() -> None:
+    """A kernel that folds two parts of the same weights reads both of them again for each row."""
+    x, w = Tensor(numbers(64, 16)).realize(), Tensor(numbers(2, 16, 32)).realize()
+    (item,) = (x @ w[0] + (x + 1) @ w[1]).schedule()
+    again, _ = footprint([Launch(item.ast, tuple(range(len(item.bufs))))], 1)
+
+    assert again == 2 * 16 * 32 * 4
+
+
+def test_kernels_that_share_little_stay_apart() -> None:
+    """Two long results of short rows: reading those again is nothing beside writing the others."""
+    x = Tensor(numbers(256, 4)).realize()
+    weights = [Tensor(numbers(4, 256, seed=n)).realize() for n in range(2)]
+    short = [(x @ w).contiguous() for w in weights]
+    wide = Tensor(numbers(256, 256)).realize()
+    long = [(wide * 2).max(1).contiguous(), (wide @ Tensor(numbers(256, 4)).realize()).contiguous()]
+
+    assert len(short[0].schedule(short[1])) == 2
+    assert len(long[0].schedule(long[1])) == 1
 
 
 @pytest.mark.parametrize(

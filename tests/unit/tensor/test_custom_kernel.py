@@ -18,7 +18,6 @@ from tinycore.errors import (
     DTypeError,
     GradientError,
     ShapeError,
-    UnsupportedError,
 )
 from tinycore.tensor import Tensor
 from tinycore.tensor.placeholder import Placeholder
@@ -390,6 +389,51 @@ def test_a_body_is_called_with_tensors() -> None:
     assert x.call(y, fxn=body).sum().gradient(y)[0].tolist() == A
 
 
+def test_a_call_with_a_gradient_of_its_own() -> None:
+    """It gets the gradient and the node of the call, whose sources are the arguments."""
+    x, y = Tensor(A), Tensor(B)
+    body = x.as_param(0) * y.as_param(1)
+
+    def gradient(g: UOp, call: UOp) -> tuple[UOp, None]:
+        value, first, second = call.src
+        assert [value.shape, first, second] == [(3,), x.uop, y.uop]
+        return g * Tensor.from_uop(call).uop * 2, None
+
+    out = x.call(y, fxn=body, grad_fxn=gradient)
+    (slope,) = (out * 10).sum().gradient(x)
+
+    assert out.tolist() == [a * b for a, b in zip(A, B, strict=True)]
+    assert slope.tolist() == [20 * a * b for a, b in zip(A, B, strict=True)]
+    assert out.sum().gradient(y)[0].tolist() == [0.0] * 3
+
+
+def test_calls_of_one_value_are_told_apart() -> None:
+    """Two results that are the same numbers, each with its own gradient, in one step."""
+    x = Tensor(A)
+    once = x.call(fxn=x.as_param(0) + 1, grad_fxn=lambda g, call: [g])
+    twice = x.call(fxn=x.as_param(0) + 1, grad_fxn=lambda g, call: [g * 2])
+    (slope,) = (once + twice * 10).sum().gradient(x)
+    Tensor.realize(once, twice, slope)
+
+    assert once.tolist() == twice.tolist() == [a + 1 for a in A]
+    assert slope.tolist() == [21.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("gradient", "message"),
+    [
+        (lambda g, call: [None, None], "call: its gradient gave 2 results for 1 tensors"),
+        (lambda g, call: [Tensor([1.0])], r"of shape \(3,\) is of shape \(1,\)"),
+    ],
+    ids=["count", "shape"],
+)
+def test_a_gradient_of_a_call_that_does_not_fit(gradient: Callable[..., Any], message: str) -> None:
+    x = Tensor(A)
+
+    with pytest.raises(GradientError, match=message):
+        x.call(fxn=x.as_param(0) * 2, grad_fxn=gradient).sum().gradient(x)
+
+
 def test_a_placeholder_has_no_value() -> None:
     x = Tensor(A)
 
@@ -407,8 +451,6 @@ def test_arguments_have_to_fit() -> None:
         x.call(Tensor([1.0]), fxn=body)
     with pytest.raises(DTypeError, match=r"slot 1 is dtypes\.float32, the tensor dtypes\.int32"):
         x.call(Tensor([1, 2, 3]), fxn=body)
-    with pytest.raises(UnsupportedError, match="custom_kernel"):
-        x.call(x, fxn=body, grad_fxn=multiply_gradient)
     with pytest.raises(ArgumentError, match="slots are counted from 0, got -1"):
         x.as_param(-1)
 

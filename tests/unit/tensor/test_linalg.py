@@ -1,4 +1,4 @@
-"""Products, einsum, losses and attention against torch."""
+"""Products, einsum and losses against torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from tests.unit.tensor.helpers import compare, integers, numbers
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
-from tinycore.tensor import Tensor, losses
+from tinycore.tensor import Tensor
 
 F = torch.nn.functional
 Function = Callable[..., Any]
@@ -193,67 +193,6 @@ def test_loss_mistakes_are_told_at_the_call() -> None:
         x.cross_entropy(Tensor([0] * 4), reduction="average")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="label_smoothing"):
         x.cross_entropy(Tensor([0] * 4), label_smoothing=2)
-
-
-# --- attention
-
-
-def test_attention() -> None:
-    inputs = [numbers(2, 2, 5, 4, seed=i) for i in range(3)]
-
-    compare(
-        lambda q, k, v: q.scaled_dot_product_attention(k, v),
-        F.scaled_dot_product_attention,
-        *inputs,
-    )
-    compare(
-        lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-        *inputs,
-    )
-
-
-def test_attention_masks_and_groups() -> None:
-    mask = numpy.tri(5, 6, dtype=bool)
-    q, k, v = numbers(1, 4, 5, 4), numbers(1, 2, 6, 4, seed=1), numbers(1, 2, 6, 3, seed=2)
-
-    compare(
-        lambda q, k, v: q.scaled_dot_product_attention(k, v, Tensor(mask), enable_gqa=True),
-        lambda q, k, v: F.scaled_dot_product_attention(
-            q, k, v, torch.tensor(mask), enable_gqa=True
-        ),
-        q,
-        k,
-        v,
-    )
-    with pytest.raises(ArgumentError, match="is_causal"):
-        Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), Tensor(mask), is_causal=True)
-
-
-@pytest.mark.parametrize("seen", [1, 3, 5, 7])
-def test_causal_attention_in_blocks(monkeypatch: pytest.MonkeyPatch, seen: int) -> None:
-    monkeypatch.setattr(losses, "CAUSAL_ROWS", 2)
-    monkeypatch.setattr(losses, "MOST_CAUSAL_BLOCKS", 3)
-
-    compare(
-        lambda q, k, v: q.scaled_dot_product_attention(k, v, is_causal=True),
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-        numbers(2, 5, 4),
-        numbers(2, seen, 4, seed=1),
-        numbers(2, seen, 3, seed=2),
-    )
-
-
-def test_queries_that_see_nothing() -> None:
-    """Rows of a mask without any hit give 0, and no gradient."""
-    q, k, v = (Tensor(numbers(1, 3, 4, seed=i)) for i in range(3))
-    mask = Tensor([[True, False, True], [False, False, False], [False, True, False]])
-    out = q.scaled_dot_product_attention(k, v, mask)
-    slopes = out.sum().gradient(q, k, v)
-
-    assert out.numpy()[0, 1].tolist() == [0.0] * 4
-    assert slopes[0].numpy()[0, 1].tolist() == [0.0] * 4
-    assert all(numpy.isfinite(slope.numpy()).all() for slope in slopes)
 
 
 def test_sequential() -> None:

@@ -1,0 +1,348 @@
+"""Attention, in memory that grows with the sequence and not with its square.
+
+Floor 5. softmax(Q K^T) V goes through the keys a near cache full at a time, and what is found for
+each such piece is put together by its maximum and total (M. Milakov & N. Gimelshein, "Online
+normalizer calculation for softmax", 2018). Of the scores nothing is kept: the gradient computes
+them anew from the logarithms of the totals (T. Dao et al., "FlashAttention", 2022). See
+docs/decisions/0045-attention.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Self, TypeVar
+
+from tinycore.dtype import dtypes, least_upper_dtype
+from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor import graph
+from tinycore.tensor.checks import broadcast_shapes, floating_dtype
+from tinycore.tensor.losses import Losses
+from tinycore.tensor.pixels import is_fixed
+from tinycore.uop.node import UOp
+
+CAUSAL_ROWS: Final = 512
+"""Queries that share the keys they see where attention is causal. Fewer leave out more of what the
+mask hides, but each group of queries is a kernel of its own."""
+MOST_CAUSAL_BLOCKS: Final = 8
+PIECE_BYTES: Final = 512 << 10
+"""What is gone through again for every row: keys and values of a piece, or queries and slopes."""
+LEAST_PIECE: Final = 128
+MOST_KEPT: Final = 512 * 512
+"""Scores of a head up to which the gradient reads them; more are computed anew for it."""
+
+T = TypeVar("T", bound="Attention")
+
+
+class Attention(Losses):
+    """Softmax attention."""
+
+    __slots__ = ()
+
+    def scaled_dot_product_attention(
+        self,
+        key: Self,
+        value: Self,
+        attn_mask: Self | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        enable_gqa: bool = False,
+    ) -> Self:
+        """softmax(q @ k.T / sqrt(d) + mask) @ v over (.., heads, length, d).
+
+        A bool mask lets through where it holds, any other is added. Causal lets position i see up
+        to i. A query that sees nothing gets 0. With `enable_gqa` fewer key and value heads are
+        shared by groups of query heads. Scores are computed in at least float32. Memory grows with
+        the length, that of the gradient as well, unless there is dropout.
+        Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not
+        fit.
+
+        >>> q, k, v = Tensor.zeros(1, 2, 4), Tensor.zeros(1, 2, 4), Tensor([[[1.0], [3.0]]])
+        >>> q.scaled_dot_product_attention(k, v).tolist()
+        [[[2.0], [2.0]]]
+        >>> q.scaled_dot_product_attention(k, v, is_causal=True).tolist()
+        [[[1.0], [2.0]]]
+        """
+        if attn_mask is not None and is_causal:
+            raise ArgumentError(
+                "scaled_dot_product_attention: give attn_mask or is_causal, not both"
+            )
+        floating_dtype("scaled_dot_product_attention", self.dtype)
+        check_shapes(self, key, value)
+        if enable_gqa:
+            key, value = self._for_each_head(key, value)
+        if not is_causal:
+            return self._attended(key, value, attn_mask, dropout_p)
+        length, seen = self.shape[-2], key.shape[-2]
+        if not is_fixed((length, seen)) or length <= CAUSAL_ROWS:
+            return self._attended(key, value, 0, dropout_p)
+        rows = max(CAUSAL_ROWS, -(-length // MOST_CAUSAL_BLOCKS))
+        parts = []
+        for start in range(0, length, rows):
+            queries = self[..., start : start + rows, :]
+            past = min(start + rows, seen)
+            keys, values = key[..., :past, :], value[..., :past, :]
+            parts.append(queries._attended(keys, values, start, dropout_p))
+        return parts[0].cat(*parts[1:], dim=-2).contiguous()
+
+    def _for_each_head(self, key: Self, value: Self) -> tuple[Self, Self]:
+        """Keys and values, repeated for every head of a group of queries."""
+        if min(self.ndim, key.ndim, value.ndim) < 3:
+            raise ShapeError(
+                "scaled_dot_product_attention: groups of heads need an axis of heads, got shapes "
+                f"{self.shape}, {key.shape} and {value.shape}"
+            )
+        heads, groups = self.shape[-3], key.shape[-3]
+        if not groups or heads % groups or value.shape[-3] != groups:
+            raise ShapeError(
+                "scaled_dot_product_attention: keys and values need as many heads as each "
+                f"other, which divide those of queries, got shapes {self.shape}, {key.shape} "
+                f"and {value.shape}"
+            )
+        shared = heads // groups
+        return key.repeat_interleave(shared, -3), value.repeat_interleave(shared, -3)
+
+    def _attended(self, key: Self, value: Self, mask: Self | int | None, dropout_p: float) -> Self:
+        """Values weighed by how well their keys suit each query.
+
+        A number instead of a mask is the position of the first query, which sees up to there.
+        """
+        fixed = is_fixed((*self.shape, *key.shape, *value.shape))
+        if not fixed or self.shape[-2] * key.shape[-2] <= MOST_KEPT:
+            return self._seen(key, value, mask, dropout_p).result(self, value)
+        query, key, value, mask = of_one_shape(self, key, value, mask)
+        every = slice(0, query.shape[-2])
+        seen = []
+        for keys in pieces(key.shape[-2], key.shape[-1] + value.shape[-1]):
+            part = part_of(mask, every, keys)
+            seen.append(query._seen(key[..., keys, :], value[..., keys, :], part, dropout_p))
+        whole = together(seen)
+        result = whole.result(query, value)
+        if dropout_p:
+            return result
+        masks = [] if mask is None or isinstance(mask, int) else [mask]
+        given = [t.uop for t in (query, key, value, whole.logarithm(), *masks)]
+        backward = Backward(mask if isinstance(mask, int) else None)
+        return self.from_uop(graph.called(result.uop, given, backward))
+
+    def _seen(
+        self, key: Self, value: Self, mask: Self | int | None, dropout_p: float
+    ) -> Seen[Self]:
+        """What queries see in a piece of the keys."""
+        wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
+        scores = self.matmul(key.transpose(-2, -1), dtype=wide) / math.sqrt(self.shape[-1])
+        scores = masked(scores, mask)
+        top = scores.max(-1, keepdim=True).detach().contiguous()
+        powers = (scores - (top if mask is None else finite(top))).exp()
+        total = powers.sum(-1, keepdim=True)
+        weighed = powers.cast(self.dtype)._dropped(dropout_p).matmul(value, dtype=wide)
+        return Seen(top, total, weighed, mask is not None)
+
+    def _dropped(self, p: float) -> Self:
+        """The tensor after dropout, which the random class provides."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Seen(Generic[T]):
+    """What queries see in some keys: of exp(score - top) the total, and the values so weighed."""
+
+    top: T
+    """The greatest score; -inf where all are masked, and nothing is seen."""
+    total: T
+    weighed: T
+    is_masked: bool
+
+    def result(self, query: T, value: T) -> T:
+        """The mean of the values; 0 where nothing is seen."""
+        total = self.total.eq(0).where(1, self.total) if self.is_masked else self.total
+        # Dividing the weighed values is less work than dividing every weight.
+        return (self.weighed / total).cast(least_upper_dtype(query.dtype, value.dtype))
+
+    def logarithm(self) -> T:
+        """log of the sum of exp(score); inf where nothing is seen, which makes every weight 0."""
+        found = self.top + self.total.log()
+        return self.total.eq(0).where(math.inf, found) if self.is_masked else found
+
+
+def together(parts: Sequence[Seen[T]]) -> Seen[T]:
+    """What is seen in all pieces of the keys."""
+    if len(parts) == 1:
+        return parts[0]
+    top = functools.reduce(lambda a, b: a.maximum(b), [p.top for p in parts])
+    factors = [(p.top - finite(top)).exp() for p in parts]
+    pairs = list(zip(parts, factors, strict=True))
+    total = sum_of([p.total.contiguous() * factor for p, factor in pairs])
+    weighed = sum_of([p.weighed.contiguous() * factor for p, factor in pairs])
+    return Seen(top, total, weighed, any(p.is_masked for p in parts))
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The gradient of attention: a function of a CALL over queries, keys, values, the logarithms
+    of the totals, and the mask if there is one.
+
+    `start` is the position of the first query where attention is causal.
+    """
+
+    start: int | None
+
+    def __call__(self, g: UOp, call: UOp) -> list[Attention | None]:
+        """What is to flow to each argument of `call`, whose result gets `g`."""
+        result, query, key, value, logarithm, *masks, slope = [
+            Attention.from_uop(node) for node in (call, *call.src[1:], g)
+        ]
+        mask = masks[0] if masks else self.start
+        anew = Anew(query, key, value, mask, logarithm, result, slope)
+        slopes = [*anew.gradients(), None]
+        return [*slopes, *(anew.of_mask() if dtypes.is_float(m.dtype) else None for m in masks)]
+
+
+@dataclass
+class Anew:
+    """The weights of attention, computed again for its gradient.
+
+    Once with queries in the rows, for their gradient, and once with keys in the rows, for that of
+    keys and values: of what has a number for each query and key, a few rows are all that there is
+    at a time, on devices that go through kernels strip by strip, and a piece of them on others.
+    """
+
+    query: Attention
+    key: Attention
+    value: Attention
+    mask: Attention | int | None
+    logarithm: Attention
+    result: Attention
+    slope: Attention
+
+    def __post_init__(self) -> None:
+        self.wide = self.logarithm.dtype
+        self.scale = 1 / math.sqrt(self.query.shape[-1])
+        # Scores of scaled queries are other nodes than scaled scores, which the forward pass has:
+        # one node would be computed once, and kept from then to now.
+        self.scaled = self.query.cast(self.wide) * self.scale
+        weighed = self.slope.cast(self.wide) * self.result.cast(self.wide)
+        self.mean = weighed.sum(-1, keepdim=True)
+        """The slopes of the scores of a query, averaged by their weights."""
+        width = self.query.shape[-1] + self.value.shape[-1]
+        self.keys = pieces(self.key.shape[-2], width)
+        self.queries = pieces(self.query.shape[-2], width)
+
+    def gradients(self) -> tuple[Attention, Attention, Attention]:
+        """Those of queries, keys and values."""
+        query = [self.product(self.rows(k), self.key[..., k, :]) for k in self.keys]
+        key, value = [], []
+        for queries in self.queries:
+            weights = self.columns(queries)
+            slope = self.slope[..., queries, :]
+            slopes = weights * (
+                self.value.matmul(turned(slope), dtype=self.wide)
+                - turned(self.mean[..., queries, :])
+            )
+            key.append(self.product(slopes, self.query[..., queries, :]))
+            value.append(self.product(weights, slope))
+        return added(query) * self.scale, added(key) * self.scale, added(value)
+
+    def of_mask(self) -> Attention:
+        """The gradient of what was added to the scores, of their shape."""
+        first, *others = map(self.rows, self.keys)
+        return first.cat(*others, dim=-1) if others else first
+
+    def rows(self, keys: slice) -> Attention:
+        """The slopes of the scores of all queries (the rows) with some keys."""
+        key, value = self.key[..., keys, :], self.value[..., keys, :]
+        mask = part_of(self.mask, slice(0, self.query.shape[-2]), keys)
+        scores = masked(self.scaled.matmul(turned(key), dtype=self.wide), mask)
+        slopes = self.slope.matmul(turned(value), dtype=self.wide) - self.mean
+        return (scores - self.logarithm).exp() * slopes
+
+    def columns(self, queries: slice) -> Attention:
+        """The weights of all keys (the rows) for some queries."""
+        mask = part_of(self.mask, queries, slice(0, self.key.shape[-2]))
+        scores = self.key.matmul(turned(self.scaled[..., queries, :]), dtype=self.wide)
+        return (masked(scores, mask, across=True) - turned(self.logarithm[..., queries, :])).exp()
+
+    def product(self, weights: Attention, what: Attention) -> Attention:
+        """A product with weights, which are as narrow as in the forward pass."""
+        return weights.cast(self.query.dtype).matmul(what, dtype=self.wide)
+
+
+def masked(scores: T, mask: T | int | None, across: bool = False) -> T:
+    """Scores less what a mask hides; `across` if queries are in the columns.
+
+    A number is the position of the first query as seen from the first key.
+    """
+    if mask is None:
+        return scores
+    if isinstance(mask, int):
+        every = scores.const_like(True, dtypes.bool)
+        mask = every.triu(-mask) if across else every.tril(mask)
+    elif across:
+        mask = turned(mask)
+    return mask.where(scores, -math.inf) if mask.dtype is dtypes.bool else scores + mask
+
+
+def part_of(mask: T | int | None, queries: slice, keys: slice) -> T | int | None:
+    """A mask for some queries and keys; None where these see all of those."""
+    if isinstance(mask, int):
+        start = mask + queries.start - keys.start
+        return None if start >= keys.stop - keys.start - 1 else start
+    return None if mask is None else mask[..., queries, keys]
+
+
+def pieces(length: int, width: int) -> list[slice]:
+    """A length cut evenly, so that `width` numbers for each of its places fit a near cache."""
+    most = max(PIECE_BYTES // (width * dtypes.float32.itemsize), LEAST_PIECE)
+    size = -(-length // -(-length // most))
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def of_one_shape(
+    query: T, key: T, value: T, mask: T | int | None
+) -> tuple[T, T, T, T | int | None]:
+    """Operands repeated along the axes before the last two, and a mask for each query and key."""
+    name, tensors = "scaled_dot_product_attention", [query, key, value]
+    heads = [t.shape[:-2] for t in tensors]
+    if not isinstance(mask, Attention):
+        shape = broadcast_shapes(name, *heads)
+    else:
+        shape = broadcast_shapes(name, *heads, mask.shape[:-2])
+        mask = mask.expand(*shape, query.shape[-2], key.shape[-2])
+    query, key, value = [t.expand(*shape, *t.shape[-2:]) for t in tensors]
+    return query, key, value, mask
+
+
+def check_shapes(query: Attention, key: Attention, value: Attention) -> None:
+    """Raises ShapeError for queries, keys and values that do not belong together."""
+    shapes = query.shape, key.shape, value.shape
+    if (
+        min(map(len, shapes)) < 2
+        or shapes[0][-1] != shapes[1][-1]
+        or shapes[1][-2] != shapes[2][-2]
+    ):
+        raise ShapeError(
+            "scaled_dot_product_attention: queries (.., length, d), keys (.., seen, d) and values "
+            f"(.., seen, e) do not fit, got shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
+        )
+
+
+def finite(top: T) -> T:
+    """A maximum that can be subtracted: 0 in place of -inf, where all is masked."""
+    return top.eq(-math.inf).where(0, top)
+
+
+def turned(x: T) -> T:
+    """Rows as columns."""
+    return x.transpose(-2, -1)
+
+
+def added(parts: Sequence[T]) -> T:
+    """The sum of some products, each of which is done before the next one is begun."""
+    return sum_of([p.contiguous() for p in parts])
+
+
+def sum_of(parts: Sequence[T]) -> T:
+    """The sum of some tensors."""
+    return functools.reduce(lambda a, b: a + b, parts)
