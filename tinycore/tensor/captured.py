@@ -141,6 +141,7 @@ class Capture:
     ) -> Any:
         """Run the function and capture it, if that can be done already; its result."""
         finish_writes()
+        holdings.drop(given.nodes)  # to which the function may write, under the names of stand-ins
         before = [(weakref.ref(t), t.uop) for t in live_tensors()]
         parts = StandIns(given)
         with capture() as recording, sealed(), holdings.apart():

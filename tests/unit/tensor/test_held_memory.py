@@ -95,6 +95,22 @@ def test_a_replay_ends_what_was_read_from_its_state(target: str) -> None:
     assert found == [[4.0, 6.0], [6.0, 8.0], [8.0, 10.0], [10.0, 12.0]]
 
 
+def test_every_call_ends_what_was_read_from_its_arguments(target: str) -> None:
+    """The first runs, the second is captured, the others are replays."""
+    if target == "reference":
+        pytest.skip("the evaluator has no launches to capture")
+    x = Tensor([1.0, 2.0]).realize()
+    node = (x * 3).uop
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return (x.assign(x + 1).realize() * 2).realize()
+
+    for call in range(4):
+        assert Tensor.from_uop(node).tolist() == [3.0 * (call + 1), 3.0 * (call + 2)]
+        step(x)
+
+
 def test_a_capture_computes_what_was_read_outside(target: str) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no launches to capture")
