@@ -138,7 +138,8 @@ class Custom(Interop):
         value = body.substitute({n: argument_for(n, arguments) for n in parameters(body)})
         if grad_fxn is None:
             return self.from_uop(value)
-        return self.from_uop(graph.called(value, [t.uop for t in arguments], grad_fxn))
+        own = UOp(Op.VALUE, value.dtype, (value,))  # no view of an argument, which may be written
+        return self.from_uop(graph.called(own, [t.uop for t in arguments], grad_fxn))
 
     def callify(self, *lst: Self) -> Self:
         """This tensor. A graph needs no wrapping to be compiled as a whole: `realize` does that."""

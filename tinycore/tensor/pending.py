@@ -29,6 +29,9 @@ form_of: Final[Callable[..., Form]] = deferred("tinycore.schedule.form:form_of")
 made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.results:Settled")
 made_held: Final[Callable[..., Held]] = deferred("tinycore.schedule.results:Held")
 
+SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})
+"""Where a gradient may have arrived."""
+
 
 def compute(
     roots: list[UOp], owners: Iterable[Core] = (), read: UOp | None = None
@@ -137,9 +140,15 @@ def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
     asked = {below for root in roots for below in moved_from(root)}
     flows = {node: flow for node, flow in gradient_flows(memory).items() if flow}
     given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in flows}
-    given |= {root: root.substitute(memory) for root in roots}
+    given |= {root: ended(root.substitute(memory)) for root in roots}
     stays = [n for n in memory if n not in given and n.op not in MOVEMENT]
     return made_settled(given, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
+
+
+def ended(node: UOp) -> UOp:
+    """What a root gives way to: memory of its own, without the CALL that it was computed for."""
+    calls = [n for n in node.toposort() if n.op is Op.CALL]
+    return node.substitute({n: n.src[0] for n in calls}) if calls else node
 
 
 def moved_from(node: UOp) -> Iterator[UOp]:
@@ -151,12 +160,13 @@ def moved_from(node: UOp) -> Iterator[UOp]:
 
 
 def gradient_flows(nodes: Iterable[UOp]) -> dict[UOp, bool]:
-    """For every node below the given ones, whether a gradient can flow through it to memory."""
+    """For every node below the given ones, whether a gradient can flow through it to memory.
+
+    What is below a CALL in a form tells nothing: its gradient goes to arguments that are left out.
+    """
     flows: dict[UOp, bool] = {}
     for node in UOp.sink(*nodes).toposort()[:-1]:
-        is_source = node.op in (Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN) and dtypes.is_float(
-            node.dtype
-        )
+        is_source = node.op in SOURCES and dtypes.is_float(node.dtype)
         flows[node] = is_source or (passes_gradient(node) and any(flows[s] for s in node.src))
     return flows
 

@@ -419,6 +419,30 @@ def test_calls_of_one_value_are_told_apart() -> None:
     assert slope.tolist() == [21.0] * 3
 
 
+@pytest.mark.parametrize("body", [lambda p: p.round(), lambda p: p.detach() * 2])
+def test_reading_on_the_way_keeps_the_gradient_of_a_call(body: Callable[..., Any]) -> None:
+    """Also where none would flow through the value, as in straight-through estimators."""
+    x = Tensor(A).realize()
+    out = x.call(fxn=body(x.as_param(0)), grad_fxn=lambda g, call: [g * 3])
+    hidden = (out * 2).contiguous()
+    hidden.max().item()
+
+    assert hidden.sum().gradient(x)[0].tolist() == [6.0] * 3
+
+
+def test_a_realized_call_is_memory_of_its_own() -> None:
+    """Neither a view of its argument, nor a node with a gradient."""
+    x = Tensor(A).realize()
+    early, late = (x.call(fxn=x.as_param(0), grad_fxn=lambda g, call: [g]) for _ in range(2))
+    early.realize()
+
+    assert early.sum().gradient(x)[0].tolist() == [0.0] * 3
+
+    x.assign(x * 0).realize()
+
+    assert early.tolist() == late.tolist() == A
+
+
 @pytest.mark.parametrize(
     ("gradient", "message"),
     [
