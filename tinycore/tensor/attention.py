@@ -109,6 +109,9 @@ class Attention(Losses):
 
         A number instead of a mask is the position of the first query, which sees up to there.
         """
+        if key.shape[-2] == 0:  # a sum of nothing, where there is no greatest score
+            scores = self.matmul(turned(key))
+            return masked(scores, mask).cast(self.dtype).matmul(value)
         fixed = is_fixed((*self.shape, *key.shape, *value.shape))
         if not fixed or self.shape[-2] * key.shape[-2] <= MOST_KEPT:
             return self._seen(key, value, mask, dropout_p).result(self, value)

@@ -79,6 +79,15 @@ def test_causal_attention_in_blocks(monkeypatch: pytest.MonkeyPatch, seen: int) 
     )
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_no_keys(is_causal: bool) -> None:
+    q, k, v = Tensor.ones(2, 3, 4), Tensor.ones(2, 0, 4), Tensor.ones(2, 0, 5)
+    out = q.scaled_dot_product_attention(k, v, is_causal=is_causal)
+
+    assert out.tolist() == [[[0.0] * 5] * 3] * 2
+    assert out.sum().gradient(q)[0].tolist() == [[[0.0] * 4] * 3] * 2
+
+
 def test_queries_that_see_nothing() -> None:
     """Rows of a mask without any hit give 0, and no gradient."""
     q, k, v = (Tensor(numbers(1, 3, 4, seed=i)) for i in range(3))
