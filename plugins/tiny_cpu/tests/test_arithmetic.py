@@ -11,7 +11,7 @@ import pytest
 
 from tiny_cpu import BACKEND
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
-from tinycore.testing.kernels import Array, Bench, bench, elementwise
+from tinycore.testing.kernels import Array, Bench, bench, element, elementwise, load
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -218,3 +218,15 @@ def test_any_byte_but_zero_is_true(toolchain: str) -> None:
         kernel = elementwise(lambda p: [p.cast(dtypes.int32)], [dtypes.bool], SIZE, lanes)
         found = cpu.run(kernel, numpy.zeros(SIZE, numpy.int32), raw)[0]
         numpy.testing.assert_array_equal(found, raw != 0)
+
+
+@pytest.mark.parametrize("lanes", LANES[1:])
+def test_one_bool_is_repeated_in_all_lanes(toolchain: str, lanes: int) -> None:
+    cpu, raw = bench_for(toolchain), numpy.arange(SIZE) % 2 == 0
+    first = load(element(2, dtypes.bool, 1, UOp.index(0)), dtypes.bool)
+    same = UOp(Op.VECTORIZE, dtypes.bool.vec(lanes), (first,) * lanes)
+    kernel = elementwise(lambda p: [p.eq(same)], [dtypes.bool], SIZE, lanes)
+
+    found = cpu.run(kernel, numpy.zeros(SIZE, bool), raw, numpy.array([True]))[0]
+
+    numpy.testing.assert_array_equal(found, raw)

@@ -147,6 +147,13 @@ class Clang(CStyle):
             return f"({test})"
         return f"(__builtin_convertvector({test}, {writer.type(dtype)}) & 1)"
 
+    def vectorize(self, u: UOp, writer: Writer) -> str:
+        """Lanes as a vector. A bool is repeated as a number, since clang would as -1."""
+        if u.dtype.kind != "bool" or len(set(u.src)) > 1:
+            return super().vectorize(u, writer)
+        number = f"({self.storage_type(dtypes.bool, writer)}){writer[u.src[0]]}"
+        return self.splat.format(number, type=writer.type(u.dtype))
+
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
         """Arithmetic; what C lacks or leaves undefined goes through a helper."""
         if (helper := self.helper(u, writer)) is not None:
