@@ -266,6 +266,8 @@ class Lanes:
         """A LOAD: one vector, one vector reversed, or one scalar per lane."""
         index = node.src[0]
         move = self.movement(index)
+        if move != 1 and any(self.counter in other.ranges for other in node.src[1:]):
+            move = None  # alternatives of lanes that are not loaded in their order
         if move is not None and 1 < move <= LONGEST_STRIDE:
             return self.load_strided(node, move)
         if move is None and (steps := self.steps_of_repeated(index)):

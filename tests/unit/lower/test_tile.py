@@ -27,7 +27,7 @@ from tinycore.lower.tile import (
     apply_plan,
 )
 from tinycore.render import Limits
-from tinycore.testing.kernels import Array
+from tinycore.testing.kernels import Array, element, load, store
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -248,3 +248,16 @@ def test_every_second_element_is_picked_out_of_whole_vectors() -> None:
     loads = [u for u in linear.uops if u.op is Op.LOAD and u.src[0].src[0].op is Op.DEFINE_GLOBAL]
 
     assert {u.dtype.count for u in loads} == {16}
+
+
+@pytest.mark.parametrize("move", [1, 2, -1])
+def test_lanes_of_a_gated_load_have_their_own_alternatives(move: int) -> None:
+    i, j = UOp.range(4, 0), UOp.range(8, 1)
+    here = i * 8 + j
+    place = element(1, dtypes.float32, 64, i * 16 + j * move + (0 if move > 0 else 7))
+    other = load(element(2, dtypes.float32, 32, here), dtypes.float32)
+    value = load(place.with_src((*place.src, i < 2)), dtypes.float32, other)
+    change = store(element(0, dtypes.float32, 32, here), value)
+    ast = UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
+
+    numpy.testing.assert_array_equal(run(ast, (Assign((1,), AxisKind.VECTOR),)), run(ast, ()))
