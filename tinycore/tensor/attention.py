@@ -135,7 +135,7 @@ class Attention(Losses):
     ) -> Seen[Self]:
         """What queries see in a piece of the keys."""
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
-        scores = self.matmul(key.transpose(-2, -1), dtype=wide) / math.sqrt(self.shape[-1])
+        scores = self.matmul(key.transpose(-2, -1), dtype=wide) / root(self.shape[-1])
         scores = masked(scores, mask)
         top = scores.max(-1, keepdim=True).detach().contiguous()
         powers = (scores - (top if mask is None else finite(top))).exp()
@@ -222,7 +222,7 @@ class Anew:
 
     def __post_init__(self) -> None:
         self.wide = self.logarithm.dtype
-        self.scale = 1 / math.sqrt(self.query.shape[-1])
+        self.scale = 1 / root(self.query.shape[-1])
         # Scores of scaled queries are other nodes than scaled scores, which the forward pass has:
         # one node would be computed once, and kept from then to now.
         self.scaled = self.query.cast(self.wide) * self.scale
@@ -297,7 +297,7 @@ def part_of(mask: T | int | None, queries: slice, keys: slice) -> T | int | None
 
 def pieces(length: int, width: int) -> list[slice]:
     """A length cut evenly, so that `width` numbers for each of its places fit a near cache."""
-    most = max(PIECE_BYTES // (width * dtypes.float32.itemsize), LEAST_PIECE)
+    most = max(PIECE_BYTES // (max(width, 1) * dtypes.float32.itemsize), LEAST_PIECE)
     size = -(-length // -(-length // most))
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
@@ -329,6 +329,11 @@ def check_shapes(query: Attention, key: Attention, value: Attention) -> None:
             "scaled_dot_product_attention: queries (.., length, d), keys (.., seen, d) and values "
             f"(.., seen, e) do not fit, got shapes {shapes[0]}, {shapes[1]} and {shapes[2]}"
         )
+
+
+def root(width: int) -> float:
+    """What scores are divided by; those of queries without numbers are 0 in any case."""
+    return math.sqrt(width) or 1.0
 
 
 def finite(top: T) -> T:

@@ -88,6 +88,18 @@ def test_no_keys(is_causal: bool) -> None:
     assert out.sum().gradient(q)[0].tolist() == [[[0.0] * 4] * 3] * 2
 
 
+@pytest.mark.parametrize("kept", [0, attention.MOST_KEPT])
+def test_queries_without_numbers(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    """All keys suit them alike."""
+    monkeypatch.setattr(attention, "MOST_KEPT", kept)
+    q, k, v = Tensor.ones(3, 0), Tensor.ones(2, 0), Tensor([[1.0], [3.0]])
+    out = q.scaled_dot_product_attention(k, v)
+
+    assert out.tolist() == [[2.0]] * 3
+    assert out.sum().gradient(v)[0].tolist() == [[1.5]] * 2
+    assert q.scaled_dot_product_attention(k, Tensor.ones(2, 0)).shape == (3, 0)
+
+
 def test_queries_that_see_nothing() -> None:
     """Rows of a mask without any hit give 0, and no gradient."""
     q, k, v = (Tensor(numbers(1, 3, 4, seed=i)) for i in range(3))
