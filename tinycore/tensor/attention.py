@@ -54,8 +54,8 @@ class Attention(Losses):
 
         A bool mask lets through where it holds, any other is added. Causal lets position i see up
         to i. A query that sees nothing gets 0. With `enable_gqa` fewer key and value heads are
-        shared by groups of query heads. Scores are computed in at least float32. Memory grows with
-        the length, that of the gradient as well, unless there is dropout.
+        shared by groups of query heads. Scores are computed in at least float32. Of long sequences
+        no scores are kept, for the gradient either, unless there is dropout.
         Raises ArgumentError for a mask together with `is_causal`, ShapeError for sizes that do not
         fit.
 
@@ -135,7 +135,7 @@ class Attention(Losses):
     ) -> Seen[Self]:
         """What queries see in a piece of the keys."""
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
-        scores = self.matmul(key.transpose(-2, -1), dtype=wide) / root(self.shape[-1])
+        scores = self.matmul(turned(key), dtype=wide) / root(self.shape[-1])
         scores = masked(scores, mask)
         top = scores.max(-1, keepdim=True).detach().contiguous()
         powers = (scores - (top if mask is None else finite(top))).exp()
