@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tinycore._deferred import deferred
+from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.core import Core, live_tensors, replace_nodes, waiting_tensors
+from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.held import holdings
 from tinycore.tensor.runtime import runtime
 from tinycore.uop.bindings import sizes_below
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 form_of: Final[Callable[..., Form]] = deferred("tinycore.schedule.form:form_of")
 made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.results:Settled")
 made_held: Final[Callable[..., Held]] = deferred("tinycore.schedule.results:Held")
+
+SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})
+"""Where a gradient may have arrived."""
 
 
 def compute(
@@ -127,12 +132,14 @@ def told_apart(tensors: Iterable[Core]) -> None:
 def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
     """Which nodes give way to the memory that now holds them, for good, and which are read from it.
 
-    The roots give way, and what is memory by nature. Other intermediate results stay: the graph
-    above memory is lost to `backward`, and nobody asked for that here. They are read from memory
-    while they live, unless they depend on the number of a Variable.
+    The roots give way, and what is memory by nature. Other intermediate results do only if no
+    gradient flows through them: the graph above memory is lost to `backward`, and nobody asked for
+    that here. They stay, and are read from memory while they live, unless they depend on the number
+    of a Variable.
     """
     asked = {below for root in roots for below in moved_from(root)}
-    given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN}
+    flows = {node: flow for node, flow in gradient_flows(memory).items() if flow}
+    given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in flows}
     given |= {root: ended(root.substitute(memory)) for root in roots}
     stays = [n for n in memory if n not in given and n.op not in MOVEMENT]
     return made_settled(given, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
@@ -150,6 +157,18 @@ def moved_from(node: UOp) -> Iterator[UOp]:
         yield node
         node = node.src[0]
     yield node
+
+
+def gradient_flows(nodes: Iterable[UOp]) -> dict[UOp, bool]:
+    """For every node below the given ones, whether a gradient can flow through it to memory.
+
+    What is below a CALL in a form tells nothing: its gradient goes to arguments that are left out.
+    """
+    flows: dict[UOp, bool] = {}
+    for node in UOp.sink(*nodes).toposort()[:-1]:
+        is_source = node.op in SOURCES and dtypes.is_float(node.dtype)
+        flows[node] = is_source or (passes_gradient(node) and any(flows[s] for s in node.src))
+    return flows
 
 
 def unrealized(tensors: Iterable[Core]) -> list[UOp]:
