@@ -22,6 +22,8 @@ from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
+PARTS: Final = frozenset({Op.END, Op.GROUP})
+"""Ops that loops lie beside each other in."""
 MOST_ROWS: Final = 8
 MOST_WIDE: Final = 4
 """Vectors in a row of the widest tile, roughly."""
@@ -64,9 +66,17 @@ class TilePlanner(StagePlanner):
     def row_loop(self, axis: UOp) -> UOp | None:
         """An output loop over which a load along `axis` stands still: its rows share the load."""
         inside = [n for n in self.loads() if axis in n.src[1].ranges]
-        others = [r for r in self.outputs if r is not axis and r.extent > 1]
+        others = [r for r in self.nest_of(axis) if r is not axis and r.extent > 1]
         still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
         return max(still, key=lambda r: (min(r.extent, MOST_ROWS), r.arg.number), default=None)
+
+    def nest_of(self, axis: UOp) -> list[UOp]:
+        """The output loops around a loop or inside of it, and not in another part of a loop."""
+        ends = [n for n in self.nodes() if n.op is Op.END and axis in n.src[1:]]
+        inner = [n for e in ends for n in e.src[0].toposort(lambda n: n.op in PARTS)]
+        found = {r for e in ends for r in (*e.src[1:], *e.ranges)}
+        found |= {r for n in inner if n.op is Op.END for r in n.src[1:]}
+        return [r for r in self.outputs if r in found]
 
     def hold_columns(self, axis: UOp, row: UOp | None, width: int) -> bool:
         """Add rows of a matrix to rows of sums, if the sums would read down its columns.
@@ -188,7 +198,7 @@ class TilePlanner(StagePlanner):
         across = [p for p in places if row in p.ranges]
         if set(along) & set(across):
             return None
-        for loop in reversed(self.outputs):
+        for loop in reversed(self.nest_of(axis)):
             if loop not in (axis, row) and loop.extent > 1:
                 moves = all(loop in p.ranges for p in along)
                 if moves and not any(loop in p.ranges for p in across):

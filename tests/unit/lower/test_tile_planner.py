@@ -196,3 +196,14 @@ def test_lanes_do_not_follow_what_is_read_once_a_sum() -> None:
     lanes = [s for s in plan_for(ast, AVX2) if isinstance(s, Assign) and s.kind is AxisKind.VECTOR]
 
     assert lanes[0].axis[: len(columns)] == columns
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(4, 2, 4), (6, 4, 8), (8, 3, 5)])
+def test_parts_of_a_loop_are_no_rows_of_each_other(rows: int, inner: int, columns: int) -> None:
+    """Matrices side by side: the columns of one are a loop beside those of the other."""
+    x = Tensor.empty(rows, inner, device="PYTHON")
+    left, right = (Tensor.empty(inner, columns, device="PYTHON") for _ in range(2))
+    ast = (x @ left.cat(right, dim=1)).schedule()[-1].ast
+    planned = run(ast, plan_for(ast, AVX2))
+
+    numpy.testing.assert_allclose(planned, run(ast, ()), rtol=1e-5)
