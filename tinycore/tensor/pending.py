@@ -132,14 +132,14 @@ def told_apart(tensors: Iterable[Core]) -> None:
 def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
     """Which nodes give way to the memory that now holds them, for good, and which are read from it.
 
-    The roots give way, and what is memory by nature. Other intermediate results do only if no
-    gradient flows through them: the graph above memory is lost to `backward`, and nobody asked for
-    that here. They stay, and are read from memory while they live, unless they depend on the number
-    of a Variable.
+    The roots give way, and what is memory by nature. Other intermediate results do only if they
+    come from no memory that may have a gradient, like random numbers: the graph above memory is
+    lost to `backward`, and nobody asked for that here. They stay, and are read from memory while
+    they live, unless they depend on the number of a Variable.
     """
     asked = {below for root in roots for below in moved_from(root)}
-    flows = {node: flow for node, flow in gradient_flows(memory).items() if flow}
-    given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in flows}
+    comes = {node: source for node, source in sources_below(memory).items() if source}
+    given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in comes}
     given |= {root: ended(root.substitute(memory)) for root in roots}
     stays = [n for n in memory if n not in given and n.op not in MOVEMENT]
     return made_settled(given, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
@@ -159,16 +159,18 @@ def moved_from(node: UOp) -> Iterator[UOp]:
     yield node
 
 
-def gradient_flows(nodes: Iterable[UOp]) -> dict[UOp, bool]:
-    """For every node below the given ones, whether a gradient can flow through it to memory.
+def sources_below(nodes: Iterable[UOp]) -> dict[UOp, bool]:
+    """For every node below the given ones, whether it is computed from numbers of memory.
 
+    They may be detached on the way: what is detached is an intermediate result like others.
     What is below a CALL in a form tells nothing: its gradient goes to arguments that are left out.
     """
-    flows: dict[UOp, bool] = {}
+    found: dict[UOp, bool] = {}
     for node in UOp.sink(*nodes).toposort()[:-1]:
         is_source = node.op in SOURCES and dtypes.is_float(node.dtype)
-        flows[node] = is_source or (passes_gradient(node) and any(flows[s] for s in node.src))
-    return flows
+        passes = node.op is Op.DETACH or passes_gradient(node)
+        found[node] = is_source or (passes and any(found[s] for s in node.src))
+    return found
 
 
 def unrealized(tensors: Iterable[Core]) -> list[UOp]:

@@ -92,6 +92,15 @@ def test_scores_have_memory_for_a_strip_only() -> None:
     assert GlobalCounters.mem_used - before == 512 * 16 * 4
 
 
+def test_strips_do_not_ask_for_gradients() -> None:
+    """What no gradient flows through is a strip's own as well."""
+    q, k, v = (Tensor(numbers(2, 64, 16, seed=s)).realize().detach() for s in range(3))
+    before = GlobalCounters.kernel_count
+    q.scaled_dot_product_attention(k, v).realize()
+
+    assert GlobalCounters.kernel_count - before == 1
+
+
 def test_what_others_read_keeps_its_memory() -> None:
     x = numbers(16, 24)
     data = Tensor(x).realize()
