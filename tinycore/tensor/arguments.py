@@ -22,6 +22,7 @@ from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.graph import base_of, is_constant
 from tinycore.tensor.keys import ATOMS, Same, constant, shortened
 from tinycore.tensor.runtime import runtime
+from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import numbers_of, sizes_below, with_sizes
 from tinycore.uop.node import UOp
@@ -94,12 +95,6 @@ def rebuilt(value: Any, kind: type, new: Callable[[Any], Any]) -> Any:
 
 
 # --- tensors
-
-
-def buffers_below(node: UOp) -> list[UOp]:
-    """The BUFFER nodes that a realized node shows, in a fixed order."""
-    base = base_of(node)
-    return [base] if base.op is Op.BUFFER else [n for n in node.toposort() if n.op is Op.BUFFER]
 
 
 def kind_of(node: UOp) -> Hashable:

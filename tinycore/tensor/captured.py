@@ -23,7 +23,6 @@ from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.arguments import (
     Arguments,
-    buffers_below,
     form_of,
     is_realized,
     leaves,
@@ -31,6 +30,7 @@ from tinycore.tensor.arguments import (
 )
 from tinycore.tensor.core import live_tensors, replace_nodes
 from tinycore.tensor.held import holdings
+from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns, finish_writes
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import holding
@@ -52,8 +52,7 @@ class Output:
     @cached_property
     def parameters(self) -> list[UOp]:
         """The BUFFERs in the form, in the order of `places`."""
-        found = [n for n in self.form.toposort() if n.op is Op.BUFFER]
-        return sorted(found, key=lambda n: int(n.src[1].arg), reverse=True)
+        return sorted(buffers_below(self.form), key=lambda n: int(n.src[1].arg), reverse=True)
 
     def shown(self, nodes: list[UOp], numbers: dict[str, int]) -> Tensor:
         """The tensor over BUFFER nodes, with the numbers that Variables hold in this call."""

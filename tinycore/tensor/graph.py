@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.tensor.showing import under
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
@@ -347,9 +348,7 @@ def called(value: UOp, arguments: Sequence[UOp], gradient: Callable[..., Any]) -
 
 def value(x: UOp) -> UOp:
     """A node that is no view: of memory, or of what will be, its value alone."""
-    base = x
-    while base.op in MOVEMENT or base.op is Op.DETACH:
-        base = base.src[0]
+    base = under(x)
     return UOp(Op.VALUE, x.dtype, (x,)) if is_memory(base) or is_copy(base) else x
 
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore.tensor import graph
+from tinycore.tensor.showing import buffers_below
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.results import Held
@@ -114,7 +114,7 @@ class Holdings:
         """What the values in memory depend on, by the numbers of their BUFFERs."""
         found: dict[int, frozenset[int]] = {}
         for entry in list(self.entries.values()):
-            found |= dict.fromkeys(map(id, buffers_of(entry.memory)), entry.depends)
+            found |= dict.fromkeys(map(id, buffers_below(entry.memory)), entry.depends)
         return found
 
     def enter(self, node: UOp, memory: UOp, depends: frozenset[int]) -> None:
@@ -128,7 +128,7 @@ class Holdings:
             if found is not None and found.node is reference:
                 del entries[key]
 
-        whole = depends.union(map(id, buffers_of(memory)))
+        whole = depends.union(map(id, buffers_below(memory)))
         entries[key] = Holding(weakref.ref(node, forget), memory, whole, self.scope.innermost)
 
     def drop(self, written: Iterable[UOp]) -> None:
@@ -142,7 +142,7 @@ class Holdings:
 
     def lend(self, memory: UOp) -> None:
         """Rely no more on memory that others may write to from now on."""
-        lent = buffers_of(memory)
+        lent = buffers_below(memory)
         self.lent.update(lent)
         self.drop(lent)
 
@@ -170,8 +170,3 @@ def depends_on(reads: Iterable[UOp], origins: Mapping[int, frozenset[int]]) -> f
     """The numbers of BUFFERs, and of what those are computed from that hold a value."""
     numbers = frozenset(map(id, reads))
     return numbers.union(*(origins[number] for number in numbers & origins.keys()))
-
-
-def buffers_of(memory: UOp) -> list[UOp]:
-    """The BUFFERs that a node is a view of, or is over parts of."""
-    return [node for node in memory.toposort() if node.op is Op.BUFFER]

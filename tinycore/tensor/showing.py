@@ -32,6 +32,12 @@ def under(node: UOp) -> UOp:
     return node
 
 
+def buffers_below(node: UOp) -> list[UOp]:
+    """The BUFFERs that a node shows, or is over parts of, in a fixed order."""
+    base = under(node)
+    return [base] if base.op is Op.BUFFER else [n for n in base.toposort() if n.op is Op.BUFFER]
+
+
 class Shown:
     """The groups of tensors; `living` gives all that there are."""
 

@@ -12,9 +12,10 @@ from tinycore.engine.run import Recording
 from tinycore.errors import JitError
 from tinycore.schedule.kernelize import memory_of
 from tinycore.schedule.order import buffer_of, buffers
-from tinycore.tensor.arguments import Arguments, buffers_below, is_realized, rebuilt
+from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.core import live_tensors
 from tinycore.tensor.graph import base_of
+from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import MOVEMENT, Op
