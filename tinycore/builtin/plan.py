@@ -37,11 +37,11 @@ from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import pointer_of
 from tinycore.uop.evaluate import round_to
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, Op
+from tinycore.uop.op import ALU, COMPOUND, Op
 
 __all__ = ["Plan"]
 
-SILENT: Final = frozenset({Op.SINK, Op.BARRIER, Op.GROUP, Op.END, Op.INDEX, Op.AFTER, Op.PIXEL})
+SILENT: Final = COMPOUND | {Op.BARRIER, Op.INDEX, Op.AFTER, Op.PIXEL}
 """Nodes that have no step of their own; threads run in lockstep, so a barrier has been reached by
 all.
 """

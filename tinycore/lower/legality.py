@@ -23,7 +23,7 @@ from tinycore.lower.stage_planner import MOST_SCRATCH
 from tinycore.lower.tile import Assign, Cover, Merge, Peel, Reorder, Split, Step, apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import RECURRENCES, AxisKind, Op
+from tinycore.uop.op import CLOSERS, RECURRENCES, AxisKind, Op
 
 PLAIN: Final = (AxisKind.LOOP, AxisKind.REDUCE)
 """Loops that nothing was decided about yet."""
@@ -97,7 +97,7 @@ class Loops:
 
     def closers(self, counter: UOp) -> list[UOp]:
         """What closes a loop."""
-        return [n for n in self.nodes if n.op in (Op.END, Op.REDUCE) and counter in n.src[1:]]
+        return [n for n in self.nodes if n.op in CLOSERS and counter in n.src[1:]]
 
     def undecided(self, axis: Number) -> str | None:
         """Why a loop is not free to be changed."""

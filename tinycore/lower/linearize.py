@@ -14,14 +14,14 @@ from typing import Final
 from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import COMPOUND, Op
 
 Block = UOp | None
 """The loop that a node is in: its RANGE, or None outside all loops."""
 
 NOTHING: Final = UOp(Op.GROUP, dtypes.void)
 """What the END of a linear kernel closes: all that stands between it and its RANGE."""
-DROPPED: Final = frozenset({Op.SINK, Op.GROUP, Op.AFTER, Op.RANGE, Op.END})
+DROPPED: Final = COMPOUND | {Op.AFTER, Op.RANGE}
 DEFINITIONS: Final = (Op.DEFINE_GLOBAL, Op.DEFINE_VAR, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL)
 
 
@@ -62,7 +62,7 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
 def awaited(order: list[UOp]) -> set[UOp]:
     """The STOREs that something comes AFTER."""
     below = UOp.sink(*[s for n in order if n.op is Op.AFTER for s in n.src[1:]])
-    return set(below.toposort(lambda n: n.op in (Op.SINK, Op.END, Op.GROUP)))
+    return set(below.toposort(lambda n: n.op in COMPOUND))
 
 
 def emit(items: dict[Block, list[UOp]], block: Block, last: set[UOp], body: list[UOp]) -> None:
@@ -92,7 +92,7 @@ def resolved(body: list[UOp]) -> tuple[UOp, ...]:
         return new[node]
 
     for node in body:
-        kept = [s for s in node.src if node.op is not Op.BARRIER or s.op not in (Op.GROUP, Op.END)]
+        kept = [s for s in node.src if node.op is not Op.BARRIER or s.op not in COMPOUND]
         new[node] = node.with_src(tuple([final(s) for s in kept]))
     lines = [new[n] for n in body]
     front = [n for n in lines if n.op in DEFINITIONS]

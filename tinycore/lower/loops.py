@@ -6,7 +6,7 @@ Floor 3'. A loop is named by its number, a path that grows whenever a loop is ma
 from __future__ import annotations
 
 from tinycore.uop.node import Axis, UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import CLOSERS, Op
 
 Number = tuple[int, ...]
 
@@ -23,8 +23,7 @@ def counter_of(kernel: UOp, axis: Number) -> UOp:
 
 def closer_of(kernel: UOp, counter: UOp) -> list[UOp]:
     """The END or the REDUCEs that close a RANGE."""
-    closers = (Op.END, Op.REDUCE)
-    return [n for n in kernel.toposort() if n.op in closers and counter in n.src[1:]]
+    return [n for n in kernel.toposort() if n.op in CLOSERS and counter in n.src[1:]]
 
 
 def numbered(counter: UOp, *marks: int) -> UOp:

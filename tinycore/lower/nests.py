@@ -18,9 +18,7 @@ from tinycore.lower.tile import Plan, stores_of
 from tinycore.lower.tile_planner import LEAST_CHUNKS
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
-
-STATEMENTS = (Op.SINK, Op.GROUP, Op.END)
+from tinycore.uop.op import COMPOUND, Op
 
 
 @dataclass
@@ -46,7 +44,7 @@ class NestPlanner(LoopPlanner):
         written = {pointer_of(n.src[0]) for n in stores_of(statement)}
         if written <= self.written:
             yield statement
-        elif statement.op in STATEMENTS:
+        elif statement.op in COMPOUND:
             for inner in statement.src if statement.op is not Op.END else statement.src[:1]:
                 yield from self.parts(inner)
 

@@ -17,7 +17,7 @@ from tinycore.lower.tile import Merge, Step, apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, RECURRENCES, AxisKind, Op
+from tinycore.uop.op import ALU, CLOSERS, COMPOUND, RECURRENCES, AxisKind, Op
 
 SERIAL_WORK: Final = 200_000
 """Operations below which waking other threads costs more than it saves."""
@@ -68,7 +68,7 @@ class Planner:
         Loops of which only a launch knows the length stay as they are, and are not among them.
         """
         whole = UOp.sink(*self.roots)
-        below = whole.toposort(lambda n: n.op in (Op.SINK, Op.END, Op.GROUP))
+        below = whole.toposort(lambda n: n.op in COMPOUND)
         ends = [n for n in below if n.op is Op.END]
         loops = [r for n in ends for r in n.src[1:] if r.is_fixed]
         return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
@@ -105,7 +105,7 @@ class Planner:
 
     def mergeable(self) -> Iterator[tuple[UOp, UOp]]:
         """Neighbors (outer, inner) where addresses move by a whole inner loop per outer step."""
-        nests = {tuple(n.src[1:]) for n in self.nodes() if n.op in (Op.END, Op.REDUCE)}
+        nests = {tuple(n.src[1:]) for n in self.nodes() if n.op in CLOSERS}
         values = [n for n in self.nodes() if n.op is not Op.RANGE]
         for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
             for outer, inner in itertools.pairwise(nest):
@@ -120,7 +120,7 @@ class Planner:
             for position, source in enumerate(node.src):
                 if source.dtype is not dtypes.index or not source.ranges & {outer, inner}:
                     continue
-                if node.op in (Op.END, Op.REDUCE) or node.dtype is dtypes.index:
+                if node.op in CLOSERS or node.dtype is dtypes.index:
                     continue
                 a, b = coefficient(source, outer), coefficient(source, inner)
                 if (

@@ -24,7 +24,7 @@ from tinycore.lower.stage import Dimension, Stage
 from tinycore.lower.tile import Assign, Cover, Merge, Peel, Plan, Reorder, Split, Step
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import CLOSERS, AxisKind, Op
 
 COPIES: Final = (2, 3, 4, 5, 6, 8)
 """Into how many copies a loop may be written out."""
@@ -205,7 +205,7 @@ def interchanged(own: list[UOp]) -> Iterator[Plan]:
 def merged(tiled: UOp) -> Iterator[Plan]:
     """Neighboring loops as one."""
     for node in tiled.toposort():
-        if node.op in (Op.END, Op.REDUCE):
+        if node.op in CLOSERS:
             loops = [r for r in node.src[1:] if r.op is Op.RANGE]
             for outer, inner in itertools.pairwise(loops):
                 yield (Merge(outer.arg.number, inner.arg.number),)

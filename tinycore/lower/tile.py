@@ -21,7 +21,7 @@ from tinycore.lower.pair import Pair, pair
 from tinycore.lower.stage import Stage, stage
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import COMPOUND, AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
@@ -257,7 +257,7 @@ def overwrites_what_it_reads(end: UOp) -> bool:
 
 def stores_of(end: UOp) -> list[UOp]:
     """The STOREs that an END closes over, and not those that fill what its values read."""
-    below = end.toposort(lambda n: n.op in (Op.END, Op.GROUP, Op.SINK))
+    below = end.toposort(lambda n: n.op in COMPOUND)
     return [n for n in below if n.op is Op.STORE]
 
 

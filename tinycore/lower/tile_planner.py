@@ -20,10 +20,8 @@ from tinycore.lower.stage_planner import LEAST_REUSE, MOST_SCRATCH, StagePlanner
 from tinycore.lower.tile import Assign, Reorder, Split, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import COMPOUND, AxisKind, Op
 
-PARTS: Final = frozenset({Op.END, Op.GROUP})
-"""Ops that loops lie beside each other in."""
 MOST_ROWS: Final = 8
 MOST_WIDE: Final = 4
 """Vectors in a row of the widest tile, roughly."""
@@ -73,7 +71,7 @@ class TilePlanner(StagePlanner):
     def nest_of(self, axis: UOp) -> list[UOp]:
         """The output loops around a loop or inside of it, and not in another part of a loop."""
         ends = [n for n in self.nodes() if n.op is Op.END and axis in n.src[1:]]
-        inner = [n for e in ends for n in e.src[0].toposort(lambda n: n.op in PARTS)]
+        inner = [n for e in ends for n in e.src[0].toposort(lambda n: n.op in COMPOUND)]
         found = {r for e in ends for r in (*e.src[1:], *e.ranges)}
         found |= {r for n in inner if n.op is Op.END for r in n.src[1:]}
         return [r for r in self.outputs if r in found]

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, Op
+from tinycore.uop.op import ALU, COMPOUND, Op
 
 
 def is_text(u: UOp) -> bool:
@@ -75,7 +75,7 @@ def written_sources(u: UOp) -> tuple[UOp, ...]:
     """The sources whose text is part of this node's; the others only say what comes first."""
     if u.op is Op.AFTER:
         return u.src[:1]
-    return () if u.op in (Op.END, Op.BARRIER, Op.GROUP, Op.SINK) else u.src
+    return () if u.op is Op.BARRIER or u.op in COMPOUND else u.src
 
 
 def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:

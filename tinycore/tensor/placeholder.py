@@ -15,7 +15,7 @@ from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, VerifyError
 from tinycore.schedule.ranges import flatten
 from tinycore.uop.node import UOp, as_index
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import COMPOUND, AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.shape import Shape
 from tinycore.uop.symbolic import simplify
@@ -27,7 +27,7 @@ KernelFunction = Callable[..., Any]
 
 LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED})
 """What a loop of a kernel may be before it is lowered."""
-STATEMENTS: Final = frozenset({Op.STORE, Op.GROUP, Op.END, Op.SINK})
+STATEMENTS: Final = COMPOUND | {Op.STORE}
 """What a kernel function may return, one or several."""
 
 UNFORESEEN: Final = frozenset({Op.LOAD, Op.STATE})

@@ -9,7 +9,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import CLOSERS, Op
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
 
 __all__ = ["logic"]
@@ -152,7 +152,7 @@ def single_step(root: UOp) -> UOp:
     return UOp.index(0)
 
 
-@logic.rule(node({Op.END, Op.REDUCE}, x, rest=var(), name="root"))
+@logic.rule(node(CLOSERS, x, rest=var(), name="root"))
 def drop_single_steps(root: UOp, x: UOp) -> UOp | None:
     """END and REDUCE over loops that vanished: without them, or the value itself.
 

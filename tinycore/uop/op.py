@@ -229,6 +229,10 @@ COMMUTATIVE: Final = frozenset(
     {Op.ADD, Op.MUL, Op.MAX, Op.MIN, Op.CMPNE, Op.CMPEQ, Op.AND, Op.OR, Op.XOR}
 )
 TRANSCENDENTAL: Final = frozenset({Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN})
+CLOSERS: Final = frozenset({Op.END, Op.REDUCE})
+"""Ops that close the loops among their sources after the first."""
+COMPOUND: Final = frozenset({Op.END, Op.GROUP, Op.SINK})
+"""Statements made of statements: a walk through these finds STOREs, and not what they store."""
 RECURRENCES: Final = frozenset({Op.RECUR, Op.ITERATE})
 REDUCTIONS: Final = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 

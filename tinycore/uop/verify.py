@@ -16,7 +16,7 @@ from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
 from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.op import ALU, ANY, RECURRENCES, REDUCTIONS, AxisKind, Op
+from tinycore.uop.op import ALU, ANY, CLOSERS, RECURRENCES, REDUCTIONS, AxisKind, Op
 from tinycore.uop.scopes import check_order, illegal
 from tinycore.uop.stages import (
     EVERYWHERE,
@@ -273,7 +273,7 @@ def moves_elements(node: UOp, value: UOp) -> str | None:
     return f"the memory holds {base!r}, the value is {value.dtype!r}"
 
 
-@check([Op.REDUCE, Op.END], IN_KERNELS)
+@check(CLOSERS, IN_KERNELS)
 def closes_ranges(node: UOp) -> str | None:
     """REDUCE and END are over loops that the value need not depend on."""
     wrong = next((s for s in node.src[1:] if s.op is not Op.RANGE), None)
