@@ -28,6 +28,7 @@ PAIRED = 9
 COPIED = 4
 """Marks the number of a loop inside a body that was copied."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
+"""Kinds of loops that become copies of their body."""
 
 
 def counters_of(closer: UOp, *kinds: AxisKind) -> tuple[UOp, ...]:

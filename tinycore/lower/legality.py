@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from tinycore.dtype import PointerDType
 from tinycore.errors import ArgumentError
+from tinycore.lower.expand import WRITTEN_OUT
 from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import Number
 from tinycore.lower.share import is_fill
-from tinycore.lower.stage import Stage, shared_size
+from tinycore.lower.stage import THREADS, Stage, shared_size
 from tinycore.lower.stage_planner import MOST_SCRATCH
 from tinycore.lower.tile import Assign, Cover, Merge, Peel, Reorder, Split, Step, apply_plan
 from tinycore.render.base import Limits
@@ -27,7 +28,6 @@ from tinycore.uop.op import CLOSERS, RECURRENCES, AxisKind, Op
 
 PLAIN: Final = (AxisKind.LOOP, AxisKind.REDUCE)
 """Loops that nothing was decided about yet."""
-COPYING: Final = (AxisKind.UNROLL, AxisKind.PARTIAL)
 BECOMES: Final = {
     AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARALLEL, AxisKind.PAIR},
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL},
@@ -40,7 +40,6 @@ LAUNCHED: Final = {
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL, AxisKind.GROUP},
 }
 """The same on a device that runs a grid."""
-THREADS: Final = (AxisKind.BLOCK, AxisKind.GROUP)
 MOST_COPIES: Final = 512
 """Copies of a value that steps may ask for, lanes included."""
 MOST_PARTS: Final = 5
@@ -143,7 +142,7 @@ class Loops:
             return "it is not one of two steps that fill scratch memory"
         if kind is AxisKind.FILL and axis not in self.filling:
             return "it fills no memory that a group shares"
-        if kind in (*COPYING, AxisKind.VECTOR) and self.is_filled_inside(counter):
+        if kind in (*WRITTEN_OUT, AxisKind.VECTOR) and self.is_filled_inside(counter):
             return "scratch memory is filled inside of it, which copies would share"
         if kind in THREADS and any(counter in n.ranges for n in self.fills):
             return "memory of the whole group is filled anew in each of its steps"
@@ -151,7 +150,7 @@ class Loops:
             return problem
         if kind is AxisKind.VECTOR and (problem := self.no_lanes(counter)):
             return problem
-        if kind in (*COPYING, AxisKind.VECTOR) and self.copies_with(counter) > MOST_COPIES:
+        if kind in (*WRITTEN_OUT, AxisKind.VECTOR) and self.copies_with(counter) > MOST_COPIES:
             return f"{self.copies_with(counter)} copies are too many"
         return None
 
@@ -222,7 +221,7 @@ class Loops:
 
     def copies_with(self, counter: UOp) -> int:
         """How often the most copied node is made if this loop is written out too."""
-        written = (*COPYING, AxisKind.VECTOR)
+        written = (*WRITTEN_OUT, AxisKind.VECTOR)
         around = [n.ranges for n in self.nodes if counter in n.ranges]
         return counter.extent * max(
             (math.prod(r.extent for r in ranges if r.arg.kind in written) for ranges in around),

@@ -26,7 +26,7 @@ from tinycore.uop.op import AxisKind, Op
 LAUNCHED: Final = (*THREADS, AxisKind.GRID)
 DEALT: Final = 8
 """Marks the number of a loop over the steps of a fill that one thread does."""
-WRITTEN_OUT: Final = 8
+MOST_WRITTEN_OUT: Final = 8
 """Steps of a thread up to which they are written out."""
 
 Place = tuple[frozenset[UOp], int]
@@ -108,7 +108,7 @@ def steps_of(counter: UOp, steps: int) -> UOp:
     """The loop over the steps of one thread; 0 where that is one."""
     if steps == 1:
         return UOp.index(0)
-    kind = AxisKind.UNROLL if steps <= WRITTEN_OUT else AxisKind.LOOP
+    kind = AxisKind.UNROLL if steps <= MOST_WRITTEN_OUT else AxisKind.LOOP
     dealt = numbered(counter, DEALT)
     return UOp.range(steps, dealt.arg.number, kind)
 

@@ -24,7 +24,7 @@ from tinycore.render.facts import (
 from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import SHIFTS, Op
 
 
 class CStyle(Renderer):
@@ -371,7 +371,7 @@ class CStyle(Renderer):
     def typed_index(self, u: UOp, operands: Sequence[str], writer: Writer) -> Sequence[str]:
         """Operands of index math, one of them of the index type: literals alone would be int."""
         first = 1 if u.op is Op.WHERE else 0
-        deciding = u.src[first : first + 1] if u.op in (Op.SHL, Op.SHR) else u.src[first:]
+        deciding = u.src[first : first + 1] if u.op in SHIFTS else u.src[first:]
         if u.dtype.kind != "index" or any(s.op is not Op.CONST for s in deciding):
             return operands
         typed = self.convert(u.dtype, operands[first], writer)

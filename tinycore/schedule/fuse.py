@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable
 
 from tinycore.schedule.kernel import base_of, custom_of, numel
 from tinycore.schedule.ranges import TRANSPARENT
-from tinycore.schedule.room import crowded, limits_below
+from tinycore.schedule.room import PASSED_THROUGH, crowded, limits_below
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, COMPARISON, MOVEMENT, TRANSCENDENTAL, Op
+from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, MOVEMENT, SAME_VALUE, TRANSCENDENTAL, Op
 from tinycore.uop.size import greatest
 
 LONGEST_CHAIN = 128
@@ -49,7 +49,7 @@ MOST_COUNTED = 1 << 20
 COSTS = (
     dict.fromkeys(TRANSCENDENTAL, 10)
     | dict.fromkeys((Op.SQRT, Op.RECIPROCAL, Op.FDIV), 3)
-    | dict.fromkeys((Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD), 3)
+    | dict.fromkeys(DIVISIONS, 3)
     | dict.fromkeys((Op.CAST, Op.BITCAST, *COMPARISON), 0)
     | {Op.THREEFRY: 60}
 )
@@ -60,7 +60,7 @@ READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPAREN
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 """Ops that read each element of their source once."""
 LEAVES = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND})
-SHAPE_ONLY = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL, Op.VALUE}
+SHAPE_ONLY = PASSED_THROUGH | {Op.VALUE}
 
 
 def is_stored(node: UOp) -> bool:
@@ -78,10 +78,10 @@ def is_leaf(node: UOp) -> bool:
 
 def computed_of(node: UOp) -> UOp:
     """What has to be computed for a node: itself, less repetition and reshapes on top of it."""
-    while node.op in (Op.RESHAPE, Op.EXPAND, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL):
+    while node.op in SAME_VALUE or node.op is Op.RESHAPE or node.op is Op.EXPAND:
         node = node.src[0]
     below = node
-    while below.op in SHAPE_ONLY and below.op is not Op.VALUE:  # which is no view of memory
+    while below.op in PASSED_THROUGH:  # not VALUE, which is no view of memory
         below = below.src[0]
     return below if is_leaf(below) or below.op is Op.ASSIGN else node
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.schedule.merging import merged
 from tinycore.uop.node import UOp, as_index, as_scalar
-from tinycore.uop.op import ALU, MOVEMENT, AxisKind, Op
+from tinycore.uop.op import ALU, MOVEMENT, SAME_VALUE, AxisKind, Op
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import greatest, greatest_shape
 
@@ -23,7 +23,7 @@ Point = tuple[UOp, ...]
 
 ZERO = UOp.index(0)
 NONE: Final[Mapping[UOp, UOp]] = {}
-TRANSPARENT = frozenset({Op.CONTIGUOUS, Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL, Op.VALUE})
+TRANSPARENT = SAME_VALUE | {Op.CONTIGUOUS, Op.VALUE}
 """Ops that say something to the scheduler and change no value."""
 
 

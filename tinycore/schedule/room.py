@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 
 from tinycore.schedule.target import limits_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.op import MOVEMENT, SAME_VALUE
 
 MOST_BUFFERS = 24
 """Buffers that a kernel with several outputs may have; each needs an address register."""
-PASSED_THROUGH = MOVEMENT | {Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL}
+PASSED_THROUGH = MOVEMENT | SAME_VALUE
 
 
 def limit_of(device: str) -> int | None:

@@ -13,7 +13,7 @@ from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError, DTypeError
 from tinycore.tensor.operands import COMPARED, Operands, no_bools
 from tinycore.tensor.remainder import floor_quotient, remainder
-from tinycore.uop.op import Op
+from tinycore.uop.op import SHIFTS, Op
 
 
 class Elementwise(Operands):
@@ -191,7 +191,7 @@ class Elementwise(Operands):
     def _bitwise(self, name: str, op: Op, x: Self | Scalar, reverse: bool = False) -> Self:
         """An op on bits. Raises DTypeError for floats, and for shifts of bools."""
         left, right = self._broadcasted(name, x)
-        if dtypes.is_float(left.dtype) or (left.dtype is dtypes.bool and op in (Op.SHL, Op.SHR)):
+        if dtypes.is_float(left.dtype) or (left.dtype is dtypes.bool and op in SHIFTS):
             raise DTypeError(
                 f"{name}: needs integers, got {self.dtype!r} and {self.ufix(x).dtype!r}"
             )

@@ -13,9 +13,8 @@ from typing import Final
 from tinycore._deferred import numpy
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.node import UOp
-from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
 
-SAME_VALUE: Final = frozenset({Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL})
 MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
 
 

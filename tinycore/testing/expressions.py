@@ -15,7 +15,7 @@ from tinycore.uop.compare import bound_of
 from tinycore.uop.evaluate import round_to
 from tinycore.uop.matcher import ANYTHING
 from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.op import ALU, COMPARISON, UNARY, Op
+from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, SHIFTS, UNARY, Op
 from tinycore.uop.pattern import Pattern
 from tinycore.uop.sums import term_of
 from tinycore.uop.symbolic import simplified
@@ -58,8 +58,6 @@ INTEGER_OPS = (
 )
 FLOAT_OPS = (Op.ADD, Op.SUB, Op.MUL, Op.FDIV, Op.MAX, Op.MIN)
 BOOL_OPS = (Op.AND, Op.OR, Op.XOR, Op.CMPNE, Op.CMPEQ)
-DIVISIONS = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.IDIV, Op.MOD})
-SHIFTS = frozenset({Op.SHL, Op.SHR})
 ALL_SCALARS = (dtypes.index, *dtypes.all)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tinycore.dtype import DType, FloatLayout, Scalar, float_layout
 from tinycore.uop.bounds import truncated
 from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.op import ALU, Op
+from tinycore.uop.op import ALU, DIVISIONS, SHIFTS, Op
 
 __all__ = ["ALU_PYTHON", "Undefined", "compute", "evaluate", "from_bits", "round_to", "to_bits"]
 
@@ -223,10 +223,6 @@ ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {
 """Each ALU op on Python numbers, as if these were exact; `compute` fits the result to a dtype.
 Divisors are not 0 and shifts are below the width, which `compute` sees to.
 CAST and BITCAST depend on dtypes and are in `compute`."""
-
-
-DIVISIONS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD})
-SHIFTS: Final = frozenset({Op.SHL, Op.SHR})
 
 
 def compute(op: Op, dtype: DType, operands: Sequence[Any], operand_dtype: DType) -> Scalar:

@@ -211,6 +211,8 @@ class Merge(NamedTuple):
 MOVEMENT: Final = frozenset(
     {Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.PAD, Op.SHRINK, Op.FLIP, Op.SKEW, Op.UNSKEW}
 )
+SAME_VALUE: Final = frozenset({Op.DETACH, Op.CONTIGUOUS_BACKWARD, Op.CALL})
+"""Ops that say something about gradients, and change neither a value nor where it lies."""
 PARTIAL_WRITES: Final = frozenset({Op.SCATTER, Op.INSERT})
 """Ops that change some elements of their first source, and so are done in its memory or a copy."""
 UNARY: Final = frozenset(
@@ -218,9 +220,13 @@ UNARY: Final = frozenset(
     | {Op.TRUNC}
 )
 COMPARISON: Final = frozenset({Op.CMPLT, Op.CMPNE, Op.CMPEQ})
+DIVISIONS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD})
+"""Those of integers."""
+SHIFTS: Final = frozenset({Op.SHL, Op.SHR})
 BINARY: Final = frozenset(
-    {Op.ADD, Op.SUB, Op.MUL, Op.FDIV, Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD, Op.MAX, Op.MIN}
-    | {Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR, Op.THREEFRY}
+    {Op.ADD, Op.SUB, Op.MUL, Op.FDIV, Op.MAX, Op.MIN, Op.AND, Op.OR, Op.XOR, Op.THREEFRY}
+    | DIVISIONS
+    | SHIFTS
     | COMPARISON
 )
 TERNARY: Final = frozenset({Op.WHERE, Op.MULACC})

@@ -16,7 +16,17 @@ from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
 from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.op import ALU, ANY, CLOSERS, RECURRENCES, REDUCTIONS, AxisKind, Op
+from tinycore.uop.op import (
+    ALU,
+    ANY,
+    CLOSERS,
+    DIVISIONS,
+    RECURRENCES,
+    REDUCTIONS,
+    SHIFTS,
+    AxisKind,
+    Op,
+)
 from tinycore.uop.scopes import check_order, illegal
 from tinycore.uop.stages import (
     EVERYWHERE,
@@ -36,7 +46,7 @@ __all__ = ["Stage", "verify"]
 FLOAT_OPS: Final = (
     frozenset({Op.RECIPROCAL, Op.SQRT, Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN, Op.TRUNC})
 ) | {Op.FDIV}
-INTEGER_OPS: Final = frozenset({Op.IDIV, Op.MOD, Op.FLOORDIV, Op.FLOORMOD, Op.SHL, Op.SHR})
+INTEGER_OPS: Final = DIVISIONS | SHIFTS
 BIT_OPS: Final = frozenset({Op.AND, Op.OR, Op.XOR})
 PLACES: Final = (Op.INDEX, Op.PIXEL)
 """What is read or written at."""

@@ -17,7 +17,7 @@ from tinycore.testing.suite.case import Level, Variant, case
 from tinycore.testing.suite.compare import ULPS, check, check_exact, unit_of
 from tinycore.testing.suite.subject import Array, Subject
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, COMPARISON, Op
+from tinycore.uop.op import ALU, COMPARISON, SHIFTS, Op
 from tinycore.uop.verify import BIT_OPS, FLOAT_OPS, INTEGER_OPS
 
 __all__ = [
@@ -140,7 +140,7 @@ DOMAINS: Final = {
 
 def operands_of(op: Op, dtype: DType) -> list[Array]:
     """Operands for an op."""
-    if op in (Op.SHL, Op.SHR):
+    if op in SHIFTS:
         first, _ = inputs_for(dtype, 2, op)
         return [first, generator(op, dtype).integers(0, dtype.bits, SIZE).astype(first.dtype)]
     if op is Op.WHERE:
