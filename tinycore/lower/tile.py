@@ -21,7 +21,7 @@ from tinycore.lower.pair import Pair, pair
 from tinycore.lower.stage import Stage, stage
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
-from tinycore.uop.op import COMPOUND, AxisKind, Op
+from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
@@ -30,6 +30,8 @@ INNER: Final = 1
 REST: Final = 2
 BESIDE: Final = 5
 """Marks the number of a loop inside the rest of a split, whose twin is inside the main loop."""
+WITH_LOOPS: Final = CLOSERS | {Op.ITERATE}
+"""Ops that have loops among their sources, and run them."""
 
 
 @dataclass(frozen=True)
@@ -244,9 +246,15 @@ def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:
 
 
 def inside(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
-    """The loops that are run anew within each step of `counter`."""
-    kept = {counter, *around, *closer.ranges}
-    return [n for n in closer.toposort() if n.op is Op.RANGE and n not in kept]
+    """The loops that are run anew within each step of `counter`.
+
+    Not those that give the same in every step, such as what fills an array that all steps read.
+    """
+    anew = {r for r in closer.src[1:] if r.op is Op.RANGE and r not in around}
+    for node in reversed(closer.toposort()[:-1]):
+        if node.op in WITH_LOOPS and any(not anew.isdisjoint(s.ranges) for s in node.src):
+            anew.update(r for r in node.src[1:] if r.op is Op.RANGE)
+    return sorted(anew - {counter}, key=lambda r: r.arg.number)
 
 
 def overwrites_what_it_reads(end: UOp) -> bool:
