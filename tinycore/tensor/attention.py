@@ -177,9 +177,9 @@ def together(parts: Sequence[Seen[T]]) -> Seen[T]:
     top = functools.reduce(lambda a, b: a.maximum(b), [p.top for p in parts])
     factors = [(p.top - finite(top)).exp() for p in parts]
     pairs = list(zip(parts, factors, strict=True))
-    total = sum_of([p.total.contiguous() * factor for p, factor in pairs])
-    weighed = sum_of([p.weighed.contiguous() * factor for p, factor in pairs])
-    return Seen(top, total, weighed, any(p.is_masked for p in parts))
+    total, *totals = [p.total.contiguous() * factor for p, factor in pairs]
+    weighed, *others = [p.weighed.contiguous() * factor for p, factor in pairs]
+    return Seen(top, total.usum(*totals), weighed.usum(*others), any(p.is_masked for p in parts))
 
 
 @dataclass(frozen=True)
@@ -342,15 +342,11 @@ def finite(top: T) -> T:
 
 
 def turned(x: T) -> T:
-    """Rows as columns."""
+    """Rows as columns: `mT`, which a later file of Tensor adds, for the shapes checked here."""
     return x.transpose(-2, -1)
 
 
 def added(parts: Sequence[T]) -> T:
     """The sum of some products, each of which is done before the next one is begun."""
-    return sum_of([p.contiguous() for p in parts])
-
-
-def sum_of(parts: Sequence[T]) -> T:
-    """The sum of some tensors."""
-    return functools.reduce(lambda a, b: a + b, parts)
+    first, *others = [p.contiguous() for p in parts]
+    return first.usum(*others)
