@@ -137,6 +137,7 @@ class Attention(Losses):
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(turned(key), dtype=wide) / root(self.shape[-1])
         scores = masked(scores, mask)
+        # In memory: a kernel that finds maxima and the factors of `together` at once is a slow one.
         top = scores.max(-1, keepdim=True).detach().contiguous()
         powers = (scores - (top if mask is None else finite(top))).exp()
         total = powers.sum(-1, keepdim=True)
@@ -177,6 +178,8 @@ def together(parts: Sequence[Seen[T]]) -> Seen[T]:
     top = functools.reduce(lambda a, b: a.maximum(b), [p.top for p in parts])
     factors = [(p.top - finite(top)).exp() for p in parts]
     pairs = list(zip(parts, factors, strict=True))
+    # Factors wait for the maximum of the last piece. Sums that were not in memory by then would be
+    # computed after it, and the weights of all pieces stored until they are.
     total, *totals = [p.total.contiguous() * factor for p, factor in pairs]
     weighed, *others = [p.weighed.contiguous() * factor for p, factor in pairs]
     return Seen(top, total.usum(*totals), weighed.usum(*others), any(p.is_masked for p in parts))
