@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Sequence
 
-from tinycore.render.base import pointer_of
+from tinycore.schedule.launch import Launch
 from tinycore.schedule.step import Step
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -50,6 +50,8 @@ class Order:
         self.left = Counter({place: len(self.users[place]) for place in passing})
         """How many of the users of memory that passes are still to be done."""
         self.done = [False] * len(steps)
+        self.known: dict[int, frozenset[int]] = {}
+        """What `written` has found."""
 
     def found(self) -> list[Step]:
         """All steps in their order."""
@@ -97,16 +99,15 @@ class Order:
             for other in self.users[place]:
                 if other >= number:
                     break
-                if not self.done[other] and (
-                    self.writes(other, place) or self.writes(number, place)
-                ):
+                if not self.done[other] and place in self.written(number) | self.written(other):
                     return False
         return True
 
-    def writes(self, number: int, place: int) -> bool:
-        """Whether a step writes to some memory."""
-        step = self.steps[number]
-        if step.ast.op is Op.COPY:
-            return step.places[0] == place
-        stored = {pointer_of(n.src[0]).arg for n in step.ast.toposort() if n.op is Op.STORE}
-        return any(step.places[slot] == place for slot in stored if isinstance(slot, int))
+    def written(self, number: int) -> frozenset[int]:
+        """The memory that a step writes to."""
+        if (found := self.known.get(number)) is None:
+            ast, places, *_ = self.steps[number]
+            copies = ast.op is Op.COPY
+            found = frozenset(places[:1]) if copies else Launch(ast, places).written
+            self.known[number] = found
+        return found
