@@ -65,8 +65,10 @@ class Launch:
 
     @cached_property
     def accesses(self) -> dict[UOp, int]:
-        """Every INDEX into memory, and the number of that memory."""
-        return {n: self.places[int(pointer_of(n).arg)] for n in self.by_op[Op.INDEX]}
+        """Every INDEX into memory that is not its own, and the number of that memory."""
+        pointers = {n: pointer_of(n) for n in self.by_op[Op.INDEX]}
+        slots = {n: int(p.arg) for n, p in pointers.items() if p.op is Op.DEFINE_GLOBAL}
+        return {n: self.places[slot] for n, slot in slots.items()}
 
     @cached_property
     def touched(self) -> frozenset[int]:
@@ -76,12 +78,17 @@ class Launch:
     @cached_property
     def written(self) -> frozenset[int]:
         """The memory it writes."""
-        return frozenset([self.accesses[n.src[0]] for n in self.by_op[Op.STORE]])
+        return self.accessed_by(Op.STORE)
 
     @cached_property
     def read(self) -> frozenset[int]:
         """The memory it reads."""
-        return frozenset([self.accesses[n.src[0]] for n in self.by_op[Op.LOAD]])
+        return self.accessed_by(Op.LOAD)
+
+    def accessed_by(self, op: Op) -> frozenset[int]:
+        """The memory that its LOADs, or its STOREs, are of."""
+        found = (n.src[0] for n in self.by_op[op])
+        return frozenset([self.accesses[index] for index in found if index in self.accesses])
 
     def within(self, index: UOp, depth: int) -> UOp:
         """The place of an INDEX less what the counters of the outer `depth` loops add to it."""

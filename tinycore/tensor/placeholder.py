@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, VerifyError
+from tinycore.render.base import pointer_of
 from tinycore.schedule.ranges import flatten
 from tinycore.uop.node import UOp, as_index
 from tinycore.uop.op import COMPOUND, AxisKind, Op
@@ -136,15 +137,8 @@ def closed(statements: Iterable[UOp]) -> UOp:
 
 def stored_slots(sink: UOp) -> tuple[int, ...]:
     """The slots that a kernel stores to."""
-    stores = [n for n in sink.toposort() if n.op is Op.STORE]
-    return tuple(sorted({pointer_of(n.src[0]).arg for n in stores}))
-
-
-def pointer_of(node: UOp) -> UOp:
-    """The DEFINE_GLOBAL below an INDEX, through what it has to wait for."""
-    while node.op in (Op.INDEX, Op.AFTER):
-        node = node.src[0]
-    return node
+    pointers = {pointer_of(n.src[0]) for n in sink.toposort() if n.op is Op.STORE}
+    return tuple(sorted(p.arg for p in pointers if p.op is Op.DEFINE_GLOBAL))
 
 
 def problems(sink: UOp, pointers: set[UOp]) -> Iterable[str]:

@@ -186,6 +186,26 @@ def test_a_recurrence_has_a_value_after_its_loop(size: int) -> None:
 # --- memory that is written
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_memory_of_its_own_is_no_tensors(number: int) -> None:
+    """The number of local memory says nothing about slots, whichever these are."""
+
+    def twice(out: Placeholder, x: Placeholder) -> UOp:
+        i, j = UOp.range(4, 0), UOp.range(4, 1)
+        own = UOp(Op.DEFINE_LOCAL, x.dtype.ptr(4, "local"), (), number)
+        fill = UOp(Op.STORE, dtypes.void, (UOp(Op.INDEX, own.dtype, (own, i)), x[i] + x[i]))
+        filled = UOp(Op.AFTER, own.dtype, (own, UOp(Op.END, dtypes.void, (fill, i))))
+        value = UOp(Op.LOAD, x.dtype, (UOp(Op.INDEX, own.dtype, (filled, j)),))
+        return UOp.sink(UOp(Op.END, dtypes.void, (out.store(j, value), j)))
+
+    x = Tensor([1.0, 2.0, 3.0, 4.0]).contiguous()
+    memory = x.realize().uop
+    result, read = Tensor.empty(4).custom_kernel(x, fxn=twice)
+
+    assert result.tolist() == [2.0, 4.0, 6.0, 8.0]
+    assert read.uop is memory
+
+
 def test_memory_is_written_in_place_once_per_call() -> None:
     x = Tensor(A).realize()
     before = x * 10
