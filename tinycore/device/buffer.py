@@ -335,10 +335,10 @@ def _holder() -> type[Any]:
     """An array type that can hold on to a buffer: plain arrays take no attributes."""
     import numpy  # noqa: PLC0415
 
-    class Held(numpy.ndarray[Any, numpy.dtype[Any]]):
+    class HoldingArray(numpy.ndarray[Any, numpy.dtype[Any]]):
         owner: object
 
-    return Held
+    return HoldingArray
 
 
 def _held(view: memoryview, owner: object) -> memoryview:

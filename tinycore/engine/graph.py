@@ -29,7 +29,7 @@ SHORTEST: int = 2
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldLaunches:
     """Launches that a device holds, and where what changes stands in them."""
 
     graph: Graph
@@ -104,7 +104,7 @@ class Alone:
         return None
 
 
-Part: TypeAlias = Held | Alone | Single
+Part: TypeAlias = HeldLaunches | Alone | Single
 
 
 def parts_of(
@@ -149,7 +149,7 @@ def launch_of(
 
 def hold(
     items: Sequence[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
-) -> Held | None:
+) -> HeldLaunches | None:
     """Launches handed to their device; None where it cannot hold them."""
     device = items[0].runner.device
     places: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
@@ -169,4 +169,4 @@ def hold(
     work = [item.runner.estimate for item in items]
     total = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
     held = {name: values[name] for name in positions}
-    return Held(graph, places, positions, held, total, len(items))
+    return HeldLaunches(graph, places, positions, held, total, len(items))

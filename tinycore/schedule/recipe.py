@@ -29,7 +29,7 @@ from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below, new_memory
 from tinycore.schedule.overwrite import Overwrite, overwrites, overwriting
-from tinycore.schedule.results import Held, Keep, Replacements, alone_in
+from tinycore.schedule.results import HeldValue, Keep, Replacements, alone_in
 from tinycore.schedule.sooner import sooner
 from tinycore.schedule.step import Step
 from tinycore.schedule.target import elsewhere
@@ -273,11 +273,11 @@ class Prepared:
         actual = self.form.nodes
         return {actual[old]: self.over(new) for old, new in self.shown.items() if old in actual}
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldValue]:
         """What stays in the graph, and the memory that holds its value."""
         actual, reads = self.form.nodes, self.recipe.reads if self.holds else {}
         return [
-            Held(actual[old], self.over(new), tuple([self.form.memory[k] for k in reads[old]]))
+            HeldValue(actual[old], self.over(new), tuple([self.form.memory[k] for k in reads[old]]))
             for old, new in self.holds.items()
             if old in actual
         ]

@@ -24,7 +24,7 @@ class Settled(NamedTuple):
     """Those that stay in the graph. The memory may be read in their place."""
 
 
-class Held(NamedTuple):
+class HeldValue(NamedTuple):
     """A node that stays in the graph, the memory of its value, and what that was computed from."""
 
     node: UOp
@@ -37,7 +37,7 @@ class Computed(NamedTuple):
     """What a run made."""
 
     given: Replacements
-    held: list[Held]
+    held: list[HeldValue]
 
 
 Keep = Callable[[list[UOp], Replacements], Settled]

@@ -20,7 +20,7 @@ from tinycore.tensor.showing import buffers_below
 from tinycore.uop.node import UOp
 
 if TYPE_CHECKING:
-    from tinycore.schedule.results import Held
+    from tinycore.schedule.results import HeldValue
 
 
 class Holding(NamedTuple):
@@ -83,7 +83,7 @@ class Holdings:
         self,
         known: Known,
         given: Mapping[UOp, UOp],
-        fresh: Sequence[Held],
+        fresh: Sequence[HeldValue],
         written: set[UOp],
     ) -> None:
         """What a run made that began when so much was known: nodes that gave way to memory, values

@@ -23,11 +23,11 @@ from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.form import Form
-    from tinycore.schedule.results import Held, Settled
+    from tinycore.schedule.results import HeldValue, Settled
 
 form_of: Final[Callable[..., Form]] = deferred("tinycore.schedule.form:form_of")
 made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.results:Settled")
-made_held: Final[Callable[..., Held]] = deferred("tinycore.schedule.results:Held")
+made_held: Final[Callable[..., HeldValue]] = deferred("tinycore.schedule.results:HeldValue")
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})
 """Where a gradient may have arrived."""
@@ -93,7 +93,7 @@ def memory_with(node: UOp) -> UOp:
     return memory
 
 
-def values_read(node: UOp, memory: UOp, form: Form) -> list[Held]:
+def values_read(node: UOp, memory: UOp, form: Form) -> list[HeldValue]:
     """That memory holds a node, if it is new, and the node the same whenever it is computed."""
     below = set(memory.toposort())
     is_new = graph.is_buffer(memory) and below.isdisjoint(form.memory)

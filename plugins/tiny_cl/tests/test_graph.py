@@ -10,7 +10,7 @@ import pytest
 from tiny_cl.device import ClDevice
 from tiny_cl.program import ClProgram
 from tinycore import Context, Tensor, TinyJit, Variable
-from tinycore.engine.graph import Held
+from tinycore.engine.graph import HeldLaunches
 from tinycore.errors import UnsupportedError
 from tinycore.plugin import ProgramInfo
 
@@ -88,9 +88,9 @@ def on_the_device(driver: None) -> Iterator[None]:
 
 def test_a_captured_step_is_one_graph(on_the_device: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    call = Held.run
+    call = HeldLaunches.run
     monkeypatch.setattr(
-        Held, "run", lambda held, *given: (asked.append(held.launches), call(held, *given))
+        HeldLaunches, "run", lambda held, *given: (asked.append(held.launches), call(held, *given))
     )
 
     @TinyJit

@@ -10,7 +10,7 @@ import pytest
 
 from tinycore import Context, Device, GlobalCounters, Tensor, TinyJit
 from tinycore.device.protocols import Launch
-from tinycore.engine.graph import Alone, Held, Part
+from tinycore.engine.graph import Alone, HeldLaunches, Part
 from tinycore.errors import UnsupportedError
 
 pytestmark = pytest.mark.device("CPU")
@@ -65,7 +65,7 @@ def test_neighbors_are_held_as_one() -> None:
 
     (part,) = parts(jitted)
 
-    assert isinstance(part, Held)
+    assert isinstance(part, HeldLaunches)
     assert jitted.captured is not None
     assert part.launches == len(jitted.captured.items) >= 2
 
@@ -89,7 +89,7 @@ def test_copies_between_devices_that_wait_for_each_other_are_held_too() -> None:
 
     (part,) = parts(jitted)
 
-    assert isinstance(part, Held)
+    assert isinstance(part, HeldLaunches)
     for seed in (7, 8):
         x, y = arrays(seed)
         result = jitted(Tensor(x), Tensor(y))

@@ -16,7 +16,7 @@ import pytest
 from tinycore import Tensor
 from tinycore.engine.counters import GlobalCounters
 from tinycore.nn.optim import SGD
-from tinycore.schedule.results import Held
+from tinycore.schedule.results import HeldValue
 from tinycore.tensor.held import Holdings
 
 LAYERS = 5
@@ -344,5 +344,5 @@ def test_a_value_of_what_is_written_meanwhile_is_not_held() -> None:
 
     for written, expected in (set(), memory), ({x.uop}, None):
         found = Holdings()
-        found.note(known, {}, [Held(value.uop, memory, (x.uop,))], written)
+        found.note(known, {}, [HeldValue(value.uop, memory, (x.uop,))], written)
         assert found.memory_of(value.uop) is expected

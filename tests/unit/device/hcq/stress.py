@@ -36,7 +36,7 @@ def mix(memories: list[memoryview], values: tuple[int, ...]) -> None:
     struct.pack_into("=Q", memories[0], 0, mixed(a, b, values[0]))
 
 
-class Held:
+class HeldGraph:
     """A graph, with its launches: places of cells, and a value."""
 
     def __init__(self, graph: HCQGraph, steps: list[Step]) -> None:
@@ -128,10 +128,10 @@ class Stress:
             found[1] if value is None else mixed(found[1], found[2], value)
         )
 
-    def capture(self) -> Held:
+    def capture(self) -> HeldGraph:
         """A graph of random steps."""
         steps = [self.step() for _ in range(self.chance.randrange(1, 12))]
-        return Held(self.devices[0].graph([self.launch(*step) for step in steps]), steps)
+        return HeldGraph(self.devices[0].graph([self.launch(*step) for step in steps]), steps)
 
     def replay(self) -> None:
         """Run a graph, some of its buffers and values changed."""

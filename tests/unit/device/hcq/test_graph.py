@@ -14,7 +14,7 @@ from tests.unit.device.hcq.stress import Stress
 from tests.unit.device.hcq.test_timeline import add, number_in, zero
 from tinycore import Context, Device, Tensor, TinyJit
 from tinycore.device.hcq.dependencies import Access, dependencies, pattern, waits
-from tinycore.engine.graph import Held
+from tinycore.engine.graph import HeldLaunches
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.plugin import register, unregister
 
@@ -259,7 +259,7 @@ def test_a_captured_step_over_three_devices_is_one_graph(queued: None) -> None:
     assert step.captured is not None
     assert step.captured.graphs is not None
     (part,) = step.captured.graphs
-    assert isinstance(part, Held)
+    assert isinstance(part, HeldLaunches)
 
 
 def test_sharded_tensors_and_other_backends(queued: None) -> None:
