@@ -31,7 +31,7 @@ def cut_for(limits: Limits) -> Iterator[None]:
 def is_image(image: ImageDType, device: str) -> bool:
     """Whether a device keeps what is asked to be in an image in one; else it is plain memory."""
     if elsewhere.get() is None and not Device[device].has("image"):
-        return False  # NULL: its kernels are those of another device, its memory is not
+        return False  # it may render kernels as another device does, whose memory it has not
     largest = limits_of(device).image
     return largest is not None and image.width <= largest[0] and image.height <= largest[1]
 
