@@ -89,6 +89,7 @@ def plan_nests(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
     for written in nests:
         alone, others = replace(limits, threads=1), every - written
         planner = NestPlanner(kernel, alone, [], None, written, others, around, limits.threads)
+        planner.order_sums()
         planner.merge_loops()
         planner.plan_loops()
         kernel, steps = planner.kernel, (*steps, *planner.steps)

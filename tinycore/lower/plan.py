@@ -54,6 +54,7 @@ def steps_for(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
     if len(nests_of(kernel)) > 1:
         return plan_nests(kernel, limits)
     planner = LoopPlanner(kernel, limits)
+    planner.order_sums()
     planner.merge_loops()
     planner.plan_loops()
     return tuple(planner.steps), planner.kernel

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.lower.tile import Merge, Step, apply_plan
+from tinycore.lower.tile import Merge, Reorder, Step, apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -95,6 +95,29 @@ class Planner:
     def loads(self) -> set[UOp]:
         """The places that sums read."""
         return {n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX}
+
+    # --- the order of sums
+
+    def order_sums(self) -> None:
+        """Put reduced loops in the order in which what they read lies, the longest moves outside.
+
+        So windows are inside of channels: what neighboring windows share is read again at once.
+        Left as they are where two operands want different orders.
+        """
+        for nest in dict.fromkeys(n.src[1:] for n in self.reductions):
+            members = (n for n in self.reductions if n.src[1:] == nest)
+            places = {n.src[1] for m in members for n in self.below(m) if n.op is Op.INDEX}
+            moves = {r: [coefficient(place, r) for place in places] for r in nest if r.is_fixed}
+            if len(moves) < len(nest) or any(m is None for found in moves.values() for m in found):
+                continue
+            far = {r: [abs(m or 0) for m in found] for r, found in moves.items()}
+            order = sorted(nest, key=lambda r: -max(far[r]))
+            falls = (
+                all(b <= a or a == 0 for a, b in zip(far[outer], far[inner], strict=True))
+                for outer, inner in itertools.combinations(order, 2)
+            )
+            if order != [*nest] and all(falls):
+                self.do(Reorder(tuple(r.arg.number for r in order)))
 
     # --- loops that are one
 

@@ -57,7 +57,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Reorder:
-    """Put output loops in this order, outermost first. Loops not named keep their place inside."""
+    """Put loops in this order, outermost first. Loops not named keep their place inside."""
 
     axes: tuple[Number, ...]
 
@@ -270,14 +270,16 @@ def stores_of(end: UOp) -> list[UOp]:
 
 
 def reorder(kernel: UOp, axes: tuple[Number, ...]) -> UOp:
-    """One Reorder, on every END that closes one of the loops."""
+    """One Reorder, on everything that closes one of the loops."""
     replacements = {}
-    for end in kernel.toposort():
-        if end.op is Op.END:
-            by_number = {r.arg.number: r for r in end.src[1:]}
+    for closer in kernel.toposort():
+        if closer.op in CLOSERS:
+            loops = [s for s in closer.src[1:] if s.op is Op.RANGE]
+            values = [s for s in closer.src[1:] if s.op is not Op.RANGE]
+            by_number = {r.arg.number: r for r in loops}
             front = [by_number[a] for a in axes if a in by_number]
-            back = [r for r in end.src[1:] if r not in front]
-            replacements[end] = end.with_src((end.src[0], *front, *back))
+            back = [r for r in loops if r not in front]
+            replacements[closer] = closer.with_src((closer.src[0], *values, *front, *back))
     return substitute_once(kernel, replacements)
 
 

@@ -249,15 +249,16 @@ class Boundaries:
                     last = current
             elif current in self.stored:
                 return last
-            if not all(self.takes(user, current) for user in users):
+            alone = not open_.difference((current,)) and len(users) == 1
+            if not all(self.takes(user, current, alone) for user in users):
                 return last
             open_.remove(current)
             open_.update(users)
 
     @staticmethod
-    def takes(user: UOp, node: UOp) -> bool:
-        """Whether `user` reads each element of `node` at most once."""
-        if user.op in READ_ONCE:
+    def takes(user: UOp, node: UOp, alone: bool) -> bool:
+        """Whether `user` reads each element of `node` at most once; `alone`, it leaves some out."""
+        if user.op in READ_ONCE or (alone and user.op is Op.SHRINK):
             return True
         return user.op in ALU and user.shape == node.shape
 
