@@ -111,7 +111,7 @@ class Planner:
             if len(moves) < len(nest) or any(m is None for found in moves.values() for m in found):
                 continue
             far = {r: [abs(m or 0) for m in found] for r, found in moves.items()}
-            order = sorted(nest, key=lambda r: -max(far[r]))
+            order = sorted(nest, key=lambda r: -max(far[r], default=0))
             falls = (
                 all(b <= a or a == 0 for a, b in zip(far[outer], far[inner], strict=True))
                 for outer, inner in itertools.combinations(order, 2)

@@ -69,3 +69,13 @@ def test_loops_stay_where_operands_lie_in_different_orders() -> None:
     plan, _ = planned(ast, NARROW)
 
     assert not any(isinstance(step, Reorder) for step in plan)
+
+
+def test_sums_of_what_is_not_loaded_have_a_plan() -> None:
+    """Of the numbers of a loop's steps, which are computed."""
+    with Context(DEV="PYTHON"):
+        counted = Tensor.arange(40).reshape(5, 8).float().sin().sum()
+    ast = counted.schedule()[-1].ast
+
+    assert not any(n.op is Op.LOAD for n in ast.toposort())
+    numpy.testing.assert_allclose(run(ast, planned(ast, NARROW)[0]), run(ast, ()), rtol=1e-5)
