@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from tinycore.lower.loops import Number
-from tinycore.lower.share import is_fill
+from tinycore.lower.share import fills_of
 from tinycore.lower.shared_planner import SharedPlanner
 from tinycore.lower.stage_planner import LEAST_REUSE
 from tinycore.lower.tile import Assign, Cover, Split, overwrites_what_it_reads
@@ -150,7 +150,7 @@ class GridPlanner(SharedPlanner):
 
     def is_filled_inside(self, counter: UOp) -> bool:
         """Whether memory that a group shares is filled anew in each step of a loop."""
-        return any(is_fill(n) and counter in n.ranges for n in self.kernel.toposort())
+        return any(counter in n.ranges for n in fills_of(self.kernel))
 
 
 def power_of_two(most: int) -> int:

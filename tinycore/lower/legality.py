@@ -18,7 +18,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.expand import WRITTEN_OUT
 from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import Number
-from tinycore.lower.share import is_fill
+from tinycore.lower.share import fills_of
 from tinycore.lower.stage import THREADS, Stage, shared_size
 from tinycore.lower.stage_planner import MOST_SCRATCH
 from tinycore.lower.tile import Assign, Cover, Merge, Peel, Reorder, Split, Step, apply_plan
@@ -175,7 +175,7 @@ class Loops:
     @cached_property
     def fills(self) -> list[UOp]:
         """Scratch memory behind its fill."""
-        return [n for n in self.nodes if is_fill(n)]
+        return fills_of(self.kernel)
 
     def no_threads(self, counter: UOp, kind: AxisKind, limits: Limits) -> str | None:
         """Why the threads of a group cannot take a loop."""

@@ -36,7 +36,7 @@ Place = tuple[frozenset[UOp], int]
 def share_fills(kernel: UOp) -> UOp:
     """The kernel with its FILL loops dealt out to the threads of a group, and barriers."""
     threads = threads_of(kernel)
-    fills = [n for n in kernel.toposort() if is_fill(n) and (threads or is_dealt(n))]
+    fills = [n for n in fills_of(kernel) if threads or is_dealt(n)]
     places: dict[Place, list[UOp]] = defaultdict(list)
     for fill in fills:
         around = frozenset(r for r in fill.ranges if r.arg.kind not in LAUNCHED)
@@ -45,6 +45,11 @@ def share_fills(kernel: UOp) -> UOp:
     for (around, _), members in sorted(places.items(), key=lambda item: item[0][1]):
         done |= filled_together(members, around, threads, done)
     return kernel.substitute(done)
+
+
+def fills_of(kernel: UOp) -> list[UOp]:
+    """Shared memory behind its fill, wherever that is in a kernel or below a node."""
+    return [n for n in kernel.toposort() if is_fill(n)]
 
 
 def is_fill(node: UOp) -> bool:
@@ -62,7 +67,7 @@ def is_dealt(fill: UOp) -> bool:
 
 def depth_of(fill: UOp) -> int:
     """How many fills there are one below the other, this one among them."""
-    below = [depth_of(n) for n in fill.toposort()[:-1] if is_fill(n)]
+    below = (depth_of(n) for n in fills_of(fill) if n is not fill)
     return 1 + max(below, default=0)
 
 
