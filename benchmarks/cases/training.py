@@ -196,6 +196,54 @@ _LAYER_INPUTS: Final = (
     Input((4 * _WIDTH, _WIDTH), scale=0.04),
 )
 
+_SENTENCES, _WORDS, _INSIDE = 8, 64, 1376
+_GATED_INPUTS: Final = (
+    Input((_SENTENCES, _WORDS, _WIDTH)),
+    Input((_SENTENCES,), "int32", limit=10),
+    *(Input((_WIDTH, _WIDTH), scale=0.04),) * 4,
+    *(Input((_WIDTH, _INSIDE), scale=0.04),) * 2,
+    Input((_INSIDE, _WIDTH), scale=0.03),
+    Input((_WIDTH, 10), scale=0.07),
+)
+_GATED_WEIGHTS: Final = 4 * _WIDTH**2 + 3 * _WIDTH * _INSIDE
+
+
+def _gated(
+    x: Any, w: Any, norm: Callable[[Any], Any], attention: Callable[..., Any], silu: Any
+) -> Any:
+    """A layer whose projections all have weights of their own, and a gate; then ten chances."""
+    shape, seen = (_SENTENCES, _WORDS, _HEADS, _HEAD), norm(x)
+    queries, keys, values = ((seen @ w[i]).reshape(shape) for i in range(3))
+    x = x + attention(queries, keys, values).reshape(x.shape) @ w[3]
+    seen = norm(x)
+    return (x + (silu(seen @ w[4]) * (seen @ w[5])) @ w[6]).mean(1) @ w[7]
+
+
+def _gated_tiny(x: Any, *w: Any) -> Any:
+    def attention(*given: Any) -> Any:
+        q, k, v = (tensor.transpose(1, 2) for tensor in given)
+        return q.scaled_dot_product_attention(k, v).transpose(1, 2)
+
+    return _gated(x, w, lambda t: t.layernorm(), attention, lambda t: t.silu())
+
+
+def _gated_torch(torch: Any, x: Any, *w: Any) -> Any:
+    functions = torch.nn.functional
+
+    def attention(*given: Any) -> Any:
+        q, k, v = (tensor.transpose(1, 2) for tensor in given)
+        return functions.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+    return _gated(x, w, lambda t: functions.layer_norm(t, (_WIDTH,)), attention, functions.silu)
+
+
+def _gated_jax(jax: Any, x: Any, *w: Any) -> Any:
+    def norm(x: Any) -> Any:
+        return jax.nn.standardize(x, -1, epsilon=1e-5)
+
+    return _gated(x, w, norm, jax.nn.dot_product_attention, jax.nn.silu)
+
+
 CASES: Final = (
     Case(
         "MLP training step",
@@ -217,6 +265,17 @@ CASES: Final = (
         },
         _CNN_INPUTS,
         flops=6.0 * _BATCH * _CNN_MULTIPLIES,
+        kind=Kind.STEP,
+    ),
+    Case(
+        "transformer layer training step",
+        {
+            TENSOR: _step_tiny(_gated_tiny),
+            "torch": _step_torch(_gated_torch),
+            "jax": _step_jax(_gated_jax),
+        },
+        _GATED_INPUTS,
+        flops=6.0 * _SENTENCES * _WORDS * _GATED_WEIGHTS,
         kind=Kind.STEP,
     ),
     Case(

@@ -206,18 +206,22 @@ class TilePlanner(StagePlanner):
     def register_tile(self, rows: int, columns: int, room: int) -> tuple[float, int, int]:
         """The time of the best tile, and its rows and columns of accumulators.
 
-        A step of the reduction costs the larger of its multiply-adds and its loads at two per
-        cycle; too few accumulators wait for each other. All must fit in `room` registers with
-        the operands.
+        A step of the reduction costs the larger of its multiply-adds and its loads, of which two
+        each are begun in a cycle; too few accumulators wait for each other. All must fit in `room`
+        registers with the operands. What overwrites what it reads can do nothing twice: its tiles
+        come out even.
         """
         best, tile, sums = math.inf, (1, 1), self.sums_at_once()
+        even = any(map(overwrites_what_it_reads, self.roots))
         for wide in range(1, min(columns, self.limits.vector_registers) + 1):
             for tall in range(1, min(rows, MOST_ROWS) + 1):
                 if tall * wide * sums + wide + 1 > room:
                     break
+                if even and (rows % tall or columns % wide):
+                    continue
                 tiles = -(-rows // tall) * -(-columns // wide)
                 work, loads = tall * wide * sums, (tall + wide) * sums
-                step = max(work, ENOUGH_ACCUMULATORS, loads / 2) + loads / 8
+                step = max(work, ENOUGH_ACCUMULATORS, loads) + loads / 8
                 if tiles * step < best:
                     best, tile = tiles * step, (tall, wide)
         return best, *tile

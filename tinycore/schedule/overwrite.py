@@ -31,6 +31,8 @@ STRANGE: Final = RECURRENCES | frozenset(
 """Ops of kernels that do more than compute each element of a result for itself."""
 FEW: Final = 16
 """Terms of a fold up to which memory takes more time than arithmetic."""
+TILE_ROWS: Final = 4
+"""Rows of a tile of sums that is as fast as any."""
 
 
 class Overwrite(NamedTuple):
@@ -157,13 +159,15 @@ class Accesses:
         return math.prod(r.extent for r in self.ends[0].src[1:])
 
     def fits(self, store: UOp) -> bool:
-        """Whether it is as fast: no step is done twice, so vectors must come out even."""
+        """Whether it is as fast: no step is done twice, so vectors and tiles must come out even."""
+        sizes = [r.extent for r in self.ends[0].src[1:]]
         folds = math.prod(n.vmax + 1 for n in self.nodes if n.op is Op.RANGE) // self.steps
         if self.limits is None:
             return bool(folds <= FEW)
         lanes = max(self.limits.vector_bytes // store.src[1].dtype.itemsize, 1)
-        row = self.steps if folds <= FEW else self.ends[0].src[-1].extent
-        return bool(row % lanes == 0)
+        if folds <= FEW:
+            return bool(self.steps % lanes == 0)
+        return sizes[-1] % lanes == 0 and all(n % TILE_ROWS == 0 for n in sizes if n > TILE_ROWS)
 
 
 def overwriting(step: Step, dying: int, made: int) -> Step:

@@ -1,15 +1,18 @@
-"""Split a long reduction in two: one over parts of it, and one over what the parts gave.
+"""Split a reduction: into parts and what they give, or into the sums of products that it adds.
 
-Floor 3. There are two reasons. Where there are few results, all threads can work on the parts: sum
-over n of a vector becomes a sum of c partial sums. And where sums of products read each element
-many times, what a part reads is little enough to stay in near memory until it is read again.
-See docs/decisions/0043-long-sums.md.
+Floor 3. There are three reasons. Where there are few results, all threads can work on the parts:
+sum over n of a vector becomes a sum of c partial sums. Where sums of products read each element
+many times, what a part reads is little enough to stay in near memory until it is read again. And
+products that are added before they are summed, as the slopes of what several layers read, are
+better done one by one.
+See docs/decisions/0043-long-sums.md and docs/decisions/0047-sums-of-products.md.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -37,6 +40,10 @@ LEAST_AGAIN: Final = 8
 """In how many terms each element is where operands are read again and again."""
 SMALLER: Final = 4
 """How many times fewer the partial results are than what is read."""
+LEAST_TERMS: Final = 1 << 6
+"""Terms of a sum from which on passing through memory takes little of the time it saves."""
+LEAST_PRODUCT: Final = 1 << 20
+"""Terms of all sums of a product from which on one more kernel pays."""
 
 IsMemory = Callable[[UOp], bool]
 
@@ -46,8 +53,13 @@ def split_reductions(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
     replacements: dict[UOp, UOp] = {}
     partial: list[UOp] = []
     for n in node.toposort(lambda n: n is node or not is_memory(n)):
-        computed = n.op is Op.REDUCE_AXIS and (n is node or not is_memory(n))
-        if computed and (parts := (reduction := Reduction(n, is_memory)).parts) > 1:
+        if n.op is not Op.REDUCE_AXIS or (n is not node and is_memory(n)):
+            continue
+        reduction = Reduction(n, is_memory)
+        if sums := reduction.sums:
+            *before, replacements[n] = itertools.accumulate(sums, added)
+            partial += before
+        elif (parts := reduction.parts) > 1:
             inner = reduction.partial(parts)
             replacements[n] = reduction.whole(parts, inner)
             partial.append(inner)
@@ -157,6 +169,31 @@ class Reduction:
         some = range(max(most // 2, 2), most + 1)
         return min(some, key=lambda n: (size % n, more * n), default=1)
 
+    # --- the sums of products
+
+    @cached_property
+    def sums(self) -> list[UOp]:
+        """The sums of products that this is the sum of, where they are better done one by one.
+
+        All of them, as each reads its operands again and again; else none.
+        """
+        op, axes = self.node.arg
+        work = numel(self.node) * self.length
+        if op is not Op.ADD or self.source.op is not Op.ADD:
+            return []
+        if self.length < LEAST_TERMS or work < LEAST_PRODUCT:
+            return []
+        found = [reduce_axes(term, op, axes) for term in self.terms(self.source)]
+        return found if all(Reduction(n, self.is_memory).reads_again for n in found) else []
+
+    def terms(self, node: UOp) -> Iterator[UOp]:
+        """What is added, from left to right."""
+        if node.op is not Op.ADD or self.is_memory(node):
+            yield node
+            return
+        for source in node.src:
+            yield from self.terms(source)
+
     # --- the two reductions
 
     def partial(self, parts: int) -> UOp:
@@ -208,6 +245,11 @@ def axis_below(node: UOp, axis: int, source: UOp) -> int | None:
         places = [(size, math.prod(shape[a + 1 :])) for a, size in enumerate(shape)]
         return places.index(place) if place in places else None
     return axis if len(shape) == len(node.shape) and shape[axis] > 1 else None
+
+
+def added(a: UOp, b: UOp) -> UOp:
+    """The sum of two nodes of the same shape."""
+    return UOp(Op.ADD, a.dtype, (a, b))
 
 
 def reduce_axes(node: UOp, op: Op, axes: tuple[int, ...]) -> UOp:

@@ -179,7 +179,7 @@ def test_transposed_columns_become_panels_by_transposing_squares() -> None:
 
 
 def test_rows_of_a_transposed_operand_are_staged_in_groups() -> None:
-    ast = kernels(matmul(permute(buffer(24, 100), 1, 0), buffer(24, 40)))[-1].arg.ast
+    ast = kernels(matmul(permute(buffer(24, 100), 1, 0), buffer(24, 80)))[-1].arg.ast
     plan = plan_for(ast, AVX2)
 
     same(ast, plan)

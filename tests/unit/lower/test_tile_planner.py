@@ -207,3 +207,51 @@ def test_parts_of_a_loop_are_no_rows_of_each_other(rows: int, inner: int, column
     planned = run(ast, plan_for(ast, AVX2))
 
     numpy.testing.assert_allclose(planned, run(ast, ()), rtol=1e-5)
+
+
+# Panels, and lanes along sums
+
+
+def products_added(rows: int, inner: int, columns: int) -> UOp:
+    """A sum of two products whose operands all lie along the sums."""
+    a, c = (Tensor.empty(rows, inner, device="PYTHON") for _ in range(2))
+    b, d = (Tensor.empty(columns, inner, device="PYTHON") for _ in range(2))
+    ast: UOp = (a @ b.T + c @ d.T).schedule()[-1].ast
+    return ast
+
+
+@pytest.mark.parametrize("columns", [77, 128])
+def test_lanes_go_along_panels_however_much_lies_along_the_sums(columns: int) -> None:
+    ast = products_added(96, 512, columns)
+    tiled = apply_plan(ast, plan_for(ast, AVX2))
+    lanes = {r.arg.number[0] for r in counters(tiled) if r.arg.kind is AxisKind.VECTOR}
+
+    assert lanes == {1}
+    assert len(stages_of(plan_for(ast, AVX2))) == 1
+
+
+def test_lanes_go_along_sums_where_panels_would_be_half_empty() -> None:
+    ast = products_added(96, 512, 9)
+    tiled = apply_plan(ast, plan_for(ast, AVX2))
+    (vector,) = (r for r in counters(tiled) if r.arg.kind is AxisKind.VECTOR)
+
+    assert vector.arg.number[0] == 2
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(512, 256), (500, 120), (9, 64)])
+def test_tiles_of_what_overwrites_what_it_reads_come_out_even(rows: int, columns: int) -> None:
+    target = Tensor.empty(rows, columns, device="PYTHON")
+    left, right = (Tensor.empty(*s, device="PYTHON") for s in ((rows, 40), (40, columns)))
+    ast = (target + left @ right).schedule()[-1].ast
+    stored = next(n.src[0].src[0] for n in ast.toposort() if n.op is Op.STORE)
+    read = next(
+        n.src[0].src[0]
+        for n in ast.toposort()
+        if n.op is Op.LOAD and not any(r.arg.kind is AxisKind.REDUCE for r in n.src[0].ranges)
+    )
+    ast = ast.substitute({read: stored})
+    plan = plan_for(ast, AVX2)
+    tiled = apply_plan(ast, plan)
+
+    assert len([n for n in tiled.src if n.op is Op.END]) == 1, "one nest, which threads can share"
+    assert accumulators(ast, AVX2) * 8 >= min(rows, 8)

@@ -1,14 +1,17 @@
 """Which long reductions are cut in parts, and into how many."""
 
+import functools
+
 import numpy
 import pytest
 
-from tests.unit.schedule.graphs import buffer, expand, kernels, matmul, permute, total
+from tests.unit.schedule.graphs import buffer, expand, kernels, matmul, permute, reshape, total
 from tinycore.render.base import Limits
 from tinycore.schedule.kernelize import memory_of
 from tinycore.schedule.target import cut_for
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 LOOPS = Limits(vector_bytes=32, threads=2)
 GRID = Limits(grid=(1 << 16,) * 3, block=(64, 1, 1), block_threads=64)
@@ -84,6 +87,48 @@ def test_steps_that_no_number_of_parts_divides_are_left_over(size: int) -> None:
 
     assert (found == left @ right).all()
     assert (Tensor(right.astype(numpy.int32)).max(0).numpy() == right.max(0)).all()
+
+
+def sum_of_products(count: int, rows: int, inner: int, columns: int) -> UOp:
+    """What the slope is of an operand that some layers read: added before it is summed."""
+    whole = (rows, columns, inner)
+    terms = [
+        expand(reshape(buffer(rows, inner), (rows, 1, inner)), whole)
+        * expand(reshape(buffer(columns, inner), (1, columns, inner)), whole)
+        for _ in range(count)
+    ]
+    return total(functools.reduce(UOp.__add__, terms), 2)
+
+
+def test_products_that_are_added_are_summed_one_by_one() -> None:
+    asts = [k.arg.ast for k in kernels(sum_of_products(3, 128, 96, 128))]
+
+    assert len(asts) == 3
+    for ast in asts:
+        (fold,) = (n for n in ast.toposort() if n.op is Op.REDUCE)
+        assert fold.src[0].op is Op.MUL
+
+
+@pytest.mark.parametrize("shape", [(2048, 32, 64), (64, 64, 64)])
+def test_small_products_that_are_added_are_one_kernel(shape: tuple[int, int, int]) -> None:
+    assert len(shapes(sum_of_products(3, *shape))) == 1
+
+
+def test_sums_of_what_is_read_once_stay_one_kernel() -> None:
+    x, y = buffer(1024, 4096), buffer(1024, 4096)
+
+    assert len(shapes(total(x * x + y * y, 1))) == 1
+
+
+def test_slopes_of_what_several_layers_read() -> None:
+    x = numpy.arange(128 * 64).reshape(128, 64) % 7 - 3
+    weights = [numpy.arange(64 * 128).reshape(64, 128) * (n + 2) % 5 - 2 for n in range(3)]
+    read = Tensor(x.astype(numpy.float32)).realize()
+    layers = [Tensor(w.astype(numpy.float32)).realize() for w in weights]
+
+    (found,) = sum((read @ w).square().sum() for w in layers).gradient(read)
+
+    assert (found.numpy() == sum(2 * (x @ w) @ w.T for w in weights)).all()
 
 
 def test_a_grid_is_given_products_whole() -> None:
