@@ -126,7 +126,7 @@ def test_slopes_of_what_several_layers_read() -> None:
     read = Tensor(x.astype(numpy.float32)).realize()
     layers = [Tensor(w.astype(numpy.float32)).realize() for w in weights]
 
-    (found,) = sum((read @ w).square().sum() for w in layers).gradient(read)
+    (found,) = Tensor.stack(*[(read @ w).square().sum() for w in layers]).sum().gradient(read)
 
     assert (found.numpy() == sum(2 * (x @ w) @ w.T for w in weights)).all()
 
