@@ -14,7 +14,7 @@ from typing import Final
 from tinycore.lower.hold import HELD, Hold
 from tinycore.lower.loops import Number
 from tinycore.lower.planner import SERIAL_WORK
-from tinycore.lower.tile import REST, Assign, Split, overwrites_what_it_reads
+from tinycore.lower.tile import REST, Assign, Overlap, Split, overwrites_what_it_reads
 from tinycore.lower.tile_planner import LEAST_CHUNKS, TilePlanner
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -25,6 +25,8 @@ MOST_ROWS: Final = 5
 PARTIAL_SUMS: Final = (8, 4, 2)
 STREAMS: Final = 4
 """Rows read beside each other: what fetches ahead stops at the end of a page, but not in all."""
+MOST_WRITTEN_OUT: Final = 128
+"""Copies of a step that a row of a tile is written out in."""
 PAGE: Final = 4096
 """Bytes."""
 LEAST_STEPS: Final = 64
@@ -44,29 +46,30 @@ class DotPlanner(TilePlanner):
         loops = self.hold_outputs(axis) or [r for r in self.outputs if r.extent > 1]
         rows = self.reused_rows(loops)
         stream = None if rows else self.row_of_streams(axis)
-        self.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
+        self.cut_row(number, size, width)
         for row, tall in rows:
             self.do(Split(row, tall), Assign((*row, 1), AxisKind.UNROLL))
-        if rows:
-            self.vectorize_rest((*number, REST), size % width)
         steps = size // width
         partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
         if stream is not None:
             self.do(Split(stream, STREAMS), Assign((*stream, 1), AxisKind.UNROLL))
             partial = min(partial, PARTIAL_SUMS[0] // STREAMS)
-        if not rows and partial > 1:
+        if rows:
+            self.write_out((*number, 0), steps, math.prod(tall for _, tall in rows))
+        elif partial > 1:
             self.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
+            self.write_out((*number, 0, REST), steps % partial, 1)
 
-    def vectorize_rest(self, number: Number, size: int) -> None:
-        """Fewer lanes along what is left of a reduced loop: for short ones that is much."""
-        while size > 1:
-            width = 1 << (size.bit_length() - 1)
-            lanes = number
-            if size > width:
-                self.do(Split(number, width))
-                lanes, number = (*number, 1), (*number, REST)
-            self.do(Assign(lanes, AxisKind.VECTOR))
-            size -= width
+    def cut_row(self, number: Number, size: int, width: int) -> None:
+        """Cut a reduced loop into lanes, as many in what is left of it, which begins early."""
+        self.do(Overlap(number, width), Assign((*number, 1), AxisKind.VECTOR))
+        if size % width:
+            self.do(Assign((*number, REST), AxisKind.VECTOR))
+
+    def write_out(self, number: Number, steps: int, copies: int) -> None:
+        """Write out a short part of a reduced loop, so that nothing is added up apart from it."""
+        if 1 < steps <= MOST_WRITTEN_OUT // copies:
+            self.do(Assign(number, AxisKind.UNROLL))
 
     def row_of_streams(self, axis: UOp) -> Number | None:
         """The loop over results whose sums along `axis` read pages of their own, if any."""

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterable
 
 from tinycore.dtype import dtypes
+from tinycore.lower.join import folded, join, values_of
 from tinycore.lower.loops import numbered
 from tinycore.lower.transpose import transpose_loads
 from tinycore.uop.affine import coefficient, repetition
@@ -71,12 +72,18 @@ def unroll_reduction(root: UOp) -> UOp | None:
 
 @unroll.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
 def unroll_partial_reduction(root: UOp) -> UOp | None:
-    """reduce over a PARTIAL loop == the fold of one reduce for each of its steps."""
+    """reduce over a PARTIAL loop == the fold of one reduce for each of its steps.
+
+    Lanes are folded after that.
+    """
     counters = counters_of(root, AxisKind.PARTIAL)
     if not counters:
         return None
-    inner = root.with_src((root.src[0], *without(root, counters)))
-    return folded(instances(inner, counters), root.arg)
+    lanes = counters_of(root, AxisKind.VECTOR)
+    steps = UOp(Op.REDUCE, root.dtype, (root.src[0], *without(root, (*counters, *lanes))), root.arg)
+    apart = steps if any(s.op is Op.RANGE for s in steps.src) else folded(values_of(steps), root.arg)
+    value = folded(instances(apart, counters), root.arg)
+    return UOp(Op.REDUCE, root.dtype, (value, *lanes), root.arg) if lanes else value
 
 
 @unroll.rule(node(Op.END, var("body"), rest=var()).named("root"))
@@ -99,14 +106,6 @@ def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
     ranges = without(root, counters)
     group = UOp(Op.GROUP, dtypes.void, tuple(copies))
     return root.with_src((group, *ranges)) if ranges else group
-
-
-def folded(values: list[UOp], op: Op) -> UOp:
-    """All values joined by `op`, as a balanced tree."""
-    while len(values) > 1:
-        pairs = [a.alu(op, b) for a, b in zip(values[::2], values[1::2], strict=False)]
-        values = pairs + values[len(pairs) * 2 :]
-    return values[0]
 
 
 vectorize = RuleSet("vectorize")
@@ -359,7 +358,7 @@ class Lanes:
 
 def expand(kernel: UOp) -> UOp:
     """The kernel without UNROLL, PARTIAL and VECTOR loops."""
-    kernel = rewrite(kernel, unroll, name="unroll")
+    kernel = rewrite(kernel, unroll + join, name="unroll")
     kernel = rewrite(kernel, simplify, name="simplify unrolled")
     kernel = rewrite(kernel, vectorize, name="vectorize")
     kernel = rewrite(kernel, pair_rest, name="pair rest")

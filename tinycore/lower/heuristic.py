@@ -185,7 +185,7 @@ class LoopPlanner(DotPlanner):
         width = 1 << (min(lanes, size).bit_length() - 1)
         if counter.arg.kind is not AxisKind.REDUCE:
             return size / (-(-size // width) * lanes)
-        steps = size // width + (size % width).bit_count()
+        steps = -(-size // width)
         again = math.prod(r.extent for r in self.reduced()) // size
         return size * again / ((steps * again + SUM_ACROSS) * lanes)
 
@@ -193,7 +193,8 @@ class LoopPlanner(DotPlanner):
         """How well the accesses suit lanes along a loop.
 
         Where lanes share an operand of a long sum, scattering the sums once counts for little, and
-        picking lanes out of longer vectors in every step counts more.
+        picking lanes out of longer vectors in every step counts more. An operand that all lanes
+        share is as good as one that lies along them.
         """
         total, summed = 0.0, self.loads()
         shares = any(counter not in n.src[1].ranges for n in summed)
@@ -205,17 +206,25 @@ class LoopPlanner(DotPlanner):
             strided = strided and (
                 access not in stored or bool(self.loops_between_steps(access, counter))
             )
+            weight = 1 if access in summed else rare
             if move == 1 or (access not in stored and self.can_be_panel(access, counter)):
-                total += 1 if access in summed or access in stored else rare
+                total += weight
+                total -= PICKED * (shares and access in summed and self.is_shifted(access, counter))
             elif strided:
                 total -= PICKED * (1 - rare)
             elif access not in stored and self.is_repeated(access, counter):
                 total += 1 - PICKED
             elif move != 0:
-                total += SCATTERED * (1 if access in summed else rare)
+                total += SCATTERED * (self.rare(self.lanes()) if access in stored else weight)
+            elif shares and access in summed:
+                total += 1
             if len(access.src) > 2 and counter in access.src[2].ranges:
                 total += SCATTERED
         return total
+
+    def is_shifted(self, access: UOp, counter: UOp) -> bool:
+        """Whether lanes along an output loop begin anywhere, as those that windows share do."""
+        return coefficient(access.src[1], counter) == 1 and self.is_window(access.src[1], counter)
 
     def is_repeated(self, access: UOp, counter: UOp) -> bool:
         """Whether lanes along a loop read few neighboring elements, each for several of them."""
@@ -227,13 +236,17 @@ class LoopPlanner(DotPlanner):
             and counter.extent % lanes == 0
         )
 
-    def rare(self) -> float:
-        """The part of the steps of the sums in which something outside of them is done."""
+    def rare(self, times: int = 0) -> float:
+        """The part of the steps of the sums in which something outside of them is done.
+
+        What takes `times` as long as a step counts as often.
+        """
         lengths = [
             math.prod(r.extent for r in n.src[1:] if r.op is Op.RANGE and r.is_fixed)
             for n in self.reductions
         ]
-        return 1 / min(max(lengths, default=1), MOST_STEPS)
+        longest = max(lengths, default=1)
+        return min(1.0, times / longest) if times else 1 / min(longest, MOST_STEPS)
 
     def loops_between_steps(self, access: UOp, counter: UOp) -> list[UOp]:
         """The short loop whose steps lie between those of another, if there is one."""

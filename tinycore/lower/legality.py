@@ -21,7 +21,7 @@ from tinycore.lower.loops import Number
 from tinycore.lower.share import fills_of
 from tinycore.lower.stage import THREADS, Stage, shared_size
 from tinycore.lower.stage_planner import MOST_SCRATCH
-from tinycore.lower.tile import Assign, Cover, Merge, Peel, Reorder, Split, Step, apply_plan
+from tinycore.lower.tile import Assign, Cover, Merge, Overlap, Peel, Reorder, Split, Step, apply_plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, RECURRENCES, AxisKind, Op
@@ -125,6 +125,13 @@ class Loops:
         if limits.grid is None:
             return "a device that runs loops has no use for steps past the end"
         return self.undecided(axis) or (None if by > 1 else f"steps of {by} cut nothing")
+
+    def not_overlapped(self, axis: Number, by: int) -> str | None:
+        """Why an Overlap is illegal."""
+        if problem := self.not_split(axis, by):
+            return problem
+        is_sum = all(n.op is Op.REDUCE for n in self.closers(self.by_number[axis]))
+        return None if is_sum else f"loop {axis} is none of a sum"
 
     def not_assigned(self, axis: Number, kind: AxisKind, limits: Limits) -> str | None:
         """Why an Assign is illegal."""
@@ -276,6 +283,7 @@ class Loops:
 CHECKS: Final[dict[type, Callable[[Loops, Any, Limits], str | None]]] = {
     Split: lambda loops, step, limits: loops.not_split(step.axis, step.by),
     Cover: lambda loops, step, limits: loops.not_covered(step.axis, step.by, limits),
+    Overlap: lambda loops, step, limits: loops.not_overlapped(step.axis, step.by),
     Assign: lambda loops, step, limits: loops.not_assigned(step.axis, step.kind, limits),
     Reorder: lambda loops, step, limits: loops.not_reordered(step.axes),
     Merge: lambda loops, step, limits: loops.not_merged(step.outer, step.inner),

@@ -17,6 +17,7 @@ from tinycore.lower.tile import (
     Assign,
     Cover,
     Merge,
+    Overlap,
     Peel,
     Plan,
     Reorder,
@@ -73,6 +74,8 @@ def describe(step: Step) -> str:
             return f"merge({dotted(outer)} {dotted(inner)})"
         case Cover(axis, by):
             return f"cover({dotted(axis)} by {by})"
+        case Overlap(axis, by):
+            return f"overlap({dotted(axis)} by {by})"
         case Peel(axis, at):
             return f"peel({dotted(axis)} at {' '.join(map(str, at))})"
         case Hold(outputs, reduced):

@@ -21,7 +21,7 @@ from tinycore.lower.legality import PLAIN, checked
 from tinycore.lower.loops import Number
 from tinycore.lower.plan import plan_for
 from tinycore.lower.stage import Dimension, Stage
-from tinycore.lower.tile import Assign, Cover, Merge, Peel, Plan, Reorder, Split, Step
+from tinycore.lower.tile import Assign, Cover, Merge, Overlap, Peel, Plan, Reorder, Split, Step
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op
@@ -253,13 +253,13 @@ def revised(plan: Plan) -> Iterator[Plan]:
         for other in (*others_than(step), *stages_elsewhere(step, plan)):
             yield (*before, other, *after)
         yield (*before, *after)
-        if isinstance(step, Split | Cover):
+        if isinstance(step, Split | Cover | Overlap):
             yield (*before, *(s for s in after if not inside_of(s, step.axis)))
 
 
 def others_than(step: Step) -> Iterator[Step]:
     """Steps that differ from one in a number or a kind."""
-    if isinstance(step, Split | Cover):
+    if isinstance(step, Split | Cover | Overlap):
         place = sum(size < step.by for size in SIZES)
         near = SIZES[max(place - NEAR, 0) : place + NEAR + 1]
         yield from (replace(step, by=size) for size in near if size != step.by)

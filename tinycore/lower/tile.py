@@ -93,7 +93,19 @@ class Cover:
     by: int
 
 
-Step = Split | Assign | Reorder | Merge | Peel | Cover | Stage | Hold | Pair
+@dataclass(frozen=True)
+class Overlap:
+    """Cut a reduced loop into steps of `by`, as Split does, with as many in what is left of it.
+
+    That, (axis, 2), begins early, and what was folded before is left out of it: so the rest of a
+    row can have as many lanes as the row.
+    """
+
+    axis: Number
+    by: int
+
+
+Step = Split | Assign | Reorder | Merge | Peel | Cover | Overlap | Stage | Hold | Pair
 Plan = tuple[Step, ...]
 
 
@@ -114,6 +126,8 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
                 kernel = peel(kernel, axis, at)
             case Cover(axis, by):
                 kernel = cover(kernel, axis, by)
+            case Overlap(axis, by):
+                kernel = overlap(kernel, axis, by)
             case Pair(axis):
                 kernel = pair(split(kernel, axis, 2), (*axis, INNER))
             case Hold():
@@ -149,6 +163,19 @@ def cover(kernel: UOp, axis: Number, by: int) -> UOp:
     guarded = gate_sums if counter.arg.kind is AxisKind.REDUCE else gate_stores
     kernel = guarded(kernel, value < extent, counter)
     return replaced(kernel, counter, outer, inner, value.minimum(extent - 1))
+
+
+def overlap(kernel: UOp, axis: Number, by: int) -> UOp:
+    """One Overlap."""
+    left = counter_of(kernel, axis).extent % by
+    kernel = split(kernel, axis, by)
+    if not left:
+        return kernel
+    rest = counter_of(kernel, (*axis, REST))
+    longer = UOp.range(by, *rest.arg)
+    kernel = gate_sums(kernel, longer >= by - left, rest)
+    swapped = {c: closing(c, {rest: (longer,)}) for c in closer_of(kernel, rest)}
+    return substitute_once(kernel, swapped).substitute({rest: longer - (by - left)})
 
 
 def parts(counter: UOp, steps: int, by: int) -> tuple[UOp, UOp, UOp]:

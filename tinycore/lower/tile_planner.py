@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.hold import HELD, Hold
-from tinycore.lower.loops import Number
+from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.pair import Pair, is_paired
 from tinycore.lower.planner import SERIAL_WORK
 from tinycore.lower.stage import Dimension
@@ -301,12 +301,14 @@ class TilePlanner(StagePlanner):
         copied = scattered or (tall > 1 and narrow)
         around = [r.extent for r in self.outputs if r.arg.number in (*order[:place], *columns)]
         block = self.block_of_rows(row, tall, math.prod(around), copied)
-        front = columns
-        if block < row.extent:
-            self.do(Split(number, block))
-            front, number = [(*number, 0), *columns], (*number, 1)
-        between = [] if copied or block < row.extent else self.loops_between(columns, row)
+        front, between = columns, [] if copied else self.loops_between(columns, row)
         place = min(order.index(n) for n in (order[place], *between))
+        if block < row.extent and (pieces := self.pieces_of(between, -(-row.extent // block))):
+            self.do(pieces)
+            front, between[0] = [(*pieces.axis, 0), *columns], (*pieces.axis, 1)
+        elif block < row.extent:
+            self.do(Split(number, block))
+            front, number, between = [(*number, 0), *columns], (*number, 1), []
         if tall > 1:
             self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
         front = [*front, *between, (*number, 0) if tall > 1 else number]
@@ -315,6 +317,13 @@ class TilePlanner(StagePlanner):
             self.stage_rows(front[0], front[-1], (*number, 1), scattered)
         around_panel = self.loop_before([*between, front[-1]][0])
         return bool(panel) and self.stage_panel(around_panel, panel)
+
+    def pieces_of(self, between: list[Number], pieces: int) -> Split | None:
+        """How to cut the outermost of the loops between panels and rows, if it is long enough."""
+        if not between:
+            return None
+        size = counter_of(self.kernel, between[0]).extent
+        return Split(between[0], -(-size // pieces)) if size >= 2 * pieces else None
 
     def loops_between(self, columns: list[Number], row: UOp) -> list[Number]:
         """The loops outside of the rows over which the columns' loads stand still, too.

@@ -6,6 +6,7 @@ import numpy
 import pytest
 
 from tests.unit.lower.test_stage import stages_of
+from tests.unit.lower.test_tile import run
 from tests.unit.lower.test_tile_planner import converted_product
 from tinycore import Tensor
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
@@ -174,12 +175,23 @@ def test_what_no_instruction_folds_is_not_paired(dtype: str, limits: Limits) -> 
     assert pairs_of(plan_for(ast, limits)) == []
 
 
-def test_windows_of_an_image_are_not_paired() -> None:
-    image = Tensor.empty(2, 8, 20, 20, dtype="int8", device="PYTHON")
-    weight = Tensor.empty(16, 8, 3, 3, dtype="int8", device="PYTHON")
+def test_windows_along_an_image_are_not_paired() -> None:
+    """Of so few channels that results are not scattered: lanes lie along the image."""
+    image = Tensor.empty(2, 3, 20, 20, dtype="int8", device="PYTHON")
+    weight = Tensor.empty(16, 3, 3, 3, dtype="int8", device="PYTHON")
     ast = image.conv2d(weight, dtype="int32").schedule()[-1].ast
 
     assert pairs_of(plan_for(ast, PAIRS)) == []
+
+
+def test_windows_along_channels_are_paired() -> None:
+    image = Tensor.empty(2, 32, 12, 12, dtype="int8", device="PYTHON")
+    weight = Tensor.empty(16, 32, 3, 3, dtype="int8", device="PYTHON")
+    ast = image.conv2d(weight, dtype="int32").schedule()[-1].ast
+    plan = plan_for(ast, PAIRS)
+
+    assert len(pairs_of(plan)) == 1
+    numpy.testing.assert_array_equal(run(ast, plan), run(ast, ()))
 
 
 # What is left for devices that have no such instruction

@@ -1,0 +1,92 @@
+"""Join sums over loops alike: what is left of a row is added together with the row.
+
+Floor 3'. A split of a reduced loop leaves two sums, of whole steps and of the rest. Where loops of
+one are like those of the other, one pass goes through both; where just lanes are, these are added
+lane by lane, and then across once.
+"""
+
+from __future__ import annotations
+
+from tinycore.uop.node import UOp
+from tinycore.uop.op import REDUCTIONS, AxisKind, Op
+from tinycore.uop.pattern import RuleSet, node, var
+
+join = RuleSet("join")
+
+
+@join.rule(
+    node(
+        REDUCTIONS,
+        node(Op.REDUCE, var("x"), rest=var(), name="first"),
+        node(Op.REDUCE, var("y"), rest=var(), name="second"),
+        name="root",
+        ordered=True,
+    )
+)
+def join_sums(root: UOp, first: UOp, second: UOp) -> UOp | None:
+    """(sum of x over loops) + (sum of y over loops alike) == sum of x and y over the loops.
+
+    Not over the very same loops: several sums over these are apart to wait less for each other.
+    """
+    if not root.op is first.arg is second.arg:
+        return None
+    ours, theirs = loops_of(first), loops_of(second)
+    if not set(ours).isdisjoint(theirs) or is_filled_in(theirs, second):
+        return None
+    if list(map(form_of, ours)) == list(map(form_of, theirs)):
+        moved = second.substitute(dict(zip(theirs, ours, strict=True)))
+        return first.with_src((*values_of(first), *values_of(moved), *ours))
+    return join_lanes(first, second)
+
+
+def join_lanes(first: UOp, second: UOp) -> UOp | None:
+    """Two sums that have like lanes and other loops, joined lane by lane."""
+    lanes = [
+        [r for r in loops_of(n) if r.arg.kind in (AxisKind.VECTOR, AxisKind.PAIR)]
+        for n in (first, second)
+    ]
+    if [len(found) for found in lanes] != [1, 1] or form_of(lanes[0][0]) != form_of(lanes[1][0]):
+        return None
+    ((own,), (other,)) = lanes
+    moved = second.substitute({other: own})
+    return UOp(
+        Op.REDUCE, first.dtype, (inside(first, own).alu(first.arg, inside(moved, own)), own), first.arg
+    )
+
+
+def inside(total: UOp, lanes: UOp) -> UOp:
+    """A sum without its lanes: what each of them adds up."""
+    loops = [r for r in loops_of(total) if r is not lanes]
+    values = values_of(total)
+    if loops:
+        return total.with_src((*values, *loops))
+    return folded(values, total.arg)
+
+
+def folded(values: list[UOp], op: Op) -> UOp:
+    """All values joined by `op`, as a balanced tree."""
+    while len(values) > 1:
+        pairs = [a.alu(op, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = pairs + values[len(pairs) * 2 :]
+    return values[0]
+
+
+def loops_of(total: UOp) -> list[UOp]:
+    """The loops that a REDUCE closes."""
+    return [s for s in total.src[1:] if s.op is Op.RANGE]
+
+
+def values_of(total: UOp) -> list[UOp]:
+    """What a REDUCE folds in each step."""
+    return [s for s in total.src if s.op is not Op.RANGE]
+
+
+def form_of(counter: UOp) -> tuple[UOp, AxisKind]:
+    """What loops that are alike have in common: how often they run, and how."""
+    return counter.src[0], counter.arg.kind
+
+
+def is_filled_in(loops: list[UOp], total: UOp) -> bool:
+    """Whether memory is filled anew in each step of some loops."""
+    nodes = total.toposort(lambda n: not n.ranges.isdisjoint(loops) or n is total)
+    return any(n.op is Op.AFTER and not n.ranges.isdisjoint(loops) for n in nodes)
