@@ -81,7 +81,9 @@ def unroll_partial_reduction(root: UOp) -> UOp | None:
         return None
     lanes = counters_of(root, AxisKind.VECTOR)
     steps = UOp(Op.REDUCE, root.dtype, (root.src[0], *without(root, (*counters, *lanes))), root.arg)
-    apart = steps if any(s.op is Op.RANGE for s in steps.src) else folded(values_of(steps), root.arg)
+    apart = (
+        steps if any(s.op is Op.RANGE for s in steps.src) else folded(values_of(steps), root.arg)
+    )
     value = folded(instances(apart, counters), root.arg)
     return UOp(Op.REDUCE, root.dtype, (value, *lanes), root.arg) if lanes else value
 

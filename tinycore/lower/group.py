@@ -11,8 +11,9 @@ from itertools import count
 from typing import Final
 
 from tinycore.dtype import PointerDType, dtypes
-from tinycore.lower.expand import counters_of, folded, without
+from tinycore.lower.expand import counters_of, without
 from tinycore.lower.guard import gate_stores
+from tinycore.lower.join import folded
 from tinycore.lower.stage import THREADS
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

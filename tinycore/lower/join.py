@@ -41,17 +41,17 @@ def join_sums(root: UOp, first: UOp, second: UOp) -> UOp | None:
 
 def join_lanes(first: UOp, second: UOp) -> UOp | None:
     """Two sums that have like lanes and other loops, joined lane by lane."""
-    lanes = [
-        [r for r in loops_of(n) if r.arg.kind in (AxisKind.VECTOR, AxisKind.PAIR)]
-        for n in (first, second)
-    ]
-    if [len(found) for found in lanes] != [1, 1] or form_of(lanes[0][0]) != form_of(lanes[1][0]):
+    own, other = lanes_of(first), lanes_of(second)
+    if own is None or other is None or form_of(own) != form_of(other):
         return None
-    ((own,), (other,)) = lanes
-    moved = second.substitute({other: own})
-    return UOp(
-        Op.REDUCE, first.dtype, (inside(first, own).alu(first.arg, inside(moved, own)), own), first.arg
-    )
+    both = inside(first, own).alu(first.arg, inside(second.substitute({other: own}), own))
+    return UOp(Op.REDUCE, first.dtype, (both, own), first.arg)
+
+
+def lanes_of(total: UOp) -> UOp | None:
+    """The one loop of a sum that becomes lanes; None if these are of pairs."""
+    inner = [r for r in loops_of(total) if r.arg.kind in (AxisKind.VECTOR, AxisKind.PAIR)]
+    return inner[0] if len(inner) == 1 and inner[0].arg.kind is AxisKind.VECTOR else None
 
 
 def inside(total: UOp, lanes: UOp) -> UOp:

@@ -21,7 +21,17 @@ from tinycore.lower.loops import Number
 from tinycore.lower.share import fills_of
 from tinycore.lower.stage import THREADS, Stage, shared_size
 from tinycore.lower.stage_planner import MOST_SCRATCH
-from tinycore.lower.tile import Assign, Cover, Merge, Overlap, Peel, Reorder, Split, Step, apply_plan
+from tinycore.lower.tile import (
+    Assign,
+    Cover,
+    Merge,
+    Overlap,
+    Peel,
+    Reorder,
+    Split,
+    Step,
+    apply_plan,
+)
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, RECURRENCES, AxisKind, Op

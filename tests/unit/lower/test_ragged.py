@@ -10,10 +10,16 @@ import pytest
 from tests.unit.lower.test_tile import CPU, run
 from tests.unit.schedule.graphs import buffer, kernels, permute, total
 from tinycore import Context, Tensor
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError
+from tinycore.lower.expand import expand
+from tinycore.lower.join import join
+from tinycore.lower.legality import checked
 from tinycore.lower.plan import planned
-from tinycore.lower.tile import Reorder
+from tinycore.lower.tile import Assign, Overlap, Reorder, apply_plan
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
 
 NARROW = replace(CPU, vector_bytes=32, vector_registers=16, threads=1)
 
@@ -79,3 +85,79 @@ def test_sums_of_what_is_not_loaded_have_a_plan() -> None:
 
     assert not any(n.op is Op.LOAD for n in ast.toposort())
     numpy.testing.assert_allclose(run(ast, planned(ast, NARROW)[0]), run(ast, ()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("op", [Op.ADD, Op.MAX])
+@pytest.mark.parametrize("columns", [17, 23, 40])
+def test_the_last_vector_of_a_row_begins_early(op: Op, columns: int) -> None:
+    ast = kernels(total(buffer(6, columns), 1, op=op))[-1].arg.ast
+    (number,) = {r.arg.number for n in ast.toposort() if n.op is Op.REDUCE for r in n.src[1:]}
+    parts = [(*number, 1), (*number, 2)][: 2 if columns % 8 else 1]
+    plan = (Overlap(number, 8), *(Assign(part, AxisKind.VECTOR) for part in parts))
+    loads = {n.dtype.count for n in expand(apply_plan(ast, plan)).toposort() if n.op is Op.LOAD}
+
+    assert loads == {8}
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-5, atol=1e-5)
+
+
+def test_what_was_added_before_is_not_read_as_a_number() -> None:
+    """A product of nothing and what is infinite would be no number."""
+    ast = kernels(total(buffer(3, 21) * buffer(3, 21), 1))[-1].arg.ast
+    (number,) = {r.arg.number for n in ast.toposort() if n.op is Op.REDUCE for r in n.src[1:]}
+    tiled = apply_plan(ast, (Overlap(number, 8),))
+    (product,) = (n for n in tiled.toposort() if n.op is Op.MUL and n.src[0].op is Op.WHERE)
+
+    assert [factor.op for factor in product.src] == [Op.WHERE, Op.WHERE]
+
+
+def test_an_overlap_of_results_is_refused() -> None:
+    ast = kernels(buffer(10) * buffer(10))[0].arg.ast
+
+    with pytest.raises(ArgumentError, match="none of a sum"):
+        checked(ast, (Overlap((0,), 4),), NARROW)
+
+
+def sums(*loops: tuple[UOp, ...]) -> list[UOp]:
+    """Sums over some loops each, of how far they are from the start."""
+    counted = [sum(r[1:], r[0]).cast(dtypes.float32) for r in loops]
+    return [
+        UOp(Op.REDUCE, dtypes.float32, (value, *r), Op.ADD)
+        for value, r in zip(counted, loops, strict=True)
+    ]
+
+
+def counter(size: int, number: int, kind: AxisKind = AxisKind.REDUCE) -> UOp:
+    return UOp.range(size, (number,), kind)
+
+
+def joined(*loops: tuple[UOp, ...]) -> UOp:
+    first, second = sums(*loops)
+    return rewrite(first + second, join, name="test")
+
+
+def test_sums_over_loops_alike_are_one() -> None:
+    found = joined((counter(5, 0), counter(3, 1)), (counter(5, 2), counter(3, 3)))
+
+    assert found.op is Op.REDUCE
+    assert [s.op for s in found.src] == [Op.CAST, Op.CAST, Op.RANGE, Op.RANGE]
+
+
+def test_sums_over_the_same_loops_stay_apart() -> None:
+    loop = counter(5, 0)
+    first, second = sums((loop,), (loop,))
+    other = first.with_src((first.src[0] * 2.0, loop))
+
+    assert rewrite(other + second, join, name="test").op is Op.ADD
+
+
+def test_lanes_alike_are_added_before_they_are_folded() -> None:
+    lanes = [counter(8, number, AxisKind.VECTOR) for number in (1, 2)]
+    found = joined((counter(5, 0), lanes[0]), (lanes[1],))
+
+    assert found.op is Op.REDUCE
+    assert found.src[1:] == (lanes[0],)
+    assert found.src[0].op is Op.ADD
+
+
+def test_sums_over_different_loops_stay_apart() -> None:
+    assert joined((counter(5, 0),), (counter(4, 1),)).op is Op.ADD

@@ -19,6 +19,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import (
     Assign,
     Merge,
+    Overlap,
     Peel,
     Plan,
     Reorder,
@@ -125,9 +126,15 @@ def random_plan(ast: UOp, generator: random.Random) -> Plan:
             break
         loop = generator.choice(plain)
         size = int(loop.vmax) + 1
-        kind = generator.choice(["split", "split", "unroll", "vector", "reorder", "merge", "peel"])
+        kinds = ["split", "split", "overlap", "unroll", "vector", "reorder", "merge", "peel"]
+        kind = generator.choice(kinds)
         if kind == "split" and size > 3:
             plan.append(Split(loop.arg.number, generator.randint(2, min(size, 16))))
+        elif kind == "overlap" and size > 3 and loop.arg.kind is AxisKind.REDUCE:
+            plan.append(Overlap(number := loop.arg.number, by := generator.choice([2, 4])))
+            lanes = [(*number, 1), (*number, 2)][: 2 if size % by else 1]
+            if not any(r.arg.kind is AxisKind.VECTOR for r in loops):
+                plan += [Assign(part, AxisKind.VECTOR) for part in lanes]
         elif kind == "unroll" and size <= 8:
             partial = loop.arg.kind is AxisKind.REDUCE and generator.random() < 0.5
             plan.append(Assign(loop.arg.number, AxisKind.PARTIAL if partial else AxisKind.UNROLL))
