@@ -102,6 +102,13 @@ def base_of(node: UOp) -> UOp:
     return node
 
 
+def memory_of(node: UOp) -> UOp:
+    """The BUFFER or BUFFER_VIEW behind something stored."""
+    while node.op in (Op.ASSIGN, Op.RESHAPE):
+        node = node.src[0]
+    return node
+
+
 def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
     """A kernel and its memory without the slots that it turned out not to use."""
     used = sorted({n.arg for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL})
@@ -119,8 +126,7 @@ def slot(memory: UOp, number: int) -> UOp:
 
 def image_of(memory: UOp) -> ImageDType | None:
     """The image that stored memory is, None for plain memory."""
-    while memory.op in (Op.ASSIGN, Op.RESHAPE):
-        memory = memory.src[0]
+    memory = memory_of(memory)
     if not isinstance(memory.arg, ImageDType) or not is_image(memory.arg, memory.device):
         return None
     return memory.arg

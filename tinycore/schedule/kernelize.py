@@ -21,6 +21,7 @@ from tinycore.schedule.kernel import (
     base_of,
     custom_of,
     image_of,
+    memory_of,
     new_buffer,
     new_memory,
     numel,
@@ -55,13 +56,6 @@ NAMED = (
 """What is no arithmetic and yet worth naming."""
 MOVED = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
 """What reads its source at another point than it is read at."""
-
-
-def memory_of(node: UOp) -> UOp:
-    """The BUFFER or BUFFER_VIEW behind something stored."""
-    while node.op in (Op.ASSIGN, Op.RESHAPE):
-        node = node.src[0]
-    return node
 
 
 class Kernelizer:

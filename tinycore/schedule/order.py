@@ -12,8 +12,7 @@ from typing import Final
 
 from tinycore.device.buffer import Buffer
 from tinycore.errors import ArgumentError
-from tinycore.schedule.kernel import image_of
-from tinycore.schedule.kernelize import memory_of
+from tinycore.schedule.kernel import image_of, memory_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -23,8 +23,8 @@ from tinycore.dtype import dtypes
 from tinycore.render.base import Limits
 from tinycore.schedule import kept
 from tinycore.schedule.form import Form
-from tinycore.schedule.kernel import image_of
-from tinycore.schedule.kernelize import kernelize, memory_of
+from tinycore.schedule.kernel import image_of, memory_of
+from tinycore.schedule.kernelize import kernelize
 from tinycore.schedule.memory import Life, largest_live, pack
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers, kernels_below, new_memory

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # What few programs need is imported by those: checking a kernel takes all that simplifies one.
 kernel_from: Final[Callable[..., Kernel]] = deferred("tinycore.schedule.kernel:Kernel")
-memory_of: Final[Callable[[UOp], UOp]] = deferred("tinycore.schedule.kernelize:memory_of")
+memory_of: Final[Callable[[UOp], UOp]] = deferred("tinycore.schedule.kernel:memory_of")
 placeholder: Final = deferred("tinycore.tensor.placeholder:Placeholder")
 kernel_of: Final = deferred("tinycore.tensor.placeholder:kernel_of")
 stored_slots: Final = deferred("tinycore.tensor.placeholder:stored_slots")

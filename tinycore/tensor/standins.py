@@ -10,7 +10,7 @@ from typing import Any
 
 from tinycore.engine.run import Recording
 from tinycore.errors import JitError
-from tinycore.schedule.kernelize import memory_of
+from tinycore.schedule.kernel import memory_of
 from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.core import live_tensors

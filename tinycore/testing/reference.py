@@ -18,6 +18,7 @@ import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.form import Form, form_of
+from tinycore.schedule.kernel import memory_of
 from tinycore.schedule.results import Computed, Keep
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
@@ -60,13 +61,6 @@ def evaluate_all(roots: list[UOp], memory: Memory) -> list[HostArray]:
         content = encode(value, dtype).reshape(-1)
         memory.setdefault(buffer, numpy.empty_like(content))[...] = content
     return [values[root] for root in roots]
-
-
-def memory_of(node: UOp) -> UOp:
-    """The BUFFER behind the target of an ASSIGN."""
-    while node.op in (Op.ASSIGN, Op.RESHAPE):
-        node = node.src[0]
-    return node
 
 
 def step(node: UOp, values: dict[UOp, HostArray], memory: Memory) -> HostArray:

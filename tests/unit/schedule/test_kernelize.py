@@ -15,7 +15,7 @@ from tests.unit.schedule.graphs import (
 )
 from tinycore.dtype import dtypes
 from tinycore.schedule import kernelize
-from tinycore.schedule.kernelize import memory_of
+from tinycore.schedule.kernel import memory_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -11,12 +11,8 @@ from typing import Final
 from tinycore.dtype import dtypes, sum_acc_dtype
 from tinycore.testing.programs.builder import Builder
 from tinycore.testing.programs.form import Rounding, Value
+from tinycore.testing.programs.moving import filled
 from tinycore.uop.shape import Shape
-
-
-def filled(shape: Shape) -> bool:
-    """Whether there is any element, and an axis."""
-    return len(shape) > 0 and 0 not in shape
 
 
 def some_axes(b: Builder, shape: Shape) -> tuple[list[int], str]:

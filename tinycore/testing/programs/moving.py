@@ -15,9 +15,9 @@ from tinycore.testing.programs.form import Rounding, Value
 from tinycore.uop.shape import Shape
 
 
-def has_axes(shape: Shape) -> bool:
-    """Whether there is an axis."""
-    return len(shape) > 0
+def filled(shape: Shape) -> bool:
+    """Whether there is any element, and an axis."""
+    return len(shape) > 0 and 0 not in shape
 
 
 def moved(b: Builder, x: Value, ours: str, theirs: str, shape: Shape) -> None:

@@ -12,13 +12,8 @@ from tinycore.dtype import dtypes
 from tinycore.testing.programs.builder import MOST_ELEMENTS, Builder
 from tinycore.testing.programs.draw import Content
 from tinycore.testing.programs.form import Rounding, Value
-from tinycore.testing.programs.moving import any_with_axes, same
+from tinycore.testing.programs.moving import any_with_axes, filled, same
 from tinycore.uop.shape import Shape
-
-
-def filled(shape: Shape) -> bool:
-    """Whether there is any element, and an axis."""
-    return len(shape) > 0 and 0 not in shape
 
 
 def index_tensor(b: Builder, size: int, shape: Shape | None = None) -> tuple[Value, str]:
