@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Self, TypeVar
 
+from tinycore.config import settings
 from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
@@ -123,7 +124,7 @@ class Attention(Losses):
             seen.append(query._seen(key[..., keys, :], value[..., keys, :], part, dropout_p))
         whole = together(seen)
         result = whole.result(query, value)
-        if dropout_p:
+        if dropout_p and settings.TRAINING:
             return result
         masks = [] if mask is None or isinstance(mask, int) else [mask]
         given = [t.uop for t in (query, key, value, whole.logarithm(), *masks)]
@@ -137,7 +138,7 @@ class Attention(Losses):
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(turned(key), dtype=wide) / root(self.shape[-1])
         scores = masked(scores, mask)
-        # In memory: a kernel that finds maxima and the factors of `together` at once is a slow one.
+        # In memory: a kernel that finds maxima and the factors of `joined` at once is a slow one.
         top = scores.max(-1, keepdim=True).detach().contiguous()
         powers = (scores - (top if mask is None else finite(top))).exp()
         total = powers.sum(-1, keepdim=True)
@@ -159,30 +160,42 @@ class Seen(Generic[T]):
     weighed: T
     is_masked: bool
 
+    def stored(self) -> Seen[T]:
+        """The same in memory: weights that are not added up before they are needed are stored."""
+        top, total, weighed = [t.contiguous() for t in (self.top, self.total, self.weighed)]
+        return Seen(top, total, weighed, self.is_masked)
+
     def result(self, query: T, value: T) -> T:
         """The mean of the values; 0 where nothing is seen."""
         total = self.total.eq(0).where(1, self.total) if self.is_masked else self.total
-        # Dividing the weighed values is less work than dividing every weight.
-        return (self.weighed / total).cast(least_upper_dtype(query.dtype, value.dtype))
+        # Dividing the weighed values is less work than dividing every weight. The total comes first
+        # in the product, and so do the kernels that it needs: it ties each factor to its piece.
+        return (total.reciprocal() * self.weighed).cast(least_upper_dtype(query.dtype, value.dtype))
 
     def logarithm(self) -> T:
         """log of the sum of exp(score); inf where nothing is seen, which makes every weight 0."""
-        found = self.top + self.total.log()
+        # The maximum second, as kernels come in the order of sources: it needs no weights, and
+        # the scores of all pieces would wait for these.
+        found = self.total.log() + self.top
         return self.total.eq(0).where(math.inf, found) if self.is_masked else found
 
 
 def together(parts: Sequence[Seen[T]]) -> Seen[T]:
     """What is seen in all pieces of the keys."""
-    if len(parts) == 1:
-        return parts[0]
-    top = functools.reduce(lambda a, b: a.maximum(b), [p.top for p in parts])
-    factors = [(p.top - finite(top)).exp() for p in parts]
-    pairs = list(zip(parts, factors, strict=True))
-    # Factors wait for the maximum of the last piece. Sums that were not in memory by then would be
-    # computed after it, and the weights of all pieces stored until they are.
-    total, *totals = [p.total.contiguous() * factor for p, factor in pairs]
-    weighed, *others = [p.weighed.contiguous() * factor for p, factor in pairs]
-    return Seen(top, total.usum(*totals), weighed.usum(*others), any(p.is_masked for p in parts))
+    return parts[0] if len(parts) == 1 else functools.reduce(joined, [p.stored() for p in parts])
+
+
+def joined(seen: Seen[T], more: Seen[T]) -> Seen[T]:
+    """What is seen in some pieces of the keys and in one more.
+
+    Not in all pieces at once: kernels come in the order of sources, and the maximum of all would be
+    a source of every factor. Then the scores of all pieces would be there before one is done with.
+    """
+    top = seen.top.maximum(more.top)
+    before, now = [(p.top - finite(top)).exp() for p in (seen, more)]
+    total = seen.total * before + more.total * now
+    weighed = seen.weighed * before + more.weighed * now
+    return Seen(top, total, weighed, seen.is_masked or more.is_masked).stored()
 
 
 @dataclass(frozen=True)
@@ -350,6 +363,6 @@ def turned(x: T) -> T:
 
 
 def added(parts: Sequence[T]) -> T:
-    """The sum of some products, each of which is done before the next one is begun."""
-    first, *others = [p.contiguous() for p in parts]
-    return first.usum(*others)
+    """The sum of some products, each of which is added before the next one is begun."""
+    first, *others = parts
+    return functools.reduce(lambda a, b: (a + b).contiguous(), others, first.contiguous())
