@@ -16,7 +16,7 @@ from tinycore.lower.expand import expand
 from tinycore.lower.join import join
 from tinycore.lower.legality import checked
 from tinycore.lower.plan import planned
-from tinycore.lower.tile import Assign, Overlap, Reorder, apply_plan
+from tinycore.lower.tile import Assign, Overlap, Plan, Reorder, apply_plan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -93,7 +93,7 @@ def test_the_last_vector_of_a_row_begins_early(op: Op, columns: int) -> None:
     ast = kernels(total(buffer(6, columns), 1, op=op))[-1].arg.ast
     (number,) = {r.arg.number for n in ast.toposort() if n.op is Op.REDUCE for r in n.src[1:]}
     parts = [(*number, 1), (*number, 2)][: 2 if columns % 8 else 1]
-    plan = (Overlap(number, 8), *(Assign(part, AxisKind.VECTOR) for part in parts))
+    plan: Plan = (Overlap(number, 8), *(Assign(part, AxisKind.VECTOR) for part in parts))
     loads = {n.dtype.count for n in expand(apply_plan(ast, plan)).toposort() if n.op is Op.LOAD}
 
     assert loads == {8}
