@@ -215,7 +215,7 @@ class LoopPlanner(DotPlanner):
             elif access not in stored and self.is_repeated(access, counter):
                 total += 1 - PICKED
             elif move != 0:
-                total += SCATTERED * (self.rare(self.lanes()) if access in stored else weight)
+                total += SCATTERED * (self.rare(2 * self.lanes()) if access in stored else weight)
             elif shares and access in summed:
                 total += 1
             if len(access.src) > 2 and counter in access.src[2].ranges:

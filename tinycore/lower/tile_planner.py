@@ -23,6 +23,8 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPOUND, AxisKind, Op
 
 MOST_ROWS: Final = 8
+ENOUGH_ROWS: Final = 6
+"""Rows from which on a loop has enough of them for any tile, so that the innermost is taken."""
 MOST_WIDE: Final = 4
 """Vectors in a row of the widest tile, roughly."""
 ENOUGH_ACCUMULATORS: Final = 8
@@ -40,7 +42,7 @@ ROWS_AT_ONCE: Final = 8
 """Rows added to held sums in one pass over them."""
 MOST_HELD: Final = 2048
 LEAST_HELD: Final = 256
-MOST_SHORT: Final = 16
+MOST_SHORT: Final = 24
 """Rows of sums that are held together."""
 LEAST_CHUNKS: Final = 4
 """Pieces of work per thread below which rows are cut, too."""
@@ -66,7 +68,7 @@ class TilePlanner(StagePlanner):
         inside = [n for n in self.loads() if axis in n.src[1].ranges]
         others = [r for r in self.nest_of(axis) if r is not axis and r.extent > 1]
         still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
-        return max(still, key=lambda r: (min(r.extent, MOST_ROWS), r.arg.number), default=None)
+        return max(still, key=lambda r: (min(r.extent, ENOUGH_ROWS), r.arg.number), default=None)
 
     def nest_of(self, axis: UOp) -> list[UOp]:
         """The output loops around a loop or inside of it, and not in another part of a loop."""
@@ -150,7 +152,7 @@ class TilePlanner(StagePlanner):
             and len(access.src) == 2
             and not self.is_window(place, counter)
             and again >= MOST_ROWS * LEAST_REUSE
-            and MOST_WIDE * depth <= self.limits.cache_bytes // 2
+            and MOST_WIDE * depth <= 2 * self.limits.cache_bytes
         )
 
     def is_window(self, place: UOp, counter: UOp) -> bool:

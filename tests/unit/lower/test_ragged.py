@@ -16,7 +16,8 @@ from tinycore.lower.expand import expand
 from tinycore.lower.join import join
 from tinycore.lower.legality import checked
 from tinycore.lower.plan import planned
-from tinycore.lower.tile import Assign, Overlap, Plan, Reorder, apply_plan
+from tinycore.lower.stage import Stage
+from tinycore.lower.tile import Assign, Overlap, Plan, Reorder, Split, apply_plan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -161,3 +162,62 @@ def test_lanes_alike_are_added_before_they_are_folded() -> None:
 
 def test_sums_over_different_loops_stay_apart() -> None:
     assert joined((counter(5, 0),), (counter(4, 1),)).op is Op.ADD
+
+
+# Which loop has lanes
+
+
+def convolution(images: int, channels: int, size: int) -> UOp:
+    """Windows of 3 by 3 of some channels, for 32 others."""
+    x = Tensor.empty(images, channels, size, size, device="PYTHON")
+    weight = Tensor.empty(32, channels, 3, 3, device="PYTHON")
+    ast: UOp = x.conv2d(weight).schedule()[-1].ast
+    return ast
+
+
+def lanes_of(kernel: UOp) -> list[int]:
+    """The loops over results that lanes are a part of."""
+    found = [r for n in kernel.toposort() if n.op is Op.END for r in n.src[1:]]
+    return [r.arg.number[0] for r in found if r.arg.kind is AxisKind.VECTOR]
+
+
+@pytest.mark.parametrize(("channels", "along_channels"), [(3, False), (64, True)])
+def test_windows_of_many_channels_have_lanes_along_those_of_results(
+    channels: int, along_channels: bool
+) -> None:
+    ast = convolution(2, channels, 18)
+    (end,) = ast.src
+    outputs, place = (end.src[position].arg.number[0] for position in (2, -1))
+    plan, kernel = planned(ast, NARROW)
+
+    assert (outputs in lanes_of(kernel)) is along_channels
+    assert (place in lanes_of(kernel)) is not along_channels
+    assert any(isinstance(step, Stage) for step in plan) is along_channels
+
+
+def test_rows_of_a_tile_are_neighbors_in_a_line() -> None:
+    """There are more images than places in a line, but these lie side by side."""
+    ast = convolution(9, 64, 9)
+    (end,) = ast.src
+    _, kernel = planned(ast, NARROW)
+    written = [
+        r.arg.number[0]
+        for n in kernel.toposort()
+        if n.op is Op.END
+        for r in n.src[1:]
+        if r.arg.kind is AxisKind.UNROLL
+    ]
+
+    assert end.src[-1].arg.number[0] in written
+    assert end.src[1].arg.number[0] not in written
+
+
+def test_threads_share_lines_where_there_are_few_panels() -> None:
+    ast = convolution(1, 64, 58)
+    line, place = ast.src[0].src[-2:]
+    plan, kernel = planned(ast, replace(NARROW, threads=4))
+    first = kernel.src[0].src[1]
+
+    assert first.arg.kind is AxisKind.PARALLEL
+    assert any(isinstance(s, Split) and s.axis == line.arg.number for s in plan)
+    assert [s.by for s in plan if isinstance(s, Split) and s.axis == place.arg.number] == [4]
