@@ -42,8 +42,6 @@ SCATTERED: Final = -3
 PICKED: Final = 0.25
 """What an access costs whose lanes are picked out of two vectors."""
 LEAST_LANES: Final = 4
-MOST_FILLED: Final = 0.9
-"""The part of the work along panels from which on so little is waste that nothing is faster."""
 MOST_STEPS: Final = 16
 """Steps of a sum from which on it does not matter more what is done once for all of them."""
 SUM_ACROSS: Final = 6
@@ -160,24 +158,14 @@ class LoopPlanner(DotPlanner):
         """The loop whose lanes are contiguous in most accesses, or None if all scatter.
 
         Short loops count for less, as they leave lanes empty. Of equals an output, which needs no
-        sum over its lanes, and of these the innermost. No sum where lanes can go along a panel,
-        however many operands lie along the sum: there each product takes a vector and a number,
-        and here two vectors.
+        sum over its lanes, and of these the innermost.
         """
         if self.has_recurrence:
             return None
         loops = [r for r in (*self.reduced(), *self.outputs) if r.extent >= LEAST_LANES]
-        if any(map(self.suits_panel, self.outputs)):
-            loops = [r for r in loops if r.arg.kind is not AxisKind.REDUCE]
         scores = {r: self.score(r) * self.filled(r) for r in loops}
         best = max(reversed(loops), key=lambda r: scores[r], default=None)
         return best if best is not None and scores[best] > 0 else None
-
-    def suits_panel(self, counter: UOp) -> bool:
-        """Whether lanes along an output loop have panels to read, nothing to scatter, and work."""
-        moved = [n for n in self.accesses() if coefficient(n.src[1], counter) not in (0, 1)]
-        panels = all(self.can_be_panel(n, counter) for n in moved)
-        return bool(moved) and panels and self.filled(counter) >= MOST_FILLED
 
     def filled(self, counter: UOp) -> float:
         """The part of the work of lanes along a loop that is not waste."""

@@ -314,7 +314,8 @@ class TilePlanner(StagePlanner):
         if tall > 1:
             self.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
         front = [*front, *between, (*number, 0) if tall > 1 else number]
-        self.to_front(place, front)
+        # The rows of a tile outside of its columns: each number is read for one row at a time.
+        self.to_front(place, [*front, (*number, 1)] if tall > 1 else front)
         if copied and block < row.extent:
             self.stage_rows(front[0], front[-1], (*number, 1), scattered)
         around_panel = self.loop_before([*between, front[-1]][0])
