@@ -52,6 +52,7 @@ def split_reductions(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
     """`node` with its long reductions made shorter, and the partial results it then reads."""
     replacements: dict[UOp, UOp] = {}
     partial: list[UOp] = []
+    whole: list[Reduction] = []
     for n in node.toposort(lambda n: n is node or not is_memory(n)):
         if n.op is not Op.REDUCE_AXIS or (n is not node and is_memory(n)):
             continue
@@ -63,7 +64,21 @@ def split_reductions(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
             inner = reduction.partial(parts)
             replacements[n] = reduction.whole(parts, inner)
             partial.append(inner)
-    return (node.substitute(replacements), partial) if replacements else (node, [])
+        elif reduction.is_product:
+            whole.append(reduction)
+    partial += shorter_products(whole)
+    return node.substitute(replacements), partial
+
+
+def shorter_products(found: list[Reduction]) -> list[UOp]:
+    """Of products beside each other, those whose sums are not as long as the longest.
+
+    Each would have loops of its own in one kernel, where no plan suits both.
+    """
+    if any(a.node in b.below for a in found for b in found):
+        return []
+    longest = max((r.length for r in found), default=0)
+    return [r.node for r in found if r.length < longest]
 
 
 @dataclass(frozen=True)
@@ -108,9 +123,23 @@ class Reduction:
 
         Not where that is so because windows overlap: they share what is near already.
         """
-        terms = numel(self.node) * self.length
-        again = 0 < max(self.read, default=0) * LEAST_AGAIN <= terms
-        return again and not any(n.op is Op.SKEW for n in self.below)
+        return self.has_shared_operands and not any(n.op is Op.SKEW for n in self.below)
+
+    @cached_property
+    def has_shared_operands(self) -> bool:
+        """Whether each element is in many terms, for whatever reason."""
+        return 0 < max(self.read, default=0) * LEAST_AGAIN <= self.work
+
+    @cached_property
+    def work(self) -> int:
+        """How many terms all results have together."""
+        return numel(self.node) * self.length
+
+    @cached_property
+    def is_product(self) -> bool:
+        """Whether it is a sum of products that one more kernel is nothing to."""
+        enough = self.length >= LEAST_TERMS and self.work >= LEAST_PRODUCT
+        return self.node.arg[0] is Op.ADD and enough and self.has_shared_operands
 
     @cached_property
     def goes_down_columns(self) -> bool:
@@ -178,10 +207,7 @@ class Reduction:
         All of them, as each reads its operands again and again; else none.
         """
         op, axes = self.node.arg
-        work = numel(self.node) * self.length
-        if op is not Op.ADD or self.source.op is not Op.ADD:
-            return []
-        if self.length < LEAST_TERMS or work < LEAST_PRODUCT:
+        if self.source.op is not Op.ADD or not self.is_product:
             return []
         found = [reduce_axes(term, op, axes) for term in self.terms(self.source)]
         return found if all(Reduction(n, self.is_memory).reads_again for n in found) else []

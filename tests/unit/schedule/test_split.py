@@ -120,6 +120,21 @@ def test_sums_of_what_is_read_once_stay_one_kernel() -> None:
     assert len(shapes(total(x * x + y * y, 1))) == 1
 
 
+def test_products_with_sums_of_other_lengths_are_kernels_of_their_own() -> None:
+    """As the way around a block of a residual network, which has windows of another size."""
+    image, narrow = Tensor.empty(8, 64, 8, 8), Tensor.empty(8, 96, 8, 8)
+    block = image.conv2d(Tensor.empty(64, 64, 3, 3), padding=1)
+    both = block + narrow.conv2d(Tensor.empty(64, 96, 1, 1))
+    alike = matmul(buffer(128, 96), buffer(96, 128)) + matmul(buffer(128, 96), buffer(96, 128))
+
+    names = [k.arg.name for k in kernels(both.relu().uop)]
+    assert [name for name in names if name.startswith("reduce")] == [
+        "reduce_8_64_8_8_96",
+        "reduce_8_64_8_8_64_3_3",
+    ]
+    assert len(kernels(alike)) == 1
+
+
 def test_slopes_of_what_several_layers_read() -> None:
     x = numpy.arange(128 * 64).reshape(128, 64) % 7 - 3
     weights = [numpy.arange(64 * 128).reshape(64, 128) * (n + 2) % 5 - 2 for n in range(3)]
