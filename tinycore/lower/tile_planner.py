@@ -111,12 +111,13 @@ class TilePlanner(StagePlanner):
         return size <= self.limits.cache_bytes
 
     def held_columns(self, columns: int, rows: int, width: int) -> int:
-        """How many sums to hold at a time: a near cache full, but something for every thread."""
+        """How many sums to hold at a time: a near cache full, but as much for every thread."""
         most = max(MOST_HELD // rows, LEAST_HELD)
         if columns <= LEAST_HELD or self.work < SERIAL_WORK:
             return min(columns, most)
-        share = columns // self.limits.threads
-        return min(max(share, LEAST_HELD), most) // width * width
+        threads = self.limits.threads
+        share = -(-columns // (threads * -(-columns // (threads * most))))
+        return max(-(-share // width) * width, LEAST_HELD)
 
     def reads_down(self, axis: UOp, depth: UOp) -> bool:
         """Whether what is folded over `depth` are vectors along `axis` that lie far apart."""

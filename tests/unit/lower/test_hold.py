@@ -106,6 +106,15 @@ def test_held_sums_are_made_once_however_many_threads_there_are(columns: int) ->
         assert all(any(r.arg.number == axis for r in n.ranges) for n in filled if n.op is Op.END)
 
 
+@pytest.mark.parametrize("columns", [768, 1000, 1001, 4100, 5000])
+def test_every_thread_holds_as_many_sums(columns: int) -> None:
+    ast = columns_of(4096, columns)
+    (end,) = (n for n in apply_plan(ast, plan_for(ast, AVX2)).src if n.op is Op.END)
+    (shared,) = (r for r in end.src[1:] if r.arg.kind is AxisKind.PARALLEL)
+
+    assert shared.extent % AVX2.threads == 0
+
+
 @pytest.mark.parametrize("rows", [2, 5, 16])
 def test_a_few_rows_are_held_together(rows: int) -> None:
     near = replace(AVX2, cache_bytes=1 << 16)
