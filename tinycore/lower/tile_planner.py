@@ -12,11 +12,12 @@ from typing import Final, NamedTuple
 
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.hold import HELD, Hold
-from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.loops import Number
+from tinycore.lower.order_planner import OrderPlanner
 from tinycore.lower.pair import Pair, is_paired
 from tinycore.lower.planner import SERIAL_WORK
 from tinycore.lower.stage import Dimension
-from tinycore.lower.stage_planner import LEAST_REUSE, MOST_SCRATCH, StagePlanner
+from tinycore.lower.stage_planner import LEAST_REUSE, MOST_SCRATCH
 from tinycore.lower.tile import Assign, Reorder, Split, overwrites_what_it_reads
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -60,7 +61,7 @@ class Tile(NamedTuple):
     lines: int = 1
 
 
-class TilePlanner(StagePlanner):
+class TilePlanner(OrderPlanner):
     """Cuts the columns and the rows of a reduction into tiles."""
 
     def row_loop(self, axis: UOp) -> UOp | None:
@@ -302,9 +303,13 @@ class TilePlanner(StagePlanner):
         panels = math.prod(r.extent for r in self.outputs if r.arg.number in columns)
         narrow = panels >= LEAST_REUSE and self.is_narrow(row, self.outputs[:place])
         copied = scattered or (tall > 1 and narrow)
-        around = [r.extent for r in self.outputs if r.arg.number in (*order[:place], *columns)]
+        between = [] if copied else self.loops_between(columns, row)
+        if panel and not copied:
+            between = [*self.loops_outside(place, row, between), *between]
+        outside = [n for n in order[:place] if n not in between]
+        around = [r.extent for r in self.outputs if r.arg.number in (*outside, *columns)]
         block = self.block_of_rows(row, tall, math.prod(around), copied)
-        front, between = columns, [] if copied else self.loops_between(columns, row)
+        front = columns
         place = min(order.index(n) for n in (order[place], *between))
         if block < row.extent and (pieces := self.pieces_of(between, -(-row.extent // block))):
             self.do(pieces)
@@ -321,37 +326,6 @@ class TilePlanner(StagePlanner):
             self.stage_rows(front[0], front[-1], (*number, 1), scattered)
         around_panel = self.loop_before([*between, front[-1]][0])
         return bool(panel) and self.stage_panel(around_panel, panel)
-
-    def pieces_of(self, between: list[Number], pieces: int) -> Split | None:
-        """How to cut the outermost of the loops between panels and rows, if it is long enough."""
-        if not between:
-            return None
-        size = counter_of(self.kernel, between[0]).extent
-        return Split(between[0], -(-size // pieces)) if size >= 2 * pieces else None
-
-    def loops_between(self, columns: list[Number], row: UOp) -> list[Number]:
-        """The loops outside of the rows over which the columns' loads stand still, too.
-
-        They stay outside, so that what the rows read is read in the order in which it lies.
-        """
-        order = self.outputs[: self.outputs.index(row)]
-        # Columns of one step have no loop: then what is staged, is so inside of the outermost.
-        last = max((i for i, r in enumerate(order) if r.arg.number in columns), default=0)
-        along = [n.src[1].ranges for n in self.loads() if row not in n.src[1].ranges]
-        still = [r for r in order[last + 1 :] if r.arg.kind is AxisKind.LOOP]
-        return [r.arg.number for r in still if not any(r in ranges for ranges in along)]
-
-    def to_front(self, place: int, front: list[Number]) -> None:
-        """Move some loops so that they begin at a place in the order of all."""
-        there = [r.arg.number for r in self.outputs]
-        rest = [n for n in there if n not in front]
-        self.do(Reorder((*rest[:place], *(n for n in front if n in there), *rest[place:])))
-
-    def loop_before(self, axis: Number) -> Number | None:
-        """The loop right around another; None if that is the outermost, or was of one step."""
-        order = [r.arg.number for r in self.outputs if r.arg.kind is AxisKind.LOOP]
-        before = order[: order.index(axis)] if axis in order else []
-        return before[-1] if before else None
 
     def is_scattered(self, row: UOp) -> bool:
         """Whether what the rows of a tile read lies far apart along the innermost reduced loop."""

@@ -221,3 +221,17 @@ def test_threads_share_lines_where_there_are_few_panels() -> None:
     assert first.arg.kind is AxisKind.PARALLEL
     assert any(isinstance(s, Split) and s.axis == line.arg.number for s in plan)
     assert [s.by for s in plan if isinstance(s, Split) and s.axis == place.arg.number] == [4]
+
+
+@pytest.mark.parametrize(("size", "outside"), [(9, False), (42, True)])
+def test_images_go_inside_of_panels_where_they_are_small(size: int, outside: bool) -> None:
+    """Weights that few places read would be staged again for each image."""
+    ast = convolution(9, 64, size)
+    images, outputs = (r.arg.number for r in ast.src[0].src[1:3])
+    plan, kernel = planned(ast, NARROW)
+    (stage,) = (s for s in plan if isinstance(s, Stage))
+    order = [r.arg.number for r in kernel.src[0].src[1:] if r.arg.kind is AxisKind.LOOP]
+    panels = next(n for n in order if n[:1] == outputs)
+
+    assert stage.at == panels
+    assert (order.index(images) < order.index(panels)) is outside

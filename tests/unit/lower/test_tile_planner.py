@@ -162,7 +162,8 @@ def test_rows_of_an_image_are_not_cut_to_be_converted() -> None:
     ast = image.conv2d(weight, stride=2).schedule()[-1].ast
     steps = [s for s in plan_for(ast, AVX2) if isinstance(s, Split)]
 
-    assert [s.axis for s in steps if len(s.axis) == 1] == [(2,), (4,)]  # channels, pixels
+    # Channels, images (for threads), pixels.
+    assert [s.axis for s in steps if len(s.axis) == 1] == [(2,), (0,), (4,)]
     assert (4, 1) not in [s.axis for s in steps]
 
 
