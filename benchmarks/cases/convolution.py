@@ -72,10 +72,39 @@ def _block() -> Case:
     )
 
 
+def _gradient(batch: int, channels: int, side: int) -> Case:
+    """Windows of 3 by 3, then the gradient of a weighted sum for the images and the weights."""
+
+    def tiny(_: Any, x: Any, w: Any, over: Any) -> Any:
+        of_images, of_weight = (x.conv2d(w, padding=1) * over).sum().gradient(x, w)
+        return of_images.flatten().cat(of_weight.flatten())
+
+    def torch(torch: Any, x: Any, w: Any, over: Any) -> Any:
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_(), w.detach().requires_grad_()]
+            slopes = torch.autograd.grad(torch.conv2d(*leaves, padding=1), leaves, over)
+            return torch.cat([slope.flatten() for slope in slopes])
+
+    def jax(jax: Any, x: Any, w: Any, over: Any) -> Any:
+        def total(x: Any, w: Any) -> Any:
+            return (_conv_jax(jax, x, w, 1) * over).sum()
+
+        return jax.numpy.concatenate([each.ravel() for each in jax.grad(total, (0, 1))(x, w)])
+
+    images = Input((batch, channels, side, side))
+    return Case(
+        f"conv {batch}x{channels}x{side}x{side} 3x3, its gradient",
+        {TENSOR: tiny, "torch": torch, "jax": jax},
+        (images, Input((channels, channels, 3, 3)), images),
+        flops=2 * 2.0 * batch * channels * side * side * channels * 9,
+    )
+
+
 CASES: Final = (
     _conv("conv 8x64x56x56 3x3", 8, 64, 64, 56, 3),
     _conv("conv 8x64x56x56 3x3 stride 2", 8, 64, 64, 56, 3, stride=2),
     _conv("conv 8x64x56x56 1x1 to 256", 8, 64, 256, 56, 1),
     _conv("conv 8x64x56x56 3x3 depthwise", 8, 64, 64, 56, 3, groups=64),
+    _gradient(8, _CHANNELS, _SIDE - 1),
     _block(),
 )

@@ -9,6 +9,7 @@ from benchmarks.case import FLOAT_BYTES, TENSOR, Case, Input
 __all__ = ["CASES"]
 
 _SIDE: Final = 4096
+_RAGGED: Final = 1000
 _BYTES: Final = _SIDE * _SIDE * FLOAT_BYTES
 
 
@@ -38,6 +39,18 @@ CASES: Final = (
         (Input((_SIDE, _SIDE), scale=8.0),),
         read_bytes=_BYTES,
         written_bytes=_BYTES,
+    ),
+    Case(
+        "softmax 4096x1000",
+        {
+            TENSOR: lambda _, x: x.softmax(-1),
+            "torch": lambda _, x: x.softmax(-1),
+            "jax": lambda jax, x: jax.nn.softmax(x, -1),
+            "numpy": _softmax_numpy,
+        },
+        (Input((_SIDE, _RAGGED), scale=8.0),),
+        read_bytes=_SIDE * _RAGGED * FLOAT_BYTES,
+        written_bytes=_SIDE * _RAGGED * FLOAT_BYTES,
     ),
     Case(
         "layernorm 4096²",
