@@ -27,6 +27,8 @@ STREAMS: Final = 4
 """Rows read beside each other: what fetches ahead stops at the end of a page, but not in all."""
 MOST_WRITTEN_OUT: Final = 128
 """Copies of a step that a row of a tile is written out in."""
+LEAST_LEFT: Final = 4
+"""Lanes of the narrowest vector that what is left of a row is worth."""
 PAGE: Final = 4096
 """Bytes."""
 LEAST_STEPS: Final = 64
@@ -61,9 +63,15 @@ class DotPlanner(TilePlanner):
             self.write_out((*number, 0, REST), steps % partial, 1)
 
     def cut_row(self, number: Number, size: int, width: int) -> None:
-        """Cut a reduced loop into lanes, as many in what is left of it, which begins early."""
-        self.do(Overlap(number, width), Assign((*number, 1), AxisKind.VECTOR))
-        if size % width:
+        """Cut a reduced loop into lanes, and what is left of it into one vector.
+
+        That has fewer lanes where a vector has just so many; else it begins early.
+        """
+        left = size % width
+        narrow = left >= LEAST_LEFT and left.bit_count() == 1
+        cut = Split(number, width) if narrow else Overlap(number, width)
+        self.do(cut, Assign((*number, 1), AxisKind.VECTOR))
+        if left:
             self.do(Assign((*number, REST), AxisKind.VECTOR))
 
     def write_out(self, number: Number, steps: int, copies: int) -> None:

@@ -37,6 +37,8 @@ SPARE_FOR_WINDOWS: Final = 2
 SPARE_FOR_SHARED: Final = 1
 """And more where the rows themselves share taps, which then stay in registers."""
 SMALL_LOOP: Final = 4
+COMPILERS_WRITE_OUT: Final = 8
+"""Steps of a loop that a compiler writes out by itself."""
 FEWER_LINES: Final = 0.75
 """The part of the time of a wide tile that lines may take; it reads whole cache lines."""
 ROWS_AT_ONCE: Final = 8
@@ -244,8 +246,8 @@ class TilePlanner(OrderPlanner):
         return room - SPARE_FOR_WINDOWS - SPARE_FOR_SHARED * shared
 
     def has_short_reduction(self) -> bool:
-        """Whether an innermost reduced loop is short enough to be written out."""
-        return any(r.extent <= SMALL_LOOP for r in self.reduced()[-1:])
+        """Whether an innermost reduced loop is short enough to be written out, if by compilers."""
+        return any(r.extent <= COMPILERS_WRITE_OUT for r in self.reduced()[-1:])
 
     def cut_columns(self, axis: UOp, width: int, wide: int) -> tuple[Number, Dimension]:
         """Cut a loop into panels of `wide` vectors: the loop over panels, and places in a panel.
