@@ -9,7 +9,6 @@ from benchmarks.case import FLOAT_BYTES, TENSOR, Case, Input
 __all__ = ["CASES"]
 
 _SIDE: Final = 4096
-_RAGGED: Final = 1000
 _BYTES: Final = _SIDE * _SIDE * FLOAT_BYTES
 
 
@@ -27,31 +26,25 @@ def _layernorm_numpy(numpy: Any, x: Any) -> Any:
     return centered / numpy.sqrt((centered * centered).mean(1, keepdims=True) + 1e-5)
 
 
+def _softmax(name: str, columns: int) -> Case:
+    size = _SIDE * columns * FLOAT_BYTES
+    return Case(
+        f"softmax {name}",
+        {
+            TENSOR: lambda _, x: x.softmax(-1),
+            "torch": lambda _, x: x.softmax(-1),
+            "jax": lambda jax, x: jax.nn.softmax(x, -1),
+            "numpy": _softmax_numpy,
+        },
+        (Input((_SIDE, columns), scale=8.0),),
+        read_bytes=size,
+        written_bytes=size,
+    )
+
+
 CASES: Final = (
-    Case(
-        "softmax 4096²",
-        {
-            TENSOR: lambda _, x: x.softmax(-1),
-            "torch": lambda _, x: x.softmax(-1),
-            "jax": lambda jax, x: jax.nn.softmax(x, -1),
-            "numpy": _softmax_numpy,
-        },
-        (Input((_SIDE, _SIDE), scale=8.0),),
-        read_bytes=_BYTES,
-        written_bytes=_BYTES,
-    ),
-    Case(
-        "softmax 4096x1000",
-        {
-            TENSOR: lambda _, x: x.softmax(-1),
-            "torch": lambda _, x: x.softmax(-1),
-            "jax": lambda jax, x: jax.nn.softmax(x, -1),
-            "numpy": _softmax_numpy,
-        },
-        (Input((_SIDE, _RAGGED), scale=8.0),),
-        read_bytes=_SIDE * _RAGGED * FLOAT_BYTES,
-        written_bytes=_SIDE * _RAGGED * FLOAT_BYTES,
-    ),
+    _softmax("4096²", _SIDE),
+    _softmax("4096x1000", 1000),
     Case(
         "layernorm 4096²",
         {
