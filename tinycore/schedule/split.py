@@ -58,7 +58,7 @@ def split_reductions(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
             continue
         reduction = Reduction(n, is_memory)
         if sums := reduction.sums:
-            *before, replacements[n] = itertools.accumulate(sums, added)
+            *before, replacements[n] = itertools.accumulate(sums)
             partial += before
         elif (parts := reduction.parts) > 1:
             inner = reduction.partial(parts)
@@ -271,11 +271,6 @@ def axis_below(node: UOp, axis: int, source: UOp) -> int | None:
         places = [(size, math.prod(shape[a + 1 :])) for a, size in enumerate(shape)]
         return places.index(place) if place in places else None
     return axis if len(shape) == len(node.shape) and shape[axis] > 1 else None
-
-
-def added(a: UOp, b: UOp) -> UOp:
-    """The sum of two nodes of the same shape."""
-    return UOp(Op.ADD, a.dtype, (a, b))
 
 
 def reduce_axes(node: UOp, op: Op, axes: tuple[int, ...]) -> UOp:
