@@ -14,7 +14,7 @@ from typing import Final
 from tinycore.lower.hold import HELD, Hold
 from tinycore.lower.loops import Number
 from tinycore.lower.planner import SERIAL_WORK
-from tinycore.lower.tile import REST, Assign, Overlap, Split, overwrites_what_it_reads
+from tinycore.lower.tile import REST, Assign, Overlap, Split
 from tinycore.lower.tile_planner import LEAST_CHUNKS, TilePlanner
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -126,7 +126,7 @@ class DotPlanner(TilePlanner):
         around = self.loops_around(axis)
         if not around or not self.is_fixed or not self.are_side_by_side(self.reductions):
             return []
-        if any(map(overwrites_what_it_reads, self.roots)):
+        if self.overwrites:
             return []
         held = [r.arg.number for r in self.outputs if r.extent > 1]
         first = next(r for r in self.outputs if r.extent > 1)

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable
 
 from tinycore.dtype import dtypes
-from tinycore.lower.join import folded, join, values_of
+from tinycore.lower.join import folded, inside, join
 from tinycore.lower.loops import numbered
 from tinycore.lower.transpose import transpose_loads
 from tinycore.uop.affine import coefficient, repetition
@@ -80,11 +80,7 @@ def unroll_partial_reduction(root: UOp) -> UOp | None:
     if not counters:
         return None
     lanes = counters_of(root, AxisKind.VECTOR)
-    steps = UOp(Op.REDUCE, root.dtype, (root.src[0], *without(root, (*counters, *lanes))), root.arg)
-    apart = (
-        steps if any(s.op is Op.RANGE for s in steps.src) else folded(values_of(steps), root.arg)
-    )
-    value = folded(instances(apart, counters), root.arg)
+    value = folded(instances(inside(root, (*counters, *lanes)), counters), root.arg)
     return UOp(Op.REDUCE, root.dtype, (value, *lanes), root.arg) if lanes else value
 
 

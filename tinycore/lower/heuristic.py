@@ -22,7 +22,6 @@ from tinycore.lower.tile import (
     Peel,
     Reorder,
     Split,
-    overwrites_what_it_reads,
 )
 from tinycore.lower.tile_planner import SMALL_LOOP, Tile
 from tinycore.trace import Trace
@@ -254,7 +253,7 @@ class LoopPlanner(DotPlanner):
         self.write_out_between(axis)
         size = axis.extent
         width = 1 << (min(lanes, size).bit_length() - 1)
-        if any(map(overwrites_what_it_reads, self.roots)):
+        if self.overwrites:
             width = math.gcd(width, size)
         if width < LEAST_LANES:
             return

@@ -7,6 +7,8 @@ lane by lane, and then across once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tinycore.uop.node import UOp
 from tinycore.uop.op import REDUCTIONS, AxisKind, Op
 from tinycore.uop.pattern import RuleSet, node, var
@@ -44,7 +46,7 @@ def join_lanes(first: UOp, second: UOp) -> UOp | None:
     own, other = lanes_of(first), lanes_of(second)
     if own is None or other is None or form_of(own) != form_of(other):
         return None
-    both = inside(first, own).alu(first.arg, inside(second.substitute({other: own}), own))
+    both = inside(first, [own]).alu(first.arg, inside(second.substitute({other: own}), [own]))
     return UOp(Op.REDUCE, first.dtype, (both, own), first.arg)
 
 
@@ -54,9 +56,10 @@ def lanes_of(total: UOp) -> UOp | None:
     return inner[0] if len(inner) == 1 and inner[0].arg.kind is AxisKind.VECTOR else None
 
 
-def inside(total: UOp, lanes: UOp) -> UOp:
-    """A sum without its lanes: what each of them adds up."""
-    loops = [r for r in loops_of(total) if r is not lanes]
+def inside(total: UOp, outer: Iterable[UOp]) -> UOp:
+    """A sum without some of its loops, such as lanes: what each step of these adds up."""
+    gone = set(outer)
+    loops = [r for r in loops_of(total) if r not in gone]
     values = values_of(total)
     if loops:
         return total.with_src((*values, *loops))
@@ -72,12 +75,12 @@ def folded(values: list[UOp], op: Op) -> UOp:
 
 
 def loops_of(total: UOp) -> list[UOp]:
-    """The loops that a REDUCE closes."""
+    """The loops that a REDUCE or an END closes."""
     return [s for s in total.src[1:] if s.op is Op.RANGE]
 
 
 def values_of(total: UOp) -> list[UOp]:
-    """What a REDUCE folds in each step."""
+    """What a REDUCE folds in each step, or an END does."""
     return [s for s in total.src if s.op is not Op.RANGE]
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.lower.tile import Merge, Reorder, Step, apply_plan
+from tinycore.lower.tile import Merge, Reorder, Step, apply_plan, overwrites_what_it_reads
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -72,6 +72,11 @@ class Planner:
         ends = [n for n in below if n.op is Op.END]
         loops = [r for n in ends for r in n.src[1:] if r.is_fixed]
         return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
+
+    @property
+    def overwrites(self) -> bool:
+        """Whether memory that is stored to is loaded, too: then no step may be done twice."""
+        return any(map(overwrites_what_it_reads, self.roots))
 
     @property
     def reductions(self) -> list[UOp]:

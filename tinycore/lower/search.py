@@ -17,6 +17,7 @@ from typing import Final
 from tinycore.errors import ArgumentError
 from tinycore.lower.heuristic import LoopPlanner
 from tinycore.lower.heuristic_grid import GridPlanner
+from tinycore.lower.join import loops_of
 from tinycore.lower.legality import PLAIN, checked
 from tinycore.lower.loops import Number
 from tinycore.lower.plan import plan_for
@@ -206,8 +207,7 @@ def merged(tiled: UOp) -> Iterator[Plan]:
     """Neighboring loops as one."""
     for node in tiled.toposort():
         if node.op in CLOSERS:
-            loops = [r for r in node.src[1:] if r.op is Op.RANGE]
-            for outer, inner in itertools.pairwise(loops):
+            for outer, inner in itertools.pairwise(loops_of(node)):
                 yield (Merge(outer.arg.number, inner.arg.number),)
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from tinycore.dtype import dtypes
 from tinycore.lower.guard import gate_stores, gate_sums
 from tinycore.lower.hold import Hold, hold
+from tinycore.lower.join import loops_of, values_of
 from tinycore.lower.loops import Number, closer_of, counter_of, numbered
 from tinycore.lower.pair import Pair, pair
 from tinycore.lower.stage import Stage, stage
@@ -301,12 +302,11 @@ def reorder(kernel: UOp, axes: tuple[Number, ...]) -> UOp:
     replacements = {}
     for closer in kernel.toposort():
         if closer.op in CLOSERS:
-            loops = [s for s in closer.src[1:] if s.op is Op.RANGE]
-            values = [s for s in closer.src[1:] if s.op is not Op.RANGE]
+            loops = loops_of(closer)
             by_number = {r.arg.number: r for r in loops}
             front = [by_number[a] for a in axes if a in by_number]
             back = [r for r in loops if r not in front]
-            replacements[closer] = closer.with_src((closer.src[0], *values, *front, *back))
+            replacements[closer] = closer.with_src((*values_of(closer), *front, *back))
     return substitute_once(kernel, replacements)
 
 

@@ -218,7 +218,7 @@ class TilePlanner(OrderPlanner):
         come out even.
         """
         best, tile, sums = math.inf, (1, 1), self.sums_at_once()
-        even = any(map(overwrites_what_it_reads, self.roots))
+        even = self.overwrites
         for wide in range(1, min(columns, self.limits.vector_registers) + 1):
             for tall in range(1, min(rows, MOST_ROWS) + 1):
                 if tall * wide * sums + wide + 1 > room:
