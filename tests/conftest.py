@@ -40,7 +40,7 @@ class Golden:
         """Fail, showing the difference, unless the file holds exactly `text`."""
         path = FOLDER / case / name
         if self.update:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
             return
         old = path.read_text("utf-8") if path.exists() else ""
