@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 import weakref
 from functools import cache
+from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from tinycore.device.pool import Kind, LRUAllocator
-from tinycore.device.protocols import Handle
+from tinycore.device.protocols import ALIGNMENT_BYTES, Handle
 from tinycore.device.registry import Device
 from tinycore.dtype import DType, ImageDType, PointerDType, from_numpy_dtype, to_numpy_dtype
 from tinycore.errors import ArgumentError, DTypeError, UnsupportedError
@@ -40,6 +41,7 @@ class Buffer:
         "__weakref__",
         "_handle",
         "_lease",
+        "_origin",
         "_owner",
         "base",
         "device",
@@ -67,6 +69,8 @@ class Buffer:
         self._lease: Lease | None = None
         """Gives the memory back, at the latest when the buffer dies; None for views."""
         self._owner: object = None
+        self._origin = 0
+        """Where memory of somebody else starts."""
         self.device = Device.canonicalize(device)
         self.size = size
         self.dtype = dtype
@@ -85,7 +89,7 @@ class Buffer:
         made = object.__new__(cls)
         made.device, made.size, made.dtype = other.device, other.size, other.dtype
         made._handle = made._lease = made._owner = made.base = None
-        made.image, made.offset = other.image, 0
+        made.image, made.offset, made._origin = other.image, 0, 0
         return made
 
     def _verify_view(self, base: Buffer) -> None:
@@ -120,6 +124,12 @@ class Buffer:
     def nbytes(self) -> int:
         """Its size in bytes."""
         return self.size * self.dtype.itemsize
+
+    @property
+    def alignment(self) -> int:
+        """What its first byte is known to be a multiple of, at most ALIGNMENT_BYTES."""
+        base = self if self.base is None else self.base
+        return gcd(ALIGNMENT_BYTES, base._origin + self.offset)
 
     # --- memory
 
@@ -178,6 +188,7 @@ class Buffer:
         buffer = Buffer(device, size, dtype)
         buffer._handle = Device[device].ability("external_pointer").wrap(pointer, buffer.nbytes)
         buffer._owner = owner
+        buffer._origin = pointer
         return buffer
 
     # --- copies

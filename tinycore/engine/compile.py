@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -97,6 +97,8 @@ class CompiledRunner:
     program: Program
     info: ProgramInfo
     estimate: Estimate
+    alignment: int = 1
+    """The bytes at a multiple of which each of its buffers must start."""
 
     @property
     def written(self) -> frozenset[int]:
@@ -105,6 +107,16 @@ class CompiledRunner:
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
         return runner_of_text, (to_text(self.ast), self.device)
+
+    def suits(self, bufs: Iterable[Buffer]) -> bool:
+        """Whether every buffer starts where its accesses may begin."""
+        return self.alignment == 1 or all(b.alignment >= self.alignment for b in bufs)
+
+    def suited(self, bufs: Iterable[Buffer]) -> CompiledRunner:
+        """This program, or the same kernel for buffers that start anywhere, as these do."""
+        if self.suits(bufs):
+            return self
+        return runner_for(self.ast, self.device, aligned=False)
 
     def launch(
         self, bufs: tuple[Buffer, ...], values: Mapping[str, int], wait: bool
@@ -119,14 +131,15 @@ class CompiledRunner:
                 f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable."
             )
         handles = [b.handle for b in bufs]
-        return self.program(handles, [values[n] for n in names], wait=wait)
+        program = self.program if self.alignment == 1 else self.suited(bufs).program
+        return program(handles, [values[n] for n in names], wait=wait)
 
 
-Key = tuple[UOp, int, int, bool, int, bool, int]
+Key = tuple[UOp, int, int, bool, int, bool, int, bool]
 Kept = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 
 programs: dict[Key, Kept] = {}
-"""By graph, device, toolchain, NOOPT, BEAM and TUNED, and by who adds rules.
+"""By graph, device, toolchain, NOOPT, BEAM and TUNED, by who adds rules, and for what buffers.
 
 What goes by its id is kept, so that the id stays its."""
 CHOICES: Final = ("NOOPT", "BEAM", "TUNED")
@@ -195,32 +208,46 @@ def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = Non
 
 
 def runner_for(
-    ast: UOp, device_name: str, others: Iterable[tuple[UOp, str]] = ()
+    ast: UOp, device_name: str, others: Iterable[tuple[UOp, str]] = (), *, aligned: bool = True
 ) -> CompiledRunner:
     """The program for a kernel on a device, compiled and loaded at first need.
 
-    `others` will be needed soon: if this one has to be compiled, compiling them begins too.
+    `others` will be needed soon: if this one has to be compiled, compiling them begins too. With
+    `aligned` False it takes buffers that start at any element.
     """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, id(device), id(toolchain), *settings_in_force(CHOICES), generation())
+    key = (ast, id(device), id(toolchain), *settings_in_force(CHOICES), generation(), aligned)
     if (found := kept(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN):
             start_ahead(lambda kernel: runner_for(*kernel), others)
         with lock_of(key):
             if (found := kept(key)) is None:
-                found = made(ast, device, toolchain), device, toolchain
+                found = made(ast, device, toolchain, aligned), device, toolchain
                 keep(key, found)
     return found[0]
 
 
-def made(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> CompiledRunner:
+def made(
+    ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], aligned: bool = True
+) -> CompiledRunner:
     """A kernel compiled and loaded."""
-    measured = settings.BEAM or settings.TUNED
+    alignment = toolchain.renderer.limits.access_alignment
+    if not aligned:
+        toolchain, alignment = unaligned(toolchain), 1
+    measured = aligned and (settings.BEAM or settings.TUNED)
     plan = tuned_plan(ast, device, toolchain) if measured else None
     made = program_of(ast, toolchain, plan)
     program = device.runtime.load(made.binary, made.info)
-    return CompiledRunner(ast, made.info.name, device.name, program, made.info, made.estimate)
+    return CompiledRunner(
+        ast, made.info.name, device.name, program, made.info, made.estimate, alignment
+    )
+
+
+def unaligned(toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:
+    """The toolchain for launches on buffers that start at any element."""
+    limits = replace(toolchain.renderer.limits, buffers_aligned=False)
+    return replace(toolchain, renderer=replace(toolchain.renderer, limits=limits))
 
 
 def lock_of(key: Key) -> threading.Lock:

@@ -38,9 +38,16 @@ class HeldLaunches:
     numbers: dict[str, int]  # what the variables hold now
     estimate: Estimate
     launches: int
+    aligned: Mapping[Buffer, int]
+    """Buffers that are exchanged and the alignment in bytes that programs of the graph need."""
+    items: Sequence[ExecItem]
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch all, with buffers exchanged for others, and numbers for variables."""
+        if self.aligned and any(exchange[b].alignment < n for b, n in self.aligned.items()):
+            for item in self.items:
+                Single(item).run(exchange, values)
+            return
         graph = self.graph
         set_buffer = graph.set_buffer
         for old, places in self.places.items():
@@ -79,6 +86,8 @@ class Alone:
     """By slot: a buffer that is exchanged, or the handle of one that is not."""
     changing: tuple[int, ...]
     """The slots of those that are."""
+    aligned: tuple[Buffer, ...]
+    """The buffers that are exchanged, where the program needs them to be aligned."""
 
     @classmethod
     def of(cls, item: ExecItem, exchange: Mapping[Buffer, Buffer]) -> Alone | Single:
@@ -86,14 +95,15 @@ class Alone:
         runner, single = item.runner, Single(item)
         if not isinstance(runner, CompiledRunner):
             return single
+        runner = runner.suited([exchange.get(b, b) for b in item.bufs])
         changing = tuple([slot for slot, b in enumerate(item.bufs) if b in exchange])
-        return cls(
-            single, runner, tuple([b if b in exchange else b.handle for b in item.bufs]), changing
-        )
+        handles = tuple([b if b in exchange else b.handle for b in item.bufs])
+        aligned = tuple([item.bufs[slot] for slot in changing]) if runner.alignment > 1 else ()
+        return cls(single, runner, handles, changing, aligned)
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch it, with buffers exchanged for others."""
-        if watches:
+        if watches or (self.aligned and not self.runner.suits([exchange[b] for b in self.aligned])):
             return self.single.run(exchange, values)
         handles = list(self.handles)
         for slot in self.changing:
@@ -139,10 +149,11 @@ def launch_of(
     item: ExecItem, values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
 ) -> Launch:
     """A launch as a device takes it."""
-    handles = [exchange.get(b, b).handle for b in item.bufs]
+    bufs = [exchange.get(b, b) for b in item.bufs]
+    handles = [b.handle for b in bufs]
     runner = item.runner
     if isinstance(runner, CompiledRunner):
-        return runner.program, handles, [values[name] for name in runner.info.values]
+        return runner.suited(bufs).program, handles, [values[name] for name in runner.info.values]
     target, source = item.bufs
     return Device[target.device].copier(target.nbytes, Device[source.device]), handles, []
 
@@ -169,4 +180,17 @@ def hold(
     work = [item.runner.estimate for item in items]
     total = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
     held = {name: values[name] for name in positions}
-    return HeldLaunches(graph, places, positions, held, total, len(items))
+    aligned = needs_of(items, exchange)
+    return HeldLaunches(graph, places, positions, held, total, len(items), aligned, items)
+
+
+def needs_of(items: Iterable[ExecItem], exchange: Mapping[Buffer, Buffer]) -> dict[Buffer, int]:
+    """The alignment that held programs need of each buffer that is exchanged, where they do."""
+    needs: dict[Buffer, int] = {}
+    for item in items:
+        bufs = [exchange.get(b, b) for b in item.bufs]
+        runner = item.runner.suited(bufs) if isinstance(item.runner, CompiledRunner) else None
+        if runner is not None and runner.alignment > 1:
+            changing = (b for b in item.bufs if b in exchange)
+            needs |= {b: max(needs.get(b, 1), runner.alignment) for b in changing}
+    return needs

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from tinycore.config import settings
 from tinycore.dtype import PointerDType
 from tinycore.errors import UnsupportedError
+from tinycore.lower.align import align_accesses
 from tinycore.lower.dims import loops_to_launch
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
@@ -24,6 +25,7 @@ from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
 from tinycore.lower.plan import planned
 from tinycore.lower.registers import reduce_to_registers
+from tinycore.lower.scalars import scalars
 from tinycore.lower.share import share_fills
 from tinycore.lower.stream import mark_streams
 from tinycore.lower.tile import Plan, apply_plan
@@ -67,6 +69,11 @@ def launch(kernel: UOp, renderer: Renderer) -> UOp:
     return loops_to_launch(kernel, renderer.limits)
 
 
+def align(kernel: UOp, renderer: Renderer) -> UOp:
+    """Vector accesses that may lie across their alignment are cut."""
+    return align_accesses(kernel, renderer.limits)
+
+
 def lower_gates(kernel: UOp, renderer: Renderer) -> UOp:
     """Gated loads take over what a WHERE around them says."""
     return rewrite(kernel, simplify + gates, name="gates")
@@ -83,6 +90,11 @@ def tidy(kernel: UOp, renderer: Renderer) -> UOp:
     return rewrite(kernel, simplify + gates + lower_math(renderer), name="tidy")
 
 
+def split_vectors(kernel: UOp, renderer: Renderer) -> UOp:
+    """Arithmetic on vectors becomes that of their lanes, where the target has none on vectors."""
+    return kernel if renderer.vector_ops else rewrite(kernel, scalars + simplify, name="scalars")
+
+
 def stream(kernel: UOp, renderer: Renderer) -> UOp:
     """Large results are stored past the caches, and what large operands are next is fetched."""
     return mark_fetches(mark_streams(kernel, renderer.limits), renderer.limits)
@@ -94,8 +106,10 @@ KERNEL_PIPELINE: Final = (
     Pass("group", share_reductions),
     Pass("registers", fold_registers),
     Pass("launch", launch),
+    Pass("align", align),
     Pass("images", lower_images),
     Pass("lower", lower_values),
+    Pass("scalars", split_vectors),
     Pass("tidy", tidy),
     Pass("stream", stream),
 )

@@ -5,11 +5,12 @@ Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final
 
-from tinycore.dtype import DType, PointerDType
+from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
@@ -18,6 +19,9 @@ Dims = tuple[int, int, int]
 
 STREAM: Final = "stream"
 """What the `arg` of a STORE says that should not fill the caches."""
+
+SHARED_ALIGNMENT: Final = 16
+"""The alignment in bytes of every array in workgroup memory: that of the widest vector access."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,12 @@ class Limits:
     """Columns and rows of the largest image; None: the device has none."""
     cache_bytes: int = 256 << 10
     """The second cache, the nearest that holds more than the tile in hand."""
+    access_alignment: int = 1
+    """The alignment in bytes that a vector access needs, as far as it is as wide: 16 where float4
+    must lie at a multiple of 16 bytes, 1 where elements may lie anywhere."""
+    buffers_aligned: bool = True
+    """Whether every buffer starts at a multiple of `access_alignment`; not for launches on views
+    that start anywhere, for which a kernel is lowered once more."""
     stream_bytes: int = 0
     """The last cache: arrays as large are stored past the caches (a STORE with STREAM for `arg`),
     and of rows that are read several times the next is fetched (a LOAD's `arg`, bytes ahead).
@@ -98,10 +108,32 @@ class LinearKernel:
         return x, y, z
 
     @cached_property
+    def shared_layout(self) -> Mapping[UOp, int]:
+        """The first byte of each DEFINE_LOCAL in workgroup memory: aligned to SHARED_ALIGNMENT."""
+        layout, end = {}, 0
+        for array in self._shared_arrays:
+            layout[array] = -(-end // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+            end = layout[array] + array_bytes(array)
+        return layout
+
+    @cached_property
     def shared_bytes(self) -> int:
-        """Bytes of workgroup memory."""
-        locals_ = (u.dtype for u in self.uops if u.op is Op.DEFINE_LOCAL)
-        return sum(d.size * d.base.size_bytes for d in locals_ if isinstance(d, PointerDType))
+        """Bytes of workgroup memory, the gaps between aligned arrays included."""
+        ends = (start + array_bytes(array) for array, start in self.shared_layout.items())
+        return max(ends, default=0)
+
+    @property
+    def _shared_arrays(self) -> list[UOp]:
+        return sorted((u for u in self.uops if u.op is Op.DEFINE_LOCAL), key=lambda u: u.arg)
+
+    @cached_property
+    def index_bits(self) -> int:
+        """The width of integers, 32 or 64, that hold every counter and address of the kernel."""
+        most = dtypes.max(dtypes.int32)
+        sizes = [u.dtype.size for u in self.buffers if isinstance(u.dtype, PointerDType)]
+        places = (u.bounds for u in self.uops if u.dtype.scalar() is dtypes.index)
+        fits = all(-most <= low and high <= most for low, high in places)
+        return 32 if fits and max(sizes, default=0) <= most else 64
 
     @cached_property
     def streams(self) -> bool:
@@ -113,6 +145,12 @@ class LinearKernel:
         """The slots that a STORE goes to."""
         targets = (pointer_of(u.src[0]) for u in self.uops if u.op is Op.STORE)
         return frozenset(t.arg for t in targets if t.op is Op.DEFINE_GLOBAL)
+
+
+def array_bytes(array: UOp) -> int:
+    """The size of a DEFINE_LOCAL."""
+    assert isinstance(array.dtype, PointerDType)
+    return array.dtype.size * array.dtype.base.size_bytes
 
 
 def pointer_of(index: UOp) -> UOp:
@@ -134,6 +172,9 @@ class Renderer:
     """Arithmetic this language has; what is missing is lowered to what is there."""
     emulated: ClassVar[frozenset[DType]] = frozenset()
     """Types the language can only store; their values are computed in float32."""
+    vector_ops: ClassVar[bool] = True
+    """Whether the language computes with vectors; where it only loads and stores them, arithmetic
+    is lowered to lanes."""
     lacking: ClassVar[frozenset[DType]] = frozenset()
     """Types the language has not at all; kernels with them are refused."""
 

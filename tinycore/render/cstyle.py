@@ -46,6 +46,9 @@ class CStyle(Renderer):
         dtypes.float32: "float",
         dtypes.float64: "double",
     }
+    wide_index: ClassVar[str] = ""
+    """The type of counters and addresses in kernels that need 64 bits for them; the empty text
+    where that of `types` holds them all."""
     suffixes: ClassVar[Mapping[DType, str]] = {
         dtypes.uint32: "u",
         dtypes.int64: "l",
@@ -59,11 +62,17 @@ class CStyle(Renderer):
     """The words in front of a pointer's or an array's type."""
     restrict: ClassVar[str] = "restrict "
     builtins: ClassVar[Mapping[str, str]] = {}
-    """The expression for SPECIAL `grid` and `block`; {0} is the axis."""
+    """The expression for SPECIAL `grid` and `block`; {0} is the axis as a digit, {xyz} as a letter.
+    """
     barrier: ClassVar[str] = ""
     declaration: ClassVar[str] = "{type} {name} = {value};"
     register_declaration: ClassVar[str] = "{type} {name};"
     array_declaration: ClassVar[str] = "{space}{type} {name}[{size}];"
+    shared_array: ClassVar[str] = ""
+    """An array at byte {offset} of memory that is sized at the launch, in kernels whose arrays in
+    local memory are larger than `static_shared_bytes` together."""
+    static_shared_bytes: ClassVar[int] = 48 << 10
+    """The most local memory that arrays of a fixed size may take, where there is `shared_array`."""
     loop: ClassVar[str] = "for ({type} {name} = {start}; {name} < {end}; {name}++) {{"
     infinity: ClassVar[str] = "INFINITY"
     nan: ClassVar[str] = "NAN"
@@ -152,6 +161,8 @@ class CStyle(Renderer):
 
     def type_name(self, dtype: DType, writer: Writer) -> str:
         """The name of a type in this language."""
+        if dtype is dtypes.index and self.wide_index and writer.kernel.index_bits == 64:
+            return self.wide_index
         if dtype.count == 1:
             return self.types[dtype]
         scalar = self.type_name(dtype.scalar(), writer)
@@ -194,7 +205,8 @@ class CStyle(Renderer):
             case Op.DEFINE_REG | Op.DEFINE_LOCAL:
                 self.write_memory(u, writer)
             case Op.SPECIAL:
-                text = self.builtins[u.arg[:-1]].format(u.arg[-1])
+                axis = u.arg[-1]
+                text = self.builtins[u.arg[:-1]].format(axis, xyz="xyz"[int(axis)])
                 writer.texts[u] = u.arg
                 writer.declare(u.dtype, u.arg, text)
             case Op.CONST:
@@ -234,7 +246,15 @@ class CStyle(Renderer):
         template, space = self.array_declaration, self.spaces[u.dtype.space]
         kind = self.storage_type(u.dtype.base.scalar(), writer)
         size = u.dtype.size * u.dtype.base.count
-        writer.line(template.format(space=space, type=kind, name=name, size=size))
+        offset = 0
+        if u.op is Op.DEFINE_LOCAL and self.has_dynamic_shared(writer.kernel):
+            template, offset = self.shared_array, writer.kernel.shared_layout[u]
+        line = template.format(space=space, type=kind, name=name, size=size, offset=offset)
+        writer.line(line)
+
+    def has_dynamic_shared(self, kernel: LinearKernel) -> bool:
+        """Whether the local memory of a kernel is sized at its launch."""
+        return bool(self.shared_array) and kernel.shared_bytes > self.static_shared_bytes
 
     def write_range(self, u: UOp, writer: Writer) -> None:
         """The head of a loop."""

@@ -5,9 +5,17 @@ Floor 1.
 
 from __future__ import annotations
 
+from math import gcd
+from typing import Final
+
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.sums import terms_of
+
+CHOOSING: Final = frozenset({Op.ADD, Op.SUB, Op.NEG, Op.MIN, Op.MAX, Op.WHERE})
+"""Ops whose result every common divisor of their values divides."""
+REMAINDERS: Final = frozenset({Op.MOD, Op.FLOORMOD})
+DIVISIONS: Final = REMAINDERS | {Op.IDIV, Op.FLOORDIV}
 
 
 def coefficient(expression: UOp, counter: UOp) -> int | None:
@@ -35,3 +43,33 @@ def repetition(expression: UOp, counter: UOp) -> int | None:
     dividend, divisor = moving[0][0].src
     is_plain = divisor.op is Op.CONST and divisor.arg > 1 and coefficient(dividend, counter) == 1
     return int(divisor.arg) if is_plain else None
+
+
+def divisor(expression: UOp, most: int, known: dict[UOp, int] | None = None) -> int:
+    """The greatest power of two, at most `most`, that provably divides an index expression.
+
+    `most` is a power of two. `known` keeps what was found of parts, for questions with one `most`.
+    """
+    if known is None:
+        known = {}
+    if (found := known.get(expression)) is None:
+        found = known[expression] = gcd(most, derived_divisor(expression, most, known))
+    return found
+
+
+def derived_divisor(expression: UOp, most: int, known: dict[UOp, int]) -> int:
+    """`divisor` by the op of an expression; 0 where every number divides it."""
+    op, src = expression.op, expression.src
+    if op is Op.CONST:
+        return int(expression.arg)
+    if op is Op.MUL:
+        return divisor(src[0], most, known) * divisor(src[1], most, known)
+    if op in CHOOSING:
+        values = src[1:] if op is Op.WHERE else src
+        return gcd(*(divisor(s, most, known) for s in values))
+    if op in DIVISIONS and src[1].op is Op.CONST and src[1].arg > 0:
+        by = int(src[1].arg)
+        if op in REMAINDERS:
+            return gcd(divisor(src[0], most, known), by)
+        return max(divisor(src[0], most * by, {}) // by, 1) if by & (by - 1) == 0 else 1
+    return 1

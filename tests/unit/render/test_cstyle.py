@@ -176,3 +176,61 @@ def test_literal_stands_for_its_value(dtype: DType, value: float, text: str) -> 
 )
 def test_outer_parentheses_are_dropped(text: str, result: str) -> None:
     assert unwrapped(text) == result
+
+
+def shared(dtype: DType, size: int, number: int) -> UOp:
+    return UOp(Op.DEFINE_LOCAL, dtype.ptr(size, "local"), (), number)
+
+
+def test_arrays_in_shared_memory_are_laid_out_aligned() -> None:
+    arrays = [shared(dtypes.uint8, 3, 0), shared(dtypes.float32, 4, 1), shared(dtypes.half, 1, 2)]
+    kernel = LinearKernel("test", tuple(reversed(arrays)))
+
+    assert kernel.shared_layout == dict(zip(arrays, (0, 16, 32), strict=True))
+    assert kernel.shared_bytes == 34
+
+
+class Launched(Dialect):
+    """A dialect with letters for axes, arrays sized at the launch, and two widths of counters."""
+
+    builtins: ClassVar[Mapping[str, str]] = {"grid": "blockIdx.{xyz}", "block": "thread{0}"}
+    shared_array: ClassVar[str] = "{type} *{name} = ({type} *)(all + {offset});"
+    static_shared_bytes: ClassVar[int] = 64
+    wide_index: ClassVar[str] = "long"
+
+
+def lines_of(*uops: UOp) -> list[str]:
+    text = Launched().render(LinearKernel("test", uops))
+    return [line.strip() for line in text.splitlines()[1:-1]]
+
+
+def test_axes_of_a_launch_are_digits_or_letters() -> None:
+    size = UOp.index(8)
+    axes = [UOp(Op.SPECIAL, dtypes.index, (size,), name) for name in ("grid1", "block2")]
+    assert lines_of(size, *axes) == ["int grid1 = blockIdx.y;", "int block2 = thread2;"]
+
+
+def test_much_shared_memory_is_sized_at_the_launch() -> None:
+    few = [shared(dtypes.float32, 4, number) for number in range(2)]
+    many = [shared(dtypes.float32, 9, number) for number in range(2)]
+
+    assert lines_of(*few) == ["local float temp0[4];", "local float temp1[4];"]
+    assert lines_of(*many) == [
+        "float *temp0 = (float *)(all + 0);",
+        "float *temp1 = (float *)(all + 48);",
+    ]
+
+
+@pytest.mark.parametrize(("size", "name"), [(1 << 31, "int"), ((1 << 31) + 1, "long")])
+def test_counters_are_as_wide_as_a_kernel_needs(size: int, name: str) -> None:
+    end = UOp.index(size - 1)
+    kernel = LinearKernel("test", (end, UOp(Op.SPECIAL, dtypes.index, (end,), "grid0")))
+
+    assert kernel.index_bits == {"int": 32, "long": 64}[name]
+    assert f"{name} grid0" in Launched().render(kernel)
+
+
+def test_a_large_buffer_needs_wide_addresses() -> None:
+    sizes = [(1 << 31) - 1, 1 << 31]
+    buffers = [UOp(Op.DEFINE_GLOBAL, dtypes.int8.ptr(size), (), 0) for size in sizes]
+    assert [LinearKernel("test", (b,)).index_bits for b in buffers] == [32, 64]

@@ -20,9 +20,9 @@ from typing import ClassVar, Final
 
 from tiny_cl import _helpers as helpers
 from tiny_cl.probe import ClInfo
-from tinycore.dtype import DType, ImageDType, PointerDType, dtypes
+from tinycore.dtype import DType, ImageDType, dtypes
 from tinycore.errors import UnsupportedError
-from tinycore.render.base import Dims, Limits, LinearKernel, pointer_of
+from tinycore.render.base import Dims, Limits, pointer_of
 from tinycore.render.cstyle import CStyle
 from tinycore.render.facts import is_safe_division, is_safe_shift
 from tinycore.render.writer import Writer, unwrapped
@@ -172,7 +172,7 @@ class OpenClC(CStyle):
             )
         if dtype.count == 1:
             if dtype is dtypes.index:
-                return "int" if fits_int32(writer.kernel) else "long"
+                return "int" if writer.kernel.index_bits == 32 else "long"
             return self.types[dtype]
         name = "char" if scalar is dtypes.bool else self.type_name(scalar, writer)
         return f"{name}{dtype.count}"
@@ -284,13 +284,3 @@ class OpenClCWithHalf(OpenClC):
 def entry_name(name: str) -> str:
     """What a kernel is called in OpenCL C: no word of the language, nor one of its functions."""
     return f"{name}_"
-
-
-def fits_int32(kernel: LinearKernel) -> bool:
-    """Whether 32 bits hold every counter and address of a kernel."""
-    most = dtypes.max(dtypes.int32)
-    sizes = [u.dtype.size for u in kernel.buffers if isinstance(u.dtype, PointerDType)]
-    places = [u.bounds for u in kernel.uops if u.dtype.scalar() is dtypes.index]
-    return max(sizes, default=0) <= most and all(
-        -most <= low and high <= most for low, high in places
-    )

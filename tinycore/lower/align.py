@@ -1,0 +1,91 @@
+"""Cut vector accesses to what is provably aligned, on devices that need it.
+
+Floor 3'. A device says in `Limits.access_alignment` at what multiple of bytes a vector access must
+start. The proof is by the divisors of the index (`affine.divisor`) and the alignment of the memory:
+that of a buffer's first byte is promised at the launch, or is that of an element
+(`Limits.buffers_aligned`); arrays in workgroup memory are laid out aligned. What cannot be proven
+becomes several accesses of the most lanes that can, each behind the gate of the whole.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tinycore.dtype import ImageDType, dtypes
+from tinycore.render.base import Limits, pointer_of
+from tinycore.render.facts import is_register
+from tinycore.uop.affine import divisor
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+WIDEST: Final = 1 << 6
+"""Lanes beyond which no alignment is asked for."""
+
+
+def align_accesses(kernel: UOp, limits: Limits) -> UOp:
+    """The kernel with every vector access aligned as the device needs it."""
+    if limits.access_alignment == 1:
+        return kernel
+    known: dict[UOp, int] = {}
+    done: dict[UOp, UOp] = {}
+    for node in kernel.toposort():
+        new = node.with_src(tuple([done[s] for s in node.src]))
+        lanes = cut_of(node, limits, known)
+        done[node] = new if lanes is None else in_parts(new, lanes)
+    return done[kernel]
+
+
+def cut_of(node: UOp, limits: Limits, known: dict[UOp, int]) -> int | None:
+    """The lanes at a time that a LOAD or STORE may move; None where it needs no cut."""
+    if node.op not in (Op.LOAD, Op.STORE) or node.src[0].op is not Op.INDEX:
+        return None
+    index = node.src[0]
+    value = node.dtype if node.op is Op.LOAD else node.src[1].dtype
+    pointer = pointer_of(index)
+    if value.count == 1 or is_register(pointer) or isinstance(pointer.dtype, ImageDType):
+        return None
+    size = value.scalar().itemsize
+    aligned = divisor(index.src[1], WIDEST, known) * size
+    if pointer.op is Op.DEFINE_GLOBAL and not limits.buffers_aligned:
+        aligned = size
+    lanes = value.count & -value.count
+    while lanes > 1 and aligned % min(lanes * size, limits.access_alignment):
+        lanes //= 2
+    return None if lanes == value.count else lanes
+
+
+def in_parts(access: UOp, lanes: int) -> UOp:
+    """A LOAD or STORE as several of fewer lanes."""
+    index, *rest = access.src
+    value = access.dtype if access.op is Op.LOAD else rest[0].dtype
+    starts = range(0, value.count, lanes)
+    places = [
+        index.with_src((index.src[0], index.src[1] + start, *index.src[2:])) for start in starts
+    ]
+    if access.op is Op.STORE:
+        parts = [
+            access.with_src((place, some_lanes(rest[0], start, lanes)))
+            for place, start in zip(places, starts, strict=True)
+        ]
+        return UOp(Op.GROUP, dtypes.void, tuple(parts))
+    loads = [
+        UOp(
+            Op.LOAD,
+            value.scalar().vec(lanes),
+            (place, *(some_lanes(other, start, lanes) for other in rest)),
+            access.arg,
+        )
+        for place, start in zip(places, starts, strict=True)
+    ]
+    if lanes == 1:
+        return UOp(Op.VECTORIZE, value, tuple(loads))
+    return UOp(Op.EXTRACT, value, tuple(loads), tuple(range(value.count)))
+
+
+def some_lanes(value: UOp, start: int, lanes: int) -> UOp:
+    """Neighboring lanes of a vector."""
+    if value.op is Op.VECTORIZE:
+        parts = value.src[start : start + lanes]
+        return parts[0] if lanes == 1 else UOp(Op.VECTORIZE, value.dtype.scalar().vec(lanes), parts)
+    chosen = tuple(range(start, start + lanes))
+    return UOp(Op.EXTRACT, value.dtype.scalar().vec(lanes), (value,), chosen)

@@ -1,0 +1,51 @@
+"""Arithmetic on vectors as arithmetic on their lanes, for languages that only move vectors.
+
+Floor 3'. Loads, stores and variables keep their vectors; between them stand lanes, which an EXTRACT
+takes out and a VECTORIZE puts side by side. Where one meets the other both vanish.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tinycore.dtype import DType
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, Op
+from tinycore.uop.pattern import RuleSet, node
+
+scalars: Final = RuleSet("scalars")
+
+
+def is_vector(u: UOp) -> bool:
+    """Whether a value has several lanes."""
+    return u.dtype.count > 1
+
+
+@scalars.rule(node(ALU, name="root", when=is_vector))
+def lane_by_lane(root: UOp) -> UOp:
+    """op(a, b) == (op(a[0], b[0]), op(a[1], b[1]), ...)."""
+    scalar: DType = root.dtype.scalar()
+    lanes = [
+        UOp(root.op, scalar, tuple([lane_of(s, lane) for s in root.src]), root.arg)
+        for lane in range(root.dtype.count)
+    ]
+    return UOp(Op.VECTORIZE, root.dtype, tuple(lanes))
+
+
+@scalars.rule(node(Op.EXTRACT, name="root"))
+def extracted_lanes(root: UOp) -> UOp | None:
+    """(a, b, c)[1] == b; several lanes of any vectors == each of them side by side."""
+    count = root.src[0].dtype.count
+    if root.dtype.count == 1 and root.src[0].op is not Op.VECTORIZE:
+        return None
+    lanes = [lane_of(root.src[lane // count], lane % count) for lane in root.arg]
+    return lanes[0] if len(lanes) == 1 else UOp(Op.VECTORIZE, root.dtype, tuple(lanes))
+
+
+def lane_of(value: UOp, lane: int) -> UOp:
+    """One lane of a vector; a scalar is the same in all."""
+    if value.dtype.count == 1:
+        return value
+    if value.op is Op.VECTORIZE:
+        return value.src[lane]
+    return UOp(Op.EXTRACT, value.dtype.scalar(), (value,), (lane,))
