@@ -1,0 +1,475 @@
+"""mbarrier objects, bulk copies, tensor maps and wgmma: what Hopper adds.
+
+PTX ISA 9.0, sections 9.7.13.15 (mbarrier), 9.7.9.27 (cp.async.bulk.tensor) and 9.7.15 (wgmma);
+the tensor map's 128 bytes as `cuTensorMapEncodeTiled` writes them. A bulk copy arrives only when
+somebody waits for its barrier, so that what reads earlier finds the copy unfinished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy
+
+from executor.faults import BarrierFault, ConvergenceFault, IllegalAddress, SyntaxFault
+from executor.matrix import LANES, as_registers, as_values, parts_of
+from executor.memory import SHARED_WINDOW, check_alignment
+from executor.registers import Array, State, Step, Who, address_reader, reader, writer
+from executor.syntax import Address, Immediate, Instruction, Operand, Sink
+
+MOST_TRANSACTIONS: Final = (1 << 20) - 1
+"""Bytes that a phase may wait for."""
+
+
+@dataclass
+class Arrival:
+    """A bulk copy under way: who began it, where it goes, and its bytes."""
+
+    thread: int
+    places: Array
+    data: Array
+
+
+@dataclass
+class Mbarrier:
+    """An mbarrier object: arrivals and bytes that its phase still waits for."""
+
+    expected: int
+    pending: int
+    bytes_left: int = 0
+    phase: int = 0
+    copies: list[Arrival] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Begin the next phase if this one is complete."""
+        if self.pending == 0 and self.bytes_left == 0:
+            self.phase += 1
+            self.pending = self.expected
+
+
+def barrier_at(state: State, thread: int, address: int) -> Mbarrier:
+    """The object at an address of a thread's block."""
+    key = (thread // state.block_threads, address)
+    if key not in state.barriers:
+        raise BarrierFault(f"no mbarrier was initialized at {address:#x} of shared memory")
+    return state.barriers[key]
+
+
+def shared_address(address: int) -> int:
+    """An address of shared memory, also where a generic one is given."""
+    return address - SHARED_WINDOW if address >= SHARED_WINDOW else address
+
+
+def each(state: State, who: Who, *values: Array) -> list[tuple[int, ...]]:
+    """Thread and values, one row for each thread that executes."""
+    return list(zip(state.who(who).tolist(), *(value.tolist() for value in values), strict=True))
+
+
+# --- mbarrier
+
+
+def mbarrier_step(instruction: Instruction) -> Step:
+    """mbarrier.init, .inval, .arrive, .expect_tx, .test_wait, .try_wait."""
+    action = instruction.modifiers[0]
+    if action not in MBARRIER_STEPS:
+        raise SyntaxFault(f"{instruction}: mbarrier.{action} is not supported")
+    return MBARRIER_STEPS[action](instruction)
+
+
+def init_step(instruction: Instruction) -> Step:
+    """mbarrier.init [address], count."""
+    address = address_reader(instruction.operands[0], instruction.line)
+    count = reader(instruction.operands[1], "u32", instruction.line)
+
+    def step(state: State, who: Who) -> None:
+        where = address(state, who)
+        check_alignment(where, 8)
+        for thread, place, arrivals in each(state, who, where, count(state, who)):
+            state.shared.places(numpy.array([thread]), numpy.array([place]), 8, "mbarrier")
+            block = thread // state.block_threads
+            state.barriers[block, shared_address(place)] = Mbarrier(arrivals, arrivals)
+
+    return step
+
+
+def inval_step(instruction: Instruction) -> Step:
+    """mbarrier.inval [address]."""
+    address = address_reader(instruction.operands[0], instruction.line)
+
+    def step(state: State, who: Who) -> None:
+        for thread, place in each(state, who, address(state, who)):
+            barrier_at(state, thread, shared_address(place))
+            del state.barriers[thread // state.block_threads, shared_address(place)]
+
+    return step
+
+
+def arrive_step(instruction: Instruction) -> Step:
+    """mbarrier.arrive state, [address]{, count}; .expect_tx takes bytes instead of a count."""
+    line, operands = instruction.line, list(instruction.operands)
+    target: Operand = Sink() if isinstance(operands[0], Address) else operands.pop(0)
+    address = address_reader(operands[0], line)
+    extra = reader(operands[1], "u32", line) if len(operands) > 1 else None
+    expects, write = "expect_tx" in instruction.modifiers, writer(target, "b64", line)
+
+    def step(state: State, who: Who) -> None:
+        where = address(state, who)
+        amounts = numpy.ones(len(where), numpy.int64) if extra is None else extra(state, who)
+        phases = []
+        for thread, place, amount in each(state, who, where, amounts):
+            barrier = barrier_at(state, thread, shared_address(place))
+            phases.append(barrier.phase)
+            if expects:
+                barrier.bytes_left += amount
+            arrivals = 1 if expects else amount
+            if barrier.pending < arrivals:
+                raise BarrierFault(f"more than {barrier.expected} arrivals at one mbarrier phase")
+            barrier.pending -= arrivals
+            barrier.settle()
+        write(state, who, numpy.array(phases, numpy.uint64))
+        state.progress += 1
+
+    return step
+
+
+def expect_step(instruction: Instruction) -> Step:
+    """mbarrier.expect_tx [address], bytes: more bytes in this phase, no arrival."""
+    address = address_reader(instruction.operands[0], instruction.line)
+    extra = reader(instruction.operands[1], "u32", instruction.line)
+
+    def step(state: State, who: Who) -> None:
+        for thread, place, amount in each(state, who, address(state, who), extra(state, who)):
+            barrier_at(state, thread, shared_address(place)).bytes_left += amount
+
+    return step
+
+
+def wait_step(instruction: Instruction) -> Step:
+    """mbarrier.try_wait{.parity} p, [address], phase. Who waits in vain lets others go first."""
+    line = instruction.line
+    target, place, phase, *_ = instruction.operands
+    address, by_parity = address_reader(place, line), "parity" in instruction.modifiers
+    wanted = reader(phase, "u32" if by_parity else "b64", line)
+    write = writer(target, "pred", line)
+
+    def step(state: State, who: Who) -> None:
+        results = []
+        for thread, where, number in each(state, who, address(state, who), wanted(state, who)):
+            barrier = barrier_at(state, thread, shared_address(where))
+            deliver(state, barrier)
+            done = barrier.phase % 2 != number if by_parity else barrier.phase > number
+            results.append(done)
+        found = numpy.array(results)
+        write(state, who, found)
+        state.yields[state.who(who)[~found]] = True
+
+    return step
+
+
+def deliver(state: State, barrier: Mbarrier) -> None:
+    """Copies that signal a barrier arrive."""
+    for copy in barrier.copies:
+        state.shared.bulk_ends(copy.places, copy.data)
+        barrier.bytes_left -= copy.data.size
+        state.progress += 1
+    if barrier.copies:
+        barrier.copies = []
+        barrier.settle()
+
+
+MBARRIER_STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
+    "init": init_step,
+    "inval": inval_step,
+    "arrive": arrive_step,
+    "expect_tx": expect_step,
+    "test_wait": wait_step,
+    "try_wait": wait_step,
+}
+
+
+# --- bulk copies
+
+
+def bulk_step(instruction: Instruction) -> Step:
+    """cp.async.bulk: bytes, or a box of a tensor, from global to shared memory."""
+    modifiers = instruction.modifiers
+    if "commit_group" in modifiers or "wait_group" in modifiers or modifiers.index("bulk") != 1:
+        raise SyntaxFault(f"{instruction}: not supported")
+    spaces = [m for m in modifiers if m.split("::")[0] in ("shared", "global")]
+    if spaces not in (["shared::cluster", "global"], ["shared::cta", "global"]):
+        raise SyntaxFault(f"{instruction}: only copies from global to shared memory are supported")
+    if "multicast::cluster" in modifiers:
+        raise SyntaxFault(f"{instruction}: multicast is not supported")
+    return tensor_step(instruction) if "tensor" in modifiers else bytes_step(instruction)
+
+
+def bytes_step(instruction: Instruction) -> Step:
+    """cp.async.bulk [shared], [global], size, [mbarrier]."""
+    line = instruction.line
+    to, source, size, signal = instruction.operands
+    reads = [
+        address_reader(to, line),
+        address_reader(source, line),
+        reader(size, "u32", line),
+        address_reader(signal, line),
+    ]
+
+    def step(state: State, who: Who) -> None:
+        for thread, place, origin, count, where in each(
+            state, who, *(r(state, who) for r in reads)
+        ):
+            for address in (place, origin, count):
+                check_alignment(numpy.array([address]), 16)
+            words = numpy.arange(count // 4, dtype=numpy.uint64) * numpy.uint64(4)
+            data = state.memory.load(words + numpy.uint64(origin), 4, 1)[0].view(numpy.uint8)
+            begin(state, thread, shared_address(place), data, shared_address(where))
+
+    return step
+
+
+def begin(state: State, thread: int, place: int, data: Array, signal: int) -> None:
+    """A bulk copy is under way."""
+    places = state.shared.bulk_begins(thread, place, data.size)
+    barrier_at(state, thread, signal).copies.append(Arrival(thread, places, data))
+    state.progress += 1
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """The descriptor of a tensor in global memory; dimension 0 lies densest."""
+
+    address: int
+    element: int
+    """Bytes of an element."""
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Bytes from one index to the next, for each dimension."""
+    box: tuple[int, ...]
+    steps: tuple[int, ...]
+    swizzle: int
+    """0 none, 1: 32 bytes, 2: 64, 3: 128."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> TensorMap:
+        """Read the 128 bytes. Raises IllegalAddress where they are no tensor map."""
+
+        def word(at: int, size: int = 4) -> int:
+            return int.from_bytes(data[at : at + size], "little")
+
+        head = word(8)
+        rank = (head >> 4 & 7) + 1
+        kind = head >> 7 & 15
+        element = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 4, 9: 8, 10: 2}.get(kind)
+        if rank > 5 or element is None or head >> 11 & 3:
+            raise IllegalAddress(f"the tensor map {data[:32].hex()}... is none that is known")
+        strides = [element]
+        for index in range(rank - 1):
+            high = word(0x1C) >> (4 * index) & 15
+            strides.append((word(0x0C + 4 * index) | high << 32) << 4)
+        boxes = [data[0x37], *data[0x38:0x3C]]
+        return cls(
+            word(0, 8),
+            element,
+            tuple(word(0x20 + 4 * i) + 1 for i in range(rank)),
+            tuple(strides),
+            tuple(boxes[i] + 1 for i in range(rank)),
+            tuple((word(0x34) >> (3 * i) & 7) + 1 for i in range(rank)),
+            head >> 13 & 3,
+        )
+
+    def read(self, state: State, start: tuple[int, ...]) -> Array:
+        """The bytes of a box, as they lie in shared memory; zeros outside of the tensor."""
+        grids = numpy.meshgrid(
+            *(
+                first + numpy.arange(count) * step
+                for first, count, step in zip(start, self.box, self.steps, strict=True)
+            ),
+            indexing="ij",
+        )
+        indices = [grid.transpose().ravel() for grid in grids]  # dimension 0 innermost
+        inside = numpy.ones(indices[0].shape, numpy.bool_)
+        addresses = numpy.full(indices[0].shape, self.address, numpy.int64)
+        for index, size, stride in zip(indices, self.sizes, self.strides, strict=True):
+            inside &= (index >= 0) & (index < size)
+            addresses += index * stride
+        data = numpy.zeros((len(inside), self.element), numpy.uint8)
+        if inside.any():
+            found = state.memory.load(addresses[inside].astype(numpy.uint64), self.element, 1)[0]
+            data[inside] = found.view(numpy.uint8).reshape(-1, self.element)
+        return data.ravel()
+
+
+def swizzled(places: Array, swizzle: int) -> Array:
+    """Byte addresses with the 16-byte units of a row exchanged: bits 4.. by bits 7.. ."""
+    mask = {0: 0, 1: 1, 2: 3, 3: 7}[swizzle]
+    return places ^ ((places >> 7 & mask) << 4)
+
+
+def tensor_step(instruction: Instruction) -> Step:
+    """cp.async.bulk.tensor.Nd [shared], [map, {coordinates}], [mbarrier]."""
+    if "im2col" in instruction.modifiers:
+        raise SyntaxFault(f"{instruction}: only tiles are supported")
+    line = instruction.line
+    to, source, signal, *_ = instruction.operands
+    if not isinstance(source, Address):
+        raise SyntaxFault(f"{instruction}: the second operand is no tensor map")
+    address = [address_reader(x, line) for x in (to, source, signal)]
+    coordinates = [reader(x, "s32", line) for x in source.coordinates]
+
+    def step(state: State, who: Who) -> None:
+        rows = each(state, who, *(r(state, who) for r in (*address, *coordinates)))
+        for thread, place, origin, where, *start in rows:
+            found = TensorMap.decode(descriptor(state, origin))
+            data = found.read(state, tuple(start))
+            check_alignment(numpy.array([place]), 128)
+            plain = shared_address(place) + numpy.arange(data.size)
+            order = numpy.argsort(swizzled(plain, found.swizzle))
+            begin(state, thread, shared_address(place), data[order], shared_address(where))
+
+    return step
+
+
+def descriptor(state: State, address: int) -> bytes:
+    """128 bytes at an address of global memory, or of a parameter."""
+    if address < len(state.parameters):
+        return state.parameters[address : address + 128]
+    check_alignment(numpy.array([address]), 64)
+    words = numpy.arange(0, 128, 4, dtype=numpy.uint64) + numpy.uint64(address)
+    return bytes(state.memory.load(words, 4, 1)[0].tobytes())
+
+
+# --- wgmma
+
+
+@dataclass(frozen=True)
+class MatrixDescriptor:
+    """A matrix in shared memory as wgmma is told of it."""
+
+    address: int
+    leading: int
+    stride: int
+    swizzle: int
+
+    @classmethod
+    def decode(cls, bits: int) -> MatrixDescriptor:
+        """From its 64 bits."""
+        return cls(
+            (bits & 0x3FFF) << 4,
+            (bits >> 16 & 0x3FFF) << 4,
+            (bits >> 32 & 0x3FFF) << 4,
+            {0: 0, 1: 3, 2: 2, 3: 1}[bits >> 62 & 3],
+        )
+
+    def places(self, rows: int, row_bytes: int) -> Array:
+        """Addresses of each byte of rows along K; a core matrix is 8 rows of 16 bytes.
+
+        With a swizzle of 32, 64 or 128 bytes a row of that many bytes is contiguous and `stride`
+        leads from 8 rows to the next 8; without one each core matrix of 128 bytes is, and `leading`
+        goes from one to the next along K.
+        """
+        row, column = numpy.arange(rows)[:, None], numpy.arange(row_bytes)[None]
+        if self.swizzle == 0:
+            base = row // 8 * self.stride + column // 16 * self.leading
+            return self.address + base + row % 8 * 16 + column % 16
+        span = 16 << self.swizzle
+        base = row // 8 * self.stride + column // span * self.leading
+        return swizzled(self.address + base + row % 8 * span + column % span, self.swizzle)
+
+
+WGMMA_K: Final = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32}
+"""Depth of one wgmma by the type of A."""
+
+
+def wgmma_step(instruction: Instruction) -> Step:
+    """wgmma.mma_async and its fence, commit_group and wait_group."""
+    if instruction.modifiers[0] in ("fence", "commit_group", "wait_group"):
+        return lambda state, who: None
+    if instruction.modifiers[0] != "mma_async" or "sp" in instruction.modifiers:
+        raise SyntaxFault(f"{instruction}: not supported")
+    return product_step(instruction)
+
+
+def product_step(instruction: Instruction) -> Step:
+    """wgmma.mma_async.sync.aligned.m64nNkK.d.a.b d, a, b, scale-d, scale-a, scale-b{, trans}."""
+    line = instruction.line
+    shape = next(m for m in instruction.modifiers if m.startswith("m64n"))
+    n, k = (int(x) for x in shape[4:].split("k"))
+    d_kind, a_kind, b_kind = instruction.types[:3]
+    if WGMMA_K.get(a_kind) != k:
+        raise SyntaxFault(f"{instruction}: this shape of .{a_kind} is not supported")
+    target, a, b, scale, *rest = instruction.operands
+    factors = [x.value for x in rest if isinstance(x, Immediate)]
+    if any(x for x in factors[2:]):
+        raise SyntaxFault(f"{instruction}: transposed operands are not supported")
+    signs = [int(x) for x in factors[:2]] or [1, 1]
+    d_parts, a_parts = parts_of(target), parts_of(a)
+    in_registers = len(a_parts) > 1
+    reads_d = [reader(p, "b32", line) for p in d_parts]
+    reads_a = [reader(p, "b32" if in_registers else "b64", line) for p in a_parts]
+    read_b, read_scale = reader(b, "b64", line), reader(scale, "pred", line)
+    writes = [writer(p, "b32", line) for p in d_parts]
+    width = k * {"tf32": 4}.get(a_kind, 2 if k == 16 else 1)
+
+    def matrix(state: State, thread: int, bits: int, rows: int, kind: str) -> Array:
+        places = MatrixDescriptor.decode(bits).places(rows, width)
+        state.shared.places(numpy.array([thread]), numpy.array([places.min()]), 1, "wgmma read")
+        state.shared.places(numpy.array([thread]), numpy.array([places.max()]), 1, "wgmma read")
+        state.shared.bulk_reads(thread, places.ravel())
+        base = thread // state.block_threads * state.shared.size
+        data = numpy.ascontiguousarray(state.shared.data[base + places])
+        return as_values([data.view(numpy.uint32)[:, i] for i in range(width // 4)], kind)
+
+    def step(state: State, who: Who) -> None:
+        threads = state.who(who)
+        if threads.size % 128 or (threads.reshape(-1, 128)[:, 0] % 128).any():
+            raise ConvergenceFault("wgmma is executed by a part of four warps")
+        rows, columns = accumulator(n)
+        old = as_values([r(state, who) for r in reads_d], d_kind).reshape(-1, 128, rows.shape[1])
+        result = numpy.zeros_like(old)
+        keeps = read_scale(state, who)
+        descriptors = read_b(state, who)
+        held_a = [r(state, who) for r in reads_a]
+        for group, first in enumerate(threads.reshape(-1, 128)[:, 0].tolist()):
+            at = group * 128
+            if in_registers:
+                values = as_values([x[at : at + 128] for x in held_a], a_kind)
+                left = numpy.zeros((64, k), values.dtype)
+                left[fragment_rows(k, width)] = values
+            else:
+                left = matrix(state, first, int(held_a[0][at]), 64, a_kind)
+            right = matrix(state, first, int(descriptors[at]), n, b_kind)
+            product = signs[0] * left @ (signs[1] * right).T
+            result[group] = product[rows, columns] + numpy.where(keeps[at], old[group], 0)
+        lanes = result.reshape(-1, rows.shape[1])
+        for write, value in zip(writes, as_registers(lanes, d_kind), strict=True):
+            write(state, who, value)
+
+    return step
+
+
+def accumulator(n: int) -> tuple[Array, Array]:
+    """Row and column of each element of D that a thread of a warpgroup holds."""
+    thread, element = numpy.arange(128)[:, None], numpy.arange(n // 2)[None]
+    rows = thread // 32 * 16 + thread % 32 // 4 + element // 2 % 2 * 8
+    columns = element // 4 * 8 + thread % 4 * 2 + element % 2
+    return rows, numpy.broadcast_to(columns, rows.shape)
+
+
+def fragment_rows(k: int, width: int) -> tuple[Array, Array]:
+    """Row and column of each element of A that a thread of a warpgroup holds in registers."""
+    per = 4 * k // width
+    warp, lane = numpy.arange(128) // 32, numpy.tile(LANES, 4)
+    elements = numpy.arange(4 * per)
+    register, within = elements // per, elements % per
+    rows = warp[:, None] * 16 + lane[:, None] // 4 + 8 * (register % 2)[None]
+    columns = lane[:, None] % 4 * per + within[None] + (register // 2 * 4 * per)[None]
+    return rows, numpy.broadcast_to(columns, rows.shape)
+
+
+BULK_STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
+    "mbarrier": mbarrier_step,
+    "wgmma": wgmma_step,
+}
+"""How each opcode of this file is made into a step."""
