@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy
 import pytest
-from executor.bulk import MatrixDescriptor, TensorMap, swizzled
-from executor.faults import (
+from emulation.faults import (
     BarrierFault,
     ConvergenceFault,
     Fault,
@@ -25,8 +24,9 @@ from executor.faults import (
     SyntaxFault,
     TimeoutFault,
 )
+from emulation.memory import Region
+from executor.bulk import MatrixDescriptor, TensorMap, swizzled
 from executor.launch import Executor
-from executor.memory import Region
 from executor.syntax import parse
 
 Array = numpy.ndarray[Any, Any]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy
+from emulation.faults import BarrierFault, ConvergenceFault, IllegalAddress, SyntaxFault
+from emulation.memory import SHARED_WINDOW, check_alignment
 
-from executor.faults import BarrierFault, ConvergenceFault, IllegalAddress, SyntaxFault
 from executor.matrix import LANES, as_registers, as_values, parts_of
-from executor.memory import SHARED_WINDOW, check_alignment
 from executor.registers import Array, State, Step, Who, address_reader, reader, writer
 from executor.syntax import Address, Immediate, Instruction, Operand, Sink
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy
-
-from executor.faults import SyntaxFault
-from executor.numbers import (
+from emulation.faults import SyntaxFault
+from emulation.numbers import (
     bfloat_to_float,
     eight_bits_to_float,
     float_to_bfloat,
@@ -15,6 +14,7 @@ from executor.numbers import (
     float_to_tf32,
     flush,
 )
+
 from executor.operations import plain_step, rounded_float
 from executor.registers import ARRAY_TYPES, Array, Step
 from executor.syntax import Instruction

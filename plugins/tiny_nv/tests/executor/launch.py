@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy
-
-from executor.conversions import cvt_step
-from executor.faults import (
+from emulation.faults import (
     BarrierFault,
     Fault,
     LaunchFault,
     SyntaxFault,
     TimeoutFault,
 )
-from executor.memory import (
+from emulation.memory import (
     FIRST_LOCAL,
     FIRST_SHARED,
     GlobalMemory,
@@ -29,6 +27,8 @@ from executor.memory import (
     Region,
     SharedMemory,
 )
+
+from executor.conversions import cvt_step
 from executor.movement import STEPS as MOVEMENT_STEPS
 from executor.operations import STEPS as ARITHMETIC_STEPS
 from executor.registers import Array, State, Step, Who, reader

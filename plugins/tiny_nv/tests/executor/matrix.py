@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy
+from emulation.faults import ConvergenceFault, SyntaxFault
+from emulation.memory import check_alignment
+from emulation.numbers import bfloat_to_float, eight_bits_to_float
 
-from executor.faults import ConvergenceFault, SyntaxFault
-from executor.memory import check_alignment
-from executor.numbers import bfloat_to_float, eight_bits_to_float
 from executor.registers import Array, State, Step, Who, address_reader, reader, writer
 from executor.syntax import Instruction, Operand, Vector
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy
+from emulation.faults import ConvergenceFault, IllegalAddress, SyntaxFault
+from emulation.memory import LOCAL_WINDOW, SHARED_WINDOW, UNSIGNED, WINDOW, check_alignment
 
 from executor.bulk import BULK_STEPS, bulk_step
-from executor.faults import ConvergenceFault, IllegalAddress, SyntaxFault
 from executor.matrix import MATRIX_STEPS
-from executor.memory import LOCAL_WINDOW, SHARED_WINDOW, UNSIGNED, WINDOW, check_alignment
 from executor.operations import plain_step
 from executor.registers import (
     ARRAY_TYPES,

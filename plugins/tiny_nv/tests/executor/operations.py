@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy
-
-from executor.faults import SyntaxFault
-from executor.memory import UNSIGNED
-from executor.numbers import (
+from emulation.faults import SyntaxFault
+from emulation.memory import UNSIGNED
+from emulation.numbers import (
     bfloat_to_float,
     float_to_bfloat,
     flush,
     fma_double,
     fma_narrow,
 )
+
 from executor.registers import Array, State, Step, Who, reader, writer
 from executor.syntax import Instruction, Pair, Sink, Vector
 

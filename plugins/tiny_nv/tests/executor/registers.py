@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy
-
-from executor.faults import SyntaxFault
-from executor.memory import (
+from emulation.faults import SyntaxFault
+from emulation.memory import (
     LOCAL_WINDOW,
     SHARED_WINDOW,
     UNSIGNED,
@@ -22,6 +21,7 @@ from executor.memory import (
     LocalMemory,
     SharedMemory,
 )
+
 from executor.syntax import (
     Address,
     Immediate,

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-from executor.faults import SyntaxFault
+from emulation.faults import SyntaxFault
 
 WIDTHS: Final = {
     **{f"{kind}{bits}": bits // 8 for kind in "bsu" for bits in (8, 16, 32, 64, 128)},

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy
 
-from executor.faults import IllegalAddress, MisalignedAddress, RaceFault
+from emulation.faults import IllegalAddress, MisalignedAddress, RaceFault
 
 Array = numpy.ndarray[Any, Any]
 
@@ -167,11 +167,19 @@ class SharedMemory:
     """Shared memory of all blocks that run: a row each, and what is known of its accesses."""
 
     def __init__(
-        self, blocks: int, size: int, block_threads: int, granule: int, watched: int
+        self,
+        blocks: int,
+        size: int,
+        block_threads: int,
+        granule: int,
+        watched: int,
+        first: int = FIRST_SHARED,
     ) -> None:
+        self.first = first
+        """Where its addresses begin."""
         self.watched = min(watched, blocks)
         """How many of the blocks, from the first on, are watched for races."""
-        self.size = FIRST_SHARED + size
+        self.size = first + size
         self.size += -self.size % 16
         self.block_threads = block_threads
         self.granule = granule
@@ -189,7 +197,7 @@ class SharedMemory:
 
     def places(self, threads: Array, addresses: Array, size: int, action: str) -> Array:
         """Byte offsets into `data`, checked against the block's memory."""
-        wrong = (addresses < FIRST_SHARED) | (addresses + size > self.size)
+        wrong = (addresses < self.first) | (addresses + size > self.size)
         if wrong.any():
             which = int(numpy.flatnonzero(wrong)[0])
             raise IllegalAddress(
@@ -370,14 +378,15 @@ class SharedMemory:
 class LocalMemory:
     """Memory of each thread's own."""
 
-    def __init__(self, threads: int, size: int) -> None:
-        self.size = FIRST_LOCAL + size
+    def __init__(self, threads: int, size: int, first: int = FIRST_LOCAL) -> None:
+        self.first = first
+        self.size = first + size
         self.size += -self.size % 16
         self.data = numpy.full(threads * self.size, GARBAGE, numpy.uint8)
 
     def places(self, threads: Array, addresses: Array, size: int, action: str) -> Array:
         """Byte offsets into `data`, checked."""
-        wrong = (addresses < FIRST_LOCAL) | (addresses + size > self.size)
+        wrong = (addresses < self.first) | (addresses + size > self.size)
         if wrong.any():
             which = int(numpy.flatnonzero(wrong)[0])
             raise IllegalAddress(

@@ -1,0 +1,127 @@
+"""Compile LLVM IR for an AMD card by llvmlite, and load the object into an emulator's memory.
+
+Relocations: LLVM, "User Guide for AMDGPU Backend", section "Relocation Records".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy
+from emulation.memory import Region
+from emulator.dispatch import Descriptor, Emulator
+
+Array = numpy.ndarray[Any, Any]
+Dims = tuple[int, int, int]
+
+CODE, ARGUMENTS, DATA = 0x1_0000_0000, 0x2_0000_0000, 0x7000_0000_0000
+ALLOCATED = 2
+"""Flag of sections that are loaded."""
+
+
+def compile_kernel(text: str, cpu: str = "gfx1100", features: str = "") -> bytes:
+    """A relocatable object of a module."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = llvm.parse_assembly(text)
+    module.verify()
+    target = llvm.Target.from_triple("amdgcn-amd-amdhsa")
+    machine = target.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic")
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    llvm.create_pass_builder(machine, options).getModulePassManager().run(
+        module, llvm.create_pass_builder(machine, options)
+    )
+    found: bytes = machine.emit_object(module)
+    return found
+
+
+@dataclass
+class Loaded:
+    """An object in memory: its bytes, and addresses of its symbols."""
+
+    image: Array
+    symbols: dict[str, int]
+
+
+def load(data: bytes, base: int = CODE) -> Loaded:
+    """Lay out the loaded sections of an object and apply its relocations."""
+    (offset,), (count,) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<H", data, 60)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + 64 * i) for i in range(count)]
+    places, size = {}, 0
+    for index, section in enumerate(sections):
+        if section[2] & ALLOCATED:
+            size += -size % max(section[8], 256)
+            places[index] = size
+            size += section[5]
+    image = numpy.zeros(size + 256, numpy.uint8)
+    for index, place in places.items():
+        _, kind, _, _, at, length, *_ = sections[index]
+        if kind != 8:
+            image[place : place + length] = numpy.frombuffer(data, numpy.uint8, length, at)
+    table = next(s for s in sections if s[1] == 2)
+    names = sections[table[6]][4]
+    values, symbols = [], {}
+    for start in range(table[4], table[4] + table[5], 24):
+        name, _, _, section_index, value, _ = struct.unpack_from("<IBBHQQ", data, start)
+        values.append(base + places.get(section_index, 0) + value)
+        text = data[names + name : data.index(b"\0", names + name)].decode()
+        symbols[text] = values[-1]
+    for section in sections:
+        if section[1] == 4 and section[7] in places:
+            for start in range(section[4], section[4] + section[5], 24):
+                at, info, addend = struct.unpack_from("<QQq", data, start)
+                where = places[section[7]] + at
+                value = values[info >> 32] + addend
+                relocate(image, base, where, info & 0xFFFFFFFF, value)
+    return Loaded(image, symbols)
+
+
+def relocate(image: Array, base: int, where: int, kind: int, value: int) -> None:
+    """Write one relocated number."""
+    relative = value - (base + where)
+    table = {
+        1: (value, "<I"),
+        2: (value >> 32, "<I"),
+        3: (value, "<Q"),
+        4: (relative, "<I"),
+        5: (relative, "<Q"),
+        10: (relative, "<I"),
+        11: (relative >> 32, "<I"),
+    }
+    number, layout = table[kind]
+    bits = 8 * struct.calcsize(layout)
+    struct.pack_into(layout, memoryview(image), where, number % (1 << bits))
+
+
+def run(
+    code: bytes,
+    arrays: Sequence[Array],
+    groups: int = 1,
+    group: int = 32,
+    name: str = "k",
+    emulator: Emulator | None = None,
+) -> Emulator:
+    """Run a kernel whose arguments are addresses of arrays."""
+    emulator = emulator or Emulator()
+    loaded = load(code)
+    emulator.memory.add(Region(CODE, loaded.image, "code"))
+    addresses, address = [], DATA
+    for number, array in enumerate(arrays):
+        emulator.memory.add(Region(address, array.view(numpy.uint8).ravel(), f"array {number}"))
+        addresses.append(address)
+        address += -(-array.nbytes // 256) * 256 + 256
+    packed = struct.pack(f"<{len(addresses)}Q", *addresses).ljust(512, b"\0")
+    emulator.memory.add(Region(ARGUMENTS, numpy.frombuffer(packed, numpy.uint8), "arguments"))
+    start = loaded.symbols[f"{name}.kd"]
+    properties = Descriptor.read(emulator.memory, start).properties
+    user: list[int] = []
+    for bit, words in ((0, 4), (1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (6, 1)):
+        if properties >> bit & 1:
+            pointer = [ARGUMENTS & 0xFFFFFFFF, ARGUMENTS >> 32]
+            user += pointer if bit == 3 else [0] * words
+    emulator.dispatch(start, (groups, 1, 1), (group, 1, 1), user)
+    return emulator

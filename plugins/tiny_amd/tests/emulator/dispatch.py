@@ -1,0 +1,481 @@
+"""Dispatches: kernel descriptors, work-groups, and waves in lockstep.
+
+The descriptor's 64 bytes and the initial registers: LLVM, "User Guide for AMDGPU Backend", sections
+"Kernel Descriptor" and "Initial Kernel Execution State"; scalar branches decide for whole waves, so
+that waves diverge from each other and lanes only by EXEC.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy
+from emulation.faults import BarrierFault, Fault, IllegalAddress, LaunchFault, TimeoutFault
+from emulation.memory import GlobalMemory, LocalMemory, SharedMemory
+
+from emulator.decode import FIRST_VGPR, NULL, Instruction, decode
+from emulator.packed import vop3p_step
+from emulator.scalar import reads_of, sop1, sop2, sopc, sopk
+from emulator.state import (
+    EXEC,
+    SCC,
+    VCC,
+    Array,
+    State,
+    Step,
+    Who,
+    scalar_pair,
+    scalar_word,
+    write_scalar_pair,
+)
+from emulator.transfer import ds_step, flat_step, registers_read, smem_step
+from emulator.vector import ROWS, SPECIAL, pair_step, vector_step, width_of
+
+Dims = tuple[int, int, int]
+
+LANES: Final = 32
+MOST_WAVES: Final = 1 << 9
+"""Waves that run together."""
+MOST_INSTRUCTIONS: Final = 50_000_000
+WATCHED_GROUPS: Final = 2
+"""Groups of those that run together that are watched for races."""
+SGPRS: Final = 256
+RUNNING, WAITING, DONE = 0, 1, 2
+NOTHING: Final = frozenset(
+    {
+        *("s_nop", "s_sleep", "s_set_inst_prefetch_distance", "s_clause", "s_delay_alu"),
+        *("s_waitcnt_depctr", "s_setprio", "s_sendmsg", "s_icache_inv", "s_code_end"),
+        *("s_wait_idle", "s_round_mode", "s_denorm_mode", "s_setkill", "s_sethalt", "s_wakeup"),
+        *("s_gl1_inv", "s_dcache_inv", "buffer_gl0_inv", "buffer_gl1_inv"),
+    }
+)
+"""Hints and cache maintenance: nothing happens out of order here."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What a kernel descriptor (`name.kd`) says."""
+
+    entry: int
+    """Address of the first instruction."""
+    shared_bytes: int
+    private_bytes: int
+    kernarg_bytes: int
+    properties: int
+    rsrc1: int
+    rsrc2: int
+
+    @classmethod
+    def read(cls, memory: GlobalMemory, address: int) -> Descriptor:
+        """From 64 bytes of memory."""
+        words = memory.load(numpy.arange(16, dtype=numpy.uint64) * 4 + numpy.uint64(address), 4, 1)
+        data = words[0].tobytes()
+        shared, private, kernarg = struct.unpack_from("<III", data)
+        (offset,) = struct.unpack_from("<q", data, 16)
+        _, rsrc1, rsrc2, properties = struct.unpack_from("<IIIH", data, 44)
+        return cls(address + offset, shared, private, kernarg, properties, rsrc1, rsrc2)
+
+    @property
+    def user_registers(self) -> int:
+        """How many scalar registers the dispatcher fills before the group's numbers."""
+        return self.rsrc2 >> 1 & 31
+
+    @property
+    def vector_registers(self) -> int:
+        """How many vector registers a wave of 32 has."""
+        return ((self.rsrc1 & 63) + 1) * 8
+
+
+@dataclass
+class Control:
+    """An instruction that decides where a wave goes on."""
+
+    kind: str
+    target: int = 0
+    holds: Callable[[State, Who], Array] | None = None
+
+
+@dataclass
+class Ready:
+    """A decoded instruction, made executable."""
+
+    instruction: Instruction
+    action: Step | Control
+    touched: Sequence[int]
+    """Registers whose loads must have arrived."""
+
+
+class Emulator:
+    """Runs kernels over one memory; code is decoded once for each address."""
+
+    def __init__(self, memory: GlobalMemory | None = None) -> None:
+        self.memory = memory or GlobalMemory()
+        self.decoded: dict[int, Ready] = {}
+        self.executed: dict[str, int] = {}
+        """How often each instruction was executed, by name."""
+        self.most_instructions = MOST_INSTRUCTIONS
+        self.watched_groups = WATCHED_GROUPS
+
+    def forget(self) -> None:
+        """Code may have changed."""
+        self.decoded.clear()
+
+    def ready(self, address: int) -> Ready:
+        """The instruction at an address."""
+        if address not in self.decoded:
+            region = self.memory.region_at(address)
+            if region is None:
+                raise IllegalAddress(f"an instruction is fetched at {address:#x}")
+            start = address - region.address
+            instruction = decode(region.data[start : start + 16].tobytes(), address)
+            action = make(instruction)
+            self.decoded[address] = Ready(instruction, action, touched(instruction))
+        return self.decoded[address]
+
+    def dispatch(
+        self,
+        descriptor: int,
+        groups: Dims,
+        group: Dims,
+        user_data: Sequence[int],
+        shared_bytes: int | None = None,
+    ) -> None:
+        """Run groups of work-items; `user_data` fills the first scalar registers. Raises Fault."""
+        found = Descriptor.read(self.memory, descriptor)
+        if not found.properties >> 10 & 1:
+            raise LaunchFault("the kernel is for waves of 64, which this emulator does not run")
+        items = group[0] * group[1] * group[2]
+        if min(*groups, *group) < 1 or items > 1024:
+            raise LaunchFault(f"{groups} groups of {group} work-items are no dispatch")
+        shared = found.shared_bytes if shared_bytes is None else shared_bytes
+        if shared > 64 << 10 or shared < found.shared_bytes:
+            raise LaunchFault(f"{shared} bytes of LDS; the kernel needs {found.shared_bytes}")
+        waves = -(-items // LANES)
+        at_once = max(MOST_WAVES // waves, 1)
+        total = groups[0] * groups[1] * groups[2]
+        with numpy.errstate(all="ignore"):
+            for first in range(0, total, at_once):
+                count = min(at_once, total - first)
+                Run(self, found, groups, group, first, count, user_data, shared).go()
+
+
+class Run:
+    """Some groups of a dispatch, from their first instruction to their last."""
+
+    def __init__(
+        self,
+        emulator: Emulator,
+        descriptor: Descriptor,
+        groups: Dims,
+        group: Dims,
+        first: int,
+        count: int,
+        user_data: Sequence[int],
+        shared: int,
+    ) -> None:
+        self.emulator, self.first, self.count = emulator, first, count
+        items = group[0] * group[1] * group[2]
+        self.group_waves = -(-items // LANES)
+        waves = count * self.group_waves
+        garbage = numpy.uint32(0xCBCBCBCB)
+        scalars = [numpy.full(waves, garbage) for _ in range(SGPRS)]
+        vectors = [numpy.full((waves, LANES), garbage) for _ in range(descriptor.vector_registers)]
+        flat = numpy.tile(numpy.arange(self.group_waves * LANES), count).reshape(waves, LANES)
+        exists = numpy.packbits(flat < items, axis=1, bitorder="little")
+        scalars[EXEC] = numpy.ascontiguousarray(exists).view(numpy.uint32)[:, 0]
+        scalars[EXEC + 1] = numpy.zeros(waves, numpy.uint32)
+        scalars[SCC] = numpy.zeros(waves, numpy.uint32)
+        for index, value in enumerate(user_data):
+            scalars[index] = numpy.full(waves, value % 2**32, numpy.uint32)
+        number = numpy.repeat(numpy.arange(first, first + count), self.group_waves)
+        place = descriptor.user_registers
+        for axis, value in enumerate(
+            (number % groups[0], number // groups[0] % groups[1], number // (groups[0] * groups[1]))
+        ):
+            if descriptor.rsrc2 >> (7 + axis) & 1:
+                scalars[place] = value.astype(numpy.uint32)
+                place += 1
+        axes = descriptor.rsrc2 >> 11 & 3
+        x = flat % group[0]
+        y = flat // group[0] % group[1] if axes > 0 else 0
+        z = flat // (group[0] * group[1]) if axes > 1 else 0
+        vectors[0] = (x | y << 10 | z << 20 if axes else x).astype(numpy.uint32)
+        threads = waves * LANES
+        self.state = State(
+            waves,
+            LANES,
+            self.group_waves,
+            scalars,
+            vectors,
+            emulator.memory,
+            SharedMemory(
+                count, shared, self.group_waves * LANES, 1, emulator.watched_groups, first=0
+            ),
+            LocalMemory(threads, descriptor.private_bytes, first=0),
+        )
+        self.place = numpy.full(waves, descriptor.entry, numpy.int64)
+        self.status = numpy.full(waves, RUNNING, numpy.int8)
+        self.steps = 0
+
+    def go(self) -> None:
+        """Run until all waves have ended."""
+        while True:
+            running = numpy.flatnonzero(self.status == RUNNING)
+            if running.size:
+                self.advance(running)
+            elif (self.status == WAITING).any():
+                self.release()
+            else:
+                return
+
+    def advance(self, running: Array) -> None:
+        """Execute from the least address until waves divide, meet others, or stop."""
+        places = self.place[running]
+        place, limit = int(places.min()), 1 << 62
+        at_place = places == place
+        who: Who = None
+        chosen = running
+        if not at_place.all():
+            chosen = who = running[at_place]
+            limit = int(places[~at_place].min())
+        elif running.size < self.state.waves:
+            who = running
+        emulator = self.emulator
+        while place < limit:
+            ready = emulator.ready(place)
+            instruction = ready.instruction
+            self.count_one(instruction)
+            following = place + instruction.size
+            try:
+                if self.state.pending and ready.touched:
+                    self.state.check_arrived(who, ready.touched)
+                if isinstance(ready.action, Control):
+                    moved = self.control(ready.action, instruction, following, chosen, who, limit)
+                    if moved is None:
+                        return
+                    following = moved
+                else:
+                    ready.action(self.state, who)
+            except Fault as fault:
+                raise type(fault)(f"{instruction}: {fault}") from None
+            place = following
+        self.place[chosen] = place
+
+    def count_one(self, instruction: Instruction) -> None:
+        """One more instruction; raise TimeoutFault beyond the most."""
+        self.steps += 1
+        executed = self.emulator.executed
+        for each in (instruction, instruction.partner):
+            if each is not None:
+                executed[each.name] = executed.get(each.name, 0) + 1
+        if self.steps > self.emulator.most_instructions:
+            raise TimeoutFault(
+                f"more than {self.emulator.most_instructions} instructions, last {instruction}"
+            )
+
+    def control(
+        self,
+        control: Control,
+        instruction: Instruction,
+        following: int,
+        chosen: Array,
+        who: Who,
+        limit: int,
+    ) -> int | None:
+        """Branch, wait, barrier or end: where all go on, or None where they no longer go as one."""
+        if control.kind == "wait":
+            self.wait(instruction, who)
+            return following
+        if control.kind == "branch":
+            target = following + 4 * instruction.immediate
+            taken = numpy.ones(len(chosen), numpy.bool_)
+            if control.holds is not None:
+                taken = control.holds(self.state, who)
+            if not taken.any():
+                return following
+            if taken.all() and limit == 1 << 62:
+                return target
+            self.place[chosen] = numpy.where(taken, target, following)
+            return None
+        self.place[chosen] = following
+        if control.kind == "jump":
+            assert control.holds is not None
+            self.place[chosen] = control.holds(self.state, who).astype(numpy.int64)
+        elif control.kind == "end":
+            self.status[chosen] = DONE
+        elif control.kind == "barrier":
+            if self.group_waves == 1 or (chosen.size == self.state.waves):
+                self.state.shared.barrier(numpy.unique(chosen // self.group_waves))
+                return following
+            self.status[chosen] = WAITING
+        else:
+            raise Fault("the kernel trapped")
+        return None
+
+    def wait(self, instruction: Instruction, who: Who) -> None:
+        """s_waitcnt: scalar loads come in any order, so that only a count of 0 says anything."""
+        immediate = instruction.immediate & 0xFFFF
+        vector = immediate >> 10 & 63 if instruction.name == "s_waitcnt" else 63
+        other = immediate >> 4 & 63 if instruction.name == "s_waitcnt" else 63
+        if instruction.name == "s_waitcnt_vmcnt":
+            vector = immediate & 63
+        if instruction.name == "s_waitcnt_lgkmcnt":
+            other = immediate & 63
+        if vector < 63:
+            self.state.wait(who, "vm", vector)
+        if other == 0:
+            self.state.wait(who, "scalar", 0)
+        if other < 63:
+            self.state.wait(who, "lgkm", other)
+
+    def release(self) -> None:
+        """Let the groups go on whose waves all wait; else nobody ever will."""
+        waiting = numpy.flatnonzero(self.status == WAITING)
+        counts = numpy.bincount(waiting // self.group_waves, minlength=self.count)
+        ended = numpy.bincount(
+            numpy.flatnonzero(self.status == DONE) // self.group_waves, minlength=self.count
+        )
+        wrong = (counts > 0) & (ended > 0)
+        if wrong.any():
+            group = int(numpy.flatnonzero(wrong)[0])
+            raise BarrierFault(
+                f"{counts[group]} of {self.group_waves} waves of group {self.first + group} wait "
+                f"at s_barrier, the others have ended"
+            )
+        self.state.shared.barrier(numpy.flatnonzero(counts))
+        self.status[waiting] = RUNNING
+
+
+def branch_if(code: int, is_zero: bool) -> Callable[[State, Who], Array]:
+    """Whether a scalar register is zero, or is not."""
+
+    def holds(state: State, who: Who) -> Array:
+        value = scalar_word(state, who, code, 0)
+        found: Array = value == 0 if is_zero else value != 0
+        return found
+
+    return holds
+
+
+CONTROLS: Final[dict[str, Control]] = {
+    "s_endpgm": Control("end"),
+    "s_barrier": Control("barrier"),
+    "s_trap": Control("trap"),
+    "s_branch": Control("branch"),
+    "s_cbranch_scc0": Control("branch", holds=branch_if(SCC, True)),
+    "s_cbranch_scc1": Control("branch", holds=branch_if(SCC, False)),
+    "s_cbranch_vccz": Control("branch", holds=branch_if(VCC, True)),
+    "s_cbranch_vccnz": Control("branch", holds=branch_if(VCC, False)),
+    "s_cbranch_execz": Control("branch", holds=branch_if(EXEC, True)),
+    "s_cbranch_execnz": Control("branch", holds=branch_if(EXEC, False)),
+    **dict.fromkeys(("s_waitcnt", "s_waitcnt_vmcnt", "s_waitcnt_lgkmcnt"), Control("wait")),
+    **dict.fromkeys(("s_waitcnt_vscnt", "s_waitcnt_expcnt"), Control("wait")),
+}
+
+
+def make(instruction: Instruction) -> Step | Control:
+    """An instruction as a step or a control."""
+    name = instruction.name
+    if name in CONTROLS:
+        return CONTROLS[name]
+    if name in NOTHING:
+        return lambda state, who: None
+    if name == "s_getpc_b64":
+        return lambda state, who: next_address(instruction, state, who)
+    if name in ("s_setpc_b64", "s_swappc_b64"):
+        return jump(instruction)
+    makers: dict[str, Callable[[Instruction], Step]] = {
+        "SOP1": sop1,
+        "SOP2": sop2,
+        "SOPC": sopc,
+        "SOPK": sopk,
+        "SMEM": smem_step,
+        "DS": ds_step,
+        **dict.fromkeys(("FLAT", "SCRATCH", "GLOBAL"), flat_step),
+        **dict.fromkeys(("VOP1", "VOP2", "VOP3", "VOPC"), vector_step),
+        "VOP3P": vop3p_step,
+        "VOPD": pair_step,
+    }
+    if instruction.encoding not in makers:
+        raise Fault(f"{instruction} is not supported")
+    return makers[instruction.encoding](instruction)
+
+
+def next_address(instruction: Instruction, state: State, who: Who) -> None:
+    """s_getpc_b64: the address behind the instruction."""
+    value = numpy.full(state.count(who), instruction.address + instruction.size, numpy.uint64)
+    write_scalar_pair(state, who, instruction.destination, value)
+
+
+def jump(instruction: Instruction) -> Control:
+    """s_setpc_b64, and s_swappc_b64 which keeps the address behind it."""
+
+    def target(state: State, who: Who) -> Array:
+        found = scalar_pair(state, who, instruction.sources[0], 0).copy()
+        if instruction.name == "s_swappc_b64":
+            next_address(instruction, state, who)
+        return found
+
+    return Control("jump", holds=target)
+
+
+# --- registers that must have arrived
+
+
+def touched(instruction: Instruction) -> list[int]:
+    """Registers that an instruction reads or overwrites, as operand codes."""
+    encoding = instruction.encoding
+    if encoding in ("SOP1", "SOP2", "SOPC"):
+        wide = 2 if "64" in instruction.name else 1
+        written = [instruction.destination + i for i in range(wide)] if encoding != "SOPC" else []
+        return [*reads_of(instruction), *(c for c in written if c != NULL)]
+    if encoding == "SOPK":
+        return [instruction.destination]
+    if encoding == "SMEM":
+        base, offset = instruction.sources
+        return [base, base + 1, *([offset] if offset != NULL else [])]
+    if encoding in ("DS", "FLAT", "SCRATCH", "GLOBAL"):
+        scalar = instruction.sources[1] if encoding != "DS" else NULL
+        scalars = [scalar, scalar + 1] if scalar != NULL else []
+        return [*registers_read(instruction), *scalars]
+    if encoding in ("VOP1", "VOP2", "VOP3", "VOPC", "VOPD", "VOP3P"):
+        found = vector_registers(instruction)
+        return found + (vector_registers(instruction.partner) if instruction.partner else [])
+    return []
+
+
+def vector_registers(instruction: Instruction) -> list[int]:
+    """Registers of the sources and the destination of a vector instruction."""
+    row = ROWS.get(instruction.name.replace("v_dual_", "v_"))
+    count = len(row.sources) if row is not None else min(len(instruction.sources), 3)
+    if instruction.name.startswith(("v_cmp", "v_readlane", "v_mbcnt", "v_add_co_u32", "v_sub_co")):
+        count = 2
+    elif row is None and instruction.name in SPECIAL and instruction.encoding == "VOP3":
+        count = (
+            3
+            if instruction.name.startswith(("v_cndmask", "v_mad", "v_div"))
+            or "_ci_" in instruction.name
+            else 2
+        )
+    found = []
+    for index, code in enumerate(instruction.sources[:count]):
+        kind = row.sources[index] if row is not None else "b32"
+        if instruction.name.startswith("v_cmp") and instruction.name.endswith("64"):
+            kind = "b64"
+        is_half = width_of(kind) == 16 and instruction.encoding in ("VOP1", "VOP2", "VOPC")
+        code = code & ~0x80 if is_half and code >= FIRST_VGPR else code
+        if (code < 128 or code >= FIRST_VGPR) and code != NULL:
+            found += [code, code + 1] if width_of(kind) == 64 else [code]
+    if not instruction.name.startswith(("v_cmp", "v_readfirst", "v_readlane")):
+        target = instruction.destination
+        if (
+            row is not None
+            and width_of(row.result) == 16
+            and instruction.encoding in ("VOP1", "VOP2")
+        ):
+            target &= 0x7F
+        found.append(FIRST_VGPR + target)
+    return found

@@ -1,0 +1,632 @@
+"""The emulator of RDNA3 beside the processor: one function of LLVM IR, compiled for both.
+
+What LLVM emits for the card is executed by the emulator, what it emits for this machine natively;
+numbers are random by SEED, with special ones among them. Faults are provoked by assembly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+import numpy
+import pytest
+
+llvm = pytest.importorskip("llvmlite.binding")
+
+from code_object import CODE, compile_kernel, load, run  # noqa: E402  needs llvmlite
+from emulation.faults import (  # noqa: E402
+    BarrierFault,
+    ConvergenceFault,
+    IllegalAddress,
+    LaunchFault,
+    MisalignedAddress,
+    RaceFault,
+    SyntaxFault,
+    TimeoutFault,
+)
+from emulator.decode import decode  # noqa: E402
+from emulator.dispatch import Emulator  # noqa: E402
+from emulator.opcodes import NAMES  # noqa: E402
+
+Array = numpy.ndarray[Any, Any]
+SEED = 20261122
+COUNT = 256
+ATTRIBUTES = " ".join(
+    f'"amdgpu-no-{name}"'
+    for name in (
+        *("dispatch-ptr", "queue-ptr", "dispatch-id", "implicitarg-ptr", "workgroup-id-y"),
+        *("workgroup-id-z", "workitem-id-y", "workitem-id-z", "lds-kernel-id", "heap-ptr"),
+        *("multigrid-sync-arg", "hostcall-ptr", "default-queue", "completion-action"),
+    )
+)
+NUMPY = {
+    **{f"i{8 * n}": numpy.dtype(f"u{n}").type for n in (1, 2, 4, 8)},
+    "half": numpy.float16,
+    "float": numpy.float32,
+    "double": numpy.float64,
+}
+
+
+def kernel(body: str, arguments: int = 2, more: str = "", size: int = 256) -> str:
+    """A module with one kernel `k`: %i is the work-item of the grid, %t that of the group."""
+    names = ", ".join(f"ptr addrspace(1) %p{n}" for n in range(arguments))
+    return f"""
+target triple = "amdgcn-amd-amdhsa"
+declare i32 @llvm.amdgcn.workitem.id.x()
+declare i32 @llvm.amdgcn.workgroup.id.x()
+declare void @llvm.amdgcn.s.barrier()
+{more}
+define amdgpu_kernel void @k({names}) #0 {{
+  %t = call i32 @llvm.amdgcn.workitem.id.x()
+  %g = call i32 @llvm.amdgcn.workgroup.id.x()
+  %s = mul i32 %g, {size}
+  %i = add i32 %s, %t
+{body}
+  ret void
+}}
+attributes #0 = {{ "amdgpu-flat-work-group-size"="1,1024" {ATTRIBUTES} }}
+"""
+
+
+def at(name: str, base: str, kind: str, index: str = "%i", space: int = 1) -> str:
+    """The address of an element."""
+    return f"%{name} = getelementptr {kind}, ptr addrspace({space}) {base}, i32 {index}\n"
+
+
+def on_card(
+    function: str, result: str, sources: list[str], *values: Array
+) -> tuple[Array, Emulator]:
+    """What the emulator makes of a function, for each element."""
+    body = ""
+    for n, kind in enumerate(sources):
+        body += at(f"a{n}", f"%p{n + 1}", kind)
+        body += f"%v{n} = load {kind}, ptr addrspace(1) %a{n}\n"
+    passed = ", ".join(f"{kind} %v{n}" for n, kind in enumerate(sources))
+    body += f"%r = call {result} @f({passed})\n{at('o', '%p0', result)}"
+    body += f"store {result} %r, ptr addrspace(1) %o\n"
+    found = numpy.zeros(COUNT, NUMPY[result])
+    text = kernel(body, 1 + len(sources), function, 64)
+    emulator = run(compile_kernel(text), [found, *values], COUNT // 64, 64)
+    return found, emulator
+
+
+def on_processor(function: str, result: str, sources: list[str], *values: Array) -> Array:
+    """What this machine makes of it."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    pointers = ", ".join(f"ptr %p{n}" for n in range(1 + len(sources)))
+    loads = "".join(
+        f"%a{n} = getelementptr {kind}, ptr %p{n + 1}, i64 %i\n%v{n} = load {kind}, ptr %a{n}\n"
+        for n, kind in enumerate(sources)
+    )
+    passed = ", ".join(f"{kind} %v{n}" for n, kind in enumerate(sources))
+    text = f"""{function}
+define void @k({pointers}) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%j, %loop]
+  {loads}
+  %r = call {result} @f({passed})
+  %o = getelementptr {result}, ptr %p0, i64 %i
+  store {result} %r, ptr %o
+  %j = add i64 %i, 1
+  %more = icmp ult i64 %j, {COUNT}
+  br i1 %more, label %loop, label %end
+end:
+  ret void
+}}"""
+    module = llvm.parse_assembly(text)
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=1
+    )
+    found = numpy.zeros(COUNT, NUMPY[result])
+    with llvm.create_mcjit_compiler(module, machine) as engine:
+        engine.finalize_object()
+        address = engine.get_function_address("k")
+        arrays = [found, *values]
+        ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arrays))(address)(
+            *(a.ctypes.data for a in arrays)
+        )
+    return found
+
+
+def numbers(kind: str, generator: numpy.random.Generator) -> Array:
+    """Random values of a type, with its special ones in front."""
+    wanted = NUMPY[kind]
+    if kind[0] != "i":
+        special = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.5,
+            numpy.inf,
+            -numpy.inf,
+            numpy.nan,
+            3e-41,
+            6e4,
+            -0.3,
+            0.5,
+            2.5,
+        ]
+        values = generator.standard_normal(COUNT) * 10.0 ** generator.integers(-3, 4, COUNT)
+        values[: len(special)] = special
+        with numpy.errstate(all="ignore"):
+            return values.astype(wanted)
+    bounds = numpy.iinfo(wanted)
+    values = generator.integers(0, bounds.max, COUNT, wanted, endpoint=True)
+    values[::3] %= 100
+    special = [0, 1, bounds.max, bounds.max // 2, bounds.max // 2 + 1, 7]
+    values[: len(special)] = special
+    return values
+
+
+def same(found: Array, wanted: Array) -> None:
+    """Equal bits; any NaN is like another, and zeros of either sign are alike."""
+    if found.dtype.kind == "f":
+        numpy.testing.assert_array_equal(found, wanted)
+    else:
+        assert found.tolist() == wanted.tolist()
+
+
+def intrinsic(name: str, kind: str, count: int, tail: str = "") -> str:
+    """A function that calls an intrinsic."""
+    kinds = ", ".join([kind] * count)
+    passed = ", ".join(f"{kind} %{'xyz'[i]}" for i in range(count))
+    suffix = {"half": "f16", "float": "f32", "double": "f64"}.get(kind, kind)
+    more = ", i1" if tail else ""
+    return (
+        f"declare {kind} @llvm.{name}.{suffix}({kinds}{more})\n"
+        f"define {kind} @f({passed}) alwaysinline {{\n"
+        f"%r = call {kind} @llvm.{name}.{suffix}({passed}{tail})\nret {kind} %r\n}}"
+    )
+
+
+def statement(text: str, result: str, sources: list[str]) -> str:
+    """A function of one instruction or more; %x, %y and %z are its arguments."""
+    passed = ", ".join(f"{kind} %{'xyz'[i]}" for i, kind in enumerate(sources))
+    return f"define {result} @f({passed}) alwaysinline {{\n{text}\nret {result} %r\n}}"
+
+
+INTEGERS = ["i8", "i16", "i32", "i64"]
+FLOATS = ["half", "float", "double"]
+INTEGER_CASES = {
+    **{op: f"%r = {op} {{t}} %x, %y" for op in ("add", "sub", "mul", "and", "or", "xor")},
+    **{
+        op: f"%d = or {{t}} %y, 1\n%r = {op} {{t}} %x, %d"
+        for op in ("udiv", "urem", "sdiv", "srem")
+    },
+    **{
+        op: f"%n = and {{t}} %y, {{last}}\n%r = {op} {{t}} %x, %n" for op in ("shl", "lshr", "ashr")
+    },
+    **{
+        f"icmp {relation}": f"%c = icmp {relation} {{t}} %x, %y\n"
+        "%r = select i1 %c, {t} %x, {t} %y"
+        for relation in ("eq", "ne", "ult", "ule", "ugt", "uge", "slt", "sle", "sgt", "sge")
+    },
+    "square plus": "%s = mul {t} %x, %x\n%r = add {t} %s, %y",
+    "shift and add": "%s = shl {t} %x, 3\n%r = add {t} %s, %y",
+    "shift and or": "%s = shl {t} %x, 2\n%r = or {t} %s, %y",
+    "field": "%s = lshr {t} %x, 3\n%r = and {t} %s, 15",
+    "not": "%r = xor {t} %x, -1",
+}
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize("case", INTEGER_CASES)
+def test_integers(case: str, kind: str) -> None:
+    generator = numpy.random.default_rng(SEED)
+    values = [numbers(kind, generator), generator.permutation(numbers(kind, generator))]
+    if case in ("sdiv", "srem"):
+        values[1] %= numpy.iinfo(NUMPY[kind]).max // 2  # the least by -1 is undefined
+    text = INTEGER_CASES[case].format(t=kind, last=int(kind[1:]) - 1)
+    function = statement(text, kind, [kind, kind])
+    found, _ = on_card(function, kind, [kind, kind], *values)
+    same(found, on_processor(function, kind, [kind, kind], *values))
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+@pytest.mark.parametrize(
+    "name", ["ctpop", "bitreverse", "smin", "smax", "umin", "umax", "fshl", "abs"]
+)
+def test_intrinsics_of_integers(name: str, kind: str) -> None:
+    generator = numpy.random.default_rng(SEED)
+    count = {"ctpop": 1, "bitreverse": 1, "abs": 1, "fshl": 3}.get(name, 2)
+    function = intrinsic(name, kind, count, ", i1 0" if name == "abs" else "")
+    values = [numbers(kind, generator) for _ in range(count)]
+    found, _ = on_card(function, kind, [kind] * count, *values)
+    same(found, on_processor(function, kind, [kind] * count, *values))
+
+
+@pytest.mark.parametrize("kind", ["i32", "i64"])
+@pytest.mark.parametrize("name", ["ctlz", "cttz"])
+def test_zeros_at_either_end(name: str, kind: str) -> None:
+    values = numbers(kind, numpy.random.default_rng(SEED))
+    function = intrinsic(name, kind, 1, ", i1 0")
+    found, _ = on_card(function, kind, [kind], values)
+    same(found, on_processor(function, kind, [kind], values))
+
+
+FLOAT_CASES = {
+    **{op: f"%r = {op} {{t}} %x, %y" for op in ("fadd", "fsub", "fmul", "fdiv")},
+    "fneg": "%r = fneg {t} %x",
+    **{
+        f"fcmp {relation}": f"%c = fcmp {relation} {{t}} %x, %y\n"
+        "%r = select i1 %c, {t} 1.0, {t} 2.0"
+        for relation in (
+            "oeq",
+            "une",
+            "olt",
+            "ole",
+            "ogt",
+            "oge",
+            "ult",
+            "uge",
+            "ord",
+            "uno",
+            "one",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+@pytest.mark.parametrize("case", FLOAT_CASES)
+def test_floats(case: str, kind: str) -> None:
+    generator = numpy.random.default_rng(SEED)
+    values = [numbers(kind, generator), generator.permutation(numbers(kind, generator))]
+    function = statement(FLOAT_CASES[case].format(t=kind), kind, [kind, kind])
+    found, _ = on_card(function, kind, [kind, kind], *values)
+    same(found, on_processor(function, kind, [kind, kind], *values))
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+@pytest.mark.parametrize(
+    "name", ["fabs", "floor", "ceil", "trunc", "rint", "sqrt", "minnum", "maxnum", "copysign"]
+)
+def test_intrinsics_of_floats(name: str, kind: str) -> None:
+    generator = numpy.random.default_rng(SEED)
+    count = 2 if name in ("minnum", "maxnum", "copysign") else 1
+    values = [generator.permutation(numbers(kind, generator)) for _ in range(count)]
+    found, _ = on_card(intrinsic(name, kind, count), kind, [kind] * count, *values)
+    same(found, on_processor(intrinsic(name, kind, count), kind, [kind] * count, *values))
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_fma(kind: str) -> None:
+    generator = numpy.random.default_rng(SEED)
+    values = [generator.permutation(numbers(kind, generator)) for _ in range(3)]
+    function = intrinsic("fma", kind, 3)
+    found, _ = on_card(function, kind, [kind] * 3, *values)
+    same(found, on_processor(function, kind, [kind] * 3, *values))
+
+
+CONVERSIONS = [
+    *(("fptosi.sat", source, to) for source in FLOATS for to in ("i16", "i32", "i64")),
+    *(("fptoui.sat", source, to) for source in FLOATS for to in ("i16", "i32", "i64")),
+    *((op, source, to) for op in ("sitofp", "uitofp") for source in INTEGERS for to in FLOATS),
+    *(("fpext", a, b) for a, b in (("half", "float"), ("half", "double"), ("float", "double"))),
+    *(("fptrunc", b, a) for a, b in (("half", "float"), ("float", "double"))),
+    *((op, "i16", "i64") for op in ("sext", "zext")),
+    *((op, "i8", "i32") for op in ("sext", "zext")),
+    ("trunc", "i64", "i16"),
+]
+
+
+@pytest.mark.parametrize(("op", "source", "to"), CONVERSIONS)
+def test_conversions(op: str, source: str, to: str) -> None:
+    values = numbers(source, numpy.random.default_rng(SEED))
+    if op.endswith("sat"):
+        suffix = {"half": "f16", "float": "f32", "double": "f64"}[source]
+        name = f"llvm.{op}.{to}.{suffix}"
+        function = f"declare {to} @{name}({source})\n" + statement(
+            f"%r = call {to} @{name}({source} %x)", to, [source]
+        )
+    else:
+        function = statement(f"%r = {op} {source} %x to {to}", to, [source])
+    found, _ = on_card(function, to, [source], values)
+    wanted = on_processor(function, to, [source], values)
+    if op.endswith("sat"):
+        wanted[numpy.isnan(values)] = 0  # LLVM's language says so; x86 code for i16 does not
+    same(found, wanted)
+
+
+@pytest.mark.parametrize("case", ["exp2", "log2"])
+def test_transcendental_functions(case: str) -> None:
+    values = numpy.abs(numbers("float", numpy.random.default_rng(SEED)))
+    values = numpy.where(values > 100, numpy.float32(3.7), values)
+    found, _ = on_card(intrinsic(case, "float", 1), "float", ["float"], values)
+    with numpy.errstate(all="ignore"):
+        wanted = getattr(numpy, case)(values.astype(numpy.float64))
+    numpy.testing.assert_allclose(found, wanted, rtol=3e-7)
+
+
+def test_pairs_of_halves_and_of_instructions() -> None:
+    """Two halves are added in one instruction, two words in a VOPD pair."""
+    halves = """%x2 = bitcast i32 %x to <2 x half>
+%y2 = bitcast i32 %y to <2 x half>
+%s = fadd <2 x half> %x2, %y2
+%m = fmul <2 x half> %s, %y2
+%r = bitcast <2 x half> %m to i32"""
+    generator = numpy.random.default_rng(SEED)
+    values = [
+        generator.standard_normal(2 * COUNT).astype(numpy.float16).view(numpy.uint32)
+        for _ in range(2)
+    ]
+    found, emulator = on_card(statement(halves, "i32", ["i32", "i32"]), "i32", ["i32"] * 2, *values)
+    x, y = (v.view(numpy.float16) for v in values)
+    numpy.testing.assert_array_equal(found.view(numpy.float16), (x + y) * y)
+    assert {"v_pk_add_f16", "v_pk_mul_f16"} <= set(emulator.executed)
+    pairs = "".join(
+        f"%a{n} = fmul float %x, %{'xyz'[n % 3]}\n%b{n} = fadd float %a{n}, %{'zxy'[n % 3]}\n"
+        f"%c{n} = fmul float %b{n}, {n + 2}.0\n"
+        for n in range(6)
+    )
+    pairs += "%s1 = fadd float %c0, %c1\n" + "".join(
+        f"%s{n} = fadd float %s{n - 1}, %c{n}\n" for n in range(2, 6)
+    )
+    pairs += "%r = fadd float %s5, 0.0"
+    floats = [generator.standard_normal(COUNT).astype(numpy.float32) for _ in range(3)]
+    function = statement(pairs, "float", ["float"] * 3)
+    found, emulator = on_card(function, "float", ["float"] * 3, *floats)
+    same(found, on_processor(function, "float", ["float"] * 3, *floats))
+    assert any(name.startswith("v_dual") for name in emulator.executed), emulator.executed
+
+
+# --- control
+
+
+def test_lanes_and_waves_that_diverge() -> None:
+    """Each work-item counts the steps of its own Collatz sequence."""
+    body = f"""{at("a", "%p1", "i32")} %v = load i32, ptr addrspace(1) %a
+  br label %loop
+loop:
+  %x = phi i32 [%v, %0], [%next, %more]
+  %n = phi i32 [0, %0], [%m, %more]
+  %done = icmp ule i32 %x, 1
+  br i1 %done, label %end, label %more
+more:
+  %odd = and i32 %x, 1
+  %isodd = icmp eq i32 %odd, 1
+  %triple = mul i32 %x, 3
+  %up = add i32 %triple, 1
+  %half = lshr i32 %x, 1
+  %next = select i1 %isodd, i32 %up, i32 %half
+  %m = add i32 %n, 1
+  br label %loop
+end:
+  {at("o", "%p0", "i32")} store i32 %n, ptr addrspace(1) %o"""
+    values = numpy.arange(1, 257, dtype=numpy.uint32)
+    found = numpy.zeros_like(values)
+    run(compile_kernel(kernel(body, size=96)), [found, values], 2, 96)
+
+    def steps(value: int) -> int:
+        count = 0
+        while value > 1:
+            value, count = (3 * value + 1 if value & 1 else value >> 1), count + 1
+        return count
+
+    assert found[:192].tolist() == [steps(v) for v in values[:192].tolist()]
+
+
+SHARED = "@tile = internal addrspace(3) global [256 x i32] poison, align 16"
+
+
+def reversed_in_shared(barrier: str) -> str:
+    """A kernel that turns the words of a group of 64 around."""
+    body = f"""{at("a", "%p1", "i32")} %v = load i32, ptr addrspace(1) %a
+  {at("w", "@tile", "i32", "%t", 3)} store i32 %v, ptr addrspace(3) %w
+  {barrier}
+  %n = sub i32 63, %t
+  {at("q", "@tile", "i32", "%n", 3)} %u = load i32, ptr addrspace(3) %q
+  {at("o", "%p0", "i32")} store i32 %u, ptr addrspace(1) %o"""
+    return kernel(body, 2, SHARED, 64)
+
+
+BARRIER = """fence syncscope("workgroup") release
+  call void @llvm.amdgcn.s.barrier()
+  fence syncscope("workgroup") acquire"""
+
+
+def test_shared_memory_and_a_barrier() -> None:
+    values = numpy.arange(128, dtype=numpy.uint32)
+    found = numpy.zeros_like(values)
+    run(compile_kernel(reversed_in_shared(BARRIER)), [found, values], 2, 64)
+    assert found.tolist() == values.reshape(2, 64)[:, ::-1].ravel().tolist()
+
+
+def test_a_missing_barrier_is_a_race() -> None:
+    values = numpy.arange(64, dtype=numpy.uint32)
+    code = compile_kernel(reversed_in_shared('fence syncscope("wavefront") seq_cst'))
+    with pytest.raises(RaceFault, match="no barrier after"):
+        run(code, [numpy.zeros_like(values), values], 1, 64)
+
+
+def test_a_barrier_that_some_waves_never_reach() -> None:
+    body = """%c = icmp ult i32 %t, 32
+  br i1 %c, label %stay, label %leave
+leave:
+  ret void
+stay:
+  call void @llvm.amdgcn.s.barrier()"""
+    with pytest.raises(BarrierFault, match=r"s_barrier"):
+        run(compile_kernel(kernel(body)), [numpy.zeros(1), numpy.zeros(1)], 1, 64)
+
+
+def test_each_wait_of_a_kernel_is_needed() -> None:
+    """Without one of its s_waitcnt a sum of two arrays uses a register that has yet to arrive."""
+    body = f"""{at("a", "%p1", "i32")} %v = load i32, ptr addrspace(1) %a
+  {at("b", "%p2", "i32")} %w = load i32, ptr addrspace(1) %b
+  %r = add i32 %v, %w
+  {at("o", "%p0", "i32")} store i32 %r, ptr addrspace(1) %o"""
+    code = compile_kernel(kernel(body, 3, size=32))
+    arrays = [numpy.zeros(32, numpy.uint32), *(numpy.arange(32, dtype=numpy.uint32),) * 2]
+    run(code, arrays)
+    assert arrays[0].tolist() == list(range(0, 64, 2))
+    loaded = load(code)
+    place, waits = loaded.symbols["k"] - CODE, []
+    while (
+        instruction := decode(loaded.image[place : place + 16].tobytes(), place)
+    ).name != "s_endpgm":
+        if instruction.name == "s_waitcnt":
+            waits.append(struct.pack("<I", instruction.words[0]))
+        place += instruction.size
+    assert len(waits) >= 2
+    for wait in waits:
+        assert code.count(wait) == 1
+        with pytest.raises(RaceFault, match="is used before s_waitcnt"):
+            run(code.replace(wait, struct.pack("<I", 0xBF800000)), arrays)
+
+
+def test_addresses_outside_of_every_allocation() -> None:
+    body = f"""{at("a", "%p1", "i32", "%t")} %b = getelementptr i8, ptr addrspace(1) %a, i64 4
+  %v = load i32, ptr addrspace(1) %b
+  {at("o", "%p0", "i32", "%t")} store i32 %v, ptr addrspace(1) %o"""
+    arrays = [numpy.zeros(32, numpy.uint32), numpy.zeros(32, numpy.uint32)]
+    with pytest.raises(IllegalAddress, match=r"global_load_b32.*array 1"):
+        run(compile_kernel(kernel(body)), arrays)
+
+
+def test_misaligned_addresses() -> None:
+    body = f"""{at("a", "%p1", "i8", "%t")} %v = load i32, ptr addrspace(1) %a, align 4
+  {at("o", "%p0", "i32", "%t")} store i32 %v, ptr addrspace(1) %o"""
+    with pytest.raises(MisalignedAddress):
+        run(compile_kernel(kernel(body)), [numpy.zeros(32), numpy.zeros(32)])
+
+
+def test_shared_memory_outside_of_its_array() -> None:
+    body = f"""%far = add i32 %t, 256
+  {at("w", "@tile", "i32", "%far", 3)} store volatile i32 %t, ptr addrspace(3) %w"""
+    with pytest.raises(IllegalAddress, match="shared memory"):
+        run(compile_kernel(kernel(body, 2, SHARED)), [numpy.zeros(1), numpy.zeros(1)])
+
+
+def test_a_kernel_that_never_ends() -> None:
+    emulator = Emulator()
+    emulator.most_instructions = 1000
+    body = """br label %loop
+loop:
+  store volatile i32 %t, ptr addrspace(1) %p0
+  br label %loop
+never:"""
+    with pytest.raises(TimeoutFault, match="1000"):
+        run(
+            compile_kernel(kernel(body)),
+            [numpy.zeros(32), numpy.zeros(1)],
+            emulator=emulator,
+        )
+
+
+def test_private_memory() -> None:
+    body = f"""%m = alloca [16 x i32], addrspace(5)
+  {at("first", "%m", "i32", "%t", 5)} store i32 %t, ptr addrspace(5) %m
+  %n = and i32 %t, 15
+  {at("w", "%m", "i32", "%n", 5)} store volatile i32 %i, ptr addrspace(5) %w
+  %k = xor i32 %n, 0
+  {at("q", "%m", "i32", "%k", 5)} %v = load volatile i32, ptr addrspace(5) %q
+  {at("o", "%p0", "i32")} store i32 %v, ptr addrspace(1) %o"""
+    found = numpy.zeros(64, numpy.uint32)
+    emulator = run(compile_kernel(kernel(body, size=32)), [found, numpy.zeros(1)], 2, 32)
+    assert found.tolist() == list(range(64))
+    assert any(name.startswith("scratch_") for name in emulator.executed)
+
+
+def test_atomics() -> None:
+    body = f"""%b = and i32 %i, 3
+  {at("w", "%p0", "i32", "%b")}
+  %old = atomicrmw add ptr addrspace(1) %w, i32 %i syncscope("agent") monotonic
+  {at("l", "@tile", "i32", "%b", 3)} %zero = icmp ult i32 %t, 4
+  br i1 %zero, label %clear, label %go
+clear:
+  store i32 0, ptr addrspace(3) %l
+  br label %go
+go:
+  {BARRIER}
+  %o2 = atomicrmw max ptr addrspace(3) %l, i32 %t syncscope("workgroup") monotonic
+  {BARRIER}
+  {at("m", "%p1", "i32", "%b")} %v = load i32, ptr addrspace(3) %l
+  store i32 %v, ptr addrspace(1) %m"""
+    sums, most = numpy.zeros(4, numpy.uint32), numpy.zeros(4, numpy.uint32)
+    run(compile_kernel(kernel(body, 2, SHARED, 64)), [sums, most], 2, 64)
+    assert sums.tolist() == [sum(range(k, 128, 4)) for k in range(4)]
+    assert most.tolist() == [60, 61, 62, 63]
+
+
+# --- matrices
+
+MATRIX = """
+declare <8 x float> @llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16(
+  <16 x half>, <16 x half>, <8 x float>)
+"""
+
+
+def matrix_kernel(lane: str) -> str:
+    """C = A @ B by WMMA; `lane` is the row or column whose elements a lane loads."""
+    body = f"""%l = {lane}
+  %ra = mul i32 %l, 16
+  {at("a", "%p1", "half", "%ra")} %av = load <16 x half>, ptr addrspace(1) %a, align 32
+  {at("b", "%p2", "half", "%ra")} %bv = load <16 x half>, ptr addrspace(1) %b, align 32
+  %c = call <8 x float> @llvm.amdgcn.wmma.f32.16x16x16.f16.v8f32.v16f16(
+    <16 x half> %av, <16 x half> %bv, <8 x float> zeroinitializer)
+  %rc = mul i32 %t, 8
+  {at("o", "%p0", "float", "%rc")} store <8 x float> %c, ptr addrspace(1) %o, align 32"""
+    return kernel(body, 3, MATRIX)
+
+
+def test_products_of_matrices() -> None:
+    """B is stored by columns; element (m, n) is in register m // 2 of lane n + 16 * (m % 2)."""
+    generator = numpy.random.default_rng(SEED)
+    a, b = (generator.standard_normal((16, 16)).astype(numpy.float16) for _ in range(2))
+    found = numpy.zeros((32, 8), numpy.float32)
+    run(compile_kernel(matrix_kernel("and i32 %t, 15")), [found, a, b.T.copy()])
+    wanted = a.astype(numpy.float64) @ b.astype(numpy.float64)
+    row, column = numpy.arange(16)[:, None], numpy.arange(16)[None]
+    numpy.testing.assert_allclose(
+        found[column + 16 * (row % 2), row // 2], wanted, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_lanes_of_matrices_must_repeat_each_other() -> None:
+    generator = numpy.random.default_rng(SEED)
+    a, b = (generator.standard_normal((32, 16)).astype(numpy.float16) for _ in range(2))
+    with pytest.raises(ConvergenceFault, match="upper 16 lanes"):
+        run(
+            compile_kernel(matrix_kernel("and i32 %t, 31")),
+            [numpy.zeros((32, 8), numpy.float32), a, b],
+        )
+
+
+# --- decoding
+
+
+def test_lengths_of_all_instructions_of_a_kernel_add_up() -> None:
+    """The code of a kernel decodes from its first byte to s_endpgm, literals and pairs included."""
+    loaded = load(compile_kernel(reversed_in_shared(BARRIER)))
+    place = loaded.symbols["k"] - CODE
+    seen = []
+    while not seen or seen[-1] != "s_endpgm":
+        instruction = decode(loaded.image[place : place + 16].tobytes(), place)
+        seen.append(instruction.name)
+        place += instruction.size
+    assert {"s_load_b128", "ds_store_b32", "s_barrier", "global_store_b32"} <= set(seen)
+
+
+def test_bytes_that_are_no_instruction() -> None:
+    with pytest.raises(SyntaxFault, match="no instruction"):
+        decode(struct.pack("<I", 0xF0000000))
+    with pytest.raises(SyntaxFault, match="VOP1 9"):
+        decode(struct.pack("<I", 0x7E000000 | 9 << 9))
+    with pytest.raises(SyntaxFault, match="the code ends"):
+        decode(struct.pack("<I", 0xD8340000))
+    assert sum(map(len, NAMES.values())) > 1200
+
+
+def test_dispatches_that_are_refused() -> None:
+    emulator = Emulator()
+    code = compile_kernel(kernel(""), features="+wavefrontsize64,-wavefrontsize32")
+    with pytest.raises(LaunchFault, match="waves of 64"):
+        run(code, [numpy.zeros(1), numpy.zeros(1)], emulator=emulator)
+    with pytest.raises(LaunchFault, match="no dispatch"):
+        run(compile_kernel(kernel("")), [numpy.zeros(1), numpy.zeros(1)], 1, 2048)
