@@ -1,0 +1,23 @@
+"""NVIDIA cards for tinycore. Importing this module opens no library."""
+
+from tinycore.plugin import Backend, deferred
+
+__all__ = ["CUDA"]
+
+_DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+    "float16 bfloat16 float32 float64 fp8e4m3 fp8e5m2 fp8e4m3fnuz fp8e5m2fnuz"
+)
+
+CUDA = Backend(
+    name="CUDA",
+    api=(1, 5),
+    count=deferred("tiny_nv.probe:count"),
+    probe=deferred("tiny_nv.probe:reason"),
+    open=deferred("tiny_nv.device:CudaDevice"),
+    renderers={"NVRTC": deferred("tiny_nv.device:toolchain")},
+    capabilities=frozenset(
+        {"external_pointer", "graph", "local_memory", "peer_copy"} | {*_DTYPES.split()}
+    ),
+    priority=220,
+)

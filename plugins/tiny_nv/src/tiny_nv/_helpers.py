@@ -1,0 +1,103 @@
+"""What CUDA C lacks or leaves undefined, as functions that are written before a kernel.
+
+They include no header, so that nvrtc needs none: a half is its bits, and its arithmetic the
+instructions of PTX. Integers wrap, a quotient by zero is 0, a float that does not fit an integer
+becomes the least one, greatest and least keep NaN (docs/numerics.md).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["HELPERS", "PRELUDE"]
+
+PRELUDE: Final = """\
+#define FUNCTION __device__ __forceinline__
+template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N) vec { T v[N]; };
+template <class T> FUNCTION T load(const void *p) { return *(const T *)p; }
+template <class T> FUNCTION void store(void *p, T x) { *(T *)p = x; }
+template <class T, class S> FUNCTION T as(S x) { T y; memcpy(&y, &x, sizeof(T)); return y; }"""
+"""What every kernel has: vectors that are only moved, and bits of one type as another."""
+
+HALF: Final = """\
+struct half { unsigned short bits; };
+FUNCTION half half_bits(unsigned short x) { half y; y.bits = x; return y; }
+FUNCTION float to_float(half x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+FUNCTION half to_half(float x) {
+  half y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+#define HALF_BINARY(name, text) FUNCTION half name(half a, half b) \\
+  { half y; asm(text " %0, %1, %2;" : "=h"(y.bits) : "h"(a.bits), "h"(b.bits)); return y; }
+HALF_BINARY(operator+, "add.f16")
+HALF_BINARY(operator-, "sub.f16")
+HALF_BINARY(operator*, "mul.f16")
+HALF_BINARY(greatest, "max.NaN.f16")
+HALF_BINARY(least, "min.NaN.f16")
+FUNCTION half operator/(half a, half b) { return to_half(to_float(a) / to_float(b)); }
+FUNCTION half operator-(half a) { return half_bits(a.bits ^ 0x8000); }
+FUNCTION half root(half a) { return to_half(sqrtf(to_float(a))); }
+FUNCTION half whole(half a) { return to_half(truncf(to_float(a))); }
+FUNCTION bool operator<(half a, half b) { return to_float(a) < to_float(b); }
+FUNCTION bool operator==(half a, half b) { return to_float(a) == to_float(b); }
+FUNCTION bool operator!=(half a, half b) { return to_float(a) != to_float(b); }"""
+
+EXTREMES: Final = """\
+template <class T> FUNCTION T greatest(T a, T b) { return a < b || b != b ? b : a; }
+template <class T> FUNCTION T least(T a, T b) { return b < a || b != b ? b : a; }
+FUNCTION float greatest(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+FUNCTION float least(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}"""
+
+ROOTS: Final = """\
+FUNCTION float root(float x) { return sqrtf(x); }
+FUNCTION double root(double x) { return sqrt(x); }
+FUNCTION float whole(float x) { return truncf(x); }
+FUNCTION double whole(double x) { return trunc(x); }"""
+
+QUOTIENTS: Final = """\
+template <class T> FUNCTION T quotient(T a, T b) {
+  return b == T(0) ? T(0) : T(-1) < T(0) && b == T(-1) ? T(0ull - (unsigned long long)a) : T(a / b);
+}
+template <class T> FUNCTION T remainder(T a, T b) {
+  return b == T(0) || (T(-1) < T(0) && b == T(-1)) ? T(0) : T(a % b);
+}"""
+
+TRUNCATIONS: Final = """\
+FUNCTION int to_int(double x) {
+  return x > -2147483649.0 && x < 2147483648.0 ? (int)x : (-2147483647 - 1);
+}
+FUNCTION int to_int(float x) {
+  return x >= -2147483648.0f && x < 2147483648.0f ? (int)x : (-2147483647 - 1);
+}
+template <class T> FUNCTION long long to_long(T x) {
+  const T most = (T)9223372036854775808.0;
+  return x >= -most && x < most ? (long long)x : (-9223372036854775807ll - 1);
+}
+template <class T> FUNCTION unsigned long long to_unsigned_long(T x) {
+  const T half_way = (T)9223372036854775808.0;
+  const unsigned long long sign = 0x8000000000000000ull;
+  if (x < half_way) return (unsigned long long)to_long(x);
+  return x < 2 * half_way ? (unsigned long long)to_long(x - half_way) ^ sign : sign;
+}"""
+
+HELPERS: Final = {
+    "half": HALF,
+    "extremes": EXTREMES,
+    "roots": ROOTS,
+    "quotients": QUOTIENTS,
+    "truncations": TRUNCATIONS,
+}
+"""Groups of functions by name; each is written where a kernel calls one of them."""

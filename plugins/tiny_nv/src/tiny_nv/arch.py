@@ -1,0 +1,83 @@
+"""Facts of NVIDIA's architectures that plans and sources depend on, from sm_80 on.
+
+NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities". The number of multiprocessors is that
+of a usual card of the architecture: what is compiled is the same for all of its cards.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.errors import CompilerUnavailable
+from tinycore.render.base import Limits
+
+__all__ = ["ARCHS", "Arch", "arch_of", "limits_of", "number_of"]
+
+OLDEST: Final = 80
+VECTOR_BYTES: Final = 16
+"""What a thread loads at once: LDG.128."""
+WANTED_THREADS: Final = 256
+"""Threads in a group: two of them fill a multiprocessor with room for registers."""
+THREADS_OF_A_UNIT: Final = 256
+"""Threads that keep a multiprocessor busy."""
+MOST_BUFFERS: Final = 500
+"""Pointers that fit into the 4 KB of a kernel's parameters, with room for variables."""
+
+
+@dataclass(frozen=True)
+class Arch:
+    """What cards of one compute capability have."""
+
+    shared_bytes: int
+    """Shared memory that a block can have, once it asks for more than 48 KB."""
+    units: int
+    """Multiprocessors."""
+
+
+ARCHS: Final = {
+    80: Arch(163 << 10, 108),
+    86: Arch(99 << 10, 84),
+    87: Arch(163 << 10, 16),
+    89: Arch(99 << 10, 128),
+    90: Arch(227 << 10, 132),
+    100: Arch(227 << 10, 148),
+    103: Arch(227 << 10, 148),
+    110: Arch(227 << 10, 20),
+    120: Arch(99 << 10, 170),
+    121: Arch(99 << 10, 48),
+}
+"""By compute capability: 90 is 9.0."""
+
+
+def number_of(name: str) -> int:
+    """90 for sm_90. Raises CompilerUnavailable for what is no architecture of NVIDIA."""
+    found = re.fullmatch(r"sm_(\d{2,3})", name)
+    if found is None or int(found[1]) < OLDEST:
+        known = ", ".join(f"sm_{number}" for number in ARCHS)
+        raise CompilerUnavailable(
+            f"{name!r} is no architecture that tiny-nv compiles for; these are {known}, and later"
+        )
+    return int(found[1])
+
+
+def arch_of(name: str) -> Arch:
+    """The facts of an architecture; of one that is not known, those of the one before it."""
+    number = number_of(name)
+    return ARCHS[max(known for known in ARCHS if known <= number)]
+
+
+def limits_of(arch: Arch) -> Limits:
+    """What plans may ask of a card."""
+    return Limits(
+        threads=arch.units * THREADS_OF_A_UNIT,
+        vector_bytes=VECTOR_BYTES,
+        access_alignment=VECTOR_BYTES,
+        grid=((1 << 31) - 1, 65_535, 65_535),
+        block=(1024, 1024, 64),
+        block_threads=1024,
+        block_wanted=WANTED_THREADS,
+        shared_bytes=arch.shared_bytes,
+        buffers=MOST_BUFFERS,
+    )

@@ -1,0 +1,188 @@
+"""An open card: its context, its stream, and the toolchain that makes its programs.
+
+The context is the primary one, which CUDA's runtime uses too: memory of torch and CuPy in this
+process is memory here. The stream is one that waits for the legacy default stream and is waited for
+by it, so that what they have asked for by default happens in order with what is asked for here.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tiny_nv import _lib
+from tiny_nv._errors import LOST
+from tiny_nv._lib import describe, ffi
+from tiny_nv.arch import arch_of, limits_of
+from tiny_nv.graph import CudaGraph
+from tiny_nv.memory import CudaAllocator
+from tiny_nv.probe import CardInfo, cards, reason
+from tiny_nv.program import CudaProgram, NvrtcCompiler
+from tiny_nv.render import CudaC
+from tinycore.errors import DeviceError, DeviceUnavailable
+from tinycore.plugin import Launch, ProgramInfo, Toolchain
+
+__all__ = ["CudaDevice", "toolchain"]
+
+DEFAULT_ARCH: Final = "sm_80"
+"""What is compiled for where there is no card and no ARCH is named: all later cards resemble it."""
+REMEMBERED: Final = 64
+"""Launches that an error may be about, the last ones."""
+_WAITS_FOR_DEFAULT_STREAM: Final = 0
+_SLEEP: Final = 1
+_UNTIMED: Final = 2
+
+
+def toolchain(arch: str = "") -> Toolchain[CudaC]:
+    """CUDA C compiled by nvrtc for an architecture. Raises CompilerUnavailable."""
+    name = arch or DEFAULT_ARCH
+    renderer = CudaC(limits_of(arch_of(name)))
+    return Toolchain("NVRTC", name, renderer, NvrtcCompiler(name))
+
+
+class CudaDevice:
+    """An open card, which does what it is asked in order."""
+
+    def __init__(self, index: int = 0, interface: str = "") -> None:
+        found = cards()
+        if index >= len(found):
+            names = ", ".join(f"CUDA:{i} {card.name}" for i, card in enumerate(found))
+            raise DeviceUnavailable(
+                f"there is no CUDA:{index}; there are: {names}" if found else reason()
+            )
+        self.info: CardInfo = found[index]
+        self.arch = self.info.arch
+        self.driver = _lib.library()
+        self._lost = ""
+        self._closed = False
+        self._recent: deque[str] = deque(maxlen=REMEMBERED)
+        self._inside = threading.local()
+        self.context = _lib.got(
+            "CUcontext *", "cuDevicePrimaryCtxRetain", self.info.number, what=self.info.name
+        )
+        self.stream = self.got("CUstream *", "cuStreamCreate", _WAITS_FOR_DEFAULT_STREAM)
+        self._modules: dict[int, Any] = {}
+        self._events: list[Any] = []
+        self.allocator = CudaAllocator(self)
+
+    # --- calls
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Make the context current in this thread: others in this process choose theirs as well."""
+        self.driver.cuCtxSetCurrent(self.context)
+        yield
+
+    def call(self, name: str, *arguments: Any, what: str = "") -> None:
+        """Call a function of the driver in the card's context.
+
+        Raises OutOfMemory and DeviceError; for a context that is lost, what lost it.
+        """
+        self.driver.cuCtxSetCurrent(self.context)
+        status = getattr(self.driver, name)(*arguments)
+        if status:
+            self._fail(status, name, what)
+
+    def got(self, kind: str, name: str, *arguments: Any, what: str = "") -> Any:
+        """What a function puts where its first argument points. Raises as `call` does."""
+        place = ffi.new(kind)
+        self.call(name, place, *arguments, what=what)
+        return place[0]
+
+    def quietly(self, name: str, *arguments: Any) -> None:
+        """Call a function that gives something back, whatever it says; nothing once closed."""
+        if not self._closed:
+            self.driver.cuCtxSetCurrent(self.context)
+            getattr(self.driver, name)(*arguments)
+
+    def _fail(self, status: int, name: str, what: str) -> None:
+        if self._lost:
+            raise DeviceError(f"{self.info.name} was lost before {name} was called: {self._lost}")
+        if status in LOST:
+            ran = ", ".join(dict.fromkeys(self._recent)) or "no kernel"
+            self._lost = (
+                f"{name} reported {describe(status)}, of something that ran before it. Launched "
+                f"since the card was last waited for: {ran}. CUDA takes no more calls in this "
+                "process: start anew"
+            )
+            raise DeviceError(f"{self.info.name} is lost: {self._lost}")
+        _lib.verify(status, name, what)
+
+    # --- launches
+
+    def launch(self, name: str, *arguments: Any) -> None:
+        """Launch a kernel; the context is current."""
+        self._recent.append(name)
+        status = self.driver.cuLaunchKernel(*arguments)
+        if status:
+            self._fail(status, "cuLaunchKernel", f"kernel {name}")
+
+    def launch_graph(self, names: str, executable: Any) -> None:
+        """Launch a graph; the context is current."""
+        self._recent.append(names)
+        status = self.driver.cuGraphLaunch(executable, self.stream)
+        if status:
+            self._fail(status, "cuGraphLaunch", names)
+
+    def forget_launches(self) -> None:
+        """What was launched before has ended well."""
+        self._recent.clear()
+
+    def new_event(self, timed: bool = True) -> Any:
+        """An event, to wait for or to measure by."""
+        return self.got("CUevent *", "cuEventCreate", 0 if timed else _UNTIMED)
+
+    @contextmanager
+    def timed(self) -> Iterator[Callable[[], float]]:
+        """Measure what is launched inside: calling what this gives waits, and says the seconds."""
+        events = [self._events.pop() if self._events else self.new_event() for _ in range(2)]
+        self.call("cuEventRecord", events[0], self.stream)
+
+        def seconds() -> float:
+            self.call("cuEventSynchronize", events[1])
+            self.forget_launches()
+            milliseconds = self.got("float *", "cuEventElapsedTime", *events)
+            self._events += events
+            return float(milliseconds) * 1e-3
+
+        yield seconds
+        self.call("cuEventRecord", events[1], self.stream)
+
+    # --- what the core asks for
+
+    def load(self, binary: bytes, info: ProgramInfo) -> CudaProgram:
+        """Make a cubin ready to launch. Raises DeviceError for one of another architecture."""
+        return CudaProgram(self, binary, info)
+
+    def keep_module(self, program: CudaProgram, module: Any) -> None:
+        """Unload a module with its program, once all that was launched has ended."""
+        weakref.finalize(program, self._unload, module).atexit = False
+
+    def _unload(self, module: Any) -> None:
+        # cuModuleUnload waits for kernels of the module that still run.
+        self.quietly("cuModuleUnload", module)
+
+    def graph(self, launches: Sequence[Launch]) -> CudaGraph:
+        """Launches of this card's programs, ready to be run by one call."""
+        return CudaGraph(self, launches)
+
+    def synchronize(self) -> None:
+        """Wait until the stream is empty."""
+        self.call("cuStreamSynchronize", self.stream)
+        self.forget_launches()
+
+    def close(self) -> None:
+        """Wait, and release what the device has. Other users keep the primary context."""
+        if self._closed:
+            return
+        self.quietly("cuStreamSynchronize", self.stream)
+        self.allocator._staging.close()
+        for event in self._events:
+            self.quietly("cuEventDestroy_v2", event)
+        self.quietly("cuStreamDestroy_v2", self.stream)
+        self.driver.cuDevicePrimaryCtxRelease_v2(self.info.number)
+        self._closed = True

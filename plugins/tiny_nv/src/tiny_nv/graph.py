@@ -1,0 +1,96 @@
+"""Launches held ready as a CUDA graph: one call runs them all.
+
+Each launch waits for the one before it, as on a stream. What changes from run to run is put into
+the instantiated graph before it is launched.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiny_nv._lib import ffi
+from tiny_nv.program import Arguments, CudaProgram
+from tinycore.errors import UnsupportedError
+from tinycore.plugin import Launch
+
+if TYPE_CHECKING:
+    from tiny_nv.device import CudaDevice
+
+__all__ = ["CudaGraph"]
+
+
+class Node:
+    """One launch of a graph, with arguments of its own."""
+
+    def __init__(self, program: CudaProgram, buffers: Sequence[int], values: Sequence[int]) -> None:
+        self.program = program
+        self.arguments = Arguments(program.info)
+        self.arguments.fill(buffers, values)
+        function, *sizes = program.launch
+        parameters = [function, *sizes, ffi.NULL, self.arguments.extra, ffi.NULL, ffi.NULL]
+        self.parameters: Any = ffi.new("CUDA_KERNEL_NODE_PARAMS *", parameters)
+        self.handle: Any = None
+
+
+class CudaGraph:
+    """Launches of one card's programs, in order."""
+
+    def __init__(self, device: CudaDevice, launches: Sequence[Launch]) -> None:
+        self._device = device
+        self._nodes: list[Node] = []
+        self._changed: set[int] = set()
+        for program, buffers, values in launches:
+            if not isinstance(program, CudaProgram) or program.device is not device:
+                raise UnsupportedError(f"a graph holds programs of its own card, not {program!r}")
+            self._nodes.append(Node(program, buffers, values))
+        self._names = (
+            f"a graph of {', '.join(dict.fromkeys(n.program.info.name for n in self._nodes))}"
+        )
+        with device.entered():
+            self._executable = self._instantiated()
+        self._finalizer = weakref.finalize(
+            self, device.quietly, "cuGraphExecDestroy", self._executable
+        )
+
+    def _instantiated(self) -> Any:
+        device = self._device
+        graph = device.got("CUgraph *", "cuGraphCreate", 0)
+        try:
+            before: list[Any] = []
+            for node in self._nodes:
+                waits = ffi.new("CUgraphNode[]", before) if before else ffi.NULL
+                place = (graph, waits, len(before), node.parameters)
+                node.handle = device.got("CUgraphNode *", "cuGraphAddKernelNode_v2", *place)
+                before = [node.handle]
+            return device.got("CUgraphExec *", "cuGraphInstantiateWithFlags", graph, 0)
+        finally:
+            device.quietly("cuGraphDestroy", graph)
+
+    def set_buffer(self, launch: int, slot: int, handle: int) -> None:
+        """From now on, launch number `launch` uses `handle` in this slot."""
+        self._nodes[launch].arguments.set_number(slot, handle)
+        self._changed.add(launch)
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """From now on, launch number `launch` uses this value for its variable at `position`."""
+        node = self._nodes[launch]
+        node.arguments.set_number(node.program.info.buffers + position, value)
+        self._changed.add(launch)
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Launch them all, in order. With `wait`, wait for the end and return the seconds."""
+        device = self._device
+        with device.entered():
+            for number in self._changed:
+                node = self._nodes[number]
+                place = (self._executable, node.handle, node.parameters)
+                device.call("cuGraphExecKernelNodeSetParams_v2", *place)
+            self._changed.clear()
+            if not wait:
+                device.launch_graph(self._names, self._executable)
+                return None
+            with device.timed() as seconds:
+                device.launch_graph(self._names, self._executable)
+        return seconds()

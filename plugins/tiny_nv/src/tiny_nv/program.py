@@ -1,0 +1,151 @@
+"""CUDA C to a cubin, a cubin to a kernel, and its launches.
+
+A kernel takes one block of arguments: the addresses of its buffers by slot, then its variables, 8
+bytes each.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tiny_nv import _nvrtc
+from tiny_nv._lib import ffi
+from tiny_nv.arch import number_of
+from tinycore.errors import CompilerUnavailable, DeviceError, UnsupportedError
+from tinycore.plugin import ProgramInfo
+
+if TYPE_CHECKING:
+    from tiny_nv.device import CudaDevice
+
+__all__ = ["Arguments", "CudaProgram", "NvrtcCompiler", "entry_name"]
+
+# Values of CUfunction_attribute and of the `extra` of a launch.
+_MOST_THREADS: Final = 0
+_DYNAMIC_SHARED: Final = 8
+_STATIC_SHARED: Final = 1
+_POINTER: Final = 1
+_SIZE: Final = 2
+_OPTIONS: Final = ("--std=c++17", "--device-as-default-execution-space", "--no-source-include")
+
+
+def entry_name(name: str) -> str:
+    """What a kernel is called in CUDA C: no word of the language, nor one of its functions."""
+    return f"{name}_"
+
+
+class NvrtcCompiler:
+    """nvrtc for one architecture. Raises CompilerUnavailable where it is missing or too old."""
+
+    name = "NVRTC"
+
+    def __init__(self, arch: str) -> None:
+        version = ".".join(map(str, _nvrtc.version()))
+        if number_of(arch) not in _nvrtc.supported():
+            known = ", ".join(f"sm_{number}" for number in _nvrtc.supported())
+            raise CompilerUnavailable(
+                f"nvrtc {version} ({_nvrtc.path()}) does not compile for {arch}, only for {known}. "
+                f"Install a newer one: {_nvrtc.INSTALL} --upgrade"
+            )
+        more = os.environ.get("NVRTC_OPTIONS", "").split()
+        self._options = (f"--gpu-architecture={arch}", *_OPTIONS, *more)
+        self.key = f"NVRTC {version} {' '.join(self._options)}"
+
+    def compile(self, source: str) -> bytes:
+        """The cubin. Raises CompileError with the log."""
+        return _nvrtc.compiled(source, self._options)
+
+    def assembly(self, source: str) -> str:
+        """The PTX. Raises CompileError with the log."""
+        return _nvrtc.compiled(source, self._options, "PTX").rstrip(b"\0").decode()
+
+
+class Arguments:
+    """The arguments of one launch, in a block that CUDA copies when it is asked for."""
+
+    def __init__(self, info: ProgramInfo) -> None:
+        self.layout = struct.Struct(f"{info.buffers}Q{len(info.values)}q")
+        self.block = ffi.new("char[]", max(self.layout.size, 8))
+        self.view = ffi.buffer(self.block)
+        self._size = ffi.new("size_t *", self.layout.size)
+        self.extra = ffi.new(
+            "void *[]",
+            [
+                ffi.cast("void *", _POINTER),
+                ffi.cast("void *", self.block),
+                ffi.cast("void *", _SIZE),
+                ffi.cast("void *", self._size),
+                ffi.NULL,
+            ],
+        )
+
+    def fill(self, buffers: Sequence[int], values: Sequence[int]) -> None:
+        """Set all arguments."""
+        self.layout.pack_into(self.view, 0, *buffers, *values)
+
+    def set_number(self, position: int, number: int) -> None:
+        """Set one argument, by its position among all."""
+        struct.pack_into("Q" if number >= 0 else "q", self.view, 8 * position, number)
+
+
+class CudaProgram:
+    """A kernel, launched by calling it."""
+
+    def __init__(self, device: CudaDevice, binary: bytes, info: ProgramInfo) -> None:
+        self.info = info
+        self.device = device
+        what = f"kernel {info.name}"
+        image = ffi.from_buffer(binary)
+        self.module = device.got("CUmodule *", "cuModuleLoadData", image, what=what)
+        device.keep_module(self, self.module)
+        name = entry_name(info.name).encode()
+        self.function: Any = device.got(
+            "CUfunction *", "cuModuleGetFunction", self.module, name, what=what
+        )
+        self.shared_bytes = self._dynamic_bytes()
+        self._verify_threads()
+        self._arguments = Arguments(info)
+        self.launch = (self.function, *info.grid, *info.block, self.shared_bytes)
+        self._launch = (*self.launch, device.stream, ffi.NULL, self._arguments.extra)
+        self._lock = threading.Lock()
+
+    def _dynamic_bytes(self) -> int:
+        """Shared memory that a launch has to ask for: what the kernel has not by itself."""
+        if self._attribute(_STATIC_SHARED) or not (size := self.info.shared_bytes):
+            return 0
+        what = f"{size:,} bytes of shared memory of kernel {self.info.name}"
+        if size > self.device.info.shared_bytes:
+            raise UnsupportedError(
+                f"{what} do not fit: {self.device.info.name} has {self.device.info.shared_bytes:,}"
+            )
+        self.device.call("cuFuncSetAttribute", self.function, _DYNAMIC_SHARED, size, what=what)
+        return size
+
+    def _attribute(self, attribute: int) -> int:
+        return int(self.device.got("int *", "cuFuncGetAttribute", attribute, self.function))
+
+    def _verify_threads(self) -> None:
+        x, y, z = self.info.block
+        most = self._attribute(_MOST_THREADS)
+        if x * y * z > most:
+            raise DeviceError(
+                f"kernel {self.info.name} has blocks of {x * y * z} threads; as it was compiled, "
+                f"{most} fit on {self.device.info.name}. NOOPT=1 makes it smaller."
+            )
+
+    def __call__(
+        self, buffers: Sequence[int], values: Sequence[int], *, wait: bool = False
+    ) -> float | None:
+        """Launch. With `wait`, wait for the end and return the seconds the card took."""
+        device = self.device
+        with self._lock, device.entered():  # the block of arguments belongs to a launch until then
+            self._arguments.fill(buffers, values)
+            if not wait:
+                device.launch(self.info.name, *self._launch)
+                return None
+            with device.timed() as seconds:
+                device.launch(self.info.name, *self._launch)
+        return seconds()

@@ -1,0 +1,238 @@
+"""CUDA C, from tables on the C family.
+
+A kernel takes the addresses of its buffers by slot, then the variables by name as `long long`:
+
+    extern "C" __global__ void __launch_bounds__(256) NAME_(float *data0, ..., long long n)
+
+Vectors are only moved: `vec<float, 4>` is a struct of aligned lanes, which one instruction loads or
+stores. A half is its bits, and computed with by instructions of PTX (`_helpers.py`); bfloat16 and
+the fp8s are integers in memory and float32 between. A bool is a byte in memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from tiny_nv._helpers import HELPERS, PRELUDE
+from tiny_nv.program import entry_name
+from tinycore.dtype import DType, dtypes
+from tinycore.render.base import pointer_of
+from tinycore.render.cstyle import CStyle
+from tinycore.render.facts import is_safe_division, is_safe_shift
+from tinycore.render.literals import as_stored
+from tinycore.render.writer import Writer, unwrapped
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+__all__ = ["CudaC"]
+
+RESERVED: Final = frozenset(
+    "alignas alignof and and_eq as asm auto bitand bitor bool break case catch char class compl "
+    "const constexpr const_cast continue decltype default delete do double dynamic_cast else enum "
+    "explicit export extern false float for friend goto greatest half half_bits if inline int "
+    "least load long memcpy mutable namespace new noexcept not not_eq nullptr operator or or_eq "
+    "private protected public quotient register reinterpret_cast remainder return root shared "
+    "short signed sizeof static static_assert static_cast store struct switch template this "
+    "thread_local throw to_float to_half to_int to_long to_unsigned_long true try typedef typeid "
+    "typename union unsigned using vec virtual void volatile wchar_t while whole xor xor_eq "
+    "blockDim blockIdx gridDim threadIdx warpSize FUNCTION HALF_BINARY".split()
+)
+"""Words of C++ and of what stands before a kernel, which nothing else may be called."""
+
+
+@dataclass(frozen=True)
+class CudaC(CStyle):
+    """CUDA C of sm_80 and later."""
+
+    name: ClassVar[str] = "NVRTC"
+    reserved: ClassVar[frozenset[str]] = RESERVED
+    emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+    vector_ops: ClassVar[bool] = False
+    types: ClassVar[Mapping[DType, str]] = {
+        **CStyle.types,
+        dtypes.int8: "signed char",
+        dtypes.int64: "long long",
+        dtypes.uint64: "unsigned long long",
+    }
+    wide_index: ClassVar[str] = "long long"
+    suffixes: ClassVar[Mapping[DType, str]] = {
+        dtypes.uint32: "u",
+        dtypes.int64: "ll",
+        dtypes.uint64: "ull",
+        dtypes.float32: "f",
+    }
+    expressions: ClassVar[Mapping[Op, str]] = {
+        **CStyle.expressions,
+        Op.SQRT: "root({0})",
+        Op.TRUNC: "whole({0})",
+        Op.MAX: "greatest({0}, {1})",
+        Op.MIN: "least({0}, {1})",
+    }
+    spaces: ClassVar[Mapping[str, str]] = {
+        "global": "",
+        "local": "__shared__ __align__(16) ",
+        "register": "__align__(16) ",
+    }
+    restrict: ClassVar[str] = "__restrict__ "
+    builtins: ClassVar[Mapping[str, str]] = {"grid": "blockIdx.{xyz}", "block": "threadIdx.{xyz}"}
+    barrier: ClassVar[str] = "__syncthreads();"
+    vector_type: ClassVar[str] = "vec<{scalar}, {count}>"
+    vector_load: ClassVar[str] = "load<{type}>({pointer})"
+    vector_store: ClassVar[str] = "store<{type}>({pointer}, {value});"
+    bitcast_template: ClassVar[str] = "as<{type}>({0})"
+    shared_array: ClassVar[str] = "{type} *{name} = ({type} *)(shared + {offset});"
+
+    # --- the frame
+
+    def prelude(self) -> Sequence[str]:
+        """Vectors."""
+        return (PRELUDE,)
+
+    def signature(self, writer: Writer) -> str:
+        """The head of the kernel, with the size of its blocks."""
+        x, y, z = writer.kernel.launch("block")
+        name, parameters = entry_name(writer.kernel.name), ", ".join(self.parameters(writer))
+        return f'extern "C" __global__ void __launch_bounds__({x * y * z}) {name}({parameters})'
+
+    def parameters(self, writer: Writer) -> list[str]:
+        """Every slot of the kernel, also one that is not read; then the variables."""
+        by_slot = {u.arg: u for u in writer.kernel.buffers}
+        slots = range(max(by_slot, default=-1) + 1)
+        buffers = [
+            f"{self.pointer_type(by_slot[i], writer)}{self.restrict}{writer[by_slot[i]]}"
+            if i in by_slot
+            else f"void *unused{i}"
+            for i in slots
+        ]
+        return buffers + [f"long long {writer[u]}_" for u in writer.kernel.variables]
+
+    def assemble(self, writer: Writer) -> str:
+        """Definitions, signature, shared memory and variables as they are used, and the body."""
+        head = [
+            f"  const {writer.type(u.dtype)} {writer[u]} = {writer[u]}_;"
+            for u in writer.kernel.variables
+        ]
+        if self.has_dynamic_shared(writer.kernel):
+            head.insert(0, "  extern __shared__ __align__(16) unsigned char shared[];")
+        lines = (
+            *self.prelude(),
+            *writer.definitions,
+            f"{self.signature(writer)} {{",
+            *head,
+            *writer.lines,
+            "}",
+        )
+        return "\n".join(lines) + "\n"
+
+    # --- types and constants
+
+    def type_name(self, dtype: DType, writer: Writer) -> str:
+        """The name of a type; lanes of bool are bytes."""
+        scalar = dtype.scalar()
+        if scalar is dtypes.float16:
+            writer.define(HELPERS["half"])
+        if dtype.count > 1 and scalar is dtypes.bool:
+            dtype = dtypes.uint8.vec(dtype.count)
+        return super().type_name(dtype, writer)
+
+    def storage_type(self, dtype: DType, writer: Writer) -> str:
+        """The name of a type in memory, where a bool is a byte."""
+        kind = dtypes.uint8.vec(dtype.count) if dtype.kind == "bool" else dtype
+        return self.type_name(kind, writer)
+
+    def float_constant(self, dtype: DType, value: float) -> str:
+        """The shortest literal; bits for halves, and for what has no literal."""
+        rounded = as_stored(dtype, value)
+        if dtype is dtypes.float16:
+            return f"half_bits(0x{struct.pack('>e', rounded).hex()})"
+        if rounded - rounded == 0:
+            return super().float_constant(dtype, value)
+        if dtype is dtypes.float64:
+            return f"as<double>(0x{struct.pack('>d', rounded).hex()}ull)"
+        return f"as<float>(0x{struct.pack('>f', rounded).hex()}u)"
+
+    # --- memory
+
+    def loaded(self, u: UOp, text: str, writer: Writer) -> str:
+        """The value of what was read: any byte but 0 is true.
+
+        What is read behind a gate is made a value, or C++ would choose between two places.
+        """
+        if u.dtype.count > 1 or pointer_of(u.src[0]).op is Op.DEFINE_REG:
+            return text
+        if u.dtype.kind == "bool":
+            return f"({text} != 0)"
+        return f"({writer.type(u.dtype)}){text}" if len(u.src[0].src) == 3 else text
+
+    def zero(self, dtype: DType, writer: Writer) -> str:
+        """Zero in every lane."""
+        if dtype.count == 1:
+            return self.constant(dtype, 0)
+        return f"{writer.type(dtype)}{{}}"
+
+    # --- expressions
+
+    def template(self, u: UOp) -> str:
+        """The expression template of a node; greatest and least of a type that C++ must be told."""
+        text = super().template(u)
+        told = u.op in (Op.MAX, Op.MIN) and u.dtype not in (dtypes.float32, dtypes.float16)
+        return text.replace("(", "<{type}>(", 1) if told and u.dtype.kind != "bool" else text
+
+    def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
+        """Arithmetic; quotients that may be by zero, and what is no operator, by a helper."""
+        if u.op in (Op.IDIV, Op.MOD) and not is_safe_division(u):
+            writer.define(HELPERS["quotients"])
+            kind = writer.type(u.dtype)
+            name = "quotient" if u.op is Op.IDIV else "remainder"
+            return f"{name}<{kind}>({', '.join(map(unwrapped, operands))})"
+        if u.op in (Op.SHL, Op.SHR) and not is_safe_shift(u):
+            operands = [operands[0], f"({operands[1]} & {u.dtype.bits - 1})"]
+        if u.op in (Op.SQRT, Op.TRUNC):
+            writer.define(HELPERS["roots"])
+        if u.op in (Op.MAX, Op.MIN) and u.dtype.kind != "bool":
+            writer.define(HELPERS["extremes"])
+        return super().alu(u, operands, writer)
+
+    def cast(self, u: UOp, writer: Writer) -> str:
+        """A value converted; a half through float, a float to an integer by a helper."""
+        source, target, text = u.src[0].dtype, u.dtype, writer[u.src[0]]
+        if source is dtypes.float16:
+            if target is dtypes.float16:
+                return text
+            source, text = dtypes.float32, f"to_float({unwrapped(text)})"
+        if target is dtypes.float16:
+            writer.type(target)
+            single = text if source is dtypes.float32 else f"(float){text}"
+            return f"to_half({unwrapped(single)})"
+        if target.kind == "bool":
+            return f"({text} != 0)"
+        if source.kind == "float" and target.kind != "float":
+            return self.truncated(target, text, writer)
+        return self.cast_template.format(text, type=writer.type(target))
+
+    def truncated(self, target: DType, text: str, writer: Writer) -> str:
+        """A float as an integer."""
+        writer.define(HELPERS["truncations"])
+        if target is dtypes.uint64:
+            return f"to_unsigned_long({unwrapped(text)})"
+        wide = target.itemsize == 8 or target in (dtypes.uint32, dtypes.index)
+        name = "to_long" if wide else "to_int"
+        return f"(({writer.type(target)}){name}({unwrapped(text)}))"
+
+    def vectorize(self, u: UOp, writer: Writer) -> str:
+        """Lanes as a vector; narrow integers are made so, which C++ does not by itself."""
+        scalar = u.dtype.scalar()
+        narrow = scalar.kind != "float" and scalar.itemsize < 4
+        kind = self.storage_type(scalar, writer)
+        lanes = [f"({kind}){writer[s]}" if narrow else unwrapped(writer[s]) for s in u.src]
+        return f"{writer.type(u.dtype)}{{{{{', '.join(lanes)}}}}}"
+
+    def extract(self, u: UOp, writer: Writer) -> str:
+        """One lane of a vector."""
+        (lane,) = u.arg
+        vector = u.src[lane // u.src[0].dtype.count]
+        text = f"{writer[vector]}.v[{lane % vector.dtype.count}]"
+        return f"({text} != 0)" if u.dtype.kind == "bool" else text
