@@ -21,10 +21,11 @@ PACKAGES = {
     "tinycore": ROOT,
     "tiny-cl": ROOT / "plugins/tiny_cl",
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
+    "tiny-nv": ROOT / "plugins/tiny_nv",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
-DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "WEBGPU"]
-"""Devices that docs/generate_conformance.py writes tables of."""
+DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "WEBGPU"]
+"""Devices that docs/generate_conformance.py writes tables of; CUDA here means a card."""
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],
     "torch": ["torch==2.13.*", "--extra-index-url", "https://download.pytorch.org/whl/cpu"],
@@ -45,7 +46,8 @@ def tool(name: str) -> str:
 
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
-    plugins = ["-e", "plugins/tiny_cpu", "-e", "plugins/tiny_cl", "-e", "plugins/tiny_webgpu"]
+    folders = ["tiny_cpu", "tiny_cl", "tiny_nv[nvrtc]", "tiny_webgpu"]
+    plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)
 
 
@@ -64,6 +66,7 @@ def types(session: nox.Session) -> None:
     session.run("mypy")
     session.run("mypy", "plugins/tiny_cpu/src")
     session.run("mypy", "plugins/tiny_cl/src")
+    session.run("mypy", "plugins/tiny_nv/src")
     session.run("mypy", "plugins/tiny_webgpu/src")
     session.run("mypy", "tests")
 

@@ -9,6 +9,7 @@ WEBGPU on a processor some ten minutes each. `tests/unit/testing/test_tables.py`
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +25,12 @@ SUITES: Final = {
     "CPU:CLANG": "plugins/tiny_cpu/tests/conformance.py",
     "CPU:LLVM": "plugins/tiny_cpu/tests/conformance.py",
     "CL": "plugins/tiny_cl/tests/conformance.py",
+    "CUDA": "plugins/tiny_nv/tests/conformance.py",
     "WEBGPU": "plugins/tiny_webgpu/tests/conformance.py",
 }
 """Every device with a table, and the file that says why it does without some capabilities."""
+REGISTERED: Final = {"CUDA": ("plugins/tiny_nv/tests", "simulated:BACKEND")}
+"""Devices that an executor plays: the folder it is in, and the backend to register."""
 GRADES: Final = "suite"
 
 
@@ -42,14 +46,24 @@ def command(name: str) -> list[str]:
         return [sys.executable, "-m", "tinycore.testing.grading", "--markdown", page]
     suite = str(ROOT / SUITES[name])
     arguments = ["conformance", name, "--suite", suite, "--markdown", page]
+    if name in REGISTERED:
+        arguments += ["--register", REGISTERED[name][1]]
     return [sys.executable, "-m", "tinycore", *arguments]
+
+
+def surroundings(name: str) -> dict[str, str]:
+    """The environment of what writes a page."""
+    folder = REGISTERED.get(name, ("",))[0]
+    return {**os.environ, "PYTHONPATH": str(ROOT / folder)} if folder else dict(os.environ)
 
 
 def write(name: str) -> str:
     """Write a page; "" or what was said where the device does not conform."""
     page = page_of(name)
     before = page.read_text("utf-8") if page.exists() else None
-    done = subprocess.run(command(name), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(name), capture_output=True, text=True, check=False, env=surroundings(name)
+    )
     if done.returncode == 0:
         return ""
     if before is not None:

@@ -71,7 +71,8 @@ def subject_for(plan: Plan) -> Subject:
         raise PluginError("conformance is proven by assertions: run Python without -O")
     for reference in plan.registers:
         backend = Deferred(reference).resolve()
-        if Device.plugins.find(backend.name) is None:
+        claim = Device.plugins.find(backend.name)
+        if claim is None or claim.backend is not backend:  # also in place of an installed one
             Device.register(backend)
     said = run_path(str(plan.suite)) if plan.suite else {}
     skips = said.get("SKIPS", Skips())

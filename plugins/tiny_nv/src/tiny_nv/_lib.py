@@ -45,7 +45,7 @@ def _open() -> Any:
             _opened.append(ffi.dlopen(path))
             return _opened[-1]
         except OSError as error:
-            tried.append(f"{path} ({str(error).removeprefix('cannot load library ')})")
+            tried.append(f"{path} ({str(error).rpartition(': ')[2]})")
     raise DeviceUnavailable(
         "no CUDA driver. Install NVIDIA's driver for your card (its libcuda.so.1 comes with it, "
         "and into a container by NVIDIA's container toolkit); CUDA_LIBRARY names one elsewhere. "

@@ -60,7 +60,7 @@ def _opened() -> tuple[Any, str]:
         try:
             library = ffi.dlopen(candidate)
         except OSError as error:
-            tried.append(f"{candidate} ({str(error).removeprefix('cannot load library ')})")
+            tried.append(f"{candidate} ({str(error).rpartition(': ')[2]})")
             continue
         _found.append((library, candidate))
         _kept.extend(_builtins_beside(Path(candidate)))

@@ -7,7 +7,6 @@ by it, so that what they have asked for by default happens in order with what is
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +59,6 @@ class CudaDevice:
         self._lost = ""
         self._closed = False
         self._recent: deque[str] = deque(maxlen=REMEMBERED)
-        self._inside = threading.local()
         self.context = _lib.got(
             "CUcontext *", "cuDevicePrimaryCtxRetain", self.info.number, what=self.info.name
         )
@@ -71,18 +69,16 @@ class CudaDevice:
 
     # --- calls
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
+    def enter(self) -> None:
         """Make the context current in this thread: others in this process choose theirs as well."""
         self.driver.cuCtxSetCurrent(self.context)
-        yield
 
     def call(self, name: str, *arguments: Any, what: str = "") -> None:
         """Call a function of the driver in the card's context.
 
         Raises OutOfMemory and DeviceError; for a context that is lost, what lost it.
         """
-        self.driver.cuCtxSetCurrent(self.context)
+        self.enter()
         status = getattr(self.driver, name)(*arguments)
         if status:
             self._fail(status, name, what)
@@ -96,7 +92,7 @@ class CudaDevice:
     def quietly(self, name: str, *arguments: Any) -> None:
         """Call a function that gives something back, whatever it says; nothing once closed."""
         if not self._closed:
-            self.driver.cuCtxSetCurrent(self.context)
+            self.enter()
             getattr(self.driver, name)(*arguments)
 
     def _fail(self, status: int, name: str, what: str) -> None:
@@ -180,7 +176,7 @@ class CudaDevice:
         if self._closed:
             return
         self.quietly("cuStreamSynchronize", self.stream)
-        self.allocator._staging.close()
+        self.allocator.close()
         for event in self._events:
             self.quietly("cuEventDestroy_v2", event)
         self.quietly("cuStreamDestroy_v2", self.stream)

@@ -48,8 +48,7 @@ class CudaGraph:
         self._names = (
             f"a graph of {', '.join(dict.fromkeys(n.program.info.name for n in self._nodes))}"
         )
-        with device.entered():
-            self._executable = self._instantiated()
+        self._executable = self._instantiated()
         self._finalizer = weakref.finalize(
             self, device.quietly, "cuGraphExecDestroy", self._executable
         )
@@ -82,15 +81,15 @@ class CudaGraph:
     def __call__(self, *, wait: bool = False) -> float | None:
         """Launch them all, in order. With `wait`, wait for the end and return the seconds."""
         device = self._device
-        with device.entered():
-            for number in self._changed:
-                node = self._nodes[number]
-                place = (self._executable, node.handle, node.parameters)
-                device.call("cuGraphExecKernelNodeSetParams_v2", *place)
-            self._changed.clear()
-            if not wait:
-                device.launch_graph(self._names, self._executable)
-                return None
-            with device.timed() as seconds:
-                device.launch_graph(self._names, self._executable)
+        device.enter()
+        for number in self._changed:
+            node = self._nodes[number]
+            place = (self._executable, node.handle, node.parameters)
+            device.call("cuGraphExecKernelNodeSetParams_v2", *place)
+        self._changed.clear()
+        if not wait:
+            device.launch_graph(self._names, self._executable)
+            return None
+        with device.timed() as seconds:
+            device.launch_graph(self._names, self._executable)
         return seconds()

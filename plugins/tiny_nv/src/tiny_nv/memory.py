@@ -21,7 +21,6 @@ __all__ = ["CudaAllocator", "Staging"]
 PIECE_BYTES: Final = 4 << 20
 PIECES: Final = 4
 _PORTABLE: Final = 1
-_MEMORY_TYPE: Final = 2
 _DEVICE_ORDINAL: Final = 9
 
 
@@ -80,10 +79,14 @@ class CudaAllocator:
         """Release memory."""
         self._device.quietly("cuMemFree_v2", handle)
 
+    def close(self) -> None:
+        """Release what copies went through; the card has been waited for."""
+        self._staging.close()
+
     def write(self, dst: int, src: memoryview) -> None:
         """Copy host bytes to `dst`, in order with launches."""
         device = self._device
-        with self._lock, device.entered():
+        with self._lock:
             source = ffi.from_buffer(src)
             for start in range(0, src.nbytes, PIECE_BYTES):
                 size = min(PIECE_BYTES, src.nbytes - start)
@@ -96,7 +99,7 @@ class CudaAllocator:
     def read(self, dst: memoryview, src: int) -> None:
         """Fill host bytes from `src`, after all launches before."""
         device = self._device
-        with self._lock, device.entered():
+        with self._lock:
             target = ffi.from_buffer(dst, require_writable=True)
             waiting: list[tuple[Piece, int, int]] = []
             for start in range(0, dst.nbytes, PIECE_BYTES):

@@ -38,29 +38,45 @@ def entry_name(name: str) -> str:
 
 
 class NvrtcCompiler:
-    """nvrtc for one architecture. Raises CompilerUnavailable where it is missing or too old."""
+    """nvrtc for one architecture.
+
+    For a card that is newer than the compiler it makes PTX, which the card's driver assembles; with
+    `assembles` False it does so for every card. Raises CompilerUnavailable where nvrtc is missing.
+    """
 
     name = "NVRTC"
 
-    def __init__(self, arch: str) -> None:
-        version = ".".join(map(str, _nvrtc.version()))
-        if number_of(arch) not in _nvrtc.supported():
-            known = ", ".join(f"sm_{number}" for number in _nvrtc.supported())
-            raise CompilerUnavailable(
-                f"nvrtc {version} ({_nvrtc.path()}) does not compile for {arch}, only for {known}. "
-                f"Install a newer one: {_nvrtc.INSTALL} --upgrade"
-            )
+    def __init__(self, arch: str, assembles: bool = True) -> None:
+        self.target, self.form = target_of(number_of(arch), _nvrtc.supported(), assembles)
         more = os.environ.get("NVRTC_OPTIONS", "").split()
-        self._options = (f"--gpu-architecture={arch}", *_OPTIONS, *more)
-        self.key = f"NVRTC {version} {' '.join(self._options)}"
+        self._options = (f"--gpu-architecture={self.target}", *_OPTIONS, *more)
+        version = ".".join(map(str, _nvrtc.version()))
+        self.key = f"NVRTC {version} {self.form} {' '.join(self._options)}"
 
     def compile(self, source: str) -> bytes:
-        """The cubin. Raises CompileError with the log."""
-        return _nvrtc.compiled(source, self._options)
+        """The cubin, or the PTX. Raises CompileError with the log."""
+        return _nvrtc.compiled(source, self._options, self.form)
 
     def assembly(self, source: str) -> str:
         """The PTX. Raises CompileError with the log."""
         return _nvrtc.compiled(source, self._options, "PTX").rstrip(b"\0").decode()
+
+
+def target_of(number: int, supported: Sequence[int], assembles: bool) -> tuple[str, str]:
+    """What nvrtc is to compile for, and whether to a CUBIN or to PTX.
+
+    Raises CompilerUnavailable where it knows neither the architecture nor an older one.
+    """
+    if number in supported and assembles:
+        return f"sm_{number}", "CUBIN"
+    older = [known for known in supported if known <= number]
+    if not older:
+        known = ", ".join(f"sm_{number}" for number in supported)
+        raise CompilerUnavailable(
+            f"nvrtc at {_nvrtc.path()} does not compile for sm_{number}, only for {known}. Install "
+            f"an older one, of CUDA 12"
+        )
+    return f"compute_{max(older)}", "PTX"
 
 
 class Arguments:
@@ -141,7 +157,8 @@ class CudaProgram:
     ) -> float | None:
         """Launch. With `wait`, wait for the end and return the seconds the card took."""
         device = self.device
-        with self._lock, device.entered():  # the block of arguments belongs to a launch until then
+        with self._lock:  # the block of arguments belongs to the launch until CUDA has copied it
+            device.enter()
             self._arguments.fill(buffers, values)
             if not wait:
                 device.launch(self.info.name, *self._launch)
