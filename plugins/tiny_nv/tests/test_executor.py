@@ -294,6 +294,8 @@ BIT_CASES: dict[str, Callable[[int], int]] = {
     "bfi.b32 d a 0 8 8": lambda a: (a & 255) << 8,
     "prmt.b32 d a 0 0x0123": lambda a: int.from_bytes(a.to_bytes(4, "little"), "big"),
     "shf.l.wrap.b32 d a a 9": lambda a: (a << 9 | a >> 23) & 0xFFFFFFFF,
+    "dp2a.lo.u32.u32 d a 0x04030201 7": lambda a: (a & 0xFFFF) + 2 * (a >> 16) + 7,
+    "dp2a.hi.u32.u32 d a 0x04030201 7": lambda a: 3 * (a & 0xFFFF) + 4 * (a >> 16) + 7,
     "lop3.b32 d a 255 15 0x96": lambda a: a ^ 255 ^ 15,
     "not.b32 d a": lambda a: ~a & 0xFFFFFFFF,
 }

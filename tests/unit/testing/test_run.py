@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -177,3 +178,16 @@ def test_a_backend_can_be_registered_first() -> None:
         Device.unregister("LATE")
 
     assert [r.judgement.verdict for r in found] == [Verdict.PASSED]
+
+
+OTHER_NULL = replace(LATE, name="NULL")
+
+
+def test_a_backend_can_take_the_place_of_an_installed_one() -> None:
+    try:
+        subject = subject_for(Plan("NULL", 1, registers=(f"{__name__}:OTHER_NULL",)))
+        assert subject.backend is OTHER_NULL
+        again = subject_for(Plan("NULL", 1, registers=(f"{__name__}:OTHER_NULL",)))
+        assert again.backend is OTHER_NULL
+    finally:
+        Device.unregister("NULL")

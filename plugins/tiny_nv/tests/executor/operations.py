@@ -351,6 +351,20 @@ def dot_bytes(a: Array, b: Array, c: Array) -> Array:
     return (c + (rows[0] * rows[1]).sum(1)).astype(c.dtype)
 
 
+def dot_halves(first: int) -> Operation:
+    """dp2a: the sum of two products of 16-bit words and of bytes, from byte `first` of b on."""
+
+    def multiply(a: Array, b: Array, c: Array) -> Array:
+        count = len(a)
+        words = numpy.int16 if a.dtype.kind == "i" else numpy.uint16
+        bytes_ = numpy.int8 if b.dtype.kind == "i" else numpy.uint8
+        left = numpy.ascontiguousarray(a).view(words).reshape(count, 2).astype(numpy.int64)
+        right = numpy.ascontiguousarray(b).view(bytes_).reshape(count, 4)[:, first : first + 2]
+        return (c + (left * right).sum(1)).astype(c.dtype)
+
+    return multiply
+
+
 INTEGER_OPERATIONS: Final[dict[str, Operation]] = {
     "add": numpy.add,
     "sub": numpy.subtract,
@@ -616,6 +630,14 @@ def dp4a_step(instruction: Instruction) -> Step:
     return plain_step(instruction, dot_bytes, result, [first, second, result])
 
 
+def dp2a_step(instruction: Instruction) -> Step:
+    """dp2a.mode.atype.btype, where mode says which half of b."""
+    first, second = instruction.types
+    result = "s32" if "s32" in (first, second) else "u32"
+    operation = dot_halves(2 if "hi" in instruction.modifiers else 0)
+    return plain_step(instruction, operation, result, [first, second, result])
+
+
 STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
     **dict.fromkeys({*FLOAT_OPERATIONS, *INTEGER_OPERATIONS, "fma"}, arithmetic_step),
     "mov": mov_step,
@@ -636,6 +658,7 @@ STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
     "prmt": lambda i: plain_step(i, permute_bytes(i), "b32", ["b32", "b32", "b32"]),
     "shf": lambda i: plain_step(i, funnel_shift(i), "b32", ["b32", "b32", "u32"]),
     "lop3": lop3_step,
+    "dp2a": dp2a_step,
     "dp4a": dp4a_step,
 }
 """How each arithmetic opcode is made into a step."""
