@@ -24,6 +24,7 @@ from typing import Any
 from tinycore.device.backend import API_VERSION, Backend, Deferred, deferred
 from tinycore.device.discovery import DeviceState, State
 from tinycore.device.elf import ElfImage
+from tinycore.device.elf_file import ElfFile
 from tinycore.device.exported import (
     ExportedKernel,
     ExportedLaunch,
@@ -83,6 +84,12 @@ from tinycore.device.protocols import (
     Toolchain,
 )
 from tinycore.device.registry import Device
+from tinycore.device.relocations import (
+    Machine,
+    Relocation,
+    RelocationValue,
+    integer_writer,
+)
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -94,6 +101,7 @@ __all__ = [
     "Deferred",
     "DeviceRuntime",
     "DeviceState",
+    "ElfFile",
     "ElfImage",
     "ExportedKernel",
     "ExportedLaunch",
@@ -112,10 +120,13 @@ __all__ = [
     "HWQueue",
     "Handle",
     "Launch",
+    "Machine",
     "Moment",
     "Number",
     "Program",
     "ProgramInfo",
+    "Relocation",
+    "RelocationValue",
     "SignalPlace",
     "State",
     "SupportsArch",
@@ -134,6 +145,7 @@ __all__ = [
     "deferred",
     "halves",
     "installed_renderers",
+    "integer_writer",
     "register",
     "register_observer",
     "tinycore_backend_closing",

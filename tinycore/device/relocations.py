@@ -16,8 +16,12 @@ __all__ = [
     "ENTRY_BYTES",
     "MACHINES",
     "Machine",
+    "Relocation",
     "RelocationError",
+    "RelocationValue",
     "Site",
+    "implicit_addend",
+    "integer_writer",
     "needs_address_entry",
     "needs_stub",
     "relocate",
@@ -42,7 +46,7 @@ class Site(NamedTuple):
     addend: int
 
 
-class From(enum.Enum):
+class RelocationValue(enum.Enum):
     """What a relocation computes."""
 
     ABSOLUTE = "S + A"
@@ -54,16 +58,16 @@ class From(enum.Enum):
     ENTRY_ABSOLUTE = "G + A"
 
 
-class Row(NamedTuple):
+class Relocation(NamedTuple):
     """One relocation: its name, what it computes, and how it is written."""
 
     name: str
-    value: From
+    value: RelocationValue
     width: int
     write: Callable[[bytearray, int, int], None]
 
 
-def plain(width: int, signed: bool | None) -> Callable[[bytearray, int, int], None]:
+def integer_writer(width: int, signed: bool | None = None) -> Callable[[bytearray, int, int], None]:
     """Write an integer of `width` bytes, checked to fit; `signed` None takes either reading."""
     bits = 8 * width
     least = 0 if signed is False else -(1 << (bits - 1))
@@ -126,45 +130,47 @@ def move_wide(shift: int) -> Callable[[bytearray, int, int], None]:
 
 
 X86_64: Final = {
-    1: Row("R_X86_64_64", From.ABSOLUTE, 8, plain(8, None)),
-    2: Row("R_X86_64_PC32", From.RELATIVE, 4, plain(4, True)),
-    4: Row("R_X86_64_PLT32", From.CALL, 4, plain(4, True)),
-    9: Row("R_X86_64_GOTPCREL", From.ENTRY, 4, plain(4, True)),
-    10: Row("R_X86_64_32", From.ABSOLUTE, 4, plain(4, False)),
-    11: Row("R_X86_64_32S", From.ABSOLUTE, 4, plain(4, True)),
-    24: Row("R_X86_64_PC64", From.RELATIVE, 8, plain(8, None)),
-    41: Row("R_X86_64_GOTPCRELX", From.ENTRY, 4, plain(4, True)),
-    42: Row("R_X86_64_REX_GOTPCRELX", From.ENTRY, 4, plain(4, True)),
+    1: Relocation("R_X86_64_64", RelocationValue.ABSOLUTE, 8, integer_writer(8, None)),
+    2: Relocation("R_X86_64_PC32", RelocationValue.RELATIVE, 4, integer_writer(4, True)),
+    4: Relocation("R_X86_64_PLT32", RelocationValue.CALL, 4, integer_writer(4, True)),
+    9: Relocation("R_X86_64_GOTPCREL", RelocationValue.ENTRY, 4, integer_writer(4, True)),
+    10: Relocation("R_X86_64_32", RelocationValue.ABSOLUTE, 4, integer_writer(4, False)),
+    11: Relocation("R_X86_64_32S", RelocationValue.ABSOLUTE, 4, integer_writer(4, True)),
+    24: Relocation("R_X86_64_PC64", RelocationValue.RELATIVE, 8, integer_writer(8, None)),
+    41: Relocation("R_X86_64_GOTPCRELX", RelocationValue.ENTRY, 4, integer_writer(4, True)),
+    42: Relocation("R_X86_64_REX_GOTPCRELX", RelocationValue.ENTRY, 4, integer_writer(4, True)),
 }
 
 AARCH64: Final = {
-    257: Row("R_AARCH64_ABS64", From.ABSOLUTE, 8, plain(8, None)),
-    258: Row("R_AARCH64_ABS32", From.ABSOLUTE, 4, plain(4, None)),
-    260: Row("R_AARCH64_PREL64", From.RELATIVE, 8, plain(8, None)),
-    261: Row("R_AARCH64_PREL32", From.RELATIVE, 4, plain(4, None)),
-    262: Row("R_AARCH64_PREL16", From.RELATIVE, 2, plain(2, None)),
-    263: Row("R_AARCH64_MOVW_UABS_G0", From.ABSOLUTE, 4, move_wide(0)),
-    264: Row("R_AARCH64_MOVW_UABS_G0_NC", From.ABSOLUTE, 4, move_wide(0)),
-    265: Row("R_AARCH64_MOVW_UABS_G1", From.ABSOLUTE, 4, move_wide(16)),
-    266: Row("R_AARCH64_MOVW_UABS_G1_NC", From.ABSOLUTE, 4, move_wide(16)),
-    267: Row("R_AARCH64_MOVW_UABS_G2", From.ABSOLUTE, 4, move_wide(32)),
-    268: Row("R_AARCH64_MOVW_UABS_G2_NC", From.ABSOLUTE, 4, move_wide(32)),
-    269: Row("R_AARCH64_MOVW_UABS_G3", From.ABSOLUTE, 4, move_wide(48)),
-    273: Row("R_AARCH64_LD_PREL_LO19", From.RELATIVE, 4, field(5, 19, 2)),
-    275: Row("R_AARCH64_ADR_PREL_PG_HI21", From.PAGE, 4, page_address(True)),
-    276: Row("R_AARCH64_ADR_PREL_PG_HI21_NC", From.PAGE, 4, page_address(False)),
-    277: Row("R_AARCH64_ADD_ABS_LO12_NC", From.ABSOLUTE, 4, page_offset(0)),
-    278: Row("R_AARCH64_LDST8_ABS_LO12_NC", From.ABSOLUTE, 4, page_offset(0)),
-    279: Row("R_AARCH64_TSTBR14", From.RELATIVE, 4, field(5, 14, 2)),
-    280: Row("R_AARCH64_CONDBR19", From.RELATIVE, 4, field(5, 19, 2)),
-    282: Row("R_AARCH64_JUMP26", From.CALL, 4, field(0, 26, 2)),
-    283: Row("R_AARCH64_CALL26", From.CALL, 4, field(0, 26, 2)),
-    284: Row("R_AARCH64_LDST16_ABS_LO12_NC", From.ABSOLUTE, 4, page_offset(1)),
-    285: Row("R_AARCH64_LDST32_ABS_LO12_NC", From.ABSOLUTE, 4, page_offset(2)),
-    286: Row("R_AARCH64_LDST64_ABS_LO12_NC", From.ABSOLUTE, 4, page_offset(3)),
-    299: Row("R_AARCH64_LDST128_ABS_LO12_NC", From.ABSOLUTE, 4, page_offset(4)),
-    311: Row("R_AARCH64_ADR_GOT_PAGE", From.ENTRY_PAGE, 4, page_address(True)),
-    312: Row("R_AARCH64_LD64_GOT_LO12_NC", From.ENTRY_ABSOLUTE, 4, page_offset(3)),
+    257: Relocation("R_AARCH64_ABS64", RelocationValue.ABSOLUTE, 8, integer_writer(8, None)),
+    258: Relocation("R_AARCH64_ABS32", RelocationValue.ABSOLUTE, 4, integer_writer(4, None)),
+    260: Relocation("R_AARCH64_PREL64", RelocationValue.RELATIVE, 8, integer_writer(8, None)),
+    261: Relocation("R_AARCH64_PREL32", RelocationValue.RELATIVE, 4, integer_writer(4, None)),
+    262: Relocation("R_AARCH64_PREL16", RelocationValue.RELATIVE, 2, integer_writer(2, None)),
+    263: Relocation("R_AARCH64_MOVW_UABS_G0", RelocationValue.ABSOLUTE, 4, move_wide(0)),
+    264: Relocation("R_AARCH64_MOVW_UABS_G0_NC", RelocationValue.ABSOLUTE, 4, move_wide(0)),
+    265: Relocation("R_AARCH64_MOVW_UABS_G1", RelocationValue.ABSOLUTE, 4, move_wide(16)),
+    266: Relocation("R_AARCH64_MOVW_UABS_G1_NC", RelocationValue.ABSOLUTE, 4, move_wide(16)),
+    267: Relocation("R_AARCH64_MOVW_UABS_G2", RelocationValue.ABSOLUTE, 4, move_wide(32)),
+    268: Relocation("R_AARCH64_MOVW_UABS_G2_NC", RelocationValue.ABSOLUTE, 4, move_wide(32)),
+    269: Relocation("R_AARCH64_MOVW_UABS_G3", RelocationValue.ABSOLUTE, 4, move_wide(48)),
+    273: Relocation("R_AARCH64_LD_PREL_LO19", RelocationValue.RELATIVE, 4, field(5, 19, 2)),
+    275: Relocation("R_AARCH64_ADR_PREL_PG_HI21", RelocationValue.PAGE, 4, page_address(True)),
+    276: Relocation("R_AARCH64_ADR_PREL_PG_HI21_NC", RelocationValue.PAGE, 4, page_address(False)),
+    277: Relocation("R_AARCH64_ADD_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(0)),
+    278: Relocation("R_AARCH64_LDST8_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(0)),
+    279: Relocation("R_AARCH64_TSTBR14", RelocationValue.RELATIVE, 4, field(5, 14, 2)),
+    280: Relocation("R_AARCH64_CONDBR19", RelocationValue.RELATIVE, 4, field(5, 19, 2)),
+    282: Relocation("R_AARCH64_JUMP26", RelocationValue.CALL, 4, field(0, 26, 2)),
+    283: Relocation("R_AARCH64_CALL26", RelocationValue.CALL, 4, field(0, 26, 2)),
+    284: Relocation("R_AARCH64_LDST16_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(1)),
+    285: Relocation("R_AARCH64_LDST32_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(2)),
+    286: Relocation("R_AARCH64_LDST64_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(3)),
+    299: Relocation("R_AARCH64_LDST128_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(4)),
+    311: Relocation("R_AARCH64_ADR_GOT_PAGE", RelocationValue.ENTRY_PAGE, 4, page_address(True)),
+    312: Relocation(
+        "R_AARCH64_LD64_GOT_LO12_NC", RelocationValue.ENTRY_ABSOLUTE, 4, page_offset(3)
+    ),
 }
 
 
@@ -182,10 +188,16 @@ class Machine(NamedTuple):
     """One processor."""
 
     name: str
-    rows: Mapping[int, Row]
-    stub: Callable[[int], bytes]
-    harmless: frozenset[int]
+    rows: Mapping[int, Relocation]
+    stub: Callable[[int], bytes] | None
+    """A jump to an address anywhere in memory; None where nothing outside can be called."""
+    harmless: frozenset[int] = frozenset()
     """Section types that are marked writable but hold nothing that code writes."""
+    unloaded: tuple[str, ...] = ()
+    """Beginnings of the names of sections that are allocated but no part of the image, such as
+    memory that a launch reserves."""
+    implicit_addends: bool = False
+    """Whether relocations may come without addends (SHT_REL): these stand where the value goes."""
 
     @property
     def widths(self) -> Mapping[int, int]:
@@ -200,12 +212,20 @@ MACHINES: Final = {
 }
 """By the number in the header."""
 
-ENTRIES: Final = frozenset({From.ENTRY, From.ENTRY_PAGE, From.ENTRY_ABSOLUTE})
+ENTRIES: Final = frozenset(
+    {RelocationValue.ENTRY, RelocationValue.ENTRY_PAGE, RelocationValue.ENTRY_ABSOLUTE}
+)
+
+
+def implicit_addend(machine: Machine, kind: int, content: bytes, offset: int) -> int:
+    """The addend that stands in the place of a relocation without one, as two's complement."""
+    width = machine.rows[kind].width
+    return int.from_bytes(content[offset : offset + width], "little", signed=True)
 
 
 def needs_stub(machine: Machine, kind: int) -> bool:
     """Whether a relocation against an undefined symbol goes through a stub, as a call does."""
-    return machine.rows[kind].value is From.CALL
+    return machine.rows[kind].value is RelocationValue.CALL
 
 
 def needs_address_entry(machine: Machine, kind: int) -> bool:
@@ -229,12 +249,12 @@ def relocate(
     symbol = addresses[site.symbol]
     if row.value in ENTRIES:
         symbol = base + entries[site.symbol]
-    elif row.value is From.CALL and site.symbol in stubs:
+    elif row.value is RelocationValue.CALL and site.symbol in stubs:
         symbol = base + stubs[site.symbol]
     target = symbol + site.addend
-    if row.value in (From.PAGE, From.ENTRY_PAGE):
+    if row.value in (RelocationValue.PAGE, RelocationValue.ENTRY_PAGE):
         value = (target & PAGE_MASK) - (place & PAGE_MASK)
-    elif row.value in (From.ABSOLUTE, From.ENTRY_ABSOLUTE):
+    elif row.value in (RelocationValue.ABSOLUTE, RelocationValue.ENTRY_ABSOLUTE):
         value = target
     else:
         value = target - place

@@ -15,12 +15,12 @@ import numpy
 from emulation.memory import Region
 from emulator.dispatch import Descriptor, Emulator
 
+from tinycore.plugin import ElfImage, Machine, Relocation, RelocationValue, integer_writer
+
 Array = numpy.ndarray[Any, Any]
 Dims = tuple[int, int, int]
 
 CODE, ARGUMENTS, DATA = 0x1_0000_0000, 0x2_0000_0000, 0x7000_0000_0000
-ALLOCATED = 2
-"""Flag of sections that are loaded."""
 
 
 def compile_kernel(text: str, cpu: str = "gfx1100", features: str = "") -> bytes:
@@ -47,54 +47,36 @@ class Loaded:
     symbols: dict[str, int]
 
 
+def upper_half(memory: bytearray, offset: int, value: int) -> None:
+    """Write the upper 32 bits of a number."""
+    memory[offset : offset + 4] = (value >> 32 & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def lower_half(memory: bytearray, offset: int, value: int) -> None:
+    """Write the lower 32 bits of a number."""
+    memory[offset : offset + 4] = (value & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+AMDGPU = Machine(
+    "AMDGPU",
+    {
+        1: Relocation("R_AMDGPU_ABS32_LO", RelocationValue.ABSOLUTE, 4, lower_half),
+        2: Relocation("R_AMDGPU_ABS32_HI", RelocationValue.ABSOLUTE, 4, upper_half),
+        3: Relocation("R_AMDGPU_ABS64", RelocationValue.ABSOLUTE, 8, integer_writer(8)),
+        4: Relocation("R_AMDGPU_REL32", RelocationValue.RELATIVE, 4, integer_writer(4, True)),
+        5: Relocation("R_AMDGPU_REL64", RelocationValue.RELATIVE, 8, integer_writer(8)),
+        10: Relocation("R_AMDGPU_REL32_LO", RelocationValue.RELATIVE, 4, lower_half),
+        11: Relocation("R_AMDGPU_REL32_HI", RelocationValue.RELATIVE, 4, upper_half),
+    },
+    None,
+)
+
+
 def load(data: bytes, base: int = CODE) -> Loaded:
     """Lay out the loaded sections of an object and apply its relocations."""
-    (offset,), (count,) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<H", data, 60)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + 64 * i) for i in range(count)]
-    places, size = {}, 0
-    for index, section in enumerate(sections):
-        if section[2] & ALLOCATED:
-            size += -size % max(section[8], 256)
-            places[index] = size
-            size += section[5]
-    image = numpy.zeros(size + 256, numpy.uint8)
-    for index, place in places.items():
-        _, kind, _, _, at, length, *_ = sections[index]
-        if kind != 8:
-            image[place : place + length] = numpy.frombuffer(data, numpy.uint8, length, at)
-    table = next(s for s in sections if s[1] == 2)
-    names = sections[table[6]][4]
-    values, symbols = [], {}
-    for start in range(table[4], table[4] + table[5], 24):
-        name, _, _, section_index, value, _ = struct.unpack_from("<IBBHQQ", data, start)
-        values.append(base + places.get(section_index, 0) + value)
-        text = data[names + name : data.index(b"\0", names + name)].decode()
-        symbols[text] = values[-1]
-    for section in sections:
-        if section[1] == 4 and section[7] in places:
-            for start in range(section[4], section[4] + section[5], 24):
-                at, info, addend = struct.unpack_from("<QQq", data, start)
-                where = places[section[7]] + at
-                value = values[info >> 32] + addend
-                relocate(image, base, where, info & 0xFFFFFFFF, value)
-    return Loaded(image, symbols)
-
-
-def relocate(image: Array, base: int, where: int, kind: int, value: int) -> None:
-    """Write one relocated number."""
-    relative = value - (base + where)
-    table = {
-        1: (value, "<I"),
-        2: (value >> 32, "<I"),
-        3: (value, "<Q"),
-        4: (relative, "<I"),
-        5: (relative, "<Q"),
-        10: (relative, "<I"),
-        11: (relative >> 32, "<I"),
-    }
-    number, layout = table[kind]
-    bits = 8 * struct.calcsize(layout)
-    struct.pack_into(layout, memoryview(image), where, number % (1 << bits))
+    image = ElfImage(data, machines={224: AMDGPU})
+    placed = numpy.frombuffer(image.place(base) + bytes(256), numpy.uint8)
+    return Loaded(placed, {name: base + at for name, at in image.symbols.items()})
 
 
 def run(

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from tinycore.device.elf import HEADER, RELOCATION, SECTION, SYMBOL, ElfImage
+from tinycore.device.elf import ElfImage
+from tinycore.device.elf_file import HEADER, RELOCATION, SECTION, SYMBOL
 from tinycore.errors import FileFormatError, TinycoreError
 
 X86_64, AARCH64 = 62, 183
