@@ -42,6 +42,7 @@ __all__ = [
     "float_layout",
     "from_numpy_dtype",
     "image",
+    "integer_for",
     "least_upper_dtype",
     "least_upper_float",
     "pointer",
@@ -154,14 +155,14 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
 
     @staticmethod
     def from_py(value: object) -> DType:
-        """The default dtype of a Python scalar or (nested) list of them.
+        """The default dtype of a Python scalar or (nested) list of them; int64 for large integers.
 
         Raises DTypeError for anything else, complex numbers included.
         """
         if isinstance(value, bool_type):
             return dtypes.bool
         if isinstance(value, int_type):
-            return dtypes.default_int
+            return integer_for(value)
         if isinstance(value, float_type):
             return dtypes.default_float
         if isinstance(value, (list, tuple)):
@@ -238,7 +239,7 @@ PROMOTES_TO: Final[dict[DType, tuple[DType, ...]]] = {
     dtypes.int8: (dtypes.int16,),
     dtypes.int16: (dtypes.int32,),
     dtypes.int32: (dtypes.int64,),
-    dtypes.int64: (dtypes.uint64,),
+    dtypes.int64: (dtypes.weakfloat,),  # no integer holds both it and uint64
     dtypes.uint8: (dtypes.int16, dtypes.uint16),
     dtypes.uint16: (dtypes.int32, dtypes.uint32),
     dtypes.uint32: (dtypes.int64, dtypes.uint64),
@@ -258,16 +259,29 @@ def ancestors(dtype: DType) -> frozenset[DType]:
     return frozenset({dtype}).union(*(ancestors(d) for d in PROMOTES_TO[dtype]))
 
 
-@cache
-@cache
 def least_upper_dtype(*types: DType) -> DType:
-    """The smallest type that every given one promotes to.
+    """The smallest type that every given one promotes to: the default float of a signed one and uint64.
 
     Raises DTypeError when one of them takes no part in promotion (void, index, vectors).
     """
+    found = least_upper(*types)
+    promoted_to_float = found is dtypes.weakfloat and dtypes.weakfloat not in types
+    return dtypes.default_float if promoted_to_float else found
+
+
+@cache
+def least_upper(*types: DType) -> DType:
+    """The same in the lattice, where signed integers and uint64 meet in weakfloat."""
     if odd := [d for d in types if d not in PROMOTES_TO]:
         raise DTypeError(f"cannot promote {', '.join(map(repr, odd))}")
     return min(frozenset.intersection(*map(ancestors, types)), key=lambda d: d.priority)
+
+
+def integer_for(*numbers: int) -> DType:
+    """The default integer, or int64 where that does not hold all the numbers."""
+    default = dtypes.default_int
+    least, most = default.min, default.max
+    return default if all(least <= n <= most for n in numbers) else dtypes.int64
 
 
 def least_upper_float(dtype: DType) -> DType:

@@ -11,10 +11,15 @@ from collections.abc import Sequence
 import numpy
 
 from tinycore.array_api._promotion import array, together
-from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
-from tinycore.tensor.checks import broadcast_shapes, integer_dtype, resolve_axes, resolve_axis
+from tinycore.tensor.checks import (
+    broadcast_shapes,
+    counter_dtype,
+    integer_dtype,
+    resolve_axes,
+    resolve_axis,
+)
 from tinycore.uop.shape import Shape
 
 __all__ = [
@@ -105,7 +110,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
     if (counts < 0).any():
         raise ArgumentError(f"repeat: a count cannot be negative, got {counts.min()}")
     rows = Tensor(numpy.repeat(numpy.arange(size), counts), device=x.device)
-    return x[(*[slice(None)] * place, rows.cast(dtypes.default_int))]
+    return x[(*[slice(None)] * place, rows.cast(counter_dtype(size)))]
 
 
 def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:

@@ -12,7 +12,12 @@ from tinycore.array_api._promotion import Operand, array, as_operand, combined, 
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
-from tinycore.tensor.checks import broadcast_shapes, integer_dtype, resolve_axis
+from tinycore.tensor.checks import (
+    broadcast_shapes,
+    counter_dtype,
+    integer_dtype,
+    resolve_axis,
+)
 
 __all__ = [
     "argmax", "argmin", "argsort", "count_nonzero", "nonzero", "searchsorted", "sort", "take",
@@ -38,7 +43,8 @@ def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> 
 def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """How many elements are not zero; NaN is not."""
     flags = array("count_nonzero", x).cast(dtypes.bool)
-    return flags.cast(dtypes.default_int).sum(axis, keepdims).cast(dtypes.default_int)
+    kind = counter_dtype(x.numel())
+    return flags.cast(kind).sum(axis, keepdims).cast(kind)
 
 
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
@@ -77,7 +83,8 @@ def searchsorted(
     values = values.unsqueeze(-1)
     after = ~goes_before(values, table)
     counted = goes_before(table, values) if side == "left" else after
-    return counted.cast(dtypes.default_int).sum(-1).cast(dtypes.default_int)
+    kind = counter_dtype(table.shape[0])
+    return counted.cast(kind).sum(-1).cast(kind)
 
 
 def goes_before(a: Tensor, b: Tensor) -> Tensor:
@@ -145,12 +152,13 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     flat = array("unique_all", x).reshape(-1)
     ordered, places = flat.sort()
     size = flat.shape[0]
-    numbers = Tensor.arange(size, device=x.device, dtype=dtypes.default_int)
+    kind = counter_dtype(size)
+    numbers = Tensor.arange(size, device=x.device, dtype=kind)
     first = numbers.eq(0) | ordered.ne(ordered.roll(1))
     Tensor.realize(ordered, places, first)
     starts = first.nonzero().reshape(-1)
     ends = starts[1:].cat(starts.const_like(size)[:1])
-    group = first.cast(dtypes.default_int).cumsum().cast(dtypes.default_int) - 1
+    group = first.cast(kind).cumsum().cast(kind) - 1
     inverse = group.scatter(0, places, group).reshape(x.shape)
     return UniqueAll(ordered[starts], places[starts], inverse, ends - starts)
 

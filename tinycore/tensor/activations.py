@@ -165,7 +165,7 @@ class Activations(Special):
         >>> Tensor([-1.0, 1.0]).mish().numpy().round(4)
         array([-0.3034,  0.8651], dtype=float32)
         """
-        return self * self.softplus().tanh()
+        return self * self.clamp(max_=20.0).softplus().tanh()  # from where on it is 1
 
     def softsign(self) -> Self:
         """a / (1 + |a|).

@@ -50,8 +50,9 @@ class Attention(Losses):
         dropout_p: float = 0.0,
         is_causal: bool = False,
         enable_gqa: bool = False,
+        scale: float | None = None,
     ) -> Self:
-        """softmax(q @ k.T / sqrt(d) + mask) @ v over (.., heads, length, d).
+        """softmax(q @ k.T * scale + mask) @ v over (.., heads, length, d); scale is 1 / sqrt(d).
 
         A bool mask lets through where it holds, any other is added. Causal lets position i see up
         to i. A query that sees nothing gets 0. With `enable_gqa` fewer key and value heads are
@@ -74,6 +75,9 @@ class Attention(Losses):
         check_shapes(self, key, value)
         if enable_gqa:
             key, value = self._for_each_head(key, value)
+        if scale is not None:
+            query = self * (root(self.shape[-1]) * scale)
+            return query.scaled_dot_product_attention(key, value, attn_mask, dropout_p, is_causal)
         if not is_causal:
             return self._attended(key, value, attn_mask, dropout_p)
         length, seen = self.shape[-2], key.shape[-2]

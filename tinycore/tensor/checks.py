@@ -12,7 +12,7 @@ from numbers import Integral
 from reprlib import repr as shorten
 from typing import cast
 
-from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.dtype import DType, Scalar, dtypes, integer_for
 from tinycore.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -22,7 +22,7 @@ from tinycore.errors import (
     ShapeError,
 )
 from tinycore.uop.shape import Shape, is_group
-from tinycore.uop.size import Variable, is_size
+from tinycore.uop.size import Variable, greatest, is_size
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
@@ -124,11 +124,17 @@ def int_arguments(
     return tuple(result)
 
 
+def counter_dtype(*counts: int) -> DType:
+    """The dtype of positions and counts up to some: the default integer, else int64."""
+    return integer_for(*map(greatest, counts))
+
+
 def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
-    """The dtype of a constant: the one asked for, else the default of the number's kind.
+    """The dtype of a constant: the one asked for, else the default of the number's kind (int64 for
+    integers beyond that).
 
     Asked for, an integer type takes any integer and wraps it. Raises ArgumentError for an integer
-    that the default type does not hold, an infinite or NaN integer, and an integer beyond float64.
+    that int64 does not hold, an infinite or NaN integer, and an integer beyond float64.
     """
     if dtype is not None and type(value) is float and dtypes.is_float(dtype):
         return dtype
@@ -139,7 +145,7 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
         if dtypes.is_int(target) and not math.isfinite(value):
             problem = f"{value} is no integer, so {target!r} has no such element"
     elif dtype is None and not dtypes.min(target) <= value <= dtypes.max(target):
-        problem = f"{shorten(value)} does not fit the default {target!r}; pass a dtype"
+        problem = f"{shorten(value)} does not fit {target!r}; pass a dtype"
     elif dtypes.is_float(target) and abs(value).bit_length() > LARGEST_FLOAT_BITS:
         problem = f"{shorten(value)} is greater than any float"
     if problem:

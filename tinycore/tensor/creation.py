@@ -178,8 +178,8 @@ class Creation(Scan):
     ) -> Self:
         """start, start + step, ... before stop; `arange(n)` counts 0 to n - 1.
 
-        Integers, unless a number is a float. Raises ArgumentError when step is 0, a number is not
-        finite, or, without `dtype`, one does not fit the default integer.
+        Integers, unless a number is a float: int64 beyond the default integer. Raises ArgumentError
+        when step is 0, a number is not finite, or, without `dtype`, one does not fit int64.
 
         >>> Tensor.arange(4).tolist(), Tensor.arange(5, 0, -2).tolist()
         ([0, 1, 2, 3], [5, 3, 1])
@@ -198,14 +198,10 @@ class Creation(Scan):
         if step == 0:
             raise ArgumentError(f"arange: the step from {start} to {stop} must not be 0")
         fractional = any(isinstance(n, float) for n in (start, stop, step))
-        target = (
-            (dtypes.default_float if fractional else dtypes.default_int)
-            if dtype is None
-            else to_dtype(dtype)
-        )
         size = max(0, math.ceil((stop - start) / step))
-        for end in (start, start + max(0, size - 1) * step):
-            number_dtype("arange", end, None if dtype is None else target)
+        asked = None if dtype is None else to_dtype(dtype)
+        ends = [number_dtype("arange", n, asked) for n in (start, start + max(0, size - 1) * step)]
+        target = dtypes.default_float if fractional and asked is None else max(ends)
         return cls.from_uop(counted(start, step, size, target, canonical(device)))._marked(
             requires_grad
         )

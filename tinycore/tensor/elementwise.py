@@ -206,11 +206,28 @@ class Elementwise(Operands):
         >>> (x == 2).tolist(), (x != 2).tolist(), (x < 2).tolist()
         ([False, True], [True, False], [True, False])
         """
-        return self._binary("eq", Op.CMPEQ, self._comparable(x))
+        return self._compared("eq", Op.CMPEQ, x)
 
     def ne(self, x: Self | Scalar) -> Self:
         """a != b, as bools."""
-        return self._binary("ne", Op.CMPNE, self._comparable(x))
+        return self._compared("ne", Op.CMPNE, x)
+
+    def _compared(self, name: str, op: Op, x: Self | Scalar, reverse: bool = False) -> Self:
+        """A comparison; of signed integers with uint64 an exact one."""
+        if not self._differs_in_sign(x):
+            return self._binary(name, op, self._comparable(x), reverse)
+        left, right = (self.ufix(x), self) if reverse else (self, self.ufix(x))
+        negative = (right if left.dtype is dtypes.uint64 else left) < 0
+        bits = left.cast(dtypes.uint64)._binary(name, op, right.cast(dtypes.uint64))
+        holds = op is Op.CMPNE or (op is Op.CMPLT and right.dtype is dtypes.uint64)
+        return negative | bits if holds else negative.logical_not() & bits
+
+    def _differs_in_sign(self, x: Self | Scalar) -> bool:
+        """Whether one is uint64 and the other signed, which promote to a float."""
+        if not isinstance(x, Operands) or x.dtype is self.dtype:
+            return False
+        a, b = self.dtype, x.dtype
+        return (a is dtypes.uint64 and b.kind == "int") or (b is dtypes.uint64 and a.kind == "int")
 
     def logical_not(self) -> Self:
         """Whether a is zero (or False), as bools."""
@@ -220,10 +237,12 @@ class Elementwise(Operands):
 
     def _less(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a < b, as bools; b < a when reversed."""
-        return self._binary("less", Op.CMPLT, self._comparable(x), reverse)
+        return self._compared("less", Op.CMPLT, x, reverse)
 
     def _less_or_equal(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a <= b, as bools: false where either is NaN."""
+        if self._differs_in_sign(x):
+            return self._less(x, not reverse).logical_not()
         left, right = self._broadcasted("less_or_equal", self._comparable(x))
         if reverse:
             left, right = right, left

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from types import EllipsisType, NoneType
+from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
 from tinycore._deferred import NumpyArray, numpy
@@ -44,7 +44,16 @@ class Parsed(NamedTuple):
     boxes: list[AxisIndex]  # one per axis of the tensor
     layout: list[int | None]  # axes of the result of the boxes that stay; None for a new one
     rows: dict[int, Creation]  # position in the layout -> tensor of indices along that axis
-    in_front: bool  # whether the axes of those tensors come first, as they have no one place
+
+    @property
+    def before(self) -> int:
+        """How many other axes come before those of the tensors of indices: none if these stand
+        apart. One without axes, like an int, is taken first and keeps nothing apart, as in torch.
+        """
+        scalars = [at for at, index in self.rows.items() if not index.ndim]
+        seen = [at for at in range(len(self.layout)) if at not in scalars]
+        places = [seen.index(at) for at in self.rows if at not in scalars]
+        return places[0] if places and adjacent(places) else 0
 
 
 def host_entry(entry: Any) -> Any:
@@ -81,7 +90,6 @@ def axes_of(entry: Any) -> int:
 def spelled_out(entries: list[Any], shape: Shape) -> list[Any]:
     """The entries, and whole slices after the ellipsis or at the end for the axes left out.
 
-    The ellipsis stays: also one that stands for no axis keeps index tensors apart.
     Raises IndexRangeError for too many entries, or for a second ellipsis.
     """
     used = sum(axes_of(e) for e in entries)
@@ -89,8 +97,8 @@ def spelled_out(entries: list[Any], shape: Shape) -> list[Any]:
         raise IndexRangeError(f"index: {used} entries for the {len(shape)} axes of shape {shape}")
     if sum(e is Ellipsis for e in entries) > 1:
         raise IndexRangeError("index: only one ellipsis (...) can be told apart")
-    at = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries) - 1) + 1
-    return [*entries[:at], *[slice(None)] * (len(shape) - used), *entries[at:]]
+    at = next((i for i, e in enumerate(entries) if e is Ellipsis), len(entries))
+    return [*entries[:at], *[slice(None)] * (len(shape) - used), *entries[at + 1 :]]
 
 
 def check_positions(places: numpy.ndarray[Any, Any], axis: int, shape: Shape) -> None:
@@ -103,12 +111,8 @@ def check_positions(places: numpy.ndarray[Any, Any], axis: int, shape: Shape) ->
 
 def parse(x: Creation, entries: Sequence[Any]) -> Parsed:
     """Take an index apart that has an entry for every axis. Raises IndexRangeError outside one."""
-    moved = (slice, EllipsisType, NoneType)
-    picks = [i for i, e in enumerate(entries) if not isinstance(e, moved)]
-    parsed = Parsed([], [], {}, in_front=not adjacent(picks))
+    parsed = Parsed([], [], {})
     for entry in entries:
-        if entry is Ellipsis:
-            continue
         if entry is None or isinstance(entry, Flag):
             if isinstance(entry, Flag):
                 parsed.rows[len(parsed.layout)] = entry.rows

@@ -1,9 +1,9 @@
 """`t[...]` and `t[...] = v`: slices, integers, None, ellipsis, integer tensors and bool masks.
 
-Floor 5. The rules are NumPy's. Slices and integers only move elements; tensors of indices gather
-rows, negative ones counting from the end. An index that a tensor holds cannot be checked before it
-is computed: out of range it reads 0 and writes nothing. A bool mask makes a shape that depends on
-data, so it is computed at once.
+Floor 5. The rules are torch's: those of NumPy, but ints are taken first. Slices and integers only
+move elements; tensors of indices gather rows, negative ones counting from the end. An index that a
+tensor holds cannot be checked before it is computed: out of range it reads 0 and writes nothing. A
+bool mask makes a shape that depends on data, so it is computed at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tinycore._deferred import NumpyArray, numpy
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import IndexRangeError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import broadcast_shapes, same_device
+from tinycore.tensor.checks import broadcast_shapes, counter_dtype, same_device
 from tinycore.tensor.creation import Creation
 from tinycore.tensor.data import SupportsArray
 from tinycore.tensor.entries import (
@@ -125,9 +125,8 @@ class Indexing(Creation):
             )
         array = mask._host_array() if isinstance(mask, Indexing) else mask
         found = numpy.nonzero(array) if array.ndim else (numpy.zeros(int(array)),)
-        rows = [
-            type(self)(places, device=self.device, dtype=dtypes.default_int) for places in found
-        ]
+        kind = counter_dtype(*beside)
+        rows = [type(self)(places, device=self.device, dtype=kind) for places in found]
         return [*rows] if array.ndim else [Flag(rows[0])]
 
     def _host_array(self) -> numpy.ndarray[Any, Any]:
@@ -153,9 +152,9 @@ class Indexing(Creation):
         rest = table.shape[len(axes) :]
         table = graph.reshape(table, (math.prod(table.shape[: len(axes)]), *rest))
         found = self.from_uop(graph.gather(table, index))
-        if parsed.in_front:
+        count, before = len(index.shape), parsed.before
+        if not before:
             return found
-        count, before = len(index.shape), axes[0]
         return self.from_uop(
             graph.permute(
                 found.uop,
@@ -175,9 +174,9 @@ class Indexing(Creation):
         """This tensor with rows replaced by `value`, which has the layout of `gathered`."""
         axes = list(parsed.rows)
         others = [a for a in range(self.ndim) if a not in axes]
-        order = axes + others if parsed.in_front else list(range(self.ndim))
+        axis = parsed.before
+        order = others[:axis] + axes + others[axis:]
         moved = graph.permute(self.uop, order)
-        axis = order.index(axes[0])
         before, after = moved.shape[:axis], moved.shape[axis + len(axes) :]
         index = linear_index(self, parsed.rows)
         count = math.prod(index.shape)

@@ -93,12 +93,17 @@ class Losses(Windows):
         return loss.sum() / counted.sum().cast(loss.dtype)
 
     def cross_entropy(
-        self, Y: Self, reduction: Reduction = "mean", label_smoothing: float = 0.0
+        self,
+        Y: Self,
+        reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
+        ignore_index: int = -100,
     ) -> Self:
         """Cross-entropy of scores (N, C, ...) with labels (N, ...) or probabilities (N, C, ...).
 
-        A label that names no class adds nothing, but counts in the mean. Raises ShapeError when
-        they do not fit, ArgumentError for smoothing outside [0, 1].
+        Labels equal to `ignore_index` do not count. Any other that names no class adds nothing, but
+        counts in the mean. Raises ShapeError when they do not fit, ArgumentError for smoothing
+        outside [0, 1].
 
         >>> scores = Tensor([[0.0, 0.0], [1.0, 0.0]])
         >>> scores.cross_entropy(Tensor([1, 0]), "none").numpy().round(4)
@@ -110,8 +115,10 @@ class Losses(Windows):
         scores_with_classes("cross_entropy", self.shape)
         axis = 0 if self.ndim == 1 else 1
         classes = self.shape[axis]
+        counted = None
         if Y.ndim < self.ndim:
             integer_dtype("cross_entropy", Y.dtype, "label")
+            counted = Y.ne(ignore_index)
             Y = Y._hot(classes).cast(self._as_float().dtype).movedim(-1, axis)
         if Y.shape != self.shape:
             raise ShapeError(
@@ -119,15 +126,18 @@ class Losses(Windows):
             )
         Y = Y * (1 - label_smoothing) + label_smoothing / classes if label_smoothing else Y
         loss = -(self.log_softmax(axis) * Y).sum(axis)
+        if counted is not None:
+            loss = counted.where(loss, 0)
         if reduction == "mean" and self.ndim > 1:
-            return loss.sum() / float(max(1, loss.numel()))
+            total = float(max(1, loss.numel()))
+            return loss.sum() / (total if counted is None else counted.sum().cast(loss.dtype))
         return loss._reduced(reduction)
 
     def nll_loss(
         self,
         Y: Self,
         weight: Self | None = None,
-        ignore_index: int | None = None,
+        ignore_index: int | None = -100,
         reduction: Reduction = "mean",
     ) -> Self:
         """-a[.., label, ..] of log-probabilities (N, C, ...) and labels (N, ...).

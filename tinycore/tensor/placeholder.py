@@ -15,6 +15,7 @@ from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, VerifyError
 from tinycore.render.base import pointer_of
 from tinycore.schedule.ranges import flatten
+from tinycore.tensor.races import races
 from tinycore.uop.node import UOp, as_index
 from tinycore.uop.op import COMPOUND, AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -161,6 +162,7 @@ def problems(sink: UOp, pointers: set[UOp]) -> Iterable[str]:
             yield from beyond_the_end(node)
         elif node.op is Op.STORE:
             yield from unfolded(node)
+    yield from races([n for n in nodes if n.op is Op.STORE])
 
 
 def beyond_the_end(node: UOp) -> Iterable[str]:

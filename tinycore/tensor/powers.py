@@ -17,6 +17,8 @@ from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
 from tinycore.tensor.functions import Functions, in_wide_float, polynomial
 from tinycore.tensor.remainder import leading
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 LONGEST_POWER_CHAIN: Final = 4
 """Floats to powers up to this are multiplied out; more products round more than a logarithm."""
@@ -35,8 +37,8 @@ class Powers(Functions):
     def pow(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a ** b; a negative base with a broken exponent gives NaN.
 
-        Integers stay integers and wrap. Raises ArgumentError for an integer tensor to a negative
-        integer number.
+        Integers stay integers and wrap; those of a tensor to a negative power are truncated: 0,
+        but of 1 and -1. Raises ArgumentError for an integer tensor to a negative integer number.
 
         >>> (Tensor([1, 2, 3]) ** 2).tolist(), (2 ** Tensor([0, 1, 2])).tolist()
         ([1, 4, 9], [1, 2, 4])
@@ -68,8 +70,9 @@ class Powers(Functions):
     def _short_power(self, exponent: float) -> Self:
         """a ** n of a small n, or a ** +-0.5: of -0.0 as of 0.0, and of -inf as of inf."""
         if abs(exponent) == 0.5:
-            root = self.eq(-math.inf).where(math.inf, self.eq(0).where(self.abs(), self)).sqrt()
-            return root if exponent > 0 else root.reciprocal()
+            root = self.eq(-math.inf).where(math.inf, self.eq(0).where(0.0, self)).sqrt()
+            value = root if exponent > 0 else root.reciprocal()
+            return value._sloped(self, self.const_like(exponent))
         base = self if exponent >= 0 else self.reciprocal()
         return base._multiplied(int(abs(exponent)))
 
@@ -96,44 +99,74 @@ class Powers(Functions):
         odd = whole & (exponent * 0.5).trunc().ne(exponent * 0.5)
         result = zero.where(self._power_of_zero(exponent, odd), one.where(1.0, main))
         below = (self < 0) & ~self.eq(-math.inf)
-        return (below & ~whole).where(math.nan, ((self < 0) & odd).where(-result, result))
+        signed = (below & ~whole).where(math.nan, ((self < 0) & odd).where(-result, result))
+        return signed._sloped(self, exponent)
 
     def _power_of_zero(self, exponent: Self, odd: Self) -> Self:
-        """0.0 ** b and -0.0 ** b with their derivatives; `odd` says whether b is an odd integer."""
-        zero, falling = self.eq(0), exponent < 0
-        high = (zero & falling).where(self, 1.0).reciprocal()
-        steep = zero & (exponent > 0) & (exponent < 1)
-        root = steep.where(self + 0.0, 1.0).sqrt()
-        flat = odd.where(exponent.eq(1).where(self, self.detach()), 0.0)
-        rising = steep.where(root, (exponent > 0).where(flat, exponent.detach()))
-        pole = high * odd.where(1.0, high.detach())
-        return falling.where(pole, exponent.eq(0).where(1.0, rising))
+        """0.0 ** b and -0.0 ** b; `odd` says whether b is an odd integer."""
+        zero = self.eq(0).where(self, 0.0)
+        pole = odd.where(zero.reciprocal(), math.inf)
+        return (exponent < 0).where(
+            pole, (exponent > 0).where(odd.where(zero, 0.0), exponent.eq(0).where(1.0, exponent))
+        )
 
     def _positive_power(self, exponent: Self) -> Self:
         """a ** b for a > 0. What one float cannot hold of b log2 a is put back as a factor."""
         product = self.log2() * exponent
-        whole, rest = scaled_log2(self.detach(), exponent.detach())
+        whole, rest = scaled_log2(self, exponent)
         near = (product < LARGEST_EXPONENT) & (product > -LARGEST_EXPONENT)
         nearest = (whole + rest).clamp(max_=PARTS[self.dtype].last_finite)
         missing = (whole - nearest) + rest
-        better = product + near.where(nearest - product.detach(), 0.0)
-        return better.exp2() * near.where(missing * math.log(2) + 1, 1.0)
+        return near.where(nearest, product).exp2() * near.where(missing * math.log(2) + 1, 1.0)
+
+    def _sloped(self, base: Self, exponent: Self) -> Self:
+        """This value of base ** exponent with the derivatives of a power."""
+        return self.from_uop(graph.called(self.uop, [base.uop, exponent.uop], slopes_of_power))
 
     def _integer_power(self, exponent: Self) -> Self:
-        """a ** b of integers by repeated squaring; meaningful for b >= 0."""
+        """a ** b of integers by repeated squaring; 1 / a ** -b truncated where b is negative."""
         result, square = self.const_like(1), self
         bits = exponent.dtype.bits - (not dtypes.is_unsigned(exponent.dtype))
         for bit in range(bits):
             taken = (exponent & (1 << bit)).ne(0)
             result = taken.where(result * square, result)
             square = square * square
-        return result
+        if dtypes.is_unsigned(exponent.dtype):
+            return result
+        unit = self.eq(-1).where(
+            (exponent & 1).eq(0).where(self * self, self), self.eq(1).cast(self.dtype)
+        )
+        return (exponent < 0).where(unit, result)
 
     def __pow__(self, x: Self | Scalar) -> Self:
         return self.pow(x)
 
     def __rpow__(self, x: Scalar) -> Self:
         return self.pow(x, reverse=True)
+
+
+def slopes_of_power(g: UOp, call: UOp) -> list[Powers | None]:
+    """d a**b = b a**(b-1) da + a**b ln(a) db: 0 for da where b is 0, and for db where a is 0 <= b.
+
+    A constant gets none.
+    """
+    value, base, exponent, slope = [Powers.from_uop(n) for n in (call, *call.src[1:], g)]
+    of_base = of_exponent = None
+    if not graph.is_constant(base.uop):
+        number = uniform(exponent.uop)
+        lower = base.pow(exponent - 1) if number is None else base.pow(number - 1)
+        of_base = exponent.eq(0).where(0.0, slope * (exponent * lower))
+    if not graph.is_constant(exponent.uop):
+        flat = base.eq(0) & (exponent >= 0)
+        of_exponent = flat.where(0.0, slope * (value * base.log()))
+    return [of_base, of_exponent]
+
+
+def uniform(node: UOp) -> float | None:
+    """The number that a constant has everywhere; None of any other node."""
+    while node.op in (Op.EXPAND, Op.RESHAPE, Op.CAST):
+        node = node.src[0]
+    return float(node.arg) if node.op is Op.CONST else None
 
 
 # --- numbers in two parts

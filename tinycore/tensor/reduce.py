@@ -15,7 +15,7 @@ from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, sum_acc_dtype, to_d
 from tinycore.errors import ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.activations import Activations
-from tinycore.tensor.checks import floating_dtype, resolve_axes, resolve_axis
+from tinycore.tensor.checks import counter_dtype, floating_dtype, resolve_axes, resolve_axis
 from tinycore.uop.op import Op, neutral_element
 from tinycore.uop.shape import Shape
 
@@ -257,7 +257,7 @@ class Reduce(Activations):
 
     def _positions(self, axis: int) -> Self:
         """The index of each element along one axis, in a shape that broadcasts."""
-        numbers = graph.arange(self.shape[axis], dtypes.default_int, self.device)
+        numbers = graph.arange(self.shape[axis], counter_dtype(self.shape[axis]), self.device)
         return self.from_uop(
             graph.reshape(numbers, tuple([n if a == axis else 1 for a, n in enumerate(self.shape)]))
         )

@@ -11,7 +11,7 @@ from typing import Final, Literal, Self
 from tinycore.dtype import DTypeLike, Scalar, dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import integer_dtype, same_device
+from tinycore.tensor.checks import counter_dtype, integer_dtype, same_device
 from tinycore.tensor.indexing import Indexing
 from tinycore.uop.op import Op, neutral_element
 
@@ -85,7 +85,7 @@ class Selection(Indexing):
 
     def _hot(self, num_classes: int) -> Self:
         """`one_hot` as bools."""
-        numbers = self.from_uop(graph.arange(num_classes, dtypes.default_int, self.device))
+        numbers = self.from_uop(graph.arange(num_classes, counter_dtype(num_classes), self.device))
         return self.unsqueeze(-1).eq(numbers)
 
     # --- gather and scatter
@@ -177,7 +177,7 @@ class Selection(Indexing):
         result = start._folded_in(axis, index, source, op)
         if reduce != "mean" or self.dtype is dtypes.bool:
             return result
-        counts = self.const_like(int(include_self), dtypes.default_int)
+        counts = self.const_like(int(include_self), counter_dtype(index.numel()))
         counts = counts._folded_in(axis, index, source.const_like(1, counts.dtype), Op.ADD)
         rounding: Literal["floor"] | None = None if dtypes.is_float(self.dtype) else "floor"
         return result.div(counts.maximum(1), rounding_mode=rounding).cast(self.dtype)

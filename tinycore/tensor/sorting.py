@@ -13,7 +13,7 @@ from tinycore._deferred import numpy
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import bool_dtype, resolve_axis
+from tinycore.tensor.checks import bool_dtype, counter_dtype, resolve_axis
 from tinycore.tensor.merging import first_places
 from tinycore.tensor.selection import Selection
 
@@ -72,12 +72,13 @@ class Sorting(Selection):
             return self.const_like(0, dtypes.default_int)
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
         if 0 in shape:
-            return self.from_uop(graph.full(shape, dtypes.default_int, 0, self.device))
+            return self.from_uop(graph.full(shape, counter_dtype(self.shape[axis]), 0, self.device))
         keys = self.detach().movedim(axis, -1)._ordered_integers()
         if descending:
             keys = keys.bitwise_not()
+        kind = counter_dtype(self.shape[axis])
         found = first_places(keys.uop, count, self.dtype.itemsize * 8)
-        return self.from_uop(found).cast(dtypes.default_int).movedim(-1, axis).contiguous()
+        return self.from_uop(found).cast(kind).movedim(-1, axis).contiguous()
 
     def _ordered_integers(self) -> Self:
         """int64 numbers in the order of the elements: of 32 bits for elements of as many."""
@@ -109,7 +110,7 @@ class Sorting(Selection):
         """
         check_rows("nonzero", size)
         found = numpy.argwhere(self._host_array())
-        return self._sized(found, size, fill_value).cast(dtypes.default_int)
+        return self._sized(found, size, fill_value).cast(counter_dtype(*self.shape))
 
     def masked_select(self, mask: Self, size: int | None = None, fill_value: Scalar = 0) -> Self:
         """The elements where a mask, broadcast, holds, in one row. Computes the mask.
@@ -125,7 +126,7 @@ class Sorting(Selection):
         check_rows("masked_select", size)
         x, where = self._broadcasted("masked_select", mask, promote=False)
         (found,) = numpy.nonzero(where._host_array().reshape(-1))
-        places = self._sized(found, size, -1).cast(dtypes.default_int)
+        places = self._sized(found, size, -1).cast(counter_dtype(x.numel()))
         picked = self.from_uop(graph.gather(x.reshape(-1).uop, places.uop))
         return picked if size is None else (places < 0).where(fill_value, picked).cast(self.dtype)
 

@@ -11,8 +11,10 @@ import math
 from typing import Final, Self
 
 from tinycore.dtype import dtypes
+from tinycore.tensor import graph
 from tinycore.tensor.functions import in_wide_float, polynomial
 from tinycore.tensor.powers import Powers
+from tinycore.uop.node import UOp
 
 SERIES_BELOW: Final = 0.5
 """Magnitude below which exp(x) - 1 is summed as a series."""
@@ -189,7 +191,8 @@ class Special(Powers):
         large = self > HUGE
         above = large.where(1.0, self) - 1
         near = (above + (above.sqrt() * (above + 2).sqrt())).log1p()
-        return large.where(large.where(self, 1.0).log() + math.log(2), near)
+        value = large.where(large.where(self, 1.0).log() + math.log(2), near)
+        return self.from_uop(graph.called(value.uop, [self.uop], slope_of_acosh))
 
     @in_wide_float
     def atanh(self) -> Self:
@@ -204,7 +207,8 @@ class Special(Powers):
         inner = edge.where(0.0, size)
         main = (inner * 2 / (1 - inner)).log1p() * 0.5
         result = edge.where(-edge.where(1 - size, 1.0).log(), main)
-        return self.eq(0).where(self, negative.where(-result, result))
+        value = self.eq(0).where(self, negative.where(-result, result))
+        return self.from_uop(graph.called(value.uop, [self.uop], slope_of_atanh))
 
     @in_wide_float
     def atan(self) -> Self:
@@ -297,6 +301,20 @@ class Special(Powers):
         lesser = (left < right).where(left, right)
         apart = (greater.eq(lesser) & greater.isinf()).where(0.0, lesser - greater)
         return greater + apart.exp().log1p()
+
+
+def slope_of_acosh(g: UOp, call: UOp) -> list[Special]:
+    """d acosh(a) = da / sqrt(a**2 - 1): also below -1, where there is no value."""
+    a = Special.from_uop(call.src[1])
+    outside = a.abs() >= 1
+    root = outside.where(((a - 1) * (a + 1)).abs(), math.nan).sqrt()
+    return [Special.from_uop(g) / root]
+
+
+def slope_of_atanh(g: UOp, call: UOp) -> list[Special]:
+    """d atanh(a) = da / (1 - a**2): also outside [-1, 1], where there is no value."""
+    a = Special.from_uop(call.src[1])
+    return [Special.from_uop(g) / (1 - a * a)]
 
 
 def terms_for(x: Powers, single: int, double: int) -> int:

@@ -15,7 +15,7 @@ from tinycore._deferred import numpy
 from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import resolve_axes, same_device, same_size
+from tinycore.tensor.checks import counter_dtype, resolve_axes, same_device, same_size
 from tinycore.tensor.digest import Digest
 from tinycore.tensor.phases import added_up
 from tinycore.tensor.pixels import operands
@@ -228,11 +228,10 @@ class Windows(Digest):
         if not return_indices:
             return best
         spatial = self.shape[self.ndim - rank :]
-        numbers = self.from_uop(
-            graph.arange(math.prod(spatial), dtypes.default_int, self.device)
-        ).reshape(spatial)
-        places = numbers._padded_windows(
-            kernel, stride, dilation, pads, int(dtypes.max(dtypes.default_int))
+        kind = counter_dtype(math.prod(spatial))
+        numbers = self.from_uop(graph.arange(math.prod(spatial), kind, self.device))
+        places = numbers.reshape(spatial)._padded_windows(
+            kernel, stride, dilation, pads, int(dtypes.max(kind))
         )
         top = best.reshape((*best.shape, *[1] * rank))
         stands = values.eq(top)
@@ -312,6 +311,9 @@ class Windows(Digest):
         """The last axes resized to `size`, by "linear", "nearest" or "nearest-exact" choice.
 
         Pixels are squares whose corners (or, with `align_corners`, whose outermost centers) agree.
+        Integers become floats between two of them, but uint8 stays uint8, rounded after each axis,
+        the last one first, as in torch.
+
         Raises ArgumentError for another mode, ShapeError for more sizes than axes.
 
         >>> Tensor([0.0, 4.0]).interpolate((4,)).tolist()
@@ -322,7 +324,7 @@ class Windows(Digest):
         if not 0 < len(size) <= self.ndim or min(size) < 1:
             raise ShapeError(f"interpolate: sizes {tuple(size)} for a tensor of shape {self.shape}")
         x = self
-        for axis, count in enumerate(size, self.ndim - len(size)):
+        for axis, count in reversed([*enumerate(size, self.ndim - len(size))]):
             x = x._resized(axis, count, mode, align_corners)
         return x
 
@@ -339,11 +341,12 @@ class Windows(Digest):
         shape = [count if a == axis else 1 for a in range(self.ndim)]
         x = self._as_float()
         share = type(self)(place - numpy.floor(place), self.device, x.dtype).reshape(shape)
-        return x._rows(axis, place).lerp(x._rows(axis, numpy.ceil(place)), share)
+        found = x._rows(axis, place).lerp(x._rows(axis, numpy.ceil(place)), share)
+        return (found + 0.5).cast(self.dtype) if self.dtype is dtypes.uint8 else found
 
     def _rows(self, axis: int, places: numpy.ndarray[Any, Any]) -> Self:
         """The elements at the whole parts of some places along an axis."""
-        index = type(self)(places.astype(numpy.int64), self.device, dtypes.default_int)
+        index = type(self)(places.astype(numpy.int64), self.device, counter_dtype(self.shape[axis]))
         return self[(slice(None),) * axis + (index,)]
 
     # --- normalization

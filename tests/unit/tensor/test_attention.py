@@ -324,3 +324,17 @@ def most_live(items: list[ScheduleItem]) -> int:
 def test_shapes_that_do_not_fit(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match="scaled_dot_product_attention: queries"):
         Tensor.zeros(*q).scaled_dot_product_attention(Tensor.zeros(*k), Tensor.zeros(*v))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 0.03, None])
+def test_scores_are_scaled_as_asked(scale: float | None, causal: bool) -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return q.scaled_dot_product_attention(k, v, is_causal=causal, scale=scale)
+
+    def peer(q: Any, k: Any, v: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, scale=scale
+        )
+
+    compare(attend, peer, numbers(2, 5, 4), numbers(2, 5, 4, seed=1), numbers(2, 5, 4, seed=2))

@@ -340,6 +340,24 @@ def another_slot(out: Placeholder) -> UOp:
     return Placeholder(1, (3,), dtypes.float32).store(0, out[0])
 
 
+def uneven(out: Placeholder) -> UOp:
+    i, j = UOp.range(2, 0), UOp.range(2, 1)
+    return out.store(i * 2 * j, 1, gate=i < 3)
+
+
+def gated(out: Placeholder) -> UOp:
+    i = UOp.range(3, 0)
+    return out.store((i + 1) // 2, 1, gate=i < 3)
+
+
+def stored_twice(out: Placeholder) -> list[UOp]:
+    return [out.store(1, 1), out.store(1, 2)]
+
+
+def stored_in_two_nests(out: Placeholder) -> list[UOp]:
+    return [out.store(UOp.range(3, 0), 1), out.store(UOp.range(2, 1), 2)]
+
+
 REFUSED: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
     ("nothing", lambda out: None, ArgumentTypeError, "returned None; it must return what it"),
     ("a value", lambda out: out[0], ArgumentTypeError, "it must return what it stores"),
@@ -355,6 +373,23 @@ REFUSED: list[tuple[str, Callable[..., Any], type[Exception], str]] = [
         "int32",
     ),
     ("race", lambda out: out.store(0, out[UOp.range(3, 0)]), ArgumentError, "the same element"),
+    (
+        "halves",
+        lambda out: out.store(UOp.range(4, 0) // 2, 1),
+        ArgumentError,
+        "several steps of its loops store to one element, at index",
+    ),
+    ("remainders", lambda out: out.store(UOp.range(4, 0) % 2, 1), ArgumentError, "several steps"),
+    (
+        "sums",
+        lambda out: out.store(UOp.range(2, 0) + UOp.range(2, 1), 1),
+        ArgumentError,
+        "several steps",
+    ),
+    ("uneven", uneven, ArgumentError, "two steps of its loops store to element 0"),
+    ("gated", gated, ArgumentError, "two steps of its loops store to element 1"),
+    ("twice", stored_twice, ArgumentError, "two stores write element 1 of slot 0"),
+    ("two nests", stored_in_two_nests, ArgumentError, "two stores write element 0 of slot 0"),
     ("reduce", reduced_nowhere, ArgumentError, "no REDUCE node folds over it"),
     ("number", numbered_twice, ArgumentError, "two loops have the number 0"),
     ("slot", another_slot, ArgumentError, "slot 1 of .* is none of its placeholders"),
@@ -381,6 +416,56 @@ def test_a_malformed_kernel_is_refused_at_the_call(
 ) -> None:
     with Context(VERIFY=0), pytest.raises(error, match=message):
         Tensor.empty(3).custom_kernel(fxn=function)
+
+
+DISJOINT: list[tuple[str, Callable[..., Any], list[float]]] = [
+    (
+        "evens and odds",
+        lambda out: [out.store(UOp.range(2, 0) * 2, 1), out.store(UOp.range(2, 1) * 2 + 1, 2)],
+        [1, 2, 1, 2],
+    ),
+    (
+        "gates",
+        lambda out: out.store(UOp.range(8, 0) // 2, 3, gate=(UOp.range(8, 0) % 2).eq(0)),
+        [3, 3, 3, 3],
+    ),
+    ("backwards", lambda out: out.store(3 - UOp.range(4, 0), 5), [5, 5, 5, 5]),
+    (
+        "in order",
+        lambda out: out.store(UOp.range(8, 0, AxisKind.ORDERED) // 2, 4),
+        [4, 4, 4, 4],
+    ),
+    (
+        "permuted",
+        lambda out: out.store(UOp.range(2, 0) + UOp.range(2, 1) * 2, 6),
+        [6, 6, 6, 6],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"), [case[1:] for case in DISJOINT], ids=[c[0] for c in DISJOINT]
+)
+def test_stores_to_places_of_their_own(function: Callable[..., Any], expected: list[float]) -> None:
+    (out,) = as_many(Tensor.zeros(4).custom_kernel(fxn=function))
+
+    assert out.tolist() == expected
+
+
+def as_many(found: Any) -> list[Tensor]:
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def test_races_of_large_kernels_are_refused() -> None:
+    def wrapped(out: Placeholder) -> UOp:
+        return out.store(UOp.range(1 << 24, 0) % (1 << 23), 1)
+
+    def skewed(out: Placeholder) -> UOp:
+        return out.store(UOp.range(1 << 12, 0) * 100 + UOp.range(1 << 12, 1), 1)
+
+    for function in (wrapped, skewed):
+        with pytest.raises(ArgumentError, match="store to"):
+            Tensor.empty(1 << 23).custom_kernel(fxn=function)
 
 
 def test_memory_stored_to_twice_is_refused() -> None:

@@ -1,10 +1,12 @@
 """Random and tabulated indices against NumPy, reading, writing and differentiating.
 
-NumPy's own assignment and `numpy.add.at` say what a write and a gradient must be.
+Ints are taken first, as torch does; for the rest NumPy's own assignment and `numpy.add.at` say what
+a write and a gradient must be.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -104,6 +106,34 @@ def translated(rng: random.Random, index: Any) -> Any:
     return as_ours(rng, index)
 
 
+def axes_of(entry: Any) -> int:
+    """How many axes of an array an entry stands for."""
+    if entry is None or entry is ...:
+        return 0
+    return entry.ndim if isinstance(entry, numpy.ndarray) and entry.dtype == bool else 1
+
+
+def ints_first(x: Array, index: Any) -> tuple[Array, tuple[Any, ...]]:
+    """The view that ints leave of an array, and the rest of the index, as torch has it.
+
+    Raises IndexError where NumPy does.
+    """
+    x[index]
+    entries = list(index) if isinstance(index, tuple) else [index]
+    wholes = [slice(None)] * (x.ndim - sum(map(axes_of, entries)))
+    at = next((i for i, e in enumerate(entries) if e is ...), len(entries))
+    entries = [*entries[:at], *wholes, *entries[at + 1 :]]
+    rest: list[Any] = []
+    axis = 0
+    for entry in entries:
+        if axes_of(entry) == 1 and not isinstance(entry, slice) and numpy.ndim(entry) == 0:
+            x = x[(*[slice(None)] * axis, int(entry), ...)]
+        else:
+            rest.append(entry)
+            axis += axes_of(entry)
+    return x, tuple(rest)
+
+
 def some_value(rng: random.Random, shape: tuple[int, ...]) -> Any:
     """A number, or an array that broadcasts to `shape`."""
     if rng.random() < 0.3:
@@ -122,21 +152,43 @@ def test_random_indices(seed: int, target: str) -> None:
         index = some_index(rng, shape)
         what = f"seed {seed}, number {number}: shape {shape}, index {index}"
         try:
-            expected = x[index]
+            view, rest = ints_first(x, index)
         except IndexError:
             with pytest.raises((IndexRangeError, ShapeError)):
                 Tensor(x)[translated(rng, index)]
             continue
+        expected = view[rest]
         found = Tensor(x)[translated(rng, index)]
         assert found.shape == expected.shape, what
         assert (found.numpy() == expected).all(), what
 
         value = some_value(rng, expected.shape)
         written = Tensor(x)
-        x[index] = value
+        view[rest] = value
         ours = Tensor(value) if isinstance(value, numpy.ndarray) else value
         written[translated(rng, index)] = ours
         assert (written.numpy() == x).all(), f"{what}, writing {value!r}"
+
+
+PLACES = (torch.tensor([0, 1, 1]), torch.tensor([[1], [0]]), torch.tensor(1))
+ENTRIES: list[Any] = [1, None, ..., slice(None), slice(1, None), *PLACES]
+"""What torch takes, which knows no backward slices."""
+
+
+def test_ints_beside_arrays_are_taken_first_as_in_torch() -> None:
+    x = torch.arange(2 * 3 * 4 * 2).reshape(2, 3, 4, 2)
+    cases = [index for n in (2, 3, 4) for index in itertools.product(ENTRIES, repeat=n)]
+    chosen = random.Random(0).sample([c for c in cases if c.count(...) < 2], 40)
+    for index in [*chosen, (1, slice(None), PLACES[0]), (None, PLACES[0], slice(None), 1)]:
+        ours = tuple([Tensor(e.numpy()) if isinstance(e, torch.Tensor) else e for e in index])
+        found, written = Tensor(x.numpy())[ours], Tensor(x.numpy())
+        expected, changed = x[index], x.clone()
+
+        assert found.shape == tuple(expected.shape), index
+        assert found.tolist() == expected.tolist(), index
+
+        written[ours], changed[index] = 0, 0
+        assert written.tolist() == changed.tolist(), index
 
 
 # --- gradients

@@ -69,7 +69,7 @@ VALUES: list[Mistake] = [
     ("Tensor", lambda t: make(numpy.array([object()])), DTypeError, "object"),
     ("Tensor", lambda t: make(numpy.array([1], "datetime64[s]")), DTypeError, "datetime64"),
     ("Tensor", lambda t: make(1.0, dtype="complex64"), DTypeError, "'complex64'.*float32"),
-    ("Tensor", lambda t: make(2**31), ArgumentError, "2147483648 does not fit .*int32"),
+    ("Tensor", lambda t: make(2**63), ArgumentError, "9223372036854775808 does not fit .*int64"),
     ("Tensor", lambda t: make([0, -(2**40)]), ArgumentError, "-1099511627776 does not fit"),
     ("Tensor", lambda t: make(10**400, dtype="float32"), ArgumentError, "greater than any"),
     ("Tensor", lambda t: make(math.nan, dtype="int32"), ArgumentError, "nan is no integer"),

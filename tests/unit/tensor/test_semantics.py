@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -74,8 +75,8 @@ def test_pairs_of_tensors_promote_as_in_torch() -> None:
         ("uint16", "uint8", "uint16"),
         ("uint32", "int32", "int64"),
         ("uint32", "int8", "int64"),
-        ("uint64", "int64", "uint64"),
-        ("uint64", "int8", "uint64"),
+        ("uint64", "int64", "float32"),
+        ("uint64", "int8", "float32"),
         ("uint64", "float16", "float16"),
         ("fp8e4m3", "fp8e5m2", "float16"),
         ("fp8e4m3", "int64", "fp8e4m3"),
@@ -101,9 +102,40 @@ def test_promotion_does_not_depend_on_the_order() -> None:
             if least_upper_dtype(joined, c) is not least_upper_dtype(a, b, c):
                 uneven.add(frozenset((a, b, c)))
 
-    # two 8-bit floats have two least wider types, of which float16 is taken
+    # two 8-bit floats have two least wider types, of which float16 is taken; signed integers and
+    # uint64 are the default float together, and beside a narrower float that one
     pairs = itertools.combinations(dtypes.fp8s, 2)
-    assert uneven == {frozenset((*pair, dtypes.bfloat16)) for pair in pairs}
+    narrow = (*dtypes.fp8s, dtypes.float16, dtypes.bfloat16)
+    assert uneven == {frozenset((*pair, dtypes.bfloat16)) for pair in pairs} | {
+        frozenset((signed, dtypes.uint64, d)) for signed in dtypes.sints for d in narrow
+    }
+
+
+SIGNED = [-1, 0, 5, 2**53 + 1, -(2**63), 2**63 - 1]
+UNSIGNED = [2**64 - 1, 0, 5, 2**53, 2**63, 2**63 - 1]
+
+
+def test_int64_and_uint64_meet_in_a_float() -> None:
+    a, b = Tensor([-5, 7], dtype="int64"), Tensor([1, 2], dtype="uint64")
+
+    assert [(x.dtype, x.tolist()) for x in (a + b, b * a, a.maximum(b))] == [
+        (dtypes.float32, [-4.0, 9.0]),
+        (dtypes.float32, [-5.0, 14.0]),
+        (dtypes.float32, [1.0, 7.0]),
+    ]
+    assert a.cat(b).tolist() == [-5.0, 7.0, 1.0, 2.0]
+    assert Tensor([True, False]).where(a, b).tolist() == [-5.0, 2.0]
+
+
+@pytest.mark.parametrize("kind", ["int64", "int8"])
+def test_comparisons_of_signed_integers_and_uint64_are_exact(kind: str) -> None:
+    a, b = Tensor(SIGNED, dtype=kind), Tensor(UNSIGNED, dtype="uint64")
+    given = a.tolist()
+
+    for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+        found, back = compare(a, b).tolist(), compare(b, a).tolist()
+        assert found == [compare(x, y) for x, y in zip(given, UNSIGNED, strict=True)], compare
+        assert back == [compare(y, x) for x, y in zip(given, UNSIGNED, strict=True)], compare
 
 
 def scalar_result(dtype: DType, number: Scalar) -> DType:
@@ -551,9 +583,10 @@ def test_repr_shows_shape_dtype_device_and_whether_it_is_computed() -> None:
     assert to_numpy_dtype(y.dtype).name in repr(y)
 
 
-def test_default_integers_must_hold_what_they_are_given() -> None:
+def test_integers_are_of_a_dtype_that_holds_them() -> None:
     assert Tensor(2**31 - 1).item() == 2**31 - 1
     assert Tensor(2**31, dtype="int64").item() == 2**31
     assert Tensor(-1, dtype="uint8").item() == 255
+    assert Tensor(2**31).dtype is dtypes.int64
     with pytest.raises(ArgumentError, match="pass a dtype"):
-        Tensor(2**31)
+        Tensor(2**63)

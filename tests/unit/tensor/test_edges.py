@@ -1,0 +1,166 @@
+"""Values and gradients at the edges of functions: zeros, infinities, NaN, outside of the domain.
+
+Every function is compared with torch over one table of special values. What differs on purpose is
+listed in KEPT, each with the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tinycore.errors import ArgumentError
+from tinycore.tensor import Tensor
+
+inf, nan = math.inf, math.nan
+
+SPECIAL = [
+    *(0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, inf, -inf, nan, 1e-30, -1e-30),
+    *(1e10, -1e10, 100.0, -100.0, 1e5, -1e5, 88.0, -88.0, 104.0, -104.0, 0.99999, 1.00001),
+]
+EXPONENTS = [
+    *(0, 1, 2, 3, 4, 5, -1, -2, -3, 0.0, 0.5, -0.5, 0.25, 1.5, -1.5, 1 / 3, 2.5, 5.5, -7.0),
+    *(inf, -inf, nan, 100.0, 1e5),
+]
+
+KEPT = {
+    "pow 0.5": [-0.0, -inf],  # IEEE 754's power: inf of -inf, +0 of -0; torch takes the square root
+    "pow -0.5": [-0.0, -inf],
+    "pow 1.5": [-inf],  # the derivative of a value that is inf there, by the power above
+    "abs": [nan],  # the gradient of torch is 0 where the value is NaN
+    "sign": [nan],  # NaN, as in NumPy; 0 in torch
+    "elu": [nan],  # NaN; torch has a slope where the value is NaN
+    "hardswish": [nan],
+    "selu": [nan],
+    "mish": [inf],  # 1, the limit; NaN in torch
+}
+"""Special values at which we differ from torch."""
+
+FUNCTIONS = (
+    "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp exp2 floor log log10 log2 neg "
+    "reciprocal round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc relu"
+).split()
+ACTIVATIONS = "elu hardsigmoid hardswish logsigmoid mish relu6 selu silu softplus softsign".split()
+
+
+def differences(
+    ours: Callable[..., Any], theirs: Callable[..., Any], *columns: Sequence[float]
+) -> list[str]:
+    """Where values or gradients of two functions of rows of numbers differ."""
+    mine = [Tensor(column, dtype="float32", requires_grad=True) for column in columns]
+    peer = [torch.tensor(column, dtype=torch.float32, requires_grad=True) for column in columns]
+    y, z = ours(*mine), theirs(*peer)
+    z.sum().backward()
+    gradients = zip(y.sum().gradient(*mine), [p.grad for p in peer], strict=True)
+    found = []
+    for what, (a, b) in zip(("value", "d/da", "d/db"), [(y, z.detach()), *gradients], strict=False):
+        a, b = a.numpy(), b.numpy()
+        apart = numpy.nonzero(~numpy.isclose(a, b, 1e-4, 1e-20, equal_nan=True))[0]
+        found += [f"{what} at {[c[i] for c in columns]}: {a[i]}, torch {b[i]}" for i in apart]
+    return found
+
+
+def without(name: str) -> list[float]:
+    """The special values at which a function is held to torch."""
+    kept = [repr(x) for x in KEPT.get(name, [])]
+    return [x for x in SPECIAL if repr(x) not in kept]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    found = differences(lambda x: getattr(x, name)(), getattr(torch, name), without(name))
+
+    assert found == []
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name: str) -> None:
+    peer = getattr(torch.nn.functional, name)
+
+    assert differences(lambda x: getattr(x, name)(), peer, without(name)) == []
+
+
+@pytest.mark.parametrize("exponent", EXPONENTS)
+def test_powers_with_a_number(exponent: float) -> None:
+    def power(x: Any) -> Any:
+        return x**exponent
+
+    assert differences(power, power, without(f"pow {exponent}")) == []
+
+
+@pytest.mark.parametrize("base", [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, inf, -inf, nan])
+def test_powers_of_a_number(base: float) -> None:
+    def power(x: Any) -> Any:
+        return base**x
+
+    assert differences(power, power, SPECIAL) == []
+
+
+def test_powers_of_tensors() -> None:
+    pairs = [*itertools.product(SPECIAL, [*EXPONENTS, *SPECIAL])]
+    bases, exponents = [float(a) for a, _ in pairs], [float(b) for _, b in pairs]
+
+    def power(x: Any, y: Any) -> Any:
+        return x**y
+
+    assert differences(power, power, bases, exponents) == []
+
+
+def test_second_derivatives_of_powers_at_zero() -> None:
+    for exponent, expected in ((2.5, 0.0), (1.5, inf), (0.5, -inf), (2, 2.0), (5.0, 0.0)):
+        x = Tensor([0.0], requires_grad=True)
+        (first,) = (x**exponent).sum().gradient(x)
+        (second,) = first.sum().gradient(x)
+        assert second.item() == expected, exponent
+
+
+def test_what_is_nan_has_no_gradient_of_zero() -> None:
+    x = Tensor([-1.0], requires_grad=True)
+
+    for exponent in (0.25, 1.5, 1 / 3, Tensor([2.5])):
+        assert math.isnan((x**exponent).sum().gradient(x)[0].item()), exponent
+
+
+def test_sigmoid_is_differentiated_where_one_minus_it_is_lost() -> None:
+    x = Tensor([50.0], requires_grad=True)
+
+    slope = x.sigmoid().sum().gradient(x)[0].item()
+
+    assert slope == pytest.approx(math.exp(-50.0), rel=1e-5)  # torch: s * (1 - s), which is 0
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_integers_to_negative_powers_are_truncated(dtype: str) -> None:
+    pairs = [*itertools.product([-3, -2, -1, 0, 1, 2, 3], [-3, -2, -1, 0, 1, 2])]
+    bases, exponents = [a for a, _ in pairs], [b for _, b in pairs]
+    kind = getattr(torch, dtype)
+
+    found = Tensor(bases, dtype=dtype) ** Tensor(exponents, dtype=dtype)
+
+    expected = torch.tensor(bases, dtype=kind) ** torch.tensor(exponents, dtype=kind)
+    assert found.tolist() == expected.tolist()
+    assert (2 ** Tensor([-1, 3])).tolist() == [0, 8]
+    with pytest.raises(ArgumentError, match="to the power -1"):
+        Tensor([2]) ** -1
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("size", [(9, 11), (3, 5), (5, 20)])
+def test_interpolate_keeps_uint8(size: tuple[int, int], align_corners: bool) -> None:
+    image = numpy.random.default_rng(0).integers(0, 256, (2, 3, 7, 8)).astype(numpy.uint8)
+
+    found = Tensor(image).interpolate(size, align_corners=align_corners)
+
+    expected = torch.nn.functional.interpolate(
+        torch.tensor(image), size, mode="bilinear", align_corners=align_corners
+    )
+    apart = numpy.abs(found.numpy().astype(int) - expected.numpy().astype(int))
+    assert found.dtype.name == "uint8"
+    assert apart.max() <= 1  # torch's weights have a few bits only
+    assert (apart == 0).mean() > 0.9
