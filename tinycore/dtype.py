@@ -260,7 +260,7 @@ def ancestors(dtype: DType) -> frozenset[DType]:
 
 
 def least_upper_dtype(*types: DType) -> DType:
-    """The smallest type that every given one promotes to: the default float of a signed one and uint64.
+    """The smallest type that all promote to: the default float of a signed one and uint64.
 
     Raises DTypeError when one of them takes no part in promotion (void, index, vectors).
     """
