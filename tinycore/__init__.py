@@ -54,7 +54,10 @@ def __getattr__(name: str) -> object:
         return globals()[name]
     if name == "nn":
         return _module_named("tinycore.nn")
-    raise AttributeError(f"module 'tinycore' has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'tinycore' has no attribute {name!r}")
+    elsewhere = _module_named("tinycore.tensor.elsewhere")
+    raise elsewhere.unknown_name("tinycore", name, elsewhere.OF_PACKAGE, __all__)
 
 
 def __dir__() -> list[str]:

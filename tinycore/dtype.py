@@ -5,9 +5,10 @@ Floor 0. What a type is is told in `_dtype.py`; users import everything from her
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tinycore._dtype import (
     SCALARS,
@@ -203,6 +204,28 @@ def float_layout(dtype: DType) -> FloatLayout:
 
 
 DTypeLike = str | DType
+"""A dtype or its name; also the dtypes of NumPy and torch, and Python's bool, int and float."""
+
+ELSEWHERE: Final = {
+    "bool_": "bool",
+    "float8_e4m3fn": "fp8e4m3",
+    "float8_e5m2": "fp8e5m2",
+    "float8_e4m3fnuz": "fp8e4m3fnuz",
+    "float8_e5m2fnuz": "fp8e5m2fnuz",
+}
+"""What NumPy and torch call some types."""
+
+
+def name_of(dtype: object) -> str:
+    """What a dtype of NumPy or torch, a Python type or a string calls one of ours."""
+    if dtype in (bool_type, int_type, float_type):
+        return dtypes.from_py(dtype(0)).name
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(dtype, type) and issubclass(dtype, numpy.generic):
+        dtype = numpy.dtype(dtype)
+    name = dtype.name if numpy is not None and isinstance(dtype, numpy.dtype) else str(dtype)
+    name = name.removeprefix("torch.")
+    return ELSEWHERE.get(name, name)
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
@@ -220,7 +243,7 @@ def to_dtype(dtype: DTypeLike) -> DType:
             f"{dtype!r} is a layout of memory, not a dtype of elements. Keep a tensor of "
             f"{dtype.base!r} in it by x.cast({dtype!r})"
         )
-    found = dtype if isinstance(dtype, DType) else getattr(dtypes, str(dtype), None)
+    found = dtype if isinstance(dtype, DType) else getattr(dtypes, name_of(dtype), None)
     if not isinstance(found, DType):
         known = ", ".join(d.name for d in dtypes.all)
         raise DTypeError(f"unknown dtype {dtype!r}. Known: {known}.")
@@ -320,6 +343,30 @@ def to_numpy_dtype(dtype: DType) -> numpy.dtype[numpy.generic]:
             f"{dtype!r} has no bytes: a tensor of a Python number has the default dtype"
         )
     return numpy.dtype(STORED_AS.get(dtypes.by_name[dtype.name], dtype.name))
+
+
+def _from_np_dtype(dtype: numpy.dtype[numpy.generic]) -> DType:
+    """`from_numpy_dtype` by the name tinygrad gives it."""
+    return from_numpy_dtype(dtype)
+
+
+def _to_np_dtype(dtype: DType) -> type[numpy.generic]:
+    """The class of NumPy's scalars of a dtype, by the name tinygrad gives it."""
+    return to_numpy_dtype(dtype).type
+
+
+def _from_torch_dtype(dtype: object) -> DType:
+    """The DType of torch's. Raises DTypeError for complex and quantized ones."""
+    return to_dtype(str(dtype))
+
+
+def _to_torch_dtype(dtype: DType) -> Any:
+    """torch's dtype of the same name. Raises DTypeError where torch is not imported or has none."""
+    names = {ours: theirs for theirs, ours in ELSEWHERE.items() if "float8" in theirs}
+    found = getattr(sys.modules.get("torch"), names.get(dtype.name, dtype.name), None)
+    if found is None:
+        raise DTypeError(f"{dtype!r} is no dtype of torch, or torch is not imported")
+    return found
 
 
 def from_numpy_dtype(dtype: numpy.dtype[numpy.generic]) -> DType:

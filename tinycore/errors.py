@@ -5,7 +5,8 @@ One family, so `except TinycoreError` catches what a user or a device did wrong 
 class that refines a built-in exception also inherits from it: code that expects a `ValueError`, as
 from NumPy or torch, keeps working. A message says what happened, with which values, and what to do
 about it; a note below it (PEP 678) shows the line of the caller's program that asked for it, so
-that nobody searches a long traceback. `assert` guards our own invariants only.
+that nobody searches a long traceback. All are RuntimeErrors, as torch's are. `assert` guards our
+own invariants only.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ __all__ = [
     "SharingError",
     "TinycoreError",
     "UnknownDevice",
+    "UnknownNameError",
     "UnsupportedError",
     "VerifyError",
 ]
 
 
-class TinycoreError(Exception):
+class TinycoreError(RuntimeError):
     """The root of the family; never raised itself. Notes where it was that tinycore was called."""
 
     def __init__(self, *arguments: object) -> None:
@@ -72,15 +74,19 @@ class DTypeError(TinycoreError, TypeError):
     """Raised when an operation is not defined for a dtype, or dtypes cannot be combined."""
 
 
+class UnknownNameError(TinycoreError, AttributeError):
+    """Raised when something has no attribute of a name; the message says what to use instead."""
+
+
 class IndexRangeError(TinycoreError, IndexError):
     """Raised when an index or an axis lies outside the bounds, which the message names."""
 
 
-class GradientError(TinycoreError, RuntimeError):
+class GradientError(TinycoreError):
     """Raised when a gradient is asked of something that has none, or of more than one number."""
 
 
-class JitError(TinycoreError, RuntimeError):
+class JitError(TinycoreError):
     """Raised when a replay would be wrong: a shape, dtype, device or aliasing changed."""
 
 
@@ -99,7 +105,7 @@ class FileFormatError(TinycoreError, ValueError):
 # Devices, plugins and compilers
 
 
-class DeviceError(TinycoreError, RuntimeError):
+class DeviceError(TinycoreError):
     """Raised when a device or its driver reports a failure while it is in use."""
 
 
@@ -111,7 +117,7 @@ class DeviceUnavailable(DeviceError):
     """Raised when a known device cannot be opened; the message gives the reason and the fix."""
 
 
-class PluginError(TinycoreError, RuntimeError):
+class PluginError(TinycoreError):
     """Raised when a backend breaks the contract: declaration, API version, a name claimed twice."""
 
 
@@ -127,7 +133,7 @@ class CompilerUnavailable(DeviceError):
     """Raised when a renderer's compiler is not installed; the message says how to get it."""
 
 
-class CompileError(TinycoreError, RuntimeError):
+class CompileError(TinycoreError):
     """Raised when a compiler rejects a kernel.
 
     `log` is what the compiler said and `source` what it was given, both complete; the message holds
@@ -157,15 +163,15 @@ class CompileError(TinycoreError, RuntimeError):
 # What tinycore finds wrong with its own work or its own files
 
 
-class VerifyError(TinycoreError, RuntimeError):
+class VerifyError(TinycoreError):
     """Raised when a graph is illegal for its stage: a fault in a pass, a rule or a plugin."""
 
 
-class ScheduleError(TinycoreError, RuntimeError):
+class ScheduleError(TinycoreError):
     """Raised when kernels cannot be ordered, as when one would read what it overwrites."""
 
 
-class CacheError(TinycoreError, RuntimeError):
+class CacheError(TinycoreError):
     """Raised when the on-disk cache is misused, as by a malformed key; damage is never raised."""
 
 

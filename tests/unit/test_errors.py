@@ -19,6 +19,11 @@ def test_every_class_is_of_the_family_and_says_when_it_is_raised(cls: type[Excep
     assert cls is TinycoreError or (cls.__doc__ or "").startswith("Raised when ")
 
 
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_class_is_a_runtime_error_as_those_of_torch(cls: type[Exception]) -> None:
+    assert issubclass(cls, RuntimeError)
+
+
 def test_all_lists_every_class() -> None:
     defined = {name for name, value in vars(errors).items() if isinstance(value, type)}
 
@@ -37,6 +42,7 @@ def test_all_lists_every_class() -> None:
         ("OutOfMemory", MemoryError),
         ("SettingError", ValueError),
         ("ShapeError", ValueError),
+        ("UnknownNameError", AttributeError),
         ("UnsupportedError", NotImplementedError),
     ],
 )

@@ -5,6 +5,8 @@ Floor 6, on the public API only. A layer is a plain object with tensors as attri
 model's tensors by walking its attributes.
 """
 
+from typing import TYPE_CHECKING
+
 from tinycore.nn import datasets, optim, state
 from tinycore.nn.attention import MultiHeadAttention
 from tinycore.nn.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
@@ -21,6 +23,7 @@ from tinycore.nn.normalization import (
     RMSNorm,
 )
 from tinycore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
+from tinycore.tensor.elsewhere import OF_NN, unknown_name
 
 __all__ = [
     "GRU",
@@ -49,3 +52,8 @@ __all__ = [
     "optim",
     "state",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise unknown_name("nn", name, OF_NN, () if name.startswith("_") else __all__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from tinycore._deferred import NumpyScalar, numpy
 from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype
@@ -101,11 +101,19 @@ def host_kind(dtype: DType) -> str:
     return {"bool": "bool", "uint": "uint64", "float": "float64"}.get(dtype.kind, "int64")
 
 
-def nested_shape(data: object) -> Shape:
-    """The shape of a nested list. Raises ShapeError when it is ragged."""
+DEEPEST: Final = 64
+"""How deep lists may be nested; NumPy knows no more axes."""
+
+
+def nested_shape(data: object, depth: int = 0) -> Shape:
+    """The shape of a nested list. Raises ShapeError when it is ragged, or nested without end."""
     if not isinstance(data, (list, tuple)):
         return ()
-    inner = [nested_shape(item) for item in data]
+    if depth == DEEPEST:
+        raise ShapeError(
+            f"Tensor: the list is nested more than {DEEPEST} deep; give a flat one and reshape it"
+        )
+    inner = [nested_shape(item, depth + 1) for item in data]
     for number, shape in enumerate(inner):
         if shape != inner[0]:
             raise ShapeError(

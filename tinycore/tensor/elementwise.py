@@ -316,67 +316,67 @@ class Elementwise(Operands):
     def __add__(self, x: Self | Scalar) -> Self:
         return self.add(x)
 
-    def __radd__(self, x: Scalar) -> Self:
+    def __radd__(self, x: Self | Scalar) -> Self:
         return self.add(x, reverse=True)
 
     def __sub__(self, x: Self | Scalar) -> Self:
         return self.sub(x)
 
-    def __rsub__(self, x: Scalar) -> Self:
+    def __rsub__(self, x: Self | Scalar) -> Self:
         return self.sub(x, reverse=True)
 
     def __mul__(self, x: Self | Scalar) -> Self:
         return self.mul(x)
 
-    def __rmul__(self, x: Scalar) -> Self:
+    def __rmul__(self, x: Self | Scalar) -> Self:
         return self.mul(x, reverse=True)
 
     def __truediv__(self, x: Self | Scalar) -> Self:
         return self.div(x)
 
-    def __rtruediv__(self, x: Scalar) -> Self:
+    def __rtruediv__(self, x: Self | Scalar) -> Self:
         return self.div(x, reverse=True)
 
     def __floordiv__(self, x: Self | Scalar) -> Self:
         return self.idiv(x)
 
-    def __rfloordiv__(self, x: Scalar) -> Self:
+    def __rfloordiv__(self, x: Self | Scalar) -> Self:
         return self.idiv(x, reverse=True)
 
     def __mod__(self, x: Self | Scalar) -> Self:
         return self.mod(x)
 
-    def __rmod__(self, x: Scalar) -> Self:
+    def __rmod__(self, x: Self | Scalar) -> Self:
         return self.mod(x, reverse=True)
 
     def __and__(self, x: Self | Scalar) -> Self:
         return self.bitwise_and(x)
 
-    def __rand__(self, x: Scalar) -> Self:
+    def __rand__(self, x: Self | Scalar) -> Self:
         return self.bitwise_and(x, reverse=True)
 
     def __or__(self, x: Self | Scalar) -> Self:
         return self.bitwise_or(x)
 
-    def __ror__(self, x: Scalar) -> Self:
+    def __ror__(self, x: Self | Scalar) -> Self:
         return self.bitwise_or(x, reverse=True)
 
     def __xor__(self, x: Self | Scalar) -> Self:
         return self.bitwise_xor(x)
 
-    def __rxor__(self, x: Scalar) -> Self:
+    def __rxor__(self, x: Self | Scalar) -> Self:
         return self.bitwise_xor(x, reverse=True)
 
     def __lshift__(self, x: Self | int) -> Self:
         return self.lshift(x)
 
-    def __rlshift__(self, x: int) -> Self:
+    def __rlshift__(self, x: Self | int) -> Self:
         return self.lshift(x, reverse=True)
 
     def __rshift__(self, x: Self | int) -> Self:
         return self.rshift(x)
 
-    def __rrshift__(self, x: int) -> Self:
+    def __rrshift__(self, x: Self | int) -> Self:
         return self.rshift(x, reverse=True)
 
     def __lt__(self, x: Self | Scalar) -> Self:

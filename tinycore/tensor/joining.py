@@ -154,7 +154,7 @@ class Joining(Movement):
     # --- joining and cutting
 
     def cat(self, *args: Self, dim: int = 0) -> Self:
-        """Tensors joined along one axis, in their common dtype.
+        """Tensors joined along one axis, in their common dtype: one by one, or a list of them.
 
         Raises ShapeError unless all other axes agree.
 
@@ -173,7 +173,9 @@ class Joining(Movement):
         return self.from_uop(graph.value(joined(nodes, axis))) if nodes else self.cast(dtype)
 
     def stack(self, *args: Self, dim: int = 0) -> Self:
-        """Tensors of one shape joined along a new axis. Raises ShapeError when shapes differ.
+        """Tensors of one shape joined along a new axis: one by one, or a list of them.
+
+        Raises ShapeError when shapes differ.
 
         >>> Tensor([1, 2]).stack(Tensor([3, 4])).tolist()
         [[1, 2], [3, 4]]

@@ -78,6 +78,9 @@ class Linalg(Sorting):
     def __matmul__(self, x: Self) -> Self:
         return self.matmul(x)
 
+    def __rmatmul__(self, x: Self) -> Self:
+        return self.matmul(x, reverse=True)
+
     def linear(
         self, weight: Self, bias: Self | None = None, dtype: DTypeLike | None = None
     ) -> Self:

@@ -17,6 +17,7 @@ from tinycore.errors import DTypeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, number_dtype, same_device
 from tinycore.tensor.joining import Joining
+from tinycore.tensor.runtime import HostArray
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
@@ -31,7 +32,7 @@ class Operands(Joining):
 
     __slots__ = ()
 
-    def ufix(self, x: Self | Scalar | UOp | Size) -> Self:
+    def ufix(self, x: Self | Scalar | UOp | Size | HostArray) -> Self:
         """`x` as a tensor: a number becomes a constant of the dtype that fits this one.
 
         >>> Tensor([1, 2]).ufix(3).dtype, Tensor([1, 2]).ufix(3.5).dtype
@@ -43,6 +44,8 @@ class Operands(Joining):
             x = x.item()
         if isinstance(x, UOp):
             return self.from_uop(x)
+        if isinstance(x, NumpyArray):
+            return type(self)(x, device=self.device)
         if isinstance(x, Size):
             return self.from_uop(graph.bound(x, scalar_dtype(x, self.dtype), self.device))
         if not isinstance(x, (bool, int, float)):

@@ -141,7 +141,7 @@ class Powers(Functions):
     def __pow__(self, x: Self | Scalar) -> Self:
         return self.pow(x)
 
-    def __rpow__(self, x: Scalar) -> Self:
+    def __rpow__(self, x: Self | Scalar) -> Self:
         return self.pow(x, reverse=True)
 
 

@@ -98,7 +98,7 @@ def is_crowded(store: UOp) -> bool:
     _, place, *gate = store.src[0].src
     if gate or not is_foreseen(place):
         return False
-    return math.prod(map(size_of, parallel(store))) > place.vmax - place.vmin + 1
+    return bool(math.prod(map(size_of, parallel(store))) > place.vmax - place.vmin + 1)
 
 
 def is_foreseen(node: UOp) -> bool:

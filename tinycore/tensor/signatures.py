@@ -33,6 +33,7 @@ from tinycore.errors import (
     IndexRangeError,
     ShapeError,
 )
+from tinycore.tensor.spelling import spelled
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Variable
 
@@ -40,10 +41,10 @@ Fits = Callable[[Any], bool]
 
 
 def is_dtype_name(value: Any) -> bool:
-    """Whether a string names a dtype."""
+    """Whether a string names a dtype, or a value is a dtype of NumPy, torch or Python."""
     try:
-        return isinstance(value, str) and to_dtype(value) is not None
-    except DTypeError:
+        return to_dtype(value) is not None
+    except (DTypeError, TypeError):
         return False
 
 
@@ -128,30 +129,62 @@ class Contract:
         """The classes of which every instance is accepted, as far as met, by place."""
         return [set() for _ in self.positional]
 
-    def check(self, given: Sequence[Any], named: dict[str, Any]) -> None:
-        """Raises ArgumentTypeError or DTypeError for the first value that is not accepted."""
+    def check(self, given: Sequence[Any], named: dict[str, Any]) -> bool:
+        """Whether NumPy arrays stand where a tensor is asked for.
+
+        Raises ArgumentTypeError or DTypeError for the first value that is not accepted.
+        """
         if named or len(given) > len(self.seen):
             return self.look(given, named)
         for known, value in zip(self.seen, given, strict=False):
             if type(value) not in known:
                 break
         else:
-            return None
-        self.look(given, named)
+            return False
+        found = self.look(given, named)
         for name, known, value in zip(self.positional, self.seen, given, strict=False):
             if isinstance(value, self.parameters[name].classes):
                 known.add(type(value))
-        return None
+        return found
 
-    def look(self, given: Sequence[Any], named: dict[str, Any]) -> None:
+    def spelled(
+        self, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments by our names. Raises ArgumentTypeError for a name that nothing is called by."""
+        if not named or self.named or named.keys() <= self.parameters.keys() - {*self.repeated}:
+            return given, named
+        return spelled(self.name, self.parameters, self.repeated, given, named)
+
+    def with_tensors(
+        self, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments with tensors of NumPy arrays, where a tensor is asked for."""
+        beside: Any = next(v for v in (*given, *named.values()) if isinstance(v, self.tensor))
+
+        def converted(name: str, value: Any) -> Any:
+            accepted = self.parameters.get(name, ANYTHING)
+            wrong = not accepted.admits(value) and takes_array(accepted, value)
+            return type(beside)(value, device=beside.device) if wrong else value
+
+        names = chain(self.positional, cycle(self.repeated or [""]))
+        return (
+            tuple([converted(name, value) for name, value in zip(names, given, strict=False)]),
+            {name: converted(name, value) for name, value in named.items()},
+        )
+
+    def look(self, given: Sequence[Any], named: dict[str, Any]) -> bool:
         """The same, without haste."""
-        parameters = self.parameters
+        parameters, arrays = self.parameters, False
         names = chain(self.positional, cycle(self.repeated))
         for name, value in chain(zip(names, given, strict=False), named.items()):
             rule = name if name in parameters or not self.named else self.named[0]
             accepted = parameters.get(rule, ANYTHING)
             if not accepted.admits(value):
-                self.refuse(name, accepted, value)
+                beside = any(isinstance(v, self.tensor) for v in (*given, *named.values()))
+                if not (beside and takes_array(accepted, value)):
+                    self.refuse(name, accepted, value)
+                arrays = True
+        return arrays
 
     def refuse(self, parameter: str, accepted: Accepted, value: Any) -> NoReturn:
         """Raises with the operation, the parameter, what it takes and what it was given."""
@@ -229,6 +262,11 @@ SHORT = Repr()
 SHORT.maxother = SHORT.maxstring = 60
 
 
+def takes_array(accepted: Accepted, value: Any) -> bool:
+    """Whether a value is an array of numbers that a tensor can be made of."""
+    return "a Tensor" in accepted.words and isinstance(value, Array) and value.dtype.kind in "biuf"
+
+
 def plural(words: str) -> str:
     """`a sequence of ints or None` as `sequences of ints or None`."""
     first, *more = words.removeprefix("a ").removeprefix("an ").split(" ", 1)
@@ -290,6 +328,33 @@ def check_signatures(cls: type, tensor: type) -> None:
             setattr(cls, name, kind(call) if kind else call)
 
 
+OF_LISTS: Final = frozenset({"cat", "stack"})
+"""Methods of several tensors, which torch and tinygrad give them in a list."""
+
+
+def one_by_one(
+    name: str, given: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The tensors of lists as arguments; after a list an int is the axis, as in torch.
+
+    Raises ArgumentError for an empty list.
+    """
+    if not any(isinstance(value, (list, tuple)) for value in given):
+        return given, named
+    if isinstance(given[-1], Integral) and "dim" not in named:
+        given, named = given[:-1], {**named, "dim": given[-1]}
+    rows = [value if isinstance(value, (list, tuple)) else [value] for value in given]
+    if not any(rows):
+        raise ArgumentError(f"{name}: needs at least one tensor, got {SHORT.repr(given[0])}")
+    return tuple(chain.from_iterable(rows)), named
+
+
+def called_wrongly(name: str, error: TypeError) -> str:
+    """What Python says of missing or further arguments, with the name of the operation."""
+    _, _, what = str(error).partition("() ")
+    return f"{name}: {what or error}"
+
+
 def checked(name: str, function: Callable[..., Any], tensor: type) -> Callable[..., Any]:
     """A method that checks its arguments first, unless a tensor's own method is the caller."""
     contract = Contract(name, function, tensor)
@@ -299,11 +364,20 @@ def checked(name: str, function: Callable[..., Any], tensor: type) -> Callable[.
         if sys._getframe(1).f_globals.get("__package__") == __package__:
             return function(*given, **named)
         try:
-            contract.check(given, named)
+            if named:
+                given, named = contract.spelled(given, named)
+            if name in OF_LISTS:
+                given, named = one_by_one(name, given, named)
+            if contract.check(given, named):
+                given, named = contract.with_tensors(given, named)
             return function(*given, **named)
         except MISTAKES as error:  # a step of this operation may have found it
             if not str(error).startswith(name):
                 error.args = (f"{name}: {error}", *error.args[1:])
             raise
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            raise ArgumentTypeError(called_wrongly(name, error)) from None
 
     return call

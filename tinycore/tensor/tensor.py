@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from contextlib import ContextDecorator
 from types import ModuleType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tinycore._deferred import module_named
 from tinycore.config import Context, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor.elsewhere import OF_TENSOR, unknown_name
 from tinycore.tensor.multi import Multi
 
 
@@ -28,6 +29,11 @@ class TensorType(type):
     @training.setter
     def training(cls, value: bool) -> None:
         settings.TRAINING = value
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> object:
+            raise unknown_name("Tensor", name, OF_TENSOR, () if name[0] == "_" else dir(cls))
 
 
 class Mode(ContextDecorator):
@@ -56,6 +62,11 @@ class Tensor(Multi, metaclass=TensorType):
     """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise unknown_name("a Tensor", name, OF_TENSOR, () if name[0] == "_" else dir(self))
 
     @staticmethod
     def train(mode: bool = True) -> Mode:

@@ -11,9 +11,9 @@ import torch
 
 from tests.unit.nn import formulas
 from tests.unit.tensor.helpers import TOLERANCES, numbers
-from tinycore import Context, Tensor, TinyJit, dtypes
+from tinycore import Context, Tensor, TinyJit, dtypes, nn
 from tinycore.dtype import DType
-from tinycore.errors import ArgumentError, GradientError
+from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.optim import LAMB, LARS, SGD, Adam, AdamW, Muon, Optimizer, OptimizerGroup
 from tinycore.nn.state import get_state_dict
 
@@ -397,3 +397,40 @@ def test_parameters_that_are_the_gradients_of_each_other_step_at_once() -> None:
         optimizer.step()
 
     assert [first.tolist(), second.tolist()] == [[0.0], [1.5]]
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "message"),
+    [
+        (lambda: nn.Linear(2, 2), {}, "SGD: params is of type Linear; .*get_parameters"),
+        (lambda: Tensor([1.0]), {}, r"SGD: params is of type Tensor; .*\[tensor\]"),
+        (lambda: [1.0], {}, "parameter 0 is 1.0 of type float"),
+        (lambda: [Tensor([1.0])], {"lr": "0.1"}, "lr is '0.1' of type str; it must be a number"),
+    ],
+)
+def test_what_is_no_parameter_or_rate_is_told(params: Any, options: Any, message: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=message):
+        nn.optim.SGD(params(), **options)
+
+
+def test_a_rate_may_be_set_to_a_number() -> None:
+    weight = Tensor([1.0], requires_grad=True)
+    optimizer: Any = nn.optim.SGD([weight], lr=0.1)
+    rate = optimizer.lr
+
+    optimizer.lr = 0.5
+    (weight * 2).sum().backward()
+    with Tensor.train():
+        optimizer.step()
+
+    assert optimizer.lr is rate
+    assert weight.item() == 0.0
+    with pytest.raises(ArgumentTypeError, match="lr is 'fast'"):
+        optimizer.lr = "fast"
+
+
+def test_names_of_torchs_optimizers_are_answered() -> None:
+    optimizer: Any = nn.optim.SGD([Tensor([1.0])])
+
+    with pytest.raises(AttributeError, match=r"no 'param_groups'; here it is optimizer\.lr"):
+        _ = optimizer.param_groups

@@ -10,13 +10,28 @@ the first step, that would be another graph than the second, and both would have
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from numbers import Real
+from reprlib import repr as shorten
+from typing import TYPE_CHECKING, Final
 
 from tinycore import Tensor, dtypes
 from tinycore.config import settings
 from tinycore.dtype import least_upper_dtype
-from tinycore.errors import ArgumentError, GradientError
+from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
+from tinycore.tensor.elsewhere import unknown_name
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]
+
+
+OF_TORCH: Final = {
+    "lr": "group[i].lr, each optimizer's own; group.rates lists them",
+    "param_groups": "optimizer.lr, the rate of all params; OptimizerGroup has a rate for each of "
+    "its optimizers",
+    "state_dict": "nn.state.get_state_dict(optimizer)",
+    "load_state_dict": "nn.state.load_state_dict(optimizer, state)",
+    "add_param_group": "OptimizerGroup(optimizer, another)",
+}
+"""Attributes of torch's optimizers."""
 
 
 class Optimizer:
@@ -24,9 +39,9 @@ class Optimizer:
 
     Tensors marked `is_param_(False)`, such as running statistics, are kept in `buffers`: they have
     no gradient, and a step realizes them. A tensor given twice is taken once. `lr` is a tensor (1,)
-    that may be assigned to between steps, also under a TinyJit; `initial_lr` is the number it began
-    with. State lives on `device`, which is the first parameter's unless given. `fused` keeps the
-    state of all parameters in one tensor of each kind.
+    that may be assigned to between steps (`optimizer.lr = 0.01` does), also under a TinyJit;
+    `initial_lr` is the number it began with. State lives on `device`, which is the first
+    parameter's unless given. `fused` keeps the state of all parameters in one tensor of each kind.
 
     A subclass implements `_updates`. Raises ArgumentError when there is nothing to optimize, or for
     a negative rate.
@@ -38,6 +53,7 @@ class Optimizer:
     def __init__(
         self, params: Iterable[Tensor], lr: float, device: str | None = None, fused: bool = False
     ) -> None:
+        self._refuse_strange(params, lr)
         distinct = _distinct(params)
         self.params = [tensor for tensor in distinct if tensor.is_param]
         for tensor in self.params:  # so that `backward` leaves out what nobody trains, as inputs
@@ -48,6 +64,33 @@ class Optimizer:
         self.device = self.params[0].device if device is None else device
         self.fused, self.initial_lr = fused, nonnegative(type(self).__name__, lr=lr)
         self.lr = self._single(lr)
+
+    def _refuse_strange(self, params: object, lr: object) -> None:
+        """Raises ArgumentTypeError unless given tensors, and a number or a tensor as rate."""
+        name = type(self).__name__
+        if not isinstance(lr, (int, float, Real, Tensor)):
+            raise ArgumentTypeError(
+                f"{name}: lr is {lr!r} of type {type(lr).__name__}; it must be a number"
+            )
+        if isinstance(params, (Tensor, str)) or not isinstance(params, Iterable):
+            what = "[tensor]" if isinstance(params, Tensor) else "nn.state.get_parameters(model)"
+            raise ArgumentTypeError(
+                f"{name}: params is of type {type(params).__name__}; it must be a list of tensors, "
+                f"such as {what}"
+            )
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "lr" and "lr" in vars(self) and not isinstance(value, Tensor):
+                self._refuse_strange([], value)
+                self.lr.assign(Tensor.full_like(self.lr, value)).realize()
+            else:
+                super().__setattr__(name, value)
+
+        def __getattr__(self, name: str) -> object:
+            known = () if name.startswith("_") else dir(self)
+            raise unknown_name(type(self).__name__, name, OF_TORCH, known)
 
     @property
     def rates(self) -> list[Tensor]:
@@ -167,7 +210,15 @@ class Keep:
 
 
 def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return list({id(tensor): tensor for tensor in tensors}.values())
+    """The tensors without repetition. Raises ArgumentTypeError for what is no tensor."""
+    found = list({id(tensor): tensor for tensor in tensors}.values())
+    for number, tensor in enumerate(found):
+        if not isinstance(tensor, Tensor):
+            raise ArgumentTypeError(
+                f"parameter {number} is {shorten(tensor)} of type {type(tensor).__name__}; an "
+                "optimizer takes a list of tensors, such as nn.state.get_parameters(model)"
+            )
+    return found
 
 
 class OptimizerGroup(Optimizer):

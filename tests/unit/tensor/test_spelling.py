@@ -1,0 +1,199 @@
+"""What programs for torch, NumPy and tinygrad call arguments, dtypes and methods: taken or told."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import tinycore
+from tinycore import nn
+from tinycore.dtype import _from_torch_dtype, _to_torch_dtype, dtypes, to_dtype
+from tinycore.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    ShapeError,
+    UnknownNameError,
+)
+from tinycore.tensor import Tensor
+
+ROWS = [[1.0, 2.0], [3.0, 4.0]]
+
+
+def x() -> Any:
+    return Tensor(ROWS)
+
+
+# --- names of arguments
+
+TAKEN: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
+    (lambda t: t.sum(dim=0), lambda t: t.sum(0)),
+    (lambda t: t.sum(axis=1, keepdims=True), lambda t: t.sum(1, True)),
+    (lambda t: t.mean(dim=1, keep_dim=True), lambda t: t.mean(1, True)),
+    (lambda t: t.argmax(dim=1), lambda t: t.argmax(1)),
+    (lambda t: t.softmax(dim=-1), lambda t: t.softmax(-1)),
+    (lambda t: t.cumsum(dim=1), lambda t: t.cumsum(1)),
+    (lambda t: t.std(dim=0, ddof=0), lambda t: t.std(0, correction=0)),
+    (lambda t: t.cat(t, axis=1), lambda t: t.cat(t, dim=1)),
+    (lambda t: t.unsqueeze(axis=0), lambda t: t.unsqueeze(0)),
+    (lambda t: t.flip(dims=(0,)), lambda t: t.flip(0)),
+    (lambda t: t.permute(dims=(1, 0)), lambda t: t.T),
+    (lambda t: t.reshape(shape=(4,)), lambda t: t.reshape(4)),
+    (lambda t: t.clamp(min=2, max=3), lambda t: t.clamp(2, 3)),
+    (lambda t: t.add(other=1), lambda t: t + 1),
+    (numpy.sum, lambda t: t.sum()),
+    (lambda t: numpy.mean(t, axis=0), lambda t: t.mean(0)),
+    (lambda t: numpy.clip(t, 2, 3), lambda t: t.clamp(2, 3)),
+]
+
+
+@pytest.mark.parametrize(("written", "meant"), TAKEN)
+def test_arguments_by_names_of_other_libraries(
+    written: Callable[[Any], Any], meant: Callable[[Any], Any]
+) -> None:
+    assert written(x()).tolist() == meant(x()).tolist()
+
+
+def test_unknown_arguments_are_told_with_the_known() -> None:
+    with pytest.raises(
+        ArgumentTypeError, match="sum: no argument is called 'foo'; it takes axis, "
+    ):
+        x().sum(foo=1)
+    with pytest.raises(ArgumentTypeError, match=r"did you mean 'requires_grad'\? It takes data"):
+        Tensor([1.0], requires_gard=True)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentTypeError, match="sum: 'dim' is 'axis', which was given twice"):
+        x().sum(axis=0, dim=1)
+    with pytest.raises(ArgumentTypeError, match="gather: missing 1 required positional argument"):
+        x().gather(0)
+
+
+# --- lists of tensors
+
+
+def test_cat_and_stack_take_lists_as_in_torch() -> None:
+    a: Any = Tensor
+    one, theirs = x(), torch.tensor(ROWS)
+
+    for rows in ([one, one], (one, one)):
+        assert a.cat(rows).tolist() == torch.cat([theirs, theirs]).tolist()
+        assert a.cat(rows, 1).tolist() == torch.cat([theirs, theirs], 1).tolist()
+        assert a.cat(rows, dim=1).tolist() == torch.cat([theirs, theirs], 1).tolist()
+        assert a.stack(rows, -1).tolist() == torch.stack([theirs, theirs], -1).tolist()
+    assert one.cat([one, one]).shape == (6, 2)
+    with pytest.raises(ArgumentError, match=r"stack: needs at least one tensor, got \[\]"):
+        a.stack([])
+    with pytest.raises(ArgumentTypeError, match="cat: args is 'a' of type str"):
+        a.cat([one, "a"])
+
+
+# --- NumPy arrays
+
+
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "truediv", "pow", "mod", "lt", "eq", "matmul"]
+)
+def test_arrays_stand_on_either_side_of_an_operator(name: str) -> None:
+    compute, array = getattr(operator, name), numpy.array([[2, 3], [5, 7]], numpy.float32)
+
+    right, left = compute(x(), array), compute(array, x())
+
+    assert isinstance(right, Tensor)
+    assert isinstance(left, Tensor)
+    numpy.testing.assert_allclose(right.numpy(), compute(numpy.array(ROWS), array), 1e-5)
+    numpy.testing.assert_allclose(left.numpy(), compute(array, numpy.array(ROWS)), 1e-5)
+
+
+def test_arrays_are_taken_where_a_tensor_is_asked_for() -> None:
+    index = numpy.array([[0, 0], [1, 1]])
+
+    assert x().gather(0, index).tolist() == x().gather(0, Tensor(index)).tolist()
+    assert x().maximum(numpy.array([2.5, 2.5])).tolist() == [[2.5, 2.5], [3.0, 4.0]]
+    assert (x() > 2).where(numpy.zeros((2, 2)), x()).tolist() == [[1.0, 2.0], [0.0, 0.0]]
+    assert (x() + numpy.ones(2)).dtype is dtypes.float64
+    with pytest.raises(DTypeError, match="Complex"):
+        x() + numpy.ones(2, complex)
+
+
+# --- dtypes
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (numpy.float32, "float32"),
+        (numpy.dtype("int8"), "int8"),
+        (numpy.bool_, "bool"),
+        (numpy.intc, "int32"),
+        (torch.float16, "float16"),
+        (torch.bfloat16, "bfloat16"),
+        (torch.uint8, "uint8"),
+        (torch.float8_e4m3fn, "fp8e4m3"),
+        (torch.float8_e5m2, "fp8e5m2"),
+        (float, "float32"),
+        (int, "int32"),
+        (bool, "bool"),
+        ("torch.float64", "float64"),
+    ],
+    ids=str,
+)
+def test_dtypes_of_other_libraries(given: Any, name: str) -> None:
+    assert to_dtype(given).name == Tensor([1], dtype=given).dtype.name == name
+    assert x().cast(given).dtype.name == Tensor.zeros(2, dtype=given).dtype.name == name
+
+
+@pytest.mark.parametrize("given", [numpy.complex64, torch.complex64, object, 3], ids=str)
+def test_dtypes_that_there_are_not(given: Any) -> None:
+    with pytest.raises(DTypeError, match="float32"):
+        x().cast(given)
+
+
+def test_dtypes_of_torch_by_tinygrads_names() -> None:
+    for name in ("bool", "uint8", "int64", "bfloat16", "float8_e4m3fn"):
+        dtype = getattr(torch, name)
+        assert _to_torch_dtype(_from_torch_dtype(dtype)) is dtype
+
+
+# --- names that there are not
+
+ELSEWHERE: list[tuple[Callable[[], Any], str]] = [
+    (lambda: x().cuda(), r"a Tensor has no 'cuda'; here it is x.to\(device\)"),
+    (lambda: Tensor.from_numpy, r"Tensor has no 'from_numpy'; here it is Tensor\(array\)"),  # type: ignore[attr-defined]
+    (lambda: x().relus(), "did you mean relu or relu6"),
+    (lambda: nn.ReLU, r"nn has no 'ReLU'; here it is x.relu\(\)"),  # type: ignore[attr-defined]
+    (lambda: nn.Module, "no base class"),  # type: ignore[attr-defined]
+    (lambda: nn.Linaer, "did you mean Linear"),  # type: ignore[attr-defined]
+    (lambda: tinycore.compile, "TinyJit"),  # type: ignore[attr-defined]
+    (lambda: tinycore.Tensr, "did you mean Tensor"),  # type: ignore[attr-defined]
+]
+
+
+@pytest.mark.parametrize(("ask", "message"), ELSEWHERE)
+def test_unknown_names_are_answered(ask: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UnknownNameError, match=message):
+        ask()
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    assert not hasattr(x(), "cuda")
+    assert getattr(x(), "foo", 3) == 3
+    assert not hasattr(x(), "__cuda_array_interface__")
+    assert not hasattr(nn, "__wrapped__")
+
+
+def test_lists_without_end() -> None:
+    deep: list[Any] = [1]
+    for _ in range(5000):
+        deep = [deep]
+    itself: list[Any] = []
+    itself.append(itself)
+
+    for data in (deep, itself):
+        with pytest.raises(ShapeError, match="nested more than 64 deep"):
+            Tensor(data)
+        with pytest.raises(ShapeError, match="nested more than 64 deep"):
+            x()[data]
