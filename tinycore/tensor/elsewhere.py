@@ -13,15 +13,12 @@ from typing import Final
 from tinycore.errors import UnknownNameError
 
 OF_TENSOR: Final = {
-    "cuda": "x.to(device), a device of `tinycore devices`; DEV=device for the whole program",
-    "cpu": "x.to(device); x.numpy() and x.tolist() copy to the host from any",
     "from_numpy": "Tensor(array); Tensor.from_dlpack(array) shares its memory",
     "tensor": "Tensor(data)",
     "as_tensor": "Tensor(data); Tensor.from_dlpack(array) shares its memory",
     "type": "x.cast(dtype), x.dtype",
     "type_as": "x.cast(other.dtype)",
     "dim": "x.ndim",
-    "is_cuda": "x.device",
     "is_leaf": "x.requires_grad",
     "grad_fn": "x.uop, the graph behind a tensor",
     "data_ptr": "x.uop.buffer, or __dlpack__ to hand the memory to another library",
@@ -121,7 +118,6 @@ OF_PACKAGE: Final = {
     "compile": "TinyJit(function)",
     "save": "nn.state.safe_save(state, path)",
     "load": "nn.state.safe_load(path)",
-    "cuda": "Device and the setting DEV",
     "device": "a string, a line of `tinycore devices`",
     "optim": "nn.optim",
     "autograd": "y.gradient(x)",
@@ -129,10 +125,13 @@ OF_PACKAGE: Final = {
 """Attributes of torch."""
 
 
-def unknown_name(owner: str, name: str, ours: dict[str, str], known: Iterable[str]) -> Exception:
-    """The error for a name that an owner has not."""
+def unknown_name(
+    owner: str, name: str, ours: dict[str, str], known: Iterable[str], hint: str = ""
+) -> Exception:
+    """The error for a name that an owner has not; `hint` is told where none is spelled like it."""
     text = f"{owner} has no {name!r}"
     if name in ours:
         return UnknownNameError(f"{text}; here it is {ours[name]}")
     near = difflib.get_close_matches(name, [n for n in known if not n.startswith("_")], 3)
-    return UnknownNameError(text + (f"; did you mean {' or '.join(near)}?" if near else ""))
+    hint = f"did you mean {' or '.join(near)}?" if near else hint
+    return UnknownNameError(f"{text}; {hint}" if hint else text)

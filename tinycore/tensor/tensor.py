@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import ContextDecorator
 from types import ModuleType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from tinycore._deferred import module_named
 from tinycore.config import Context, settings
@@ -16,6 +16,9 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.elsewhere import OF_TENSOR, unknown_name
 from tinycore.tensor.multi import Multi
+
+ON_DEVICES: Final = "x.to(device) moves it, DEV=device chooses one for the whole program"
+"""What is said of `x.xpu()` and the like."""
 
 
 class TensorType(type):
@@ -33,7 +36,8 @@ class TensorType(type):
     if not TYPE_CHECKING:
 
         def __getattr__(cls, name: str) -> object:
-            raise unknown_name("Tensor", name, OF_TENSOR, () if name[0] == "_" else dir(cls))
+            known = () if name.startswith("_") else dir(cls)
+            raise unknown_name("Tensor", name, OF_TENSOR, known)
 
 
 class Mode(ContextDecorator):
@@ -66,7 +70,8 @@ class Tensor(Multi, metaclass=TensorType):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            raise unknown_name("a Tensor", name, OF_TENSOR, () if name[0] == "_" else dir(self))
+            known = () if name.startswith("_") else dir(self)
+            raise unknown_name("a Tensor", name, OF_TENSOR, known, ON_DEVICES)
 
     @staticmethod
     def train(mode: bool = True) -> Mode:

@@ -86,7 +86,12 @@ VALUES: list[Mistake] = [
     ("arange", lambda t: make.arange(0, 5, 0), ArgumentError, "step from 0 to 5"),
     ("arange", lambda t: make.arange(math.inf), ArgumentError, "inf"),
     ("arange", lambda t: make.arange(0, 5, math.nan), ArgumentError, "nan"),
-    ("arange", lambda t: make.arange(2**63 + 1), ArgumentError, "9223372036854775808 does not fit"),
+    (
+        "arange",
+        lambda t: make.arange(2**63, 2**63 + 2),
+        ArgumentError,
+        "9223372036854775808 does not",
+    ),
     ("linspace", lambda t: make.linspace(0, 1, -1), ArgumentError, "-1"),
     ("eye", lambda t: make.eye(2, -1), ShapeError, r"\(2, -1\)"),
     ("rand", lambda t: make.rand(2, dtype="int32"), DTypeError, "int32"),
@@ -332,8 +337,7 @@ def test_only_what_is_known_to_be_comparable_is_refused_by_equality() -> None:
 
     assert (x == "a") is False
     assert (x != None) is True  # noqa: E711
-    with pytest.raises(DTypeError, match="ndarray"):
-        _ = x == numpy.ones(3)
+    assert (x == numpy.ones(3)).tolist() == [[True] * 3] * 2
 
 
 def test_numbers_of_numpy_stand_for_numbers() -> None:

@@ -161,7 +161,7 @@ def test_dtypes_of_torch_by_tinygrads_names() -> None:
 # --- names that there are not
 
 ELSEWHERE: list[tuple[Callable[[], Any], str]] = [
-    (lambda: x().cuda(), r"a Tensor has no 'cuda'; here it is x.to\(device\)"),
+    (lambda: x().cuda(), r"a Tensor has no 'cuda'; x.to\(device\) moves it"),
     (lambda: Tensor.from_numpy, r"Tensor has no 'from_numpy'; here it is Tensor\(array\)"),  # type: ignore[attr-defined]
     (lambda: x().relus(), "did you mean relu or relu6"),
     (lambda: nn.ReLU, r"nn has no 'ReLU'; here it is x.relu\(\)"),  # type: ignore[attr-defined]
