@@ -2,13 +2,17 @@
 
 Floor 2. A dialect states differences: type names, an expression template per op, the words for
 memory spaces and barriers, the signature. A method is overridden only where no template can say it.
+What C leaves undefined, and what its functions of the name mean otherwise, is no default: quotients
+by zero, shifts by the width and more, and floats that fit no integer get a guard (`guards.py`)
+unless a dialect lists the op in `defined`; MAX and MIN, whose functions lose NaN in most languages,
+are lowered to comparisons unless a dialect adds them to its tables.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
@@ -18,13 +22,20 @@ from tinycore.render.facts import (
     is_constant,
     is_negative_index,
     is_register,
+    is_safe_division,
+    is_safe_shift,
     is_vector_access,
     wraps_as,
 )
+from tinycore.render.guards import UNDEFINED_IN_C, conversion, division
 from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import SHIFTS, Op
+
+SUMS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL})
+"""Ops that mean the same as a summand without their parentheses."""
+INTEGERS: Final = frozenset({"int", "uint", "index"})
 
 
 class CStyle(Renderer):
@@ -77,6 +88,7 @@ class CStyle(Renderer):
     infinity: ClassVar[str] = "INFINITY"
     nan: ClassVar[str] = "NAN"
     splat: ClassVar[str] = "({type})({0})"
+    """One value in every lane; empty where a language has no words for it but `vector`."""
     vector: ClassVar[str] = "({type})({lanes})"
     cast_template: ClassVar[str] = "({type}){0}"
     bitcast_template: ClassVar[str] = "as_{type}({0})"
@@ -100,8 +112,6 @@ class CStyle(Renderer):
         Op.FDIV: "({0} / {1})",
         Op.IDIV: "({0} / {1})",
         Op.MOD: "({0} % {1})",
-        Op.MAX: "max({0}, {1})",
-        Op.MIN: "min({0}, {1})",
         Op.CMPLT: "({0} < {1})",
         Op.CMPNE: "({0} != {1})",
         Op.CMPEQ: "({0} == {1})",
@@ -117,6 +127,11 @@ class CStyle(Renderer):
     """Words of the language that a variable may be called, and must not be here."""
     native_ops: ClassVar[frozenset[Op]] = frozenset(expressions) | {Op.CAST, Op.BITCAST}
     """A dialect that adds an expression adds its op."""
+    defined: ClassVar[frozenset[Op]] = frozenset()
+    """Those of UNDEFINED_IN_C whose expressions mean, for all operands, what docs/numerics.md says,
+    or which the dialect guards itself in `alu` and `cast`."""
+    function: ClassVar[str] = "static inline {type} {name}({parameters}) {{ {body} }}"
+    """A helper function in front of the kernel."""
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
@@ -281,7 +296,10 @@ class CStyle(Renderer):
         pointer = pointer_of(u)
         assert isinstance(pointer.dtype, PointerDType)
         index = u.src[1]
-        at = "" if index.op is Op.CONST and index.arg == 0 else f" + {unwrapped(writer[index])}"
+        at = writer[index]
+        if index.op in SUMS:  # anything else may bind less tightly than the sum it becomes part of
+            at = unwrapped(at)
+        at = "" if index.op is Op.CONST and index.arg == 0 else f" + {at}"
         return template.format(
             space=self.spaces[pointer.dtype.space],
             type=self.storage_type(dtype, writer),
@@ -315,8 +333,15 @@ class CStyle(Renderer):
 
     def zero(self, dtype: DType, writer: Writer) -> str:
         """Zero in every lane."""
-        text = self.constant(dtype.scalar(), 0)
-        return text if dtype.count == 1 else self.splat.format(text, type=writer.type(dtype))
+        return self.repeated(self.constant(dtype.scalar(), 0), dtype, writer)
+
+    def repeated(self, text: str, dtype: DType, writer: Writer) -> str:
+        """A literal or name in every lane of a type."""
+        if dtype.count == 1:
+            return text
+        lanes = ", ".join((text,) * dtype.count)
+        template = self.splat or self.vector
+        return template.format(text, type=writer.type(dtype), lanes=lanes)
 
     def write_store(self, u: UOp, writer: Writer) -> None:
         """Write a value at an INDEX, where its gate holds."""
@@ -376,7 +401,13 @@ class CStyle(Renderer):
         return self.expressions[op]
 
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
-        """Arithmetic, by its template; integers wrap."""
+        """Arithmetic, by its template; integers wrap, and what C leaves undefined is guarded."""
+        if u.op in UNDEFINED_IN_C - self.defined:
+            if u.op in SHIFTS:
+                operands = [operands[0], self.shift_amount(u, operands[1], writer)]
+            elif not is_safe_division(u):
+                name = division(u.op, u.dtype, writer, self)
+                return f"{name}({', '.join(map(unwrapped, operands))})"
         wide = wraps_as(u)
         template = self.template(u)
         operands = self.typed_index(u, operands, writer)
@@ -387,6 +418,13 @@ class CStyle(Renderer):
             return template.format(*operands, type=kind, one=self.constant(u.dtype.scalar(), 1))
         unsigned = [self.convert(wide, x, writer) for x in operands]
         return self.convert(u.dtype, template.format(*unsigned, type=writer.type(wide)), writer)
+
+    def shift_amount(self, u: UOp, amount: str, writer: Writer) -> str:
+        """The amount of a shift modulo the width."""
+        if is_safe_shift(u):
+            return amount
+        width = self.constant(u.dtype.scalar(), u.dtype.bits - 1)
+        return f"({amount} & {self.repeated(width, u.dtype, writer)})"
 
     def typed_index(self, u: UOp, operands: Sequence[str], writer: Writer) -> Sequence[str]:
         """Operands of index math, one of them of the index type: literals alone would be int."""
@@ -402,10 +440,15 @@ class CStyle(Renderer):
         return self.cast_template.format(text, type=writer.type(dtype))
 
     def cast(self, u: UOp, writer: Writer) -> str:
-        """A value converted."""
+        """A value converted; where C leaves that undefined, or casts no vectors, by a function."""
+        source, text = u.src[0].dtype, writer[u.src[0]]
+        if Op.CAST not in self.defined and (
+            u.dtype.count > 1 or (source.kind == "float" and u.dtype.kind in INTEGERS)
+        ):
+            return f"{conversion(u.dtype, source, writer, self)}({unwrapped(text)})"
         if u.dtype.kind == "bool":
-            return f"({writer[u.src[0]]} != 0)"
-        return self.cast_template.format(writer[u.src[0]], type=writer.type(u.dtype))
+            return f"({text} != 0)"
+        return self.cast_template.format(text, type=writer.type(u.dtype))
 
     def bitcast(self, u: UOp, writer: Writer) -> str:
         """The same bits as another type."""
@@ -413,9 +456,9 @@ class CStyle(Renderer):
 
     def vectorize(self, u: UOp, writer: Writer) -> str:
         """Lanes as a vector: a splat where they are all the same node."""
-        kind = writer.type(u.dtype)
         if len(set(u.src)) == 1:
-            return self.splat.format(unwrapped(writer[u.src[0]]), type=kind)
+            return self.repeated(unwrapped(writer[u.src[0]]), u.dtype, writer)
+        kind = writer.type(u.dtype)
         lanes = ", ".join(unwrapped(writer[s]) for s in u.src)
         return self.vector.format(type=kind, lanes=lanes)
 

@@ -12,7 +12,7 @@ from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL})
+WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL, Op.MULACC})
 """Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
 
 BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}

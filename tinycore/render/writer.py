@@ -96,12 +96,17 @@ def name_prefix(u: UOp) -> str:
 
 
 def unwrapped(text: str) -> str:
-    """The text without parentheses around the whole of it."""
-    if not (text.startswith("(") and text.endswith(")")):
+    """The text without parentheses around the whole of it.
+
+    Those of `({ statements })` and of `(a, b)` are no mere grouping, and stay.
+    """
+    if not (text.startswith("(") and text.endswith(")")) or text.startswith("({"):
         return text
     depth = 0
     for i, char in enumerate(text):
         depth += (char == "(") - (char == ")")
         if depth == 0:
             return text[1:-1] if i == len(text) - 1 else text
+        if char == "," and depth == 1:
+            return text
     return text

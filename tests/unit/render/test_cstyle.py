@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import pytest
@@ -234,3 +234,102 @@ def test_a_large_buffer_needs_wide_addresses() -> None:
     sizes = [(1 << 31) - 1, 1 << 31]
     buffers = [UOp(Op.DEFINE_GLOBAL, dtypes.int8.ptr(size), (), 0) for size in sizes]
     assert [LinearKernel("test", (b,)).index_bits for b in buffers] == [32, 64]
+
+
+@pytest.mark.parametrize("text", ["({ int x = f(a); x; })", "(a, b)"])
+def test_parentheses_that_mean_something_stay(text: str) -> None:
+    assert unwrapped(text) == text
+
+
+def test_statement_expression_keeps_its_parentheses() -> None:
+    class Statements(Dialect):
+        expressions: ClassVar[Mapping[Op, str]] = {
+            **Dialect.expressions,
+            Op.SQRT: "({{ float x = {0}; root(x); }})",
+        }
+
+    place = element(0, dtypes.float32, 64, UOp.index(0))
+    root = operand(1, dtypes.float32).alu(Op.SQRT)
+    text = Statements().render(LinearKernel("test", in_order(store(place, root))))
+
+    assert "data0[0] = ({ float x = data1[2]; root(x); });" in text
+
+
+@pytest.mark.parametrize(
+    ("index", "text"),
+    [
+        (lambda n: (n < 1).where(n * 8, UOp.index(2)), "data1 + ((n < 1) ? (n * 8) : 2)"),
+        (lambda n: n << 3, "data1 + (n << 3)"),
+        (lambda n: n & 12, "data1 + (n & 12)"),
+        (lambda n: n * 8 + 4, "data1 + (n * 8) + 4"),
+        (lambda n: n * 8, "data1 + n * 8"),
+    ],
+)
+def test_index_in_an_address_binds_as_one(index: Callable[[UOp], UOp], text: str) -> None:
+    n = UOp.variable("n", 0, 4)
+    lanes = load(element(1, dtypes.float32, 64, index(n)), dtypes.float32.vec(4))
+
+    assert stored_expression(lanes) == f"*(global float4*)({text})"
+
+
+# --- what C leaves undefined
+
+
+def test_greatest_and_least_are_not_taken_for_granted() -> None:
+    assert CStyle.native_ops.isdisjoint({Op.MAX, Op.MIN})
+
+
+@pytest.mark.parametrize("op", [Op.IDIV, Op.MOD])
+def test_unknown_divisor_goes_through_a_guard(op: Op) -> None:
+    quotient = operand(1, dtypes.int32).alu(op, operand(2, dtypes.int32))
+    name = {Op.IDIV: "quotient_int32", Op.MOD: "remainder_int32"}[op]
+
+    assert stored_expression(quotient) == f"{name}(data1[2], data2[2])"
+
+
+def test_known_divisor_needs_no_guard() -> None:
+    seven = UOp.const(dtypes.int32, 7)
+
+    assert stored_expression(operand(1, dtypes.int32).alu(Op.IDIV, seven)) == "data1[2] / 7"
+
+
+@pytest.mark.parametrize(("op", "sign"), [(Op.SHL, "<<"), (Op.SHR, ">>")])
+def test_amount_of_a_shift_is_modulo_the_width(op: Op, sign: str) -> None:
+    shifted = operand(1, dtypes.uint16).alu(op, operand(2, dtypes.uint16))
+
+    text = rendered(*in_order(store(element(0, dtypes.uint16, 64, UOp.index(0)), shifted)))
+    assert sign in text
+    assert "(data2[2] & 15)" in text
+
+
+def test_float_that_may_not_fit_goes_through_a_guard() -> None:
+    cast = operand(1, dtypes.float32).cast(dtypes.uint8)
+
+    assert stored_expression(cast) == "float32_to_uint8(data1[2])"
+
+
+def test_cast_of_a_vector_is_no_reinterpretation() -> None:
+    cast = operand(1, dtypes.int32.vec(4)).cast(dtypes.float32.vec(4))
+
+    assert stored_expression(cast).startswith("int32x4_to_float32x4(")
+
+
+def test_dialect_may_say_that_its_operators_are_defined() -> None:
+    class Defined(Dialect):
+        defined: ClassVar[frozenset[Op]] = frozenset({Op.IDIV, Op.SHR, Op.CAST})
+
+    def written(value: UOp) -> str:
+        place = element(0, value.dtype, 64, UOp.index(0))
+        return Defined().render(LinearKernel("test", in_order(store(place, value))))
+
+    a, b = operand(1, dtypes.int32), operand(2, dtypes.int32)
+    assert "data0[0] = data1[2] / data2[2];" in written(a.alu(Op.IDIV, b))
+    assert "data0[0] = data1[2] >> data2[2];" in written(a.alu(Op.SHR, b))
+    assert "data0[0] = (int)data1[2];" in written(operand(1, dtypes.float32).cast(dtypes.int32))
+
+
+def test_signed_fused_product_wraps_by_way_of_unsigned() -> None:
+    a, b, c = (operand(slot, dtypes.int32) for slot in (1, 2, 3))
+
+    place = element(0, dtypes.int32, 64, UOp.index(0))
+    assert rendered(*in_order(store(place, a.alu(Op.MULACC, b, c)))).count("(unsigned int)") == 3

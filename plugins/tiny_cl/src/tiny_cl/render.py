@@ -25,6 +25,7 @@ from tinycore.errors import UnsupportedError
 from tinycore.render.base import Dims, Limits, pointer_of
 from tinycore.render.cstyle import CStyle
 from tinycore.render.facts import is_safe_division, is_safe_shift
+from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
@@ -90,11 +91,7 @@ class OpenClC(CStyle):
         dtypes.uint32: "uint",
         dtypes.uint64: "ulong",
     }
-    expressions: ClassVar[Mapping[Op, str]] = {
-        op: text for op, text in CStyle.expressions.items() if op not in (Op.MAX, Op.MIN)
-    }
-    """OpenCL's max and min do not keep NaN."""
-    native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops - {Op.MAX, Op.MIN}
+    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
     spaces: ClassVar[Mapping[str, str]] = {"global": "global ", "local": "local ", "register": ""}
     builtins: ClassVar[Mapping[str, str]] = {
         "grid": "get_group_id({0})",

@@ -13,6 +13,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.render import STREAM, pointer_of
 from tinycore.render.cstyle import CStyle
 from tinycore.render.facts import is_parallel, is_safe_division, is_safe_shift
+from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
@@ -65,6 +66,8 @@ class Clang(CStyle):
         **CStyle.expressions,
         Op.TRUNC: "__builtin_elementwise_trunc({0})",
     }
+    native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops | {Op.MAX, Op.MIN}
+    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
 
     # --- the frame: an inner function whose `restrict` parameters tell clang that buffers differ
 

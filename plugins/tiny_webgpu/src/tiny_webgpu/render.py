@@ -29,6 +29,7 @@ from tinycore.errors import UnsupportedError
 from tinycore.render import LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
 from tinycore.render.facts import BOOL_ARITHMETIC, is_register, is_safe_division, is_safe_shift
+from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
@@ -99,8 +100,12 @@ class Wgsl(CStyle):
     bitcast_template: ClassVar[str] = "bitcast<{type}>({0})"
     expressions: ClassVar[Mapping[Op, str]] = {
         **CStyle.expressions,
+        Op.MAX: "max({0}, {1})",
+        Op.MIN: "min({0}, {1})",
         Op.WHERE: "select({2}, {1}, {0})",
     }
+    native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops | {Op.MAX, Op.MIN}
+    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
 
     # --- the frame
 
