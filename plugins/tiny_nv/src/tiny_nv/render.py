@@ -22,6 +22,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.render.base import pointer_of
 from tinycore.render.cstyle import CStyle
 from tinycore.render.facts import is_safe_division, is_safe_shift
+from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.literals import as_stored
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
@@ -71,6 +72,8 @@ class CudaC(CStyle):
         Op.MAX: "greatest({0}, {1})",
         Op.MIN: "least({0}, {1})",
     }
+    native_ops: ClassVar[frozenset[Op]] = CStyle.native_ops | {Op.MAX, Op.MIN}
+    defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C
     spaces: ClassVar[Mapping[str, str]] = {
         "global": "",
         "local": "__shared__ __align__(16) ",
