@@ -20,8 +20,7 @@ from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.graph import Part, Single, parts_of
 from tinycore.engine.packing import packed
 from tinycore.engine.pruning import pruned
-from tinycore.engine.realize import refreshed
-from tinycore.engine.run import ExecItem, Recording, recordings
+from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
 from tinycore.trace import Trace
 
 trace = Trace("jit")
@@ -58,6 +57,8 @@ class CapturedStep:
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     made: frozenset[Buffer] = frozenset()
+    repeated: tuple[Repeated, ...] = ()
+    """What the host does before each replay, such as drawing random numbers, in this order."""
     graphs: list[Part] | None = None
     """How the launches are asked for, from the first replay on."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -89,6 +90,7 @@ class CapturedStep:
             tuple([changing[b] for b in inputs]),
             tuple([changing.get(b, b) for b in outputs]),
             frozenset([changing.get(b, b) for b in made]),
+            tuple([(b if b in now else None, action) for b, action in recording.repeated]),
         )
 
     @cached_property
@@ -101,12 +103,6 @@ class CapturedStep:
         """Buffers that every replay works on: state, constants, and what is between launches."""
         found = {b for item in self.items for b in item.bufs}
         return frozenset(found - set(self.inputs) - set(self.fresh_outputs))
-
-    @cached_property
-    def refreshed(self) -> tuple[Buffer, ...]:
-        """Buffers filled by the host anew for each replay, such as counters of random numbers."""
-        used = dict.fromkeys(b for item in self.items for b in item.bufs)
-        return tuple(b for b in used if b in refreshed)
 
     def parts(
         self, exchange: Mapping[Buffer, Buffer], numbers: Mapping[str, int]
@@ -138,8 +134,10 @@ class CapturedStep:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
         with self.lock:
-            for buffer in self.refreshed:
-                buffer.copyin(refreshed[buffer]().data.cast("B"))
+            for buffer, action in self.repeated:
+                content = action()
+                if buffer is not None:
+                    buffer.copyin(content.data.cast("B"))
             for part in self.parts(exchange, numbers):
                 part.run(exchange, numbers)
         return tuple([exchange.get(b, b) for b in self.outputs])
@@ -154,20 +152,21 @@ class CapturedStep:
                 order[buffer.base] = None
         number = {b: n for n, b in enumerate(order)}
         empty = {*self.inputs, *self.made}
+        empty.update(b for b, _ in self.repeated if b is not None)
         memory = [saved(b, number, b not in empty) for b in order]
         items = [(i.runner, tuple(number[b] for b in i.bufs), i.metadata) for i in self.items]
         places = [[number[b] for b in group] for group in (self.inputs, self.outputs, self.made)]
-        return loaded, (memory, items, *places)
+        repeated = [(None if b is None else number[b], action) for b, action in self.repeated]
+        return loaded, (memory, items, *places, repeated)
 
 
 def saved(buffer: Buffer, number: Mapping[Buffer, int], filled: bool) -> tuple[Any, ...]:
-    """A buffer for pickle: its kind, base, content, and what refreshes it."""
-    refresh = refreshed.get(buffer)
+    """A buffer for pickle: its kind, base, and content."""
     content = None
-    if filled and refresh is None and buffer.base is None and buffer.is_allocated:
+    if filled and buffer.base is None and buffer.is_allocated:
         content = bytes(buffer.copyout(bytearray(buffer.nbytes)))
     base = None if buffer.base is None else (number[buffer.base], buffer.offset)
-    return buffer.device, buffer.size, buffer.dtype, buffer.image, base, content, refresh
+    return buffer.device, buffer.size, buffer.dtype, buffer.image, base, content
 
 
 def loaded(
@@ -176,25 +175,25 @@ def loaded(
     inputs: list[int],
     outputs: list[int],
     made: list[int],
+    repeated: list[tuple[int | None, Any]],
 ) -> CapturedStep:
     """A step from what `__reduce__` kept, its programs compiled for the devices that are here."""
     bufs: dict[int, Buffer] = {}
 
     def buffer(number: int) -> Buffer:
         if number not in bufs:
-            device, size, dtype, image, base, content, refresh = memory[number]
+            device, size, dtype, image, base, content = memory[number]
             if base is not None:
                 bufs[number] = buffer(base[0]).view(size, dtype, base[1])
             else:
                 bufs[number] = Buffer(device, size, dtype, image=image)
             if content is not None:
                 bufs[number].copyin(content)
-            if refresh is not None:
-                refreshed[bufs[number]] = refresh
         return bufs[number]
 
     launches = [
         ExecItem(runner, tuple(map(buffer, places)), metadata) for runner, places, metadata in items
     ]
     groups = [tuple(map(buffer, group)) for group in (inputs, outputs, made)]
-    return CapturedStep(tuple(launches), groups[0], groups[1], frozenset(groups[2]))
+    actions = [(None if b is None else buffer(b), action) for b, action in repeated]
+    return CapturedStep(tuple(launches), groups[0], groups[1], frozenset(groups[2]), tuple(actions))

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from tinycore.device.buffer import Buffer
 from tinycore.engine.compile import CompiledRunner
-from tinycore.engine.realize import refreshed
 from tinycore.engine.run import ExecItem, Recording
 
 
@@ -51,7 +50,8 @@ class Moving:
         self.recording = recording
         self.blocks = {b.base for b in recording.passing}
         used = {b for item in recording.items for b in item.bufs}
-        self.memory = {self.whole(b) for b in (*fixed, *(b for b in used if b in refreshed))}
+        drawn = (b for b, _ in recording.repeated if b is not None and b in used)
+        self.memory = {self.whole(b) for b in (*fixed, *drawn)}
         before = -1
         while before != len(self.memory):
             before = len(self.memory)

@@ -5,10 +5,9 @@ Floor 4. The one object that joins schedule, compiler and devices behind `tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 from tinycore._deferred import numpy
 from tinycore.device.buffer import Buffer
@@ -34,9 +33,6 @@ Refresh = Callable[[], HostArray]
 HOST = 1
 """The DLDeviceType of memory that the processor addresses; it has the number 0 only."""
 
-refreshed: WeakKeyDictionary[Buffer, Refresh] = WeakKeyDictionary()
-"""Buffers whose content a captured step asks for again before every replay."""
-
 
 class Engine:
     """Computes tensor graphs on the installed devices."""
@@ -60,8 +56,8 @@ class Engine:
     ) -> UOp:
         """A new BUFFER with the elements of a C-contiguous array, which may be reused on return.
 
-        A captured step that reads this buffer calls `refresh` before each replay and writes the
-        result. For several devices the first gets them, and the others copies.
+        A step being captured calls `refresh` before each replay and writes the result. For several
+        devices the first gets them, and the others copies.
         """
         first, *others = names_of(device)
         if others:
@@ -73,11 +69,18 @@ class Engine:
         buffer = buffers[node] = Buffer(device, int(array.size), dtype)
         if array.size:
             buffer.copyin(array.data.cast("B"))
-        if refresh is not None:
-            refreshed[buffer] = refresh
-        elif recordings.open:
-            recordings.open[-1].host.append(hash((dtype, array.tobytes())))
+        if recordings.open:
+            if refresh is not None:
+                recordings.innermost.repeated.append((buffer, refresh))
+            else:
+                recordings.innermost.host.append(hash((dtype, array.tobytes())))
         return node
+
+    def repeat(self, action: Callable[[], None], told: Hashable) -> None:
+        """A captured step does this again before each replay; `told` is what must not differ."""
+        if recordings.open:
+            recordings.innermost.repeated.append((None, action))
+            recordings.innermost.host.append(hash(told))
 
     def to_host(self, buffer: UOp) -> HostArray:
         """The content of a realized BUFFER or BUFFER_VIEW, as a flat array of its own.

@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
@@ -116,6 +116,10 @@ def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
         yield lower_item(item, kernels)  # used up by the first that has to be compiled
 
 
+Repeated = tuple[Buffer | None, Callable[[], Any]]
+"""What the host does before each replay, and the buffer that the array it returns is written to."""
+
+
 @dataclass
 class Recording:
     """What runs while a JIT captures: the launches, their values, the buffers that get memory."""
@@ -129,6 +133,8 @@ class Recording:
     """Those of intermediate results, which nobody sees."""
     lasting: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
     """Those that tensors may show, with the nodes by which they do."""
+    repeated: list[Repeated] = field(default_factory=list)
+    """What the host does anew before each replay, in this order."""
     host: list[int] = field(default_factory=list)
     """What the host wrote into buffers, as hashes."""
 

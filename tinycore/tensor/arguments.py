@@ -144,6 +144,8 @@ class Arguments:
         self.sizes: list[Size] = []
         self.views: list[UOp] = []
         """What tensors are that are more than one buffer under some shape."""
+        self.objects: list[Any] = []
+        """Objects that are told by themselves, and looked into like what is around a function."""
         self.held: dict[str, int] | None = None
         key: list[Any] = []
         for value in args:
@@ -172,6 +174,8 @@ class Arguments:
             self.tensors.append(value)
         elif kind in ATOMS:
             key.append(value)
+            if kind is type:
+                self.objects.append(value)
         elif kind is tuple or kind is list:
             key.append(len(value))
             for item in value:
@@ -200,13 +204,21 @@ class Arguments:
         else:
             if isinstance(value, Size):
                 self.sizes.append(value)
-            key.append(constant(value))
+            told = constant(value)
+            key.append(told)
+            if type(told) is Same:
+                self.objects.append(value)
 
     def shown(self, key: list[Any]) -> list[UOp]:
         """The BUFFERs of all tensors, with repetitions, after how they are shown joined a key."""
         nodes: list[UOp] = []
         waiting = True
+        if gradients := [t.grad for t in self.tensors if t.grad is not None]:
+            key.append(tuple([t.grad is not None for t in self.tensors]))
+            self.tensors += gradients  # which the function may read
         for tensor in self.tensors:
+            if tensor.requires_grad is not None:
+                key.append(tensor.requires_grad)
             base = node = tensor.uop
             while base.op is Op.RESHAPE:
                 base = base.src[0]
@@ -242,7 +254,8 @@ class Arguments:
     @property
     def named_tensors(self) -> list[tuple[str, Tensor]]:
         """The tensors, with where they stand."""
-        return [(path, value) for path, value in self.leaves if isinstance(value, Tensor)]
+        found = [(path, value) for path, value in self.leaves if isinstance(value, Tensor)]
+        return found + [(f"{path}.grad", t.grad) for path, t in found if t.grad is not None]
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -282,12 +295,14 @@ def shown(value: Any) -> str:
     """A part of a key as a message shows it."""
     if isinstance(value, UOp):
         return f"a tensor of shape {value.shape}, {value.dtype!r}, on {value.device}"
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], (type, Same)):
+    if isinstance(value, Same):
+        return repr(value)
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], type):
         kind, found = value
         if kind is Whole:
             device, dtype, _, shape = found
             return f"a tensor of shape {shape}, {dtype!r}, on {device}"
-        return repr(kind) if isinstance(kind, Same) else shortened(as_written(kind, found))
+        return shortened(as_written(kind, found))
     return "absent" if value is None else shortened(value)
 
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from tinycore.config import settings
-from tinycore.engine.jit import CapturedStep, capture, is_capturing, trace
+from tinycore.engine.jit import CapturedStep, is_capturing, trace
 from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
-from tinycore.tensor.captured import Capture, Run, realized
-from tinycore.tensor.held import holdings
-from tinycore.tensor.keys import Surroundings
-from tinycore.tensor.standins import finish_writes
+from tinycore.tensor.around import WRAPPERS, Around, Reader
+from tinycore.tensor.captured import Capture
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -30,7 +28,7 @@ MOST_CAPTURES: Final = 64
 MOST_RESTARTS: Final = 8
 """How often a capture may be given up as its tensors were replaced."""
 
-Key = tuple[Any, Any]
+Key = tuple[Any, ...]
 
 
 class TinyJit(Generic[Parameters, Result]):
@@ -52,10 +50,11 @@ class TinyJit(Generic[Parameters, Result]):
     def __init__(self, fxn: Callable[Parameters, Result] | None, prune: bool = False) -> None:
         self.fxn = fxn
         self.prune = prune
-        self.captures: dict[Key, Capture] = {}
+        self.kinds: dict[Key, list[Capture]] = {}
+        """Captures by what the arguments are; those in a list differ in what is around."""
         self.last: Capture | None = None
-        self.bound: dict[int, tuple[weakref.ref[Any], TinyJit[..., Result]]] = {}
-        self.around = None if fxn is None else Surroundings(fxn)
+        self.bound: dict[int, tuple[Callable[[], Any], TinyJit[..., Result]]] = {}
+        self.around = None if fxn is None else Around(fxn)
         self.name = "a function" if fxn is None else getattr(fxn, "__qualname__", repr(fxn))
         self.lock = threading.RLock()
         if fxn is not None:
@@ -67,17 +66,26 @@ class TinyJit(Generic[Parameters, Result]):
         found = self.bound.get(id(instance))
         if found is None or found[0]() is not instance:
             key = id(instance)
-            reference = weakref.ref(instance, lambda _: self.bound.pop(key, None))
+            reference = reference_to(instance, lambda _: self.bound.pop(key, None))
             jitted: TinyJit[..., Result] = TinyJit(
                 weak_method(cast(Any, self.fxn), reference), self.prune
             )
-            cast(Surroundings, jitted.around).watch(cast(Any, self.fxn), reference)
+            jitted.around = Around(cast(Any, self.fxn), reference)
             found = self.bound[key] = reference, jitted
         return found[1]
 
     def reset(self) -> None:
         """Forget what was captured; the next two calls run the function again."""
-        self.captures, self.last = {}, None
+        self.kinds, self.last = {}, None
+
+    @property
+    def captures(self) -> dict[tuple[Key, int], Capture]:
+        """All captures, by what the arguments are and a number for what is around."""
+        return {
+            (key, number): capture
+            for key, captures in self.kinds.items()
+            for number, capture in enumerate(captures)
+        }
 
     @property
     def captured(self) -> CapturedStep | None:
@@ -90,22 +98,20 @@ class TinyJit(Generic[Parameters, Result]):
             return self.function(*args, **kwargs)
         given = Arguments(args, kwargs)
         with self.lock:
-            found = self.last = self.capture_for(given)
-            if found.step is not None and not found.is_current():
-                found.forgotten += 1
-                found.forget()
-                if found.forgotten > MOST_RESTARTS:
-                    raise JitError(
-                        f"{self.name} was captured {found.forgotten} times: each time a tensor "
-                        "that it works on was replaced by another. Write to it with assign"
-                    )
-            if found.step is not None:
-                replayed: Result = found.replay(given)
-                return replayed
-            if found.first is None:
-                return self.run(found, args, kwargs)
-            result = found.take(self.function, given, args, kwargs)
-            self.tell(found)
+            for capture in self.kinds.get(given.key, ()):
+                if (found := capture.find(given)) is not None:
+                    break
+            else:
+                return self.begin(given, args, kwargs)
+            self.last = capture
+            if capture.taken is not None:
+                if capture.is_current():
+                    return cast(Result, capture.replay(given, found))
+                self.give_up(capture)
+            if capture.first is None:
+                return cast(Result, capture.run(self.function, given, args, kwargs))
+            result = capture.take(self.function, given, args, kwargs)
+            self.tell(capture)
             return cast(Result, result)
 
     @property
@@ -118,35 +124,33 @@ class TinyJit(Generic[Parameters, Result]):
             )
         return self.fxn
 
-    def capture_for(self, given: Arguments) -> Capture:
-        """The capture of calls like this one. Raises JitError for too many kinds of calls."""
-        key = given.key, () if self.around is None else self.around.key
-        found = self.captures.get(key)
-        if found is None:
-            if len(self.captures) >= MOST_CAPTURES:
-                before = self.captures[next(reversed(self.captures))]
-                what = "; ".join(differences(before.facts, self.facts_of(given)))
-                raise JitError(
-                    f"{self.name} was called in {MOST_CAPTURES} ways, each of which needs a "
-                    f"capture; what differed from the last one: {what}. Pass what changes from "
-                    "call to call as a Tensor, and sizes and offsets as Variables"
-                )
-            found = Capture(self.name, self.facts_of(given), self.prune)
-            if self.fxn is not None:
-                self.captures[key] = found
-        return found
+    def give_up(self, capture: Capture) -> None:
+        """Forget what was captured. Raises JitError where that happens again and again."""
+        capture.forgotten += 1
+        capture.forget()
+        if capture.forgotten > MOST_RESTARTS:
+            raise JitError(
+                f"{self.name} was captured {capture.forgotten} times: each time a tensor that it "
+                "works on was replaced by another. Write to it with assign"
+            )
 
-    def facts_of(self, given: Arguments) -> list[tuple[str, Hashable]]:
-        """What the key of a call says, with names."""
-        return [*given.facts, *(() if self.around is None else self.around.facts)]
-
-    def run(self, found: Capture, args: Any, kwargs: Any) -> Result:
-        """The first run, noting what it did."""
-        finish_writes()
-        with capture(refuses=False) as recording, holdings.apart():
-            result = self.function(*args, **kwargs)
-            realized(self.name, result)
-        found.first = Run.of(recording)
+    def begin(self, given: Arguments, args: Any, kwargs: Any) -> Result:
+        """The first call of its kind. Raises JitError for too many kinds of calls."""
+        function = self.function
+        for key, captures in list(self.kinds.items()):
+            self.kinds[key] = [c for c in captures if c.guard is None or c.guard.is_possible]
+        known = self.captures
+        if len(known) >= MOST_CAPTURES:
+            before = known[next(reversed(known))].facts
+            what = "; ".join(differences(before, Capture(self.name, self.around).told(given)))
+            raise JitError(
+                f"{self.name} was called in {MOST_CAPTURES} ways, each of which needs a "
+                f"capture; what differed from the last one: {what}. Pass what changes from "
+                "call to call as a Tensor, and sizes and offsets as Variables"
+            )
+        capture = self.last = Capture(self.name, self.around, self.prune)
+        result: Result = capture.run(function, given, args, kwargs)
+        self.kinds.setdefault(given.key, []).append(capture)
         return result
 
     def tell(self, found: Capture) -> None:
@@ -159,7 +163,7 @@ class TinyJit(Generic[Parameters, Result]):
             )
 
     def __reduce__(self) -> tuple[object, ...]:
-        kept = {key[0]: found for key, found in self.captures.items() if found.step is not None}
+        kept = {k: c for (k, _), c in self.captures.items() if c.taken is not None}
         if not kept:
             raise JitError(f"{self.name} has captured nothing yet; call it twice, then pickle it")
         return loaded, (self.name, list(kept.items()))
@@ -169,12 +173,20 @@ def loaded(name: str, kept: list[tuple[Any, Capture]]) -> TinyJit[..., Any]:
     """A function from its captures alone."""
     result: TinyJit[..., Any] = TinyJit(None)
     result.name = name
-    result.captures = {(key, ()): found for key, found in kept}
+    result.kinds = {key: [found] for key, found in kept}
     return result
 
 
+def reference_to(instance: Any, gone: Callable[[Any], object]) -> Callable[[], Any]:
+    """A reference to an object that does not keep it alive, if there can be one."""
+    try:
+        return weakref.ref(instance, gone)
+    except TypeError:  # a class with __slots__ and no __weakref__
+        return lambda: instance
+
+
 def weak_method(
-    function: Callable[..., Result], reference: weakref.ref[Any]
+    function: Callable[..., Result], reference: Callable[[], Any]
 ) -> Callable[..., Result]:
     """A function bound to an object that it does not keep alive."""
 
@@ -183,3 +195,6 @@ def weak_method(
         return function(reference(), *args, **kwargs)
 
     return call
+
+
+WRAPPERS[TinyJit] = Reader(lambda jitted: (jitted.fxn,), ("",))

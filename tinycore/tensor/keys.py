@@ -1,4 +1,4 @@
-"""Python values as parts of keys: of arguments, and of what a function finds around it.
+"""Python values as parts of keys.
 
 Floor 5. Captures are told apart by keys, see `arguments.py`.
 """
@@ -11,10 +11,9 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from tinycore._deferred import NumpyArray, NumpyScalar
+from tinycore._deferred import NumpyScalar
 from tinycore.dtype import DType
 from tinycore.errors import JitError
-from tinycore.tensor.tensor import Tensor
 from tinycore.uop.size import Size, Variable
 
 PLAIN: Final = (types.NoneType, bool, int, complex, str, bytes, DType, enum.Enum, type, Variable)
@@ -75,112 +74,10 @@ def constant(value: Any) -> Hashable:
         return type(value), value
     if isinstance(value, Size):
         return Size, value.free()
-    return Same(value), attributes_of(value)
-
-
-def attributes_of(value: Any) -> tuple[Hashable, ...]:
-    """The plain values and the tensors that an object has as attributes; tensors as themselves."""
-    if isinstance(value, (types.ModuleType, types.FunctionType, type, Tensor)):
-        return ()
-    found = getattr(value, "__dict__", None)
-    if not isinstance(found, dict):
-        return ()
-    known = (*PLAIN, float, NumpyScalar)
-    return tuple(
-        [
-            (name, constant(item) if isinstance(item, known) else Same(item))
-            for name, item in list(found.items())
-            if isinstance(item, (*known, Tensor))
-        ]
-    )
-
-
-class Surroundings:
-    """What a function finds in its closure, among the globals that it names, and in its object."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        owner = getattr(function, "__self__", None)
-        self.watch(getattr(function, "__func__", function), lambda: owner)
-
-    def watch(self, function: Callable[..., Any], owner: Callable[[], Any]) -> None:
-        """Look at this function, and at the object it is a method of (None for a function)."""
-        code = getattr(function, "__code__", None)
-        names = [] if code is None else names_in(code)
-        self.scope: dict[str, Any] = getattr(function, "__globals__", {})
-        self.names = [n for n in names if n in self.scope]
-        cells = getattr(function, "__closure__", None) or ()
-        self.cells = [] if code is None else list(zip(code.co_freevars, cells, strict=True))
-        self.owner = owner
-        self.met: dict[int, Same] = {}
-        """Objects that were found, by place."""
-
-    @property
-    def values(self) -> list[Any]:
-        """Everything found; `UNTOLD` for a variable that has no value yet."""
-        found = [contents(cell) for _, cell in self.cells]
-        scope = self.scope
-        found += [scope.get(name) for name in self.names]
-        found.append(self.owner())
-        return found
-
-    @property
-    def key(self) -> tuple[Hashable, ...]:
-        """All of it, in a fixed order."""
-        if not self.cells and not self.names:
-            owner = self.owner()
-            return NOBODY if owner is None else (self.told(0, owner),)
-        return tuple([self.told(place, value) for place, value in enumerate(self.values)])
-
-    @property
-    def facts(self) -> list[tuple[str, Hashable]]:
-        """The key with the names of what it tells."""
-        paths = [f"closure variable {name}" for name, _ in self.cells]
-        paths += [*(f"global {name}" for name in self.names), "self"]
-        return [(path, k) for path, k in zip(paths, self.key, strict=True) if k is not UNTOLD]
-
-    def told(self, place: int, value: Any) -> Hashable:
-        """A value as part of a key; UNTOLD where its changes cannot be seen."""
-        kind = type(value)
-        if kind in ATOMS and kind is not type:
-            return kind, value
-        if kind in CONTAINERS or not is_told(value):
-            return UNTOLD
-        if isinstance(value, (*PLAIN, float, NumpyScalar, Size)):
-            return constant(value)
-        known = self.met.get(place)
-        if known is None or known.reference() is not value:
-            known = self.met[place] = Same(value)
-        return (known, ()) if kind is Tensor else (known, attributes_of(value))
-
-
-class Untold:
-    """What a key says of that whose changes cannot be seen."""
-
-
-UNTOLD: Final = Untold
-NOBODY: Final = ((types.NoneType, None),)
-"""The key of a function that finds nothing."""
-CONTAINERS: Final = frozenset((list, dict, set, tuple, types.ModuleType, types.FunctionType))
-
-
-def contents(cell: types.CellType) -> Any:
-    """What a variable of the closure holds; UNTOLD before it is assigned."""
     try:
-        return cell.cell_contents
-    except ValueError:
-        return UNTOLD
-
-
-def names_in(code: types.CodeType) -> list[str]:
-    """The names that a function or one inside of it looks up."""
-    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    return list(dict.fromkeys([*code.co_names, *(n for c in inner for n in names_in(c))]))
-
-
-def is_told(value: Any) -> bool:
-    """Whether a change of a value can be seen: not inside of containers, nor of code."""
-    code = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-    return not isinstance(value, (*code, list, dict, set, tuple, NumpyArray))
+        return type(value), memoryview(value).tobytes()
+    except TypeError:
+        return Same(value)
 
 
 def shortened(value: Any) -> str:

@@ -22,7 +22,7 @@ from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.stream import (
     halves_of,
     random_words,
-    stream,
+    restart,
     unit_interval,
     whole_numbers,
     words_from,
@@ -51,7 +51,7 @@ class Random(Attention):
         >>> Tensor.rand(3).tolist() == first
         True
         """
-        stream.seed(seed)
+        restart(seed)
 
     def threefry(self, seed: Self) -> Self:
         """64 random bits from each counter and key: Threefry-2x32 with 20 rounds.

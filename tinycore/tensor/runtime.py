@@ -7,7 +7,7 @@ goes past it, to the engine's launches, so it needs the engine's own runtime.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from tinycore._deferred import deferred, numpy
@@ -38,8 +38,13 @@ class Runtime(Protocol):
     ) -> UOp:
         """A new BUFFER with the elements of a C-contiguous array; `array` may be reused on return.
 
-        A captured step that reads this buffer calls `refresh` before each replay and writes the
-        result.
+        A step being captured calls `refresh` before each replay and writes the result.
+        """
+
+    def repeat(self, action: Callable[[], None], told: Hashable) -> None:
+        """A step being captured does this again before each replay, in order with each `refresh`.
+
+        Runs of a function that differ in `told` do not do the same.
         """
 
     def to_host(self, buffer: UOp) -> HostArray:

@@ -48,9 +48,35 @@ class StandIns:
         """The stand-in of a tensor."""
         if id(original) not in self.made:
             tensor = Tensor.from_uop(original.uop.substitute(self.nodes))
-            tensor.requires_grad, tensor.grad = original.requires_grad, original.grad
+            tensor.requires_grad = original.requires_grad
             self.made[id(original)] = tensor
+            if original.grad is not None:
+                tensor.grad = self.tensor(original.grad)
         return self.made[id(original)]
+
+    def gradient_of(self, original: Tensor) -> Tensor | None:
+        """The stand-in of a tensor's gradient."""
+        return None if original.grad is None else self.made.get(id(original.grad))
+
+    def give_back(self) -> None:
+        """What was done to stand-ins is done to the arguments: the function did not finish.
+
+        The stand-ins show the memory of the arguments again.
+        """
+        changed = []
+        for tensor in self.given.tensors:
+            new = self.made.get(id(tensor))
+            if new is None:
+                continue
+            if new.grad is not self.gradient_of(tensor):
+                tensor.grad = new.grad
+            if new.uop is not tensor.uop:
+                changed.append((tensor, new))
+        if changed:
+            Tensor.realize(*(new for _, new in changed))
+        for tensor, new in changed:
+            if new.uop is not tensor.uop:
+                tensor.replace(new)
 
     def check(self, name: str, recording: Recording) -> None:
         """Raises JitError where an argument was reached in another way, or given something new."""
@@ -70,7 +96,7 @@ class StandIns:
                     f"{name} replaced its argument {place} by another tensor, where a replay could "
                     "only write to memory; use assign, or return the new one"
                 )
-            if tensor.grad is not original.grad:
+            if tensor.grad is not self.gradient_of(original):
                 raise JitError(
                     f"{name} gave its argument {place} a gradient, which a replay could not; "
                     "return the gradient (Tensor.gradient), or keep the parameter outside"

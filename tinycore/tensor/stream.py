@@ -57,6 +57,17 @@ def taken(count: int) -> HostArray:
     return stream.take(count)
 
 
+def restart(seed: int) -> None:
+    """Start the one stream over with the key of a seed; replays of a captured step do so, too."""
+    begin(seed)
+    runtime().repeat(partial(begin, seed), ("seed", seed))
+
+
+def begin(seed: int) -> None:
+    """Start the one stream over with the key of a seed."""
+    stream.seed(seed)
+
+
 def random_words(count: int, device: str) -> UOp:
     """`count` random 64-bit words."""
     state = runtime().from_host(taken(count), dtypes.uint64, device, partial(taken, count))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 from typing import Any, Final
 
 import numpy
@@ -226,6 +226,9 @@ class ReferenceRuntime:
     def canonicalize(self, device: str) -> str:
         """Any name in capitals is a device."""
         return device.upper().removesuffix(":0")
+
+    def repeat(self, action: Callable[[], None], told: Hashable) -> None:
+        """Nothing: no step is captured here."""
 
     def from_host(
         self, array: HostArray, dtype: DType, device: str, refresh: Refresh | None = None

@@ -222,12 +222,12 @@ def test_a_captured_step_packs_what_its_schedules_pass_on() -> None:
 
 
 def test_state_made_inside_a_captured_step_is_not_packed() -> None:
-    kept: list[Tensor] = []
+    kept: dict[str, Tensor] = {}
 
     @TinyJit
     def step(x: Tensor) -> Tensor:
-        kept.append((x * 2).realize())
-        return ((kept[-1] + 1).realize() * 3).realize()
+        kept["last"] = (x * 2).realize()
+        return ((kept["last"] + 1).realize() * 3).realize()
 
     results = [step(Tensor([float(i)]).realize()).item() for i in range(4)]
 

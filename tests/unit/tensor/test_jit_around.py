@@ -1,0 +1,616 @@
+"""What is around a captured function: seen when it changes, put there again, or refused."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import pickle
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+from tinycore import Tensor, TinyJit, nn
+from tinycore.errors import JitError
+
+
+def host(*values: float) -> Tensor:
+    return Tensor([float(v) for v in values]).realize()
+
+
+FACTORS = (2.0, 2.0, 2.0, 5.0, 5.0, 5.0, 2.0)
+
+
+def obeys(step: Callable[[Tensor], Tensor], change: Callable[[float], object]) -> None:
+    """The step multiplies by a factor that is changed from outside."""
+    for factor in FACTORS:
+        change(factor)
+        assert step(host(3)).item() == 3 * factor
+
+
+# --- decorators and callables
+
+
+def decorated(decorate: Callable[[Any], Any]) -> tuple[Any, Callable[[float], object]]:
+    space = types.SimpleNamespace(k=2.0)
+
+    def f(x: Tensor) -> Any:
+        return x * space.k
+
+    return decorate(f), lambda k: setattr(space, "k", k)
+
+
+def without_wraps(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def call(x: Tensor) -> Tensor:
+        return function(x)
+
+    return call
+
+
+class Called:
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    "decorate",
+    [
+        lambda f: f,
+        Tensor.train(),
+        lambda f: Tensor.train()(Tensor.test()(f)),
+        functools.partial,
+        lambda f: functools.partial(lambda g, x: g(x), f),
+        without_wraps,
+        Called,
+        lambda f: Called(f).__call__,
+        TinyJit,
+        lambda f: functools.wraps(f)(lambda *given: f(*given) + 0),
+    ],
+)
+def test_decorators_hide_nothing(decorate: Callable[[Any], Any]) -> None:
+    step, change = decorated(decorate)
+
+    obeys(TinyJit(step), change)
+
+
+def test_arguments_of_a_partial() -> None:
+    step = functools.partial(lambda x, k: x * k, k=2.0)
+    obeys(TinyJit(step), lambda k: step.keywords.update(k=k))
+
+
+def test_defaults() -> None:
+    def f(x: Tensor, k: float = 2.0, *, one: float = 1.0) -> Tensor:
+        return x * k * one
+
+    def change(k: float) -> None:
+        f.__defaults__ = (k,)
+
+    obeys(TinyJit(f), change)
+
+
+def test_attributes_of_a_class_and_slots() -> None:
+    class Shared:
+        k = 2.0
+
+        @TinyJit
+        def run(self, x: Tensor) -> Tensor:
+            return x * self.k
+
+    class Slots:
+        __slots__ = ("k",)
+
+        def __init__(self) -> None:
+            self.k = 2.0
+
+        @TinyJit
+        def run(self, x: Tensor) -> Tensor:
+            return x * self.k
+
+    def change(k: float) -> None:
+        Shared.k = k
+
+    shared = Shared()
+    obeys(shared.run, change)
+    slotted = Slots()
+    obeys(slotted.run, lambda k: setattr(slotted, "k", k))
+
+
+def test_an_optimizer_behind_a_decorator() -> None:
+    weight = host(1)
+    optimizer = nn.optim.SGD([weight], lr=0.1, momentum=0.9)
+
+    @TinyJit
+    @Tensor.train()
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (weight * x).sum()
+        loss.backward()
+        return loss.realize(*optimizer.schedule_step())
+
+    for _ in range(3):
+        step(host(1))
+    optimizer.momentum = 0.0
+    before = [weight.item()]
+    for _ in range(3):
+        step(host(1))
+        before.append(weight.item())
+
+    assert numpy.allclose(numpy.diff(before), -0.1)
+
+
+# --- containers and what they hold
+
+
+def in_a_dict() -> tuple[Any, Any]:
+    box = {"k": 2.0}
+    return lambda x: x * box["k"], lambda k: box.update(k=k)
+
+
+def in_a_list() -> tuple[Any, Any]:
+    box = [1.0, [2.0]]
+    inner: Any = box[1]
+    return lambda x: x * inner[0], lambda k: inner.__setitem__(0, k)
+
+
+def in_a_nested_object() -> tuple[Any, Any]:
+    outer = types.SimpleNamespace(inner=types.SimpleNamespace(k=2.0))
+    return lambda x: x * outer.inner.k, lambda k: setattr(outer.inner, "k", k)
+
+
+def in_a_set() -> tuple[Any, Any]:
+    box = {2.0}
+
+    def change(k: float) -> None:
+        box.clear()
+        box.add(k)
+
+    return lambda x: x * next(iter(box)), change
+
+
+def in_an_array() -> tuple[Any, Any]:
+    array = numpy.array([2.0], numpy.float32)
+    return lambda x: x * Tensor(array), lambda k: array.__setitem__(0, k)
+
+
+def in_a_called_function() -> tuple[Any, Any]:
+    scope: dict[str, Any] = {"__name__": "helpers", "k": 2.0}
+    exec("def helper(x): return x * k", scope)
+    helper = scope["helper"]
+    return lambda x: helper(x) + 0, lambda k: scope.update(k=k)
+
+
+def in_a_method_of_an_object() -> tuple[Any, Any]:
+    class Inner:
+        factor = 2.0
+
+        def times(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    inner = [Inner()]
+
+    def change(k: float) -> None:
+        Inner.factor = k
+
+    return lambda x: inner[0].times(x) + 0, change
+
+
+MAKERS = (
+    in_a_dict,
+    in_a_list,
+    in_a_nested_object,
+    in_a_set,
+    in_an_array,
+    in_a_called_function,
+    in_a_method_of_an_object,
+)
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_values_in_containers(make: Callable[[], tuple[Any, Any]]) -> None:
+    step, change = make()
+
+    obeys(TinyJit(step), change)
+
+
+def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(x: Tensor) -> Tensor:
+        import os  # noqa: PLC0415  as functions do
+
+        return x * float(os.environ["FACTOR"]) + 0 * float(os.getenv("FACTOR", "1"))
+
+    obeys(TinyJit(step), lambda k: monkeypatch.setenv("FACTOR", str(k)))
+
+
+def test_arguments_that_are_looked_into() -> None:
+    box = types.SimpleNamespace(values=[2.0])
+    step = TinyJit(lambda x, box: x * box.values[0])
+    obeys(lambda x: step(x, box), lambda k: box.values.__setitem__(0, k))
+
+    content = bytearray(b"\x02")
+    scaled = TinyJit(lambda x, content: x * float(content[0]))
+    obeys(lambda x: scaled(x, content), lambda k: content.__setitem__(0, int(k)))
+
+
+def test_what_no_code_names_may_change() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.losses: list[float] = []
+            self.scale = 2.0
+
+        @TinyJit
+        def step(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    trainer = Trainer()
+    for i in range(80):
+        trainer.losses.append(trainer.step(host(i)).item())
+
+    assert trainer.losses == [2.0 * i for i in range(80)]
+    assert len(trainer.step.captures) == 1
+
+
+def test_a_large_array_around_the_function_is_refused_unless_it_cannot_change() -> None:
+    array = numpy.ones(5000, numpy.float32)
+    step = TinyJit(lambda x: x + Tensor(array))
+    step(Tensor.ones(5000).contiguous())
+    with pytest.raises(JitError, match="large NumPy array around it"):
+        step(Tensor.ones(5000).contiguous())
+
+    array.setflags(write=False)
+    step.reset()
+    for _ in range(3):
+        assert step(Tensor.ones(5000).contiguous())[0].item() == 2
+
+
+# --- objects and their lives
+
+
+def test_a_method_of_an_object_without_weak_references() -> None:
+    class Slots:
+        __slots__ = ("weight",)
+
+        def __init__(self) -> None:
+            self.weight = host(2)
+
+        @TinyJit
+        def run(self, x: Tensor) -> Tensor:
+            return x * self.weight
+
+    one = Slots()
+    assert [one.run(host(i)).item() for i in range(4)] == [0, 2, 4, 6]
+
+
+def test_a_capture_keeps_no_object_alive() -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.weight = host(2)
+            self.children = [types.SimpleNamespace(parent=self, k=3.0)]
+
+        @TinyJit
+        def run(self, x: Tensor) -> Any:
+            return x * self.weight * self.children[0].k * self.children[0].parent.weight
+
+    node = Node()
+    for i in range(3):
+        assert node.run(host(i)).item() == 12 * i
+    gone = weakref.ref(node)
+    del node
+    gc.collect()
+
+    assert gone() is None
+
+
+# --- what is left outside
+
+
+def run_both(make: Callable[[], tuple[Any, Any]], calls: int = 6) -> None:
+    """A function, and what is to be seen after each call, with and without TinyJit."""
+    plain, seen = make()
+    expected = []
+    for i in range(calls):
+        plain(host(i + 1.0))
+        expected.append(seen())
+    function, seen = make()
+    step = TinyJit(function)
+    found = []
+    for i in range(calls):
+        step(host(i + 1.0))
+        found.append(seen())
+    assert found == expected
+    assert step.captured is not None
+
+
+def gradients_outside() -> tuple[Any, Any]:
+    weight = Tensor([2.0], requires_grad=True).realize()
+    optimizer = nn.optim.SGD([weight], lr=0.1)
+
+    def forward_backward(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (weight * x).square().sum()
+        loss.backward()
+        return loss
+
+    def seen() -> float:
+        with Tensor.train():
+            optimizer.step()
+        return float(weight.item())
+
+    return forward_backward, seen
+
+
+def gradients_emptied_outside() -> tuple[Any, Any]:
+    weight = Tensor([2.0], requires_grad=True).realize()
+
+    def forward_backward(x: Tensor) -> Tensor:
+        return (weight * x).square().sum().backward()
+
+    def seen() -> float:
+        assert weight.grad is not None
+        found = float(weight.grad.item())
+        weight.grad = None
+        return found
+
+    return forward_backward, seen
+
+
+def last_in_a_dict() -> tuple[Any, Any]:
+    box: dict[str, Any] = {}
+    kept: list[Tensor] = []
+
+    def step(x: Tensor) -> Tensor:
+        box["last"] = x * 2
+        return x + 1
+
+    def seen() -> list[float]:
+        kept.append(box["last"])
+        return [float(t.item()) for t in kept]
+
+    return step, seen
+
+
+def last_in_an_attribute() -> tuple[Any, Any]:
+    box = types.SimpleNamespace(last=None)
+
+    def step(x: Tensor) -> Tensor:
+        box.last = {"pair": [x * 2, x[0:1]], "name": "pair"}
+        return x + 1
+
+    return step, lambda: [t.tolist() for t in box.last["pair"]]
+
+
+def last_in_a_variable() -> tuple[Any, Any]:
+    last = None
+
+    def step(x: Tensor) -> None:
+        nonlocal last
+        last = (x * 3).realize()
+
+    return step, lambda: last.item() if last is not None else None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        gradients_outside,
+        gradients_emptied_outside,
+        last_in_a_dict,
+        last_in_an_attribute,
+        last_in_a_variable,
+    ],
+    ids=lambda make: make.__name__,
+)
+def test_tensors_left_outside_are_put_there_by_replays(
+    make: Callable[[], tuple[Any, Any]],
+) -> None:
+    run_both(make)
+
+
+def test_adding_to_gradients_is_refused() -> None:
+    weight = Tensor([2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return (weight * x).sum().backward()
+
+    step(host(1))
+    kept = weight.grad
+    with pytest.raises(JitError, match=r"zero_grad\(\)"):
+        step(host(1))
+    assert kept is not None
+
+
+def test_a_list_that_grows_is_refused() -> None:
+    history: list[Tensor] = []
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        history.append(x * 2)
+        return x + 1
+
+    step(host(1))
+    for _ in range(3):
+        with pytest.raises(JitError, match=r"closure variable history in each call .from \d to \d"):
+            step(host(1))
+
+
+def test_a_counter_is_refused() -> None:
+    box = types.SimpleNamespace(count=0)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        box.count += 1
+        return x + 1
+
+    step(host(1))
+    with pytest.raises(JitError, match=r"closure variable box.count in each call .from 1 to 2"):
+        step(host(1))
+
+
+def test_a_changed_container_among_the_arguments_is_refused() -> None:
+    step = TinyJit(lambda box: box.update(b=box["a"] * 2))
+    step({"a": host(1)})
+
+    with pytest.raises(JitError, match="changed what argument"):
+        step({"a": host(1)})
+
+
+def test_what_is_left_where_nobody_looks_is_refused() -> None:
+    left = weakref.WeakKeyDictionary[Any, Any]()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        left[step] = x * 2
+        return x + 1
+
+    step(host(1))
+    with pytest.raises(JitError, match="behind in a place"):
+        step(host(1))
+
+
+# --- refused captures
+
+
+def test_a_refused_capture_is_not_replayed() -> None:
+    box = {"n": host(0)}
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        box["n"] = (box["n"] + x).realize()
+        return box["n"] * 1
+
+    assert step(host(1)).item() == 1
+    for _ in range(4):
+        with pytest.raises(JitError, match="put another one in its place"):
+            step(host(1))
+
+
+def test_an_exception_inside_leaves_writes_and_a_later_capture() -> None:
+    box = types.SimpleNamespace(fails=False)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        x.assign(x + 1)
+        if box.fails:
+            raise ValueError("stop")
+        return x * 2
+
+    x = host(1)
+    step(x)
+    box.fails = True
+    with pytest.raises(ValueError, match="stop"):
+        step(x)
+    assert x.tolist() == [3.0]
+    box.fails = False
+    assert [step(x).item() for _ in range(4)] == [8, 10, 12, 14]
+    assert x.tolist() == [7.0]
+
+
+def test_a_value_read_inside_leaves_writes_to_arguments() -> None:
+    @TinyJit
+    def step(x: Tensor) -> float:
+        x.assign(x + 1)
+        return float(x.item())
+
+    base = host(1, 2)
+    with pytest.raises(JitError, match="returned"):
+        step(base[0:1])
+    assert base.tolist() == [2.0, 2.0]
+
+
+# --- random numbers
+
+
+def draws(function: Callable[[Tensor], Any], calls: int = 5) -> list[list[float]]:
+    Tensor.manual_seed(5)
+    return [[t.item() for t in function(host(i))] for i in range(calls)]
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_function() -> None:
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        first, unused, second = Tensor.rand(1), Tensor.rand(3), Tensor.rand(1)
+        late = second.realize() + x
+        return late, first * 1, x + unused.shape[0]
+
+    assert draws(TinyJit(step)) == draws(step)
+
+
+def test_a_seed_inside_is_obeyed() -> None:
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        before = Tensor.rand(1) + x
+        Tensor.manual_seed(7)
+        return before, Tensor.rand(1) + x
+
+    assert draws(TinyJit(step)) == draws(step)
+
+
+def test_a_pickled_capture_draws_anew() -> None:
+    step = TinyJit(lambda x: x + Tensor.rand(4))
+    for _ in range(2):
+        step(Tensor.zeros(4).contiguous())
+    again = pickle.loads(pickle.dumps(step))
+    drawn = [tuple(again(Tensor.zeros(4).contiguous()).tolist()) for _ in range(4)]
+
+    assert len(set(drawn)) == 4
+
+
+def test_numbers_drawn_before_the_capture_stay() -> None:
+    weight = Tensor([1.0], requires_grad=True).realize()
+    noise = Tensor.rand(1) * weight
+
+    def step(x: Tensor) -> tuple[Tensor, ...]:
+        return (noise + x,)
+
+    jitted = TinyJit(step)
+    found = [jitted(host(0))[0].item() for _ in range(5)]
+
+    assert found == [noise.item()] * 5
+
+
+# --- arguments
+
+
+def test_the_argument_at_fault_is_named() -> None:
+    weight = host(2)
+    step = TinyJit(lambda a, *, b: a + b[1] * weight)
+    for i in range(3):
+        step(host(i), b=[host(1), host(2)])
+    with pytest.raises(JitError, match=r"argument \['b'\]\[1\] of"):
+        step(host(1), b=[host(1), weight])
+
+    other = TinyJit(lambda a, *, b: a + b[1] * weight)
+    other(host(1), b=[host(1), host(2)])
+    with pytest.raises(JitError, match=r"as argument \['b'\]\[1\] what it also reaches"):
+        other(host(1), b=[host(1), weight])
+
+
+def test_the_gradient_of_an_argument_is_an_argument() -> None:
+    step = TinyJit(lambda p: p - p.grad * 0.5)
+    for i in range(5):
+        p = Tensor([4.0], requires_grad=True).realize()
+        p.grad = host(i)
+        assert step(p).item() == 4 - i / 2
+
+
+def test_a_frozen_weight_is_noticed() -> None:
+    first, second = (Tensor([2.0], requires_grad=True).realize() for _ in range(2))
+
+    def step(x: Tensor) -> Tensor:
+        first.grad = second.grad = None
+        (first * second * x).sum().backward()
+        return x + 1
+
+    jitted = TinyJit(step)
+    for _ in range(3):
+        jitted(host(1))
+    second.requires_grad = False
+    for i in range(3):
+        jitted(host(i))
+        assert first.grad is not None
+        assert first.grad.item() == 2 * i
+        assert second.grad is None

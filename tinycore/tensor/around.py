@@ -1,0 +1,601 @@
+"""What a captured function finds around it: written down once, and compared before each replay.
+
+Floor 5. From a function one comes to its closure, defaults and decorators, to the globals and
+attributes that its code names, to their classes, containers and functions, and so on. All that may
+decide what it does is a list of boxes: each is found among the values of an earlier one and says
+what its own values were. See docs/decisions/0048-what-a-capture-sees.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, cast
+
+from tinycore._deferred import NumpyArray, NumpyScalar
+from tinycore.tensor.keys import ATOMS, PLAIN, constant
+from tinycore.tensor.names import Names
+from tinycore.tensor.tensor import Tensor
+from tinycore.uop.size import Size
+
+MOST_ITEMS: Final = 1024
+"""Items of a container up to which each is compared; of longer ones the length is."""
+MOST_BYTES: Final = 1 << 12
+"""Bytes of an array up to which they are compared."""
+MOST_BOXES: Final = 4096
+"""Boxes that are looked into."""
+
+Values = tuple[Any, ...]
+
+
+class Role(NamedTuple):
+    """What is expected of a value: that it equals another one, is a certain object, or a kind."""
+
+    means: str
+    of: Any = None
+
+
+ATOM, OBJECT, CONTENT, FORM = "atom", "object", "content", "form"
+"""An equal value; this very object; any container of this class, whose values are compared in a box
+of its own; any tensors of this form, as the function puts them there."""
+
+
+class Box(NamedTuple):
+    """A container: where it is found, how it is read, and what its values were."""
+
+    parent: int
+    place: int
+    kind: type
+    read: Callable[[Any], Values]
+    ids: tuple[int, ...]
+    roles: tuple[Role, ...]
+    store: Callable[[Any, int, Any], None] | None
+    path: str
+    labels: tuple[str, ...]
+
+    def holds(self, values: Values) -> bool:
+        """Whether values that are not the same objects as before mean the same."""
+        return len(values) == len(self.ids) and all(
+            id(value) == number or meets(role, value)
+            for value, number, role in zip(values, self.ids, self.roles, strict=True)
+        )
+
+    def where(self, place: int) -> str:
+        """A value's place in words."""
+        label = self.labels[place]
+        return self.path if label in ("", ".__wrapped__") else joined(self.path, label)
+
+
+def meets(role: Role, value: Any) -> bool:
+    """Whether a value is what was expected."""
+    if role.means == ATOM:
+        return alike(role.of, value)
+    if role.means == CONTENT:
+        return type(value) is role.of
+    return role.means == FORM and form_of_value(value) == role.of
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two plain values are of one class and equal, floats bit by bit."""
+    if type(one) is not type(other) or not is_plain(one):
+        return False
+    if isinstance(one, types.CodeType):
+        return bool(one == other)
+    return bool(constant(one) == constant(other))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is told by what it says."""
+    kind = type(value)
+    if kind in ATOMS:
+        return kind is not type
+    if isinstance(value, type):
+        return False
+    return isinstance(value, (*PLAIN, float, NumpyScalar, Size, types.CodeType))
+
+
+def form_of_value(value: Any) -> Any:
+    """The form of a tensor, or of containers of tensors and plain values; None for others."""
+    if isinstance(value, Tensor):
+        return Tensor, value.shape, value.dtype, value.device
+    if isinstance(value, (list, tuple)):
+        return type(value), tuple([form_of_value(item) for item in value])
+    if isinstance(value, dict):
+        return dict, tuple(value), tuple([form_of_value(item) for item in value.values()])
+    return (constant(value),) if is_plain(value) else None
+
+
+def joined(path: str, label: str) -> str:
+    """A place in a place, in words."""
+    if label[:1] in ".[":
+        return path + label if path else f"the function{label}"
+    return f"{label} of {path}" if path else label
+
+
+# --- how containers are read
+
+
+class Reader(NamedTuple):
+    """How a container is read, what its values are called, and how one is put in its place."""
+
+    read: Callable[[Any], Values]
+    labels: tuple[str, ...]
+    store: Callable[[Any, int, Any], None] | None = None
+
+
+def read_nothing(_: Any) -> Values:
+    """Nothing."""
+    return ()
+
+
+def picked(names: tuple[str, ...], scope: Callable[[Any], Mapping[str, Any]]) -> Any:
+    """A function that reads some names of a container; None for what is not there."""
+    found = itemgetter(*names) if len(names) > 1 else None
+
+    def read(box: Any) -> Values:
+        table = scope(box)
+        if found is not None:
+            try:
+                values: Values = found(table)
+                return values
+            except KeyError:
+                pass
+        return tuple([table.get(name) for name in names])
+
+    return read
+
+
+def global_reader(names: tuple[str, ...]) -> Reader:
+    """Of the globals of a function."""
+
+    def store(box: Any, place: int, value: Any) -> None:
+        box.__globals__[names[place]] = value
+
+    labels = tuple([f"global {name}" for name in names])
+    return Reader(picked(names, lambda box: box.__globals__), labels, store)
+
+
+def contents(cell: types.CellType) -> Any:
+    """What a variable of a closure holds; the cell itself before it is assigned."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+def function_reader(function: types.FunctionType, names: Names) -> Reader:
+    """Of a function's code, defaults, closure and attributes."""
+    told = tuple([n for n in vars(function) if n == "__wrapped__" or names.has(n)])
+    cells = [f"closure variable {name}" for name in function.__code__.co_freevars]
+    labels = ("code", "default", "default", *cells, *(f".{name}" for name in told))
+
+    def read(f: Any) -> Values:
+        found = f.__code__, f.__defaults__, f.__kwdefaults__
+        closure = f.__closure__
+        if closure:
+            found += tuple([contents(cell) for cell in closure])
+        return (*found, *[vars(f).get(name) for name in told]) if told else found
+
+    def store(f: Any, place: int, value: Any) -> None:
+        if 3 <= place < 3 + len(cells):
+            f.__closure__[place - 3].cell_contents = value
+        else:
+            setattr(f, labels[place][1:], value)
+
+    return Reader(read, labels, store)
+
+
+def attribute_reader(value: Any, names: Names) -> Reader:
+    """Of the class of an object, and of the attributes that code names."""
+    own = getattr(value, "__dict__", {})
+    slots = tuple([n for n in slots_of(cast(Any, type(value))) if names.has(n)])
+    told: tuple[str, ...] = ()
+    if hasattr(value, "__dict__"):
+        told = tuple([n for n in own if names.has(n)])
+        told += tuple([n for n in sorted(names.stored) if n not in own and n not in slots])
+    labels = (".__class__", *(f".{name}" for name in (*told, *slots)))
+    table = picked(told, vars) if told else read_nothing
+
+    def read(box: Any) -> Values:
+        found: Values = (type(box), *table(box))
+        return (*found, *[getattr(box, name, None) for name in slots]) if slots else found
+
+    def store(box: Any, place: int, new: Any) -> None:
+        setattr(box, labels[place][1:], new)
+
+    return Reader(read, labels, store)
+
+
+@functools.lru_cache(maxsize=1024)
+def slots_of(kind: Any) -> tuple[str, ...]:
+    """The names in the slots of a class and its bases."""
+    found: dict[str, None] = {}
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ())
+        found |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
+    return tuple([name for name in found if name not in ("__dict__", "__weakref__")])
+
+
+def module_reader(module: Any, names: Names) -> Reader:
+    """Of what code names of a module."""
+    told = tuple([n for n in vars(module) if names.has(n) and not n.startswith("__")])
+
+    def store(box: Any, place: int, value: Any) -> None:
+        setattr(box, told[place], value)
+
+    return Reader(
+        picked(told, vars) if told else read_nothing, tuple([f".{n}" for n in told]), store
+    )
+
+
+def class_reader(kind: Any, names: Names) -> Reader:
+    """Of a class: its bases, what code names in it, and methods that Python calls itself."""
+
+    def is_read(name: str, value: Any) -> bool:
+        if name in ("__init__", "__new__", "__post_init__"):
+            return names.has(kind.__name__) or names.makes(kind.__name__)
+        return names.has(name) or (name[:2] == "__" and isinstance(value, types.FunctionType))
+
+    told = tuple([name for name, value in vars(kind).items() if is_read(name, value)])
+    table = picked(told, vars) if told else read_nothing
+
+    def store(box: Any, place: int, value: Any) -> None:
+        setattr(box, told[place - 1], value)
+
+    labels = (".__bases__", *(f".{name}" for name in told))
+    return Reader(lambda box: (box.__bases__, *table(box)), labels, store)
+
+
+def stored_item(box: Any, place: int, value: Any) -> None:
+    """Put an item into a list."""
+    box[place] = value
+
+
+def stored_entry(box: Any, place: int, value: Any) -> None:
+    """Put an entry into a dict, whose keys come first among its values."""
+    box[list(box)[place - len(box)]] = value
+
+
+def read_dict(box: Any) -> Values:
+    """The keys of a dict, then its values."""
+    return (*box, *box.values())
+
+
+def read_length(box: Any) -> Values:
+    """How much is in a container."""
+    return (len(box),)
+
+
+def read_set(box: Any) -> Values:
+    """The items of a set; in order where they have one."""
+    if all(type(item) in ATOMS for item in box):
+        return tuple(sorted(box, key=repr))
+    return tuple(box)
+
+
+def read_array(box: Any) -> Values:
+    """What an array says."""
+    return box.shape, box.dtype.str, box.tobytes() if box.nbytes <= MOST_BYTES else None
+
+
+def container_reader(value: Any) -> Reader | None:
+    """Of a container of Python; None for anything else."""
+    if not isinstance(value, (list, tuple, dict, set, frozenset, deque)):
+        return None
+    if len(value) > MOST_ITEMS:
+        return Reader(read_length, ("length",))
+    if isinstance(value, dict):
+        keys = tuple([f"[{key!r}]" if is_plain(key) else "[...]" for key in value])
+        return Reader(read_dict, (*["key"] * len(keys), *keys), stored_entry)
+    labels = tuple([f"[{place}]" for place in range(len(value))])
+    if isinstance(value, (set, frozenset)):
+        return Reader(read_set, labels)
+    return Reader(tuple, labels, None if isinstance(value, tuple) else stored_item)
+
+
+WRAPPERS: Final[dict[type, Reader]] = {
+    types.MethodType: Reader(lambda m: (m.__func__, m.__self__), ("", "self")),
+    functools.partial: Reader(
+        lambda p: (p.func, p.args, p.keywords), ("function", "argument", "argument")
+    ),
+    property: Reader(lambda p: (p.fget, p.fset), ("getter", "setter")),
+    staticmethod: Reader(lambda m: (m.__func__,), ("function",)),
+    classmethod: Reader(lambda m: (m.__func__,), ("function",)),
+    functools.cached_property: Reader(lambda p: (p.func,), ("function",)),
+    type(os.environ): Reader(lambda e: (vars(e).get("_data", len(e)),), ("",)),
+    bytearray: Reader(lambda b: (bytes(b),) if len(b) <= MOST_BYTES else (len(b),), ("content",)),
+}
+"""Objects of Python with others inside."""
+SPACES: Final = (types.SimpleNamespace,)
+"""Classes of Python whose objects have attributes that users give them."""
+
+
+def reader_of(value: Any, names: Names) -> Reader | None:
+    """How a value is read; None for one that is told by itself."""
+    found = WRAPPERS.get(type(value)) or container_reader(value)
+    if found is not None or isinstance(value, Tensor):
+        return found
+    if isinstance(value, types.FunctionType):
+        return function_reader(value, names)
+    if isinstance(value, NumpyArray):
+        return Reader(read_array, ("shape", "dtype", "content"))
+    if isinstance(value, types.ModuleType):
+        return module_reader(value, names) if names.opens(value.__name__) else None
+    if isinstance(value, type):
+        return class_reader(value, names) if names.opens(value.__module__) else None
+    if isinstance(value, SPACES) or names.opens(type(value).__module__):
+        return attribute_reader(value, names)
+    if "__wrapped__" in getattr(value, "__dict__", ()):  # of functools.lru_cache, for example
+        return Reader(lambda wrapper: (wrapper.__wrapped__,), (".__wrapped__",))
+    return None
+
+
+# --- the walk
+
+
+class Seen(NamedTuple):
+    """A box while it is made, with the container and its values."""
+
+    box: Box
+    container: Any
+    values: Values
+
+
+class Walk:
+    """All boxes from some roots on."""
+
+    def __init__(self, roots: Values, labels: tuple[str, ...], names: Names) -> None:
+        self.roots, self.labels, self.names = roots, labels, names
+        self.more: Values = ()
+        """Other places where looking begins: modules that code imports, the environment."""
+        self.free: Mapping[str, Role] = {}
+        self.seen: list[Seen] = []
+        self.met: set[int] = set()
+        self.scopes: dict[int, tuple[int, int, Any]] = {}
+        self.referred: list[Any] = []
+        self.hidden: list[str] = []
+
+    def go(self, free: Mapping[str, Role] | None = None) -> Walk:
+        """Walk, again wherever code has been met that names more."""
+        self.free = free or {}
+        count = -1
+        while count != len(self.names.codes):
+            count = len(self.names.codes)
+            self.seen, self.met, self.scopes = [], set(), {}
+            self.referred, self.hidden = [], []
+            queue: deque[tuple[int, int, Any, str, Reader]] = deque()
+            self.more = self.names.imported()
+            more = tuple([getattr(value, "__name__", "os.environ") for value in self.more])
+            self.enter(0, (*self.roots, *self.more), (*self.labels, *more), "", queue)
+            while queue and len(self.seen) < MOST_BOXES:
+                self.look(*queue.popleft(), queue)
+        return self
+
+    def look(
+        self, parent: int, place: int, value: Any, path: str, reader: Reader, queue: Any
+    ) -> None:
+        """Note a container, and what is in it for later."""
+        values = reader.read(value)
+        number = len(self.seen) + 1
+        roles = self.enter(number, values, reader.labels, path, queue)
+        box = Box(
+            parent,
+            place,
+            type(value),
+            reader.read,
+            tuple(map(id, values)),
+            roles,
+            reader.store,
+            path,
+            reader.labels,
+        )
+        self.seen.append(Seen(box, value, values))
+
+    def enter(
+        self, number: int, values: Values, labels: tuple[str, ...], path: str, queue: Any
+    ) -> tuple[Role, ...]:
+        """What is expected of the values of a box; containers among them are looked at later."""
+        roles = []
+        for place, (value, label) in enumerate(zip(values, labels, strict=True)):
+            where = path if label in ("", ".__wrapped__") else joined(path, label)
+            role, reader = self.role(value, where)
+            roles.append(role)
+            if reader is not None:
+                queue.append((number, place, value, where, reader))
+                if isinstance(value, types.FunctionType):
+                    self.follow(number, place, value, where, queue)
+        return tuple(roles)
+
+    def role(self, value: Any, path: str) -> tuple[Role, Reader | None]:
+        """What is expected of a value, and how it is read if it is looked into."""
+        if path in self.free:
+            return self.free[path], None
+        if is_plain(value):
+            return Role(ATOM, value), None
+        reader = reader_of(value, self.names)
+        if reader is None:
+            return self.object(value), None
+        if isinstance(value, NumpyArray) and value.nbytes > MOST_BYTES and value.flags.writeable:
+            self.hidden.append(path)
+        if type(value) in WRAPPERS or container_reader(value) or isinstance(value, NumpyArray):
+            return Role(CONTENT, type(value)), reader
+        is_known = id(value) in self.met
+        self.met.add(id(value))
+        if isinstance(value, types.FunctionType) and not is_known:
+            return Role(CONTENT, type(value)), reader
+        if type(value).__weakrefoffset__ == 0:  # it must not be kept alive to be known again
+            return Role(OBJECT if is_known else CONTENT, type(value)), None if is_known else reader
+        return self.object(value), None if is_known else reader
+
+    def object(self, value: Any) -> Role:
+        """That it must be this very object."""
+        self.referred.append(value)
+        return Role(OBJECT)
+
+    def follow(self, number: int, place: int, function: Any, path: str, queue: Any) -> None:
+        """What the code of a function names."""
+        scope = function.__globals__
+        if not self.names.opens(scope.get("__name__", "")):
+            return
+        self.names.add(function)
+        if id(scope) not in self.scopes and (told := self.names.globals_of(scope)):
+            self.scopes[id(scope)] = number, place, function
+            root = self.roots and getattr(self.roots[0], "__globals__", None)
+            home = "" if not path or root is scope else f"module {scope.get('__name__')}"
+            queue.append((number, place, function, home, global_reader(told)))
+
+    # --- what came of it
+
+    def guard(self) -> Guard:
+        """What has to be so before a replay."""
+        return Guard(tuple([seen.box for seen in self.seen]), self.referred, self.more)
+
+    def changes(self) -> list[Change]:
+        """What is not as it was any more, in the containers that were there."""
+        found: list[Change] = []
+        for number, (box, container, values) in enumerate(self.seen):
+            try:
+                now = box.read(container)
+            except Exception:
+                now = ()
+            if len(now) != len(values):
+                found.append(Change(number, -1, box.path, values, now))
+                continue
+            for place, (one, other) in enumerate(zip(values, now, strict=True)):
+                if one is not other and not alike(one, other) and not is_same_nest(one, other):
+                    can = box.store is not None and box.labels[place] not in FIXED
+                    found.append(Change(number, place, box.where(place), one, other, can))
+        return found
+
+
+class Change(NamedTuple):
+    """A value that is another one now; place -1 for a container that has grown or shrunk."""
+
+    box: int
+    place: int
+    path: str
+    before: Any
+    now: Any
+    can_be_stored: bool = False
+    """Whether something else can be put there, too."""
+
+
+FIXED: Final = frozenset({"code", "default", "key", "[...]", ".__class__", ".__bases__"})
+"""What is read of containers and never put there."""
+
+
+def is_same_nest(one: Any, other: Any) -> bool:
+    """Whether containers hold the same objects and equal plain values."""
+    if one is other or alike(one, other):
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, types.MethodType):
+        return bool(one == other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(is_same_nest(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(is_same_nest, one, other))
+    return False
+
+
+class Guard:
+    """What a function found around it, to be found again."""
+
+    def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
+        self.boxes, self.more = boxes, more
+        self.is_possible = True
+        """Whether all objects that must be found again are there."""
+        self.kept: list[Any] = []
+        """References to these: weak where they can be."""
+        mine = weakref.ref(self)
+
+        def died(_: Any) -> None:
+            if (guard := mine()) is not None:
+                guard.is_possible = False
+
+        for value in referred:
+            try:
+                self.kept.append(weakref.ref(value, died))
+            except TypeError:
+                self.kept.append(value)
+
+    def find(self, roots: Values) -> list[Values] | None:
+        """The values of all boxes, those of the roots first; None where something has changed."""
+        if not self.is_possible:
+            return None
+        found = [(*roots, *self.more)] if self.more else [roots]
+        try:
+            for box in self.boxes:
+                parent, place, kind, read, ids, *_ = box
+                container = found[parent][place]
+                if type(container) is not kind:
+                    return None
+                values = read(container)
+                if tuple(map(id, values)) != ids and not box.holds(values):
+                    return None
+                found.append(values)
+        except (AttributeError, KeyError, IndexError, RuntimeError):
+            return None
+        return found
+
+    def facts(self) -> Iterator[tuple[str, Any]]:
+        """What was expected of plain values and objects, with words for where they are."""
+        for box in self.boxes:
+            for place, (role, number) in enumerate(zip(box.roles, box.ids, strict=True)):
+                if role.means == ATOM:
+                    yield box.where(place), constant(role.of) if is_told(role.of) else None
+                elif role.means == OBJECT:
+                    yield box.where(place), ("object", number)
+
+
+def is_told(value: Any) -> bool:
+    """Whether a plain value can be shown."""
+    return not isinstance(value, types.CodeType)
+
+
+class Around:
+    """What there is around one function, which may be a method of an object."""
+
+    def __init__(
+        self, function: Callable[..., Any], owner: Callable[[], Any] | None = None
+    ) -> None:
+        self.function, self.owner = function, owner
+        inner = unwrapped(function)
+        self.names = Names(getattr(inner, "__module__", None) or "")
+
+    def roots(self, objects: list[Any]) -> Values:
+        """Where looking begins: the function, its object, and objects among the arguments."""
+        if self.owner is None:
+            return (self.function, *objects) if objects else (self.function,)
+        return (self.function, self.owner(), *objects)
+
+    def walk(self, objects: list[Any], free: Mapping[str, Role] | None = None) -> Walk:
+        """Look at everything now."""
+        first = "" if isinstance(self.function, CALLED) else "self"
+        labels = [first] if self.owner is None else [first, "self"]
+        labels += [f"argument object {number}" for number in range(len(objects))]
+        return Walk(self.roots(objects), tuple(labels), self.names).go(free)
+
+
+CALLED: Final = (types.FunctionType, types.MethodType, functools.partial)
+"""Callables without attributes of their own that matter."""
+
+
+def unwrapped(function: Any) -> Any:
+    """The innermost function of decorators, partials, methods and objects that are called."""
+    for _ in range(64):
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif (inner := getattr(function, "__wrapped__", None)) is not None:
+            function = inner
+        else:
+            break
+    return function

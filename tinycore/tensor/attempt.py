@@ -1,0 +1,415 @@
+"""One run of a function that is captured, and whether replays of it would be right.
+
+Floor 5. The function runs on tensors that stand for its arguments, so that memory which it also
+reaches in another way is noticed. What it leaves to be computed is computed inside of the capture;
+what it leaves outside for good, such as gradients, become results that replays put there again.
+See docs/decisions/0028-captures.md.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tinycore.engine.jit import CapturedStep
+from tinycore.engine.run import Recording
+from tinycore.errors import JitError
+from tinycore.schedule.order import buffer_of, buffers
+from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
+from tinycore.tensor.around import ATOM, FORM, Change, Role, Walk, form_of_value, is_plain
+from tinycore.tensor.core import live_tensors
+from tinycore.tensor.keys import shortened
+from tinycore.tensor.showing import buffers_below
+from tinycore.tensor.standins import StandIns
+from tinycore.tensor.taken import Left, Output, State, Taken, realized_buffers
+from tinycore.tensor.tensor import Tensor
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.tensor.captured import Capture
+
+MOST_TRIES: Final = 3
+"""Calls after which a function that still does something for the first time is refused."""
+
+
+class Run(NamedTuple):
+    """What one run of the function did, as far as another one must do the same."""
+
+    launches: tuple[tuple[str, UOp | None], ...]
+    host: tuple[int, ...]
+
+    @classmethod
+    def of(cls, recording: Recording) -> Run:
+        """The run that was recorded."""
+        items = [(i.runner.name, getattr(i.runner, "ast", None)) for i in recording.items]
+        return cls(tuple(items), tuple(recording.host))
+
+
+def compare(name: str, first: Run, second: Run) -> None:
+    """Raises JitError where two runs on like arguments did different things of the same kind."""
+    kinds = [[n for n, _ in run.launches] for run in (first, second)]
+    if kinds[0] != kinds[1]:
+        return  # the first one did what need not be done again, such as filling weights
+    for place, (one, other) in enumerate(zip(first.launches, second.launches, strict=True)):
+        if one != other:
+            raise JitError(
+                f"{name} computed something else in its second call than in its first, with like "
+                f"arguments: launch {place}, {one[0]}, has other constants. A Python value that is "
+                "no argument changes from call to call; pass it as an argument, as a Tensor where "
+                "it changes often, or as a Variable where it is a size or an offset"
+            )
+    if len(first.host) == len(second.host) and first.host != second.host:
+        raise JitError(
+            f"{name} took other data from the host in its second call than in its first; a replay "
+            "would see none of it. Make the tensor outside, and pass it as an argument"
+        )
+
+
+class Before(NamedTuple):
+    """A living tensor before the function ran."""
+
+    tensor: weakref.ref[Any]
+    node: UOp
+    grad: Any
+
+    @classmethod
+    def all(cls) -> list[Before]:
+        """All that live now."""
+        return [cls(weakref.ref(t), t.uop, t.grad) for t in live_tensors()]
+
+
+class Attempt:
+    """A run of a function on stand-ins, with what was there before."""
+
+    def __init__(self, known: Capture, walk: Walk, given: Arguments, parts: StandIns) -> None:
+        self.known, self.walk, self.given, self.parts = known, walk, given, parts
+        self.name = known.name
+        self.before = Before.all()
+        self.tensors: list[Tensor] = []
+        """Those of the result."""
+        self.kept: list[Change] = []
+        """Tensors that were put somewhere."""
+        self.other: list[Change] = []
+        """Other changes of what is around the function."""
+        self.gradients: list[tuple[Tensor, Before]] = []
+
+    def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run the function, and compute all that it leaves behind; its result."""
+        stands = self.parts.instead((args, kwargs))
+        held = identities(stands)
+        result = function(*stands[0], **stands[1])
+        if (path := first_difference(held, identities(stands))) is not None:
+            raise JitError(
+                f"{self.name} changed what argument {path} holds; a replay could only write to "
+                "the memory of tensors. Return what is new instead"
+            )
+        self.tensors = realized(self.name, result)
+        changes = self.walk.changes()
+        self.kept = [change for change in changes if is_left(change)]
+        self.other = [change for change in changes if not is_left(change)]
+        self.gradients = changed_gradients(self.before)
+        now = [(b.tensor(), b.node) for b in self.before]
+        moved = [t for t, node in now if t is not None and t.uop is not node]
+        if left := [*self.tensors, *self.left, *moved, *self.parts.tensors]:
+            Tensor.realize(*left)
+        return result
+
+    @property
+    def left(self) -> list[Tensor]:
+        """Tensors that outlive the call without being a result."""
+        found = [tensor for change in self.kept for tensor in tensors_in(change.now)]
+        return found + [t.grad for t, _ in self.gradients if t.grad is not None]
+
+    @property
+    def replaced(self) -> list[Tensor]:
+        """Tensors in whose place those were put."""
+        found = [tensor for change in self.kept for tensor in tensors_in(change.before)]
+        return found + [b.grad for _, b in self.gradients if b.grad is not None]
+
+    @property
+    def free(self) -> dict[str, Role]:
+        """What is expected in the places to which the function puts something."""
+        return {
+            c.path: Role(ATOM, c.before)
+            if is_plain(c.before)
+            else Role(FORM, form_of_value(c.before))
+            for c in self.kept
+        }
+
+    def places(self, walk: Walk) -> tuple[Left, ...]:
+        """The same places among the boxes of another walk. Raises JitError for one that is gone."""
+        found = []
+        for change in self.kept:
+            box, container, _ = self.walk.seen[change.box]
+            numbers = [
+                n
+                for n, seen in enumerate(walk.seen)
+                if seen.container is container and box.labels[change.place] in seen.box.labels
+            ]
+            if not numbers:
+                raise JitError(
+                    f"{self.name} put a tensor into {change.path}, and then something else in the "
+                    "place of that; do one of the two"
+                )
+            number = numbers[0]
+            place = walk.seen[number].box.labels.index(box.labels[change.place])
+            found.append(Left(None, box=number, place=place))
+        return (*found, *(Left(b.tensor, b.grad is None) for _, b in self.gradients))
+
+    # --- what came of it
+
+    def taken(self, recording: Recording, result: Any) -> Taken | None:
+        """What replays need; None where the next call is to be captured instead.
+
+        Raises JitError where replays would not do what the function does.
+        """
+        self.check_values(recording)
+        self.parts.check(self.name, recording)
+        self.check_replaced(recording)
+        if self.known.first is not None:
+            compare(self.name, self.known.first, Run.of(recording))
+        self.check_changes()
+        self.check_arrays(recording)
+        self.check_survivors(recording)
+        if not self.is_settled():
+            return None
+        if not recording.items:
+            raise JitError(
+                f"{self.name} launched nothing, so there is nothing to replay. Remove TinyJit."
+            )
+        return self.kept_step(recording, result)
+
+    def check_values(self, recording: Recording) -> None:
+        """Raises JitError for a Variable that was not bound by an argument."""
+        for name, value in sorted(recording.values):
+            if self.given.numbers.get(name) != value:
+                raise JitError(
+                    f"{self.name} bound the Variable {name} to {value} itself, which would be so "
+                    "in all replays; bind it outside and pass it as an argument"
+                )
+
+    def check_changes(self) -> None:
+        """Raises JitError where the function changes what is around it in each call."""
+        for change in self.other:
+            if change.path in self.known.changed:
+                raise JitError(
+                    f"{self.name} changes {change.path} in each call ({described(change)}), which "
+                    "a replay would not do. Do it outside, return what is new, or keep it in a "
+                    "tensor that is written to with assign"
+                )
+
+    def check_arrays(self, recording: Recording) -> None:
+        """Raises JitError for arrays whose content would be looked at once only."""
+        if recording.host and self.walk.hidden:
+            raise JitError(
+                f"{self.name} takes data from the host and finds a large NumPy array around it "
+                f"({self.walk.hidden[0]}), whose changes replays would not see. Make a Tensor of "
+                "it outside, or make it read-only: array.setflags(write=False)"
+            )
+
+    def check_replaced(self, recording: Recording) -> None:
+        """Raises JitError where a tensor was read and another one put in its place."""
+        used = {b for item in recording.items for b in item.bufs} - recording.made
+        nodes = {id(tensor): b.node for b in self.before if (tensor := b.tensor()) is not None}
+        for tensor in self.replaced:
+            node = nodes.get(id(tensor), tensor.uop)
+            if used.intersection(buffers.get(n) for n in node.toposort() if n.op is Op.BUFFER):
+                raise replaced_error(self.name, node)
+
+    def check_survivors(self, recording: Recording) -> None:
+        """Raises JitError for a tensor that outlives the call in a place that cannot be seen."""
+        if self.survivors(recording):
+            gc.collect()  # some may only wait for that
+        if found := self.survivors(recording):
+            raise JitError(
+                f"{self.name} left a tensor of shape {found[0].shape} behind in a place that "
+                "replays cannot see (an object of a library, a list that grows, a generator, the "
+                "gradient of a result); it would never change again. Return it instead"
+            )
+
+    def survivors(self, recording: Recording) -> list[Tensor]:
+        """Tensors made in this run, of its memory, that are neither results nor found again."""
+        known = [*self.parts.tensors, *self.tensors, *self.left, *self.given.tensors]
+        before = [tensor for b in self.before if (tensor := b.tensor()) is not None]
+        numbers = {id(tensor) for tensor in (*known, *before)}
+        drawn = {buffer for buffer, _ in recording.repeated}
+        ours = recording.made | drawn
+
+        def is_ours(node: UOp) -> bool:
+            return node.op is Op.BUFFER and (node in self.parts.back or buffers.get(node) in ours)
+
+        return [
+            tensor
+            for tensor in live_tensors()
+            if id(tensor) not in numbers
+            and isinstance(tensor, Tensor)
+            and any(map(is_ours, tensor.uop.toposort()))
+        ]
+
+    def is_settled(self) -> bool:
+        """Whether this run did nothing that is done once only, such as filling memory made outside.
+
+        What was computed for such a tensor need not be computed again. Raises JitError where memory
+        was replaced, or each call finds something new to do.
+        """
+        settled = not self.other
+        gradients = {id(t.grad) for t, _ in self.gradients}
+        for reference, node, _ in self.before:
+            tensor = reference()
+            if tensor is None or tensor.uop is node or id(tensor) in gradients:
+                continue
+            if not is_realized(node):
+                settled = False
+            elif buffers_below(node) != buffers_below(tensor.uop):
+                raise JitError(
+                    f"{self.name} replaced a tensor of shape {node.shape} by another, where a "
+                    "replay could only write to memory; use assign"
+                )
+        known = self.known
+        known.changed |= {change.path for change in self.other}
+        known.put_off += not settled
+        if known.put_off > MOST_TRIES:
+            what = "; ".join(f"{c.path}: {described(c)}" for c in self.other)
+            raise JitError(
+                f"{self.name} did something for the first time in each of {known.put_off} calls: "
+                + (what or "it gave memory to tensors made outside; realize() them before the call")
+            )
+        return settled
+
+    def kept_step(self, recording: Recording, result: Any) -> Taken:
+        """The step of a recording."""
+        tensors = [*self.tensors, *self.left]
+        nodes = list(dict.fromkeys(b for t in tensors for b in buffers_below(t.uop)))
+        outputs = [buffer_of(node) for node in nodes]
+        step = CapturedStep.of(recording, self.parts.buffers, tuple(outputs), self.known.prune)
+        sources = [self.parts.number.get(node, -1) for node in nodes]
+        fixed = [b not in recording.made and s < 0 for b, s in zip(outputs, sources, strict=True)]
+
+        def output(tensor: Tensor) -> Output:
+            places = tuple([nodes.index(b) for b in buffers_below(tensor.uop)])
+            return Output(form_of(tensor.uop), places)
+
+        left = [*(change.now for change in self.kept), *(t.grad for t, _ in self.gradients)]
+        return Taken(
+            step,
+            rebuilt((result, *left) if left else result, Tensor, output),
+            sources,
+            [node if stays else None for node, stays in zip(nodes, fixed, strict=True)],
+            self.found_state(recording),
+        )
+
+    def found_state(self, recording: Recording) -> list[State]:
+        """The tensors from before whose memory the launches work on.
+
+        Raises JitError where such a tensor is gone: the function put another one in its place.
+        """
+        used = {b for i in recording.items for b in i.bufs} - recording.made
+        shown = {b for t in live_tensors() for b in realized_buffers(t.uop)}
+        owners = {id(t.grad): weakref.ref(t) for t in live_tensors() if t.grad is not None}
+        state = []
+        for reference, node, _ in self.before:
+            tensor = reference()
+            touched = used.intersection(realized_buffers(node))
+            if tensor is not None and touched:
+                owner = owners.get(id(tensor))
+                state.append(State(reference, tensor.uop, tensor.requires_grad, owner))
+            elif touched - shown:
+                raise replaced_error(self.name, node)
+        return state
+
+
+# --- changes
+
+
+def is_left(change: Change) -> bool:
+    """Whether a change is that tensors were put where a replay can put others."""
+    return (
+        change.can_be_stored and bool(tensors_in(change.now)) and is_nest(change.before, change.now)
+    )
+
+
+def is_nest(before: Any, now: Any) -> bool:
+    """Whether something is made of tensors, and of plain values that were there before."""
+    if isinstance(now, Tensor):
+        return before is None or isinstance(before, Tensor)
+    if is_plain(now):
+        return is_plain(before) and type(now) is type(before) and bool(now == before)
+    if type(now) not in (list, tuple, dict):
+        return False
+    items = now.items() if isinstance(now, dict) else enumerate(now)
+    if before is None:
+        return all(is_nest(None, item) for _, item in items)
+    if type(now) is not type(before) or len(now) != len(before):
+        return False
+    return all(
+        (key in before if isinstance(before, dict) else True) and is_nest(before[key], item)
+        for key, item in items
+    )
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [tensor for item in value.values() for tensor in tensors_in(item)]
+    if isinstance(value, (list, tuple)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []
+
+
+def changed_gradients(before: Iterable[Before]) -> list[tuple[Tensor, Before]]:
+    """The tensors whose gradient is another one now."""
+    now = [(entry.tensor(), entry) for entry in before]
+    return [(t, entry) for t, entry in now if t is not None and t.grad is not entry.grad]
+
+
+def described(change: Change) -> str:
+    """A change in a few words."""
+    if change.place < 0:
+        return f"from {len(change.before)} to {len(change.now)} values"
+    return f"from {shortened(change.before)} to {shortened(change.now)}"
+
+
+def replaced_error(name: str, node: UOp) -> JitError:
+    """The error for a tensor that was read and then replaced."""
+    return JitError(
+        f"{name} read a tensor of shape {node.shape} and then put another one in its place, as in "
+        "`x = x + 1`, or by adding to a gradient that was there before; a replay would read the "
+        "first one for ever. Write to it with assign, or begin with zero_grad()"
+    )
+
+
+def identities(value: Any) -> list[tuple[str, int]]:
+    """What is in some containers, and where."""
+    return [(path, id(item)) for path, item in leaves(value, "")]
+
+
+def first_difference(one: list[tuple[str, int]], other: list[tuple[str, int]]) -> str | None:
+    """Where two lists of places differ first."""
+    if one == other:
+        return None
+    paths = [a[0] for a, b in zip(one, other, strict=False) if a != b]
+    path = (paths or [max(one, other, key=len)[min(len(one), len(other))][0]])[0]
+    return path.removeprefix("[0]").removeprefix("[1]")
+
+
+def realized(name: str, result: Any) -> list[Tensor]:
+    """Compute a result; its tensors. Raises JitError for one that holds anything else."""
+    tensors = []
+    for path, value in leaves(result, "result"):
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif value is not None and not isinstance(value, type):
+            raise JitError(
+                f"{name} returned {value!r} ({path}), which a replay would return "
+                "unchanged for ever. Return tensors only."
+            )
+    if tensors:
+        Tensor.realize(*tensors)
+    return tensors

@@ -1,0 +1,128 @@
+"""What one capture took: launches, what its results show, the state it works on, what it leaves.
+
+Floor 5. Replays are made of this alone; see `captured.py`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tinycore.device.buffer import Buffer
+from tinycore.engine.jit import CapturedStep
+from tinycore.schedule.order import buffer_of, buffers
+from tinycore.tensor.arguments import is_realized, rebuilt
+from tinycore.tensor.showing import buffers_below
+from tinycore.tensor.tensor import Tensor
+from tinycore.uop.bindings import holding
+from tinycore.uop.node import UOp, made_anew
+from tinycore.uop.op import Op
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor of a result: how it shows buffers, and which of the step's these are."""
+
+    form: UOp
+    places: tuple[int, ...]
+
+    @cached_property
+    def parameters(self) -> list[UOp]:
+        """The BUFFERs in the form, in the order of `places`."""
+        return sorted(buffers_below(self.form), key=lambda n: int(n.src[1].arg), reverse=True)
+
+    def shown(self, nodes: list[UOp], numbers: dict[str, int]) -> Tensor:
+        """The tensor over BUFFER nodes, with the numbers that Variables hold in this call."""
+        if self.form.op is Op.BUFFER:
+            return Tensor.from_uop(nodes[self.places[0]])
+        if self.form.op is Op.RESHAPE and self.form.src[0].op is Op.BUFFER and not numbers:
+            return Tensor.from_uop(self.form.with_src((nodes[self.places[0]],)))
+        exchange = {p: nodes[k] for p, k in zip(self.parameters, self.places, strict=True)}
+        node = self.form.substitute(exchange)
+        return Tensor.from_uop(holding(node, numbers) if numbers else node)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Output, (self.form, self.places)
+
+
+class State(NamedTuple):
+    """A tensor whose memory the launches work on, and what it was when that was seen."""
+
+    tensor: weakref.ref[Any]
+    node: UOp
+    requires_grad: bool | None
+    owner: weakref.ref[Any] | None = None
+    """The tensor whose gradient it is."""
+
+
+class Left(NamedTuple):
+    """Where the function leaves something: in a box of its guard, or as a tensor's gradient."""
+
+    tensor: weakref.ref[Any] | None
+    is_first: bool = False
+    """Whether the tensor had no gradient before."""
+    box: int = 0
+    place: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """What was captured. Replays need nothing else."""
+
+    step: CapturedStep
+    result: Any
+    """The result, with an Output for each tensor, beside what the function leaves outside."""
+    sources: list[int]
+    """For each buffer of the step's outputs, the number of the argument's buffer it is, or -1."""
+    nodes: list[UOp | None]
+    """For each buffer of the step's outputs, its BUFFER node where that stays the same."""
+    state: list[State] = field(default_factory=list)
+    """Tensors whose memory the launches work on."""
+    left: tuple[Left, ...] = ()
+    """Where the function leaves tensors that outlive the call."""
+
+    @cached_property
+    def kinds(self) -> list[UOp]:
+        """For each output, a BUFFER node of its kind."""
+        outputs = [leaf for _, leaf in leaves_of(self.result)]
+        found: dict[int, UOp] = {}
+        for output in outputs:
+            found |= dict(zip(output.places, output.parameters, strict=True))
+        return [found[place] for place in range(len(self.sources))]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        result = self.result[0] if self.left else self.result
+        return Taken, (self.step, result, self.sources, [None] * len(self.nodes))
+
+
+def is_as_before(left: Left) -> bool:
+    """Whether a tensor has a gradient, or none, as before the captured call that left it one."""
+    if left.tensor is None:
+        return True
+    tensor = left.tensor()
+    return tensor is not None and (tensor.grad is None) is left.is_first
+
+
+def node_of(taken: Taken, place: int, buffer: Buffer) -> UOp:
+    """The BUFFER node of a result that is no argument: a new one, unless it is state."""
+    node = taken.nodes[place]
+    if node is None:
+        node = made_anew(taken.kinds[place])
+        buffers[node] = buffer
+        if buffer in taken.step.used:
+            taken.nodes[place] = node
+    return node
+
+
+def leaves_of(result: Any) -> list[tuple[str, Output]]:
+    """The Outputs in a result that was kept."""
+    found: list[tuple[str, Output]] = []
+    rebuilt(result, Output, lambda output: found.append(("", output)))
+    return found
+
+
+def realized_buffers(node: UOp) -> list[Buffer]:
+    """The buffers that a node shows, if nothing is left to be computed."""
+    return list(map(buffer_of, buffers_below(node))) if is_realized(node) else []
