@@ -122,14 +122,20 @@ class CapturedStep:
             for buffer in between | {b.base for b in between if b.base is not None}:
                 buffer.deallocate()
 
-    def replay(self, inputs: Iterable[Buffer], numbers: Mapping[str, int]) -> tuple[Buffer, ...]:
+    def replay(
+        self,
+        inputs: Iterable[Buffer],
+        numbers: Mapping[str, int],
+        again: Mapping[Buffer, Buffer] | None = None,
+    ) -> tuple[Buffer, ...]:
         """Run the step on other inputs; the results, in memory that no later replay touches.
 
+        `again` gives memory of earlier results that may be overwritten.
         `JIT=2`, DEBUG=2 and hooks that are called for each kernel ask for one launch at a time.
         """
         exchange = dict(zip(self.inputs, inputs, strict=True))
         for made in self.fresh_outputs:
-            exchange[made] = Buffer.like(made)
+            exchange[made] = again.get(made) or Buffer.like(made) if again else Buffer.like(made)
         if trace.on:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")

@@ -14,12 +14,12 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
 from tinycore.tensor.keys import ATOMS, PLAIN, constant
-from tinycore.tensor.names import Names
+from tinycore.tensor.names import LAYERS, Names
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.size import Size
 
@@ -51,12 +51,17 @@ class Box(NamedTuple):
     parent: int
     place: int
     kind: type
+    scope: Callable[[Any], Any] | None
     read: Callable[[Any], Values]
     ids: tuple[int, ...]
     roles: tuple[Role, ...]
     store: Callable[[Any, int, Any], None] | None
     path: str
     labels: tuple[str, ...]
+
+    def values(self, container: Any) -> Values:
+        """What is in a container now."""
+        return self.read(container if self.scope is None else self.scope(container))
 
     def holds(self, values: Values) -> bool:
         """Whether values that are not the same objects as before mean the same."""
@@ -121,11 +126,16 @@ def joined(path: str, label: str) -> str:
 
 
 class Reader(NamedTuple):
-    """How a container is read, what its values are called, and how one is put in its place."""
+    """How a container is read, what its values are called, and how one is put in its place.
+
+    It is quick to read where both functions are Python's own.
+    """
 
     read: Callable[[Any], Values]
     labels: tuple[str, ...]
     store: Callable[[Any, int, Any], None] | None = None
+    scope: Callable[[Any], Any] | None = None
+    """What is read of a container, if not itself."""
 
 
 def read_nothing(_: Any) -> Values:
@@ -133,31 +143,25 @@ def read_nothing(_: Any) -> Values:
     return ()
 
 
-def picked(names: tuple[str, ...], scope: Callable[[Any], Mapping[str, Any]]) -> Any:
-    """A function that reads some names of a container; None for what is not there."""
-    found = itemgetter(*names) if len(names) > 1 else None
+def picked(names: tuple[str, ...], present: Mapping[str, Any]) -> Callable[[Any], Values]:
+    """A function that reads some names of a dict; None for what is not there."""
+    if len(names) > 1 and all(name in present for name in names):
+        return itemgetter(*names)
 
-    def read(box: Any) -> Values:
-        table = scope(box)
-        if found is not None:
-            try:
-                values: Values = found(table)
-                return values
-            except KeyError:
-                pass
+    def read(table: Any) -> Values:
         return tuple([table.get(name) for name in names])
 
     return read
 
 
-def global_reader(names: tuple[str, ...]) -> Reader:
+def global_reader(function: Any, names: tuple[str, ...]) -> Reader:
     """Of the globals of a function."""
 
     def store(box: Any, place: int, value: Any) -> None:
         box.__globals__[names[place]] = value
 
     labels = tuple([f"global {name}" for name in names])
-    return Reader(picked(names, lambda box: box.__globals__), labels, store)
+    return Reader(picked(names, function.__globals__), labels, store, attrgetter("__globals__"))
 
 
 def contents(cell: types.CellType) -> Any:
@@ -191,22 +195,27 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
 
 
 def attribute_reader(value: Any, names: Names) -> Reader:
-    """Of the class of an object, and of the attributes that code names."""
-    own = getattr(value, "__dict__", {})
-    slots = tuple([n for n in slots_of(cast(Any, type(value))) if names.has(n)])
+    """Of the attributes of an object that code names; of a layer of tinycore, all."""
+    own = getattr(value, "__dict__", None)
+    kind = type(value)
+    is_layer = kind.__module__.startswith(LAYERS)
+    slots = tuple([n for n in slots_of(cast(Any, kind)) if is_layer or names.has(n)])
     told: tuple[str, ...] = ()
-    if hasattr(value, "__dict__"):
-        told = tuple([n for n in own if names.has(n)])
-        told += tuple([n for n in sorted(names.stored) if n not in own and n not in slots])
-    labels = (".__class__", *(f".{name}" for name in (*told, *slots)))
-    table = picked(told, vars) if told else read_nothing
-
-    def read(box: Any) -> Values:
-        found: Values = (type(box), *table(box))
-        return (*found, *[getattr(box, name, None) for name in slots]) if slots else found
+    if own is not None:
+        told = tuple([n for n in own if is_layer or names.has(n)])
+        if not is_layer:
+            told += tuple([n for n in sorted(names.stored) if n not in own and n not in slots])
+    labels = tuple([f".{name}" for name in (*told, *slots)])
 
     def store(box: Any, place: int, new: Any) -> None:
         setattr(box, labels[place][1:], new)
+
+    if not slots:
+        return Reader(picked(told, own or {}), labels, store, vars) if told else NOTHING
+
+    def read(box: Any) -> Values:
+        found = tuple([getattr(box, name, None) for name in slots])
+        return (*map(vars(box).get, told), *found) if told else found
 
     return Reader(read, labels, store)
 
@@ -228,12 +237,11 @@ def module_reader(module: Any, names: Names) -> Reader:
     def store(box: Any, place: int, value: Any) -> None:
         setattr(box, told[place], value)
 
-    return Reader(
-        picked(told, vars) if told else read_nothing, tuple([f".{n}" for n in told]), store
-    )
+    labels = tuple([f".{name}" for name in told])
+    return Reader(picked(told, vars(module)), labels, store, vars) if told else NOTHING
 
 
-def class_reader(kind: Any, names: Names) -> Reader:
+def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
     """Of a class: its bases, what code names in it, and methods that Python calls itself."""
 
     def is_read(name: str, value: Any) -> bool:
@@ -242,13 +250,14 @@ def class_reader(kind: Any, names: Names) -> Reader:
         return names.has(name) or (name[:2] == "__" and isinstance(value, types.FunctionType))
 
     told = tuple([name for name, value in vars(kind).items() if is_read(name, value)])
-    table = picked(told, vars) if told else read_nothing
+    table, count = picked(told, vars(kind)), len(kind.__bases__)
 
     def store(box: Any, place: int, value: Any) -> None:
-        setattr(box, told[place - 1], value)
+        setattr(type(box) if of_object else box, told[place - count], value)
 
-    labels = (".__bases__", *(f".{name}" for name in told))
-    return Reader(lambda box: (box.__bases__, *table(box)), labels, store)
+    labels = (*["base"] * count, *(f".{name}" for name in told))
+    scope = type if of_object else None
+    return Reader(lambda box: (*box.__bases__, *table(vars(box))), labels, store, scope)
 
 
 def stored_item(box: Any, place: int, value: Any) -> None:
@@ -298,6 +307,9 @@ def container_reader(value: Any) -> Reader | None:
     return Reader(tuple, labels, None if isinstance(value, tuple) else stored_item)
 
 
+NOTHING: Final = Reader(read_nothing, ())
+"""Of an object of which code names nothing."""
+
 WRAPPERS: Final[dict[type, Reader]] = {
     types.MethodType: Reader(lambda m: (m.__func__, m.__self__), ("", "self")),
     functools.partial: Reader(
@@ -328,7 +340,8 @@ def reader_of(value: Any, names: Names) -> Reader | None:
         return module_reader(value, names) if names.opens(value.__name__) else None
     if isinstance(value, type):
         return class_reader(value, names) if names.opens(value.__module__) else None
-    if isinstance(value, SPACES) or names.opens(type(value).__module__):
+    module = type(value).__module__
+    if isinstance(value, SPACES) or names.opens(module) or module.startswith(LAYERS):
         return attribute_reader(value, names)
     if "__wrapped__" in getattr(value, "__dict__", ()):  # of functools.lru_cache, for example
         return Reader(lambda wrapper: (wrapper.__wrapped__,), (".__wrapped__",))
@@ -336,6 +349,13 @@ def reader_of(value: Any, names: Names) -> Reader | None:
 
 
 # --- the walk
+
+
+def has_more(function: types.FunctionType) -> bool:
+    """Whether a function is more than its code and the globals that this names."""
+    return bool(
+        function.__closure__ or function.__defaults__ or function.__kwdefaults__ or vars(function)
+    )
 
 
 class Seen(NamedTuple):
@@ -380,13 +400,14 @@ class Walk:
         self, parent: int, place: int, value: Any, path: str, reader: Reader, queue: Any
     ) -> None:
         """Note a container, and what is in it for later."""
-        values = reader.read(value)
+        values = reader.read(value if reader.scope is None else reader.scope(value))
         number = len(self.seen) + 1
         roles = self.enter(number, values, reader.labels, path, queue)
         box = Box(
             parent,
             place,
             type(value),
+            reader.scope,
             reader.read,
             tuple(map(id, values)),
             roles,
@@ -407,9 +428,19 @@ class Walk:
             roles.append(role)
             if reader is not None:
                 queue.append((number, place, value, where, reader))
-                if isinstance(value, types.FunctionType):
-                    self.follow(number, place, value, where, queue)
+                self.enter_class(number, place, value, where, queue)
+            if isinstance(value, types.FunctionType):
+                self.follow(number, place, value, where, queue)
         return tuple(roles)
+
+    def enter_class(self, number: int, place: int, value: Any, path: str, queue: Any) -> None:
+        """The class of an object is looked at through the first object of it."""
+        kind = type(value)
+        if not self.names.opens(kind.__module__) or id(kind) in self.met:
+            return
+        self.met.add(id(kind))
+        reader = class_reader(kind, self.names, of_object=True)
+        queue.append((number, place, value, f"class {kind.__name__}", reader))
 
     def role(self, value: Any, path: str) -> tuple[Role, Reader | None]:
         """What is expected of a value, and how it is read if it is looked into."""
@@ -426,6 +457,8 @@ class Walk:
             return Role(CONTENT, type(value)), reader
         is_known = id(value) in self.met
         self.met.add(id(value))
+        if isinstance(value, types.FunctionType) and path and not has_more(value):
+            return self.object(value), None
         if isinstance(value, types.FunctionType) and not is_known:
             return Role(CONTENT, type(value)), reader
         if type(value).__weakrefoffset__ == 0:  # it must not be kept alive to be known again
@@ -447,7 +480,7 @@ class Walk:
             self.scopes[id(scope)] = number, place, function
             root = self.roots and getattr(self.roots[0], "__globals__", None)
             home = "" if not path or root is scope else f"module {scope.get('__name__')}"
-            queue.append((number, place, function, home, global_reader(told)))
+            queue.append((number, place, function, home, global_reader(function, told)))
 
     # --- what came of it
 
@@ -460,7 +493,7 @@ class Walk:
         found: list[Change] = []
         for number, (box, container, values) in enumerate(self.seen):
             try:
-                now = box.read(container)
+                now = box.values(container)
             except Exception:
                 now = ()
             if len(now) != len(values):
@@ -485,7 +518,7 @@ class Change(NamedTuple):
     """Whether something else can be put there, too."""
 
 
-FIXED: Final = frozenset({"code", "default", "key", "[...]", ".__class__", ".__bases__"})
+FIXED: Final = frozenset({"code", "default", "key", "[...]", "base"})
 """What is read of containers and never put there."""
 
 
@@ -509,6 +542,7 @@ class Guard:
 
     def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
+        self.plan = [(b.parent, b.place, b.kind, b.scope, b.read, b.ids, b.holds) for b in boxes]
         self.is_possible = True
         """Whether all objects that must be found again are there."""
         self.kept: list[Any] = []
@@ -531,13 +565,12 @@ class Guard:
             return None
         found = [(*roots, *self.more)] if self.more else [roots]
         try:
-            for box in self.boxes:
-                parent, place, kind, read, ids, *_ = box
+            for parent, place, kind, scope, read, ids, holds in self.plan:
                 container = found[parent][place]
                 if type(container) is not kind:
                     return None
-                values = read(container)
-                if tuple(map(id, values)) != ids and not box.holds(values):
+                values = read(container if scope is None else scope(container))
+                if tuple(map(id, values)) != ids and not holds(values):
                     return None
                 found.append(values)
         except (AttributeError, KeyError, IndexError, RuntimeError):
@@ -566,6 +599,8 @@ class Around:
         self, function: Callable[..., Any], owner: Callable[[], Any] | None = None
     ) -> None:
         self.function, self.owner = function, owner
+        self.alone = (function,) if owner is None else None
+        """Where looking begins if there is no object."""
         inner = unwrapped(function)
         self.names = Names(getattr(inner, "__module__", None) or "")
 

@@ -146,19 +146,21 @@ class Attempt:
         found = []
         for change in self.kept:
             box, container, _ = self.walk.seen[change.box]
+            label = box.labels[change.place]
             numbers = [
-                n
-                for n, seen in enumerate(walk.seen)
-                if seen.container is container and box.labels[change.place] in seen.box.labels
+                number
+                for number, seen in enumerate(walk.seen)
+                if seen.container is container
+                and seen.box.path == box.path
+                and label in seen.box.labels
             ]
             if not numbers:
                 raise JitError(
                     f"{self.name} put a tensor into {change.path}, and then something else in the "
                     "place of that; do one of the two"
                 )
-            number = numbers[0]
-            place = walk.seen[number].box.labels.index(box.labels[change.place])
-            found.append(Left(None, box=number, place=place))
+            place = walk.seen[numbers[0]].box.labels.index(label)
+            found.append(Left(None, box=numbers[0], place=place))
         return (*found, *(Left(b.tensor, b.grad is None) for _, b in self.gradients))
 
     # --- what came of it
@@ -297,10 +299,11 @@ class Attempt:
         left = [*(change.now for change in self.kept), *(t.grad for t, _ in self.gradients)]
         return Taken(
             step,
-            rebuilt((result, *left) if left else result, Tensor, output),
+            rebuilt(result, Tensor, output),
             sources,
             [node if stays else None for node, stays in zip(nodes, fixed, strict=True)],
             self.found_state(recording),
+            values=rebuilt(tuple(left), Tensor, output),
         )
 
     def found_state(self, recording: Recording) -> list[State]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tinycore.device.buffer import Buffer
 from tinycore.engine.jit import CapturedStep, capture
 from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of
@@ -29,7 +30,7 @@ from tinycore.tensor.core import replace_nodes
 from tinycore.tensor.held import holdings
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns, finish_writes
-from tinycore.tensor.taken import Left, Output, State, Taken, is_as_before, node_of
+from tinycore.tensor.taken import NOTHING, Output, Spare, State, Taken, node_of
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.size import sealed
@@ -65,7 +66,9 @@ class Capture:
         """What is around the function, if this capture is for that; else None."""
         if self.around is None or self.guard is None:
             return []
-        return self.guard.find(self.around.roots(given.objects))
+        around = self.around
+        roots = around.alone if around.alone and not given.objects else around.roots(given.objects)
+        return self.guard.find(roots)
 
     def told(self, given: Arguments) -> list[tuple[str, Hashable]]:
         """What tells a call from others: its arguments, and what is around the function."""
@@ -160,7 +163,12 @@ class Capture:
             if not is_realized(tensor.uop) or buffers_below(tensor.uop) != buffers_below(node):
                 return False
             state[place] = State(reference, tensor.uop, requires_grad, owner)
-        return not self.taken.left or all(map(is_as_before, self.taken.left))
+        for left in self.taken.left:
+            if left.tensor is not None:
+                owner = left.tensor()
+                if owner is None or (owner.grad is None) is not left.is_first:
+                    return False
+        return True
 
     def replay(self, given: Arguments, found: list[Any]) -> Any:
         """Run the captured launches on this call's arguments; the result."""
@@ -172,35 +180,64 @@ class Capture:
         numbers = given.numbers
         if holdings.entries:
             holdings.drop(self.memory_of(given))
-        written = step.replay(given.buffers, numbers)
+        spares = taken.unseen() if taken.spares else {}
+        again = {spare.made: spare.buffer for spare in spares.values()}
+        written = step.replay(given.buffers, numbers, again)
+        kept = {spare.place for spare in spares.values()} if spares else ()
         nodes = []
         for place, source in enumerate(taken.sources):
-            buffer = written[place]
-            nodes.append(given.nodes[source] if source >= 0 else node_of(taken, place, buffer))
+            if source >= 0:
+                nodes.append(given.nodes[source])
+            else:
+                buffer = written[place]
+                nodes.append(NOTHING if place in kept else node_of(taken, place, buffer))
+        if len(spares) < len(taken.left):
+            self.leave(nodes, written, numbers, found, spares)
         if type(taken.result) is Output:
             return taken.result.shown(nodes, numbers)
-        result = rebuilt(taken.result, Output, lambda output: output.shown(nodes, numbers))
-        if not taken.left:
-            return result
-        self.leave(taken.left, result[1:], found)
-        return result[0]
+        return rebuilt(taken.result, Output, lambda output: output.shown(nodes, numbers))
 
-    def leave(self, left: tuple[Left, ...], values: Sequence[Any], found: list[Any]) -> None:
+    def leave(
+        self,
+        nodes: list[UOp],
+        written: Sequence[Buffer],
+        numbers: dict[str, int],
+        found: list[Any],
+        spares: dict[int, Spare],
+    ) -> None:
         """Put tensors where the function leaves them."""
-        assert self.guard is not None, "what is left outside was found there"
-        for (tensor, _, number, place), value in zip(left, values, strict=True):
-            if tensor is None:
-                box = self.guard.boxes[number]
+        taken, guard = self.taken, self.guard
+        assert taken is not None and guard is not None, "what is left outside was found there"  # noqa: PT018
+        for number, (left, value) in enumerate(zip(taken.left, taken.values, strict=True)):
+            if number in spares:
+                continue
+            new = rebuilt(value, Output, lambda output: output.shown(nodes, numbers))
+            if left.tensor is None:
+                box = guard.boxes[left.box]
                 assert box.store is not None, "the function has put something there"
-                box.store(found[box.parent][box.place], place, value)
-            elif (owner := tensor()) is not None:
-                owner.grad = value
+                box.store(found[box.parent][box.place], left.place, new)
+            elif (owner := left.tensor()) is not None:
+                owner.grad = new
+                if number in taken.alone:
+                    place = value.places[0]
+                    spares[number] = Spare(
+                        left.tensor,
+                        new,
+                        nodes[place],
+                        written[place],
+                        taken.step.outputs[place],
+                        place,
+                    )
+        taken.spares.clear()
+        taken.spares.update(spares)
 
     def memory_of(self, given: Arguments) -> list[UOp]:
         """The BUFFERs of arguments and state, which a replay may write to."""
         assert self.taken is not None, "only what was captured is replayed"
         state = [memory for entry in self.taken.state for memory in buffers_below(entry.node)]
-        return [*given.nodes, *state, *(node for node in self.taken.nodes if node is not None)]
+        spares = [spare.node for spare in self.taken.spares.values()]
+        fixed = [node for node in self.taken.nodes if node is not None]
+        return [*given.nodes, *state, *spares, *fixed]
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

@@ -106,7 +106,10 @@ class TinyJit(Generic[Parameters, Result]):
             self.last = capture
             if capture.taken is not None:
                 if capture.is_current():
-                    return cast(Result, capture.replay(given, found))
+                    result = capture.replay(given, found)
+                    if (taken := capture.taken).spares:
+                        taken.count()
+                    return cast(Result, result)
                 self.give_up(capture)
             if capture.first is None:
                 return cast(Result, capture.run(self.function, given, args, kwargs))

@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 LIBRARIES: Final = sys.stdlib_module_names
-OWN: Final = ("nn", "llm", "cli", "testing")
-"""Packages of tinycore that are made of tensors, as programs are."""
+OWN: Final = ("llm", "cli", "testing")
+"""Packages of tinycore that are looked into, as programs are."""
+LAYERS: Final = "tinycore.nn"
+"""Where the classes are whose objects have attributes that decide what they do, all of them."""
 
 BY_NAME: Final = frozenset({"getattr", "setattr", "hasattr", "attrgetter", "methodcaller"})
 """Functions that are given the name of an attribute as text."""

@@ -5,12 +5,16 @@ Floor 5. Replays are made of this alone; see `captured.py`.
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from sys import getrefcount
+from typing import Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
+from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep
 from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.arguments import is_realized, rebuilt
@@ -67,13 +71,45 @@ class Left(NamedTuple):
     place: int = 0
 
 
+COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
+"""Whether counts of references say who else has seen a tensor."""
+
+
+NOTHING: Final = UOp(Op.SINK, dtypes.void, ())
+"""Stands for a node that is not needed."""
+
+
+class Spare:
+    """A gradient that a replay left, which the next one overwrites if nobody else has seen it."""
+
+    __slots__ = ("buffer", "known", "made", "node", "owner", "place", "tensor", "uop")
+
+    def __init__(
+        self,
+        owner: weakref.ref[Any],
+        tensor: Tensor,
+        node: UOp,
+        buffer: Buffer,
+        made: Buffer,
+        place: int,
+    ) -> None:
+        self.owner, self.tensor, self.node = owner, tensor, node
+        self.uop = tensor.uop
+        self.buffer, self.made, self.place = buffer, made, place
+        self.known = (0, 0, 0)
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many references there are to the nodes and the memory."""
+        return getrefcount(self.uop), getrefcount(self.node), getrefcount(self.buffer)
+
+
 @dataclass(frozen=True, eq=False)
 class Taken:
     """What was captured. Replays need nothing else."""
 
     step: CapturedStep
     result: Any
-    """The result, with an Output for each tensor, beside what the function leaves outside."""
+    """The result, with an Output for each tensor."""
     sources: list[int]
     """For each buffer of the step's outputs, the number of the argument's buffer it is, or -1."""
     nodes: list[UOp | None]
@@ -82,27 +118,76 @@ class Taken:
     """Tensors whose memory the launches work on."""
     left: tuple[Left, ...] = ()
     """Where the function leaves tensors that outlive the call."""
+    values: tuple[Any, ...] = ()
+    """What it leaves there, with an Output for each tensor."""
+    spares: dict[int, Spare] = field(default_factory=dict)
+    """Gradients of the last replay, by their place in `left`."""
 
     @cached_property
     def kinds(self) -> list[UOp]:
         """For each output, a BUFFER node of its kind."""
-        outputs = [leaf for _, leaf in leaves_of(self.result)]
+        outputs = [leaf for _, leaf in leaves_of((self.result, *self.values))]
         found: dict[int, UOp] = {}
         for output in outputs:
             found |= dict(zip(output.places, output.parameters, strict=True))
         return [found[place] for place in range(len(self.sources))]
 
+    @cached_property
+    def alone(self) -> frozenset[int]:
+        """What is left and has new memory to itself, so that a later replay may overwrite it."""
+        outputs = [leaf for _, leaf in leaves_of((self.result, *self.values))]
+        used = Counter(place for output in outputs for place in output.places)
+        new = set(self.step.fresh_outputs)
+
+        def is_alone(value: Any) -> bool:
+            if type(value) is not Output or len(value.places) != 1:
+                return False
+            (place,) = value.places
+            is_whole = value.form.op is Op.BUFFER or value.form.src[0].op is Op.BUFFER
+            return is_whole and used[place] == 1 and self.step.outputs[place] in new
+
+        found = [number for number, value in enumerate(self.values) if is_alone(value)]
+        return frozenset(found if COUNTS else ())
+
+    def count(self) -> None:
+        """See how often gradients are referred to, now that nobody has seen them."""
+        for spare in self.spares.values():
+            if not any(spare.known):
+                spare.known = spare.counts()
+
+    def unseen(self) -> dict[int, Spare]:
+        """The gradients of the last replay that the next one may overwrite, in their places.
+
+        Those to which nothing refers that did not when they were left.
+        """
+        found = {}
+        for number, spare in self.spares.items():
+            owner = spare.owner()
+            if owner is None or spare.tensor.uop is not spare.uop:
+                continue
+            is_there = owner.grad is spare.tensor
+            uop, node, buffer = spare.known
+            if (
+                getrefcount(spare.tensor) <= 2 + is_there
+                and getrefcount(spare.uop) <= uop
+                and getrefcount(spare.node) <= node
+                and getrefcount(spare.buffer) <= buffer
+            ):
+                found[number] = spare
+                if not is_there:
+                    owner.grad = spare.tensor
+        return found
+
     def __reduce__(self) -> tuple[object, ...]:
-        result = self.result[0] if self.left else self.result
-        return Taken, (self.step, result, self.sources, [None] * len(self.nodes))
-
-
-def is_as_before(left: Left) -> bool:
-    """Whether a tensor has a gradient, or none, as before the captured call that left it one."""
-    if left.tensor is None:
-        return True
-    tensor = left.tensor()
-    return tensor is not None and (tensor.grad is None) is left.is_first
+        return Taken, (
+            self.step,
+            self.result,
+            self.sources,
+            [None] * len(self.nodes),
+            [],
+            (),
+            self.values,
+        )
 
 
 def node_of(taken: Taken, place: int, buffer: Buffer) -> UOp:

@@ -614,3 +614,33 @@ def test_a_frozen_weight_is_noticed() -> None:
         assert first.grad is not None
         assert first.grad.item() == 2 * i
         assert second.grad is None
+
+
+def test_a_gradient_that_was_seen_is_not_overwritten() -> None:
+    weight = Tensor([2.0, 3.0], requires_grad=True).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        return (weight * x).sum().backward()
+
+    def gradient() -> Tensor:
+        assert weight.grad is not None
+        return weight.grad
+
+    for i in range(4):
+        step(host(i, i))
+    reused = gradient()
+    step(host(4, 4))
+    kept, part, lazy = gradient(), gradient()[0:1], gradient() * 10
+    assert reused.tolist() == [3.0, 3.0]
+    for i in range(5, 8):
+        step(host(i, i))
+    assert (kept.tolist(), part.tolist(), lazy.tolist()) == ([4.0, 4.0], [4.0], [40.0, 40.0])
+    assert gradient().tolist() == [7.0, 7.0]
+    view = gradient()[1:2]
+    step(host(8, 8))
+    assert view.tolist() == [7.0]
+    weight.grad = None
+    step(host(9, 9))
+    assert gradient().tolist() == [9.0, 9.0]
