@@ -260,10 +260,10 @@ class Attempt:
         was replaced, or each call finds something new to do.
         """
         settled = not self.other
-        gradients = {id(t.grad) for t, _ in self.gradients}
+        passing = {id(tensor) for tensor in (*self.left, *self.replaced)}
         for reference, node, _ in self.before:
             tensor = reference()
-            if tensor is None or tensor.uop is node or id(tensor) in gradients:
+            if tensor is None or tensor.uop is node or id(tensor) in passing:
                 continue
             if not is_realized(node):
                 settled = False
