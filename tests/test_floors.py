@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -219,10 +220,11 @@ def test_every_trace_channel_is_made_somewhere() -> None:
 # No backend's name
 
 
-def words_of(text: str) -> set[str]:
+@cache
+def words_of(text: str) -> frozenset[str]:
     """The words of an identifier or a text, in lower case: `NvDevice` and `nv_device` are two."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
-    return {word.lower() for word in re.split(r"[^A-Za-z]+", parted)}
+    return frozenset(word.lower() for word in re.split(r"[^A-Za-z]+", parted))
 
 
 def backend_names_in(source: str) -> Iterator[tuple[int, str]]:

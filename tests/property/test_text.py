@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_damaged_text_is_parsed_or_refused(seed: int) -> None:
         return
 
 
+@pytest.mark.slow
 @given(text=st.text(max_size=200))
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
 def test_any_text_is_parsed_or_refused(text: str) -> None:

@@ -146,6 +146,7 @@ def write_and_evict(folder: str, seed: int) -> int:
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["read_and_write", "write_and_evict"])
 def test_processes_share_a_folder(tmp_path: Path, work: str) -> None:
     processes = [

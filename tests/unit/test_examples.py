@@ -22,6 +22,7 @@ def test_help_says_what_it_does(name: str) -> None:
     assert "Train a small" in output_of(name, "--help")
 
 
+@pytest.mark.slow
 def test_a_transformer_learns_to_write_backwards() -> None:
     out = output_of("transformer.py", "--steps", "150", "--length", "3", "--batch", "32")
 

@@ -11,6 +11,8 @@ from tinycore.testing.kernels import Array, Bench, bench, elementwise, ulps
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
+pytestmark = pytest.mark.sample(3)
+
 SIZE = 256
 INTEGERS = [d for d in dtypes.all if d.kind in ("int", "uint")]
 FLOATS = [dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]

@@ -38,6 +38,7 @@ def arguments(dtype: DType) -> Array:
     return values
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("lanes", [1, 16])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=lambda d: d.name)
 def test_exponentials_and_logarithms(toolchain: str, dtype: DType, lanes: int) -> None:

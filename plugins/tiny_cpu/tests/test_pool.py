@@ -95,6 +95,7 @@ def test_workers_that_fell_asleep_wake_up(load: Load, several_threads: int) -> N
     assert set(numbers) == {5.0}
 
 
+@pytest.mark.sample(3)
 def test_threads_of_python_take_turns(load: Load, several_threads: int) -> None:
     programs = [load("add", parallel=extent) for extent in EXTENTS]
     results: list[bool] = []

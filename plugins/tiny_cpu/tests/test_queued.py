@@ -120,6 +120,7 @@ def test_devices_wait_for_each_other(devices: list[QueuedCpu], add: Add) -> None
     assert content(one, here) == content(other, there) == {401.0}
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_work_is_as_if_done_one_after_the_other(
     devices: list[QueuedCpu], add: Add, seed: int

@@ -16,6 +16,8 @@ from tests.unit.array_api.conftest import FULL
 from tests.unit.array_api.standard import BINARY, ELEMENTWISE, UNARY
 from tinycore.errors import ArgumentError, DTypeError
 
+pytestmark = pytest.mark.sample(2)
+
 FLOATS = ("float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")

@@ -26,6 +26,7 @@ def test_gradients_in_the_plane(name: str) -> None:
     both(lambda namespace: getattr(namespace, name), *inputs[: 1 if name == "log1p" else 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["det", "inv"])
 def test_gradients_of_square_matrices(name: str) -> None:
     both(lambda namespace: getattr(namespace.linalg, name), MATRICES)

@@ -22,6 +22,7 @@ def test_it_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert accuracy(capsys.readouterr().out) >= 97
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_numbers_again(capsys: pytest.CaptureFixture[str]) -> None:
     outputs = []
     for _ in range(2):

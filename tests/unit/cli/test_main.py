@@ -113,6 +113,7 @@ def test_doctor_explains_what_fails(capsys: pytest.CaptureFixture[str]) -> None:
 # --- demo
 
 
+@pytest.mark.slow
 def test_demo_trains_tests_and_draws(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--steps", "2", "--batch", "8"]) == 0
 

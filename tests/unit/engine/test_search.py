@@ -75,6 +75,7 @@ def survivor() -> Iterator[tuple[Tuned, Report]]:
         started.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "verdict", "told"),
     [
@@ -142,6 +143,7 @@ print(Tensor([float(i) for i in range(64)]).sum().item())
 """
 
 
+@pytest.mark.slow
 def test_second_process_searches_nothing(tmp_path: Path) -> None:
     def run(**settings: str) -> str:
         path = os.pathsep.join(entry for entry in sys.path if entry)

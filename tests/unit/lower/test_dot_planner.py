@@ -56,6 +56,7 @@ def test_what_is_left_of_a_row_is_one_vector(size: int, lanes: list[int]) -> Non
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 3])
 def test_sums_are_held_where_what_they_read_does_not_stay_near(threads: int) -> None:
     ast = weight_gradient(6, 8, 8, 12, 3)

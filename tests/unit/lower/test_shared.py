@@ -117,6 +117,7 @@ def assert_shared(ast: UOp, limits: Limits = SMALL, plan: Plan | None = None) ->
 # What it computes
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("limits", [SMALL, SCALARS], ids=["vectors", "scalars"])
 @pytest.mark.parametrize(
     "size", [(64, 64, 64), (77, 77, 77), (100, 33, 129), (128, 128, 128), (5, 200, 70), (9, 2, 8)]
@@ -145,6 +146,7 @@ GRAPHS: dict[str, Callable[[], UOp | Tensor]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("limits", [SMALL, SCALARS], ids=["vectors", "scalars"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_rows_and_columns_are_found_by_addresses(name: str, limits: Limits) -> None:

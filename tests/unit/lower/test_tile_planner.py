@@ -119,6 +119,7 @@ def strided(channels: int, size: int) -> UOp:
     return ast
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [16, 32])
 def test_lanes_run_along_channels_where_windows_step_over_places(channels: int) -> None:
     """Lanes along a line would be picked out of two vectors each, for every tap."""

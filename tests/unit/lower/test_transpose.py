@@ -70,6 +70,7 @@ def test_threads_share_a_transpose() -> None:
     assert AxisKind.PARALLEL in {step.kind for step in plan if isinstance(step, Assign)}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("device", [pytest.param(d, marks=pytest.mark.device(d)) for d in COMPILED])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int64, dtypes.uint8, dtypes.float16])
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tensor.conftest import chosen, is_sampled, pytest_runtest_call, target
+from tests.unit.tensor.conftest import (
+    chosen,
+    is_sampled,
+    mark_other_targets,
+    pytest_runtest_call,
+    target,
+)
 
 __all__ = ["pytest_runtest_call", "target"]
 
@@ -48,3 +54,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = set(left_out)
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in gone]
+    mark_other_targets(items, folder)

@@ -57,6 +57,7 @@ def trained(dtype: Any, steps: int = 30) -> tuple[list[float], list[str]]:
     return losses, [param.dtype.name for param in optimizer.params]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
 def test_half_precision_ends_close_to_float32(dtype: Any) -> None:
     precise, _ = trained(dtypes.float32)

@@ -72,6 +72,7 @@ def bits(run: Run) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in get_state_dict(run).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path, name: str) -> None:
     whole = Run(OPTIMIZERS[name])

@@ -150,6 +150,7 @@ print(x.tolist())
 """
 
 
+@pytest.mark.slow
 def test_processes_at_once_and_one_after_them_agree(folder: Path) -> None:
     environment = os.environ | {"CACHE_DIR": str(folder), "VERIFY": "0"}
     command = [sys.executable, "-c", SECOND]

@@ -190,6 +190,7 @@ def test_padded_input_of_a_reduction_that_reads_it_often_gets_memory(is_value: b
     assert len(order) == 2
 
 
+@pytest.mark.slow
 def test_chain_of_twenty_thousand_ops_is_cut_and_needs_no_recursion() -> None:
     x = buffer(4)
     for _ in range(20_000):

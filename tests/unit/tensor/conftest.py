@@ -2,12 +2,16 @@
 
 TENSOR_TESTS=CPU:LLVM,PYTHON chooses; the word `reference` stands for the plain evaluator of graphs.
 `nox -s tensors` runs all of them on one target, which takes long where a driver compiles slowly.
+Each test is marked as slow on all of its targets but one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+import zlib
+from collections import defaultdict
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +49,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         gone = set(left_out)
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in gone]
+    mark_other_targets(items, Path(__file__).parent)
+
+
+def mark_other_targets(items: Iterable[pytest.Item], folder: Path) -> None:
+    """Mark the tests of a folder as slow on all targets but one, which their names decide."""
+    alike: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.path.parent != folder or not hasattr(item, "callspec"):
+            continue
+        target = item.callspec.params.get("target")
+        if isinstance(target, str):  # else the test has a parameter of its own of this name
+            alike[item.nodeid.replace(target, "")].append(item)
+    for name, group in alike.items():
+        kept = zlib.crc32(name.encode()) % len(group)
+        for item in (*group[:kept], *group[kept + 1 :]):
+            item.add_marker("slow")
 
 
 def is_sampled(item: pytest.Item) -> bool:

@@ -19,6 +19,8 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.schedule import ScheduleItem
 from tinycore.tensor import Tensor, attention
 
+pytestmark = pytest.mark.sample(3)
+
 F = torch.nn.functional
 Function = Callable[..., Any]
 

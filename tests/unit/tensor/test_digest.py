@@ -13,6 +13,8 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
 from tinycore.tensor.digest import Algorithm
 
+pytestmark = pytest.mark.sample(2)
+
 ALL_BYTES = bytes(range(256)) * 2
 SIZES: dict[Algorithm, int] = {
     "sha3_224": 28,

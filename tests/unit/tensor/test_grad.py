@@ -199,6 +199,7 @@ def test_fanout_and_long_chains() -> None:
     assert gradient.item() == pytest.approx(1.0001**3000)
 
 
+@pytest.mark.slow
 def test_mlp_against_torch() -> None:
     labels = numpy.array([0, 2, 1, 1])
 

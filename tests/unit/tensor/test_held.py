@@ -19,6 +19,8 @@ from tinycore.nn.optim import SGD
 from tinycore.schedule.results import HeldValue
 from tinycore.tensor.held import Holdings
 
+pytestmark = pytest.mark.sample(2)
+
 LAYERS = 5
 
 

@@ -132,6 +132,7 @@ def test_a_capture_computes_what_was_read_outside(target: str) -> None:
     assert found == [[1.0, 1.0], [3.0, 3.0], [5.0, 5.0], [7.0, 7.0]]
 
 
+@pytest.mark.slow
 def test_values_are_held_inside_of_a_capture_only(target: str) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no launches to capture")

@@ -178,6 +178,7 @@ def test_other_structures_have_captures_of_their_own() -> None:
     assert len(step.captures) == 3
 
 
+@pytest.mark.slow
 def test_a_value_that_always_changes_is_refused_in_the_end() -> None:
     step = TinyJit(lambda x, k: x * k)
     for k in range(MOST_CAPTURES):

@@ -354,6 +354,7 @@ with Context(DEV=sys.argv[2]):
 """
 
 
+@pytest.mark.slow
 def test_a_captured_function_replays_in_another_process(tmp_path: Path, target: str) -> None:
     weight, length = host(10, 20, 30), Variable("length", 1, 3)
 

@@ -126,6 +126,7 @@ CASES = [
 """Every op in one layout or two; MULTI_TESTS=all for every op in all of them."""
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "count", "first", "second"), CASES)
 def test_op_equals_one_device(name: str, count: int, first: int | None, second: int | None) -> None:
     x, y = inputs()
@@ -135,6 +136,7 @@ def test_op_equals_one_device(name: str, count: int, first: int | None, second: 
     assert_close(found, truth(name))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["arithmetic", "softmax", "matmul", "rows by index"])
 @pytest.mark.device("CPU")
 def test_op_on_compiled_devices(name: str) -> None:

@@ -14,6 +14,8 @@ from tests.unit.tensor.spread import A, assert_close, group
 from tinycore import Context, Tensor, TinyJit, dtypes, nn
 from tinycore.errors import GradientError
 
+pytestmark = pytest.mark.sample(3)
+
 
 @pytest.fixture(autouse=True)
 def target() -> Iterator[None]:

@@ -21,6 +21,7 @@ from tinycore.testing.suite.run import run_here
 PAGE = Path(__file__).parents[3] / "docs/conformance/suite.md"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_by_its_trial(name: str) -> None:
     found = grade(FAULTS[name])

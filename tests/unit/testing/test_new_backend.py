@@ -46,6 +46,7 @@ def empty_environment(folder: Path, *wheels: Path) -> Path:
     return python
 
 
+@pytest.mark.slow
 def test_the_package_passes_in_an_empty_environment(tmp_path: Path) -> None:
     folder = write("toy", tmp_path)
     python = empty_environment(
@@ -77,6 +78,7 @@ def test_the_package_passes_in_an_empty_environment(tmp_path: Path) -> None:
     assert {trial["level"] for trial in told["trials"]} == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_its_own_tests_run_under_pytest(tmp_path: Path) -> None:
     folder = write("Toy", tmp_path)
     done = subprocess.run(

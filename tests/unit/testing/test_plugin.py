@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 AUTHORS_FILE = '''"""Everything tinycore promises of a device."""
 from tinycore.testing.suite import *
 DEVICE = "PYTHON"
@@ -24,6 +26,7 @@ def pytest_run(folder: Path, *options: str, skips: str = "") -> subprocess.Compl
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_authors_file_is_two_lines(tmp_path: Path) -> None:
     told = tmp_path / "out.json"
     options = ["--level", "3", "-k", "offset or view or graph_says", f"--conformance-json={told}"]
@@ -37,6 +40,7 @@ def test_an_authors_file_is_two_lines(tmp_path: Path) -> None:
     assert found["counts"]["passed"] >= 10
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_skipped_fails_the_run(tmp_path: Path) -> None:
     done = pytest_run(tmp_path, "-k", "mapped_memory", skips="host_memory='far away'")
 
@@ -44,6 +48,7 @@ def test_a_claim_that_is_skipped_fails_the_run(tmp_path: Path) -> None:
     assert "the backend claims host_memory, and SKIPS leaves it out" in done.stdout
 
 
+@pytest.mark.slow
 def test_levels_above_are_left_out(tmp_path: Path) -> None:
     done = pytest_run(tmp_path, "--level", "0", "--collect-only", "-v")
 

@@ -57,6 +57,7 @@ def test_trials_have_names_of_their_own() -> None:
     assert len(set(names)) == len(names) > 900
 
 
+@pytest.mark.slow
 def test_a_crash_is_a_failure_and_the_others_go_on() -> None:
     plan = Plan("PYTHON", Level.MEMORY, COPIES)
     found = list(run_apart(plan, worker=crash_at_second))

@@ -1,0 +1,18 @@
+"""Which tests are slow: those that are marked so, and all but a sample of the large grids of cases.
+
+README's second command leaves them out by `-m "not slow"`; `.ci/run` runs them by `-m slow`.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what the mark `sample` leaves out."""
+    for item in items:
+        mark = item.get_closest_marker("sample")
+        if mark is not None and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
+            item.add_marker("slow")
