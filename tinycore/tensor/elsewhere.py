@@ -132,6 +132,6 @@ def unknown_name(
     text = f"{owner} has no {name!r}"
     if name in ours:
         return UnknownNameError(f"{text}; here it is {ours[name]}")
-    near = difflib.get_close_matches(name, [n for n in known if not n.startswith("_")], 3)
+    near = difflib.get_close_matches(name, [n for n in known if not n.startswith("_")], 3, 0.7)
     hint = f"did you mean {' or '.join(near)}?" if near else hint
     return UnknownNameError(f"{text}; {hint}" if hint else text)
