@@ -33,7 +33,10 @@ def decisive_settings() -> list[str]:
 
 @cache
 def stamp(parts: tuple[str, ...], modules: tuple[str, ...] = ()) -> str:
-    """A digest of names, sizes and times of files: of parts of this package, and beside modules."""
+    """A digest of the files of parts of this package and beside modules.
+
+    Of their content: sizes and times stay where a package is rebuilt with clamped times.
+    """
     here = Path(__file__).parent
     folders = {here / part for part in parts}
     for name in modules:
@@ -41,9 +44,14 @@ def stamp(parts: tuple[str, ...], modules: tuple[str, ...] = ()) -> str:
             folders.add(Path(file).parent)
     digest = blake2b(digest_size=16)
     for file in sorted(file for folder in folders for file in sources(folder)):
-        facts = file.stat()
-        digest.update(f"{file} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+        digest.update(str(file).encode() + content_of(file))
     return digest.hexdigest()
+
+
+@cache
+def content_of(file: Path) -> bytes:
+    """The digest of one file, which several stamps may ask for."""
+    return blake2b(file.read_bytes(), digest_size=16).digest()
 
 
 def sources(place: Path) -> Iterator[Path]:

@@ -27,7 +27,7 @@ from tinycore.config import settings
 from tinycore.errors import CacheError
 from tinycore.trace import Trace
 
-__all__ = ["FORMAT", "DiskCache", "cache_folder", "get", "put"]
+__all__ = ["FORMAT", "DiskCache", "cache_folder", "distrust", "get", "put"]
 
 FORMAT: Final = 1
 """Version of the files' layout, in the folder's name: another version never reads these files."""
@@ -118,10 +118,10 @@ class DiskCache:
             try:
                 if create:
                     self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                objection = _distrust(self.folder)
-            except FileNotFoundError:
-                return False  # nothing to read yet, and nothing to complain of
+                objection = distrust(self.folder)
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and not create:
+                    return False  # nothing to read yet, and nothing to complain of
                 objection = error.strerror or str(error)
             if not objection:
                 self._usable = True
@@ -222,8 +222,8 @@ def _touch(path: Path) -> None:
         pass  # a folder we may only read is still worth reading
 
 
-def _distrust(folder: Path) -> str:
-    """Why this folder's entries, which are run as machine code, are not to be trusted, or ""."""
+def distrust(folder: Path) -> str:
+    """Why what is in a folder, which may be run as machine code, is not to be trusted, or ""."""
     facts = folder.stat()
     if not stat.S_ISDIR(facts.st_mode):
         return "it is not a folder"
@@ -231,7 +231,9 @@ def _distrust(folder: Path) -> str:
         return ""
     if facts.st_uid not in {os.geteuid(), 0}:
         return f"it belongs to another user, number {facts.st_uid}"
-    return "every user may write to it" if facts.st_mode & stat.S_IWOTH else ""
+    if facts.st_mode & stat.S_IWOTH:
+        return "every user may write to it"
+    return "its group may write to it" if facts.st_mode & stat.S_IWGRP else ""
 
 
 # The cache that the settings name

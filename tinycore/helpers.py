@@ -12,17 +12,19 @@ import shutil
 import tempfile
 import time
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from tinycore.cache import cache_folder
+from tinycore.cache import cache_folder, distrust
 from tinycore.config import Context, Settings, cpu_count, environment, settings
 from tinycore.engine.counters import GlobalCounters
-from tinycore.errors import SettingError
+from tinycore.errors import ArgumentError, SettingError
 from tinycore.trace import ansilen, ansistrip, colored
 
 if TYPE_CHECKING:
@@ -149,23 +151,52 @@ def fetch(
     subdir: str | None = None,
     gunzip: bool = False,
     allow_caching: bool = True,
+    sha256: str | None = None,
 ) -> Path:
     """The local file with what `url` holds, downloaded once into the cache folder.
 
-    A path or a `file:` URL of this machine is used where it lies. Raises OSError when the download
-    fails; a file is only ever there whole.
+    A path or a `file:` URL of this machine is used where it lies. `name` is that of the file below
+    the folder of downloads, or an absolute Path. `sha256` is the digest in hexadecimal that the
+    file must have. Raises OSError when the download fails, ends early or has another digest: a file
+    is only ever there whole; and when the folder of downloads can be written by other users.
+    ArgumentError for a name that leads out of it.
     """
     if url.startswith(("/", ".")):
         return Path(url)
     if url.startswith("file:"):
         return Path(urllib.request.url2pathname(url.removeprefix("file:").removeprefix("//")))
-    folder = cache_folder().parent / "downloads" / (subdir or "")
-    target = folder / (name or blake2b(f"{url} {gunzip}".encode(), digest_size=20).hexdigest())
-    if target.is_file() and allow_caching:
+    target = _target(
+        name or blake2b(f"{url} {gunzip}".encode(), digest_size=20).hexdigest(), subdir
+    )
+    if target.is_file() and allow_caching and (sha256 is None or _digest(target) == sha256.lower()):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    _download(url, target, gunzip)
+    _download(url, target, gunzip, sha256)
     return target
+
+
+def _target(name: str | os.PathLike[str], subdir: str | None) -> Path:
+    """Where a download goes. Raises ArgumentError for a place that was not asked for plainly."""
+    if isinstance(name, Path) and name.is_absolute():
+        return name
+    downloads = cache_folder().parent / "downloads"
+    downloads.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if objection := distrust(downloads):
+        raise PermissionError(
+            f"fetch: {downloads} is not used, as {objection}. Set CACHE_DIR to a folder of your own"
+        )
+    target = Path(os.path.normpath(downloads / (subdir or "") / name))
+    if downloads not in target.parents:
+        raise ArgumentError(
+            f"fetch: {os.fspath(name)!r} in {subdir or 'downloads'!r} leads out of {downloads}; "
+            "give a plain name, or an absolute Path"
+        )
+    return target
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return file_digest(content, "sha256").hexdigest()
 
 
 def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
@@ -179,7 +210,7 @@ def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
     return bar
 
 
-def _download(url: str, target: Path, gunzip: bool) -> None:
+def _download(url: str, target: Path, gunzip: bool, sha256: str | None) -> None:
     request = urllib.request.Request(url, headers={"User-Agent": "tinycore"})
     descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=target.parent)
     try:
@@ -189,7 +220,14 @@ def _download(url: str, target: Path, gunzip: bool) -> None:
             _shown(answer, url) as source,
         ):
             shutil.copyfileobj(gzip.GzipFile(fileobj=source) if gunzip else source, file)
+            if missing := getattr(answer, "length", None):  # what a server has announced, and kept
+                raise OSError(f"fetch: {url} ended {missing} bytes before its end")
+        if sha256 is not None and (found := _digest(Path(temporary))) != sha256.lower():
+            raise OSError(f"fetch: {url} has the SHA-256 digest {found}, not {sha256}")
         os.replace(temporary, target)
+    except (HTTPException, EOFError, zlib.error) as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise OSError(f"fetch: {url}: {error!r}") from error
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

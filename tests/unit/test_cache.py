@@ -253,6 +253,13 @@ def test_a_folder_that_anyone_may_write_to_is_not_trusted(disk: DiskCache) -> No
     disk.folder.chmod(0o777)
 
     assert "every user may write to it" in warning_of(DiskCache(disk.folder, MIB))
+    disk.folder.chmod(0o775)
+    assert "its group may write to it" in warning_of(DiskCache(disk.folder, MIB))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_folder_that_cannot_be_made_is_told() -> None:
+    assert "cannot be used" in warning_of(DiskCache(Path("/proc/nope/cache"), MIB))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="ownership is POSIX")

@@ -1,15 +1,19 @@
 """What programs import from tinycore.helpers."""
 
 import gzip
+import hashlib
+import io
+import os
 import subprocess
 import sys
+from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
 
 from tinycore import helpers
 from tinycore.config import Context
-from tinycore.errors import SettingError
+from tinycore.errors import ArgumentError, SettingError
 from tinycore.helpers import (
     Timing,
     argsort,
@@ -116,6 +120,79 @@ def test_fetch_leaves_nothing_of_a_failed_download(
         fetch("https://example.org/data.gz")
 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def served(monkeypatch: pytest.MonkeyPatch, head: bytes, body: bytes) -> None:
+    """Let a server answer so, whatever is asked."""
+
+    class Wire(io.BytesIO):
+        def makefile(self, *arguments: object) -> io.BytesIO:
+            return self
+
+    def answer(request: object, timeout: float) -> HTTPResponse:
+        found = HTTPResponse(Wire(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n" + body))  # type: ignore[arg-type]
+        found.begin()
+        return found
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "gunzip"),
+    [
+        (b"Content-Length: 1000000", b"x" * 100, False),
+        (b"Transfer-Encoding: chunked", b"64\r\nxxxx", False),
+        (b"Content-Length: 20", gzip.compress(b"content" * 100)[:20], True),
+        (b"Content-Length: 4", b"text", True),
+    ],
+)
+def test_fetch_keeps_no_truncated_download(
+    head: bytes, body: bytes, gunzip: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served(monkeypatch, head, body)
+
+    with Context(CACHE_DIR=tmp_path), pytest.raises(OSError, match=r"fetch|gzip"):
+        fetch("https://example.org/data", gunzip=gunzip)
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_fetch_compares_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served(monkeypatch, b"Content-Length: 4", b"text")
+    digest = hashlib.sha256(b"text").hexdigest()
+
+    with Context(CACHE_DIR=tmp_path):
+        path = fetch("https://example.org/data", sha256=digest)
+        path.write_bytes(b"more")  # damaged on disk: fetched again
+        assert fetch("https://example.org/data", sha256=digest).read_bytes() == b"text"
+        with pytest.raises(OSError, match="has the SHA-256 digest"):
+            fetch("https://example.org/other", sha256="0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "subdir"), [("../../x", None), ("/etc/x", None), ("x", "../.."), ("..", None)]
+)
+def test_fetch_stays_in_its_folder(name: str, subdir: str | None, tmp_path: Path) -> None:
+    with Context(CACHE_DIR=tmp_path / "cache"), pytest.raises(ArgumentError, match="leads out of"):
+        fetch("https://example.org/data", name=name, subdir=subdir)
+
+
+def test_fetch_writes_where_an_absolute_path_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served(monkeypatch, b"Content-Length: 4", b"text")
+
+    assert fetch("https://example.org/data", name=tmp_path / "x").read_text() == "text"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX")
+def test_fetch_uses_no_folder_that_others_write_to(tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads").chmod(0o777)
+    (tmp_path / "downloads/data").write_text("planted")
+
+    with Context(CACHE_DIR=tmp_path), pytest.raises(PermissionError, match="every user may write"):
+        fetch("https://example.org/data", name="data")
 
 
 def test_fetch_uses_a_local_file_where_it_lies(tmp_path: Path) -> None:

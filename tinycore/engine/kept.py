@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 PROGRAMS: Final = "program"
 """The table of the disk cache that they are in."""
 
-LOWERING: Final = ("dtype.py", "uop", "render", "lower")
+LOWERING: Final = (
+    *("_dtype.py", "dtype.py", "uop", "render", "lower"),
+    *("engine/compile.py", "engine/kept.py", "device/protocols.py", "schedule/kernel.py"),
+)
 """The parts of this package that make a program of a kernel."""
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tinycore import Context, Device, Tensor
-from tinycore._stamp import ELSEWHERE, stamp
+from tinycore._stamp import ELSEWHERE, content_of, stamp
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
 from tinycore.engine import kept
@@ -72,12 +72,15 @@ def test_every_setting_left_out_of_the_key_exists() -> None:
 def test_the_stamp_follows_the_files_of_the_renderer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "dialect_of_a_test.py").write_text("")
+    (tmp_path / "dialect_of_a_test.py").write_text("# old")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("dialect_of_a_test")
     before = stamp((), ("dialect_of_a_test",))
-    (tmp_path / "dialect_of_a_test.py").write_text("# changed")
+    times = (tmp_path / "dialect_of_a_test.py").stat()
+    (tmp_path / "dialect_of_a_test.py").write_text("# new")
+    os.utime(tmp_path / "dialect_of_a_test.py", ns=(times.st_atime_ns, times.st_mtime_ns))
     stamp.cache_clear()
+    content_of.cache_clear()
 
     assert stamp((), ("dialect_of_a_test",)) != before
 
