@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from tinycore.device.registry import Device
     from tinycore.dtype import dtypes
     from tinycore.engine.counters import GlobalCounters
+    from tinycore.helpers import fetch as fetch
+    from tinycore.helpers import getenv as getenv
     from tinycore.tensor.jit import TinyJit
     from tinycore.tensor.tensor import Tensor
+    from tinycore.uop.node import UOp as UOp
     from tinycore.uop.size import Variable
 
     from_dlpack = Tensor.from_dlpack
@@ -34,6 +37,13 @@ _WHERE = {
     "from_dlpack": "tinycore.tensor:Tensor.from_dlpack",
 }
 
+_ELSEWHERE = {
+    "UOp": "tinycore.uop.node:UOp",
+    "fetch": "tinycore.helpers:fetch",
+    "getenv": "tinycore.helpers:getenv",
+}
+"""Names that tinygrad's users import from here; each has its home in the module beside it."""
+
 __all__ = [
     "Context",
     "Device",
@@ -49,8 +59,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import a public name at its first use (PEP 562)."""
-    if name in _WHERE:
-        globals()[name] = _deferred(_WHERE[name]).resolve()
+    if place := _WHERE.get(name) or _ELSEWHERE.get(name):
+        globals()[name] = _deferred(place).resolve()
         return globals()[name]
     if name == "nn":
         return _module_named("tinycore.nn")

@@ -5,6 +5,7 @@ Floor 6, on the public API only. tinycore's own floors import what they need fro
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import math
 import os
@@ -50,6 +51,7 @@ __all__ = [
     "prod",
     "round_up",
     "settings",
+    "to_mv",
     "tqdm",
     "trange",
 ]
@@ -133,6 +135,11 @@ def flatten(lists: Iterable[Iterable[T]]) -> list[T]:
 def argsort(items: Sequence[Any]) -> list[int]:
     """The positions in the order that sorts the items; the inverse of a permutation."""
     return sorted(range(len(items)), key=items.__getitem__)
+
+
+def to_mv(address: int, size_bytes: int) -> memoryview:
+    """The bytes at an address of this process, writable; the caller keeps them alive."""
+    return memoryview((ctypes.c_uint8 * size_bytes).from_address(address)).cast("B")
 
 
 def ceildiv(amount: int, divisor: int) -> int:

@@ -7,9 +7,13 @@ them through attributes, lists, tuples and dictionaries: `layers.0.weight`.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import tarfile
 import warnings
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, overload
@@ -19,16 +23,21 @@ from tqdm import tqdm
 
 from tinycore import Tensor, dtypes
 from tinycore.dtype import DType
-from tinycore.errors import ArgumentError, ShapeError
+from tinycore.errors import ArgumentError, DTypeError, FileFormatError, ShapeError
 from tinycore.nn.files.safetensors import SafetensorsFile, write_safetensors
+from tinycore.nn.files.torch_archive import SavedTensor, read_archive
 
 __all__ = [
+    "TensorIO",
     "get_parameters",
     "get_state_dict",
     "load_state_dict",
     "safe_load",
     "safe_load_metadata",
     "safe_save",
+    "tar_extract",
+    "torch_load",
+    "zip_extract",
 ]
 
 T = TypeVar("T")
@@ -161,6 +170,100 @@ def safe_load(fn: Source, device: str | None = None) -> dict[str, Tensor]:
     """
     file = _opened(fn)
     return {name: _tensor(file[name], file.entries[name].dtype, device) for name in file}
+
+
+def torch_load(fn: str | os.PathLike[str], device: str | None = None) -> Any:
+    """The object in a file of `torch.save`, its tensors on `device`; nothing in it is run.
+
+    It may hold tensors, numbers, text, and lists, tuples and dictionaries of them, as state dicts
+    and checkpoints do. Tensors that share memory there have copies of it. Raises FileFormatError
+    for anything else and for a damaged file, OSError when it cannot be read.
+
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "model.pth")
+    ...     _ = file.write_bytes(b"no model")
+    ...     nn.state.torch_load(file)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tinycore.errors.FileFormatError: ...model.pth: no file of torch.save: ...
+    """
+    return _with_tensors(read_archive(fn), device)
+
+
+def _with_tensors(found: Any, device: str | None) -> Any:
+    """What was read, with tensors in the place of saved ones."""
+    if isinstance(found, SavedTensor):
+        return _tensor(found.array, found.dtype, device).expand(found.shape)
+    if isinstance(found, dict):
+        return {name: _with_tensors(item, device) for name, item in found.items()}
+    if isinstance(found, (list, tuple)):
+        return type(found)([_with_tensors(item, device) for item in found])
+    return found
+
+
+def tar_extract(fn: Source, device: str | None = None) -> dict[str, Tensor]:
+    """The files in a tar archive by name, each a tensor of bytes; folders and links are left out.
+
+    Raises FileFormatError for what is no tar archive, OSError when it cannot be read.
+    """
+    content = fn.contiguous().data().cast("B") if isinstance(fn, Tensor) else Path(fn).read_bytes()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
+            files = {m.name: archive.extractfile(m) for m in archive if m.isreg()}
+            return {name: Tensor(f.read(), device=device) for name, f in files.items() if f}
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise FileFormatError(f"{_place(fn)}: no tar archive: {error}") from error
+
+
+def zip_extract(fn: Source, device: str | None = None) -> dict[str, Tensor]:
+    """The files in a ZIP archive by name, each a tensor of bytes; folders are left out.
+
+    Raises FileFormatError for what is no ZIP archive, OSError when it cannot be read.
+    """
+    content = fn.contiguous().data().cast("B") if isinstance(fn, Tensor) else Path(fn).read_bytes()
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            files = [info for info in archive.infolist() if not info.is_dir()]
+            return {info.filename: Tensor(archive.read(info), device=device) for info in files}
+    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise FileFormatError(f"{_place(fn)}: no ZIP archive: {error}") from error
+
+
+def _place(fn: Source) -> str:
+    return "a tensor of bytes" if isinstance(fn, Tensor) else str(fn)
+
+
+class TensorIO(io.RawIOBase):
+    """A tensor of bytes as a file to read, `io.BufferedReader(TensorIO(x))` in larger steps.
+
+    Raises DTypeError unless it is of uint8, ShapeError unless it has one axis.
+
+    >>> nn.state.TensorIO(Tensor(b"a file")).read(3)
+    b'a f'
+    """
+
+    def __init__(self, t: Tensor) -> None:
+        if t.dtype is not dtypes.uint8:
+            raise DTypeError(f"TensorIO: needs a tensor of uint8, got {t.dtype!r}")
+        if t.ndim != 1:
+            raise ShapeError(f"TensorIO: needs one axis, got shape {t.shape}")
+        self._content = io.BytesIO(t.contiguous().data().cast("B"))
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether the position can be set: always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; how many bytes there were."""
+        return self._content.readinto(buffer)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the position, as of any file."""
+        return self._content.seek(offset, whence)
 
 
 def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:

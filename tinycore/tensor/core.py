@@ -65,6 +65,7 @@ class Core:
     ) -> None:
         """Make a tensor of a number, nested list, bytes, path, NumPy array, node or tensor.
 
+        Bytes and the content of a file are elements of the dtype as they are, of uint8 by default.
         `requires_grad` True asks `backward` for a gradient, False refuses one, None leaves it open.
         Raises ShapeError for ragged lists, DTypeError for what no dtype can hold.
         """
@@ -250,8 +251,10 @@ class Core:
         """
         return self.from_uop(UOp(Op.DETACH, self.dtype, (self.uop,)))
 
-    def contiguous(self) -> Self:
+    def contiguous(self, arg: object = None) -> Self:
         """The same value in memory of its own, row by row; itself when it is that already.
+
+        `arg`, which tinygrad's users pass to its scheduler, says nothing here.
 
         >>> x = Tensor([[1, 2], [3, 4]]).T.contiguous().realize()
         >>> x.contiguous() is x, x.tolist()

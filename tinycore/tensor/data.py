@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from tinycore._deferred import NumpyScalar, numpy
-from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype
+from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype, to_numpy_dtype
 from tinycore.errors import DTypeError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import number_dtype
@@ -52,15 +52,29 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
         shape = nested_shape(data)
         return from_flat(list(leaves(data)), shape, dtype, device)
     if isinstance(data, os.PathLike):
-        return from_array(numpy.fromfile(data, numpy.uint8), device, dtype)
+        return from_bytes(numpy.fromfile(data, numpy.uint8), device, dtype)
     if isinstance(data, (bytes, bytearray, memoryview)):
-        return from_array(numpy.frombuffer(data, numpy.uint8), device, dtype)
+        return from_bytes(numpy.frombuffer(data, numpy.uint8), device, dtype)
     if isinstance(data, SupportsArray):
         return from_array(numpy.asarray(data), device, dtype)
     raise DTypeError(
         f"Tensor: cannot hold a {type(data).__name__}. "
         "Give a number, a nested list of numbers, bytes, a path, a NumPy array or a Tensor."
     )
+
+
+def from_bytes(content: HostArray, device: str, dtype: DType | None) -> UOp:
+    """Bytes as elements of a dtype, as they are. Raises ShapeError where some are left over."""
+    target = dtype or dtypes.uint8
+    if content.size % target.itemsize:
+        raise ShapeError(
+            f"Tensor: {content.size} bytes hold no whole number of {target!r}, of "
+            f"{target.itemsize} bytes each"
+        )
+    if content.size == 0:
+        return graph.full((0,), target, 0, device)
+    flat = content.view(to_numpy_dtype(target))
+    return runtime().from_host(flat.copy(), target, device)
 
 
 def as_python(value: numpy.generic, dtype: DType) -> Scalar:

@@ -60,6 +60,10 @@ def host_entry(entry: Any) -> Any:
     """One entry of an index, what the host knows of it as an int, slice or NumPy array."""
     if isinstance(entry, (Creation, slice, EllipsisType, str)) or entry is None:
         return entry
+    if isinstance(entry, (list, tuple)) and any(isinstance(e, Creation) for e in entry):
+        first = next(e for e in entry if isinstance(e, Creation))
+        rows = [first.ufix(e) for e in entry]
+        return rows[0].stack(*rows[1:])
     if isinstance(entry, (list, tuple)):
         nested_shape(entry)  # raises for ragged lists, and the next line for what is no number
         dtypes.from_py(entry)

@@ -179,7 +179,8 @@ class Realization(Random):
         return self
 
     def clone(self, device: str | None = None) -> Self:
-        """A copy in memory of its own, which assignments to this tensor do not change.
+        """A copy in memory of its own, which assignments to this tensor do not change, with one of
+        the gradient if there is one.
 
         >>> x = Tensor([1, 2])
         >>> y = x.clone()
@@ -190,6 +191,7 @@ class Realization(Random):
         source = self.to(device)
         result = self.from_uop(graph.copied(source.uop) if self.numel() else source.uop)
         result.requires_grad = self.requires_grad
+        result.grad = None if self.grad is None else self.grad.clone(device)
         return result
 
     # --- writing

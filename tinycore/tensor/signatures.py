@@ -35,6 +35,7 @@ from tinycore.errors import (
 )
 from tinycore.tensor.spelling import spelled
 from tinycore.uop.node import UOp
+from tinycore.uop.shape import BETWEEN_NAMES
 from tinycore.uop.size import Variable
 
 Fits = Callable[[Any], bool]
@@ -130,7 +131,7 @@ class Contract:
         return [set() for _ in self.positional]
 
     def check(self, given: Sequence[Any], named: dict[str, Any]) -> bool:
-        """Whether NumPy arrays stand where a tensor is asked for.
+        """Whether NumPy arrays stand where a tensor is asked for, or devices for one device.
 
         Raises ArgumentTypeError or DTypeError for the first value that is not accepted.
         """
@@ -158,11 +159,14 @@ class Contract:
     def with_tensors(
         self, given: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with tensors of NumPy arrays, where a tensor is asked for."""
-        beside: Any = next(v for v in (*given, *named.values()) if isinstance(v, self.tensor))
+        """Arguments with tensors of NumPy arrays, where one is asked for, and devices joined."""
+        every = (*given, *named.values())
+        beside: Any = next((v for v in every if isinstance(v, self.tensor)), None)
 
         def converted(name: str, value: Any) -> Any:
             accepted = self.parameters.get(name, ANYTHING)
+            if names_devices(name, value) and not accepted.admits(value):
+                return BETWEEN_NAMES.join(value)
             wrong = not accepted.admits(value) and takes_array(accepted, value)
             return type(beside)(value, device=beside.device) if wrong else value
 
@@ -181,7 +185,8 @@ class Contract:
             accepted = parameters.get(rule, ANYTHING)
             if not accepted.admits(value):
                 beside = any(isinstance(v, self.tensor) for v in (*given, *named.values()))
-                if not (beside and takes_array(accepted, value)):
+                taken = names_devices(name, value) or (beside and takes_array(accepted, value))
+                if not taken:
                     self.refuse(name, accepted, value)
                 arrays = True
         return arrays
@@ -260,6 +265,12 @@ class Contract:
 Array = NumpyArray
 SHORT = Repr()
 SHORT.maxother = SHORT.maxstring = 60
+
+
+def names_devices(name: str, value: Any) -> bool:
+    """Whether an argument is a row of devices, which is written as one name."""
+    row = name == "device" and isinstance(value, (list, tuple)) and len(value) > 0
+    return row and all(isinstance(each, str) for each in value)
 
 
 def takes_array(accepted: Accepted, value: Any) -> bool:

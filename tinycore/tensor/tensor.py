@@ -21,6 +21,10 @@ ON_DEVICES: Final = "x.to(device) moves it, DEV=device chooses one for the whole
 """What is said of `x.xpu()` and the like."""
 
 
+OLDER_NAMES: Final = {"lazydata": "uop"}
+"""What attributes were called in older versions of tinygrad."""
+
+
 class TensorType(type):
     """Gives the class itself a `training` property."""
 
@@ -70,6 +74,8 @@ class Tensor(Multi, metaclass=TensorType):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
+            if name in OLDER_NAMES:
+                return getattr(self, OLDER_NAMES[name])
             known = () if name.startswith("_") else dir(self)
             raise unknown_name("a Tensor", name, OF_TENSOR, known, ON_DEVICES)
 
