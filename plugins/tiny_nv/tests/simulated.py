@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy
-from executor.faults import Fault, IllegalAddress, MisalignedAddress
+from emulation.faults import Fault, IllegalAddress, MisalignedAddress
 from executor.launch import Executor, Limits
 from executor.memory import GlobalMemory, Region
 from executor.syntax import Module, parse

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy
 import pytest
-from executor.faults import IllegalAddress
+from emulation.faults import IllegalAddress
 from standin import Driver
 
 from tinycore import Context, Device, Tensor, TinyJit, Variable, dtypes
