@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy
 from emulation.faults import Fault, IllegalAddress, MisalignedAddress
+from emulation.memory import GlobalMemory, Region
 from executor.launch import Executor, Limits
-from executor.memory import GlobalMemory, Region
 from executor.syntax import Module, parse
 from standin import Card, Driver, Launched
 
