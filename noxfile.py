@@ -24,7 +24,7 @@ PACKAGES = {
     "tiny-nv": ROOT / "plugins/tiny_nv",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
-DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "WEBGPU"]
+DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "CUDA:PTX", "WEBGPU"]
 """Devices that docs/generate_conformance.py writes tables of; CUDA here means a card."""
 PEERS = {
     "tinygrad": ["tinygrad>=0.14"],

@@ -26,11 +26,13 @@ SUITES: Final = {
     "CPU:LLVM": "plugins/tiny_cpu/tests/conformance.py",
     "CL": "plugins/tiny_cl/tests/conformance.py",
     "CUDA": "plugins/tiny_nv/tests/conformance.py",
+    "CUDA:PTX": "plugins/tiny_nv/tests/conformance.py",
     "WEBGPU": "plugins/tiny_webgpu/tests/conformance.py",
 }
 """Every device with a table, and the file that says why it does without some capabilities."""
-REGISTERED: Final = {"CUDA": ("plugins/tiny_nv/tests", "simulated:BACKEND")}
-"""Devices that an executor plays: the folder it is in, and the backend to register."""
+PLAYED: Final = ("plugins/tiny_nv/tests", "tests/support"), "simulated:BACKEND"
+REGISTERED: Final = {"CUDA": PLAYED, "CUDA:PTX": PLAYED}
+"""Devices that an executor plays: the folders it is in, and the backend to register."""
 GRADES: Final = "suite"
 
 
@@ -53,8 +55,9 @@ def command(name: str) -> list[str]:
 
 def surroundings(name: str) -> dict[str, str]:
     """The environment of what writes a page."""
-    folder = REGISTERED.get(name, ("",))[0]
-    return {**os.environ, "PYTHONPATH": str(ROOT / folder)} if folder else dict(os.environ)
+    folders = REGISTERED[name][0] if name in REGISTERED else ()
+    path = os.pathsep.join(str(ROOT / folder) for folder in folders)
+    return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 
 def write(name: str) -> str:

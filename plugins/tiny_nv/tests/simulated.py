@@ -3,7 +3,8 @@
 `BACKEND` is the plugin's own but for two things: nvrtc stops at PTX, and opening it puts the
 stand-in in the driver's place. So everything else of the plugin is what a card would have.
 
-    PYTHONPATH=plugins/tiny_nv/tests tinycore conformance CUDA --register simulated:BACKEND
+    export PYTHONPATH=plugins/tiny_nv/tests:tests/support
+    tinycore conformance CUDA --register simulated:BACKEND
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Simulated(Driver):
         return status
 
 
-def ptx_toolchain(arch: str) -> Toolchain[CudaC]:
+def unassembled(arch: str) -> Toolchain[CudaC]:
     """The plugin's toolchain, which leaves assembling to the driver."""
     made = toolchain(arch)
     return replace(made, compiler=NvrtcCompiler(made.arch, assembles=False))
@@ -100,9 +101,8 @@ def backend_of(driver: Driver) -> Backend:
     def count() -> int:
         return len(driver.cards)
 
-    return replace(
-        CUDA, open=opened, count=count, probe=lambda: "", renderers={"NVRTC": ptx_toolchain}
-    )
+    renderers = {**CUDA.renderers, "NVRTC": unassembled}
+    return replace(CUDA, open=opened, count=count, probe=lambda: "", renderers=renderers)
 
 
 BACKEND: Final = backend_of(Simulated((Card(), Card())))

@@ -30,9 +30,10 @@ Dims: TypeAlias = tuple[int, int, int]
     INVALID_DEVICE,
     INVALID_IMAGE,
     INVALID_CONTEXT,
+    INVALID_PTX,
     INVALID_HANDLE,
     NOT_FOUND,
-) = (1, 2, 3, 101, 200, 201, 400, 500)
+) = (1, 2, 3, 101, 200, 201, 218, 400, 500)
 FIRST_ADDRESS: Final = 0x7F00_0000_0000
 ALIGNMENT: Final = 512
 STATIC_SHARED: Final = 48 << 10
@@ -98,6 +99,8 @@ class Driver:
     launches: list[Launched] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     failures: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    log: bytes = b""
+    """What the assembler says of every module; it fails unless that is nothing."""
     sticky: int = 0
     """The status that every call returns once a kernel has lost the context."""
     memory: dict[int, tuple[int, bytearray]] = field(default_factory=dict)
@@ -341,10 +344,19 @@ class Driver:
 
     # --- programs
 
-    def cuModuleLoadData(self, module: Any, image: Any) -> int:  # noqa: N802
+    def cuModuleLoadDataEx(  # noqa: N802
+        self, module: Any, image: Any, count: int, options: Any, values: Any
+    ) -> int:
         content = bytes(ffi.buffer(image))
-        if not content.startswith((b"\x7fELF", b"//")):
+        if [options[i] for i in range(count)] != [5, 6]:
+            return INVALID_VALUE
+        if not content.startswith((b"\x7fELF", b"//", b".version")):
             return INVALID_IMAGE
+        if not content.startswith(b"\x7fELF") and not content.endswith(b"\0"):
+            raise Mistake("text of PTX that does not end in a zero byte")
+        if self.log:
+            ffi.memmove(values[0], self.log + b"\0", len(self.log) + 1)
+            return INVALID_PTX
         return self._make("CUmodule", module, content)
 
     def cuModuleUnload(self, module: Any) -> int:  # noqa: N802

@@ -11,7 +11,7 @@ from standin import Card, Driver
 from tiny_nv import _lib
 from tiny_nv.device import CudaDevice
 from tiny_nv.program import CudaProgram
-from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.errors import CompileError, DeviceError, UnsupportedError
 from tinycore.plugin import ProgramInfo
 
 IMAGE = b"\x7fELF add_ scale_"
@@ -64,8 +64,17 @@ def test_more_threads_than_the_compiled_kernel_takes_are_refused() -> None:
 
 
 def test_what_is_no_program_is_refused_by_name(device: CudaDevice) -> None:
-    with pytest.raises(DeviceError, match=r"cuModuleLoadData for kernel add .*INVALID_IMAGE"):
+    with pytest.raises(DeviceError, match=r"cuModuleLoadDataEx for kernel add .*INVALID_IMAGE"):
         device.load(b"no program", INFO)
+
+
+def test_what_the_assembler_says_is_shown(device: CudaDevice, driver: Driver) -> None:
+    driver.log = b"ptxas application ptx input, line 3; error: Unknown symbol"
+    with pytest.raises(CompileError, match="INVALID_PTX") as caught:
+        device.load(b".version 8.0 add_\0", INFO)
+
+    assert "line 3; error: Unknown symbol" in caught.value.log
+    assert caught.value.source == ".version 8.0 add_"
 
 
 def test_programs_are_unloaded(device: CudaDevice, driver: Driver) -> None:

@@ -15,7 +15,10 @@ CUDA = Backend(
     count=deferred("tiny_nv.probe:count"),
     probe=deferred("tiny_nv.probe:reason"),
     open=deferred("tiny_nv.device:CudaDevice"),
-    renderers={"NVRTC": deferred("tiny_nv.device:toolchain")},
+    renderers={
+        "NVRTC": deferred("tiny_nv.device:toolchain"),
+        "PTX": deferred("tiny_nv.device:ptx_toolchain"),
+    },
     capabilities=frozenset(
         {"external_pointer", "graph", "local_memory", "peer_copy"} | {*_DTYPES.split()}
     ),

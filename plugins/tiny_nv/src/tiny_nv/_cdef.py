@@ -70,7 +70,8 @@ DECLARATIONS: Final = """
         CUcontext source_context, size_t bytes, CUstream stream);
     CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address);
 
-    CUresult cuModuleLoadData(CUmodule *module, const void *image);
+    CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
+        int *options, void **values);
     CUresult cuModuleUnload(CUmodule module);
     CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
     CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction function);

@@ -20,12 +20,13 @@ from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.graph import CudaGraph
 from tiny_nv.memory import CudaAllocator
 from tiny_nv.probe import CardInfo, cards, reason
-from tiny_nv.program import CudaProgram, NvrtcCompiler
+from tiny_nv.program import CudaProgram, NvrtcCompiler, PtxCompiler
+from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
 from tinycore.errors import DeviceError, DeviceUnavailable
 from tinycore.plugin import Launch, ProgramInfo, Toolchain
 
-__all__ = ["CudaDevice", "toolchain"]
+__all__ = ["CudaDevice", "ptx_toolchain", "toolchain"]
 
 DEFAULT_ARCH: Final = "sm_80"
 """What is compiled for where there is no card and no ARCH is named: all later cards resemble it."""
@@ -41,6 +42,15 @@ def toolchain(arch: str = "") -> Toolchain[CudaC]:
     name = arch or DEFAULT_ARCH
     renderer = CudaC(limits_of(arch_of(name)))
     return Toolchain("NVRTC", name, renderer, NvrtcCompiler(name))
+
+
+def ptx_toolchain(arch: str = "") -> Toolchain[Ptx]:
+    """PTX of our own for an architecture, which the driver assembles. Needs no compiler.
+
+    Raises CompilerUnavailable for what is no architecture of NVIDIA.
+    """
+    name = arch or DEFAULT_ARCH
+    return Toolchain("PTX", name, Ptx(limits_of(arch_of(name)), arch=name), PtxCompiler())
 
 
 class CudaDevice:

@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any, Final
 from tiny_nv import _nvrtc
 from tiny_nv._lib import ffi
 from tiny_nv.arch import number_of
-from tinycore.errors import CompilerUnavailable, DeviceError, UnsupportedError
+from tinycore.errors import CompileError, CompilerUnavailable, DeviceError, UnsupportedError
 from tinycore.plugin import ProgramInfo
 
 if TYPE_CHECKING:
     from tiny_nv.device import CudaDevice
 
-__all__ = ["Arguments", "CudaProgram", "NvrtcCompiler", "entry_name"]
+__all__ = ["Arguments", "CudaProgram", "NvrtcCompiler", "PtxCompiler", "entry_name"]
 
-# Values of CUfunction_attribute and of the `extra` of a launch.
+# Values of CUfunction_attribute, CUjit_option, and of the `extra` of a launch.
 _MOST_THREADS: Final = 0
 _DYNAMIC_SHARED: Final = 8
 _STATIC_SHARED: Final = 1
+_ERROR_LOG: Final = 5
+_ERROR_LOG_BYTES: Final = 6
+_LOG_BYTES: Final = 8192
 _POINTER: Final = 1
 _SIZE: Final = 2
 _OPTIONS: Final = ("--std=c++17", "--device-as-default-execution-space", "--no-source-include")
@@ -60,6 +63,21 @@ class NvrtcCompiler:
     def assembly(self, source: str) -> str:
         """The PTX. Raises CompileError with the log."""
         return _nvrtc.compiled(source, self._options, "PTX").rstrip(b"\0").decode()
+
+
+class PtxCompiler:
+    """Text that the driver of the card assembles."""
+
+    name = "PTX"
+    key = "PTX"
+
+    def compile(self, source: str) -> bytes:
+        """The text, ended as C's are."""
+        return source.encode() + b"\0"
+
+    def assembly(self, source: str) -> str:
+        """The text."""
+        return source
 
 
 def target_of(number: int, supported: Sequence[int], assembles: bool) -> tuple[str, str]:
@@ -107,6 +125,22 @@ class Arguments:
         struct.pack_into("Q" if number >= 0 else "q", self.view, 8 * position, number)
 
 
+def loaded(device: CudaDevice, binary: bytes, what: str) -> Any:
+    """The module of a cubin or of PTX. Raises CompileError with what the assembler says."""
+    log = ffi.new("char[]", _LOG_BYTES)
+    options = ffi.new("int[]", [_ERROR_LOG, _ERROR_LOG_BYTES])
+    values = [ffi.cast("void *", log), ffi.cast("void *", _LOG_BYTES)]
+    place = (ffi.from_buffer(binary), len(values), options, ffi.new("void *[]", values))
+    try:
+        return device.got("CUmodule *", "cuModuleLoadDataEx", *place, what=what)
+    except DeviceError as error:
+        told = bytes(ffi.string(log)).decode("utf-8", "replace")
+        if not told:
+            raise
+        source = "" if binary.startswith(b"\x7fELF") else binary.rstrip(b"\0").decode()
+        raise CompileError(str(error), log=told, source=source) from error
+
+
 class CudaProgram:
     """A kernel, launched by calling it."""
 
@@ -114,8 +148,7 @@ class CudaProgram:
         self.info = info
         self.device = device
         what = f"kernel {info.name}"
-        image = ffi.from_buffer(binary)
-        self.module = device.got("CUmodule *", "cuModuleLoadData", image, what=what)
+        self.module = loaded(device, binary, what)
         device.keep_module(self, self.module)
         name = entry_name(info.name).encode()
         self.function: Any = device.got(
