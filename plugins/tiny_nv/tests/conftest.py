@@ -53,14 +53,19 @@ def device(driver: Driver) -> Iterator[CudaDevice]:
     opened.close()
 
 
-@pytest.fixture(scope="module")
-def simulated(nvrtc: None) -> Iterator[Driver]:
-    """Two cards that the executor plays, as CUDA; tensors that name no device are on the first."""
+@pytest.fixture(scope="module", params=["NVRTC", "PTX"])
+def simulated(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """Two cards that the executor plays, as CUDA, whose kernels NVIDIA's compiler or we write.
+
+    Tensors that name no device are on the first.
+    """
     from simulated import Simulated, backend_of  # noqa: PLC0415
     from standin import Card  # noqa: PLC0415
 
+    if request.param == "NVRTC":
+        request.getfixturevalue("nvrtc")
     driver = Simulated((Card(), Card()))
     register(backend_of(driver))
-    with Context(DEV="CUDA"):
+    with Context(DEV=f"CUDA:{request.param}"):
         yield driver
     unregister("CUDA")

@@ -21,8 +21,9 @@ from standin import Card, Driver, Launched
 
 from tiny_nv import CUDA, _lib
 from tiny_nv._native import ffi
-from tiny_nv.device import CudaDevice, toolchain
-from tiny_nv.program import NvrtcCompiler
+from tiny_nv.device import CudaDevice, ptx_toolchain, toolchain
+from tiny_nv.program import NvrtcCompiler, PtxCompiler
+from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
 from tinycore.plugin import Backend, Toolchain
 
@@ -85,10 +86,16 @@ class Simulated(Driver):
         return status
 
 
-def unassembled(arch: str) -> Toolchain[CudaC]:
-    """The plugin's toolchain, which leaves assembling to the driver."""
+def nvrtc(arch: str) -> Toolchain[CudaC]:
+    """The plugin's CUDA C, which leaves assembling to the driver."""
     made = toolchain(arch)
     return replace(made, compiler=NvrtcCompiler(made.arch, assembles=False))
+
+
+def ptx(arch: str) -> Toolchain[Ptx]:
+    """The plugin's PTX, which leaves assembling to the driver."""
+    made = ptx_toolchain(arch)
+    return replace(made, compiler=PtxCompiler(made.arch, assembles=False))
 
 
 def backend_of(driver: Driver) -> Backend:
@@ -101,7 +108,7 @@ def backend_of(driver: Driver) -> Backend:
     def count() -> int:
         return len(driver.cards)
 
-    renderers = {**CUDA.renderers, "NVRTC": unassembled}
+    renderers = {"NVRTC": nvrtc, "PTX": ptx}
     return replace(CUDA, open=opened, count=count, probe=lambda: "", renderers=renderers)
 
 

@@ -1,5 +1,7 @@
 """Kernels of every kind compiled for cards that are not there, by NVIDIA's own compiler.
 
+Our own PTX is read by ptxas, where a toolkit is installed, as the driver reads it.
+
 Nothing runs. What a kernel computes is tested in test_tensors.py; that registers suffice, vectors
 are loaded as such and nothing is spilled is what only a real compiler says.
 """
@@ -7,17 +9,25 @@ are loaded as such and nothing is spilled is what only a real compiler says.
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pluggy
 import pytest
 
-from tiny_nv.program import NvrtcCompiler
+from tiny_nv import _nvrtc
+from tiny_nv.program import NvrtcCompiler, PtxCompiler
+from tiny_nv.ptx import Ptx
 from tinycore import Context, Tensor, dtypes
 from tinycore.dtype import DType
 from tinycore.engine.compile import programs
+from tinycore.errors import CompileError
 from tinycore.plugin import register_observer, unregister_observer
+from tinycore.render.base import Limits, LinearKernel
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
 TYPES = [d for d in dtypes.all if d not in (dtypes.bool,)]
@@ -31,12 +41,12 @@ class Watch:
 
     @pluggy.HookimplMarker("tinycore")
     def tinycore_kernel_compiled(self, kernel: str, source: str, binary: bytes) -> None:
-        assert binary.startswith(b"\x7fELF")
+        assert binary.startswith((b"\x7fELF", b".version"))
         self.sources[kernel] = source
 
 
 @pytest.fixture
-def watch(nvrtc: None) -> Iterator[Watch]:
+def watch() -> Iterator[Watch]:
     noted = Watch()
     programs.clear()  # what another test has compiled is compiled again
     register_observer(noted)
@@ -87,7 +97,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_kernels_compile_and_spill_nothing(name: str, watch: Watch) -> None:
+def test_kernels_compile_and_spill_nothing(name: str, watch: Watch, nvrtc: None) -> None:
     with Context(DEV="NULL:NVRTC:sm_90"):
         PROGRAMS[name]().realize()
 
@@ -98,7 +108,7 @@ def test_kernels_compile_and_spill_nothing(name: str, watch: Watch) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_kernels_compile_for_every_architecture(arch: str, watch: Watch) -> None:
+def test_kernels_compile_for_every_architecture(arch: str, watch: Watch, nvrtc: None) -> None:
     with Context(DEV=f"NULL:NVRTC:{arch}"):
         for name in ("matmul", "half matmul", "bfloat16 matmul", "softmax", "convolution"):
             PROGRAMS[name]().realize()
@@ -107,7 +117,7 @@ def test_kernels_compile_for_every_architecture(arch: str, watch: Watch) -> None
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
-def test_every_type_is_computed_and_converted(dtype: DType, watch: Watch) -> None:
+def test_every_type_is_computed_and_converted(dtype: DType, watch: Watch, nvrtc: None) -> None:
     with Context(DEV="NULL:NVRTC:sm_90"):
         x = empty(256, dtype=dtype)
         results = [x * x + 1, x.maximum(3) < 2, x.cast(dtypes.float32), x.cast(dtypes.int8)]
@@ -127,7 +137,7 @@ def accesses(assembly: str) -> set[str]:
     return set(re.findall(r"\b(?:ld|st)\.(?:global|shared)[.\w]*", assembly))
 
 
-def test_vectors_are_loaded_and_stored_at_once(watch: Watch) -> None:
+def test_vectors_are_loaded_and_stored_at_once(watch: Watch, nvrtc: None) -> None:
     with Context(DEV="NULL:NVRTC:sm_90"):
         product = assembly_of(watch, empty(1024, 1024) @ empty(1024, 1024))
         single = assembly_of(watch, empty(1 << 24) + 1)
@@ -136,3 +146,92 @@ def test_vectors_are_loaded_and_stored_at_once(watch: Watch) -> None:
     assert {"ld.global.nc.v4.f32", "ld.shared.v4.f32", "st.global.v4.f32"} <= accesses(product)
     assert accesses(single) == {"ld.global.nc.v4.f32", "st.global.v4.f32"}
     assert {"ld.global.nc.v4.u32"} <= accesses(halves)
+
+
+# PTX of our own
+
+
+@pytest.fixture
+def ptxas() -> str:
+    """NVIDIA's assembler."""
+    found = _nvrtc.tool("ptxas")
+    if found is None:
+        pytest.skip("ptxas is not installed; it comes with a CUDA toolkit")
+    return found
+
+
+def assembled(source: str, arch: str, ptxas: str, folder: Path) -> str:
+    """What ptxas says of a kernel that it has taken."""
+    file = folder / "kernel.ptx"
+    file.write_text(source)
+    command = [ptxas, f"-arch={arch}", "-v", "-o", str(folder / "kernel.cubin"), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr}\n{source}"
+    return done.stderr
+
+
+def ptx_of(watch: Watch, arch: str, *names: str) -> list[str]:
+    """The kernels of some programs as PTX."""
+    with Context(DEV=f"NULL:PTX:{arch}"):
+        for name in names:
+            PROGRAMS[name]().realize()
+    assert watch.sources
+    return list(watch.sources.values())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_our_ptx_is_assembled_and_spills_nothing(
+    name: str, watch: Watch, ptxas: str, tmp_path: Path
+) -> None:
+    for source in ptx_of(watch, "sm_90", name):
+        said = assembled(source, "sm_90", ptxas, tmp_path)
+        assert "0 bytes spill stores, 0 bytes spill loads" in said
+        assert ".local" not in source
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_our_ptx_is_assembled_for_every_architecture(
+    arch: str, watch: Watch, ptxas: str, tmp_path: Path
+) -> None:
+    for source in ptx_of(watch, arch, "matmul", "half matmul", "softmax", "convolution"):
+        assembled(source, arch, ptxas, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
+def test_our_ptx_has_every_type(dtype: DType, watch: Watch, ptxas: str, tmp_path: Path) -> None:
+    with Context(DEV="NULL:PTX:sm_90"):
+        x = empty(256, dtype=dtype)
+        results = [x * x + 1, x.maximum(3) < 2, x.cast(dtypes.float32), x.cast(dtypes.int8)]
+        results += [empty(256).cast(dtype), x.cast(dtypes.uint64), x.cast(dtypes.bool), x.min()]
+        Tensor.realize(*results)
+    for source in watch.sources.values():
+        assembled(source, "sm_90", ptxas, tmp_path)
+
+
+def test_our_ptx_moves_vectors_at_once(watch: Watch) -> None:
+    (product,) = ptx_of(watch, "sm_90", "matmul")
+
+    wanted = {"ld.global.nc.v4.f32", "ld.shared.v4.f32", "st.shared.v4.f32", "st.global.v4.f32"}
+    assert wanted <= accesses(product)
+
+
+def test_what_is_no_ptx_is_a_compile_error(ptxas: str) -> None:
+    with pytest.raises(CompileError, match="begins with its"):
+        PtxCompiler("sm_90", assembles=False).compile("nonsense")
+    with pytest.raises(CompileError, match="cannot assemble a kernel") as caught:
+        PtxCompiler("sm_90").compile(".version 8.0\n.target sm_90\nnonsense\n")
+    assert "line 3" in caught.value.log
+
+
+def test_a_toolkit_assembles_and_else_the_driver_does(ptxas: str) -> None:
+    source = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k() { ret; }\n"
+
+    assert PtxCompiler("sm_90").compile(source).startswith(b"\x7fELF")
+    assert PtxCompiler("sm_90", assembles=False).compile(source) == source.encode() + b"\0"
+
+
+def test_much_shared_memory_is_sized_at_the_launch() -> None:
+    array = UOp(Op.DEFINE_LOCAL, dtypes.float32.ptr(20_000, "local"), (), 0)
+    kernel = LinearKernel("k", (array,))
+
+    assert ".extern .shared .align 16 .b8 shared[];" in Ptx(Limits()).render(kernel)

@@ -1,4 +1,4 @@
-"""Tensor programs on cards that the executor plays: nvrtc's code, run instruction by instruction.
+"""Tensor programs on cards that the executor plays, by nvrtc's PTX and by our own.
 
 In brief what `TENSOR_TESTS=CUDA pytest tests/unit/tensor` proves at length on a card. The executor
 checks every access, its alignment, every barrier, and that no two threads of a block race.
@@ -6,7 +6,6 @@ checks every access, its alignment, every barrier, and that no two threads of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy
@@ -14,7 +13,7 @@ import pytest
 from emulation.faults import IllegalAddress
 from standin import Driver
 
-from tinycore import Context, Device, Tensor, TinyJit, Variable, dtypes
+from tinycore import Device, Tensor, TinyJit, Variable, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import DeviceError
 from tinycore.nn import Linear
@@ -24,13 +23,6 @@ from tinycore.plugin import register, unregister
 from tinycore.testing.kernels import Array
 
 pytestmark = pytest.mark.usefixtures("simulated")
-
-
-@pytest.fixture(autouse=True)
-def on_the_card(simulated: Driver) -> Iterator[None]:
-    """Tensors that name no device are on the first card."""
-    with Context(DEV="CUDA"):
-        yield
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
@@ -177,8 +169,8 @@ def test_a_kernel_that_reads_outside_is_found(simulated: Driver) -> None:
         (tensor + 1).realize()
 
 
-def test_such_a_kernel_loses_the_context_on_a_card(nvrtc: None) -> None:
-    from simulated import Simulated, backend_of  # noqa: PLC0415  it needs nvrtc
+def test_such_a_kernel_loses_the_context_on_a_card() -> None:
+    from simulated import Simulated, backend_of  # noqa: PLC0415
 
     register(replace(backend_of(Simulated(loses_context=True)), name="LOSING"))
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import Any, Final
 from tiny_nv._native import ffi
 from tinycore.errors import CompileError, CompilerUnavailable
 
-__all__ = ["annotated", "compiled", "library", "supported", "version"]
+__all__ = ["annotated", "compiled", "library", "supported", "tool", "version"]
 
 _MAJORS: Final = ("13", "12")
 """Versions of CUDA whose nvrtc is taken, the newest first."""
@@ -94,9 +95,20 @@ def _candidates() -> Iterator[str]:
 
 def _toolkits() -> Iterator[Path]:
     """The folders of libraries of CUDA toolkits."""
-    roots = [os.environ[name] for name in _TOOLKIT_VARIABLES if os.environ.get(name)]
-    for root in (*roots, *_TOOLKITS):
-        yield from (Path(root) / folder for folder in _LIBRARY_FOLDERS)
+    for root in _roots():
+        yield from (root / folder for folder in _LIBRARY_FOLDERS)
+
+
+def _roots() -> list[Path]:
+    """Where CUDA toolkits may be."""
+    named = [os.environ[name] for name in _TOOLKIT_VARIABLES if os.environ.get(name)]
+    return [Path(root) for root in (*named, *_TOOLKITS)]
+
+
+def tool(name: str) -> str | None:
+    """A program of a CUDA toolkit, or of the PATH; None where there is none."""
+    folders = [str(root / "bin") for root in _roots()]
+    return shutil.which(name, path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
 
 
 def _wheels() -> list[Path]:

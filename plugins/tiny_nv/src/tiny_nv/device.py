@@ -45,12 +45,12 @@ def toolchain(arch: str = "") -> Toolchain[CudaC]:
 
 
 def ptx_toolchain(arch: str = "") -> Toolchain[Ptx]:
-    """PTX of our own for an architecture, which the driver assembles. Needs no compiler.
+    """PTX of our own for an architecture. Needs no compiler: the driver assembles it.
 
     Raises CompilerUnavailable for what is no architecture of NVIDIA.
     """
     name = arch or DEFAULT_ARCH
-    return Toolchain("PTX", name, Ptx(limits_of(arch_of(name)), arch=name), PtxCompiler())
+    return Toolchain("PTX", name, Ptx(limits_of(arch_of(name)), arch=name), PtxCompiler(name))
 
 
 class CudaDevice:

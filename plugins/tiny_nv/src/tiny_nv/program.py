@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tiny_nv import _nvrtc
@@ -66,18 +70,46 @@ class NvrtcCompiler:
 
 
 class PtxCompiler:
-    """Text that the driver of the card assembles."""
+    """The assembler of PTX: a toolkit's ptxas, or the driver of the card, which takes text.
+
+    With `assembles` False the driver assembles in any case.
+    """
 
     name = "PTX"
-    key = "PTX"
+
+    def __init__(self, arch: str, assembles: bool = True) -> None:
+        self._arch = arch
+        self._assembler = _nvrtc.tool("ptxas") if assembles else None
+        self.key = f"PTX {arch} {_version_of(self._assembler) if self._assembler else ''}".strip()
 
     def compile(self, source: str) -> bytes:
-        """The text, ended as C's are."""
-        return source.encode() + b"\0"
+        """The cubin, or the text, ended as C's are. Raises CompileError with the log."""
+        if not source.startswith(".version"):
+            raise CompileError("PTX begins with its .version", log="", source=source)
+        return source.encode() + b"\0" if self._assembler is None else self._assembled(source)
+
+    def _assembled(self, source: str) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            text, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+            text.write_text(source)
+            command = [str(self._assembler), f"-arch={self._arch}", "-o", str(cubin), str(text)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                log = done.stderr.replace(f"{folder}/", "")
+                what = f"{self._assembler} cannot assemble a kernel"
+                raise CompileError(what, log=log, source=source)
+            return cubin.read_bytes()
 
     def assembly(self, source: str) -> str:
         """The text."""
         return source
+
+
+@cache
+def _version_of(assembler: str) -> str:
+    """The version of ptxas."""
+    done = subprocess.run([assembler, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.strip().rpartition("\n")[2]
 
 
 def target_of(number: int, supported: Sequence[int], assembles: bool) -> tuple[str, str]:
