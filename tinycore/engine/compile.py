@@ -78,7 +78,7 @@ def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
     return ProgramInfo(
         name=linear.name,
         buffers=buffers,
-        values=tuple(v.arg[0] for v in linear.variables),
+        values=linear.values,
         parallel=linear.parallel,
         grid=linear.launch("grid"),
         block=linear.launch("block"),

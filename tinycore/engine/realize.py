@@ -157,6 +157,7 @@ class Engine:
         if recordings:
             recordings.innermost.passing.update(prepared.passing)
             recordings.innermost.lasting += prepared.lasting
+            recordings.innermost.values |= form.bound
         run_schedule(prepared.items(), form.values)
         return Computed(prepared.results(), prepared.held())
 

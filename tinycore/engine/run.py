@@ -128,6 +128,7 @@ class Recording:
     """Whether reading values back is refused."""
     items: list[ExecItem] = field(default_factory=list)
     values: set[tuple[str, int]] = field(default_factory=set)
+    """Bound variables in what is computed, by the names of their nodes, and their numbers."""
     made: set[Buffer] = field(default_factory=set)
     passing: set[Buffer] = field(default_factory=set)
     """Those of intermediate results, which nobody sees."""
@@ -138,10 +139,9 @@ class Recording:
     host: list[int] = field(default_factory=list)
     """What the host wrote into buffers, as hashes."""
 
-    def note(self, item: ExecItem, values: Mapping[str, int]) -> None:
+    def note(self, item: ExecItem) -> None:
         """A launch that is about to happen."""
         self.items.append(item)
-        self.values.update(values.items())
         self.made.update(b for b in item.bufs if not b.is_allocated)
 
 
@@ -174,5 +174,5 @@ def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None
             fused = ", ".join(item.metadata)
             trace_schedule(f"{number:4d} {item.runner.name} ({fused}) {list(item.bufs)}")
         if recordings:
-            recordings.innermost.note(item, values or {})
+            recordings.innermost.note(item)
         item.run(values)

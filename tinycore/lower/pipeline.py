@@ -32,6 +32,7 @@ from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 from tinycore.uop.pattern import RuleSet
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
@@ -154,13 +155,28 @@ def lower(
         kernel = step.run(with_rules(kernel, added, step.name), renderer)
     if settings.VERIFY:
         verify(kernel, "lowered", renderer.native_ops)
-    linear = LinearKernel(name, linearize(kernel))
+    kernel, values = with_numbered_values(kernel)
+    linear = LinearKernel(name, linearize(kernel), values)
     verify_room(linear, renderer)
     if settings.VERIFY:
         verify(linear.uops, "linear", renderer.native_ops)
     if trace_linear.on:
         trace_linear(name, to_text(linear.uops))
     return linear
+
+
+def with_numbered_values(kernel: UOp) -> tuple[UOp, tuple[str, ...]]:
+    """A kernel whose variables are called value0, value1 ..., and the names they had, in order.
+
+    A user chose those names, and what a user writes has no place in generated code.
+    """
+    found = sorted((n for n in kernel.toposort() if n.op is Op.DEFINE_VAR), key=lambda n: n.arg[0])
+    width = len(str(len(found) - 1))  # their order stays that of the names
+    numbered = {
+        node: UOp(node.op, node.dtype, (), (f"value{place:0{width}}", *node.arg[1:]))
+        for place, node in enumerate(found)
+    }
+    return kernel.substitute(numbered) if found else kernel, tuple([n.arg[0] for n in found])
 
 
 def with_rules(kernel: UOp, added: Mapping[str, RuleSet], stage: str) -> UOp:

@@ -78,6 +78,8 @@ class LinearKernel:
 
     name: str
     uops: tuple[UOp, ...]
+    given: tuple[str, ...] | None = None
+    """What whoever launches it calls the variables, in their order; None: as it does itself."""
 
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:
@@ -92,6 +94,11 @@ class LinearKernel:
         return tuple(
             sorted((u for u in self.uops if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0])
         )
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The names under which a launch gives the variables."""
+        return tuple([v.arg[0] for v in self.variables]) if self.given is None else self.given
 
     @cached_property
     def parallel(self) -> int:

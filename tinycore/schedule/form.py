@@ -16,10 +16,9 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.kernel import Kernel
-from tinycore.uop.bindings import SIZED, exchanged, numbers_of, sizes_in
+from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.size import Size
 
 INTS: Final = frozenset({int})
 NONE_HELD: Final[Mapping[UOp, UOp]] = {}
@@ -39,12 +38,23 @@ class Form:
     forms: dict[UOp, UOp]
     """The form of every node below the roots. No two nodes have the same, but for what is held: it
     has that of its memory."""
-    values: dict[str, int]
-    """The numbers that variables hold, by name; Sizes in forms are free."""
+    naming: Naming
+    """The names of bound variables in forms, where Sizes are free, and the numbers they hold."""
     assigned: list[UOp]
     """The ASSIGNs below the roots, sources first."""
     held: Mapping[UOp, UOp]
     """Nodes whose value some memory holds, and that memory, which is read in their place."""
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The numbers that variables hold, by the names that launches know."""
+        return self.naming.numbers
+
+    @property
+    def bound(self) -> set[tuple[str, int]]:
+        """The bound variables of the graph, each with the number it holds."""
+        named = self.naming
+        return {(node.arg[0], named.numbers[new.arg[0]]) for node, new in named.nodes.items()}
 
     @cached_property
     def nodes(self) -> dict[UOp, UOp]:
@@ -55,14 +65,14 @@ class Form:
 def form_of(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> Form:
     """The form of a graph, in one walk that goes to each node once, and below none that is `held`.
 
-    Raises ShapeError where a variable is bound to two numbers.
+    Raises ArgumentError for a variable that holds no number.
     """
     sink = UOp.sink(*roots)
     forms: dict[UOp, UOp] = {}
     memory: list[UOp] = []
     assigned: list[UOp] = []
     copies = calls = 0
-    sizes: list[Size] = []
+    naming = Naming()
     stack = [sink]
     push = stack.append
     while stack:
@@ -104,13 +114,12 @@ def form_of(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> Form:
             assigned.append(node)
         elif type(argument) is Kernel:
             argument = argument.without_gradient
-        elif op in SIZED and not plain(argument) and (found_sizes := tuple(sizes_in(argument))):
-            sizes += found_sizes
-            argument = exchanged(argument, Size.free)
+        elif op in SIZED and not plain(argument) and any(sizes_in(argument)):
+            argument = exchanged(argument, naming.free)
         found = tuple([forms[s] for s in src])
         same = found == src and argument is node.arg
         forms[node] = node if same else UOp(op, node.dtype, found, argument)
-    return Form(roots, forms[sink], tuple(memory), forms, numbers_of(sizes), assigned, held)
+    return Form(roots, forms[sink], tuple(memory), forms, naming, assigned, held)
 
 
 def plain(argument: object) -> bool:

@@ -35,7 +35,7 @@ from tinycore.schedule.step import Step
 from tinycore.schedule.target import elsewhere
 from tinycore.schedule.together import in_strips
 from tinycore.trace import Trace
-from tinycore.uop.bindings import holding
+from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
 
@@ -287,7 +287,7 @@ class Prepared:
         if memory.op is Op.RESHAPE and (found := self.nodes.get(memory.src[0])) is not None:
             return memory.with_src((found,))
         found = memory.substitute(self.nodes)
-        return holding(found, self.form.values) if self.form.values else found
+        return exchanging(found, self.form.naming.back) if self.form.values else found
 
 
 Key = tuple[UOp, Keep, int, Limits | None]

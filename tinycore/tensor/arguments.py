@@ -24,10 +24,10 @@ from tinycore.tensor.keys import ATOMS, Same, constant, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
-from tinycore.uop.bindings import numbers_of, sizes_below, with_sizes
+from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
-from tinycore.uop.size import Size, Variable
+from tinycore.uop.size import GIVEN, Size, Variable
 
 GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 """Settings that decide what a function launches."""
@@ -102,7 +102,7 @@ def kind_of(node: UOp) -> Hashable:
     base = base_of(node)
     if base.op is Op.BUFFER:
         return Whole, (base.src[0].arg, base.dtype, base.arg, node.shape)
-    return form_of(node)
+    return form_of(exchanging(node, Naming(keeps_given=False).free))
 
 
 class Whole:
@@ -116,7 +116,7 @@ def form_of(node: UOp) -> UOp:
         whole = stand_in(base, 0)
         return whole if node is base else UOp(Op.RESHAPE, node.dtype, (whole,), node.shape)
     form = node.substitute({b: stand_in(b, i) for i, b in enumerate(buffers_below(node))})
-    return with_sizes([form], Size.free)[form] if sizes_below([form]) else form
+    return exchanging(form, Size.free)
 
 
 def stand_in(buffer: UOp, number: int) -> UOp:
@@ -141,12 +141,10 @@ class Arguments:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.given = args, kwargs
         self.tensors: list[Tensor] = []
-        self.sizes: list[Size] = []
-        self.views: list[UOp] = []
-        """What tensors are that are more than one buffer under some shape."""
+        self.naming: Naming | None = None
+        """The names under which the function finds the bound variables, if there are any."""
         self.objects: list[Any] = []
         """Objects that are told by themselves, and looked into like what is around a function."""
-        self.held: dict[str, int] | None = None
         key: list[Any] = []
         for value in args:
             if type(value) is Tensor:
@@ -201,9 +199,9 @@ class Arguments:
                 f"{', '.join(paths)} is a NumPy array, which a replay would not see. "
                 "Pass Tensor(array)."
             )
+        elif isinstance(value, Size):
+            key.append(self.names.free(value))
         else:
-            if isinstance(value, Size):
-                self.sizes.append(value)
             told = constant(value)
             key.append(told)
             if type(told) is Same:
@@ -231,8 +229,7 @@ class Arguments:
                 key += base.src[0], base.dtype, base.arg, node.shape
                 nodes.append(base)
             else:
-                self.views.append(node)
-                key.append(form_of(node))
+                key.append(form_of(self.named(node)))
                 nodes += buffers_below(node)
         return nodes
 
@@ -259,17 +256,27 @@ class Arguments:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The numbers that Variables hold. Raises ShapeError where two arguments contradict."""
-        if self.held is None:
-            given = [*self.sizes, *sizes_below(self.views)] if self.views else self.sizes
-            self.held = numbers_of(given) if given else {}
-        return self.held
+        """The numbers that Variables hold, by the names under which the function finds them."""
+        return {} if self.naming is None else self.naming.numbers
+
+    @property
+    def names(self) -> Naming:
+        """Names for bound variables."""
+        if self.naming is None:
+            self.naming = Naming(GIVEN)
+        return self.naming
+
+    def named(self, node: UOp) -> UOp:
+        """A graph over the names under which the function finds bound variables."""
+        return exchanging(node, self.names.held) if sizes_below([node]) else node
 
     @property
     def facts(self) -> list[tuple[str, Hashable]]:
         """The key with the names of what it tells."""
         told = [
-            (p, kind_of(v.uop) if isinstance(v, Tensor) else constant(v)) for p, v in self.leaves
+            (p, kind_of(v.uop) if isinstance(v, Tensor) else constant(v))
+            for p, v in self.leaves
+            if not isinstance(v, Size)
         ]
         guarded = zip(GUARDED, settings_in_force(GUARDED), strict=True)
         told += [(f"setting {name}", constant(value)) for name, value in guarded]

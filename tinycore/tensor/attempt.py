@@ -27,6 +27,7 @@ from tinycore.tensor.taken import Left, Output, State, Taken, realized_buffers
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.size import shown_name
 
 if TYPE_CHECKING:
     from tinycore.tensor.captured import Capture
@@ -180,6 +181,8 @@ class Attempt:
         self.check_survivors(recording)
         if not self.is_settled():
             return None
+        if not recording.items and self.known.conditions:  # these numbers leave nothing to be done
+            return None
         if not recording.items:
             raise JitError(
                 f"{self.name} launched nothing, so there is nothing to replay. Remove TinyJit."
@@ -191,8 +194,9 @@ class Attempt:
         for name, value in sorted(recording.values):
             if self.given.numbers.get(name) != value:
                 raise JitError(
-                    f"{self.name} bound the Variable {name} to {value} itself, which would be so "
-                    "in all replays; bind it outside and pass it as an argument"
+                    f"{self.name} bound the Variable {shown_name(name)} to {value} itself, or has "
+                    "it so in a tensor that is no argument, which would be so in all replays; bind "
+                    "it outside and pass it as an argument"
                 )
 
     def check_changes(self) -> None:

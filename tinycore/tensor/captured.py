@@ -7,7 +7,7 @@ See docs/decisions/0028-captures.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,11 +29,15 @@ from tinycore.tensor.attempt import (
 from tinycore.tensor.core import replace_nodes
 from tinycore.tensor.held import holdings
 from tinycore.tensor.showing import buffers_below
-from tinycore.tensor.standins import StandIns, finish_writes
+from tinycore.tensor.standins import StandIns, finish_writes, with_names
 from tinycore.tensor.taken import NOTHING, Output, Spare, State, Taken, node_of
 from tinycore.tensor.tensor import Tensor
+from tinycore.uop.bindings import Naming
 from tinycore.uop.node import UOp
-from tinycore.uop.size import sealed
+from tinycore.uop.size import Conditions, noting, sealed
+
+MOST_ADMITTED = 4096
+"""Numbers of which it is kept that conditions hold for them."""
 
 
 @dataclass
@@ -54,6 +58,10 @@ class Capture:
     """What was captured: it is there as a whole, or not at all."""
     facts: list[tuple[str, Hashable]] = field(default_factory=list)
     """What tells these calls from others, with names."""
+    conditions: Conditions = field(default_factory=dict)
+    """What the numbers of Variables decided in the calls that were run."""
+    admitted: set[tuple[int, ...]] = field(default_factory=set)
+    """Numbers for which these were found to hold."""
     put_off: int = 0
     forgotten: int = 0
 
@@ -63,7 +71,9 @@ class Capture:
         return None if self.taken is None else self.taken.step
 
     def find(self, given: Arguments) -> list[Any] | None:
-        """What is around the function, if this capture is for that; else None."""
+        """What is around the function, if this capture is for that and for its numbers."""
+        if self.conditions and not self.admits(given.numbers):
+            return None
         if self.around is None or self.guard is None:
             return []
         around = self.around
@@ -78,6 +88,29 @@ class Capture:
     def forget(self) -> None:
         """Give up what was captured: the next two calls run the function again."""
         self.first = self.taken = None
+        self.conditions, self.admitted = {}, set()
+
+    # --- conditions on numbers
+
+    def admits(self, numbers: Mapping[str, int]) -> bool:
+        """Whether what numbers decided in the calls that were run is so for these."""
+        held = tuple(numbers.values())
+        if held in self.admitted:
+            return True
+        if self.broken(numbers):
+            return False
+        if len(self.admitted) < MOST_ADMITTED:
+            self.admitted.add(held)
+        return True
+
+    def broken(self, numbers: Mapping[str, int]) -> list[str]:
+        """The conditions that do not hold for some numbers, as text."""
+        return [c.told(numbers) for c in self.conditions if not c.holds(numbers)]
+
+    def note(self, found: Conditions) -> None:
+        """Add what numbers decided in a call."""
+        self.conditions |= found
+        self.admitted = set()
 
     # --- capturing
 
@@ -92,7 +125,8 @@ class Capture:
         assert self.around is not None, "there is a function to run"
         finish_writes()
         walk, before = self.around.walk(given.objects), Before.all()
-        with capture(refuses=False) as recording, holdings.apart():
+        args, kwargs = with_names(given, args), with_names(given, kwargs)
+        with capture(refuses=False) as recording, holdings.apart(), noting() as conditions:
             result = function(*args, **kwargs)
             tensors = realized(self.name, result)
             changes = walk.changes()
@@ -100,6 +134,7 @@ class Capture:
             left += [t.grad for t, _ in changed_gradients(before) if t.grad is not None]
             if left:
                 Tensor.realize(*tensors, *left)
+        self.note(conditions)
         self.changed = frozenset([c.path for c in changes if not is_left(c)])
         self.guard = self.around.walk(given.objects).guard()
         self.first = Run.of(recording)
@@ -120,8 +155,9 @@ class Capture:
         parts = StandIns(given)
         try:
             attempt = Attempt(self, self.around.walk(given.objects), given, parts)
-            with capture() as recording, sealed(), holdings.apart():
+            with capture() as recording, sealed(), holdings.apart(), noting() as conditions:
                 result = attempt.run(function, args, kwargs)
+            self.note(conditions)
             taken = attempt.taken(recording, result)
         except Exception:
             replace_nodes(parts.back)
@@ -177,7 +213,7 @@ class Capture:
         step = taken.step
         if not step.used.isdisjoint(given.buffers):
             self.refuse_shared(step, given)
-        numbers = given.numbers
+        numbers, naming = given.numbers, given.naming
         if holdings.entries:
             holdings.drop(self.memory_of(given))
         spares = taken.unseen() if taken.spares else {}
@@ -192,16 +228,16 @@ class Capture:
                 buffer = written[place]
                 nodes.append(NOTHING if place in kept else node_of(taken, place, buffer))
         if len(spares) < len(taken.left):
-            self.leave(nodes, written, numbers, found, spares)
+            self.leave(nodes, written, naming, found, spares)
         if type(taken.result) is Output:
-            return taken.result.shown(nodes, numbers)
-        return rebuilt(taken.result, Output, lambda output: output.shown(nodes, numbers))
+            return taken.result.shown(nodes, naming)
+        return rebuilt(taken.result, Output, lambda output: output.shown(nodes, naming))
 
     def leave(
         self,
         nodes: list[UOp],
         written: Sequence[Buffer],
-        numbers: dict[str, int],
+        naming: Naming | None,
         found: list[Any],
         spares: dict[int, Spare],
     ) -> None:
@@ -211,7 +247,7 @@ class Capture:
         for number, (left, value) in enumerate(zip(taken.left, taken.values, strict=True)):
             if number in spares:
                 continue
-            new = rebuilt(value, Output, lambda output: output.shown(nodes, numbers))
+            new = rebuilt(value, Output, lambda output: output.shown(nodes, naming))
             if left.tensor is None:
                 box = guard.boxes[left.box]
                 assert box.store is not None, "the function has put something there"
@@ -250,7 +286,7 @@ class Capture:
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "taken": self.taken}
+        return {"name": self.name, "taken": self.taken, "conditions": self.conditions}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__init__(**kept)  # type: ignore[misc]

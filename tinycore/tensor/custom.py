@@ -21,9 +21,10 @@ from tinycore.errors import (
 from tinycore.tensor import graph
 from tinycore.tensor.checks import same_device
 from tinycore.tensor.core import Core
+from tinycore.tensor.held import holdings
 from tinycore.tensor.interop import Interop
+from tinycore.tensor.pending import unrealized
 from tinycore.tensor.rules import Gradients, rule
-from tinycore.uop.bindings import numbers_of, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 # What few programs need is imported by those: checking a kernel takes all that simplifies one.
 kernel_from: Final[Callable[..., Kernel]] = deferred("tinycore.schedule.kernel:Kernel")
+form_of: Final = deferred("tinycore.schedule.form:form_of")
 memory_of: Final[Callable[[UOp], UOp]] = deferred("tinycore.schedule.kernel:memory_of")
 placeholder: Final = deferred("tinycore.tensor.placeholder:Placeholder")
 kernel_of: Final = deferred("tinycore.tensor.placeholder:kernel_of")
@@ -155,7 +157,8 @@ class Custom(Interop):
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
         """What `schedule_linear` gives, and the values of the variables that are bound."""
-        return self.schedule_linear(*lst), numbers_of(sizes_below([t.uop for t in (self, *lst)]))
+        form = form_of(unrealized([self, *lst]), holdings.known().memory)
+        return self.schedule_linear(*lst), dict(form.values)
 
 
 def operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp]:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tinycore._deferred import NumpyArray, numpy
 from tinycore.dtype import dtypes, from_numpy_dtype
-from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
+from tinycore.errors import ArgumentError, IndexRangeError
 from tinycore.tensor.checks import int_arguments, integer_dtype
 from tinycore.tensor.creation import Creation
 from tinycore.tensor.data import SupportsArray, nested_shape
 from tinycore.uop.shape import Shape
-from tinycore.uop.size import Size, greatest, is_size, smallest
+from tinycore.uop.size import Size, greatest, is_size
 
 Index: TypeAlias = "int | slice | Creation | Sequence[Any] | SupportsArray | EllipsisType | None"
 
@@ -162,40 +162,58 @@ def has_size(entry: Any) -> bool:
 def symbolic_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
     """A slice or an integer of which some part is known at launch only.
 
-    Nothing is cut off at the end of the axis, as it could not be told how much. Raises
-    IndexRangeError unless it lies inside for all numbers, ArgumentError for a step.
+    Ints are cut off at the ends of the axis, as slices of lists are. Raises IndexRangeError for a
+    Size outside of it: what a cache loses there would be lost without a word.
     """
     if isinstance(entry, slice):
-        if entry.step not in (None, 1):
-            raise ArgumentError(
-                f"index: {entry!r} has a step, where bounds or axis {axis} of shape {shape} are "
-                "known at launch only; take a slice of fixed size first"
-            )
-        start, stop = 0 if entry.start is None else entry.start, entry.stop
-        stop = size if stop is None else stop
-        keep = True
-    else:
-        start, stop, keep = entry, None, False
-    (start,) = from_front("index", [start], size)
-    (stop,) = from_front("index", [stop], size) if keep else (start + 1,)
-    try:
-        inside = 0 <= start <= stop <= size
-    except ShapeError:
-        inside = False
-    if not inside:
-        what = f"{start!r}:{stop!r}" if keep else f"{start!r}"
-        raise IndexRangeError(
-            f"index: {what} is not inside axis {axis} of shape {shape} for all numbers that "
-            f"Variables may hold ({smallest(start)}..{greatest(stop)} of {greatest(size)}); give "
-            "them tighter bounds"
-        )
-    return AxisIndex(start, stop - start, 1, keep)
+        return symbolic_slice(entry, size, axis, shape)
+    (place,) = from_front([entry], size)
+    if not 0 <= place < size:
+        raise outside(entry, axis, shape)
+    return AxisIndex(place, 1, 1, False)
 
 
-def from_front(name: str, places: Sequence[Any], size: int) -> list[int]:
+def symbolic_slice(entry: slice, size: int, axis: int, shape: Shape) -> AxisIndex:
+    """A slice of which some part, or the axis, is known at launch only."""
+    step = 1 if entry.step is None else int_arguments("index", [entry.step], "a step is an int")[0]
+    if is_size(step) or step == 0:
+        raise ArgumentError(f"index: the step of {entry!r} must be an int other than 0")
+    first, last = (0, size) if step > 0 else (size - 1, -1)
+    start = first if entry.start is None else bound(entry.start, entry, step, axis, shape)
+    stop = last if entry.stop is None else bound(entry.stop, entry, step, axis, shape)
+    length = stop - start if step > 0 else start - stop
+    if length < 0:
+        if is_size(entry.start) and is_size(entry.stop):
+            raise outside(entry, axis, shape)
+        length = 0
+    count = -(-length // abs(step)) if greatest(length) > 0 else 0
+    return AxisIndex(start, count, step, True)
+
+
+def bound(place: Any, entry: slice, step: int, axis: int, shape: Shape) -> int:
+    """Where a slice starts or stops on an axis."""
+    size = shape[axis]
+    (found,) = from_front([place], size)
+    least, most = (0, size) if step > 0 else (-1, size - 1)
+    if least <= found <= most:
+        return found
+    if is_size(place):
+        raise outside(entry, axis, shape)
+    return max(least, min(found, most))
+
+
+def outside(entry: Any, axis: int, shape: Shape) -> IndexRangeError:
+    """The error for what reaches outside of an axis with the numbers that Variables hold now."""
+    what = repr(entry)
+    if isinstance(entry, slice):
+        what = ":".join(["" if n is None else repr(n) for n in (entry.start, entry.stop)])
+    return IndexRangeError(f"index: {what} is not inside axis {axis} of shape {shape}")
+
+
+def from_front(places: Sequence[Any], size: int) -> list[int]:
     """Places on an axis, those below 0 counted from its end."""
-    found = int_arguments(name, places, "an index is an int")
-    return [n + size if not is_size(n) and n < 0 else n for n in found]
+    found = int_arguments("index", places, "an index is an int")
+    return [n + size if n < 0 else n for n in found]
 
 
 def slice_bounds(entry: slice, size: int) -> tuple[int, int, int]:

@@ -19,6 +19,7 @@ from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.around import WRAPPERS, Around, Reader
 from tinycore.tensor.captured import Capture
+from tinycore.tensor.standins import names_given
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -111,9 +112,10 @@ class TinyJit(Generic[Parameters, Result]):
                         taken.count()
                     return cast(Result, result)
                 self.give_up(capture)
-            if capture.first is None:
-                return cast(Result, capture.run(self.function, given, args, kwargs))
-            result = capture.take(self.function, given, args, kwargs)
+            with names_given(given):
+                if capture.first is None:
+                    return cast(Result, capture.run(self.function, given, args, kwargs))
+                result = capture.take(self.function, given, args, kwargs)
             self.tell(capture)
             return cast(Result, result)
 
@@ -127,6 +129,10 @@ class TinyJit(Generic[Parameters, Result]):
             )
         return self.fxn
 
+    def broken(self, given: Arguments) -> list[str]:
+        """What numbers decided in captures of such arguments, and decide otherwise in this call."""
+        return [t for c in self.kinds.get(given.key, ()) for t in c.broken(given.numbers)]
+
     def give_up(self, capture: Capture) -> None:
         """Forget what was captured. Raises JitError where that happens again and again."""
         capture.forgotten += 1
@@ -139,20 +145,27 @@ class TinyJit(Generic[Parameters, Result]):
 
     def begin(self, given: Arguments, args: Any, kwargs: Any) -> Result:
         """The first call of its kind. Raises JitError for too many kinds of calls."""
+        if self.fxn is None and (broken := self.broken(given)):
+            raise JitError(
+                f"{self.name} was captured where {'; '.join(broken)}. It came from another process "
+                "with its captures only; pickle it after a call with such numbers"
+            )
         function = self.function
         for key, captures in list(self.kinds.items()):
             self.kinds[key] = [c for c in captures if c.guard is None or c.guard.is_possible]
         known = self.captures
         if len(known) >= MOST_CAPTURES:
             before = known[next(reversed(known))].facts
-            what = "; ".join(differences(before, Capture(self.name, self.around).told(given)))
+            now = Capture(self.name, self.around).told(given)
+            what = "; ".join([*differences(before, now), *self.broken(given)[-1:]])
             raise JitError(
                 f"{self.name} was called in {MOST_CAPTURES} ways, each of which needs a "
                 f"capture; what differed from the last one: {what}. Pass what changes from "
                 "call to call as a Tensor, and sizes and offsets as Variables"
             )
         capture = self.last = Capture(self.name, self.around, self.prune)
-        result: Result = capture.run(function, given, args, kwargs)
+        with names_given(given):
+            result: Result = capture.run(function, given, args, kwargs)
         self.kinds.setdefault(given.key, []).append(capture)
         return result
 
@@ -166,17 +179,20 @@ class TinyJit(Generic[Parameters, Result]):
             )
 
     def __reduce__(self) -> tuple[object, ...]:
-        kept = {k: c for (k, _), c in self.captures.items() if c.taken is not None}
+        taken = [(k, c) for (k, _), c in self.captures.items() if c.taken is not None]
+        kept = {(k, n): c for n, (k, c) in enumerate(taken) if c.conditions}
+        kept |= {(k, -1): c for k, c in taken if not c.conditions}
         if not kept:
             raise JitError(f"{self.name} has captured nothing yet; call it twice, then pickle it")
         return loaded, (self.name, list(kept.items()))
 
 
-def loaded(name: str, kept: list[tuple[Any, Capture]]) -> TinyJit[..., Any]:
+def loaded(name: str, kept: list[tuple[tuple[Any, int], Capture]]) -> TinyJit[..., Any]:
     """A function from its captures alone."""
     result: TinyJit[..., Any] = TinyJit(None)
     result.name = name
-    result.kinds = {key: [found] for key, found in kept}
+    for (key, _), found in kept:
+        result.kinds.setdefault(key, []).append(found)
     return result
 
 

@@ -73,7 +73,7 @@ def constant(value: Any) -> Hashable:
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, Size):
-        return Size, value.free()
+        return Size, value
     try:
         return type(value), memoryview(value).tobytes()
     except TypeError:

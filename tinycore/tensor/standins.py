@@ -6,6 +6,8 @@ tell whether the function reached that memory through the argument or in another
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tinycore.engine.run import Recording
@@ -17,8 +19,10 @@ from tinycore.tensor.core import live_tensors
 from tinycore.tensor.graph import base_of
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
+from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.size import Size
 
 
 class StandIns:
@@ -42,7 +46,7 @@ class StandIns:
 
     def instead(self, arguments: Any) -> Any:
         """The same arguments over stand-ins."""
-        return rebuilt(arguments, Tensor, self.tensor)
+        return with_names(self.given, rebuilt(arguments, Tensor, self.tensor))
 
     def tensor(self, original: Tensor) -> Tensor:
         """The stand-in of a tensor."""
@@ -101,6 +105,32 @@ class StandIns:
                     f"{name} gave its argument {place} a gradient, which a replay could not; "
                     "return the gradient (Tensor.gradient), or keep the parameter outside"
                 )
+
+
+@contextmanager
+def names_given(given: Arguments) -> Iterator[None]:
+    """Inside, tensors show bound variables under the names under which a function is given them.
+
+    Names that tell nothing of the numbers, so that captured launches serve all, and no variable
+    that was bound elsewhere is taken for one of them.
+    """
+    naming = given.naming
+    if naming is None:
+        yield
+        return
+    for argument in given.tensors:
+        argument._become(given.named(argument.uop))
+    try:
+        yield
+    finally:
+        for tensor in live_tensors():
+            tensor._become(exchanging(tensor.uop, naming.back))
+
+
+def with_names(given: Arguments, arguments: Any) -> Any:
+    """Arguments in which Sizes are over the names under which a function is given variables."""
+    naming = given.naming
+    return arguments if naming is None else rebuilt(arguments, Size, naming.held)
 
 
 def finish_writes() -> None:

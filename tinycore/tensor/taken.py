@@ -20,7 +20,7 @@ from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.arguments import is_realized, rebuilt
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
-from tinycore.uop.bindings import holding
+from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
 
@@ -37,15 +37,15 @@ class Output:
         """The BUFFERs in the form, in the order of `places`."""
         return sorted(buffers_below(self.form), key=lambda n: int(n.src[1].arg), reverse=True)
 
-    def shown(self, nodes: list[UOp], numbers: dict[str, int]) -> Tensor:
+    def shown(self, nodes: list[UOp], naming: Naming | None) -> Tensor:
         """The tensor over BUFFER nodes, with the numbers that Variables hold in this call."""
         if self.form.op is Op.BUFFER:
             return Tensor.from_uop(nodes[self.places[0]])
-        if self.form.op is Op.RESHAPE and self.form.src[0].op is Op.BUFFER and not numbers:
+        if self.form.op is Op.RESHAPE and self.form.src[0].op is Op.BUFFER and naming is None:
             return Tensor.from_uop(self.form.with_src((nodes[self.places[0]],)))
         exchange = {p: nodes[k] for p, k in zip(self.parameters, self.places, strict=True)}
         node = self.form.substitute(exchange)
-        return Tensor.from_uop(holding(node, numbers) if numbers else node)
+        return Tensor.from_uop(node if naming is None else exchanging(node, naming.back))
 
     def __reduce__(self) -> tuple[object, ...]:
         return Output, (self.form, self.places)

@@ -6,15 +6,14 @@ launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from tinycore.errors import ShapeError
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.size import Size, Variable
+from tinycore.uop.size import APART, GIVEN, HOLDS, Size, variables_in
 
-__all__ = ["holding", "known", "numbers_of", "sizes_below", "sizes_in", "with_sizes"]
+__all__ = ["Naming", "exchanging", "known", "sizes_below", "sizes_in", "with_sizes"]
 
 SIZED: Final = frozenset(
     {Op.RESHAPE, Op.EXPAND, Op.PAD, Op.SHRINK, Op.SKEW, Op.UNSKEW, Op.ARANGE, Op.BIND}
@@ -58,30 +57,67 @@ def with_sizes(roots: Iterable[UOp], new: Callable[[Size], int | Size]) -> dict[
     return done
 
 
-def numbers_of(sizes: Iterable[Size]) -> dict[str, int]:
-    """The numbers that variables hold. Raises ShapeError where two Sizes contradict."""
-    held: dict[str, int] = {}
-    bounds: dict[str, Variable] = {}
-    for size in dict.fromkeys(sizes):
-        for name, value in size.values:
-            if held.setdefault(name, value) != value:
-                raise ShapeError(
-                    f"{name} is bound to {held[name]} and to {value} in what is to be computed at "
-                    "once; realize() what belongs to the first number before binding the second"
-                )
-        for name, variable in size.variables.items():
-            if bounds.setdefault(name, variable) != variable:
-                raise ShapeError(f"{bounds[name]!r} and {variable!r} are two variables of one name")
-    return held
+class Naming:
+    """Names for bound variables that tell nothing of their numbers, in the order they are met.
+
+    Graphs that differ in numbers only are equal under such names. Each binding has its own: two of
+    one Variable are two variables.
+    """
+
+    def __init__(self, mark: str = APART, keeps_given: bool = True) -> None:
+        self.mark, self.keeps_given = mark, keeps_given
+        self.nodes: dict[UOp, UOp] = {}
+        """Variables under the names they have, and under new ones."""
+        self.numbers: dict[str, int] = {}
+        """What they hold, by the new names."""
+
+    def note(self, size: Size) -> None:
+        """Name the variables of a Size. Raises ArgumentError for one that holds no number."""
+        if all(node in self.nodes for node in variables_in(size.expression)):
+            return
+        held = dict(size.values)
+        for node in variables_in(size.expression):
+            if node in self.nodes:
+                continue
+            if (name := node.arg[0]) not in held:
+                size.known()  # raises
+            new = self.name_for(name)
+            self.nodes[node] = UOp.variable(new, *node.arg[1:])
+            self.numbers[new] = held[name]
+
+    def name_for(self, name: str) -> str:
+        """A new name; one that a captured function was given stays."""
+        base, holds, _ = name.partition(HOLDS)
+        if not holds and self.keeps_given:
+            return name
+        base = base.partition(GIVEN)[0]
+        number, new = 0, f"{base}{GIVEN}0" if self.mark == GIVEN else base
+        while new in self.numbers:
+            number += 1
+            new = f"{base}{self.mark}{number}"
+        return new
+
+    def free(self, size: Size) -> Size:
+        """A Size over the new names, holding nothing."""
+        self.note(size)
+        return size.over(self.nodes, {}).free()
+
+    def held(self, size: Size) -> Size:
+        """A Size over the new names, holding what it holds."""
+        self.note(size)
+        return size.over(self.nodes, self.numbers)
+
+    def back(self, size: Size) -> Size:
+        """A Size over the old names, holding what these say."""
+        old = {new: node for node, new in self.nodes.items()}
+        return size.over(old, {node.arg[0]: self.numbers[new.arg[0]] for new, node in old.items()})
 
 
-def holding(node: UOp, numbers: Mapping[str, int]) -> UOp:
-    """A graph whose variables hold these numbers."""
-    if not sizes_below([node]):
-        return node
-    return with_sizes([node], lambda size: size.holding(numbers))[node]
+def exchanging(node: UOp, new: Callable[[Size], int | Size]) -> UOp:
+    """A graph with its Sizes exchanged."""
+    return with_sizes([node], new)[node] if sizes_below([node]) else node
 
 
 def known(node: UOp) -> UOp:
     """A graph with the numbers that its Sizes have now in their place."""
-    return with_sizes([node], Size.known)[node] if sizes_below([node]) else node
+    return exchanging(node, Size.known)

@@ -2,8 +2,9 @@
 
 Floor 1. A Variable bound to a number is a Size; arithmetic on Sizes gives Sizes or plain ints. A
 Size stands wherever an int may stand in a shape, an offset or a bound, and programs made for it
-serve every value of its variables. So nothing may be decided by the value: a comparison is
-answered where the bounds decide it for all values, and refused where they do not.
+serve every value of its variables. A comparison is answered by the bounds where they decide it for
+all values, else by the numbers that the variables hold: the answer is a condition, which whoever
+keeps what follows from it checks again for other numbers (`noting`).
 See docs/decisions/0027-symbolic-shapes.md.
 """
 
@@ -12,12 +13,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from numbers import Integral
-from typing import Any, Final, NoReturn, TypeGuard, cast
+from typing import Any, Final, NamedTuple, NoReturn, TypeGuard, cast
 
 from tinycore._deferred import deferred
-from tinycore.errors import ArgumentError, ArgumentTypeError, JitError, ShapeError
+from tinycore.dtype import DType, DTypeLike, dtypes, to_dtype
+from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, JitError, ShapeError
 from tinycore.uop.node import Launched, UOp
 from tinycore.uop.op import Op
 from tinycore.uop.text import inline, register_argument
@@ -26,11 +29,20 @@ from tinycore.uop.text import inline, register_argument
 evaluate: Final = deferred("tinycore.uop.evaluate:evaluate")
 simplified: Final[Callable[[UOp], UOp]] = deferred("tinycore.uop.symbolic:simplified")
 
-__all__ = ["Size", "Variable", "greatest", "greatest_shape", "is_size", "plain", "positive_part"]
-__all__ += ["sealed", "smallest"]
+__all__ = ["Condition", "Size", "Variable", "greatest", "greatest_shape", "is_size", "known_number"]
+__all__ += ["noting", "plain", "positive_part", "renamed", "same_number", "sealed", "smallest"]
+__all__ += ["variables_in"]
 
 Values = tuple[tuple[str, int], ...]
-"""The numbers that variables are bound to, by name, in the order of the names."""
+"""The numbers that variables are bound to, by the names of their nodes, in the order of these."""
+
+HOLDS: Final = "="
+"""Between the name of a variable and its number, in the name of the node of one that is bound."""
+APART: Final = "#"
+"""Before the number by which variables of one name are told apart."""
+GIVEN: Final = "@"
+"""Before the number of a binding that a captured function is given."""
+MARKS: Final = {ord(mark): f"%{ord(mark):02X}" for mark in f"%{HOLDS}{APART}{GIVEN}"}
 
 
 class Sealed(threading.local):
@@ -52,32 +64,101 @@ def sealed() -> Iterator[None]:
         seals.depth -= 1
 
 
+# --- conditions
+
+
+class Condition(NamedTuple):
+    """What was found out about numbers that variables held: whether one size compares to another.
+
+    The answer is `truth`, where `difference` less than `low` or more than `high` means no.
+    """
+
+    left: Size | int
+    sign: str
+    right: Size | int
+    difference: Size
+    low: int
+    high: int
+    truth: bool
+
+    def holds(self, numbers: Mapping[str, int]) -> bool:
+        """Whether the answer is the same for other numbers, by the names of nodes."""
+        value = self.difference.holding(numbers).known()
+        return (self.low <= value <= self.high) is self.truth
+
+    def told(self, numbers: Mapping[str, int]) -> str:
+        """What was found, and the numbers for which it is asked, as text."""
+        left, right = (str(n.free()) if is_size(n) else str(n) for n in (self.left, self.right))
+        found = f"{left} {self.sign} {right}"
+        names = [n.arg[0] for n in variables_in(self.difference.expression)]
+        held = ", ".join(f"{shown_name(n)}={numbers[n]}" for n in names if n in numbers)
+        return f"{found if self.truth else f'not {found}'}, and here {held}"
+
+
+Conditions = dict[Condition, None]
+
+
+class Noting(threading.local):
+    """Who wants to know in this thread what numbers decided."""
+
+    def __init__(self) -> None:
+        self.open: list[Conditions] = []
+
+
+notes: Final = Noting()
+
+
+@contextmanager
+def noting() -> Iterator[Conditions]:
+    """Inside, what comparisons find out about numbers is added to the dict that this gives."""
+    found: Conditions = {}
+    notes.open.append(found)
+    try:
+        yield found
+    finally:
+        notes.open.remove(found)
+
+
+# --- variables
+
+
 @dataclass(frozen=True)
 class Variable:
     """An integer between `least` and `greatest` inclusive, which each launch is given anew.
 
     Bind it to a number where it is used in a shape, an offset or a bound: programs are made once
-    for all numbers. Raises ArgumentError for bounds that hold no number or are negative.
+    for all numbers. Arithmetic on it gives an expression that holds no number, whose bounds can be
+    asked for. `dtype` must be of integers and hold the bounds; launches take index integers. Raises
+    ArgumentError for bounds that hold no number or are negative.
 
     >>> from tinycore import Tensor, Variable
     >>> length = Variable("length", 1, 8)
     >>> x = Tensor.arange(8)
     >>> [x[: length.bind(n)].sum().item() for n in (1, 4, 8)]
     [0, 6, 28]
+    >>> (length * 2 + 1).greatest
+    17
     """
 
     name: str
     least: int
     greatest: int
+    dtype: DTypeLike | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier():
-            raise ArgumentError(f"Variable: {self.name!r} is no name; kernels use it as one")
+        if type(self.name) is not str or not self.name:
+            raise ArgumentError(f"Variable: a name is a text, got {self.name!r}")
+        if not (is_integer(self.least) and is_integer(self.greatest)):
+            raise ArgumentTypeError(
+                f"Variable {self.name}: bounds are ints, got {self.least!r} and {self.greatest!r}"
+            )
         if not 0 <= self.least <= self.greatest < 1 << 31:
             raise ArgumentError(
                 f"Variable {self.name}: bounds {self.least} and {self.greatest}; "
                 "they are 0 <= least <= greatest < 2**31"
             )
+        if self.dtype is not None:
+            check_dtype(self, to_dtype(self.dtype))
 
     def __repr__(self) -> str:
         return f"Variable({self.name!r}, {self.least}, {self.greatest})"
@@ -91,8 +172,95 @@ class Variable:
             raise ArgumentTypeError(f"bind: {self!r} takes an int, got {value!r}")
         if not self.least <= value <= self.greatest:
             raise ArgumentError(f"bind: {value} is outside the bounds of {self!r}")
-        node = UOp.variable(self.name, self.least, self.greatest)
-        return Size(node, ((self.name, int(value)),))
+        name = f"{self.name.translate(MARKS)}{HOLDS}{int(value)}"
+        return Size(UOp.variable(name, self.least, self.greatest), ((name, int(value)),))
+
+    @property
+    def unbound(self) -> Size:
+        """It as an expression that holds no number."""
+        return Size(UOp.variable(self.name.translate(MARKS), self.least, self.greatest), ())
+
+    def __add__(self, other: Any) -> Any:
+        return self.unbound + number_beside(other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self.unbound - number_beside(other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return number_beside(other) - self.unbound
+
+    def __mul__(self, other: Any) -> Any:
+        return self.unbound * number_beside(other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self.unbound // number_beside(other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return number_beside(other) // self.unbound
+
+    def __mod__(self, other: Any) -> Any:
+        return self.unbound % number_beside(other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return number_beside(other) % self.unbound
+
+    def __neg__(self) -> Any:
+        return -self.unbound
+
+
+def check_dtype(variable: Variable, dtype: DType) -> None:
+    """Raises DTypeError for a dtype that is none of integers or does not hold the bounds."""
+    if not dtypes.is_int(dtype) or variable.greatest > dtypes.max(dtype):
+        raise DTypeError(f"{variable!r}: {dtype!r} does not hold its numbers; leave dtype out")
+
+
+def number_beside(value: Any) -> Any:
+    """What stands beside a Variable in arithmetic: a Variable as an expression, others as given."""
+    return value.unbound if isinstance(value, Variable) else value
+
+
+def shown_name(name: str) -> str:
+    """The name of a node as its variable was called, with what tells it from others of the name."""
+    for mark in (HOLDS, GIVEN):
+        name = name.partition(mark)[0]
+    base, apart, number = name.partition(APART)
+    return unescaped(base) + apart + number
+
+
+def user_name(name: str) -> str:
+    """The name of the variable that a node is named for."""
+    for mark in (HOLDS, GIVEN, APART):
+        name = name.partition(mark)[0]
+    return unescaped(name)
+
+
+def unescaped(name: str) -> str:
+    """A name without the escapes of `MARKS`."""
+    for mark, escape in reversed(MARKS.items()):
+        name = name.replace(escape, chr(mark))
+    return name
+
+
+def variable_of(node: UOp) -> Variable:
+    """The Variable that a DEFINE_VAR is."""
+    name, least, most = node.arg
+    return Variable(user_name(name), least, most)
+
+
+@lru_cache(4096)
+def variables_in(expression: UOp) -> tuple[UOp, ...]:
+    """The DEFINE_VARs in an expression, in the order in which a walk meets them."""
+    return tuple([n for n in expression.toposort() if n.op is Op.DEFINE_VAR])
+
+
+@lru_cache(4096)
+def renamed(expression: UOp, exchange: tuple[tuple[UOp, UOp], ...]) -> UOp:
+    """An expression over other variables, in the normal form that it has over those."""
+    return simplified(expression.substitute(dict(exchange)))
 
 
 class Size(Launched):
@@ -102,13 +270,16 @@ class Size(Launched):
     equal to an int: it may be that int in one launch, and another one in the next.
     """
 
-    __slots__ = ("values",)
+    __slots__ = ("number", "values")
 
     values: Values
+    number: int | None
+    """The number it has, once it was asked for."""
 
     def __init__(self, expression: UOp, values: Values) -> None:
         self.expression = expression
         self.values = values
+        self.number = None
 
     # --- identity
 
@@ -124,8 +295,9 @@ class Size(Launched):
         return True  # as it is not equal to 0
 
     def __repr__(self) -> str:
-        held = ", ".join(f"{name}={value}" for name, value in self.values)
-        return f"{inline(self.expression)}[{held}]"
+        found = displayed(self)
+        held = ", ".join(f"{name}={value}" for name, value in found.values)
+        return f"{inline(found.expression)}[{held}]" if held else inline(found.expression)
 
     def __reduce__(self) -> tuple[object, ...]:
         return Size, (self.expression, self.values)
@@ -145,8 +317,8 @@ class Size(Launched):
     @property
     def variables(self) -> dict[str, Variable]:
         """The variables it is computed from, by name."""
-        nodes = [n for n in self.expression.toposort() if n.op is Op.DEFINE_VAR]
-        return {n.arg[0]: Variable(*n.arg) for n in nodes}
+        found = map(variable_of, variables_in(self.expression))
+        return {variable.name: variable for variable in found}
 
     @property
     def value(self) -> int:
@@ -164,50 +336,46 @@ class Size(Launched):
 
     def known(self) -> int:
         """The number it has now, for those who must know it wherever they are."""
-        variables = self.variables
-        if missing := sorted(set(variables) - {name for name, _ in self.values}):
-            raise ArgumentError(f"{self!r}: {', '.join(missing)} holds no number; bind it first")
-        held = dict(self.values)
-        environment = {
-            UOp.variable(v.name, v.least, v.greatest): held[name] for name, v in variables.items()
-        }
-        return int(cast(int, evaluate(self.expression, environment)))
+        if self.number is None:
+            held = dict(self.values)
+            nodes = variables_in(self.expression)
+            if missing := sorted({shown_name(n.arg[0]) for n in nodes if n.arg[0] not in held}):
+                raise ArgumentError(
+                    f"{self!r}: {', '.join(missing)} holds no number; bind it first"
+                )
+            environment = {n: held[n.arg[0]] for n in nodes}
+            self.number = int(cast(int, evaluate(self.expression, environment)))
+        return self.number
 
     def unbind(self) -> tuple[Variable, int]:
         """The variable and the number it holds. Raises ArgumentError for an expression."""
         if self.expression.op is not Op.DEFINE_VAR:
             raise ArgumentError(f"unbind: {self!r} is an expression, not one variable")
-        return Variable(*self.expression.arg), self.known()
+        return variable_of(self.expression), self.known()
 
     def free(self) -> Size:
         """The same expression, its variables holding nothing."""
         return Size(self.expression, ())
 
     def holding(self, numbers: Mapping[str, int]) -> Size:
-        """The same expression, its variables holding these numbers."""
-        names = sorted(self.variables)
+        """The same expression, its variables holding these numbers, by the names of nodes."""
+        names = sorted(n.arg[0] for n in variables_in(self.expression))
         return Size(self.expression, tuple([(n, numbers[n]) for n in names if n in numbers]))
+
+    def over(self, exchange: Mapping[UOp, UOp], numbers: Mapping[str, int]) -> Size:
+        """The same expression over other variables; all that are not in `numbers` keep theirs."""
+        nodes = variables_in(self.expression)
+        pairs = tuple([(n, exchange[n]) for n in nodes if exchange.get(n, n) is not n])
+        expression = renamed(self.expression, pairs) if pairs else self.expression
+        return Size(expression, ()).holding({**dict(self.values), **numbers})
 
     # --- arithmetic
 
     def joined(self, other: Size) -> Values:
-        """The numbers of the variables of both. Raises ShapeError where they contradict."""
-        if self.expression is other.expression and self.values == other.values:
+        """The numbers of the variables of both."""
+        if self.values == other.values:
             return self.values
-        held = dict(self.values)
-        for name, value in other.values:
-            if held.setdefault(name, value) != value:
-                raise ShapeError(
-                    f"{name} is bound to {held[name]} in {self!r} and to {value} in {other!r}; "
-                    "bind it to one number, or realize() what belongs to the other one first"
-                )
-        mine, theirs = self.variables, other.variables
-        for name in mine.keys() & theirs.keys():
-            if mine[name] != theirs[name]:
-                raise ShapeError(
-                    f"{mine[name]!r} and {theirs[name]!r} are two variables of one name"
-                )
-        return tuple(sorted(held.items()))
+        return tuple(sorted({*self.values, *other.values}))
 
     def computed(self, op: Callable[[UOp, UOp], UOp], other: Any, swapped: bool = False) -> Any:
         """An operation with an int or another Size: a Size, or an int where it is constant."""
@@ -251,10 +419,13 @@ class Size(Launched):
     def __neg__(self) -> Any:
         return 0 - self
 
-    # --- order: answered where bounds decide it
+    # --- order: answered by the bounds, else by the numbers, which is a condition
 
-    def compared(self, other: Any, low: int, high: int, words: str) -> Any:
-        """Whether self - other lies within bounds. Raises ShapeError where that varies."""
+    def compared(self, other: Any, low: int, high: int, sign: str) -> Any:
+        """Whether self - other lies within bounds.
+
+        Raises ArgumentError where that varies, and no number is held.
+        """
         difference = self.computed(UOp.__sub__, other)
         if difference is NotImplemented:
             return NotImplemented
@@ -263,11 +434,10 @@ class Size(Launched):
             return True
         if most < low or least > high:
             return False
-        raise ShapeError(
-            f"whether {self!r} {words} {other!r} differs from launch to launch: it lies in "
-            f"{self.least}..{self.greatest}. Give the Variable bounds that decide it, or leave "
-            "the symbolic shape: slice a tensor of greatest size, and mask"
-        )
+        truth = low <= difference.known() <= high
+        for found in notes.open:
+            found[Condition(self, sign, other, difference.free(), low, high, truth)] = None
+        return truth
 
     def __lt__(self, other: Any) -> Any:
         return self.compared(other, -FAR, -1, "<")
@@ -315,11 +485,25 @@ def is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, (bool, Size))
 
 
+def displayed(size: Size) -> Size:
+    """A Size over variables of the names that a message shows, told apart where there are more."""
+    names: dict[str, UOp] = {}
+    exchange: dict[UOp, UOp] = {}
+    for node in variables_in(size.expression):
+        name = base = shown_name(node.arg[0])
+        while names.setdefault(name, node) is not node:
+            name = f"{base}{APART}{len(names)}"
+        exchange[node] = UOp.variable(name, *node.arg[1:])
+    held = dict(size.values)
+    numbers = {new.arg[0]: held[old.arg[0]] for old, new in exchange.items() if old.arg[0] in held}
+    return size.over(exchange, numbers)
+
+
 def sized(expression: UOp, values: Values) -> Any:
     """A simplified expression as a Size; as an int where it is constant."""
     if expression.op is Op.CONST:
         return expression.arg
-    names = {n.arg[0] for n in expression.toposort() if n.op is Op.DEFINE_VAR}
+    names = {n.arg[0] for n in variables_in(expression)}
     return Size(expression, tuple([pair for pair in values if pair[0] in names]))
 
 
@@ -350,6 +534,22 @@ def greatest(size: int) -> int:
 def greatest_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape with the greatest sizes of its axes: that of the memory which holds it."""
     return tuple([greatest(n) for n in shape])
+
+
+def same_number(left: int, right: int) -> bool:
+    """Whether two sizes are equal now: by what they are, else by the numbers that they have."""
+    if left == right:
+        return True
+    return bool(is_size(left) or is_size(right)) and left >= right and left <= right
+
+
+def known_number(size: int) -> int:
+    """The number that a size has now; that it has this one is a condition."""
+    if not is_size(size):
+        return size
+    number = size.known()
+    same_number(cast(int, size), number)  # notes the condition
+    return number
 
 
 def positive_part(size: int) -> int:

@@ -6,10 +6,12 @@ Floor 1. One part of `verify.py`.
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, REDUCTIONS, Merge, Op
 from tinycore.uop.shape import merged_size
+from tinycore.uop.size import greatest
 from tinycore.uop.stages import check
 
 
@@ -61,13 +63,17 @@ def has_entry_per_axis(node: UOp) -> str | None:
     shape = node.src[0].shape
     if len(node.arg) != len(shape):
         return f"{len(node.arg)} entries for {len(shape)} axes"
-    if node.op is Op.PAD and any(n < 0 for pair in node.arg for n in pair):
+    if node.op is Op.PAD and any(greatest(n) < 0 for pair in node.arg for n in pair):
         return f"negative padding {node.arg}"
-    if node.op is Op.SHRINK and not all(
-        0 <= start <= stop <= size for size, (start, stop) in zip(shape, node.arg, strict=True)
-    ):
+    boxes = zip(shape, node.arg, strict=True)
+    if node.op is Op.SHRINK and not all(may_ascend(0, *pair, size) for size, pair in boxes):
         return f"{node.arg} is no box inside shape {shape}"
     return None
+
+
+def may_ascend(*sizes: int) -> bool:
+    """Whether sizes are in order for some numbers of their variables."""
+    return all(greatest(b - a) >= 0 for a, b in pairwise(sizes))
 
 
 @check([Op.REDUCE_AXIS, Op.SCAN_AXIS], ["tensor"])

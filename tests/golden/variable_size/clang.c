@@ -1,7 +1,7 @@
 #pragma clang fp contract(fast)
 typedef long long int64_t;
-static void variable_size_body(float *restrict data0, const float *restrict data1, int64_t n) {
-  for (int64_t i0 = 0; i0 < n; i0++) {
+static void variable_size_body(float *restrict data0, const float *restrict data1, int64_t value0) {
+  for (int64_t i0 = 0; i0 < value0; i0++) {
     data0[i0] = -data1[i0];
   }
 }

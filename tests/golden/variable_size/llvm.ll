@@ -1,11 +1,11 @@
-define internal void @variable_size_body(ptr noalias %data0, ptr noalias readonly %data1, i64 %n, i64 %begin, i64 %end) nounwind {
+define internal void @variable_size_body(ptr noalias %data0, ptr noalias readonly %data1, i64 %value0, i64 %begin, i64 %end) nounwind {
 entry:
   br label %i0_1_enter
 i0_1_enter:
   br label %i0_1_test
 i0_1_test:
   %i0_1 = phi i64 [ 0, %i0_1_enter ], [ %i0_1_next, %i0_1_step ]
-  %i0_1_more = icmp slt i64 %i0_1, %n
+  %i0_1_more = icmp slt i64 %i0_1, %value0
   br i1 %i0_1_more, label %i0_1_body, label %i0_1_done
 i0_1_body:
   %p2 = getelementptr inbounds float, ptr %data0, i64 %i0_1
