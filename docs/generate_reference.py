@@ -88,7 +88,7 @@ PAGES: Final = {
         "cat chunk diag diagonal expand flatten flip gather masked_fill masked_select meshgrid "
         "movedim nonzero pad pad_to permute rearrange repeat repeat_interleave reshape roll "
         "scatter scatter_reduce shrink shrink_to split squeeze stack transpose tril triu unflatten "
-        "unfold unsqueeze view",
+        "unfold unsqueeze view unbind narrow index_select index_add tile diff pixel_shuffle",
     ),
     "elementwise": Page(
         "Element by element",
@@ -100,7 +100,7 @@ PAGES: Final = {
         "isfinite isinf isnan log log10 log1p log2 logical_not neg reciprocal round rsqrt sign sin "
         "sinh sqrt square tan tanh trunc add bitwise_and bitwise_or bitwise_xor clamp clip "
         "copysign div eq fmod idiv isclose lerp logaddexp lshift maximum minimum mod mul ne pow "
-        "rshift sub where bfloat16 bitcast bool cast double float half int long short",
+        "rshift sub where atan2 hypot bfloat16 bitcast bool cast double float half int long short",
     ),
     "activations": Page(
         "Activations",
@@ -108,7 +108,7 @@ PAGES: Final = {
         "Tensor",
         "The nonlinear functions of networks.",
         "celu elu gelu hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish quick_gelu relu "
-        "relu6 selu sigmoid silu softplus softsign swish",
+        "relu6 selu sigmoid silu softplus softsign swish glu",
     ),
     "reduction": Page(
         "Reductions, scans and sorting",
@@ -118,7 +118,7 @@ PAGES: Final = {
         "IndexRangeError.",
         "all allclose any argmax argmin argsort cummax cummin cumprod cumsum log_softmax "
         "logcumsumexp logsumexp max mean min normalize prod softmax softmin sort std std_mean sum "
-        "topk uprod usum var var_mean",
+        "topk uprod usum var var_mean amax amin norm median quantile bincount unique searchsorted",
     ),
     "products": Page(
         "Products, windows and decompositions",
@@ -127,7 +127,7 @@ PAGES: Final = {
         "What networks are made of, and linear algebra.",
         "avg_pool2d batchnorm conv2d conv_transpose2d dot einsum image image_conv2d image_dot "
         "interpolate layernorm linear matmul max_pool2d max_unpool2d newton_schulz one_hot qr "
-        "scaled_dot_product_attention sequential svd",
+        "scaled_dot_product_attention sequential svd bmm outer kron cross trace cdist",
     ),
     "losses": Page(
         "Losses",
@@ -135,7 +135,7 @@ PAGES: Final = {
         "Tensor",
         "What training makes small.",
         "binary_crossentropy binary_crossentropy_logits cross_entropy nll_loss "
-        "sparse_categorical_crossentropy",
+        "sparse_categorical_crossentropy mse_loss l1_loss huber_loss kl_div",
     ),
 }
 

@@ -20,7 +20,7 @@ from tinycore.dtype import dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, floating_dtype
-from tinycore.tensor.losses import Losses
+from tinycore.tensor.composed import Composed
 from tinycore.tensor.pixels import is_fixed
 from tinycore.uop.node import UOp
 
@@ -37,7 +37,7 @@ MOST_KEPT: Final = 512 * 512
 T = TypeVar("T", bound="Attention")
 
 
-class Attention(Losses):
+class Attention(Composed):
     """Softmax attention."""
 
     __slots__ = ()

@@ -7,11 +7,12 @@ constant, which takes no memory.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from tinycore._deferred import NumpyScalar, numpy
-from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype, to_numpy_dtype
+from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype, to_dtype, to_numpy_dtype
 from tinycore.errors import DTypeError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import number_dtype
@@ -56,6 +57,9 @@ def node_from_data(data: Data, device: str, dtype: DType | None) -> UOp:
     if isinstance(data, (bytes, bytearray, memoryview)):
         return from_bytes(numpy.frombuffer(data, numpy.uint8), device, dtype)
     if isinstance(data, SupportsArray):
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(data, torch.Tensor):
+            return from_torch(data, device, dtype)
         return from_array(numpy.asarray(data), device, dtype)
     raise DTypeError(
         f"Tensor: cannot hold a {type(data).__name__}. "
@@ -75,6 +79,15 @@ def from_bytes(content: HostArray, device: str, dtype: DType | None) -> UOp:
         return graph.full((0,), target, 0, device)
     flat = content.view(to_numpy_dtype(target))
     return runtime().from_host(flat.copy(), target, device)
+
+
+def from_torch(tensor: Any, device: str, dtype: DType | None) -> UOp:
+    """A tensor of torch, on whatever device and of any dtype: NumPy has no bfloat16 and no fp8."""
+    found = to_dtype(str(tensor.dtype))
+    flat = tensor.detach().contiguous().reshape(-1)
+    content = flat.view(sys.modules["torch"].uint8).numpy(force=True)
+    node = graph.reshape(from_bytes(content, device, found), tuple(tensor.shape))
+    return node if dtype is None else node.cast(dtype)
 
 
 def as_python(value: numpy.generic, dtype: DType) -> Scalar:

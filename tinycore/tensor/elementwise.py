@@ -7,12 +7,13 @@ docs/decisions/0013.
 from __future__ import annotations
 
 from functools import reduce
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError, DTypeError
 from tinycore.tensor.operands import COMPARED, Operands, no_bools
 from tinycore.tensor.remainder import floor_quotient, remainder
+from tinycore.tensor.ufuncs import applied
 from tinycore.uop.op import SHIFTS, Op
 
 
@@ -398,4 +399,6 @@ class Elementwise(Operands):
         return self.ne(x) if isinstance(x, COMPARED) else NotImplemented  # type: ignore[arg-type]
 
     __hash__ = Operands.__hash__
-    __array_ufunc__ = None  # NumPy leaves `array + tensor` to us
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        return applied(self, ufunc, method, inputs, named)

@@ -32,9 +32,14 @@ from tinycore.tensor.storage import decode
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.size import is_size
 
 if TYPE_CHECKING:
     from tinycore.schedule.order import ScheduleItem
+
+
+MOST_SHOWN = 1000
+"""How many elements `print` shows."""
 
 
 class Realization(Random):
@@ -148,6 +153,24 @@ class Realization(Random):
                 f"bool: a tensor of shape {self.shape} is not one truth; use .any() or .all()"
             )
         return bool(self.item())
+
+    def __str__(self) -> str:
+        """Its elements where they are computed and few, else as `repr` shows it."""
+        count = self.numel()
+        if is_size(count) or count > MOST_SHOWN or numbers_shown(self.uop) is None:
+            return repr(self)
+        wide = dtypes.is_float(self.dtype) and self.dtype.itemsize < 4
+        numbers = numpy.asarray(self.tolist(), "float32" if wide else self.dtype.name)
+        text = numpy.array2string(numbers.reshape(self.shape), separator=", ", prefix="Tensor(")
+        return f"Tensor({text}, dtype={self.dtype.name}, device={self.device})"
+
+    def __format__(self, spec: str) -> str:
+        """As the number that a tensor of one element holds, where a format is given.
+
+        >>> f"{Tensor([1.0, 2.0]).mean():.3f}"
+        '1.500'
+        """
+        return format(self.item(), spec) if spec else str(self)
 
     # --- devices and copies
 
