@@ -4,7 +4,8 @@ Floor 3'. A device says in `Limits.access_alignment` at what multiple of bytes a
 start. The proof is by the divisors of the index (`affine.divisor`) and the alignment of the memory:
 that of a buffer's first byte is promised at the launch, or is that of an element
 (`Limits.buffers_aligned`); arrays in workgroup memory are laid out aligned. What cannot be proven
-becomes several accesses of the most lanes that can, each behind the gate of the whole.
+becomes several accesses of the most lanes that can, each behind the gate of the whole. See
+docs/decisions/0049-aligned-accesses.md.
 """
 
 from __future__ import annotations

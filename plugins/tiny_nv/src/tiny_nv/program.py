@@ -36,7 +36,7 @@ _ERROR_LOG_BYTES: Final = 6
 _LOG_BYTES: Final = 8192
 _POINTER: Final = 1
 _SIZE: Final = 2
-_OPTIONS: Final = ("--std=c++17", "--device-as-default-execution-space", "--no-source-include")
+_OPTIONS: Final = ("--std=c++17", "--device-as-default-execution-space")
 
 
 def entry_name(name: str) -> str:
