@@ -93,6 +93,13 @@ def property(session: nox.Session) -> None:  # noqa: A001  the session's name is
 
 
 @nox.session
+def captures(session: nox.Session) -> None:
+    """Run random functions with and without TinyJit (`-- --count 5000 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tinycore.testing.captures", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("device", DEVICES)
 def conformance(session: nox.Session, device: str) -> None:
     """Prove what a device claims; `python docs/generate_conformance.py` writes the tables."""

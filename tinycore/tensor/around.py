@@ -3,7 +3,7 @@
 Floor 5. From a function one comes to its closure, defaults and decorators, to the globals and
 attributes that its code names, to their classes, containers and functions, and so on. All that may
 decide what it does is a list of boxes: each is found among the values of an earlier one and says
-what its own values were. See docs/decisions/0048-what-a-capture-sees.md.
+what its own values were. See docs/decisions/0028-captures.md.
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ def attribute_reader(value: Any, names: Names) -> Reader:
     if own is not None:
         told = tuple([n for n in own if is_layer or names.has(n)])
         if not is_layer:
-            told += tuple([n for n in sorted(names.stored) if n not in own and n not in slots])
+            later = dict.fromkeys((*sorted(names.stored), *shared_data(kind, names)))
+            told += tuple([n for n in later if n not in own and n not in slots])
     labels = tuple([f".{name}" for name in (*told, *slots)])
 
     def store(box: Any, place: int, new: Any) -> None:
@@ -218,6 +219,17 @@ def attribute_reader(value: Any, names: Names) -> Reader:
         return (*map(vars(box).get, told), *found) if told else found
 
     return Reader(read, labels, store)
+
+
+def shared_data(kind: type, names: Names) -> list[str]:
+    """What code names of the data in a class, and its objects may have for themselves."""
+    return [
+        name
+        for base in kind.__mro__
+        if names.opens(base.__module__)
+        for name, value in vars(base).items()
+        if names.has(name) and not hasattr(type(value), "__get__")
+    ]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -249,7 +261,10 @@ def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
             return names.has(kind.__name__) or names.makes(kind.__name__)
         return names.has(name) or (name[:2] == "__" and isinstance(value, types.FunctionType))
 
-    told = tuple([name for name, value in vars(kind).items() if is_read(name, value)])
+    own = [name for name, value in vars(kind).items() if is_read(name, value)]
+    below = [b for b in kind.__mro__[1:] if names.opens(b.__module__)]
+    inherited = [name for base in below for name in vars(base) if names.has(name)]
+    told = tuple(dict.fromkeys((*own, *inherited)))
     table, count = picked(told, vars(kind)), len(kind.__bases__)
 
     def store(box: Any, place: int, value: Any) -> None:

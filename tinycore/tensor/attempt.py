@@ -300,15 +300,30 @@ class Attempt:
             places = tuple([nodes.index(b) for b in buffers_below(tensor.uop)])
             return Output(form_of(tensor.uop), places)
 
+        state = self.found_state(recording)
         left = [*(change.now for change in self.kept), *(t.grad for t, _ in self.gradients)]
         return Taken(
             step,
             rebuilt(result, Tensor, output),
             sources,
             [node if stays else None for node, stays in zip(nodes, fixed, strict=True)],
-            self.found_state(recording),
+            state,
+            flags=self.found_flags(state),
             values=rebuilt(tuple(left), Tensor, output),
         )
+
+    def found_flags(self, state: list[State]) -> tuple[tuple[weakref.ref[Any], bool | None], ...]:
+        """Whether tensors around the function require gradients, as far as `state` does not say."""
+        passing = {id(tensor) for tensor in (*self.left, *self.replaced)}
+        known = {id(entry.tensor()) for entry in state} | passing
+        found = {
+            id(value): value
+            for seen in self.walk.seen
+            for value in seen.values
+            if isinstance(value, Tensor) and id(value) not in known
+        }
+        found |= {id(tensor): tensor for tensor, _ in self.gradients if id(tensor) not in known}
+        return tuple([(weakref.ref(tensor), tensor.requires_grad) for tensor in found.values()])
 
     def found_state(self, recording: Recording) -> list[State]:
         """The tensors from before whose memory the launches work on.

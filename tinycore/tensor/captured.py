@@ -199,6 +199,10 @@ class Capture:
             if not is_realized(tensor.uop) or buffers_below(tensor.uop) != buffers_below(node):
                 return False
             state[place] = State(reference, tensor.uop, requires_grad, owner)
+        for reference, requires_grad in self.taken.flags:
+            tensor = reference()
+            if tensor is None or tensor.requires_grad is not requires_grad:
+                return False
         for left in self.taken.left:
             if left.tensor is not None:
                 owner = left.tensor()

@@ -123,6 +123,9 @@ class Taken:
     spares: dict[int, Spare] = field(default_factory=dict)
     """Gradients of the last replay, by their place in `left`."""
 
+    flags: tuple[tuple[weakref.ref[Any], bool | None], ...] = ()
+    """Other tensors around the function, and whether they required gradients."""
+
     @cached_property
     def kinds(self) -> list[UOp]:
         """For each output, a BUFFER node of its kind."""

@@ -163,6 +163,22 @@ def in_a_nested_object() -> tuple[Any, Any]:
     return lambda x: x * outer.inner.k, lambda k: setattr(outer.inner, "k", k)
 
 
+def in_a_class_below() -> tuple[Any, Any]:
+    class Base:
+        k = 2.0
+
+    class Derived(Base):
+        pass
+
+    derived = Derived()
+    numbers = iter(range(10))
+
+    def change(k: float) -> None:
+        (Base, Derived, derived)[min(next(numbers) // 2, 2)].k = k
+
+    return lambda x: x * derived.k, change
+
+
 def in_a_set() -> tuple[Any, Any]:
     box = {2.0}
 
@@ -204,6 +220,7 @@ MAKERS = (
     in_a_dict,
     in_a_list,
     in_a_nested_object,
+    in_a_class_below,
     in_a_set,
     in_an_array,
     in_a_called_function,
@@ -595,6 +612,21 @@ def test_the_gradient_of_an_argument_is_an_argument() -> None:
         p = Tensor([4.0], requires_grad=True).realize()
         p.grad = host(i)
         assert step(p).item() == 4 - i / 2
+
+
+def test_a_frozen_weight_whose_content_is_not_read_is_noticed() -> None:
+    weight = Tensor([2.0], requires_grad=True).realize()
+
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        (weight * x.detach()).sum().backward()
+        return x + 1
+
+    jitted = TinyJit(step)
+    for flag in (True, True, True, False, False, False, True, True, True):
+        weight.requires_grad = flag
+        jitted(host(3))
+        assert (weight.grad is not None) is flag
 
 
 def test_a_frozen_weight_is_noticed() -> None:
