@@ -1,0 +1,88 @@
+"""Locks that an interrupt does not leave held, and that a forked child finds open.
+
+Floor 0. Imports nothing of tinycore. A `with` over an object whose `__enter__` and `__exit__` are C
+functions has no gap between taking and guarding in which a signal handler could run; an `acquire`
+followed by `try` has one. A child of fork has only the thread that forked: what other threads held
+would stay held for ever, so every lock made here is opened there.
+See docs/threads.md.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+__all__ = ["Busy", "Turn", "in_child", "lock", "recursive_lock"]
+
+Busy: Final = Empty
+"""Raised on entering `Turn.at_once` while somebody has the turn."""
+
+locks: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+"""Every lock and Turn that was made here and lives."""
+renewals: Final[list[Callable[[], None]]] = []
+"""What else a forked child does."""
+
+
+def lock() -> threading.Lock:
+    """A lock that is open in a forked child."""
+    made = threading.Lock()
+    locks.add(made)
+    return made
+
+
+def recursive_lock() -> threading.RLock:  # type: ignore[valid-type]  # a function in the stubs
+    """A lock that a thread may take again while it has it, open in a forked child."""
+    made = threading.RLock()
+    locks.add(made)
+    return made
+
+
+def in_child(renewal: Callable[[], None]) -> None:
+    """Call a function in every forked child, after its locks are open."""
+    renewals.append(renewal)
+
+
+class Turn:
+    """A lock that may also be tried: `with turn.at_once:` raises Busy where `with turn:` waits.
+
+    Not recursive: the thread that has the turn finds it busy, too.
+    """
+
+    __slots__ = ("__weakref__", "at_once", "tokens", "waiting")
+
+    at_once: AbstractContextManager[object]
+    waiting: AbstractContextManager[object]
+
+    def __init__(self) -> None:
+        self.tokens: SimpleQueue[object] = SimpleQueue()
+        self._at_fork_reinit()
+        locks.add(self)
+
+    def _at_fork_reinit(self) -> None:
+        self.tokens = tokens = SimpleQueue()
+        tokens.put(None)
+        # `put` takes what `__exit__` is given: an item, and two arguments that it ignores
+        self.waiting = manager(tokens.get, tokens.put)
+        self.at_once = manager(tokens.get_nowait, tokens.put)
+
+
+def manager(enter: Callable[..., object], leave: Callable[..., None]) -> Any:
+    """A context manager of two C functions, which no signal handler runs between."""
+    return type("Manager", (), {"__slots__": (), "__enter__": enter, "__exit__": leave})()
+
+
+def begin_anew() -> None:
+    """In a forked child: the threads that held locks stayed behind in the parent."""
+    for made in list(locks):
+        made._at_fork_reinit()
+    for renewal in renewals:
+        renewal()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=begin_anew)
