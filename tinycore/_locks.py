@@ -35,7 +35,7 @@ def lock() -> threading.Lock:
     return made
 
 
-def recursive_lock() -> threading.RLock:  # type: ignore[valid-type]  # a function in the stubs
+def recursive_lock() -> threading.RLock:
     """A lock that a thread may take again while it has it, open in a forked child."""
     made = threading.RLock()
     locks.add(made)
@@ -53,18 +53,17 @@ class Turn:
     Not recursive: the thread that has the turn finds it busy, too.
     """
 
-    __slots__ = ("__weakref__", "at_once", "tokens", "waiting")
+    __slots__ = ("__weakref__", "at_once", "waiting")
 
     at_once: AbstractContextManager[object]
     waiting: AbstractContextManager[object]
 
     def __init__(self) -> None:
-        self.tokens: SimpleQueue[object] = SimpleQueue()
         self._at_fork_reinit()
         locks.add(self)
 
     def _at_fork_reinit(self) -> None:
-        self.tokens = tokens = SimpleQueue()
+        tokens: SimpleQueue[object] = SimpleQueue()
         tokens.put(None)
         # `put` takes what `__exit__` is given: an item, and two arguments that it ignores
         self.waiting = manager(tokens.get, tokens.put)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from typing import Final
 
 from platformdirs import user_cache_path
 
+from tinycore._locks import lock
 from tinycore.config import settings
 from tinycore.errors import CacheError
 from tinycore.trace import Trace
@@ -54,7 +54,7 @@ class DiskCache:
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder = folder
         self.limit_bytes = limit_bytes
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._usable: bool | None = None  # not known before the first use
         self._unswept_bytes = limit_bytes  # the first write of a process looks once around
 

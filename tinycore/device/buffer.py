@@ -6,12 +6,13 @@ checked here, so allocators need not. NumPy is imported only where arrays are as
 
 from __future__ import annotations
 
-import threading
 import weakref
 from functools import cache
 from math import gcd
+from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
+from tinycore._locks import recursive_lock
 from tinycore.device.pool import Kind, LRUAllocator
 from tinycore.device.protocols import ALIGNMENT_BYTES, Handle
 from tinycore.device.registry import Device
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Buffer"]
 
-_allocating: Final = threading.RLock()
+_allocating: Final = recursive_lock()
 """Held while a buffer gets its memory, which is rare; so two threads never allocate it twice."""
 
 
@@ -63,6 +64,7 @@ class Buffer:
     ) -> None:
         if dtype.itemsize == 0 or dtype.count != 1 or isinstance(dtype, PointerDType):
             raise DTypeError(f"a buffer holds elements of a scalar dtype, not {dtype!r}")
+        size = index(size)  # a Size is refused here, before anything counts its bytes
         if size < 0:
             raise ArgumentError(f"a buffer cannot have {size} elements")
         self._handle: Handle = None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import enum
 import sys
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from tinycore._locks import recursive_lock
 from tinycore.config import settings
 from tinycore.device.backend import Backend, Deferred, api_objection
 from tinycore.device.protocols import Toolchain
@@ -224,7 +224,7 @@ class Plugins:
 
     def __init__(self, entries: Iterable[EntryPoint] | None = None) -> None:
         self._given = None if entries is None else tuple(entries)
-        self._lock = threading.RLock()
+        self._lock = recursive_lock()
         self._claims: dict[str, list[Candidate]] | None = None
         self._registered: dict[str, Candidate] = {}
 

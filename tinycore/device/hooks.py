@@ -12,10 +12,10 @@ there.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tinycore._locks import recursive_lock
 from tinycore.config import settings
 from tinycore.device.backend import Deferred
 from tinycore.device.discovery import EntryPoint, entry_points
@@ -109,7 +109,7 @@ class Hooks:
 
     def __init__(self, entries: Iterable[EntryPoint] | None = None) -> None:
         self._given = entries
-        self._lock = threading.RLock()
+        self._lock = recursive_lock()
         self._manager: PluginManager | None = None
         self._scanned = False
         self._active: dict[str, Caller | None] = {}

@@ -5,10 +5,10 @@ Floor 1. Imports `backend`, `pool`, `target`, `hooks`. Made by the registry only
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from tinycore._locks import lock
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import told
 from tinycore.device.hooks import hooks
@@ -61,7 +61,7 @@ class OpenDevice:
         self.allocator = LRUAllocator(runtime.allocator, target.name, runtime.synchronize)
         self._targets = targets
         self._toolchains: dict[tuple[str, str], Toolchain[Any]] = {}
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def __repr__(self) -> str:
         return f"<OpenDevice {self.name} of {self.backend.name}>"

@@ -11,12 +11,12 @@ more. `LRU=0` keeps nothing. See docs/decisions/0005-device-memory.md.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from tinycore._locks import Busy, Turn
 from tinycore.config import settings
 from tinycore.device.protocols import Allocator, Handle
 from tinycore.dtype import ImageDType
@@ -98,7 +98,9 @@ class LRUAllocator:
         self.read = allocator.read
         self.offset = allocator.offset
         self._synchronize = synchronize
-        self._lock = threading.Lock()
+        self._turn = Turn()
+        self._changing = False
+        """Whether the counts are being changed; also after an interrupt in the middle of it."""
         self._waiting: OrderedDict[Kind, list[Handle]] = OrderedDict()
         # Buffers may be dropped by the garbage collector at any point, also inside `alloc`, so
         # freeing never waits for the lock: what comes is noted here, as still in use, until some
@@ -117,15 +119,18 @@ class LRUAllocator:
         size = size_bytes(kind)
         if size <= 0:
             raise ArgumentError(f"a block of memory has at least 1 byte, not {size}")
-        with self._lock:
+        with self._turn.waiting:
             self._take_back()
-            handle = self._reuse(kind)
-            if handle is None:
+            if is_new := kind not in self._waiting:
                 handle = self._ask(kind)
                 trace(f"{self.device:<8} {size} B allocated")
+            self._changing = True
+            if not is_new:
+                handle = self._reuse(kind)
             self._used += size
             self.peak = max(self.peak, self._used)
             self.highest = max(self.highest, self._used)
+            self._changing = False
         return handle
 
     def _last_returned(self, kind: Kind) -> Handle | None:
@@ -147,35 +152,36 @@ class LRUAllocator:
         returned.append((handle, kind))
         if len(returned) == 1 and self._cached + size_bytes(kind) <= self.peak and settings.LRU:
             return  # the next `alloc` may want just that
-        while returned and self._lock.acquire(blocking=False):
-            try:
-                self._take_back()
-            finally:
-                self._lock.release()
+        try:
+            while returned:
+                with self._turn.at_once:
+                    self._take_back()
+        except Busy:  # who has the turn, or comes next, takes it back
+            return
 
     @property
     def used(self) -> int:
         """Bytes in use."""
-        with self._lock:
+        with self._turn.waiting:
             self._take_back()
             return self._used
 
     @property
     def cached(self) -> int:
         """Bytes that wait for reuse."""
-        with self._lock:
+        with self._turn.waiting:
             self._take_back()
             return self._cached
 
     def reset_highest(self) -> None:
         """Forget that more than now was in use."""
-        with self._lock:
+        with self._turn.waiting:
             self._take_back()
             self.highest = self._used
 
     def free_cache(self) -> None:
         """Give all that waits for reuse back to the device."""
-        with self._lock:
+        with self._turn.waiting:
             self._take_back()
             self._shrink(0)
 
@@ -208,10 +214,8 @@ class LRUAllocator:
         images: Any = self.allocator
         return images.image(kind.height, kind.width, kind.itemsize)
 
-    def _reuse(self, kind: Kind) -> Handle | None:
-        blocks = self._waiting.get(kind)
-        if not blocks:
-            return None
+    def _reuse(self, kind: Kind) -> Handle:
+        blocks = self._waiting[kind]
         handle = blocks.pop()
         if not blocks:
             del self._waiting[kind]
@@ -220,19 +224,32 @@ class LRUAllocator:
 
     def _take_back(self) -> None:
         """Put what was returned in the cache, and shrink that to its bound."""
+        if self._changing:
+            self._count_again()
         while self._returned:
+            self._changing = True
             try:
                 handle, kind = self._returned.popleft()
             except IndexError:  # another thread has taken the last one
+                self._changing = False
                 break
             size = size_bytes(kind)
             self._used -= size
             self._cached += size
             self._waiting.setdefault(kind, []).append(handle)
             self._waiting.move_to_end(kind)
+            self._changing = False
             bound = self.peak if settings.LRU else 0
             if self._cached > bound:
                 self._shrink(bound)
+
+    def _count_again(self) -> None:
+        """Count what waits, and so what is in use, after a change that was interrupted."""
+        self._waiting = OrderedDict((k, b) for k, b in self._waiting.items() if b)
+        cached = sum(size_bytes(kind) * len(blocks) for kind, blocks in self._waiting.items())
+        self._used += self._cached - cached
+        self._cached = cached
+        self._changing = False
 
     def _shrink(self, bound: int) -> None:
         """Give blocks back, the longest unused sizes first, until `bound` bytes wait."""
@@ -244,9 +261,12 @@ class LRUAllocator:
             trace(f"{self.device:<8} cannot be waited for: {error}")
         before = self._cached
         while self._cached > bound:
+            self._changing = True
             kind, blocks = next(iter(self._waiting.items()))
-            self.allocator.free(blocks.pop(0))
+            handle = blocks.pop(0)
             if not blocks:
                 del self._waiting[kind]
             self._cached -= size_bytes(kind)
+            self._changing = False
+            self.allocator.free(handle)
         trace(f"{self.device:<8} {before - self._cached} B given back")

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import atexit
 import sys
-import threading
 import warnings
 from typing import Final, NoReturn
 
+from tinycore._locks import recursive_lock
 from tinycore.config import settings
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import Candidate, DeviceState, Plugins, State, extras
@@ -48,7 +48,7 @@ class Registry:
 
     def __init__(self, plugins: Plugins | None = None) -> None:
         self.plugins = plugins or Plugins()
-        self._lock = threading.RLock()
+        self._lock = recursive_lock()
         self._open: dict[str, OpenDevice] = {}
         self._spellings: dict[str, str] = {}
         self._automatic: str | None = None

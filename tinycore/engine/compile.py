@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from tinycore import cache
 from tinycore._collector import without_collecting
 from tinycore._deferred import deferred
+from tinycore._locks import lock
 from tinycore.config import settings, settings_in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
@@ -145,11 +146,11 @@ What goes by its id is kept, so that the id stays its."""
 CHOICES: Final = ("NOOPT", "BEAM", "TUNED")
 MOST_PROGRAMS: Final = 8192
 """How many programs are kept; the one unused longest goes. Captured steps hold their own."""
-table = threading.Lock()
+table = lock()
 """Held to look a program up: never while one is compiled."""
 making: Final[WeakValueDictionary[Key, threading.Lock]] = WeakValueDictionary()
 """A lock for each program that is being made, held by who makes it."""
-lowering = threading.Lock()
+lowering = lock()
 """Held while a kernel is lowered and rendered, which is Python, but not while it is compiled."""
 
 
@@ -253,7 +254,7 @@ def unaligned(toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:
 def lock_of(key: Key) -> threading.Lock:
     """What is held while the program of a key is made."""
     with table:
-        return making.setdefault(key, threading.Lock())
+        return making.setdefault(key, lock())
 
 
 def runner_of_text(text: str, device: str) -> CompiledRunner:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from tinycore._locks import lock as new_lock
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
@@ -61,7 +62,7 @@ class CapturedStep:
     """What the host does before each replay, such as drawing random numbers, in this order."""
     graphs: list[Part] | None = None
     """How the launches are asked for, from the first replay on."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=new_lock)
 
     @classmethod
     def of(

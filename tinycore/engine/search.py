@@ -9,7 +9,6 @@ See docs/decisions/0032-beam-search.md.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
+from tinycore._locks import lock
 from tinycore.config import settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
@@ -38,7 +38,7 @@ from tinycore.uop.node import UOp
 
 trace = Trace("beam")
 
-searching: Final = threading.Lock()
+searching: Final = lock()
 """Held during a search, which wants the workers and the machine for itself."""
 
 MOST_ROUNDS: Final = 12

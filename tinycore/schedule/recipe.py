@@ -8,7 +8,6 @@ memory give way to. See docs/decisions/0025-schedule-cache.md.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +16,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from tinycore._collector import without_collecting
+from tinycore._locks import lock
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
@@ -295,7 +295,7 @@ Key = tuple[UOp, Keep, int, Limits | None]
 recipes: dict[Key, Recipe] = {}
 MOST_RECIPES: Final = 1024
 """How many are kept; the one unused longest goes."""
-table = threading.Lock()
+table = lock()
 """Held to look a recipe up, never while one is made."""
 
 

@@ -9,10 +9,10 @@ with 1 is none) is done when it has been put in.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from tinycore._locks import lock
 from tinycore.dtype import DType, dtypes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -46,7 +46,7 @@ class Template(NamedTuple):
 
 
 templates: Final[dict[tuple[Hashable, ...], Template]] = {}
-table: Final = threading.Lock()
+table: Final = lock()
 """Held to look a template up, never while one is made."""
 
 

@@ -98,8 +98,10 @@ class Core:
 
     def _become(self, node: UOp) -> None:
         """Take another node as value."""
+        reference = living[id(self)]
+        shown.note(reference)  # before it is so: an interrupt must not come between
         self.uop = node
-        shown.note(living[id(self)])
+        shown.note(reference)  # and after it: another thread may have looked at it between
 
     @classmethod
     def from_uop(cls, node: UOp) -> Self:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
 from tinycore.tensor.showing import buffers_below
 from tinycore.uop.node import UOp
@@ -55,7 +56,7 @@ class Holdings:
     """All values that are held. `holdings` is the one instance; it keeps no node alive."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = recursive_lock()
         self.scope = Scope()
         self.entries: dict[int, Holding] = {}
         """By the number of the node."""

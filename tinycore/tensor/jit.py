@@ -8,11 +8,11 @@ Variables have captures of their own. What a replay could not do right is refuse
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
+from tinycore._locks import recursive_lock
 from tinycore.config import settings
 from tinycore.engine.jit import CapturedStep, is_capturing, trace
 from tinycore.errors import JitError
@@ -57,7 +57,7 @@ class TinyJit(Generic[Parameters, Result]):
         self.bound: dict[int, tuple[Callable[[], Any], TinyJit[..., Result]]] = {}
         self.around = None if fxn is None else Around(fxn)
         self.name = "a function" if fxn is None else getattr(fxn, "__qualname__", repr(fxn))
-        self.lock = threading.RLock()
+        self.lock = recursive_lock()
         if fxn is not None:
             functools.update_wrapper(self, fxn)
 

@@ -20,9 +20,15 @@ MEMORY: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN})
 
 def memory_below(node: UOp) -> UOp | None:
     """The memory that a node shows, moved or not; None for what is computed."""
+    base = moved_from(node)
+    return base if base.op in MEMORY else None
+
+
+def moved_from(node: UOp) -> UOp:
+    """What a node has the elements of, moved or not."""
     while node.op in MOVEMENT or node.op in SAME_VALUE:
         node = node.src[0]
-    return node if node.op in MEMORY else None
+    return node
 
 
 def shown(

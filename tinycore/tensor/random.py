@@ -27,8 +27,10 @@ from tinycore.tensor.stream import (
     whole_numbers,
     words_from,
 )
+from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import greatest_shape
 
 Ints = int | Sequence[int]
 
@@ -106,7 +108,9 @@ class Random(Attention):
         place = canonical(device)
         if 0 in shape:
             return cls.from_uop(graph.full(shape, dtype, 0, place))._marked(requires_grad)
-        drawn = cls.from_uop(graph.reshape(unit_interval(math.prod(shape), dtype, place), shape))
+        whole = greatest_shape(shape)
+        node = unit_interval(math.prod(whole), dtype, place)
+        drawn = cls.from_uop(fitting(graph.reshape(node, whole), shape))
         return (drawn.contiguous() if contiguous else drawn)._marked(requires_grad)
 
     @classmethod
@@ -229,10 +233,11 @@ class Random(Attention):
             raise ArgumentError(f"randint: {target!r} does not hold all from {low} below {high}")
         if 0 in sizes:
             return cls.from_uop(graph.full(sizes, target, 0, place))
-        drawn = cls.from_uop(whole_numbers(int(high) - int(low), math.prod(sizes), place))
+        whole = greatest_shape(sizes)
+        drawn = cls.from_uop(whole_numbers(int(high) - int(low), math.prod(whole), place))
         number = drawn.cast(target)
         shifted = number + number.const_like(int(low)) if low else number
-        return shifted.reshape(sizes).contiguous()
+        return cls.from_uop(fitting(shifted.reshape(whole).uop, sizes)).contiguous()
 
     @classmethod
     def scaled_uniform(cls, *shape: Ints, **options: Any) -> Self:
@@ -375,6 +380,14 @@ class Random(Attention):
     def _dropped(self, p: float) -> Self:
         """Dropout, for the classes before this one."""
         return self.dropout(p)
+
+
+def fitting(drawn: UOp, shape: Shape) -> UOp:
+    """The first elements along each axis of what was drawn for the greatest shape.
+
+    So a draw takes as many counters in each launch, whatever the Variables hold in it.
+    """
+    return drawn if drawn.shape == shape else graph.shrink(drawn, [(0, n) for n in shape])
 
 
 def first_size(name: str, sizes: Shape) -> int:

@@ -17,7 +17,7 @@ from tinycore.tensor.checks import broadcast_shapes, same_device
 from tinycore.tensor.core import canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
 from tinycore.tensor.held import holdings
-from tinycore.tensor.layout import COPIES, memory_below, shown
+from tinycore.tensor.layout import COPIES, moved_from, shown
 from tinycore.tensor.pending import (
     compute,
     form_of,
@@ -340,11 +340,22 @@ class Realization(Random):
 
 def numbers_shown(node: UOp) -> HostArray | None:
     """The elements of what shows realized memory, sizes as they are now; None for anything else."""
-    memory = memory_below(node)
-    if memory is None or not graph.is_buffer(memory):
+    base = moved_from(node)
+    if graph.is_buffer(base):
+        whole = content(base)
+    elif base.op is Op.MULTI and (parts := parts_shown(base)):
+        whole = parts[0] if base.arg is None else numpy.concatenate(parts, base.arg)
+    else:
         return None
-    found = shown(known(node), content(memory), COPIES)
+    found = shown(known(node), whole.reshape(known(base).shape), COPIES)
     return None if found is None else numpy.array(found)
+
+
+def parts_shown(node: UOp) -> list[HostArray]:
+    """The elements on each device, one device where all hold the same; [] unless all is memory."""
+    parts = node.src if node.arg is not None else node.src[:1]
+    found = [numbers for part in parts if (numbers := numbers_shown(part)) is not None]
+    return found if len(found) == len(parts) else []
 
 
 def content(memory: UOp) -> HostArray:

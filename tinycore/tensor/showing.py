@@ -7,12 +7,12 @@ alive: it goes by the number of the node, so what is found in it is looked at ag
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from tinycore._locks import in_child, lock
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
@@ -43,12 +43,19 @@ class Shown:
 
     def __init__(self, living: Callable[[], Iterable[weakref.ref[Any]]]) -> None:
         self.living = living
-        self.lock = threading.Lock()
+        self.lock = lock()
         self.new: deque[weakref.ref[Any]] = deque()
         self.groups: dict[int, list[weakref.ref[Any]]] = defaultdict(list)
         self.count = 0
         """Entries in all groups, some of which have died or moved on."""
         self.is_known = True
+        self.is_whole = True
+        """Whether all tensors were put in groups when that was done last, with no interrupt."""
+        in_child(self.renew)
+
+    def renew(self) -> None:
+        """In a forked child: another thread may have been changing the groups."""
+        self.is_whole = False
 
     def note(self, reference: weakref.ref[Any]) -> None:
         """A tensor that is new, or has another node now."""
@@ -61,31 +68,44 @@ class Shown:
         """The living tensors that only reshape, slice or permute `base`."""
         with self.lock:
             self.group()
+            known = self.groups.get(id(base), ())
             found: dict[int, weakref.ref[Any]] = {}
             shown: list[Core] = []
-            for reference in self.groups.pop(id(base), ()):
-                self.count -= 1
+            for reference in known:
                 tensor = reference()
                 if tensor is not None and id(tensor) not in found and under(tensor.uop) is base:
                     found[id(tensor)] = reference
                     shown.append(tensor)
-            if found:
+            if not found:
+                self.groups.pop(id(base), None)
+            elif len(found) < len(known):
                 self.groups[id(base)] = list(found.values())
-                self.count += len(found)
+            self.count += len(found) - len(known)
         return shown
 
     def group(self) -> None:
         """Put the new ones in their groups, or all where those are not known any more."""
-        if self.is_known:
-            while self.new:
-                self.place(self.new.popleft())
+        if self.is_known and self.is_whole:
+            self.place_new()
             if self.count <= 2 * MOST_NEW:
                 return
+        self.is_whole, self.is_known = False, True
         self.groups.clear()
         self.new.clear()
-        self.count, self.is_known = 0, True
+        self.count = 0
         for reference in list(self.living()):
             self.place(reference)
+        self.is_whole = True
+
+    def place_new(self) -> None:
+        """Put the new ones in their groups; each is new until it is there."""
+        new = self.new
+        try:
+            while new:
+                self.place(new[0])
+                new.popleft()
+        except IndexError:  # too many have come from another thread meanwhile
+            return
 
     def place(self, reference: weakref.ref[Any]) -> None:
         """Put a tensor in its group, if it lives."""

@@ -8,9 +8,11 @@ buffer, so that a new call needs no new kernel, and a captured step draws anew e
 from __future__ import annotations
 
 from functools import cached_property, partial
+from operator import index
 from typing import Final
 
 from tinycore._deferred import deferred, numpy
+from tinycore._locks import lock
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, runtime
@@ -28,13 +30,15 @@ class Stream:
     """The key and how many counters were taken."""
 
     def __init__(self) -> None:
+        self.lock = lock()
         self.seed(0)
 
     def seed(self, seed: int) -> None:
         """Start over with the key of a seed."""
-        self.chosen = int(seed)
-        self.counter = 0
-        vars(self).pop("key", None)
+        seed = int(seed)
+        with self.lock:
+            self.chosen, self.counter = seed, 0
+            vars(self).pop("key", None)
 
     @cached_property
     def key(self) -> int:
@@ -44,9 +48,10 @@ class Stream:
 
     def take(self, count: int) -> HostArray:
         """[key, first counter] of the next `count` counters."""
-        state = numpy.array([self.key, self.counter], numpy.uint64)
-        self.counter = (self.counter + count) % (1 << 64)
-        return state
+        count = index(count)
+        with self.lock:
+            first, self.counter = self.counter, (self.counter + count) % (1 << 64)
+            return numpy.array([self.key, first], numpy.uint64)
 
 
 stream = Stream()

@@ -10,10 +10,10 @@ collector runs.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from tinycore._locks import lock, recursive_lock
 from tinycore.dtype import DType
 from tinycore.uop.op import Op
 
@@ -37,14 +37,12 @@ dead: Final[list[Reference]] = []
 """References whose entries have yet to go."""
 
 
-changing: Final = threading.RLock()
+changing: Final = recursive_lock()
 """Held while an entry is made or removed."""
 
 
-class Forgetting:
-    """Whether entries are being removed right now."""
-
-    active = False
+forgetting: Final = lock()
+"""Held while entries are being removed."""
 
 
 def enter(key: Key, node: UOp) -> UOp:
@@ -68,19 +66,16 @@ def forget(reference: weakref.ref[UOp]) -> None:
     that belongs to a newer equal node stays.
     """
     last: Reference = reference  # type: ignore[assignment]
-    if Forgetting.active:
-        dead.append(last)
+    dead.append(last)
+    if forgetting.locked():
         return
+    del last, reference
     with changing:
-        Forgetting.active = True
-        try:
-            if nodes.get(last.key) is last:
-                del nodes[last.key]
-            del last, reference
+        if forgetting.locked():  # by a frame below this one
+            return
+        with forgetting:
             while dead:
                 last = dead.pop()
                 if nodes.get(last.key) is last:
                     del nodes[last.key]
                 del last
-        finally:
-            Forgetting.active = False

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
 import pytest
 
+from tests.interrupts import interrupt
+from tinycore import Variable
 from tinycore.config import Context
-from tinycore.device.pool import LRUAllocator, MemoryStats
-from tinycore.errors import ArgumentError, DeviceError, OutOfMemory
+from tinycore.device.buffer import Buffer
+from tinycore.device.pool import LRUAllocator, MemoryStats, memory
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError, ArgumentTypeError, DeviceError, OutOfMemory
 
 
 @pytest.fixture
@@ -195,3 +200,35 @@ def test_many_threads(toy_allocator: Any) -> None:
 
     assert (pool.used, pool.cached) == (0, 0)
     assert not pool.allocator.live  # type: ignore[attr-defined]
+
+
+def test_an_interrupt_at_any_line_leaves_the_pool_usable(toy_allocator: Any) -> None:
+    def work(pool: LRUAllocator) -> None:
+        blocks = [(pool.alloc(size), size) for size in (100, 100, 200)]
+        for handle, size in blocks:
+            pool.free(handle, size)
+        pool.free_cache()
+
+    def interrupted_after(lines: int) -> str:
+        pool = LRUAllocator(toy_allocator(), "TOY")
+        happened = interrupt(lambda: work(pool), lines)
+        with Context(LRU=0):
+            work(pool)
+        done = threading.Thread(target=pool.alloc, args=(50,), daemon=True)
+        done.start()
+        done.join(timeout=10)
+        assert not done.is_alive(), f"a lock stayed held after an interrupt at line {lines}"
+        assert pool.cached == 0
+        return happened
+
+    places = itertools.takewhile(interrupted_after, itertools.count(1))
+    assert len(list(places)) > 100
+
+
+def test_a_symbolic_size_is_refused_before_its_bytes_are_counted() -> None:
+    size = Variable("size", 1, 9).bind(3)
+    used = memory.used
+
+    with pytest.raises(ArgumentTypeError):
+        Buffer("PYTHON", size, dtypes.float32).ensure_allocated()
+    assert memory.used == used

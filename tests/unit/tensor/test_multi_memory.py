@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.tensor.spread import A, group, index_of
-from tinycore import Context, GlobalCounters, Tensor, nn
+from tinycore import Context, GlobalCounters, Tensor, Variable, nn
 from tinycore.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -228,3 +228,12 @@ def test_mistake_is_told(name: str) -> None:
 
     with pytest.raises(error, match=re.escape(text)):
         act(Tensor(A))
+
+
+@pytest.mark.parametrize("axis", [None, 1])
+def test_part_of_symbolic_size_is_read_from_several_devices(axis: int | None) -> None:
+    rows = Variable("rows", 1, 10).bind(3)
+    memory = Tensor.arange(20).reshape(10, 2).contiguous().realize()
+
+    assert memory[:rows].shard(group(2), axis).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert memory[:rows].shard(group(2), axis).T.tolist() == [[0, 2, 4], [1, 3, 5]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy
 import pytest
 
 from tests.unit.tensor.helpers import Array
+from tinycore import Variable
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import Tensor, graph, random, stream
@@ -365,3 +368,37 @@ def test_mistakes_with_weights_and_words_are_told_at_the_call() -> None:
         Tensor.random_bits(word[:1], word, 3)
     with pytest.raises(ShapeError, match="negative"):
         Tensor.random_bits(word, word, -3)
+
+
+def test_draw_of_symbolic_size_is_the_start_of_a_plain_one_and_harms_no_other() -> None:
+    length = Variable("length", 1, 10)
+
+    Tensor.manual_seed(3)
+    plain = Tensor.rand(4, 3).tolist()
+    Tensor.manual_seed(3)
+    assert Tensor.rand(length.bind(4), 3).tolist() == plain
+    assert len(Tensor.randint(length.bind(2)).tolist()) == 2
+    assert len(Tensor.randn(length.bind(3)).tolist()) == 3
+    with Tensor.train():
+        kept = Tensor.ones(10).contiguous()[: length.bind(5)].dropout(0.5).tolist()
+    assert set(kept) <= {0.0, 2.0}
+    assert len(Tensor.rand(2).tolist()) == 2
+
+
+def test_threads_that_draw_share_no_numbers() -> None:
+    starts: list[int] = []
+    source = stream.Stream()
+
+    def draw() -> None:
+        starts.extend(int(source.take(3)[1]) for _ in range(2000))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=draw) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+
+    assert sorted(starts) == list(range(0, 3 * 8000, 3))

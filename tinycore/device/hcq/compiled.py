@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Final
 
+from tinycore._locks import recursive_lock
 from tinycore.device.hcq.allocator import HCQAllocator
 from tinycore.device.hcq.arena import ArgumentArena
 from tinycore.device.hcq.graph import HCQGraph
@@ -71,7 +71,7 @@ class HCQCompiled(ABC):
         self.copy_queue = copy_queue or compute_queue
         self.has_copy_queue = copy_queue is not None
         self.peer_group = peer_group
-        self.lock = threading.RLock()
+        self.lock = recursive_lock()
         self.number = next(_numbers)
         self.error_state: DeviceError | None = None
         self.free_slots: deque[HCQBuffer] = deque()
