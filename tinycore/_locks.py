@@ -17,15 +17,20 @@ from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-__all__ = ["Busy", "Turn", "in_child", "lock", "recursive_lock"]
+__all__ = ["Busy", "Turn", "in_child", "lock", "recursive_lock", "writing"]
 
 Busy: Final = Empty
 """Raised on entering `Turn.at_once` while somebody has the turn."""
 
 locks: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 """Every lock and Turn that was made here and lives."""
+writing: Final = threading.RLock()
+"""Held while memory that tensors show is written to, until they show that: one thread at a time."""
 renewals: Final[list[Callable[[], None]]] = []
 """What else a forked child does."""
+
+
+locks.add(writing)
 
 
 def lock() -> threading.Lock:

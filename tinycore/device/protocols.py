@@ -39,7 +39,7 @@ new methods of the protocols below.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -61,6 +61,7 @@ __all__ = [
     "RendererType_co",
     "SupportsArch",
     "SupportsAssembly",
+    "SupportsBinding",
     "SupportsExternalPointer",
     "SupportsGraph",
     "SupportsImages",
@@ -238,6 +239,20 @@ class Program(Protocol):
         self, buffers: Sequence[Handle], values: Sequence[int], *, wait: bool = False
     ) -> float | None:
         """Launch. With `wait`, wait for the end and return the seconds the device took."""
+        ...
+
+
+@runtime_checkable
+class SupportsBinding(Protocol):
+    """Of a program: a launch can be made ready as one call of C. Having the method is declaring it.
+
+    Where launches write to memory that tensors show, the core notes each with the call that makes
+    it, so that no interrupt comes between: it happens once. Of other programs Ctrl-C waits for the
+    end of the call; an exception of theirs says that nothing was launched.
+    """
+
+    def bound(self, buffers: Sequence[Handle], values: Sequence[int]) -> Callable[[], None]:
+        """A launch as `functools.partial` of a C function, which has launched when it returns."""
         ...
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from tinycore import cache
@@ -21,7 +21,13 @@ from tinycore._locks import lock
 from tinycore.config import settings, settings_in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
-from tinycore.device.protocols import Program, ProgramInfo, SupportsAssembly, Toolchain
+from tinycore.device.protocols import (
+    Program,
+    ProgramInfo,
+    SupportsAssembly,
+    SupportsBinding,
+    Toolchain,
+)
 from tinycore.device.registry import Device, OpenDevice
 from tinycore.engine import kept as disk
 from tinycore.engine.added import added_rules, generation
@@ -134,6 +140,23 @@ class CompiledRunner:
         handles = [b.handle for b in bufs]
         program = self.program if self.alignment == 1 else self.suited(bufs).program
         return program(handles, [values[n] for n in names], wait=wait)
+
+    @cached_property
+    def is_bindable(self) -> bool:
+        """Whether a launch can be made ready as one call of C."""
+        return isinstance(self.program, SupportsBinding)
+
+    def bound(self, bufs: tuple[Buffer, ...], values: Mapping[str, int]) -> Callable[[], None]:
+        """A launch as one call of C. Raises ArgumentError when a variable has no value."""
+        if missing := [n for n in self.info.values if n not in values]:
+            raise ArgumentError(
+                f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable."
+            )
+        program: Any = self.suited(bufs).program
+        ready: Callable[[], None] = program.bound(
+            [b.handle for b in bufs], [values[n] for n in self.info.values]
+        )
+        return ready
 
 
 Key = tuple[UOp, int, int, bool, int, bool, int, bool]

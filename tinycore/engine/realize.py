@@ -14,14 +14,16 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
 from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
-from tinycore.engine.run import recordings, run_schedule
+from tinycore.engine import once
+from tinycore.engine.once import Launches
+from tinycore.engine.run import lowered, recordings, run_schedule
 from tinycore.errors import DeviceError, JitError, ShapeError
 from tinycore.schedule.form import Form
 from tinycore.schedule.kernelize import kernelize
 from tinycore.schedule.multi import PerDevice
 from tinycore.schedule.order import ScheduleItem, buffer_of, buffers
 from tinycore.schedule.recipe import Prepared, recipe_for
-from tinycore.schedule.results import Computed, Keep, Replacements, Settled
+from tinycore.schedule.results import Computed, Keep, Replacements, Settled, Told
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -150,7 +152,9 @@ class Engine:
             for item, kernel in zip(prepared.items(), prepared.kernels(), strict=True)
         ]
 
-    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Computed:
+    def realize(
+        self, form: Form, keep: Keep, others: Sequence[UOp] = (), told: Told | None = None
+    ) -> Computed:
         """Compute the roots; map them, and what `keep` chooses of other nodes, to their memory."""
         recipe = recipe_for(form, keep, lasting=True)
         prepared = Prepared(recipe, form, recipe.layout(others, form))
@@ -158,12 +162,28 @@ class Engine:
             recordings.innermost.passing.update(prepared.passing)
             recordings.innermost.lasting += prepared.lasting
             recordings.innermost.values |= form.bound
-        run_schedule(prepared.items(), form.values)
-        return Computed(prepared.results(), prepared.held())
+        if not form.assigned:
+            run_schedule(prepared.items(), form.values)
+            computed = Computed(prepared.results(), prepared.held())
+            if told is not None:
+                told(computed)
+            return computed
+        items = lowered(prepared.items())
+        computed = Computed(prepared.results(), prepared.held())
+        once.run(Launches(items, form.values, computed, told or nobody))
+        return computed
+
+    def finish(self) -> None:
+        """Do what an interrupt left undone."""
+        once.finish()
 
     def describe(self, buffer: UOp) -> str:
         """A few words on a BUFFER, for `repr`."""
         return repr(buffer_of(buffer))
+
+
+def nobody(computed: Computed) -> None:
+    """Where nobody is told what a run made."""
 
 
 def nothing(roots: list[UOp], memory: Replacements) -> Settled:

@@ -165,6 +165,14 @@ recordings: Final = Recordings()
 
 def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None) -> None:
     """Run schedule items in order."""
+    for item in told(items):
+        if recordings:
+            recordings.innermost.note(item)
+        item.run(values)
+
+
+def told(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
+    """ExecItems for schedule items, of which hooks and TRACE are told."""
     if created := hooks.active("tinycore_schedule_created"):
         items = tuple(items)
         created(schedule=items)
@@ -173,6 +181,9 @@ def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None
         if shown:
             fused = ", ".join(item.metadata)
             trace_schedule(f"{number:4d} {item.runner.name} ({fused}) {list(item.bufs)}")
-        if recordings:
-            recordings.innermost.note(item)
-        item.run(values)
+        yield item
+
+
+def lowered(items: Iterable[ScheduleItem]) -> list[ExecItem]:
+    """ExecItems for schedule items, all compiled before one of them runs."""
+    return list(told(items))

@@ -40,6 +40,9 @@ class Computed(NamedTuple):
     held: list[HeldValue]
 
 
+Told = Callable[[Computed], None]
+"""Who is told what a run made. Telling it again changes nothing."""
+
 Keep = Callable[[list[UOp], Replacements], Settled]
 """Which of the nodes that now are memory give way to it, and which may be read from it, given the
 roots and all such nodes.

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import deque
+from collections.abc import Collection, Sequence
+from itertools import repeat
 from typing import Final, Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
@@ -317,16 +320,16 @@ class Core:
         whole_fixed(base.shape)
         if graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
             new = graph.copied(value) if node is base else graph.insert(base, node, value)
-            for tensor in shown.of(base):
-                tensor._become(tensor.uop.substitute({base: new}))
+            tensors = shown.of(base)
+            become(tensors, [tensor.uop.substitute({base: new}) for tensor in tensors])
         elif graph.is_memory(base):
             memory = node if graph.is_memory(node) else base
             change = value if memory is node else graph.insert(memory, node, value)
             written = graph.assign(memory, change)
             whole = {base: graph.reshape(written, base.shape)}
-            for tensor in shown.of(base):
-                same = tensor.uop is memory
-                tensor._become(written if same else tensor.uop.substitute(whole))
+            tensors = shown.of(base)
+            nodes = [written if t.uop is memory else t.uop.substitute(whole) for t in tensors]
+            become(tensors, nodes)
         else:
             whole_tensor = self._origin() if self._origin is not None else None
             self._become(UOp(Op.VALUE, value.dtype, (value,)))
@@ -395,15 +398,30 @@ def waiting_tensors() -> list[Core]:
     return [t for t in live_tensors() if graph.base_of(t.uop).op is not Op.BUFFER]
 
 
-def replace_nodes(replacements: dict[UOp, UOp]) -> None:
-    """Put every replaced node's value in its place, in the graphs of all living tensors."""
+def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
+    """Give tensors other nodes as values, all or none: no interrupt comes between two of them."""
+    references = [living[id(tensor)] for tensor in tensors]
+    shown.note(*references)
+    deque(map(setattr, tensors, repeat("uop"), nodes), maxlen=0)  # one step, as all of it is C
+    shown.note(*references)
+
+
+def replace_nodes(replacements: dict[UOp, UOp], apart: Collection[Core] = ()) -> None:
+    """Put every replaced node's value in its place, in the graphs of all living tensors.
+
+    Those that are to be `apart` get a copy of it.
+    """
     changed = {old: new for old, new in replacements.items() if old is not new}
     tensors = waiting_tensors() if changed else []
-    if len(tensors) == 1 and (alone := tensors[0]).uop in changed:
+    if len(tensors) == 1 and not apart and (alone := tensors[0]).uop in changed:
         alone._become(changed[alone.uop])
     elif tensors:
         before = [t.uop for t in tensors]
         after = graph.replaced(UOp.sink(*before), changed).src
-        for tensor, old, new in zip(tensors, before, after, strict=True):
-            if new is not old and tensor.uop is old:  # else its own thread has moved on
-                tensor._become(new)
+        copies = set(map(id, apart))
+        found = [
+            (tensor, graph.copied(new) if id(tensor) in copies else new)
+            for tensor, old, new in zip(tensors, before, after, strict=True)
+            if new is not old and tensor.uop is old  # else its own thread has moved on
+        ]
+        become([tensor for tensor, _ in found], [node for _, node in found])

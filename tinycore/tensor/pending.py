@@ -7,15 +7,16 @@ graph, and with it the gradient, from nobody who did not ask for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tinycore._deferred import deferred
+from tinycore._locks import writing
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.core import Core, live_tensors, replace_nodes, waiting_tensors
 from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.held import holdings
+from tinycore.tensor.held import Known, holdings
 from tinycore.tensor.runtime import runtime
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp
@@ -23,7 +24,7 @@ from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.form import Form
-    from tinycore.schedule.results import HeldValue, Settled
+    from tinycore.schedule.results import Computed, HeldValue, Settled
 
 form_of: Final[Callable[..., Form]] = deferred("tinycore.schedule.form:form_of")
 made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.results:Settled")
@@ -33,10 +34,41 @@ SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})
 """Where a gradient may have arrived."""
 
 
+class Writes:
+    """How many runs that wrote to memory living tensors have been told of."""
+
+    done = 0
+
+
 def compute(
-    roots: list[UOp], owners: Iterable[Core] = (), read: UOp | None = None
+    asked: Callable[[], list[UOp]], owners: Sequence[Core] = (), read: UOp | None = None
 ) -> dict[UOp, UOp]:
-    """Run what the roots need, tell all living tensors, and give the memory of each root.
+    """Run what is asked for, tell all living tensors, and give the memory of each root.
+
+    Runs that write to memory follow one another: what one thread has written, as a part of what
+    it asked for, another one that waited for it need not write again, so it asks once more.
+    """
+    while True:
+        runtime().finish()
+        before = Writes.done
+        if not (roots := asked()):
+            return {}
+        known = holdings.known()
+        form = form_of(roots, at_hand(known.memory, roots))
+        while more := readers_of_what_changes(form):
+            more = [*form.roots, *more]
+            form = form_of(more, at_hand(known.memory, more))
+        if not form.assigned:
+            return carried_out(known, form, owners, read)
+        with writing:
+            if Writes.done == before:
+                return carried_out(known, form, owners, read)
+
+
+def carried_out(
+    known: Known, form: Form, owners: Sequence[Core], read: UOp | None
+) -> dict[UOp, UOp]:
+    """Run what the roots of a form need, and tell living tensors; the memory of each root.
 
     What living tensors still have to read from memory about to be overwritten is computed with it.
     The memory of a root is its owner's. Another tensor that was written down as the very same node
@@ -44,11 +76,6 @@ def compute(
 
     A value that is `read` is the one root, which has no owner; its memory holds it from then on.
     """
-    known = holdings.known()
-    form = form_of(roots, at_hand(known.memory, roots))
-    while more := readers_of_what_changes(form):
-        more = [*form.roots, *more]
-        form = form_of(more, at_hand(known.memory, more))
     fresh = {root for root in form.roots if not is_view(root)}
     owned = {id(tensor) for tensor in owners}
     waiting = waiting_tensors()
@@ -59,16 +86,18 @@ def compute(
         for t in waiting
         if not (t.uop in ours or graph.base_of(t.uop) is read or graph.is_buffer(t.uop))
     ]
-    given, held = runtime().realize(form, settled, others)
-    bases = map(graph.base_of, form.roots)
-    given |= {base: form.held[base] for base in bases if base in form.held}
-    if read is not None and not form.assigned:
-        held += values_read(read, given[roots[0]], form)
-    replace_nodes(given)
-    holdings.note(known, given, held, memory_written(form.assigned))
-    for tensor in sharing:
-        tensor._become(graph.copied(tensor.uop))
-    return given
+
+    def tell(computed: Computed) -> None:
+        given, held = computed
+        bases = map(graph.base_of, form.roots)
+        given |= {base: form.held[base] for base in bases if base in form.held}
+        if read is not None and not form.assigned:
+            held += values_read(read, given[form.roots[0]], form)
+        replace_nodes(given, sharing)
+        holdings.note(known, given, held, memory_written(form.assigned))
+        Writes.done += bool(form.assigned)
+
+    return runtime().realize(form, settled, others, tell).given
 
 
 def at_hand(held: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:
@@ -85,12 +114,20 @@ def at_hand(held: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:
     return held if apart.isdisjoint(held) else {n: held[n] for n in held if n not in apart}
 
 
-def memory_with(node: UOp) -> UOp:
-    """Memory with the elements of a node row by row, computed if need be; its graph stays."""
-    base = graph.base_of(node)
-    if (memory := holdings.memory_of(base)) is None:
-        memory = compute([copy := UOp(Op.CONTIGUOUS, node.dtype, (node,))], read=base)[copy]
-    return memory
+def memory_with(tensor: Core) -> UOp:
+    """Memory with the elements of a tensor row by row, computed if need be; its graph stays."""
+    while True:
+        node = tensor.uop
+        base = graph.base_of(node)
+        if (memory := holdings.memory_of(base)) is not None:
+            return memory
+        copy = UOp(Op.CONTIGUOUS, node.dtype, (node,))
+
+        def asked(node: UOp = node, copy: UOp = copy) -> list[UOp]:
+            return [copy] if tensor.uop is node else []
+
+        if found := compute(asked, read=base):
+            return found[copy]
 
 
 def values_read(node: UOp, memory: UOp, form: Form) -> list[HeldValue]:

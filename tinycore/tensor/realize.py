@@ -57,8 +57,7 @@ class Realization(Random):
         [2.0, 3.0]
         """
         told_apart([self, *lst])
-        if roots := unrealized([self, *lst]):
-            compute(roots, [self, *lst])
+        compute(lambda: unrealized([self, *lst]), [self, *lst])
         return self
 
     def kernelize(self, *lst: Self) -> Self:
@@ -93,9 +92,10 @@ class Realization(Random):
             return self._symbolic_array()
         node = self.uop
         if not graph.is_memory(node):
-            node = memory_with(node)
+            node = memory_with(self)
         elif not graph.is_buffer(node):
-            node = compute([node])[node]
+            compute(lambda: unrealized([self]))
+            node = self.uop
         return content(graph.base_of(node)).reshape(self.shape)
 
     def _symbolic_array(self) -> HostArray:

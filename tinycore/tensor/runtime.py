@@ -17,7 +17,7 @@ from tinycore.uop.node import UOp
 if TYPE_CHECKING:
     from tinycore.schedule.form import Form
     from tinycore.schedule.order import ScheduleItem
-    from tinycore.schedule.results import Computed, Keep
+    from tinycore.schedule.results import Computed, Keep, Told
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
@@ -69,13 +69,20 @@ class Runtime(Protocol):
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
 
-    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Computed:
+    def realize(
+        self, form: Form, keep: Keep, others: Sequence[UOp] = (), told: Told | None = None
+    ) -> Computed:
         """Compute the roots of a form; map nodes that now are memory to that memory.
 
+        That is `told` before it returns. Where memory from before is written to and an interrupt
+        comes in the middle, it is told once all is computed: by `finish` at the latest.
         Among these are the roots, and of what is met below `others`, which live on, all that `keep`
         chooses, given the roots and all nodes with memory. It is asked once for all graphs that
         differ in their buffers only.
         """
+
+    def finish(self) -> None:
+        """Compute what an interrupt left half done, if it wrote to memory from before."""
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Cut the graph into kernels without running them; what now is, or will be, memory."""

@@ -57,9 +57,9 @@ class Shown:
         """In a forked child: another thread may have been changing the groups."""
         self.is_whole = False
 
-    def note(self, reference: weakref.ref[Any]) -> None:
-        """A tensor that is new, or has another node now."""
-        self.new.append(reference)
+    def note(self, *references: weakref.ref[Any]) -> None:
+        """Tensors that are new, or have another node now."""
+        self.new.extend(references)
         if len(self.new) > MOST_NEW:
             self.is_known = False
             self.new.clear()

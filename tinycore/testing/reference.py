@@ -19,7 +19,7 @@ from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.form import Form, form_of
 from tinycore.schedule.kernel import memory_of
-from tinycore.schedule.results import Computed, Keep
+from tinycore.schedule.results import Computed, Keep, Told
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode
@@ -265,7 +265,19 @@ class ReferenceRuntime:
         """The one device, for memory of the host."""
         return self.device if kind == 1 else None
 
-    def realize(self, form: Form, keep: Keep, others: Sequence[UOp] = ()) -> Computed:
+    def realize(
+        self, form: Form, keep: Keep, others: Sequence[UOp] = (), told: Told | None = None
+    ) -> Computed:
+        """Evaluate the roots, and tell what they gave way to."""
+        computed = self.evaluated(form, keep)
+        if told is not None:
+            told(computed)
+        return computed
+
+    def finish(self) -> None:
+        """Nothing is ever left half done that tests look at."""
+
+    def evaluated(self, form: Form, keep: Keep) -> Computed:
         """Evaluate the roots, and put what is not memory already into new buffers.
 
         Sizes are the numbers that they have now: the shapes of results are fixed.
@@ -273,7 +285,7 @@ class ReferenceRuntime:
         roots = form.roots
         if sizes_below(roots):
             numbers = with_sizes(roots, Size.known)
-            fixed = self.realize(form_of([numbers[root] for root in roots]), keep, others)
+            fixed = self.evaluated(form_of([numbers[root] for root in roots]), keep)
             given = {o: fixed.given[new] for o, new in numbers.items() if new in fixed.given}
             return Computed(given, [])
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]

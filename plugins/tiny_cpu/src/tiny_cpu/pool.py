@@ -15,7 +15,8 @@ import signal
 import struct
 import sys
 import threading
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +69,12 @@ class Pool:
     def run(self, entry: int, buffers: bytes, values: bytes, extent: int, chunk: int) -> None:
         """Run iterations 0 to `extent` of a kernel, `chunk` at a time."""
         self._run(self.state, entry, buffers, values, extent, chunk)
+
+    def bound(
+        self, entry: int, buffers: bytes, values: bytes, extent: int, chunk: int
+    ) -> Callable[[], None]:
+        """`run` as one native call without arguments."""
+        return partial(self._run, self.state, entry, buffers, values, extent, chunk)
 
     def run_many(self, records: Pointer, count: int) -> None:
         """Run `count` launches, packed as RECORD, one after the other in one native call."""

@@ -7,7 +7,8 @@ one call runs them all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 from time import perf_counter
 from typing import Final
@@ -56,6 +57,14 @@ class CpuProgram:
         else:
             pool().run(self.entry, addresses, numbers, self.extent, self.chunk)
         return perf_counter() - start if wait else None
+
+    def bound(self, buffers: Sequence[HostMemory], values: Sequence[int]) -> Callable[[], None]:
+        """A launch as one native call."""
+        addresses = self._pack_buffers(*[buffer.address for buffer in buffers])
+        numbers = self._pack_values(*values)
+        if self.chunk == self.extent:
+            return partial(self._call, addresses, numbers, 0, self.extent)
+        return pool().bound(self.entry, addresses, numbers, self.extent, self.chunk)
 
 
 class CpuCopy(CpuProgram):
