@@ -18,7 +18,14 @@ def exits_of(code: CodeType) -> frozenset[int]:
     """
     steps = list(dis.get_instructions(code))
     nothing = [s.opname == "LOAD_CONST" and s.argval is None for s in steps]
-    return frozenset(s.offset for k, s in enumerate(steps) if nothing[k : k + 3] == [True] * 3)
+    found = set()
+    for place in range(len(steps)):
+        if nothing[place : place + 3] == [True] * 3:
+            found.add(steps[place].offset)
+            while place and steps[place - 1].opname in ("NOP", "SWAP"):
+                place -= 1
+                found.add(steps[place].offset)
+    return frozenset(found)
 
 
 class Lines:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tests.interrupts import interrupt, lines_of
 from tinycore import Tensor, TinyJit, nn
@@ -74,7 +74,12 @@ def optimizer(kind: Callable[..., Any]) -> Case:
             ((weights[0] * x + weights[1]) ** 2).sum().backward()
             rule.step()
 
-    return Case(step, lambda: [w.tolist() for w in weights], False)
+    kept = [t for t in nn.state.get_parameters(rule) if not any(t is w for w in weights)]
+
+    def state() -> Numbers:
+        return [t.reshape(-1).tolist() for t in (*weights, *kept)]
+
+    return Case(step, state, False)
 
 
 def captured(calls: int) -> Case:
@@ -120,7 +125,7 @@ def verdict(case: Case, states: list[Numbers]) -> str:
     if -1 in done or (case.is_one and len(done) > 1):
         return f"holds {now}, want {states[0]} or {states[1]}"
     if len(done) > 1:
-        return ""  # some weights have had their step
+        return ""  # the interrupt came between writes, each of which is done or not
     for _ in range(2):
         case.step()
     if (later := case.state()) != (want := states[min(done) + 2]):
@@ -180,7 +185,7 @@ class Failing:
     def __init__(self, kind: type[Exception], number: int) -> None:
         self.kind, self.left, self.came = kind, number, False
 
-    def __enter__(self) -> Failing:
+    def __enter__(self) -> Self:
         self.runs = ExecItem.run, once.launch_of
         run, bind = self.runs
 
@@ -197,7 +202,7 @@ class Failing:
 
             return call
 
-        ExecItem.run, once.launch_of = tried, bound  # type: ignore[method-assign]
+        ExecItem.run, once.launch_of = tried, bound  # type: ignore[method-assign,assignment]
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -224,8 +229,8 @@ def signalled(name: str, times: int, source: random.Random) -> tuple[int, list[s
         case = make()
         faulthandler.dump_traceback_later(SECONDS, exit=True)
         timer = threading.Thread(target=strike, args=(source.uniform(0, whole),), daemon=True)
-        timer.start()
         try:
+            timer.start()
             while timer.is_alive():
                 case.step()
                 case = make()

@@ -1,0 +1,122 @@
+"""Writes in place happen once: interrupts, signals, launches that fail, threads and fork.
+
+Samples; `python -m tests.once` interrupts every line, as does ONCE=all here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tinycore import Tensor
+from tinycore.errors import OutOfMemory
+
+SEED = random.SystemRandom().getrandbits(32)
+SAMPLE = [] if os.environ.get("ONCE") == "all" else ["--lines", "8"]
+
+
+def run(*arguments: str) -> str:
+    """What `python -m tests.once` prints. Fails where something was wrong, or it hangs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.once", "--seed", str(SEED), *arguments],
+        env=os.environ | {"VERIFY": "0", "DEV": "CPU"},
+        capture_output=True,
+        text=True,
+        timeout=None if not SAMPLE else 300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_interrupt_at_any_line_leaves_each_write_done_once_or_not_at_all() -> None:
+    print(run(*SAMPLE))
+
+
+def test_a_launch_that_fails_leaves_each_write_done_once_or_not_at_all() -> None:
+    print(run("--errors"))
+
+
+def test_ctrl_c_leaves_each_write_done_once_or_not_at_all() -> None:
+    print(run("--signals", "4"))
+
+
+def test_what_does_not_fit_leaves_a_write_for_the_next_try() -> None:
+    state = Tensor([0.0], device="CPU").realize()
+    for batch in (1 << 46, 4):
+        state.assign(state + 1)
+        x = Tensor([1.0], device="CPU").realize().expand(batch).contiguous()
+        if batch == 4:
+            Tensor.realize(state, x)
+        else:
+            with pytest.raises(OutOfMemory):
+                Tensor.realize(state, x)
+
+    assert state.tolist() == [2.0]
+
+
+def read(state: Tensor, found: list[list[float]]) -> None:
+    """Read a tensor."""
+    found.append(state.tolist())
+
+
+def test_two_threads_that_read_one_pending_write_do_it_once() -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for _ in range(20):
+        state = Tensor([1.0, 2.0]).realize()
+        state.assign(state + 1)
+        found: list[list[float]] = []
+        threads = [threading.Thread(target=read, args=(state, found)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert found == [[2.0, 3.0]] * 3
+    sys.setswitchinterval(interval)
+
+
+FORKING = """
+import os, threading, time
+from tinycore import Tensor
+x = Tensor([1.0, 2.0]).realize()
+stop = []
+def work():
+    number = 0
+    while not stop:
+        number += 1
+        (Tensor([1.0] * (number % 50 + 1)) + number).realize()
+thread = threading.Thread(target=work)
+thread.start()
+for _ in range(20):
+    time.sleep(0.01)
+    child = os.fork()
+    if not child:
+        os._exit(0 if (x + 1).tolist() == [2.0, 3.0] else 1)
+    end = time.monotonic() + 30
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
+    if done[0] == 0:
+        os.kill(child, 9)
+    assert done == (child, 0), done
+stop.append(1)
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_of_a_threaded_program_computes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        env=os.environ | {"VERIFY": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
