@@ -2,9 +2,10 @@
 
 Floor 1. Imports `config`, `errors`, `trace`, `protocols`.
 A freed block waits, by its size, for the next allocation of that size; an image for its like. What
-waits is bounded: never more bytes than were in use at one time, the longest unused going first. So
-a loop that allocates the same sizes again asks the device for nothing, and a program holds at most
-twice what it needed.
+waits is bounded: together with what is in use it never exceeds the most that was in use at one
+time, or a few blocks more, the longest unused going first, before the device is asked for a new
+one. So a loop that allocates the same sizes again asks the device for nothing, and a program holds
+hardly more than it needed.
 When the device is out of memory, everything that waits is given back and the request tried once
 more. `LRU=0` keeps nothing. See docs/decisions/0005-device-memory.md.
 """
@@ -26,6 +27,11 @@ from tinycore.trace import Trace
 __all__ = ["LRUAllocator", "MemoryStats", "memory"]
 
 trace: Final = Trace("memory")
+
+SPARE: Final = 1 / 16
+"""Part of the most that was in use, which may wait beyond it."""
+LEAST_SPARE_BYTES: Final = 32 << 20
+"""What may always wait: small programs gain more from it than they hold."""
 
 
 class MemoryStats:
@@ -122,6 +128,8 @@ class LRUAllocator:
         with self._turn.waiting:
             self._take_back()
             if is_new := kind not in self._waiting:
+                if settings.LRU:
+                    self._shrink(self._bound(self._used + size))
                 handle = self._ask(kind)
                 trace(f"{self.device:<8} {size} B allocated")
             self._changing = True
@@ -150,7 +158,7 @@ class LRUAllocator:
             return
         returned = self._returned
         returned.append((handle, kind))
-        if len(returned) == 1 and self._cached + size_bytes(kind) <= self.peak and settings.LRU:
+        if len(returned) == 1 and settings.LRU and self._cached <= self._bound(self._used):
             return  # the next `alloc` may want just that
         try:
             while returned:
@@ -239,9 +247,14 @@ class LRUAllocator:
             self._waiting.setdefault(kind, []).append(handle)
             self._waiting.move_to_end(kind)
             self._changing = False
-            bound = self.peak if settings.LRU else 0
+            bound = self._bound(self._used) if settings.LRU else 0
             if self._cached > bound:
                 self._shrink(bound)
+
+    def _bound(self, used: int) -> int:
+        """The most bytes that may wait while so many are in use."""
+        spare = max(int(self.peak * SPARE), LEAST_SPARE_BYTES)
+        return max(self.peak - used, 0) + spare
 
     def _count_again(self) -> None:
         """Count what waits, and so what is in use, after a change that was interrupted."""

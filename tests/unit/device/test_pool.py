@@ -11,10 +11,17 @@ import pytest
 from tests.interrupts import interrupt
 from tinycore import Variable
 from tinycore.config import Context
+from tinycore.device import pool as pool_module
 from tinycore.device.buffer import Buffer
 from tinycore.device.pool import LRUAllocator, MemoryStats, memory
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ArgumentTypeError, DeviceError, OutOfMemory
+
+
+@pytest.fixture
+def no_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of these tests are small: nothing may wait because it is little."""
+    monkeypatch.setattr(pool_module, "LEAST_SPARE_BYTES", 0)
 
 
 @pytest.fixture
@@ -100,6 +107,7 @@ def test_a_block_has_at_least_a_byte(pool: LRUAllocator, size: int) -> None:
         pool.alloc(size)
 
 
+@pytest.mark.usefixtures("no_spare")
 def test_the_cache_is_never_larger_than_what_was_in_use(pool: LRUAllocator, allocator: Any) -> None:
     for size in (100, 90, 80, 70):  # one at a time: at most 100 bytes were in use at once
         pool.free(pool.alloc(size), size)
@@ -109,6 +117,37 @@ def test_the_cache_is_never_larger_than_what_was_in_use(pool: LRUAllocator, allo
     assert sum(map(len, allocator.live.values())) == 70
 
 
+@pytest.mark.usefixtures("no_spare")
+def test_steps_of_several_sizes_hold_hardly_more_than_the_largest_needs(
+    toy_allocator: Any,
+) -> None:
+    device = toy_allocator(capacity=1 << 20)
+    pool = LRUAllocator(device, "TOY")
+    weights, held = pool.alloc(1000), []
+    for size in (600, 500, 400, 600, 550):
+        pool.free(pool.alloc(size), size)
+        held.append(sum(map(len, device.live.values())))
+
+    assert len(weights) == 1000
+    assert pool.peak == 1600
+    assert max(held) <= 1.1 * pool.peak
+
+
+@pytest.mark.usefixtures("no_spare")
+def test_steps_of_one_size_ask_the_device_once(toy_allocator: Any) -> None:
+    device = toy_allocator(capacity=1 << 20)
+    pool = LRUAllocator(device, "TOY")
+    weights = pool.alloc(1000)
+    for _ in range(5):
+        blocks = [pool.alloc(size) for size in (300, 200, 100)]
+        for block in blocks:
+            pool.free(block, len(block))
+
+    assert len(weights) == 1000
+    assert device.allocations == [1000, 300, 200, 100]
+
+
+@pytest.mark.usefixtures("no_spare")
 def test_the_size_unused_longest_goes_first(pool: LRUAllocator, allocator: Any) -> None:
     blocks = [pool.alloc(size) for size in (50, 40)]
     for block in blocks:
