@@ -241,7 +241,7 @@ class Core:
             )
         if requires_grad and graph.is_constant(self.uop):
             memory = graph.new_buffer(self.shape, self.dtype, self.device)
-            self._become(UOp(Op.ASSIGN, self.dtype, (memory, self.uop)))
+            self._become(graph.stored(memory, self.uop))
         self.requires_grad = requires_grad
         return self
 

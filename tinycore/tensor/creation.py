@@ -30,7 +30,7 @@ from tinycore.tensor.scan import Scan
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
-from tinycore.uop.size import Size, smallest
+from tinycore.uop.size import Size, is_size, same_number
 
 Ints = int | Sequence[int]
 
@@ -121,6 +121,11 @@ class Creation(Scan):
         >>> Tensor.full((2, 2), 7).tolist(), Tensor.full((1,), 7.0).dtype
         ([[7, 7], [7, 7]], dtypes.float32)
         """
+        if is_size(fill_value):
+            kind = dtypes.default_int if dtype is None else to_dtype(dtype)
+            sizes, place = sizes_from("full", (shape,)), canonical(device)
+            node = graph.broadcast_to(graph.bound(fill_value, kind, place), sizes)
+            return cls.from_uop(stored(node) if buffer else node)._marked(requires_grad)
         if isinstance(fill_value, NumpyScalar):
             dtype = dtype or from_numpy_dtype(fill_value.dtype)
             fill_value = fill_value.item()
@@ -279,7 +284,7 @@ class Creation(Scan):
         if buffer and device is None and self.numel():  # in the same parts, on several devices
             value = self.full(self.shape, fill_value, target, self.device, buffer=False)
             memory = graph.new_memory_like(self.uop, target)
-            node = UOp(Op.ASSIGN, target, (memory, value.uop))
+            node = graph.stored(memory, value.uop)
             return self.from_uop(node)._marked(requires_grad)
         return self.full(
             self.shape, fill_value, target, device or self.device, buffer, requires_grad
@@ -338,7 +343,7 @@ class Creation(Scan):
 def stored(node: UOp) -> UOp:
     """A constant in memory of its own."""
     memory = graph.new_buffer(node.shape, node.dtype, node.device)
-    return UOp(Op.ASSIGN, node.dtype, (memory, node)) if 0 not in node.shape else node
+    return graph.stored(memory, node) if 0 not in node.shape else node
 
 
 def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -> UOp:
@@ -358,17 +363,18 @@ def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -
 
 
 def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: str) -> UOp:
-    """start, start + 1, ... before stop, of which some is a Size. Raises ArgumentError for a step.
+    """start, start + step, ... before stop, of which some is a Size.
 
-    Raises ShapeError where start may lie beyond stop.
+    Raises ArgumentTypeError for a float, ArgumentError for a step of 0.
     """
-    start, stop, step = int_arguments("arange", (start, stop, step))
-    if step != 1:
-        raise ArgumentError(
-            f"arange: from {start!r} to {stop!r} the step is 1; multiply the result"
-        )
-    if smallest(size := stop - start) < 0:
-        raise ShapeError(f"arange: {start!r} may lie beyond {stop!r}; bound the Variables")
+    start, stop, step = int_arguments("arange", (start, stop, step), "numbers are ints")
+    if same_number(step, 0):
+        raise ArgumentError(f"arange: the step from {start} to {stop} must not be 0")
+    last = step - 1 if step > 0 else step + 1
+    size = max(0, (stop - start + last) // step if step > 0 else (start - stop - last) // -step)
     numbers = graph.arange(size, dtypes.int32, device)
-    first = graph.broadcast_to(graph.bound(start, dtypes.int32, device), numbers.shape)
-    return (numbers if start == 0 else numbers.alu(Op.ADD, first)).cast(dtype)
+    for op, number, neutral in ((Op.MUL, step, 1), (Op.ADD, start, 0)):
+        if number != neutral:
+            wide = graph.broadcast_to(graph.bound(number, dtypes.int32, device), numbers.shape)
+            numbers = numbers.alu(op, wide)
+    return numbers.cast(dtype)

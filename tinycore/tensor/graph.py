@@ -16,7 +16,7 @@ from tinycore.tensor.showing import under
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
-from tinycore.uop.size import Size, greatest
+from tinycore.uop.size import Size, greatest, greatest_shape
 
 axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.multi:axis_of")
 
@@ -58,7 +58,12 @@ def arange(size: int, dtype: DType, device: str) -> UOp:
 
 
 def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
-    """Memory of its own, filled with nothing in particular; on each device of a group."""
+    """Memory of its own, filled with nothing in particular; on each device of a group.
+
+    Where sizes vary it is as large as they may be, and the first elements of each axis are shown.
+    """
+    if (whole := greatest_shape(shape)) != shape:
+        return shrink(new_buffer(whole, dtype, device), [(0, n) for n in shape])
     if is_group(device):
         parts = [new_buffer(shape, dtype, name) for name in names_of(device)]
         return UOp(Op.MULTI, dtype, tuple(parts))
@@ -293,6 +298,8 @@ def insert(x: UOp, view: UOp, value: UOp) -> UOp:
     """x with `value` where `view`, made of x by movement that repeats nothing, shows it."""
     if view is x:
         return value
+    if value.op is Op.INSERT and value.src[0] is view:  # a part of what the view shows
+        return insert(x, *value.src[1:])
     return UOp(Op.INSERT, x.dtype, (x, view, value)) if 0 not in value.shape else x
 
 
@@ -334,6 +341,14 @@ def assign(memory: UOp, value: UOp) -> UOp:
         memory = base_of(memory)
         value = reshape(value, memory.shape)
     return reshape(UOp(Op.ASSIGN, value.dtype, (memory, value)), shape)
+
+
+def stored(memory: UOp, value: UOp) -> UOp:
+    """A value in new memory, which may be larger where sizes vary."""
+    if memory.op is not Op.SHRINK:
+        return UOp(Op.ASSIGN, value.dtype, (memory, value))
+    whole = memory.src[0]
+    return shrink(assign(whole, insert(whole, memory, value)), memory.arg)
 
 
 def copied(x: UOp) -> UOp:

@@ -17,7 +17,7 @@ from tinycore.tensor.checks import int_arguments, resolve_axis, same_device, spr
 from tinycore.tensor.movement import Movement, optional_sizes
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
-from tinycore.uop.size import Size, positive_part
+from tinycore.uop.size import Size, known_number, positive_part, same_number
 
 Ints = int | Sequence[int]
 PadMode = Literal["constant", "reflect", "replicate", "circular"]
@@ -199,12 +199,13 @@ class Joining(Movement):
         """
         axis = self._axis_with_size("split", dim)
         length = self.shape[axis]
-        if isinstance(sizes, int):
+        if isinstance(sizes, (int, Size)):
             if sizes <= 0:
                 raise ArgumentError(f"split: the size of a piece must be positive, got {sizes}")
-            sizes = [min(sizes, length - start) for start in range(0, max(length, 1), sizes)]
+            before = known_number(-(-max(length, 1) // sizes)) - 1
+            sizes = [*[sizes] * before, length - before * sizes]
         sizes = int_arguments("split", sizes)
-        if sum(sizes) != length or min(sizes, default=0) < 0:
+        if not same_number(sum(sizes), length) or min(sizes, default=0) < 0:
             raise ShapeError(
                 f"split: sizes {list(sizes)} do not add up to axis {axis} of shape {self.shape}"
             )
@@ -222,7 +223,7 @@ class Joining(Movement):
         if chunks <= 0:
             raise ArgumentError(f"chunk: the number of pieces must be positive, got {chunks}")
         length = self.shape[self._axis_with_size("chunk", dim)]
-        if not length:
+        if same_number(length, 0):
             return [self] * chunks
         return list(self.split(-(-length // chunks), dim))
 

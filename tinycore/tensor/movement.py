@@ -13,6 +13,7 @@ from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import int_arguments, resolve_axes, resolve_axis, spread
 from tinycore.tensor.core import Core
+from tinycore.uop.size import quotient, same_number
 
 Ints = int | Sequence[int]
 
@@ -40,15 +41,18 @@ class Movement(Core):
         kept = [self.shape[i] if n is None and i < self.ndim else n for i, n in enumerate(given)]
         sizes = list(int_arguments("reshape", kept))
         if sizes.count(-1) == 1:
-            known = math.prod(n for n in sizes if n != -1)
-            if known:
-                sizes[sizes.index(-1)] = self.numel() // known
-        if any(n < 0 for n in sizes) or math.prod(sizes) != self.numel():
+            known = [n for n in sizes if n != -1]
+            if math.prod(known):
+                sizes[sizes.index(-1)] = quotient(self.shape, known)
+        count, total = math.prod(sizes), self.numel()
+        if any(n < 0 for n in sizes) or not same_number(count, total):
             raise ShapeError(
-                f"reshape: shape {self.shape} has {self.numel()} elements, which do not fill "
-                f"{given}"
+                f"reshape: shape {self.shape} has {total} elements, which do not fill {given}"
             )
-        return self.from_uop(graph.reshape(self.uop, tuple(sizes)))
+        node = self.uop
+        if count != total:  # equal for the numbers of now: so many elements as they make
+            node = graph.shrink(graph.reshape(node, (total,)), [(0, count)])
+        return self.from_uop(graph.reshape(node, tuple(sizes)))
 
     def view(self, *shape: Ints | None) -> Self:
         """`reshape` by the name torch gives it.

@@ -18,6 +18,7 @@ from tinycore.tensor.activations import Activations
 from tinycore.tensor.checks import counter_dtype, floating_dtype, resolve_axes, resolve_axis
 from tinycore.uop.op import Op, neutral_element
 from tinycore.uop.shape import Shape
+from tinycore.uop.size import is_size
 
 Axes = int | Sequence[int] | None
 
@@ -158,10 +159,16 @@ class Reduce(Activations):
         wide = x.cast(sum_acc_dtype(x.dtype))
         axes = resolve_axes("var", axis, self.ndim)
         mean = wide.mean(axes, keepdim=True)
-        degrees = max(0.0, float(self._count(axes) - correction))
+        degrees = wide._degrees(self._count(axes), correction)
         variance = (wide - mean).square().sum(axes, keepdim) / degrees
         kept = mean if keepdim else self.from_uop(graph.drop_axes(mean.uop, axes))
         return variance.cast(x.dtype), kept.cast(x.dtype)
+
+    def _degrees(self, count: int, correction: Scalar) -> Self | float:
+        """max(0, count - correction), where a launch gives the count as a number of this dtype."""
+        if is_size(count):
+            return (self.ufix(count) - correction).maximum(0)
+        return max(0.0, float(count - correction))
 
     def std(self, axis: Axes = None, keepdim: bool = False, correction: Scalar = 1) -> Self:
         """The standard deviation, the root of `var`.

@@ -10,8 +10,9 @@ See docs/decisions/0027-symbolic-shapes.md.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,7 +31,16 @@ evaluate: Final = deferred("tinycore.uop.evaluate:evaluate")
 simplified: Final[Callable[[UOp], UOp]] = deferred("tinycore.uop.symbolic:simplified")
 
 __all__ = ["Condition", "Size", "Variable", "greatest", "greatest_shape", "is_size", "known_number"]
-__all__ += ["noting", "plain", "positive_part", "renamed", "same_number", "sealed", "smallest"]
+__all__ += [
+    "noting",
+    "plain",
+    "positive_part",
+    "quotient",
+    "renamed",
+    "same_number",
+    "sealed",
+    "smallest",
+]
 __all__ += ["variables_in"]
 
 Values = tuple[tuple[str, int], ...]
@@ -541,6 +551,17 @@ def same_number(left: int, right: int) -> bool:
     if left == right:
         return True
     return bool(is_size(left) or is_size(right)) and left >= right and left <= right
+
+
+def quotient(sizes: Iterable[int], divisors: Iterable[int]) -> int:
+    """The product of sizes divided by that of others, those left out that are in both."""
+    left, below = list(sizes), []
+    for divisor in divisors:
+        if divisor in left:
+            left.remove(divisor)
+        else:
+            below.append(divisor)
+    return math.prod(left) // math.prod(below)
 
 
 def known_number(size: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, Variable
 from tinycore.engine.compile import programs
+from tinycore.errors import IndexRangeError
 from tinycore.schedule.recipe import recipes
 
 WIDTH, HEADS, LAYERS, MOST, WORDS = 16, 2, 2, 24, 40
@@ -124,3 +125,38 @@ def test_counters_count_launches_of_replays() -> None:
             counts.append(GlobalCounters.kernel_count)
 
     assert counts[1] == counts[2] == counts[3]
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_prompts_of_symbolic_length_and_then_tokens(jitted: bool) -> None:
+    whole = Model()(Tensor(TOKENS)).numpy()[0]
+    words = Tensor(numpy.pad(TOKENS, ((0, 0), (0, 6)))).realize()
+    length, place = Variable("length", 1, 8), Variable("place", 0, MOST - 1)
+    model = Model()
+    first = TinyJit(lambda words, n: model(words[:, :n], 0)) if jitted else None
+    step = TinyJit(model.__call__) if jitted else model
+
+    for count in (2, 4, 3, 5, 4, 1):
+        n = length.bind(count)
+        scores = first(words, n) if first is not None else model(words[:, :n], 0)
+        numpy.testing.assert_allclose(scores.numpy()[0], whole[:count], 1e-4, 1e-5)
+        for start in range(count, TOKENS.shape[1]):
+            word = Tensor(TOKENS[:, start : start + 1]).realize()
+            scores = step(word, place.bind(start))
+            numpy.testing.assert_allclose(scores.numpy()[0, 0], whole[start], 1e-4, 1e-5)
+
+
+def test_a_cache_that_is_full_says_so(target: str) -> None:
+    if target == "reference":
+        pytest.skip("the evaluator has no launches to capture")
+    model = Model()
+    step = TinyJit(model.__call__)
+    place = Variable("place", 0, 4 * MOST)
+    word = Tensor(TOKENS[:, :1]).realize()
+    for start in range(3):
+        step(word, place.bind(start))
+
+    with pytest.raises(IndexRangeError, match=r"place=24\].* is not inside axis 2 of shape"):
+        step(word, place.bind(MOST))
+    step(word, place.bind(3))
+    assert len(step.captures) == 1
