@@ -19,6 +19,7 @@ nox.options.sessions = ["lint", "types", "unit"]
 ROOT = Path(__file__).parent
 PACKAGES = {
     "tinycore": ROOT,
+    "tiny-amd": ROOT / "plugins/tiny_amd",
     "tiny-cl": ROOT / "plugins/tiny_cl",
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
     "tiny-nv": ROOT / "plugins/tiny_nv",
@@ -46,7 +47,7 @@ def tool(name: str) -> str:
 
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
-    folders = ["tiny_cpu", "tiny_cl", "tiny_nv[nvrtc]", "tiny_webgpu"]
+    folders = ["tiny_amd", "tiny_cpu", "tiny_cl", "tiny_nv[nvrtc]", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)
 
@@ -64,6 +65,7 @@ def types(session: nox.Session) -> None:
     """Check every type, strictly."""
     install(session, tool("mypy"))
     session.run("mypy")
+    session.run("mypy", "plugins/tiny_amd/src")
     session.run("mypy", "plugins/tiny_cpu/src")
     session.run("mypy", "plugins/tiny_cl/src")
     session.run("mypy", "plugins/tiny_nv/src")

@@ -21,6 +21,7 @@ FOLDER: Final = Path(__file__).with_name("conformance")
 AT_A_TIME: Final = 2
 
 SUITES: Final = {
+    "AMD": "plugins/tiny_amd/tests/conformance.py",
     "PYTHON": "tests/unit/builtin/conformance.py",
     "CPU:CLANG": "plugins/tiny_cpu/tests/conformance.py",
     "CPU:LLVM": "plugins/tiny_cpu/tests/conformance.py",
@@ -30,9 +31,10 @@ SUITES: Final = {
     "WEBGPU": "plugins/tiny_webgpu/tests/conformance.py",
 }
 """Every device with a table, and the file that says why it does without some capabilities."""
-PLAYED: Final = ("plugins/tiny_nv/tests", "tests/support"), "simulated:BACKEND"
-REGISTERED: Final = {"CUDA": PLAYED, "CUDA:PTX": PLAYED}
-"""Devices that an executor plays: the folders it is in, and the backend to register."""
+NVIDIA: Final = ("plugins/tiny_nv/tests", "tests/support"), "simulated:BACKEND"
+AMD: Final = ("plugins/tiny_amd/tests", "tests/support"), "simulated_amd:BACKEND"
+REGISTERED: Final = {"AMD": AMD, "CUDA": NVIDIA, "CUDA:PTX": NVIDIA}
+"""Devices that an emulator plays: the folders it is in, and the backend to register."""
 GRADES: Final = "suite"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ from tinycore._locks import recursive_lock
 from tinycore.config import settings
 from tinycore.device.backend import Backend, Deferred, api_objection
 from tinycore.device.protocols import Toolchain
-from tinycore.errors import PluginError
+from tinycore.errors import CompilerUnavailable, PluginError
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -287,13 +287,17 @@ class Plugins:
         return found
 
     def renderers(self, without: str = "") -> dict[str, Callable[[str], Toolchain[Any]]]:
-        """What every backend compiles with, by name, the preferred backend's first."""
-        found: dict[str, Callable[[str], Toolchain[Any]]] = {}
+        """What every backend compiles with, by name.
+
+        Of several with one name the preferred backend's is asked first, and the others where it
+        does not compile for an architecture.
+        """
+        found: dict[str, list[Callable[[str], Toolchain[Any]]]] = {}
         for claim in self.check_all():
             if claim.backend is not None and claim.name != without:
                 for name, make in claim.backend.renderers.items():
-                    found.setdefault(name, make)
-        return found
+                    found.setdefault(name, []).append(make)
+        return {n: m[0] if len(m) == 1 else first_to_take(m) for n, m in found.items()}
 
     def loaded_owner_of_renderer(self, word: str) -> str:
         """The backend with a renderer of this name, of those imported so far; "" for none."""
@@ -349,3 +353,20 @@ def raise_for_broken(found: Iterable[Candidate]) -> None:
 
 def _is_contested(claim: Candidate) -> bool:
     return claim.state is State.BLOCKED and claim.error is not None
+
+
+def first_to_take(
+    makers: Sequence[Callable[[str], Toolchain[Any]]],
+) -> Callable[[str], Toolchain[Any]]:
+    """Makers of toolchains of one name as one: the first that takes an architecture."""
+
+    def make(arch: str) -> Toolchain[Any]:
+        refusals = []
+        for each in makers:
+            try:
+                return each(arch)
+            except CompilerUnavailable as error:
+                refusals.append(str(error))
+        raise CompilerUnavailable("; ".join(refusals))
+
+    return make

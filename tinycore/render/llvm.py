@@ -14,7 +14,6 @@ from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import STREAM, LinearKernel, Renderer, pointer_of
 from tinycore.render.facts import RANGE_LETTERS, is_safe_division, is_safe_shift
 from tinycore.render.llvm_types import (
-    alignment,
     comparison_kind,
     constant,
     mask_name,
@@ -77,6 +76,8 @@ class Llvm(Renderer):
     native_ops: ClassVar[frozenset[Op]] = frozenset().union(
         SPELLED, INTRINSICS, *OPERATIONS.values(), *PREDICATES.values()
     )
+    spaces: ClassVar[Mapping[Op, str]] = {}
+    """The address space of each kind of memory, by the op that defines it; else 0."""
     safe_integers: ClassVar[bool] = True
     """Whether to guard what traps or is poison: division by zero, floats that fit no integer."""
 
@@ -96,7 +97,10 @@ class Llvm(Renderer):
     def parameters(self, writer: Writer) -> list[str]:
         """The buffers by slot, then the variables by name."""
         kernel = writer.kernel
-        buffers = [f"ptr {self.buffer_attributes(u, writer)}{writer[u]}" for u in kernel.buffers]
+        buffers = [
+            f"{self.pointer(u)} {self.buffer_attributes(u, writer)}{writer[u]}"
+            for u in kernel.buffers
+        ]
         return buffers + [f"{type_name(u.dtype)} {writer[u]}" for u in kernel.variables]
 
     def buffer_attributes(self, buffer: UOp, writer: Writer) -> str:
@@ -106,6 +110,23 @@ class Llvm(Renderer):
     def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
         """Where a loop starts and ends."""
         return "0", writer[u.src[0]]
+
+    def pointer(self, u: UOp) -> str:
+        """The type of a pointer into the memory that a node points into."""
+        space = self.spaces.get(pointer_of(u).op)
+        return "ptr" if space is None else f"ptr addrspace({space})"
+
+    def alignment(self, index: UOp, dtype: DType) -> str:
+        """What is known of an address: the alignment of a scalar, or what `Limits` asks of vectors.
+
+        A kernel for strict memory was lowered so that each vector lies at a multiple of its size,
+        as far as that is below `access_alignment`.
+        """
+        if pointer_of(index).op is Op.DEFINE_REG:
+            return ""
+        size = dtype.count * dtype.itemsize
+        proven = min(self.limits.access_alignment, size & -size)
+        return f", align {max(proven, dtype.itemsize)}"
 
     # --- one node
 
@@ -156,7 +177,8 @@ class Llvm(Renderer):
         kind = storage_name(base)
         kind = kind if u.dtype.size == 1 else f"[{u.dtype.size} x {kind}]"
         align = ", align 64" if local else ""
-        writer.entry.append(f"  {name} = alloca {kind}{align}")
+        space = f", addrspace({self.spaces[u.op]})" if u.op in self.spaces else ""
+        writer.entry.append(f"  {name} = alloca {kind}{align}{space}")
 
     def write_range(self, u: UOp, writer: Writer) -> None:
         """The head of a loop: its counter, and the test before each step."""
@@ -192,7 +214,8 @@ class Llvm(Renderer):
         assert isinstance(pointer.dtype, PointerDType)
         kind = storage_name(pointer.dtype.base)
         at = f"{type_name(index.dtype)} {writer[index]}"
-        return writer.add(f"getelementptr inbounds {kind}, ptr {writer[pointer]}, {at}", "p")
+        base = f"{self.pointer(pointer)} {writer[pointer]}"
+        return writer.add(f"getelementptr inbounds {kind}, {base}, {at}", "p")
 
     def write_load(self, u: UOp, writer: Writer) -> None:
         """The value at an INDEX, or the alternative where its gate is false."""
@@ -214,8 +237,8 @@ class Llvm(Renderer):
 
     def load(self, u: UOp, writer: Writer) -> str:
         """What is in memory, as the type of a value."""
-        align = alignment(u.src[0], u.dtype)
-        name = writer.add(f"load {storage_name(u.dtype)}, ptr {writer[u.src[0]]}{align}", "load")
+        place = f"{self.pointer(u.src[0])} {writer[u.src[0]]}{self.alignment(u.src[0], u.dtype)}"
+        name = writer.add(f"load {storage_name(u.dtype)}, {place}", "load")
         if u.dtype.kind != "bool":
             return name
         return writer.add(f"icmp ne {storage_name(u.dtype)} {name}, {zero(stored_as(u.dtype))}")
@@ -242,7 +265,8 @@ class Llvm(Renderer):
 
     def store(self, value: str, index: UOp, dtype: DType, writer: Writer) -> None:
         """Write a value."""
-        writer.line(f"store {value}, ptr {writer[index]}{alignment(index, dtype)}")
+        place = f"{self.pointer(index)} {writer[index]}{self.alignment(index, dtype)}"
+        writer.line(f"store {value}, {place}")
 
     def stream(self, value: str, index: UOp, dtype: DType, writer: Writer) -> None:
         """Write a value past the caches, on targets that can."""

@@ -10,10 +10,7 @@ import struct
 from typing import Final
 
 from tinycore.dtype import DType, Scalar, dtypes
-from tinycore.render.base import pointer_of
 from tinycore.render.literals import as_stored
-from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 
 TYPES: Final = {
     dtypes.void: "void",
@@ -92,10 +89,3 @@ def zero(dtype: DType) -> str:
     if dtype.count > 1:
         return "zeroinitializer"
     return "0.0" if dtype.kind == "float" else "false" if dtype.kind == "bool" else "0"
-
-
-def alignment(index: UOp, dtype: DType) -> str:
-    """What is known of an address: the alignment of one scalar, except in registers."""
-    if pointer_of(index).op is Op.DEFINE_REG:
-        return ""
-    return f", align {dtype.itemsize}"

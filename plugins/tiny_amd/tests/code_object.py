@@ -15,7 +15,8 @@ import numpy
 from emulation.memory import Region
 from emulator.dispatch import Descriptor, Emulator
 
-from tinycore.plugin import ElfImage, Machine, Relocation, RelocationValue, integer_writer
+from tiny_amd.code import AMDGPU, AMDGPU_MACHINE
+from tinycore.plugin import ElfImage
 
 Array = numpy.ndarray[Any, Any]
 Dims = tuple[int, int, int]
@@ -47,34 +48,9 @@ class Loaded:
     symbols: dict[str, int]
 
 
-def upper_half(memory: bytearray, offset: int, value: int) -> None:
-    """Write the upper 32 bits of a number."""
-    memory[offset : offset + 4] = (value >> 32 & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-def lower_half(memory: bytearray, offset: int, value: int) -> None:
-    """Write the lower 32 bits of a number."""
-    memory[offset : offset + 4] = (value & 0xFFFFFFFF).to_bytes(4, "little")
-
-
-AMDGPU = Machine(
-    "AMDGPU",
-    {
-        1: Relocation("R_AMDGPU_ABS32_LO", RelocationValue.ABSOLUTE, 4, lower_half),
-        2: Relocation("R_AMDGPU_ABS32_HI", RelocationValue.ABSOLUTE, 4, upper_half),
-        3: Relocation("R_AMDGPU_ABS64", RelocationValue.ABSOLUTE, 8, integer_writer(8)),
-        4: Relocation("R_AMDGPU_REL32", RelocationValue.RELATIVE, 4, integer_writer(4, True)),
-        5: Relocation("R_AMDGPU_REL64", RelocationValue.RELATIVE, 8, integer_writer(8)),
-        10: Relocation("R_AMDGPU_REL32_LO", RelocationValue.RELATIVE, 4, lower_half),
-        11: Relocation("R_AMDGPU_REL32_HI", RelocationValue.RELATIVE, 4, upper_half),
-    },
-    None,
-)
-
-
 def load(data: bytes, base: int = CODE) -> Loaded:
     """Lay out the loaded sections of an object and apply its relocations."""
-    image = ElfImage(data, machines={224: AMDGPU})
+    image = ElfImage(data, machines={AMDGPU_MACHINE: AMDGPU})
     placed = numpy.frombuffer(image.place(base) + bytes(256), numpy.uint8)
     return Loaded(placed, {name: base + at for name, at in image.symbols.items()})
 

@@ -214,6 +214,7 @@ INTEGER_CASES = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize("case", INTEGER_CASES)
 def test_integers(case: str, kind: str) -> None:
@@ -227,6 +228,7 @@ def test_integers(case: str, kind: str) -> None:
     same(found, on_processor(function, kind, [kind, kind], *values))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize(
     "name", ["ctpop", "bitreverse", "smin", "smax", "umin", "umax", "fshl", "abs"]
@@ -272,6 +274,7 @@ FLOAT_CASES = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize("case", FLOAT_CASES)
 def test_floats(case: str, kind: str) -> None:
@@ -282,6 +285,7 @@ def test_floats(case: str, kind: str) -> None:
     same(found, on_processor(function, kind, [kind, kind], *values))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize(
     "name", ["fabs", "floor", "ceil", "trunc", "rint", "sqrt", "minnum", "maxnum", "copysign"]
@@ -315,6 +319,7 @@ CONVERSIONS = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("op", "source", "to"), CONVERSIONS)
 def test_conversions(op: str, source: str, to: str) -> None:
     values = numbers(source, numpy.random.default_rng(SEED))

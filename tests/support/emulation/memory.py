@@ -8,6 +8,7 @@ reader and the epochs of both; a block's epoch ends with a barrier, a warp's wit
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -42,26 +43,47 @@ class GlobalMemory:
     """Allocations by address."""
 
     def __init__(self) -> None:
-        self.regions: list[Region] = []
-        self.starts: list[int] = []
+        self.table: tuple[list[int], list[Region]] = ([], [])
+        """Where allocations begin, and what they are; replaced as one, so that others may read."""
+        self.lock = threading.Lock()
+
+    @property
+    def starts(self) -> list[int]:
+        """Addresses of all allocations, ascending."""
+        return self.table[0]
+
+    @property
+    def regions(self) -> list[Region]:
+        """All allocations, by address."""
+        return self.table[1]
 
     def add(self, region: Region) -> None:
         """Make an allocation known. It must not overlap another."""
-        place = bisect_right(self.starts, region.address)
-        self.regions.insert(place, region)
-        self.starts.insert(place, region.address)
+        with self.lock:
+            starts, regions = self.table
+            place = bisect_right(starts, region.address)
+            self.table = (
+                [*starts[:place], region.address, *starts[place:]],
+                [*regions[:place], region, *regions[place:]],
+            )
 
     def remove(self, address: int) -> None:
         """Forget an allocation: what touches it from now on is a fault."""
-        place = self.starts.index(address)
-        del self.regions[place], self.starts[place]
+        with self.lock:
+            starts, regions = self.table
+            place = starts.index(address)
+            self.table = (
+                starts[:place] + starts[place + 1 :],
+                regions[:place] + regions[place + 1 :],
+            )
 
     def region_at(self, address: int) -> Region | None:
         """The allocation that an address lies in."""
-        place = bisect_right(self.starts, address) - 1
+        starts, regions = self.table
+        place = bisect_right(starts, address) - 1
         if place < 0:
             return None
-        region = self.regions[place]
+        region = regions[place]
         return region if address < region.address + region.data.nbytes else None
 
     def find(self, addresses: Array, width: int, action: str) -> tuple[Region, Array] | None:
@@ -174,7 +196,10 @@ class SharedMemory:
         granule: int,
         watched: int,
         first: int = FIRST_SHARED,
+        warps_in_order: bool = False,
     ) -> None:
+        self.warps_in_order = warps_in_order
+        """Whether accesses of one warp happen in the order of its instructions."""
         self.first = first
         """Where its addresses begin."""
         self.watched = min(watched, blocks)
@@ -254,7 +279,8 @@ class SharedMemory:
             return same_epoch
         group = numpy.where(who >= 0, self.warps_of(who), READERS_OF_WARP - who)
         same_warp = (group >= 0) & (group == self.warps_of(threads))
-        ordered = same_warp & ((when & 0xFFFFFFFF) != (now & 0xFFFFFFFF))
+        later = (when & 0xFFFFFFFF) != (now & 0xFFFFFFFF)
+        ordered = same_warp if self.warps_in_order else same_warp & later
         return same_epoch & (who != threads) & (when >= 0) & ~ordered
 
     def note_read(self, threads: Array, places: Array, size: int) -> None:

@@ -212,7 +212,7 @@ class Run:
             vectors,
             emulator.memory,
             SharedMemory(
-                count, shared, self.group_waves * LANES, 1, emulator.watched_groups, first=0
+                count, shared, self.group_waves * LANES, 1, emulator.watched_groups, 0, True
             ),
             LocalMemory(threads, descriptor.private_bytes, first=0),
         )

@@ -286,6 +286,11 @@ def wide_one(instruction: Instruction) -> Step:
         value = numpy.where(holds, scalar_word(state, who, code, literal), old)
         write_scalar(state, who, target, value)
 
+    def set_bit(state: State, who: Who) -> None:
+        bit = U32(1) << (scalar_word(state, who, code, literal) & 31)
+        old = scalar_word(state, who, target, 0)
+        write_scalar(state, who, target, old | bit if "set1" in name else old & ~bit)
+
     def count_zeros(state: State, who: Who) -> None:
         value = scalar_pair(state, who, code, literal)
         low, high = value.astype(U32), (value >> U64(32)).astype(U32)
@@ -303,6 +308,8 @@ def wide_one(instruction: Instruction) -> Step:
         "s_mov_b64": move,
         "s_not_b64": invert,
         "s_cmov_b32": move_if,
+        "s_bitset0_b32": set_bit,
+        "s_bitset1_b32": set_bit,
         "s_ctz_i32_b64": count_zeros,
         "s_clz_i32_u64": count_zeros,
     }

@@ -494,8 +494,11 @@ def swizzle_lanes(offset: int, lanes: int, instruction: Instruction) -> Array:
 def registers_read(instruction: Instruction) -> Sequence[int]:
     """Vector registers that a memory instruction may read, as operand codes."""
     register, scalar, data = instruction.sources
-    wide = instruction.encoding != "DS" and scalar == NULL
-    found = [FIRST_VGPR + register + i for i in range(2 if wide else 1)]
+    wide = instruction.encoding in ("FLAT", "GLOBAL") and scalar == NULL
+    count = 2 if wide or instruction.encoding == "FLAT" else 1
+    if instruction.encoding == "SCRATCH" and not instruction.flags >> 1 & 1:
+        count = 0  # the address is a scalar and the offset
+    found = [FIRST_VGPR + register + i for i in range(count)]
     if "store" in instruction.name or "atomic" in instruction.name:
         found += [FIRST_VGPR + data + i for i in range(moved(instruction.name)[1])]
     return found

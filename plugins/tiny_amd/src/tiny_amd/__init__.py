@@ -1,0 +1,21 @@
+"""AMD cards for tinycore. Importing this module opens no driver and loads no library."""
+
+from tinycore.plugin import Backend, deferred
+
+__all__ = ["BACKEND"]
+
+_DTYPES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
+    "float16 bfloat16 float32 float64 fp8e4m3 fp8e5m2 fp8e4m3fnuz fp8e5m2fnuz"
+)
+
+BACKEND = Backend(
+    name="AMD",
+    api=(1, 6),
+    count=deferred("tiny_amd.device:count"),
+    probe=deferred("tiny_amd.device:reason"),
+    open=deferred("tiny_amd.device:AmdDevice"),
+    renderers={"LLVM": deferred("tiny_amd.device:toolchain")},
+    capabilities=frozenset({"local_memory", *_DTYPES.split()}),
+    priority=210,
+)

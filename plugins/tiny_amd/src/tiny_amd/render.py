@@ -1,0 +1,127 @@
+"""LLVM IR for AMD cards: address spaces, work-items, LDS and barriers on the LLVM family.
+
+A kernel takes the addresses of its buffers by slot, then the variables by name, 8 bytes each:
+
+    define amdgpu_kernel void @NAME(ptr addrspace(1) %data0, ..., i64 %value0)
+
+Memory kinds are LLVM's address spaces: 1 global, 3 LDS, 5 private ("User Guide for AMDGPU Backend",
+section "Address Spaces"). bfloat16 and the fp8s are stored, and computed in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from tinycore.dtype import DType, PointerDType, dtypes
+from tinycore.render.base import SHARED_ALIGNMENT
+from tinycore.render.llvm import Llvm
+from tinycore.render.llvm_types import storage_name, type_name
+from tinycore.render.llvm_writer import Writer
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+__all__ = ["AmdLlvm"]
+
+UNUSED: Final = (
+    *("dispatch-ptr", "queue-ptr", "dispatch-id", "implicitarg-ptr", "lds-kernel-id", "heap-ptr"),
+    *("multigrid-sync-arg", "hostcall-ptr", "default-queue", "completion-action"),
+    *("flat-scratch-init", "cluster-id-x", "cluster-id-y", "cluster-id-z"),
+)
+"""What a kernel could be given at launch and none of ours reads: it takes registers."""
+
+
+@dataclass(frozen=True)
+class AmdLlvm(Llvm):
+    """LLVM IR of the target amdgcn, in waves of 32."""
+
+    name: ClassVar[str] = "LLVM"
+    emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+    spaces: ClassVar[Mapping[Op, str]] = {
+        Op.DEFINE_GLOBAL: "1",
+        Op.DEFINE_LOCAL: "3",
+        Op.DEFINE_REG: "5",
+    }
+
+    def assemble(self, writer: Writer) -> str:
+        """Arrays in LDS, the kernel, and what it promises of its launch."""
+        x, y, z = writer.kernel.launch("block")
+        head = f"define amdgpu_kernel void @{writer.kernel.name}({', '.join(self.slots(writer))})"
+        lines = (
+            *writer.declarations,
+            *self.arrays(writer),
+            f"{head} #0 {{",
+            "entry:",
+            *writer.entry,
+            *self.values(writer),
+            *writer.lines,
+            "  ret void",
+            "}",
+            f"attributes #0 = {{ {self.attributes(x * y * z)} }}",
+        )
+        return "\n".join(lines) + "\n"
+
+    def attributes(self, threads: int) -> str:
+        """The size of a group, that all groups have it, and what is not read."""
+        stated = {
+            "amdgpu-flat-work-group-size": f"{threads},{threads}",
+            "uniform-work-group-size": "true",
+        }
+        words = [f'"{key}"="{value}"' for key, value in stated.items()]
+        return " ".join(["nounwind", *words, *(f'"amdgpu-no-{name}"' for name in UNUSED)])
+
+    def slots(self, writer: Writer) -> list[str]:
+        """Every slot of the kernel, also one that is not read; then the variables as 64 bits."""
+        kernel = writer.kernel
+        named = dict(zip((b.arg for b in kernel.buffers), self.parameters(writer), strict=False))
+        slots = range(max(named, default=-1) + 1)
+        buffers = [named.get(slot, f"ptr addrspace(1) %unused{slot}") for slot in slots]
+        return [*buffers, *(f"i64 %given{i}" for i in range(len(kernel.variables)))]
+
+    def values(self, writer: Writer) -> list[str]:
+        """The variables as their own types."""
+        lines = []
+        for i, variable in enumerate(writer.kernel.variables):
+            kind, given = type_name(variable.dtype), f"i64 %given{i}"
+            value = f"add {given}, 0" if kind == "i64" else f"trunc {given} to {kind}"
+            lines.append(f"  {writer[variable]} = {value}")
+        return lines
+
+    def arrays(self, writer: Writer) -> list[str]:
+        """LDS arrays, each a variable of the module."""
+        lines = []
+        for u in writer.kernel.uops:
+            if u.op is Op.DEFINE_LOCAL:
+                assert isinstance(u.dtype, PointerDType)
+                kind = f"[{u.dtype.size} x {storage_name(u.dtype.base)}]"
+                lines.append(
+                    f"{writer[u]} = internal addrspace(3) global {kind} poison, "
+                    f"align {SHARED_ALIGNMENT}"
+                )
+        return lines
+
+    def write_memory(self, u: UOp, writer: Writer) -> None:
+        """A private register, or the name of an array in LDS."""
+        if u.op is Op.DEFINE_LOCAL:
+            writer.values[u] = f"@shared{u.arg}"
+        else:
+            super().write_memory(u, writer)
+
+    def write_barrier(self, u: UOp, writer: Writer) -> None:
+        """All work-items of a group meet, and see what each has stored."""
+        writer.declarations.setdefault("declare void @llvm.amdgcn.s.barrier()")
+        writer.line('fence syncscope("workgroup") release')
+        writer.line("call void @llvm.amdgcn.s.barrier()")
+        writer.line('fence syncscope("workgroup") acquire')
+
+    def special(self, u: UOp, writer: Writer) -> str:
+        """The number of this work-item in its group, or of its group."""
+        prefix, axis = u.arg[:-1], "xyz"[int(u.arg[-1])]
+        of = {"grid": "workgroup", "block": "workitem"}[prefix]
+        name = f"llvm.amdgcn.{of}.id.{axis}"
+        writer.declarations.setdefault(f"declare i32 @{name}()")
+        most = int(u.src[0].arg)
+        found = writer.add(f"call range(i32 0, {max(most, 1)}) i32 @{name}()")
+        kind = type_name(u.dtype)
+        return found if kind == "i32" else writer.add(f"zext nneg i32 {found} to {kind}")
