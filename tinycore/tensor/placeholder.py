@@ -162,7 +162,7 @@ def problems(sink: UOp, pointers: set[UOp]) -> Iterable[str]:
             yield from beyond_the_end(node)
         elif node.op is Op.STORE:
             yield from unfolded(node)
-    yield from races([n for n in nodes if n.op is Op.STORE])
+    yield from races(tuple([n for n in nodes if n.op is Op.STORE]))
 
 
 def beyond_the_end(node: UOp) -> Iterable[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from tinycore._deferred import numpy
@@ -50,8 +51,14 @@ ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
 """What ops mean of the small integers that indices are."""
 
 
-def races(stores: list[UOp]) -> Iterator[str]:
-    """What is wrong with the stores of a kernel, as sentences."""
+@lru_cache(256)
+def races(stores: tuple[UOp, ...]) -> tuple[str, ...]:
+    """What is wrong with the stores of a kernel, as sentences; known of the latest kernels."""
+    return tuple(found_races(stores))
+
+
+def found_races(stores: tuple[UOp, ...]) -> Iterator[str]:
+    """The same, found anew."""
     met: dict[UOp, list[Numbers]] = {}
     for store in stores:
         index = inline(store.src[0].src[1])
