@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from tinycore import Tensor
+from tinycore import Tensor, TinyJit
 from tinycore.errors import OutOfMemory
 
 SEED = random.SystemRandom().getrandbits(32)
@@ -83,7 +83,7 @@ def test_two_threads_that_read_one_pending_write_do_it_once() -> None:
 
 FORKING = """
 import os, threading, time
-from tinycore import Tensor
+from tinycore import Tensor, TinyJit
 x = Tensor([1.0, 2.0]).realize()
 stop = []
 def work():
@@ -120,3 +120,29 @@ def test_a_child_of_a_threaded_program_computes() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_capture_in_one_thread_leaves_the_writes_of_another_alone() -> None:
+    stop = threading.Event()
+    wrong: list[Exception] = []
+
+    def capture() -> None:
+        while not stop.is_set():
+            try:
+                TinyJit(lambda x: x + 1)(Tensor([1.0]))
+            except Exception as error:
+                wrong.append(error)
+
+    other = threading.Thread(target=capture)
+    other.start()
+    found = []
+    for _ in range(5):
+        state, one = Tensor([0.0]).realize(), Tensor([[1.0]]).realize()
+        for _ in range(10):
+            state.assign(state + (one @ one).reshape(1)).realize()
+        found.append(state.tolist())
+    stop.set()
+    other.join(60)
+
+    assert found == [[10.0]] * 5
+    assert not wrong
