@@ -9,6 +9,7 @@ from tiny_cpu import BACKEND
 from tiny_cpu.arch import Arch
 from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.errors import CompileError
 from tinycore.lower.pipeline import lower
 from tinycore.uop.op import Op
 
@@ -136,7 +137,13 @@ def test_processors_fold_pairs_of_products(
 
     dots = {n.src[0].dtype.size_bytes for n in linear.uops if n.op is Op.DOT}
     assert dots == {size}
-    assert instruction in found.compiler.assembly(found.renderer.render(linear))
+    try:
+        assembly = found.compiler.assembly(found.renderer.render(linear))
+    except CompileError as error:
+        if "unknown target CPU" not in error.log:
+            raise
+        pytest.skip(f"this clang is older than {arch}")
+    assert instruction in assembly
 
 
 @pytest.mark.parametrize("arch", ["x86_64,sandybridge", "x86_64,knl", "aarch64"])

@@ -96,6 +96,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_compile_and_spill_nothing(name: str, watch: Watch, nvrtc: None) -> None:
     with Context(DEV="NULL:NVRTC:sm_90"):
@@ -116,6 +117,7 @@ def test_kernels_compile_for_every_architecture(arch: str, watch: Watch, nvrtc: 
     assert len(watch.sources) >= 5
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 def test_every_type_is_computed_and_converted(dtype: DType, watch: Watch, nvrtc: None) -> None:
     with Context(DEV="NULL:NVRTC:sm_90"):
@@ -179,6 +181,7 @@ def ptx_of(watch: Watch, arch: str, *names: str) -> list[str]:
     return list(watch.sources.values())
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_our_ptx_is_assembled_and_spills_nothing(
     name: str, watch: Watch, ptxas: str, tmp_path: Path
