@@ -371,7 +371,8 @@ def counted_at_launch(start: Any, stop: Any, step: Any, dtype: DType, device: st
     if same_number(step, 0):
         raise ArgumentError(f"arange: the step from {start} to {stop} must not be 0")
     last = step - 1 if step > 0 else step + 1
-    size = max(0, (stop - start + last) // step if step > 0 else (start - stop - last) // -step)
+    size = (stop - start + last) // step if step > 0 else (start - stop - last) // -step
+    size = max(size, 0)  # in this order a Size stays one where it is 0 now
     numbers = graph.arange(size, dtypes.int32, device)
     for op, number, neutral in ((Op.MUL, step, 1), (Op.ADD, start, 0)):
         if number != neutral:

@@ -186,8 +186,9 @@ def symbolic_slice(entry: slice, size: int, axis: int, shape: Shape) -> AxisInde
         if is_size(entry.start) and is_size(entry.stop):
             raise outside(entry, axis, shape)
         length = 0
-    count = -(-length // abs(step)) if greatest(length) > 0 else 0
-    return AxisIndex(start, count, step, True)
+    if greatest(length) <= 0 or (step != 1 and length <= 0):  # no last element to step back from
+        return AxisIndex(0, 0, 1, True)
+    return AxisIndex(start, -(-length // abs(step)), step, True)
 
 
 def bound(place: Any, entry: slice, step: int, axis: int, shape: Shape) -> int:

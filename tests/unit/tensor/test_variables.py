@@ -139,6 +139,12 @@ DECIDED: dict[str, Case] = {
     "arange by 2": (lambda x, n: Tensor.arange(1, n, 2), lambda x, n: numpy.arange(1, n, 2)),
     "arange down": (lambda x, n: Tensor.arange(n, 0, -2), lambda x, n: numpy.arange(n, 0, -2)),
     "arange to n": (lambda x, n: Tensor.arange(3, n), lambda x, n: numpy.arange(3, n)),
+    "every other of none": (lambda x, n: x[n:][::2] * 2, lambda x, n: x[n:][::2] * 2),
+    "backwards, of none": (lambda x, n: x[n:][::-1] * 2, lambda x, n: x[n:][::-1] * 2),
+    "counted to none": (
+        lambda x, n: x[n:] + Tensor.arange(x[n:].shape[0]).reshape(-1, 1),
+        lambda x, n: x[n:] + numpy.arange(MOST - n).reshape(-1, 1),
+    ),
     "running sum": (lambda x, n: x[:n].cumsum(0), lambda x, n: x[:n].cumsum(0)),
     "repeat": (lambda x, n: x[:2].repeat(n, 1), lambda x, n: numpy.tile(x[:2], (n, 1))),
     "roll": (lambda x, n: x.roll(n, 0), lambda x, n: numpy.roll(x, n, 0)),
