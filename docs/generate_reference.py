@@ -79,6 +79,16 @@ PAGES: Final = {
         "schedule_linear tolist schedule kernelize requires_grad_ train test to to_ to_device "
         "shard shard_ shard_like devices sharded_axis hash keccak decode_hevc_frame",
     ),
+    "inplace": Page(
+        "Writing in place",
+        Tensor,
+        "Tensor",
+        "Each writes what its namesake without the mark computes, for every view of the tensor to "
+        "see; so do `+=`, `*=` and the like. [Aliasing](../aliasing.md) says what is a view.",
+        "abs_ add_ ceil_ clamp_ copy_ div_ exp_ fill_ floor_ lerp_ log_ masked_fill_ mul_ neg_ "
+        "normal_ pow_ reciprocal_ relu_ round_ rsqrt_ sigmoid_ sqrt_ sub_ tanh_ trunc_ uniform_ "
+        "zero_",
+    ),
     "movement": Page(
         "Shape and place",
         Tensor,

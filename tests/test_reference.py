@@ -34,6 +34,9 @@ WITHOUT_EXAMPLE: Final = (
     "isfinite isinf max_unpool2d minimum mul ne rshift sub swish trunc uprod "
     # the same as a relative, of which the name says the difference
     "contiguous_backward linear_with_vars rand_like randn_like shard_ to_ "
+    # the same as their namesakes, in place
+    "abs_ ceil_ div_ exp_ floor_ log_ pow_ reciprocal_ round_ rsqrt_ sigmoid_ sub_ tanh_ trunc_ "
+    "zero_ "
     # what the first line says whole
     "abs batchnorm callify glorot_uniform kaiming_normal kaiming_uniform layernorm logical_not neg "
     "reciprocal scaled_uniform "

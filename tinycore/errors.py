@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 __all__ = [
+    "AliasError",
     "ArgumentError",
     "ArgumentTypeError",
     "CacheError",
@@ -84,6 +85,10 @@ class IndexRangeError(TinycoreError, IndexError):
 
 class GradientError(TinycoreError):
     """Raised when a gradient is asked of something that has none, or of more than one number."""
+
+
+class AliasError(TinycoreError, ValueError):
+    """Raised when a write would not mean one thing: to elements shown twice, or to other bytes."""
 
 
 class JitError(TinycoreError):

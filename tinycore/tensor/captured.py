@@ -28,6 +28,7 @@ from tinycore.tensor.attempt import (
 )
 from tinycore.tensor.core import replace_nodes
 from tinycore.tensor.held import holdings
+from tinycore.tensor.past import past
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns, finish_writes, with_names
 from tinycore.tensor.taken import NOTHING, Output, Spare, State, Taken, node_of
@@ -220,6 +221,8 @@ class Capture:
         numbers, naming = given.numbers, given.naming
         if holdings.entries:
             holdings.drop(self.memory_of(given))
+        if past.kept:
+            past.end(self.memory_of(given))
         spares = taken.unseen() if taken.spares else {}
         again = {spare.made: spare.buffer for spare in spares.values()}
         written = step.replay(given.buffers, numbers, again)

@@ -3,7 +3,7 @@
 Floor 5. `Tensor` is one class written in several files, one per subject, each building on those
 before it: core, movement, joining, operands, elementwise, functions, powers, special, activations,
 reduce, scan, creation, indexing, selection, sorting, linalg, decompositions, digest, windows,
-losses, composed, attention, random, realize, interop, custom, images, multi, and tensor.
+losses, composed, attention, random, realize, inplace, interop, custom, images, multi, and tensor.
 See docs/decisions/0015-one-tensor-class-in-a-chain.md.
 """
 
@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from itertools import repeat
 from typing import Final, Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
 from tinycore.errors import (
+    AliasError,
     ArgumentError,
     ArgumentTypeError,
     DTypeError,
@@ -28,9 +29,12 @@ from tinycore.errors import (
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
+from tinycore.tensor.grad import LEAF
+from tinycore.tensor.past import past
 from tinycore.tensor.runtime import runtime
-from tinycore.tensor.showing import Shown
+from tinycore.tensor.showing import Shown, under
 from tinycore.tensor.signatures import check_signatures
+from tinycore.tensor.views import Value, is_detached, place_in
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
@@ -47,13 +51,13 @@ shown: Final = Shown(living.values)
 class Core:
     """A tensor's identity: `uop`, what it computes; `grad`, filled by `backward`."""
 
-    __slots__ = ("__weakref__", "_origin", "grad", "requires_grad", "uop")
+    __slots__ = ("__weakref__", "_value", "grad", "requires_grad", "uop")
 
     uop: UOp
     grad: Self | None
     requires_grad: bool | None
-    _origin: weakref.ref[Core] | None
-    """The tensor that an index was applied to, in which a write to this one shows."""
+    _value: Value | None
+    """What this tensor shares with its views, or with what it is a view of, before it is memory."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -73,6 +77,7 @@ class Core:
         Raises ShapeError for ragged lists, DTypeError for what no dtype can hold.
         """
         target = None if dtype is None else to_dtype(dtype)
+        source = data if isinstance(data, Core) else None
         if isinstance(data, Core):
             data = data.uop
         if isinstance(data, UOp):
@@ -86,6 +91,8 @@ class Core:
         else:
             node = node_from_data(data, canonical(device), target)
         self._enter(node)
+        if source is not None and node is source.uop:
+            source._share(self)
         if requires_grad is not None:
             self.requires_grad_(requires_grad)
 
@@ -94,7 +101,7 @@ class Core:
         self.uop = node
         self.grad = None
         self.requires_grad = None
-        self._origin = None
+        self._value = None
         key = id(self)
         living[key] = reference = weakref.ref(self, lambda _: living.pop(key, None))
         shown.note(reference)
@@ -117,6 +124,22 @@ class Core:
         self = object.__new__(cls)
         self._enter(node)
         return self
+
+    def _as_view(self, node: UOp) -> Self:
+        """A tensor of elements of this one: what is written to either shows in the other."""
+        result = self.from_uop(node)
+        self._share(result)
+        return result
+
+    def _share(self, view: Core) -> None:
+        """Note that a tensor shows this one; views of memory are known by their nodes."""
+        value = self._value
+        if value is None:
+            if is_shared(under(self.uop)):
+                return
+            self._value = value = Value(self.uop, living[id(self)])
+        view._value = value
+        value.enter(living[id(view)])
 
     def __repr__(self) -> str:
         grad = None if self.grad is None else summary(self.grad.uop)
@@ -240,8 +263,8 @@ class Core:
                 f"requires_grad: only float tensors have gradients, got {self.dtype!r}"
             )
         if requires_grad and graph.is_constant(self.uop):
-            memory = graph.new_buffer(self.shape, self.dtype, self.device)
-            self._become(graph.stored(memory, self.uop))
+            _, base, tensors = self._target(self.uop)
+            self._show(tensors, base, stored(base))
         self.requires_grad = requires_grad
         return self
 
@@ -254,10 +277,10 @@ class Core:
         >>> (x * x.detach()).sum().gradient(x)[0].tolist()
         [3.0]
         """
-        return self.from_uop(UOp(Op.DETACH, self.dtype, (self.uop,)))
+        return self._as_view(UOp(Op.DETACH, self.dtype, (self.uop,)))
 
     def contiguous(self, arg: object = None) -> Self:
-        """The same value in memory of its own, row by row; itself when it is that already.
+        """This tensor, kept in memory row by row; a copy where it shows elements otherwise.
 
         `arg`, which tinygrad's users pass to its scheduler, says nothing here.
 
@@ -268,7 +291,13 @@ class Core:
         base = graph.base_of(self.uop)
         if base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_buffer(base):
             return self
-        return self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
+        whole = self.uop if self._value is None else self._value.base
+        source = under(whole)
+        if base is not graph.base_of(whole) or is_shared(source) or source.op is Op.CONST:
+            return self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
+        tensors: list[Core] = [self] if self._value is None else self._value.tensors()
+        self._show(tensors, whole, UOp(Op.CONTIGUOUS, self.dtype, (whole,)))
+        return self
 
     def contiguous_backward(self) -> Self:
         """The same value; its gradient is made contiguous."""
@@ -307,34 +336,71 @@ class Core:
                 f"bitcast: the last axis of shape {self.shape} in {self.dtype!r} does not hold a "
                 f"whole number of {target!r}"
             )
-        return self.from_uop(graph.bitcast(self.uop, target))
+        result = self.from_uop(graph.bitcast(self.uop, target))
+        result._value = Value(
+            result.uop,
+            living[id(result)],
+            f"write: a bitcast of {self.dtype!r} to {target!r} is no view of the bytes that it was "
+            "made of. Write to those, as in x.assign(new.bitcast(x.dtype)), or to a copy: clone()",
+        )
+        return result
 
-    def _overwrite(self, value: UOp) -> None:
-        """Write a value of this shape where this tensor is, for all that are views of it.
+    def _overwrite(self, value: UOp, at: UOp | None = None) -> None:
+        """Write a value where this tensor is, or in the part `at` of it, for all that show it.
 
-        That is memory, or the part of it that this tensor shows. A part of a tensor that is not
-        computed yet writes into that tensor; one that is neither takes over the value.
+        What is not computed yet and is written to in part becomes memory by that. Raises AliasError
+        where an element is shown more than once, ShapeError for a part of what has no fixed size.
         """
-        node = self.uop
-        *_, base = graph.viewed(node)
-        whole_fixed(base.shape)
-        if graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
-            new = graph.copied(value) if node is base else graph.insert(base, node, value)
-            tensors = shown.of(base)
-            become(tensors, [tensor.uop.substitute({base: new}) for tensor in tensors])
-        elif graph.is_memory(base):
+        node = self.uop if at is None else at
+        place, base, tensors = self._target(node)
+        if place is not node and is_detached(node, base):
+            value = UOp(Op.DETACH, value.dtype, (value,))
+        if graph.is_memory(base):
+            whole_fixed(base.shape)
             memory = node if graph.is_memory(node) else base
-            change = value if memory is node else graph.insert(memory, node, value)
-            written = graph.assign(memory, change)
-            whole = {base: graph.reshape(written, base.shape)}
-            tensors = shown.of(base)
-            nodes = [written if t.uop is memory else t.uop.substitute(whole) for t in tensors]
-            become(tensors, nodes)
+            change = value if memory is node else graph.insert(memory, place, value)
+            mark = LEAF if any(t.requires_grad for t in tensors) else None
+            self._show(tensors, base, graph.assign(memory, change, mark))
+        elif graph.is_copy(base):  # not memory yet, but of this tensor and its views alone
+            whole_fixed(base.shape)
+            new = graph.copied(value) if place is base else graph.insert(base, place, value)
+            self._show(tensors, base, new)
+        elif place is base:
+            self._show(tensors, base, UOp(Op.VALUE, value.dtype, (value,)))
         else:
-            whole_tensor = self._origin() if self._origin is not None else None
-            self._become(UOp(Op.VALUE, value.dtype, (value,)))
-            if whole_tensor is not None and whole_tensor.uop in graph.viewed(node):
-                whole_tensor._overwrite(graph.insert(whole_tensor.uop, node, value))
+            whole_fixed(base.shape)
+            memory = stored(base)
+            change = graph.insert(memory, place.substitute({base: memory}), value)
+            self._show(tensors, base, graph.assign(memory, change))
+
+    def _target(self, node: UOp) -> tuple[UOp, UOp, list[Core]]:
+        """Where in what a view of this tensor is, and all tensors that show it.
+
+        Raises AliasError where an element is shown more than once, or as other bytes.
+        """
+        base = under(self.uop)
+        if is_shared(base):
+            return place_in(node, base), base, shown.of(base)
+        value = self._value
+        if value is not None and value.refusal is not None:
+            raise AliasError(value.refusal)
+        if value is None or len(tensors := value.tensors()) == 1:
+            self._value = None
+            return place_in(node, self.uop), self.uop, [self]
+        return place_in(node, value.base), value.base, tensors
+
+    def _show(self, tensors: list[Core], base: UOp, new: UOp) -> None:
+        """Put a new value in the place of what some tensors show."""
+        past.overwrites(new)
+        new = graph.reshape(new, base.shape)
+        value = self._value
+        lasting = None if value is None or is_shared(under(new)) else value
+        nodes = [t.uop for t in tensors]
+        become(tensors, [new if n is base else n.substitute({base: new}) for n in nodes])
+        for tensor in tensors:
+            tensor._value = lasting
+        if lasting is not None:
+            lasting.base = new
 
     def const_like(self, value: Scalar, dtype: DTypeLike | None = None) -> Self:
         """A constant of the same shape and device; it takes no memory.
@@ -364,6 +430,16 @@ class Core:
 
 
 check_signatures(Core, Core)
+
+
+def is_shared(base: UOp) -> bool:
+    """Whether all tensors over a node show the same elements: it is memory, or only theirs."""
+    return graph.is_memory(base) or graph.is_copy(base)
+
+
+def stored(node: UOp) -> UOp:
+    """A value in memory of its own."""
+    return graph.stored(graph.new_memory_like(node), node)
 
 
 def whole_fixed(shape: Shape) -> None:
@@ -406,22 +482,83 @@ def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
     shown.note(*references)
 
 
-def replace_nodes(replacements: dict[UOp, UOp], apart: Collection[Core] = ()) -> None:
+def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozenset()) -> None:
     """Put every replaced node's value in its place, in the graphs of all living tensors.
 
-    Those that are to be `apart` get a copy of it.
+    Where tensors that are no views of each other come to show the same memory by that, it belongs
+    to those among `owners`, which are ids; the others keep the value.
     """
     changed = {old: new for old, new in replacements.items() if old is not new}
     tensors = waiting_tensors() if changed else []
-    if len(tensors) == 1 and not apart and (alone := tensors[0]).uop in changed:
+    if len(tensors) == 1 and (alone := tensors[0]).uop in changed:
+        alone._value = None
         alone._become(changed[alone.uop])
     elif tensors:
+        values = shared_values(tensors)
         before = [t.uop for t in tensors]
-        after = graph.replaced(UOp.sink(*before), changed).src
-        copies = set(map(id, apart))
-        found = [
-            (tensor, graph.copied(new) if id(tensor) in copies else new)
-            for tensor, old, new in zip(tensors, before, after, strict=True)
-            if new is not old and tensor.uop is old  # else its own thread has moved on
-        ]
-        become([tensor for tensor, _ in found], [node for _, node in found])
+        bases = [v.base for v in values]
+        after = graph.replaced(UOp.sink(*before, *bases), changed).src
+        moved = dict(zip(values, zip(bases, after[len(before) :], strict=True), strict=True))
+        found: dict[Core, UOp] = {}
+        for tensor, old, new in zip(tensors, before, after, strict=False):
+            if (own := tensor._value) is not None and own in moved:
+                new = old.substitute(dict([moved[own]]))  # a view goes where all of them go
+            if new is not old and tensor.uop is old:  # else its own thread has moved on
+                found[tensor] = new
+        memory = owned_apart(found, moved, owners)
+        become(list(found), list(found.values()))
+        for node in found.values():
+            past.overwrites(under(node))
+        for value, (_, base) in moved.items():
+            value.base = base
+        for tensor in memory:
+            tensor._value = None
+
+
+def owned_apart(
+    found: dict[Core, UOp], moved: dict[Value, tuple[UOp, UOp]], owners: Container[int]
+) -> list[Core]:
+    """Leave memory to one tensor and its views, which are given; others keep the value alone.
+
+    `found` and `moved`, what tensors and their common values are to be, change by that.
+    """
+    arrived: dict[UOp, list[Core]] = {}
+    for tensor, node in found.items():
+        if is_shared(base := under(node)) and not is_shared(under(tensor.uop)):
+            arrived.setdefault(base, []).append(tensor)
+    left: list[Core] = []
+    apart: set[Value] = set()
+    for tensors in arrived.values():
+        owner = next((t for t in tensors if id(t) in owners), tensors[0])
+        for tensor in tensors:
+            own = tensor._value
+            if tensor is owner or (own is not None and own is owner._value):
+                left.append(tensor)
+            elif own is None or own not in moved:
+                found[tensor] = UOp(Op.VALUE, tensor.dtype, (found[tensor],))
+            else:
+                apart.add(own)
+    for own in apart:
+        old, new = moved[own]
+        moved[own] = old, UOp(Op.VALUE, new.dtype, (new,))
+    for tensor in found:
+        if tensor._value is not None and tensor._value in apart:
+            found[tensor] = tensor.uop.substitute(dict([moved[tensor._value]]))
+    return left
+
+
+def shared_values(tensors: list[Core]) -> list[Value]:
+    """What several of some tensors show; one that nothing else shows any more is left to itself."""
+    found: dict[Value, None] = {}
+    for tensor in tensors:
+        value = tensor._value
+        if value is None or value in found:
+            continue
+        if len(value.tensors()) > 1:
+            found[value] = None
+        elif value.refusal is None:
+            tensor._value = None
+        else:
+            value.base = tensor.uop
+            found[value] = None
+    return list(found)

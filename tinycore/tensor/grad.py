@@ -20,6 +20,9 @@ STOPS: Final = frozenset(
 )
 """Ops of floats whose sources get no gradient: leaves, and what is constant almost everywhere."""
 
+LEAF: Final = "leaf"
+"""The argument of an ASSIGN to what requires a gradient: what is written there is data."""
+
 
 def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
     """The gradient of every target that `root` depends on, given that of `root`."""
@@ -53,6 +56,8 @@ def passes_gradient(node: UOp) -> bool:
     if node.op is Op.CUSTOM:
         return True
     if not dtypes.is_float(node.dtype) or node.op in STOPS:
+        return False
+    if node.op is Op.ASSIGN and node.arg is LEAF:
         return False
     if node.op not in RULES:
         raise GradientError(f"{node.op.name} of floats has no derivative here; detach() its result")

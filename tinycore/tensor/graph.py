@@ -329,7 +329,7 @@ def shows(insert: UOp) -> set[UOp]:
     return found
 
 
-def assign(memory: UOp, value: UOp) -> UOp:
+def assign(memory: UOp, value: UOp, argument: str | None = None) -> UOp:
     """The memory after a value of its shape was written to it.
 
     Where the value is that memory with some elements changed, only these are written.
@@ -340,7 +340,7 @@ def assign(memory: UOp, value: UOp) -> UOp:
     if memory.op is Op.RESHAPE and is_group(memory.device):  # under its shape the parts may differ
         memory = base_of(memory)
         value = reshape(value, memory.shape)
-    return reshape(UOp(Op.ASSIGN, value.dtype, (memory, value)), shape)
+    return reshape(UOp(Op.ASSIGN, value.dtype, (memory, value), argument), shape)
 
 
 def stored(memory: UOp, value: UOp) -> UOp:

@@ -9,7 +9,6 @@ bool mask makes a shape that depends on data, so it is computed at once.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -49,10 +48,7 @@ class Indexing(Creation):
         Raises IndexRangeError outside the axes or for too many entries.
         """
         parsed = parse(self, self._entries(index))
-        found = self._boxed(parsed)._gathered(parsed)
-        if not parsed.rows:  # no copy, but a part of this tensor
-            found._origin = weakref.ref(self)
-        return found
+        return self._boxed(parsed)._gathered(parsed)
 
     def __iter__(self) -> Iterator[Self]:
         """The parts along the first axis. Raises TypeError when there is no axis."""
@@ -78,7 +74,11 @@ class Indexing(Creation):
         new = value if isinstance(value, Indexing) else self._ufix_nested(value)
         _, node = on_one_device("setitem", [self.uop, new.uop])
         new = new if node is new.uop else self.from_uop(node)
-        self._overwrite(self._placed(parsed, new.cast(self.dtype)).uop)
+        region = self._boxed(parsed)
+        new = new.cast(self.dtype)._fitting(region._gathered(parsed).shape)
+        changed = region._with_rows(parsed, new) if parsed.rows else new
+        box = self._box(parsed)
+        self._overwrite(graph.reshape(changed.uop, box.shape), box)
 
     def _masked(self, mask: Creation, value: Scalar) -> Self:
         """This tensor with a number where a mask of its leading axes holds; not computed yet."""
@@ -135,11 +135,16 @@ class Indexing(Creation):
 
     def _boxed(self, parsed: Parsed) -> Self:
         """The part that slices and integers leave, in the layout of the result."""
+        node = self._box(parsed)
+        sizes = [1 if a is None else node.shape[a] for a in parsed.layout]
+        return self._as_view(graph.reshape(node, tuple(sizes)))
+
+    def _box(self, parsed: Parsed) -> UOp:
+        """The part that slices and integers leave, with all axes."""
         node = self.uop
         for axis, box in enumerate(parsed.boxes):
             node = take_box(node, axis, box)
-        sizes = [1 if a is None else node.shape[a] for a in parsed.layout]
-        return self.from_uop(graph.reshape(node, tuple(sizes)))
+        return node
 
     def _gathered(self, parsed: Parsed) -> Self:
         """Rows picked by integer tensors: in the place of their axes if adjacent, else in front."""
@@ -163,12 +168,6 @@ class Indexing(Creation):
         )
 
     # --- writing
-
-    def _placed(self, parsed: Parsed, value: Self) -> Self:
-        """This tensor with `value` where the index points."""
-        region = self._boxed(parsed)
-        new = value._fitting(region._gathered(parsed).shape)
-        return self._with_box(parsed, region._with_rows(parsed, new) if parsed.rows else new)
 
     def _with_rows(self, parsed: Parsed, value: Self) -> Self:
         """This tensor with rows replaced by `value`, which has the layout of `gathered`."""
@@ -197,13 +196,6 @@ class Indexing(Creation):
                 f"setitem: a value of shape {self.shape} does not fit a place of shape {shape}"
             )
         return self.from_uop(graph.broadcast_to(x.uop, shape))
-
-    def _with_box(self, parsed: Parsed, value: Self) -> Self:
-        """This tensor with a box replaced by `value`, which has the layout of the result."""
-        view = self.uop
-        for axis, box in enumerate(parsed.boxes):
-            view = take_box(view, axis, box)
-        return self.from_uop(graph.insert(self.uop, view, graph.reshape(value.uop, view.shape)))
 
 
 def span(box: AxisIndex) -> tuple[int, int]:

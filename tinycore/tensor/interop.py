@@ -28,8 +28,8 @@ from tinycore.tensor import graph
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.held import holdings
+from tinycore.tensor.inplace import InPlace
 from tinycore.tensor.layout import VIEWS, memory_below, shown
-from tinycore.tensor.realize import Realization
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import FOREIGN
 from tinycore.uop.bindings import known
@@ -45,7 +45,7 @@ decompressed: Final = deferred("gzip:decompress")
 fetch: Final = deferred("tinycore.helpers:fetch")
 
 
-class Interop(Realization):
+class Interop(InPlace):
     """What NumPy, torch, pickle and plain addresses can do with a tensor."""
 
     __slots__ = ()

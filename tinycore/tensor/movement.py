@@ -52,7 +52,7 @@ class Movement(Core):
         node = self.uop
         if count != total:  # equal for the numbers of now: so many elements as they make
             node = graph.shrink(graph.reshape(node, (total,)), [(0, count)])
-        return self.from_uop(graph.reshape(node, tuple(sizes)))
+        return self._as_view(graph.reshape(node, tuple(sizes)))
 
     def view(self, *shape: Ints | None) -> Self:
         """`reshape` by the name torch gives it.
@@ -134,7 +134,7 @@ class Movement(Core):
         target = int_arguments("expand", kept)
         if any(old not in (1, new) or new < 0 for old, new in zip(aligned, target, strict=True)):
             raise ShapeError(f"expand: shape {self.shape} cannot be repeated to {target}")
-        return self.from_uop(graph.broadcast_to(self.uop, target))
+        return self._as_view(graph.broadcast_to(self.uop, target))
 
     # --- order
 
@@ -154,7 +154,7 @@ class Movement(Core):
             raise ShapeError(
                 f"permute: {tuple(axes)} is no permutation of the {self.ndim} axes of {self.shape}"
             )
-        return self.from_uop(graph.permute(self.uop, axes))
+        return self._as_view(graph.permute(self.uop, axes))
 
     def transpose(self, dim0: int = 1, dim1: int = 0) -> Self:
         """Two axes exchanged.
@@ -168,7 +168,7 @@ class Movement(Core):
         order = list(range(self.ndim))
         if order:
             order[first], order[second] = order[second], order[first]
-        return self.from_uop(graph.permute(self.uop, order))
+        return self._as_view(graph.permute(self.uop, order))
 
     @property
     def T(self) -> Self:  # noqa: N802  the name NumPy's and torch's users know
@@ -177,7 +177,7 @@ class Movement(Core):
         >>> Tensor([[1, 2, 3], [4, 5, 6]]).T.tolist()
         [[1, 4], [2, 5], [3, 6]]
         """
-        return self.from_uop(graph.permute(self.uop, list(reversed(range(self.ndim)))))
+        return self._as_view(graph.permute(self.uop, list(reversed(range(self.ndim)))))
 
     def movedim(self, source: Ints, destination: Ints) -> Self:
         """Axes moved to other places; the others keep their order.
@@ -193,7 +193,7 @@ class Movement(Core):
         order = [axis for axis in range(self.ndim) if axis not in starts]
         for place, start in sorted(zip(places, starts, strict=True)):
             order.insert(place, start)
-        return self.from_uop(graph.permute(self.uop, order))
+        return self._as_view(graph.permute(self.uop, order))
 
     def flip(self, *axis: Ints) -> Self:
         """The given axes reversed. Raises ArgumentError for one that is given twice.
@@ -203,7 +203,7 @@ class Movement(Core):
         ([[3, 4], [1, 2]], [[4, 3], [2, 1]])
         """
         axes = axes_in_order("flip", spread(axis), self.ndim)
-        return self.from_uop(graph.flip(self.uop, axes))
+        return self._as_view(graph.flip(self.uop, axes))
 
     def _axis_with_size(self, name: str, dim: int) -> int:
         """A nonnegative axis. Raises IndexRangeError also for a tensor with no axes."""
@@ -217,7 +217,7 @@ class Movement(Core):
         """The elements from start to stop of one axis."""
         pairs = [(0, n) for n in self.shape]
         pairs[axis] = (start, stop)
-        return self.from_uop(graph.shrink(self.uop, pairs))
+        return self._as_view(graph.shrink(self.uop, pairs))
 
     def shrink(self, arg: Sequence[tuple[int, int] | None]) -> Self:
         """A box: (start, stop) for each axis, None for all of it.
@@ -232,7 +232,7 @@ class Movement(Core):
         pairs = [(0, n) if pair is None else pair for pair, n in zip(arg, self.shape, strict=True)]
         if any(not 0 <= a <= b <= n for (a, b), n in zip(pairs, self.shape, strict=True)):
             raise ShapeError(f"shrink: {tuple(pairs)} reaches outside shape {self.shape}")
-        return self.from_uop(graph.shrink(self.uop, pairs))
+        return self._as_view(graph.shrink(self.uop, pairs))
 
     def shrink_to(self, *shape: Ints | None) -> Self:
         """The first elements of each axis; None keeps a size.
@@ -260,7 +260,7 @@ class Movement(Core):
                 f"unfold: windows of {size} every {step} do not fit axis {axis} of shape "
                 f"{self.shape}"
             )
-        return self.from_uop(graph.windows(self.uop, axis, size, step))
+        return self._as_view(graph.windows(self.uop, axis, size, step))
 
     def repeat(self, *repeats: Ints) -> Self:
         """The tensor beside itself, so often along each axis; axes are aligned at the end.
@@ -368,9 +368,7 @@ class Movement(Core):
         x = x._between(x.ndim - 2, min(top, rows), min(top, rows) + size)
         x = x._between(x.ndim - 1, min(left, columns), min(left, columns) + size)
         flat = x.reshape((*x.shape[:-2], size * size))
-        wide = self.from_uop(graph.pad(flat.uop, [(0, 0)] * (flat.ndim - 1) + [(0, size)]))
-        wide = wide.reshape((*x.shape[:-2], size, size + 1))
-        return wide._between(x.ndim - 1, 0, 1).squeeze(-1)
+        return flat._as_view(graph.take_every(flat.uop, flat.ndim - 1, size + 1))
 
 
 def axes_in_order(name: str, axes: object, rank: int) -> list[int]:

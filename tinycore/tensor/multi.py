@@ -63,7 +63,9 @@ class Multi(Images):
 
         Raises as `shard` does.
         """
-        self._become(self.shard(devices, axis).uop)
+        if (spread := self.shard(devices, axis).uop) is not self.uop:
+            self._value = None
+            self._become(spread)
         if self.grad is not None:
             self.grad.shard_(devices, axis)
         return self

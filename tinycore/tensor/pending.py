@@ -17,7 +17,9 @@ from tinycore.tensor import graph
 from tinycore.tensor.core import Core, live_tensors, replace_nodes, waiting_tensors
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.held import Known, holdings
+from tinycore.tensor.past import past
 from tinycore.tensor.runtime import runtime
+from tinycore.tensor.showing import under
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
@@ -59,27 +61,24 @@ def compute(
             more = [*form.roots, *more]
             form = form_of(more, at_hand(known.memory, more))
         if not form.assigned:
-            return carried_out(known, form, owners, read)
+            return carried_out(known, form, owners, read, set(roots) if owners else set())
         with writing:
             if Writes.done == before:
-                return carried_out(known, form, owners, read)
+                return carried_out(known, form, owners, read, set(roots) if owners else set())
 
 
 def carried_out(
-    known: Known, form: Form, owners: Sequence[Core], read: UOp | None
+    known: Known, form: Form, owners: Sequence[Core], read: UOp | None, asked: set[UOp]
 ) -> dict[UOp, UOp]:
     """Run what the roots of a form need, and tell living tensors; the memory of each root.
 
     What living tensors still have to read from memory about to be overwritten is computed with it.
-    The memory of a root is its owner's. Another tensor that was written down as the very same node
-    gets a copy of it when it needs one: an assignment to one must not show in the other.
+    The memory of a root is its owner's and its views'. Another tensor that was written down as the
+    very same node keeps the value only: an assignment to one must not show in the other.
 
     A value that is `read` is the one root, which has no owner; its memory holds it from then on.
     """
-    fresh = {root for root in form.roots if not is_view(root)}
-    owned = {id(tensor) for tensor in owners}
     waiting = waiting_tensors()
-    sharing = [t for t in waiting if t.uop in fresh and id(t) not in owned]
     ours = set(form.roots)
     others = [
         t.uop
@@ -93,11 +92,29 @@ def carried_out(
         given |= {base: form.held[base] for base in bases if base in form.held}
         if read is not None and not form.assigned:
             held += values_read(read, given[form.roots[0]], form)
-        replace_nodes(given, sharing)
+        note_past(form, given, asked, owners, read)
+        replace_nodes(given, {id(tensor) for tensor in owners})
         holdings.note(known, given, held, memory_written(form.assigned))
         Writes.done += bool(form.assigned)
 
     return runtime().realize(form, settled, others, tell).given
+
+
+def note_past(
+    form: Form, given: dict[UOp, UOp], asked: set[UOp], owners: Sequence[Core], read: UOp | None
+) -> None:
+    """Keep the graphs, for `backward`, of what was computed though nobody asked for it by name."""
+    if holdings.scope.innermost is not None:  # of what is captured, gradients are computed inside
+        past.end(memory_written(form.assigned))
+        return
+    memory = {n: b for n, m in given.items() if (b := graph.base_of(m)).op is Op.BUFFER}
+    latest = set(form.assigned) - {graph.base_of(n.src[0]) for n in form.assigned}
+    done = {node: memory[node] for node in form.assigned if node in latest and node in memory}
+    named = {under(root) for root in asked}
+    unasked = [n for n in form.roots[read is not None :] if n not in asked]
+    kept = {n: memory[n] for n in [*done, *unasked] if n not in named and n in memory}
+    free = {root_of(t) for t in owners if t.requires_grad is None} & asked & memory.keys()
+    past.note(done, kept, {node: memory[node] for node in free})
 
 
 def at_hand(held: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:
@@ -160,10 +177,15 @@ def is_view(node: UOp) -> bool:
 
 def told_apart(tensors: Iterable[Core]) -> None:
     """Give all but the first of different tensors that are the same uncomputed node a copy."""
-    owner: dict[UOp, Core] = {}
+    owners: dict[UOp, Core] = {}
     for tensor in tensors:
-        if owner.setdefault(tensor.uop, tensor) is not tensor and not is_view(tensor.uop):
+        owner = owners.setdefault(tensor.uop, tensor)
+        if owner is tensor or is_view(tensor.uop):
+            continue
+        if (value := tensor._value) is None:
             tensor._become(graph.copied(tensor.uop))
+        elif value is not owner._value:
+            tensor._show(value.tensors(), value.base, graph.copied(value.base))
 
 
 def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
@@ -212,8 +234,14 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, bool]:
 
 def unrealized(tensors: Iterable[Core]) -> list[UOp]:
     """The graphs that have something to compute."""
-    nodes = dict.fromkeys(t.uop for t in tensors)
+    nodes = dict.fromkeys(root_of(t) for t in tensors)
     return [n for n in nodes if not graph.is_buffer(n) and 0 not in n.shape]
+
+
+def root_of(tensor: Core) -> UOp:
+    """What is computed for a tensor: with views that live, what all of them show."""
+    value = tensor._value
+    return tensor.uop if value is None or len(value.tensors()) == 1 else value.base
 
 
 def readers_of_what_changes(form: Form) -> list[UOp]:
@@ -226,7 +254,7 @@ def readers_of_what_changes(form: Form) -> list[UOp]:
     replaced = {graph.base_of(n.src[0]) for n in form.assigned}
     latest = set(form.assigned) - replaced
     done = {*form.assigned, *form.roots}
-    waiting = [n for n in dict.fromkeys(t.uop for t in live_tensors()) if not shows_memory(n, done)]
+    waiting = [n for n in dict.fromkeys(map(root_of, live_tensors())) if not shows_memory(n, done)]
     reads: dict[UOp, bool] = {}
     for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
         reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))

@@ -7,6 +7,7 @@ tensor whose graph contains something computed now sees the memory that holds it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Self
 
 from tinycore._deferred import numpy
@@ -14,10 +15,11 @@ from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, same_device
-from tinycore.tensor.core import canonical, live_tensors, replace_nodes
+from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
 from tinycore.tensor.held import holdings
 from tinycore.tensor.layout import COPIES, moved_from, shown
+from tinycore.tensor.past import past
 from tinycore.tensor.pending import (
     compute,
     form_of,
@@ -28,6 +30,7 @@ from tinycore.tensor.pending import (
 )
 from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
+from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.storage import decode
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.node import UOp
@@ -196,7 +199,9 @@ class Realization(Random):
 
     def to_(self, device: str | None) -> Self:
         """Move this tensor, and its gradient, to a device; returns itself."""
-        self._become(self.to(device).uop)
+        if (moved := self.to(device).uop) is not self.uop:
+            self._value = None
+            self._become(moved)
         if self.grad is not None:
             self.grad.to_(device)
         return self
@@ -230,7 +235,9 @@ class Realization(Random):
         """
         if x.shape != self.shape:
             raise ShapeError(f"replace: {x.shape} in place of {self.shape}")
+        self._value = None
         self._become(x.uop)
+        x._share(self)
         return self
 
     def assign(self, x: Self | Scalar | Sequence[Any]) -> Self:
@@ -286,8 +293,10 @@ class Realization(Random):
                 raise GradientError(
                     f"gradient: only floats have gradients, got a target of {tensor.dtype!r}"
                 )
-        found = gradients(self.uop, seed, [t.uop for t in targets])
-        return [self.from_uop(found.get(t.uop, graph.full_like(t.uop, 0))) for t in targets]
+        (root,), _ = past.unrolled([self.uop])
+        past.check_ended(root, [n for t in targets for n in buffers_below(t.uop)])
+        found = derivatives(self.uop, seed, targets)
+        return [self.from_uop(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
     def backward(self, gradient: Self | None = None) -> Self:
         """Add derivatives of this number to `grad` of living float tensors it was computed from.
@@ -301,13 +310,16 @@ class Realization(Random):
         ([1.0, 2.0], None)
         """
         seed = self._seed_gradient(gradient)
-        nodes = set(self.uop.toposort())
-        tensors = [t for t in live_tensors() if t.uop in nodes and dtypes.is_float(t.dtype)]
+        (root,), _ = past.unrolled([self.uop])
+        nodes = {*self.uop.toposort(), *root.toposort()}
+        floats = [t for t in live_tensors() if dtypes.is_float(t.dtype)]
+        tensors = [t for t in floats if t.uop in nodes or [*past.versions(t.uop, nodes)]]
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
-        found = gradients(self.uop, seed, [t.uop for t in chosen])
+        past.check_ended(root, [n for t in floats if t.requires_grad for n in buffers_below(t.uop)])
+        found = derivatives(self.uop, seed, chosen)
         for tensor in chosen:
-            if (node := found.get(tensor.uop)) is not None:
+            if (node := found.get(tensor)) is not None:
                 tensor.grad = self.from_uop(node if tensor.grad is None else tensor.grad.uop + node)
         return self
 
@@ -325,7 +337,8 @@ class Realization(Random):
                 raise GradientError(
                     f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it"
                 )
-            if graph.is_buffer(self.uop) and not self._shows_parameter():
+            is_plain = graph.is_buffer(self.uop) and past.graph_of(graph.base_of(self.uop)) is None
+            if is_plain and not self._shows_parameter():
                 raise GradientError(
                     "backward: this tensor is plain memory, its graph is gone; differentiate "
                     "before realize()"
@@ -336,6 +349,29 @@ class Realization(Random):
                 f"backward: a gradient of shape {gradient.shape} for a tensor of shape {self.shape}"
             )
         return gradient.uop.cast(self.dtype)
+
+
+def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp]:
+    """The gradient of every tensor that a node depends on, also through writes in place.
+
+    That of one that requires a gradient counts what memory held before it was written to, too.
+    Raises GradientError where content is needed that is gone, or `realize` ended the way.
+    """
+    (whole, *shown), back = past.unrolled([root, *[t.uop for t in targets]])
+    nodes = set(whole.toposort())
+    wanted = {
+        target: [node] * (node in nodes)
+        + [*(past.versions(target.uop, nodes) if target.requires_grad or node not in nodes else ())]
+        for target, node in zip(targets, shown, strict=True)
+    }
+    found = gradients(whole, seed, [node for parts in wanted.values() for node in parts])
+    result: dict[Core, UOp] = {}
+    for target, parts in wanted.items():
+        terms = [found[node] for node in parts if node in found]
+        if terms:
+            result[target] = reduce(UOp.__add__, terms).substitute(back)
+            past.check(result[target])
+    return result
 
 
 def numbers_shown(node: UOp) -> HostArray | None:

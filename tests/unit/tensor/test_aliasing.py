@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy
+import pytest
+
+from tinycore.errors import AliasError
 from tinycore.tensor import Tensor
 
 
@@ -154,3 +160,197 @@ def test_a_copy_that_is_overwritten_whole_takes_its_views_along() -> None:
 
     assert y.tolist() == [4, 5, 0]
     assert part.tolist() == [5, 0]
+
+
+@pytest.mark.parametrize("realized", [False, True])
+def test_views_of_what_is_not_computed_yet_are_views(realized: bool) -> None:
+    y = Tensor([1.0, 2.0, 3.0, 4.0]).realize() + 1
+    if realized:
+        y.realize()
+
+    square, part = y.reshape(2, 2), y[1:3]
+    square[0, 0] = 99
+    y[2] = 55
+
+    assert y.tolist() == [99, 3, 55, 5]
+    assert square.tolist() == [[99, 3], [55, 5]]
+    assert part.tolist() == [3, 55]
+
+
+WAYS: dict[str, Callable[[Tensor], Tensor]] = {
+    "reshape": lambda x: x.reshape(4),
+    "permute": lambda x: x.permute(1, 0),
+    "detach": lambda x: x.detach(),
+    "flip": lambda x: x.flip(0),
+    "part": lambda x: x[:, 1:],
+    "steps": lambda x: x.reshape(4)[::3],
+    "diagonal": lambda x: x.diagonal(),
+    "split": lambda x: x.split(1)[1],
+    "squeeze": lambda x: x.reshape(2, 1, 2).squeeze(1)[0],
+    "the same": lambda x: x.contiguous()[1].view(2),
+    "a tensor of it": Tensor,
+}
+
+
+@pytest.mark.parametrize("realized", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_view_and_what_it_shows_are_written_together(way: str, realized: bool) -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize() * 2
+    if realized:
+        x.realize()
+    view = WAYS[way](x)
+
+    view[...] = 7.0
+    flat = x.reshape(4).tolist()
+    assert view.reshape(-1).tolist() == [7.0] * view.numel()
+    assert flat.count(7.0) == view.numel()
+    assert sorted({*flat, 2.0, 4.0, 6.0, 8.0} - {7.0}) == [2.0, 4.0, 6.0, 8.0]
+
+    x[...] = 0.5
+    assert view.reshape(-1).tolist() == [0.5] * view.numel()
+
+
+def test_views_stay_together_when_one_of_them_is_realized() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize() + 1
+    row, column = x[1], x.T[0]
+
+    row.realize()
+    row[0] = 9
+    column[0] = 8
+
+    assert x.tolist() == [[8, 3], [9, 5]]
+    assert row.tolist() == [9, 5]
+    assert column.tolist() == [8, 9]
+
+
+def test_views_outlive_what_they_show() -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0]).realize() * 2
+    first, second = x.reshape(2, 2), x[2:]
+    del x
+
+    second[0] = 9
+
+    assert first.tolist() == [[2, 4], [9, 8]]
+
+
+def test_equal_computations_have_views_of_their_own() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    a, b = x + 1, x + 1
+    of_a, of_b = a.reshape(2, 1), b.reshape(2, 1)
+
+    of_a.realize()
+    a[0] = 7
+    of_b[1] = 5
+
+    assert (a.tolist(), of_a.tolist()) == ([7, 3], [[7], [3]])
+    assert (b.tolist(), of_b.tolist()) == ([2, 5], [[2], [5]])
+
+
+def test_a_view_that_is_realized_leaves_equal_computations_alone() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).realize()
+    a, b = x * 2, x * 2
+
+    a.reshape(4).realize()
+    a[0] = 5
+
+    assert a.tolist() == [[5, 5], [6, 8]]
+    assert b.tolist() == [[2, 4], [6, 8]]
+
+
+def test_what_was_padded_keeps_the_value_when_its_source_becomes_memory() -> None:
+    x = Tensor([1.0, 2.0]).realize() + 1
+    padded = x.pad((1, 1))
+
+    x.realize()
+    x[0] = 9
+
+    assert padded.tolist() == [0, 2, 3, 0]
+
+
+def test_what_was_read_before_a_write_keeps_its_value() -> None:
+    x = Tensor([1.0, 2.0]).realize() + 1
+    view = x.reshape(2, 1)
+    before = view * 10
+
+    x[0] = 9
+
+    assert before.tolist() == [[20], [30]]
+    assert view.tolist() == [[9], [3]]
+
+
+def test_a_tensor_that_is_replaced_is_a_view_of_the_other() -> None:
+    x, y = Tensor([1.0, 2.0]).realize() + 1, Tensor([3.0, 4.0]).realize() + 1
+    old = x.reshape(2, 1)
+
+    x.replace(y)
+    y[0] = 9
+
+    assert x.tolist() == [9, 5]
+    assert old.tolist() == [[2], [3]]
+
+
+@pytest.mark.parametrize("realized", [False, True])
+def test_elements_that_are_shown_twice_cannot_be_written(realized: bool) -> None:
+    x = Tensor([1.0, 2.0]).realize() * 2
+    if realized:
+        x.realize()
+    wide, windows = x.expand(3, 2), x.unfold(0, 1, 1).expand(2, 2)
+
+    with pytest.raises(AliasError, match=r"made by expand shows elements more than once.*clone"):
+        wide[0, 0] = 1
+    with pytest.raises(AliasError):
+        windows.assign(windows + 1)
+    x[0] = 5
+    assert wide.tolist() == [[5, 4]] * 3
+
+
+def test_a_bitcast_cannot_be_written_before_it_is_memory() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    bits = x.bitcast("int32")
+
+    with pytest.raises(AliasError, match=r"a bitcast of dtypes.float32 .* x.assign\(new.bitcast"):
+        bits.assign(bits + 1)
+    with pytest.raises(AliasError):
+        bits.reshape(1, 2)[0, 1] = 0
+    bits.clone()[0] = 7
+    bits.realize()[0] = 7
+
+    assert bits.tolist()[0] == 7
+    assert x.tolist() == [1, 2]
+
+
+def test_many_views_that_are_gone_are_forgotten() -> None:
+    x = Tensor([1.0, 2.0]).realize() + 1
+    views = [x.reshape(2, 1) for _ in range(3)]
+    for _ in range(200):
+        x.reshape(1, 2)
+
+    assert x._value is not None
+    assert len(x._value.noted) <= 32
+    assert x._value.tensors() == [x, *views]
+
+
+def test_a_diagonal_of_any_matrix_is_a_view() -> None:
+    for rows, columns in ((3, 3), (2, 5), (5, 2), (1, 4), (0, 3)):
+        for offset in (-2, -1, 0, 1, 3):
+            data = numpy.arange(rows * columns, dtype=numpy.float32).reshape(rows, columns)
+            x = Tensor(data)
+            diagonal = x.diagonal(offset)
+            assert diagonal.tolist() == numpy.diagonal(data, offset).tolist()
+            diagonal.assign(diagonal + 100)
+            number = max(0, min(rows - max(0, -offset), columns - max(0, offset)))
+            places = numpy.arange(number)
+            data[places + max(0, -offset), places + max(0, offset)] += 100
+            assert x.tolist() == data.tolist()
+
+
+def test_a_tensor_that_leaves_and_comes_back_is_written_once() -> None:
+    x = Tensor([1.0, 2.0]).realize() + 1
+    same = Tensor(x)
+    x.replace(Tensor([0.0, 0.0]))
+    x.replace(same)
+
+    x.assign(x * 2)
+    x += x
+
+    assert x.tolist() == same.tolist() == [8, 12]

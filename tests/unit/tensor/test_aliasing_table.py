@@ -1,0 +1,60 @@
+"""The table of docs/aliasing.md, row by row, beside torch and NumPy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tinycore.errors import AliasError
+from tinycore.tensor import Tensor
+
+PAGE = Path(__file__).parents[3] / "docs" / "aliasing.md"
+ROW = r"^\| `(.+)` \| (view|value|read|refused) \| (\S+) \| (\S+) \|$"
+ROWS: list[tuple[str, ...]] = re.findall(ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+DATA = numpy.array([[1.0, 2.0], [3.0, 4.0]], numpy.float32)
+REFUSALS = (AliasError, RuntimeError, ValueError)
+
+
+def relation(x: Any, expression: str, scope: dict[str, Any]) -> str:
+    """What the result of an expression is to `x`: view, value, read or refused."""
+    result = eval(expression, {**scope, "x": x})
+    x[...] = 50.0
+    shows = bool((numpy.array(result.tolist()) == 50.0).any())
+    try:
+        result[...] = 70.0
+    except REFUSALS:
+        return "read" if shows else "refused"
+    shown = bool((numpy.array(x.tolist()) == 70.0).any())
+    assert shown == shows, f"{expression}: one way only"
+    return "view" if shown else "value"
+
+
+def test_the_table_has_its_rows() -> None:
+    assert len(ROWS) > 20
+    assert {ours for _, ours, _, _ in ROWS} == {"view", "value", "read", "refused"}
+
+
+@pytest.mark.parametrize("state", ["computed", "lazy", "read"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_row_is_so(row: tuple[str, ...], state: str) -> None:
+    x = Tensor(DATA).realize() * 1
+    if state == "computed":
+        x.realize()
+    elif state == "read":
+        x.tolist()
+    assert relation(x, row[0], {"Tensor": Tensor}) == row[1]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row[2] != "-"], ids=lambda row: row[0])
+def test_a_row_is_so_in_torch(row: tuple[str, ...]) -> None:
+    assert relation(torch.tensor(DATA), row[0], {}) == row[2]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row[3] != "-"], ids=lambda row: row[0])
+def test_a_row_is_so_in_numpy(row: tuple[str, ...]) -> None:
+    assert relation(DATA.copy(), row[0], {}) == row[3]

@@ -1,0 +1,160 @@
+"""Gradients through writes in place are those of torch, whether a value was read or not."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pytest
+
+from tinycore import Tensor
+from tinycore.errors import GradientError
+from tinycore.tensor.past import past
+
+KINDS: dict[str, Callable[[], Tensor]] = {
+    "zeros": lambda: Tensor.zeros(3),
+    "memory": lambda: Tensor.zeros(3).contiguous().realize(),
+    "empty": lambda: Tensor.empty(3),
+    "list": lambda: Tensor([0.0, 0.0, 0.0]),
+    "clone": lambda: Tensor.zeros(3).clone(),
+    "lazy": lambda: Tensor([1.0, 1.0, 1.0]).realize() * 2,
+}
+READS: dict[str, Callable[[Tensor], object]] = {
+    "nothing": lambda x: None,
+    "item": lambda x: x.sum().item(),
+    "tolist": lambda x: x.tolist(),
+    "another": lambda x: (x + 1).realize(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_reading_never_changes_a_gradient(kind: str, read: str) -> None:
+    w, out = Tensor([2.0], requires_grad=True).realize(), KINDS[kind]()
+    for i in range(3):
+        out[i] = w.reshape(()) * (i + 1)
+        READS[read](out)
+    loss = out.sum() + w.sum()
+    READS[read](loss)
+
+    loss.backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [7.0]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_was_assigned_passes_gradients_on(read: str) -> None:
+    x, buffer = Tensor([2.0, 3.0], requires_grad=True), Tensor.zeros(2).contiguous().realize()
+
+    buffer.assign(x * x)
+    loss = (buffer * buffer).sum()
+    READS[read](loss)
+    READS[read](buffer)
+    loss.backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [32.0, 108.0]
+    assert loss.gradient(x)[0].tolist() == [32.0, 108.0]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_derivative_of_what_was_overwritten_is_refused(read: str) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True).realize()
+    y = x * x
+    x.assign(Tensor([5.0, 6.0]))
+    READS[read](x)
+
+    with pytest.raises(GradientError, match=r"before it was written to in place.*clone"):
+        y.sum().backward()
+    assert y.tolist() == [1.0, 4.0]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_derivative_that_needs_no_former_content_is_right(read: str) -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True).realize()
+    y = x * 3
+    x.assign(Tensor([5.0, 6.0]))
+    READS[read](x)
+
+    (y.sum() + (x * x).sum()).backward()
+
+    assert x.grad is not None
+    assert x.grad.tolist() == [13.0, 15.0]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_content_that_was_overwritten_between_is_refused(read: str) -> None:
+    w, out = Tensor([2.0, 3.0], requires_grad=True), Tensor.zeros(2).contiguous().realize()
+    out.assign(w * 2)
+    READS[read](out)
+    squares = (out * out).sum()
+    out.assign(w)
+    READS[read](out)
+
+    with pytest.raises(GradientError, match="written to in place"):
+        squares.backward()
+
+
+def test_what_is_written_to_a_parameter_is_data() -> None:
+    w, x = Tensor([2.0], requires_grad=True), Tensor([3.0], requires_grad=True)
+    for _ in range(2):
+        w.assign(w * x)
+        (w * w).sum().backward()
+
+    assert w.tolist() == [18.0]
+    assert w.grad is not None
+    assert w.grad.tolist() == [2 * 6.0 + 2 * 18.0]
+    assert x.grad is None
+
+
+def test_realize_that_ends_a_gradient_is_told() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    y = (w * 2).realize()
+    z = (y + w).realize()
+
+    for loss in (y.sum(), (y * w).sum(), z.sum()):
+        with pytest.raises(GradientError, match=r"realize\(\) ended the gradient .*detach"):
+            loss.backward()
+    with pytest.raises(GradientError, match=r"realize\(\) ended"):
+        y.sum().gradient(w)
+    detached = (w * 2).detach().realize()
+    (detached * w).sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [2.0, 4.0]
+
+
+def test_a_counter_that_is_read_keeps_nothing() -> None:
+    count = Tensor([0.0]).realize()
+    gc.collect()
+    before = len(past.kept)
+    for number in range(3):
+        count += 1
+        assert count.item() == number + 1
+    assert len(past.kept) == before
+
+
+def test_what_is_kept_goes_with_its_memory() -> None:
+    gc.collect()
+    before, size = len(past.kept), past.size
+    x, out = Tensor([1.0, 2.0]).realize(), Tensor.zeros(2).contiguous().realize()
+    for number in range(4):
+        out.assign(out * 2 + x * number)
+        out.tolist()
+    assert len(past.kept) > before
+
+    del x, out
+    gc.collect()
+    assert (len(past.kept), past.size) == (before, size)
+
+
+def test_what_is_kept_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinycore.tensor.past.MOST_NODES", past.size + 60)
+    x = Tensor([1.0, 2.0], requires_grad=True).realize()
+    out = Tensor.zeros(2).contiguous().realize()
+    for number in range(20):
+        out.assign(out + x * number)
+        out.tolist()
+
+    with pytest.raises(GradientError, match="realize"):
+        out.sum().backward()

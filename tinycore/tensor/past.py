@@ -1,0 +1,208 @@
+"""How memory came to hold what it holds, for `backward`.
+
+Floor 5. A write in place is done once, so after a run its node gives way to the memory. Where a run
+was only to read something, nobody asked that the gradient end there: then the graph that was
+written is kept here, by the BUFFER that it was written to. What memory held before a write is gone;
+in the kept graphs a BUFFER that nobody computes stands for it. A derivative that needs its value
+cannot be had, and is refused; one that only passes through it can.
+See docs/aliasing.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from tinycore.dtype import dtypes
+from tinycore.errors import GradientError
+from tinycore.tensor import graph
+from tinycore.tensor.grad import passes_gradient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+MOST_NODES: Final = 50_000
+"""Nodes in all graphs that are kept; beyond that the oldest are given up."""
+
+
+class Kept(NamedTuple):
+    """The graph that a BUFFER was computed by, in its shape."""
+
+    memory: weakref.ref[UOp]
+    graph: UOp
+    reads: frozenset[UOp]
+    """The BUFFERs in it."""
+    size: int
+
+
+class Past:
+    """What is known of all memory. `past` is the one instance."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.kept: dict[int, Kept] = {}
+        """By the id of the BUFFER, the oldest first."""
+        self.size = 0
+        self.former: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
+        """For what stands for content that is gone, the BUFFER that held it."""
+        self.ended: weakref.WeakKeyDictionary[UOp, frozenset[int]] = weakref.WeakKeyDictionary()
+        """For BUFFERs that were asked for, the numbers of those they were computed from."""
+        self.pending: weakref.WeakValueDictionary[int, UOp] = weakref.WeakValueDictionary()
+        """For memory by its id, the ASSIGN that waits to overwrite it."""
+
+    # --- noting
+
+    def overwrites(self, written: UOp) -> None:
+        """Note memory with a write that is not done yet."""
+        node = graph.base_of(written)
+        if node.op is Op.ASSIGN:
+            self.pending[id(graph.base_of(node.src[0]))] = node
+
+    def end(self, memory: Iterable[UOp]) -> None:
+        """Memory may get content that no graph says anything of."""
+        with self.lock:
+            for buffer in memory:
+                if (node := self.graph_of(buffer)) is not None:
+                    self.ended[buffer] = self.numbers(node)
+                    self.drop(id(buffer))
+
+    def note(
+        self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], asked: Mapping[UOp, UOp]
+    ) -> None:
+        """What a run did, each node with the BUFFER that has its value now.
+
+        `done` are writes, `kept` what is to be differentiable, `asked` what ends gradients.
+        """
+        with self.lock:
+            self.ended |= {m: numbers for n, m in asked.items() if (numbers := self.numbers(n))}
+            gone = self.gone(set(done.values())) if self.kept or kept else {}
+            for node, memory in kept.items():
+                others = {n: graph.reshape(m, n.shape) for n, m in done.items() if n is not node}
+                before = node.substitute(others | gone)
+                if self.has_source(before, gone.get(memory)):
+                    self.keep(memory, graph.reshape(before, memory.shape))
+
+    def gone(self, written: set[UOp]) -> dict[UOp, UOp]:
+        """What stands for the former content of BUFFERs, from now on in all that is kept."""
+        gone = {n: graph.base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in written}
+        for buffer, stand_in in gone.items():
+            self.former[stand_in] = weakref.ref(buffer)
+        for key, entry in list(self.kept.items()):
+            memory = entry.memory()
+            if memory is None or not (memory in gone or entry.reads & written):
+                continue
+            self.drop(key)
+            self.keep(gone.get(memory, memory), entry.graph.substitute(gone))
+        return gone
+
+    def keep(self, memory: UOp, node: UOp) -> None:
+        """Keep the graph of a BUFFER."""
+        key = id(memory)
+        nodes = node.toposort()
+        reads = frozenset(n for n in nodes if n.op is Op.BUFFER)
+        reference = weakref.ref(memory, lambda gone: self.drop(key, gone))
+        self.drop(key)
+        self.kept[key] = Kept(reference, node, reads, len(nodes))
+        self.size += len(nodes)
+        while self.size > MOST_NODES:
+            oldest = next(iter(self.kept))
+            if (buffer := self.kept[oldest].memory()) is not None:
+                self.end([buffer])
+            self.drop(oldest)
+
+    def drop(self, key: int, reference: weakref.ref[UOp] | None = None) -> None:
+        """Give up a graph."""
+        entry = self.kept.get(key)
+        if entry is not None and reference in (None, entry.memory):
+            del self.kept[key]
+            self.size -= entry.size
+
+    def has_source(self, node: UOp, own: UOp | None) -> bool:
+        """Whether a gradient of a node goes to memory, other than `own`, of which nothing is known.
+
+        Else a counter that is read again and again would keep all that it ever was.
+        """
+        return any(n is not own or id(n) in self.kept for n in sources(node))
+
+    def numbers(self, node: UOp) -> frozenset[int]:
+        """The numbers of the BUFFERs that a gradient of a node goes to, now or had it not ended."""
+        found: set[int] = set()
+        for buffer in sources(self.unrolled([node])[0][0]):
+            found.add(buffer.src[1].arg)
+            found |= self.ended.get(buffer, frozenset())
+        return frozenset(found)
+
+    # --- asking
+
+    def unrolled(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
+        """Graphs over what memory was computed from, and the way back from these to the memory."""
+        back: dict[UOp, UOp] = {}
+        root = UOp.sink(*nodes)
+        while self.kept:
+            found = {n: e for n in root.toposort() if (e := self.graph_of(n)) is not None}
+            if not found:
+                break
+            root = root.substitute(found)
+            back = {node.substitute(found): memory for node, memory in back.items()}
+            back |= {node: memory for memory, node in found.items()}
+        return list(root.src), back
+
+    def graph_of(self, node: UOp) -> UOp | None:
+        """The graph that is kept of a BUFFER."""
+        entry = self.kept.get(id(node)) if node.op is Op.BUFFER else None
+        return None if entry is None or entry.memory() is not node else entry.graph
+
+    def versions(self, node: UOp, below: set[UOp]) -> Iterator[UOp]:
+        """What a graph has of the former content of some memory."""
+        base = graph.base_of(node)
+        while base.op is Op.ASSIGN:
+            older = base.src[0]
+            if (found := graph.reshape(older, node.shape)) in below:
+                yield found
+            base = graph.base_of(older)
+        for stand_in, reference in list(self.former.items()) if base.op is Op.BUFFER else ():
+            if reference() is base and (found := graph.reshape(stand_in, node.shape)) in below:
+                yield found
+
+    def check(self, node: UOp) -> None:
+        """Raises GradientError for a derivative that needs content which was overwritten."""
+        if not (self.former or self.pending):
+            return
+        seen, stack = {node}, [node]
+        while stack:
+            node = stack.pop()
+            is_memory = node.op in (Op.BUFFER, Op.ASSIGN)
+            if is_memory and (node in self.former or self.pending.get(id(node)) is not None):
+                raise GradientError(
+                    f"backward: a derivative needs the values that memory of shape {node.shape} "
+                    "had before it was written to in place. Differentiate before the write, or "
+                    "compute with a copy: clone()"
+                )
+            if node.op is not Op.ASSIGN:  # which has the value that was written last
+                stack += [s for s in node.src if s not in seen]
+                seen.update(node.src)
+
+    def check_ended(self, root: UOp, wanted: Iterable[UOp]) -> None:
+        """Raises GradientError where `realize` cut the way to some BUFFERs off."""
+        found = [n for n in sources(root) if n in self.ended] if self.ended else []
+        numbers = {n.src[1].arg: n for n in wanted} if found else {}
+        for node in found:
+            lost = [numbers[k] for k in sorted(self.ended[node] & numbers.keys())]
+            if lost and node.src[1].arg not in numbers:
+                raise GradientError(
+                    f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
+                    f"which was computed from one of {lost[0].arg} that wants it. Differentiate "
+                    "before realize(), or read the value without it (item, tolist, numpy); where "
+                    "the gradient is to end there, realize what detach() gives"
+                )
+
+
+def sources(node: UOp) -> Iterator[UOp]:
+    """The BUFFERs of floats that a gradient of a node goes to."""
+    for below in node.toposort(passes_gradient):
+        if below.op is Op.BUFFER and dtypes.is_float(below.dtype):
+            yield below
+
+
+past: Final = Past()

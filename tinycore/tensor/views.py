@@ -1,0 +1,95 @@
+"""Which tensors are views of one value that is not in memory yet.
+
+Floor 5. A view of memory is found by its node (`tinycore.tensor.showing`): two tensors over one
+BUFFER are the same elements. A node that is still to be computed says nothing of the kind, since
+equal computations are one node, so those that were made as views of such a tensor share a Value.
+See docs/aliasing.md.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from tinycore.errors import AliasError
+from tinycore.tensor.showing import SHOWING
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.tensor.core import Core
+
+FEWEST: Final = 16
+"""Views that are noted before the first look at which of them still live."""
+
+
+class Value:
+    """What is below some views: a node that has no memory, and the tensors that show it."""
+
+    __slots__ = ("base", "most", "noted", "refusal")
+
+    def __init__(self, base: UOp, first: weakref.ref[Core], refusal: str | None = None) -> None:
+        self.base = base
+        self.refusal = refusal
+        self.noted = [first]
+        self.most = FEWEST
+        """How many are noted before those that are gone are left out."""
+
+    def enter(self, reference: weakref.ref[Core]) -> None:
+        """One more tensor."""
+        self.noted.append(reference)
+        if len(self.noted) > self.most:
+            self.noted = [r for r in self.noted if (t := r()) is not None and t._value is self]
+            self.most = max(FEWEST, 2 * len(self.noted))
+
+    def tensors(self) -> list[Core]:
+        """The tensors that live and still show it."""
+        found = [t for r in self.noted if (t := r()) is not None and t._value is self]
+        return list({id(t): t for t in found}.values())  # one that left and came back is once
+
+
+def place_in(node: UOp, base: UOp) -> UOp:
+    """A view without its DETACHs: where in `base` its elements are.
+
+    Raises AliasError where it shows one element several times, or elements that are not there.
+    """
+    steps: list[UOp] = []
+    below = node
+    while below is not base:
+        if below.op not in SHOWING or repeats(below):
+            raise AliasError(
+                f"write: a tensor of shape {node.shape} that was made by {name_of(below)} shows "
+                "elements more than once, or such as are not there. Write to the tensor that it "
+                "was made of, or to a copy: clone()"
+            )
+        if below.op is not Op.DETACH:
+            steps.append(below)
+        below = below.src[0]
+    view = base
+    for step in reversed(steps):
+        view = step if step.src[0] is view else step.with_src((view,))
+    return view
+
+
+def repeats(node: UOp) -> bool:
+    """Whether a movement op shows an element of its source more than once, or something else."""
+    if node.op is Op.SKEW:
+        return bool(node.shape[node.arg.window_axis] != 1)
+    return node.op in (Op.EXPAND, Op.PAD, Op.UNSKEW)
+
+
+def name_of(node: UOp) -> str:
+    """The method that a user knows an op by."""
+    return NAMES.get(node.op, node.op.name.lower())
+
+
+NAMES: Final = {Op.SKEW: "unfold", Op.UNSKEW: "unfold"}
+
+
+def is_detached(node: UOp, base: UOp) -> bool:
+    """Whether a view is one through which no gradient flows."""
+    while node is not base:
+        if node.op is Op.DETACH:
+            return True
+        node = node.src[0]
+    return False
