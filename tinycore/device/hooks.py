@@ -87,9 +87,10 @@ def tinycore_rewrite_rules(stage: str, target: str) -> Any:
     """A `RuleSet` for the kernels of a renderer and architecture ("LLVM:x86_64,znver2"), or None.
 
     `stage` is a pass of lowering, before which the rules run to their end: "expand", "gates",
-    "group", "registers", "launch", "images", "lower" or "tidy". Those at "lower" come before the
-    rules that replace what the renderer lacks. It is asked once per target. Rules depend on the
-    node alone: what they make is kept, also on disk, by their names and the files of their modules.
+    "group", "registers", "launch", "align", "images", "lower", "scalars", "tidy" or "stream". Those
+    at "lower" come before the rules that replace what the renderer lacks. It is asked once per
+    target. Rules depend on the node alone: what they make is kept, also on disk, by their names and
+    the files of their modules.
     """
 
 

@@ -19,7 +19,8 @@ __all__ = ["HOOK", "STAGES", "added_rules", "generation", "modules_of", "text_of
 
 HOOK: Final = "tinycore_rewrite_rules"
 STAGES: Final = (
-    *("expand", "gates", "group", "registers", "launch", "images", "lower", "tidy", "stream"),
+    *("expand", "gates", "group", "registers", "launch", "align", "images", "lower", "scalars"),
+    *("tidy", "stream"),
 )
 """The passes of lowering, before which rules can be added."""
 NOTHING: Final[Mapping[str, RuleSet]] = {}

@@ -36,7 +36,7 @@ from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
 from tinycore.engine.kept import KeptProgram
 from tinycore.errors import ArgumentError
-from tinycore.render.base import LinearKernel, Renderer
+from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.schedule.kernel import kernel_name, slot_count
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
@@ -75,6 +75,11 @@ class CompiledKernel:
     def info(self) -> ProgramInfo:
         """What a device must know to launch it."""
         return info_of(self.linear, self.buffers)
+
+
+def as_generated(info: ProgramInfo) -> ProgramInfo:
+    """What a device is told of a program: variables by the names that they have in its source."""
+    return replace(info, values=value_names(len(info.values))) if info.values else info
 
 
 def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
@@ -262,7 +267,7 @@ def made(
     measured = aligned and (settings.BEAM or settings.TUNED)
     plan = tuned_plan(ast, device, toolchain) if measured else None
     made = program_of(ast, toolchain, plan)
-    program = device.runtime.load(made.binary, made.info)
+    program = device.runtime.load(made.binary, as_generated(made.info))
     return CompiledRunner(
         ast, made.info.name, device.name, program, made.info, made.estimate, alignment
     )

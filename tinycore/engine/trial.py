@@ -14,6 +14,7 @@ from typing import Final, Literal
 from tinycore.device.protocols import Program, Toolchain
 from tinycore.device.registry import OpenDevice
 from tinycore.engine.binary import Binary, build
+from tinycore.engine.compile import as_generated
 from tinycore.engine.scratch import Scratch, middle_values, values_for
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer
@@ -66,7 +67,7 @@ class Trial:
     def load(self, binary: Binary) -> Program:
         """A program of this device."""
         self.values = values_for(binary.info.values, middle_values(self.ast))
-        return self.device.load(binary.content, binary.info)
+        return self.device.load(binary.content, as_generated(binary.info))
 
     def run(self, program: Program) -> float:
         """One run to its end; the seconds it took."""

@@ -29,7 +29,7 @@ from tinycore.lower.scalars import scalars
 from tinycore.lower.share import share_fills
 from tinycore.lower.stream import mark_streams
 from tinycore.lower.tile import Plan, apply_plan
-from tinycore.render.base import LinearKernel, Renderer
+from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -171,10 +171,9 @@ def with_numbered_values(kernel: UOp) -> tuple[UOp, tuple[str, ...]]:
     A user chose those names, and what a user writes has no place in generated code.
     """
     found = sorted((n for n in kernel.toposort() if n.op is Op.DEFINE_VAR), key=lambda n: n.arg[0])
-    width = len(str(len(found) - 1))  # their order stays that of the names
     numbered = {
-        node: UOp(node.op, node.dtype, (), (f"value{place:0{width}}", *node.arg[1:]))
-        for place, node in enumerate(found)
+        node: UOp(node.op, node.dtype, (), (name, *node.arg[1:]))
+        for node, name in zip(found, value_names(len(found)), strict=True)
     }
     return kernel.substitute(numbered) if found else kernel, tuple([n.arg[0] for n in found])
 

@@ -154,6 +154,12 @@ class LinearKernel:
         return frozenset(t.arg for t in targets if t.op is Op.DEFINE_GLOBAL)
 
 
+def value_names(count: int) -> tuple[str, ...]:
+    """What generated code calls the variables of a kernel, in the order of their own names."""
+    width = len(str(count - 1))  # so that the order of the text is that of the numbers
+    return tuple([f"value{place:0{width}}" for place in range(count)])
+
+
 def array_bytes(array: UOp) -> int:
     """The size of a DEFINE_LOCAL."""
     assert isinstance(array.dtype, PointerDType)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tinycore.device.backend import Backend
 from tinycore.device.protocols import DeviceRuntime, Toolchain
 from tinycore.dtype import DType, dtypes
-from tinycore.engine.compile import info_of
+from tinycore.engine.compile import as_generated, info_of
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import LinearKernel, Renderer
 from tinycore.uop.node import UOp
@@ -103,7 +103,7 @@ class Bench:
         """What the buffers hold after a launch that began with `arrays` in them, by slot."""
         linear = self.lower(kernel)
         binary = self.toolchain.compiler.compile(self.toolchain.renderer.render(linear))
-        program = self.runtime.load(binary, info_of(linear, len(arrays)))
+        program = self.runtime.load(binary, as_generated(info_of(linear, len(arrays))))
         allocator = self.runtime.allocator
         handles = [allocator.alloc(array.nbytes) for array in arrays]
         for handle, array in zip(handles, arrays, strict=True):

@@ -14,7 +14,7 @@ import numpy
 
 from tinycore.device.protocols import Program
 from tinycore.dtype import DType, dtypes
-from tinycore.engine.compile import info_of
+from tinycore.engine.compile import as_generated, info_of
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.testing.kernels import element, elementwise, load, store
@@ -84,7 +84,7 @@ def loaded(subject: Subject, uops: Sequence[UOp], buffers: int, name: str = "by_
     kernel = LinearKernel(name, tuple(uops))
     source = subject.toolchain.renderer.render(kernel)
     binary = subject.toolchain.compiler.compile(source)
-    return subject.runtime.load(binary, info_of(kernel, buffers))
+    return subject.runtime.load(binary, as_generated(info_of(kernel, buffers)))
 
 
 def results(
