@@ -6,6 +6,7 @@ Floor 0, private to `config`, which holds the table. Imports `errors`.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, Generic, TypeVar, overload
@@ -13,6 +14,9 @@ from typing import Any, Final, Generic, TypeVar, overload
 from tinycore.errors import SettingError
 
 PREFIX: Final = "TINYCORE_"
+
+OF_ANY_PROGRAM: Final = frozenset({"DEBUG", "TRACE"})
+"""Variables that many programs read: a value that is none of ours is told, and changes nothing."""
 
 T = TypeVar("T")
 
@@ -116,8 +120,14 @@ class Setting(Generic[T]):
         """The value the environment gives, else the default."""
         for variable in self.variables:
             found = environment(variable)
-            if found is not None:
+            if found is None:
+                continue
+            try:
                 return self.checked(found, variable)
+            except SettingError as error:
+                if self.name not in OF_ANY_PROGRAM or variable.startswith(PREFIX):
+                    raise
+                warnings.warn(f"{error} It is ignored.", stacklevel=2)
         return self.default
 
     def __repr__(self) -> str:

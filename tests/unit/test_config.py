@@ -106,11 +106,8 @@ def test_a_row_compares_like_its_value() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("DEBUG", "two", "DEBUG=two is not understood; allowed is a whole number from 0 to 7."),
-        ("DEBUG", "9", "DEBUG=9 is not understood; allowed is a whole number from 0 to 7."),
         ("LRU", "maybe", "LRU=maybe is not understood; allowed is 0 or 1."),
         ("JIT", "3", "JIT=3 is not understood; allowed is a whole number from 0 to 2."),
-        ("TRACE", "rnu", "TRACE=rnu is not understood; allowed is words separated by commas, out"),
         ("DEFAULT_INT", "uint8", "DEFAULT_INT=uint8 is not understood; allowed is one of int8,"),
         ("CACHE_SIZE", "0", "CACHE_SIZE=0 is not understood; allowed is a whole number from 1 up."),
     ],
@@ -127,6 +124,33 @@ def test_a_malformed_variable_names_itself_and_what_is_allowed(
     assert str(caught.value).endswith(
         f" If it belongs to another program, set TINYCORE_{name} as well."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default", "message"),
+    [
+        (
+            "DEBUG",
+            "true",
+            0,
+            "DEBUG=true is not understood; allowed is a whole number from 0 to 7.",
+        ),
+        ("DEBUG", "9", 0, "DEBUG=9 is not understood; allowed is a whole number from 0 to 7."),
+        ("TRACE", "1", (), "TRACE=1 is not understood; allowed is words separated by commas, out"),
+    ],
+)
+def test_a_variable_of_any_program_is_told_and_ignored(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, default: object, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.warns(UserWarning, match=f"^{message}.*set TINYCORE_{name} as well. It is ignored"):
+        assert getattr(settings, name) == default
+
+    monkeypatch.setenv(f"TINYCORE_{name}", value)
+    _setting.process.pop(name, None)
+    with pytest.raises(SettingError, match=f"^TINYCORE_{name}={value} is not understood"):
+        getattr(settings, name)
 
 
 def test_a_malformed_prefixed_variable_is_surely_ours(monkeypatch: pytest.MonkeyPatch) -> None:

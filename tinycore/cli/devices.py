@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tinycore import Device
-from tinycore.cli.apart import Ended, Row, apart
 from tinycore.config import settings
+from tinycore.device.apart import Ended, Row, apart
 from tinycore.device.discovery import BUILT_IN, DENIED
 from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreError
 
@@ -189,7 +189,7 @@ def survey(seconds: float) -> Survey:
 def _surveyed(seconds: float, without: tuple[str, ...]) -> tuple[Survey | None, str, Ended]:
     """The survey that another process makes, whose driver it asked last, and how it ended."""
     denied = ",".join([*settings.TINYCORE_PLUGINS_DENY, *without])
-    asking = apart(["devices", "--stream"], seconds, {"TINYCORE_PLUGINS_DENY": denied})
+    asking = apart(["tinycore", "devices", "--stream"], seconds, {"TINYCORE_PLUGINS_DENY": denied})
     found, asked = None, ""
     while True:
         try:

@@ -7,7 +7,7 @@ a plugin costs nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self, TypeGuard
@@ -19,7 +19,7 @@ from tinycore.errors import PluginError
 
 __all__ = ["API_VERSION", "Backend", "Deferred", "api_objection", "deferred"]
 
-API_VERSION: Final = (1, 6)
+API_VERSION: Final = (1, 7)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 
@@ -61,8 +61,8 @@ class Backend:
     """What it claims of CAPABILITIES. Abilities are checked when a device is opened; what is said
     of dtypes and local memory is believed."""
     priority: int = 0
-    """Where it stands in the automatic choice: accelerators from 200, processors from 100,
-    interpreters from 0. Below 0 it is used only when it is named."""
+    """Where it stands in the automatic choice: accelerators from 200, processors from 100, drivers
+    in software from 50, interpreters from 0. Below 0 it is used only when it is named."""
     platforms: tuple[str, ...] = ()
     """Values of `sys.platform` it runs on; any when empty."""
     export: Callable[[ExportedModel, Path], None] | None = None
@@ -70,6 +70,13 @@ class Backend:
     models cannot be exported."""
     dlpack: int | None = None
     """Its DLDeviceType, where it can exchange memory by DLPack."""
+    priority_here: Callable[[], int] | None = None
+    """The priority of what was found on this machine, asked after `count`, for a backend that may
+    reach a card or a driver in software; None where `priority` holds in any case. Opens nothing."""
+    driver: Callable[[], Sequence[str]] | None = None
+    """What the answers of `count`, `probe` and `priority_here` depend on: paths of files and
+    folders, also of those that are not there, and variables as "$NAME". Answers are remembered
+    until one of these changes; without it, for an hour."""
 
     def __new__(cls, **given: Any) -> Self:  # noqa: D102
         # A plugin of a later version may state fields that are not known here: say which versions.
@@ -98,7 +105,13 @@ class Backend:
             found.append(f"api must be (major, minor), not {self.api!r}")
         if isinstance(self.renderers, dict) and not self.renderers:
             found.append("it has no renderers")
-        callables = {"open": self.open, "count": self.count, "probe": self.probe or one_device}
+        callables: dict[str, object] = {"open": self.open, "count": self.count}
+        optional = {
+            "probe": self.probe,
+            "priority_here": self.priority_here,
+            "driver": self.driver,
+        }
+        callables |= {field: value for field, value in optional.items() if value is not None}
         found += [f"{field} must be callable" for field, x in callables.items() if not callable(x)]
         unknown = sorted(set(self.capabilities) - CAPABILITIES.keys())
         if unknown:

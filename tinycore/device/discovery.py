@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import enum
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
 from tinycore.device.backend import Backend, Deferred, api_objection
 from tinycore.device.protocols import Toolchain
-from tinycore.errors import CompilerUnavailable, PluginError
+from tinycore.errors import CompilerUnavailable, PluginError, SettingError
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -45,6 +46,9 @@ BUILT_IN: Final = {
 }
 """The core's own entry points, for where its metadata is missing: frozen apps, a bare source tree.
 """
+
+
+T = TypeVar("T")
 
 
 class State(enum.Enum):
@@ -93,17 +97,36 @@ def _groups() -> dict[str, tuple[EntryPoint, ...]]:
     found: dict[str, dict[EntryPoint, None]] = {}
     seen: set[str] = set()
     for distribution in distributions():
-        for entry in distribution.entry_points:
-            if not entry.group.startswith(f"{CORE}."):
-                continue
-            name = _distribution_name(distribution)
+        try:
+            entries = _entries_of(distribution)
+        except Exception as error:  # whatever a damaged file makes of the parser
+            warnings.warn(
+                f"the metadata of {_place_of(distribution)} is damaged ({told(error)}), so its "
+                "plugins are left out; install the package anew",
+                stacklevel=2,
+            )
+            continue
+        for group, item in entries:
             # Of a distribution that is on sys.path twice, the first is the one that is imported.
-            key = f"{name} {entry.group} {entry.name}"
+            key = f"{item.distribution} {group} {item.name}"
             if key not in seen:
                 seen.add(key)
-                item = EntryPoint(entry.name, entry.value, name, distribution.version or "")
-                found.setdefault(entry.group, {})[item] = None
+                found.setdefault(group, {})[item] = None
     return {group: tuple(entries) for group, entries in found.items()}
+
+
+def _entries_of(distribution: metadata.Distribution) -> list[tuple[str, EntryPoint]]:
+    """The entry points of one distribution that concern us, with their groups."""
+    ours = [e for e in distribution.entry_points if e.group.startswith(f"{CORE}.")]
+    if not ours:
+        return []
+    name, version = _distribution_name(distribution), distribution.version or ""
+    return [(e.group, EntryPoint(e.name, e.value, name, version)) for e in ours]
+
+
+def _place_of(distribution: metadata.Distribution) -> str:
+    """Where a distribution's metadata is, which names it even where its files cannot be read."""
+    return str(getattr(distribution, "_path", None) or distribution)
 
 
 def _distribution_name(distribution: metadata.Distribution) -> str:
@@ -138,6 +161,25 @@ class Candidate:
     state: State = State.FOUND
     reason: str = ""
     error: BaseException | None = field(default=None, repr=False)
+    priority_here: int | None = None
+    """What the backend says of the hardware that is here, once it was asked."""
+
+    @property
+    def priority(self) -> int:
+        """Where it stands in the automatic choice, as far as that is known."""
+        if self.priority_here is not None:
+            return self.priority_here
+        return self.backend.priority if self.backend else 0
+
+    @property
+    def is_plugin(self) -> bool:
+        """Whether a package of others declares it: neither the core nor this program."""
+        return bool(self.reference) and self.distribution != CORE
+
+    @property
+    def is_contested(self) -> bool:
+        """Whether two packages claim its name."""
+        return self.state is State.BLOCKED and self.error is not None
 
     @property
     def origin(self) -> str:
@@ -163,9 +205,16 @@ class Candidate:
             self.fail(State.NO_HARDWARE, f"it runs on {systems}, and this is {sys.platform}")
             return
         try:
-            reason = backend.probe() if backend.probe else ""
-            count = backend.count() if not reason else 0
-        except (Exception, SystemExit) as error:
+            reason = _asked(backend, "probe", str, "") if backend.probe else ""
+            count = _asked(backend, "count", int) if not reason else 0
+            if count > 0 and backend.priority_here:
+                self.priority_here = _asked(backend, "priority_here", int)
+        except (KeyboardInterrupt, SettingError):
+            raise
+        except PluginError as error:
+            self.fail(State.INCOMPATIBLE, str(error), error)
+            return
+        except BaseException as error:
             self.fail(State.NO_HARDWARE, f"looking for devices failed: {told(error)}", error)
             return
         if reason or count < 1:
@@ -180,7 +229,9 @@ class Candidate:
             self.fail(State.IMPORT_FAILED, self._missing(error), error)
         except PluginError as error:
             self.fail(State.INCOMPATIBLE, str(error), error)
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a plugin may raise what it likes; the rest goes on
             self.fail(
                 State.IMPORT_FAILED, f"importing {self.reference} raised {told(error)}", error
             )
@@ -212,6 +263,18 @@ class Candidate:
             self.fail(State.INCOMPATIBLE, text)
         else:
             self.backend = found
+
+
+def _asked(backend: Backend, question: str, kind: type[T], silence: T | None = None) -> T:
+    """What a backend answers, `silence` for None. Raises PluginError for another type."""
+    answer = getattr(backend, question)()
+    if answer is None and silence is not None:
+        return silence
+    if not isinstance(answer, kind):
+        raise PluginError(
+            f"{question}() of {backend.name} returned {answer!r}, which is no {kind.__name__}"
+        )
+    return answer
 
 
 def told(error: BaseException) -> str:
@@ -263,10 +326,8 @@ class Plugins:
             blocked.fail(State.BLOCKED, blocked_by(first))
         else:
             owners = " and ".join(claim.origin for claim in allowed)
-            reason = (
-                f"{owners} both claim the name. Uninstall one, or leave one out: "
-                f"TINYCORE_PLUGINS_DENY={allowed[-1].distribution}"
-            )
+            ways = " or ".join(f"TINYCORE_PLUGINS_DENY={c.distribution}" for c in allowed)
+            reason = f"{owners} both claim the name. Uninstall one, or leave one out: {ways}"
             blocked.fail(State.BLOCKED, reason, PluginError(f"{name}: {reason}"))
         return blocked
 
@@ -279,9 +340,7 @@ class Plugins:
             found = [claim for name in self.names if (claim := self.find(name)) is not None]
             for claim in found:
                 claim.check()
-        found.sort(
-            key=lambda claim: (-(claim.backend.priority if claim.backend else 0), claim.name)
-        )
+        found.sort(key=lambda claim: (-claim.priority, claim.name))
         if settings.TINYCORE_STRICT:
             raise_for_broken(found)
         return found
@@ -293,7 +352,10 @@ class Plugins:
         does not compile for an architecture.
         """
         found: dict[str, list[Callable[[str], Toolchain[Any]]]] = {}
-        for claim in self.check_all():
+        claims = [claim for name in self.names if (claim := self.find(name)) is not None]
+        for claim in claims:
+            claim.load()  # no driver is asked: compiling needs none
+        for claim in sorted(claims, key=lambda claim: (-claim.priority, claim.name)):
             if claim.backend is not None and claim.name != without:
                 for name, make in claim.backend.renderers.items():
                     found.setdefault(name, []).append(make)
@@ -343,16 +405,12 @@ BROKEN: Final = frozenset({State.INCOMPATIBLE, State.IMPORT_FAILED})
 
 def raise_for_broken(found: Iterable[Candidate]) -> None:
     """Raise PluginError if any backend is broken or claimed twice, for CI."""
-    broken = [claim for claim in found if claim.state in BROKEN or _is_contested(claim)]
+    broken = [claim for claim in found if claim.state in BROKEN or claim.is_contested]
     if broken:
         lines = "\n".join(f"  {claim.name} ({claim.origin}): {claim.reason}" for claim in broken)
         raise PluginError(f"TINYCORE_STRICT is set, and plugins are broken:\n{lines}") from broken[
             0
         ].error
-
-
-def _is_contested(claim: Candidate) -> bool:
-    return claim.state is State.BLOCKED and claim.error is not None
 
 
 def first_to_take(

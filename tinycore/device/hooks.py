@@ -1,6 +1,6 @@
 """Observers: pluggy's many-to-one side, which costs nothing where nobody listens.
 
-Floor 1. Imports `config`, `errors`, `trace` and `discovery`. An observer is a package with an entry
+Floor 1. Imports `config`, `errors` and `discovery`. An observer is a package with an entry
 point in the group `tinycore.hooks`, or any object given to `hooks.register`; it marks its functions
 with `pluggy.HookimplMarker("tinycore")`. pluggy itself is imported when the first observer is
 there.
@@ -12,15 +12,15 @@ there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
 from tinycore.device.backend import Deferred
-from tinycore.device.discovery import EntryPoint, entry_points
+from tinycore.device.discovery import EntryPoint, entry_points, told
 from tinycore.errors import PluginError
-from tinycore.trace import Trace
 
 if TYPE_CHECKING:
     from pluggy import PluginManager
@@ -29,8 +29,6 @@ __all__ = ["HOOK_GROUP", "PROJECT", "Hooks", "hooks", "specifications"]
 
 HOOK_GROUP: Final = "tinycore.hooks"
 PROJECT: Final = "tinycore"
-
-trace: Final = Trace("device")
 
 Caller = Callable[..., Any]
 Specification = Callable[..., Any]
@@ -201,12 +199,34 @@ class Hooks:
             if entry.distribution in settings.TINYCORE_PLUGINS_DENY:
                 continue
             try:
-                self.register(Deferred(entry.reference).resolve(), entry.name)
-            except Exception as error:
-                message = f"the observer {entry.name} of {entry.distribution} is left out: {error}"
-                if settings.TINYCORE_STRICT:
-                    raise PluginError(message) from error
-                trace(message)
+                observer = Deferred(entry.reference).resolve()
+                self.register(observer, entry.name)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # sys.exit too: an observer ends no program
+                self._tell(
+                    f"{entry.name} of {entry.distribution} is left out: {told(error)}", error
+                )
+                continue
+            if misspelt := unknown_hooks(observer):
+                self._tell(
+                    f"{entry.name} of {entry.distribution} implements {', '.join(misspelt)}, "
+                    f"which is no hook. The hooks are {', '.join(specifications)}."
+                )
+
+    def _tell(self, message: str, error: BaseException | None = None) -> None:
+        """Say what is wrong with an observer. Raises PluginError with TINYCORE_STRICT."""
+        message = f"the observer {message}"
+        if settings.TINYCORE_STRICT:
+            raise PluginError(message) from error
+        warnings.warn(message, stacklevel=2)
+
+
+def unknown_hooks(observer: object) -> list[str]:
+    """The functions that an observer marks as hooks of ours, and that are none."""
+    mark = f"{PROJECT}_impl"
+    marked = [name for name in dir(observer) if hasattr(getattr(observer, name, None), mark)]
+    return [name for name in marked if name not in specifications]
 
 
 hooks: Final = Hooks()

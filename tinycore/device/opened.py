@@ -116,7 +116,13 @@ class OpenDevice:
 
     def load(self, binary: bytes, info: ProgramInfo) -> Program:
         """Make a compiled program ready to launch."""
-        return self.runtime.load(binary, info)
+        program = self.runtime.load(binary, info)
+        if not callable(program):
+            raise PluginError(
+                f"{self.backend.name}: load() returned {shown(program)} for {info.name}; a program "
+                "is called to launch it"
+            )
+        return program
 
     def copier(self, size: int, source: OpenDevice) -> Program:
         """A program that copies from a device for which this one waits by itself."""
@@ -158,8 +164,11 @@ def open_device(
     for interface in (target.interface,) if target.interface else backend.interfaces or ("",):
         try:
             runtime = backend.open(index, interface)
+            verify_protocol(backend, runtime)
             verify_abilities(backend, runtime)
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, SettingError):
+            raise
+        except BaseException as error:  # whatever a plugin raises, the next interface is tried
             failures.append((interface, error))
             trace(f"{target.name} cannot be opened{via(interface)}: {told(error)}")
             continue
@@ -183,6 +192,47 @@ def reason_of(error: BaseException) -> str:
     return told(error)
 
 
+RUNTIME: Final = ("load", "synchronize", "close")
+ALLOCATOR: Final = ("alloc", "free", "write", "read", "offset")
+
+
+def verify_protocol(backend: Backend, runtime: object) -> None:
+    """Raise PluginError when what `open` returned lacks a method that every device has."""
+    _verify_methods(f"{backend.name}: open() returned {shown(runtime)}, which", runtime, RUNTIME)
+    allocator = getattr(runtime, "allocator", None)
+    if allocator is None:
+        raise PluginError(
+            f"{backend.name}: open() returned {shown(runtime)}, which has no allocator"
+        )
+    _verify_methods(f"{backend.name}: its allocator {shown(allocator)}", allocator, ALLOCATOR)
+
+
+def _verify_methods(role: str, owner: object, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if not callable(getattr(owner, name, None))]
+    if missing:
+        raise PluginError(f"{role} lacks {', '.join(f'{name}()' for name in missing)}")
+
+
+def shown(value: object) -> str:
+    """A value by its class, None as itself."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def verified(backend: Backend, name: str, found: object) -> Toolchain[Any]:
+    """A toolchain whose compiler has what a compiler must have. Raises PluginError."""
+    if not isinstance(found, Toolchain):
+        raise PluginError(
+            f"{backend.name}: its renderer {name} returned {shown(found)}, no Toolchain"
+        )
+    role = f"{backend.name}: the compiler {shown(found.compiler)} of {name}"
+    _verify_methods(role, found.compiler, ("compile",))
+    for attribute in ("name", "key"):
+        value = getattr(found.compiler, attribute, None)
+        if not isinstance(value, str):
+            raise PluginError(f"{role} must have a text `{attribute}`, not {value!r}")
+    return found
+
+
 def verify_abilities(backend: Backend, runtime: DeviceRuntime) -> None:
     """Raise PluginError when a declared capability lacks its methods."""
     owners = (("allocator ", runtime.allocator, ABILITIES), ("", runtime, RUNTIME_ABILITIES))
@@ -202,11 +252,11 @@ def choose_toolchain(backend: Backend, renderer: str, arch: str) -> Toolchain[An
         if renderer not in ranked:
             known = ", ".join(ranked) or "none"
             raise SettingError(f"{backend.name} has no renderer {renderer}; it has {known}")
-        return ranked[renderer](arch)
+        return verified(backend, renderer, ranked[renderer](arch))
     failures: list[str] = []
     for name, make in ranked.items():
         try:
-            found = make(arch)
+            found = verified(backend, name, make(arch))
         except (CompilerUnavailable, DeviceUnavailable) as error:
             failures.append(f"{name}: {error}")
             trace(f"{backend.name} skips {name}: {error}")

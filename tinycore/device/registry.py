@@ -1,6 +1,6 @@
 """`Device`: the devices by name, the default one, and why another cannot be used.
 
-Floor 1. The top of the device floor: imports `discovery`, `target`, `opened` and `hooks`.
+Floor 1. The top of the device floor: imports `asking`, `discovery`, `target`, `opened` and `hooks`.
 A choice that a user made (DEV, or a name in code) is obeyed or fails. The automatic choice takes
 the first that works of: what the hook `tinycore_select_device` says, then the highest priority;
 with DEBUG=1 it says what it took and why not the others. See docs/decisions/0004-device-choice.md.
@@ -9,18 +9,21 @@ with DEBUG=1 it says what it took and why not the others. See docs/decisions/000
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import warnings
 from typing import Final, NoReturn
 
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
+from tinycore.device.asking import Answer, answer_of, answers_of
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import Candidate, DeviceState, Plugins, State, extras
 from tinycore.device.hooks import hooks
 from tinycore.device.opened import OpenDevice, open_device, reason_of
 from tinycore.device.target import (
     Target,
+    absent_older_spelling,
     device_and_index,
     older_spellings,
     parse_targets,
@@ -74,8 +77,19 @@ class Registry:
         if text:
             return parse_targets(text)
         if self._older is None:
-            self._older = older_spellings(self.plugins.names, self._is_renderer)
+            self._older = self._older_targets()
         return self._older
+
+    def _older_targets(self) -> tuple[Target, ...]:
+        """What older spellings choose. Raises UnknownDevice where that is not installed."""
+        found = older_spellings(self.plugins.names, self._is_renderer)
+        variable, device = ("", "") if found else absent_older_spelling(self.plugins.names)
+        if variable:
+            raise UnknownDevice(
+                f"{variable}={os.environ[variable]}: {self._unknown(device)} Unset it if it is "
+                "another program's."
+            )
+        return found
 
     def canonicalize(self, name: str | None) -> str:
         """The one spelling of a device's name: "cpu:0" is "CPU", None the default.
@@ -105,9 +119,11 @@ class Registry:
         return found if found is not None else self._opened(self.canonicalize(name))
 
     def get_available_devices(self) -> list[str]:
-        """The names of all backends that can be used, the preferred first. Opens nothing."""
+        """The names of all backends that can be used, the preferred first. Opens nothing, and
+        imports nothing: plugins are asked in another process, or their answers remembered.
+        """
         with self._lock:
-            return [claim.name for claim in self.plugins.check_all() if claim.state in USABLE]
+            return [answer.name for answer in self._answers() if answer.is_ready]
 
     def candidates(self) -> list[str]:
         """The devices that the automatic choice tries, in its order; none where DEV names one.
@@ -252,12 +268,11 @@ class Registry:
         return self._automatic
 
     def _choose(self) -> str:
-        skipped = [
-            f"{claim.name} ({claim.state.value}: {claim.reason})"
-            for claim in self.plugins.check_all()
-            if claim.state not in USABLE
-        ]
-        for name in self._ranked():
+        answers = self._answers()
+        skipped = [f"{a.name} ({a.state}: {a.reason})" for a in answers if not a.is_ready]
+        self._tell_of_broken(answers)
+        names = [a.name for a in answers if a.is_ready and a.priority >= 0]
+        for name in self._selected(names):
             try:
                 self._opened(name).toolchain  # noqa: B018  a device without a compiler is no use
             except (DeviceUnavailable, CompilerUnavailable) as error:
@@ -269,12 +284,34 @@ class Registry:
             "no device can be used: " + ("; ".join(skipped) or "none is installed")
         )
 
+    def _answers(self) -> list[Answer]:
+        """What all backends say, the preferred first. Plugins are asked in another process."""
+        if settings.TINYCORE_STRICT:
+            self.plugins.check_all()  # raises for what is broken
+        claims = [claim for name in self.plugins.names if (claim := self.plugins.find(name))]
+        apart = [claim for claim in claims if claim.is_plugin and claim.state is State.FOUND]
+        found = {answer.name: answer for answer in answers_of(apart)}
+        answers = [found.get(claim.name) or answer_of(claim) for claim in claims]
+        return sorted(answers, key=lambda answer: (-answer.priority, answer.name))
+
+    def _tell_of_broken(self, answers: list[Answer]) -> None:
+        """A line for each plugin that is at fault; missing hardware is nobody's."""
+        for answer in answers:
+            claim = self.plugins.find(answer.name)
+            if claim is not None and (answer.is_broken or claim.is_contested):
+                warnings.warn(
+                    f"tinycore leaves out {answer.name} ({claim.origin}), which is {answer.state}: "
+                    f"{answer.reason}",
+                    stacklevel=frames_of_ours(),
+                )
+
     def _ranked(self) -> list[str]:
-        names = [
-            claim.name
-            for claim in self.plugins.check_all()
-            if claim.state in USABLE and claim.backend and claim.backend.priority >= 0
-        ]
+        """The candidates, asked in this process."""
+        ready = [claim for claim in self.plugins.check_all() if claim.state in USABLE]
+        return self._selected([claim.name for claim in ready if claim.priority >= 0])
+
+    def _selected(self, names: list[str]) -> list[str]:
+        """The candidates with the one that a hook selects in front."""
         select = hooks.active("tinycore_select_device")
         selected = select(candidates=tuple(names)) if select else None
         if selected is None:
@@ -289,7 +326,8 @@ class Registry:
         for reason in skipped:
             trace(f"skipped {reason}")
         trace(f"{name} is the default; set DEV to choose another")
-        if self._open[name].backend.priority < PROCESSORS:
+        claim = self.plugins.find(name)
+        if claim is not None and claim.priority < PROCESSORS:
             others = f" Not ready: {'; '.join(skipped)}." if skipped else ""
             warnings.warn(
                 f"tinycore computes on {name}, which may be slower than the processor: nothing "

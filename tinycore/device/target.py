@@ -9,7 +9,8 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Final, NoReturn
 
 from tinycore.config import settings
@@ -18,6 +19,7 @@ from tinycore.errors import SettingError
 __all__ = [
     "GRAMMAR",
     "Target",
+    "absent_older_spelling",
     "device_and_index",
     "older_spellings",
     "parse_targets",
@@ -164,6 +166,30 @@ def older_spellings(
         elif value == "1" and is_renderer(device, word):
             targets[device] = replace(target, renderer=word)
     return tuple(targets.values())
+
+
+@cache
+def older_names() -> dict[str, tuple[str, ...]]:
+    """The devices of `older_names.txt`, each with its renderers."""
+    lines = Path(__file__).with_name("older_names.txt").read_text("utf-8").splitlines()
+    words = [line.split() for line in lines if line and not line.startswith("#")]
+    return {name: tuple(renderers) for name, *renderers in words}
+
+
+def absent_older_spelling(installed: Collection[str]) -> tuple[str, str]:
+    """The variable that chooses a device which is not installed, and the device; "" for none.
+
+    Only what programs are known to have used counts, so that other programs' variables do not.
+    """
+    for key, value in sorted(os.environ.items()):
+        name, _, word = key.partition("_")
+        if name in installed or key in _KNOWN_SETTINGS or name not in older_names():
+            continue
+        if word == "IFACE" and value.strip():
+            return key, name
+        if value.strip() == "1" and (not word or word in older_names()[name]):
+            return key, name
+    return "", ""
 
 
 def target_for(name: str, targets: Iterable[Target]) -> Target:

@@ -35,7 +35,7 @@ from tinycore.engine.ahead import start_ahead
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
 from tinycore.engine.kept import KeptProgram
-from tinycore.errors import ArgumentError
+from tinycore.errors import ArgumentError, PluginError
 from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.schedule.kernel import kernel_name, slot_count
 from tinycore.trace import Trace
@@ -201,6 +201,11 @@ def compile_kernel(
     key = f"{toolchain.compiler.key}\n{source}"
     found = cache.get(BINARIES, key)
     binary = toolchain.compiler.compile(source) if found is None else found
+    if not isinstance(binary, bytes):
+        raise PluginError(
+            f"compile() of {toolchain.compiler.name} returned {type(binary).__name__} for "
+            f"{linear.name}; a binary is bytes"
+        )
     if found is None:
         cache.put(BINARIES, key, binary)
     if trace_binary.on and isinstance(toolchain.compiler, SupportsAssembly):
@@ -267,7 +272,7 @@ def made(
     measured = aligned and (settings.BEAM or settings.TUNED)
     plan = tuned_plan(ast, device, toolchain) if measured else None
     made = program_of(ast, toolchain, plan)
-    program = device.runtime.load(made.binary, as_generated(made.info))
+    program = device.load(made.binary, as_generated(made.info))
     return CompiledRunner(
         ast, made.info.name, device.name, program, made.info, made.estimate, alignment
     )

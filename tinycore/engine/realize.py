@@ -5,7 +5,7 @@ Floor 4. The one object that joins schedule, compiler and devices behind `tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -124,12 +124,17 @@ class Engine:
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
         wanted = (kind, 0 if kind == HOST else number)
-        for name in dict.fromkeys((Device.DEFAULT, *Device.get_available_devices())):
+        for name in self._places():
             word = device_and_index(name)[0]
             device = name if kind == HOST else Device.canonicalize(f"{word}:{number}")
             if self.exchange_kind(device) == wanted:
                 return device
         return None
+
+    def _places(self) -> Iterator[str]:
+        """The default device, then the others; these are looked for only when it will not do."""
+        yield Device.DEFAULT
+        yield from Device.get_available_devices()
 
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Cut the graph below the roots into kernels without running them.

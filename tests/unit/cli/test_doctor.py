@@ -12,8 +12,8 @@ import pytest
 
 from tinycore import Context, Device
 from tinycore.cli import devices
-from tinycore.cli.apart import Ended
 from tinycore.cli.main import main
+from tinycore.device.apart import Ended
 from tinycore.device.hooks import hooks
 
 listen = pluggy.HookimplMarker("tinycore")

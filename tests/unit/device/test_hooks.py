@@ -205,14 +205,31 @@ def test_a_denied_observer_is_left_out(installed: Callable[[str], Hooks]) -> Non
         assert installed(GOOD).active("tinycore_kernel_ran") is None
 
 
-def test_a_broken_observer_is_told_and_left_out(
-    installed: Callable[[str], Hooks], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("class Stop(BaseException): pass\nraise Stop", "Stop"),
+        ("import nosuchmodule", "ModuleNotFoundError: No module named 'nosuchmodule'"),
+        ("Watcher = None", "no attribute 'Watch'"),
+    ],
+)
+def test_a_broken_observer_is_told_in_one_line_and_left_out(
+    installed: Callable[[str], Hooks], source: str, why: str
 ) -> None:
-    with Context(DEBUG=1):
-        assert installed("1 / 0").active("tinycore_kernel_ran") is None
-    assert capsys.readouterr().err == (
-        "device   the observer watch of tiny-watch is left out: division by zero\n"
-    )
+    with pytest.warns(UserWarning, match="the observer watch of tiny-watch is left out: ") as told:
+        assert installed(source).active("tinycore_kernel_ran") is None
+    (warning,) = told
+    assert why in str(warning.message)
+
+
+MISSPELT = GOOD.replace("tinycore_kernel_ran", "tinycore_kernel_runs")
+
+
+def test_a_misspelt_hook_is_told(installed: Callable[[str], Hooks]) -> None:
+    with pytest.warns(UserWarning, match="implements tinycore_kernel_runs, which is no hook"):
+        installed(MISSPELT).active("tinycore_kernel_ran")
 
 
 def test_a_broken_observer_raises_under_strict(installed: Callable[[str], Hooks]) -> None:

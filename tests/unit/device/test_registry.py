@@ -289,7 +289,8 @@ def test_two_packages_that_claim_one_name(contested: Registry) -> None:
     assert str(raised.value) == (
         "TOY (tiny-first 0.3.1) is blocked: tiny-first 0.3.1 and tiny-second 0.3.1 both claim "
         "the name. "
-        "Uninstall one, or leave one out: TINYCORE_PLUGINS_DENY=tiny-second"
+        "Uninstall one, or leave one out: TINYCORE_PLUGINS_DENY=tiny-first or "
+        "TINYCORE_PLUGINS_DENY=tiny-second"
     )
 
 

@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CL",
-    api=(1, 3),
+    api=(1, 7),
     count=deferred("tiny_cl.probe:count"),
     probe=deferred("tiny_cl.probe:reason"),
     open=deferred("tiny_cl.device:ClDevice"),
@@ -20,5 +20,7 @@ BACKEND = Backend(
         {"host_memory", "external_pointer", "graph", "image", "local_memory", "varied"}
         | {*_DTYPES.split()}
     ),
-    priority=90,  # below the processor's own backend: what answers may be a processor again
+    priority=50,
+    priority_here=deferred("tiny_cl.probe:priority"),
+    driver=deferred("tiny_cl.probe:driver"),
 )

@@ -16,7 +16,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CPU",
-    api=(1, 4),
+    api=(1, 7),
     count=deferred("tiny_cpu.probe:count"),
     probe=deferred("tiny_cpu.probe:reason"),
     open=deferred("tiny_cpu.device:open_cpu"),
@@ -29,6 +29,7 @@ BACKEND = Backend(
     ),
     interfaces=("DIRECT", "HCQ"),
     priority=100,
+    driver=deferred("tiny_cpu.probe:driver"),
     platforms=("linux", "darwin"),
     dlpack=1,
 )

@@ -20,7 +20,7 @@ _DTYPES: Final = (
 
 BACKEND = Backend(
     name="WEBGPU",
-    api=(1, 2),
+    api=(1, 7),
     count=deferred("tiny_webgpu.probe:count"),
     probe=deferred("tiny_webgpu.probe:reason"),
     open=deferred("tiny_webgpu.device:WebGpuDevice"),
@@ -28,7 +28,8 @@ BACKEND = Backend(
     export=deferred("tiny_webgpu.export:write"),
     interfaces=_INTERFACES.get(sys.platform, ()),
     capabilities=frozenset({"local_memory", *_DTYPES.split()}),
-    # Below the processor: WebGPU may be there by a driver in software only, which is slower.
-    priority=50,
+    priority=40,
+    priority_here=deferred("tiny_webgpu.probe:priority"),
+    driver=deferred("tiny_webgpu.probe:driver"),
     platforms=tuple(_INTERFACES),
 )

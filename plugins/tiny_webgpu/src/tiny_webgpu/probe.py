@@ -10,15 +10,26 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Final
 
-from tiny_webgpu._lib import BackendType, Feature, Pointer, dawn, ffi, missing_library, new, text_of
+from tiny_webgpu._lib import (
+    BackendType,
+    Feature,
+    Pointer,
+    dawn,
+    ffi,
+    find_library,
+    missing_library,
+    new,
+    text_of,
+)
 from tiny_webgpu._rounds import LLVMPIPE_ROUNDS
 from tiny_webgpu.arch import Arch
 from tinycore.config import environment
 from tinycore.errors import DeviceUnavailable
 
-__all__ = ["Adapter", "adapters", "count", "reason", "request"]
+__all__ = ["Adapter", "adapters", "count", "driver", "priority", "reason", "request"]
 
 INTERFACES: Final = {
     "linux": (BackendType.VULKAN,),
@@ -132,6 +143,39 @@ def found_behind(interface: str) -> tuple[Adapter, ...]:
                 adapter = described(pointer, backend, way)
                 found.setdefault((backend, adapter.identity), adapter)
     return tuple(found.values())
+
+
+CARD_PRIORITY: Final = 200
+SOFTWARE_PRIORITY: Final = 40
+_VARIABLES: Final = (
+    "$WEBGPU_BACKEND",
+    "$WEBGPU_LIBRARY",
+    "$VK_ICD_FILENAMES",
+    "$VK_DRIVER_FILES",
+    "$VK_LOADER_DRIVERS_SELECT",
+    "$VK_LOADER_DRIVERS_DISABLE",
+    "$LD_LIBRARY_PATH",
+)
+_LISTS: Final = ("/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
+_PLACES: Final = (
+    "/dev/dri",
+    "/dev/nvidiactl",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+)
+
+
+def priority() -> int:
+    """Before the processor with a card, behind it with a driver in software."""
+    return SOFTWARE_PRIORITY if adapters()[0].arch.software else CARD_PRIORITY
+
+
+def driver() -> list[str]:
+    """What decides which adapters there are: settings of loaders, their lists, nodes of cards."""
+    lists = [str(path) for folder in _LISTS for path in Path(folder).glob("*.json")]
+    library = find_library()
+    return [*_VARIABLES, *_LISTS, *sorted(lists), *_PLACES, str(library or "")]
 
 
 def count() -> int:

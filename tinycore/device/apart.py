@@ -1,6 +1,6 @@
-"""A `tinycore` command in a process of its own, so that a driver can neither hang nor kill ours.
+"""A module run in a process of its own, so that a driver can neither hang nor kill ours.
 
-Floor 6. Imports the standard library and the settings. The command prints JSON, an object a line.
+Floor 1. Imports the standard library and the settings. The module prints JSON, an object a line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, Queue
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
@@ -23,6 +24,9 @@ __all__ = ["Ended", "Row", "apart"]
 
 Row = dict[str, Any]
 """An object that the command printed."""
+
+ROOT: Final = Path(__file__).parents[2]
+"""Where this package is, so that the other process finds it wherever it starts."""
 
 FIXES: Final = {
     "SIGSEGV": "the driver or its compiler touched memory that is not its own: update it",
@@ -65,14 +69,17 @@ class Ended:
 def apart(
     words: Sequence[str], seconds: float, variables: Mapping[str, str] | None = None
 ) -> Generator[Row, None, Ended]:
-    """The objects that `tinycore *words` prints, each as it comes; then how the process ended.
+    """The objects that `python -m *words` prints, each as it comes; then how the process ended.
 
     It is ended when it prints nothing for `seconds`, and when the caller wants no more.
     """
     chosen = {"DEV": settings.DEV} if settings.DEV else {}
+    chosen["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))
+    )
     with TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tinycore", *words],
+            [sys.executable, "-P", "-m", *words],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -104,8 +111,9 @@ def _rows(process: subprocess.Popen[str], seconds: float) -> Generator[Row, None
 
 
 def _pass_on(stream: IO[str], lines: Queue[str | None]) -> None:
-    for line in stream:
-        lines.put(line)
+    with stream:
+        for line in stream:
+            lines.put(line)
     lines.put(None)
 
 

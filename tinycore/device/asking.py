@@ -1,0 +1,243 @@
+"""What is installed here and can be used, asked in a process of its own and remembered.
+
+Floor 1. Imports `apart`, `cache`, `discovery`. A plugin may hang, crash or end the process that
+asks it, and a driver may print to it: so the automatic choice imports no plugin but the one it
+takes. Answers are kept in the disk cache with what they depend on: the plugins' own files, the
+settings, and what each backend says in `Backend.driver`. See docs/decisions/0004-device-choice.md.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tinycore import cache
+from tinycore._stamp import stamp
+from tinycore.device.backend import API_VERSION
+from tinycore.device.discovery import Candidate, State
+from tinycore.trace import Trace
+
+if TYPE_CHECKING:
+    from tinycore.device.apart import Ended, Row
+
+__all__ = ["Answer", "answer_of", "answers_of"]
+
+trace: Final = Trace("device")
+
+SECONDS: Final = 20.0
+"""How long a plugin may take to answer, with its imports, on a busy machine."""
+SLOW_START: Final = 3
+"""How many times as long the process may take that did not even start in time."""
+REMEMBERED_SECONDS: Final = 3600.0
+"""How long an answer holds that does not say what it depends on, or that never came."""
+TABLE: Final = "devices"
+CHILD: Final = "tinycore.device.asked"
+VARIABLES: Final = ("$PATH", "$LD_LIBRARY_PATH")
+"""What any plugin's answer depends on, beside its own files."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one backend says of this machine."""
+
+    name: str
+    state: str
+    reason: str = ""
+    priority: int = 0
+    driver: tuple[str, ...] | None = None
+    """What it depends on, None where the backend does not say."""
+    lost: bool = False
+    """Whether the process that asked it ended, or was ended."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the device can be opened, as far as that is known without doing it."""
+        return self.state == State.READY.value
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the plugin is at fault, and not the machine: its user should be told."""
+        return self.lost or self.state in (State.IMPORT_FAILED.value, State.INCOMPATIBLE.value)
+
+
+def answer_of(claim: Candidate) -> Answer:
+    """What a backend says, asked in this process."""
+    claim.check()
+    driver: tuple[str, ...] | None = None
+    if claim.backend is not None and claim.backend.driver is not None:
+        with suppress(Exception):
+            driver = tuple(map(str, claim.backend.driver()))
+    state = State.READY if claim.state is State.OPEN else claim.state
+    return Answer(claim.name, state.value, claim.reason, claim.priority, driver)
+
+
+def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
+    """What several backends say, remembered, or asked in another process."""
+    if not claims:
+        return []
+    if getattr(sys, "frozen", False) or not sys.executable:  # there is no Python to start
+        return [answer_of(claim) for claim in claims]
+    key = key_of(claims)
+    if (found := recalled(key)) is not None:
+        return found
+    try:
+        asked = asked_apart(claims)
+    except OSError as error:  # a sandbox may allow no second process
+        trace(f"plugins are asked in this process: {error}")
+        return [answer_of(claim) for claim in claims]
+    remember(key, asked)
+    return asked
+
+
+# --- in the other process
+
+
+def asked_apart(claims: Sequence[Candidate]) -> list[Answer]:
+    """What backends say, each asked in turn by another process, which is started anew after each
+    that ends it.
+    """
+    found: dict[str, Answer] = {}
+    seconds = SECONDS
+    while left := [claim for claim in claims if claim.name not in found]:
+        asked, ended = _asked_in_turn(left, seconds, found)
+        if len(found) == len(claims):
+            break
+        if not asked and ended.status is None and seconds == SECONDS:
+            seconds *= SLOW_START  # the machine is busy, and no plugin is at fault
+            continue
+        if not asked:
+            raise OSError(f"the process that asks plugins did not start: {ended.manner}")
+        lost = asked
+        reason = f"asked for its devices: {ended.manner}"
+        found[lost] = Answer(lost, State.NO_HARDWARE.value, reason, lost=True)
+    return [found[claim.name] for claim in claims]
+
+
+def _asked_in_turn(
+    claims: Sequence[Candidate], seconds: float, found: dict[str, Answer]
+) -> tuple[str, Ended]:
+    """Add what one process finds out; the backend it asked last, and how it ended."""
+    from tinycore.device.apart import apart  # noqa: PLC0415  subprocess, for who has no memory
+
+    facts = [[c.name, c.reference, c.distribution, c.version] for c in claims]
+    rows = apart([CHILD, json.dumps(facts), json.dumps(sys.path)], seconds)
+    asked = ""
+    while True:
+        try:
+            row: Row = next(rows)
+        except StopIteration as end:
+            return asked, end.value
+        if "asking" in row:
+            asked = row["asking"]
+        elif "answer" in row:
+            answer = read(row["answer"])
+            found[answer.name] = answer
+
+
+def answer_all(facts: str, path: str) -> None:
+    """What the other process does: ask each backend, saying which is asked next."""
+    sys.path[:] = json.loads(path)
+    for name, reference, distribution, version in json.loads(facts):
+        _say({"asking": name})
+        _say({"answer": asdict(answer_of(Candidate(name, reference, distribution, version)))})
+
+
+def _say(row: Row) -> None:
+    print(f"\n{json.dumps(row)}", flush=True)  # a driver may have left a line unfinished
+
+
+def read(row: dict[str, Any]) -> Answer:
+    """An answer as JSON brought it."""
+    driver = row["driver"]
+    return Answer(**row | {"driver": None if driver is None else tuple(driver)})
+
+
+# --- what is remembered
+
+
+_memories: Final[dict[str, Memory]] = {}
+"""What this process was told, by key: asked once, also where nothing is kept on disk."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Answers, when they were given, and what each thing that they depend on was like then."""
+
+    answers: list[dict[str, Any]]
+    facts: dict[str, Any] = field(default_factory=dict)
+    time: float = 0.0
+    lasting: bool = False
+
+
+def key_of(claims: Iterable[Candidate]) -> str:
+    """All that decides the answers besides the machine: this Python, our code, the plugins'."""
+    parts: list[object] = [sys.executable, sys.version, sys.path, API_VERSION, platform.node()]
+    parts += [
+        sys.platform,
+        stamp(("device", "plugin.py")),
+        *(os.environ.get(v[1:]) for v in VARIABLES),
+    ]
+    for claim in claims:
+        parts += [claim.name, claim.reference, claim.distribution, claim.version]
+        parts.append(files_of(claim.reference.partition(":")[0]))
+    return json.dumps(parts)
+
+
+def files_of(module: str) -> list[tuple[str, object]]:
+    """The files of a plugin's package, which is not imported for it."""
+    name = module.partition(".")[0]
+    with suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            origin = Path(spec.origin)
+            files = origin.parent.glob("*.py") if origin.stem == "__init__" else (origin,)
+            return [(str(file), fact_of(str(file))) for file in sorted(files)]
+    return []
+
+
+def fact_of(thing: str) -> object:
+    """What a file or folder, or a variable such as "$PATH", is like now; None where it is not."""
+    if thing.startswith("$"):
+        return os.environ.get(thing[1:])
+    try:
+        found = os.stat(thing)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]
+
+
+def recalled(key: str) -> list[Answer] | None:
+    """Answers given before, where what they depend on is as it was."""
+    memory = _memories.get(key)
+    if memory is None:
+        content = cache.get(TABLE, key)
+        if content is None:
+            return None
+        memory = Memory(**json.loads(content))
+    age = time.time() - memory.time
+    if not (memory.lasting or 0 <= age < REMEMBERED_SECONDS):
+        return None
+    if any(fact_of(thing) != fact for thing, fact in memory.facts.items()):
+        return None
+    _memories[key] = memory
+    trace("the answers of plugins are remembered")
+    return [read(row) for row in memory.answers]
+
+
+def remember(key: str, answers: Sequence[Answer]) -> None:
+    """Keep answers for later processes."""
+    things = {thing for answer in answers for thing in answer.driver or ()}
+    facts = {thing: fact_of(thing) for thing in sorted(things)}
+    lasting = all(a.driver is not None and not a.lost for a in answers)
+    memory = Memory([asdict(a) for a in answers], facts, time.time(), lasting)
+    _memories[key] = memory
+    cache.put(TABLE, key, json.dumps(asdict(memory)).encode())
