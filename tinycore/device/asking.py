@@ -14,13 +14,14 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tinycore import cache
+from tinycore._deferred import deferred
 from tinycore._stamp import stamp
 from tinycore.device.backend import API_VERSION
 from tinycore.device.discovery import Candidate, State
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "answer_of", "answers_of"]
 
 trace: Final = Trace("device")
+apart: Final[Callable[..., Generator[Row, None, Ended]]] = deferred("tinycore.device.apart:apart")
+"""A process whose answers are remembered needs no `subprocess`."""
 
 SECONDS: Final = 20.0
 """How long a plugin may take to answer, with its imports, on a busy machine."""
@@ -126,8 +129,6 @@ def _asked_in_turn(
     claims: Sequence[Candidate], seconds: float, found: dict[str, Answer]
 ) -> tuple[str, Ended]:
     """Add what one process finds out; the backend it asked last, and how it ended."""
-    from tinycore.device.apart import apart  # noqa: PLC0415  subprocess, for who has no memory
-
     facts = [[c.name, c.reference, c.distribution, c.version] for c in claims]
     rows = apart([CHILD, json.dumps(facts), json.dumps(sys.path)], seconds)
     asked = ""
