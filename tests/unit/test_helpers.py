@@ -90,7 +90,7 @@ def test_small_functions() -> None:
 
 def test_fetch_downloads_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "source.gz"
-    source.write_bytes(gzip.compress(b"content"))
+    source.write_bytes(gzip.compress(b"content", mtime=0))
     asked = []
 
     def answer(request: object, timeout: float) -> object:
@@ -142,7 +142,7 @@ def served(monkeypatch: pytest.MonkeyPatch, head: bytes, body: bytes) -> None:
     [
         (b"Content-Length: 1000000", b"x" * 100, False),
         (b"Transfer-Encoding: chunked", b"64\r\nxxxx", False),
-        (b"Content-Length: 20", gzip.compress(b"content" * 100)[:20], True),
+        (b"Content-Length: 20", gzip.compress(b"content" * 100, mtime=0)[:20], True),
         (b"Content-Length: 4", b"text", True),
     ],
 )
