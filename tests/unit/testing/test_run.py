@@ -185,6 +185,7 @@ OTHER_NULL = replace(LATE, name="NULL")
 
 
 def test_a_backend_can_take_the_place_of_an_installed_one() -> None:
+    Device.close("NULL")  # another test may have opened it
     try:
         subject = subject_for(Plan("NULL", 1, registers=(f"{__name__}:OTHER_NULL",)))
         assert subject.backend is OTHER_NULL
