@@ -128,9 +128,15 @@ class Past:
     def numbers(self, node: UOp) -> frozenset[int]:
         """The numbers of the BUFFERs that a gradient of a node goes to, now or had it not ended."""
         found: set[int] = set()
-        for buffer in sources(self.unrolled([node])[0][0]):
-            found.add(buffer.src[1].arg)
-            found |= self.ended.get(buffer, frozenset())
+        seen, stack = {node}, [node]
+        while stack:
+            for buffer in sources(stack.pop()):
+                if (before := self.graph_of(buffer)) is None:
+                    found.add(buffer.src[1].arg)
+                    found |= self.ended.get(buffer, frozenset())
+                elif before not in seen:
+                    seen.add(before)
+                    stack.append(before)
         return frozenset(found)
 
     # --- asking
@@ -144,7 +150,8 @@ class Past:
             if not found:
                 break
             root = root.substitute(found)
-            back = {node.substitute(found): memory for node, memory in back.items()}
+            moved = UOp.sink(*back).substitute(found).src if back else ()
+            back = dict(zip(moved, back.values(), strict=True))
             back |= {node: memory for memory, node in found.items()}
         return list(root.src), back
 
