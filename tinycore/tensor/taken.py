@@ -82,7 +82,7 @@ NOTHING: Final = UOp(Op.SINK, dtypes.void, ())
 class Spare:
     """A gradient that a replay left, which the next one overwrites if nobody else has seen it."""
 
-    __slots__ = ("buffer", "known", "made", "node", "owner", "place", "tensor", "uop")
+    __slots__ = ("buffer", "known", "made", "node", "owner", "place", "shown", "tensor")
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class Spare:
         place: int,
     ) -> None:
         self.owner, self.tensor, self.node = owner, tensor, node
-        self.uop = tensor.uop
+        self.shown = tensor.uop
         self.buffer, self.made, self.place = buffer, made, place
         self.known = (0, 0, 0)
 
     def counts(self) -> tuple[int, int, int]:
         """How many references there are to the nodes and the memory."""
-        return getrefcount(self.uop), getrefcount(self.node), getrefcount(self.buffer)
+        return getrefcount(self.shown), getrefcount(self.node), getrefcount(self.buffer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,13 +166,13 @@ class Taken:
         found = {}
         for number, spare in self.spares.items():
             owner = spare.owner()
-            if owner is None or spare.tensor.uop is not spare.uop:
+            if owner is None or spare.tensor.uop is not spare.shown:
                 continue
             is_there = owner.grad is spare.tensor
             uop, node, buffer = spare.known
             if (
                 getrefcount(spare.tensor) <= 2 + is_there
-                and getrefcount(spare.uop) <= uop
+                and getrefcount(spare.shown) <= uop
                 and getrefcount(spare.node) <= node
                 and getrefcount(spare.buffer) <= buffer
             ):
