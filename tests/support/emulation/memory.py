@@ -229,7 +229,8 @@ class SharedMemory:
                 f"{action} of {size} bytes at {int(addresses[which]):#x} of shared memory, which "
                 f"ends at {self.size:#x} (thread {int(threads[which]) % self.block_threads})"
             )
-        return addresses.astype(numpy.int64) + threads // self.block_threads * self.size
+        found: Array = addresses.astype(numpy.int64) + threads // self.block_threads * self.size
+        return found
 
     def load(self, threads: Array, addresses: Array, width: int, count: int) -> list[Array]:
         """`count` words of `width` bytes from each address."""
@@ -265,23 +266,26 @@ class SharedMemory:
         """The time of each thread: epoch of its block, then of its warp, in one number."""
         block = threads // self.block_threads
         warp = self.warps_of(threads)
-        return (self.block_epoch[block] << 32) + self.warp_epoch[warp]
+        found: Array = (self.block_epoch[block] << 32) + self.warp_epoch[warp]
+        return found
 
     def warps_of(self, threads: Array) -> Array:
         """The number of each thread's warp among all that run."""
         warps = -(-self.block_threads // 32)
-        return threads // self.block_threads * warps + threads % self.block_threads // 32
+        found: Array = threads // self.block_threads * warps + threads % self.block_threads // 32
+        return found
 
     def clashes(self, who: Array, threads: Array, when: Array, now: Array) -> Array:
         """Which earlier accesses are by another thread and not ordered before the present ones."""
-        same_epoch = (when >> 32) == (now >> 32)
+        same_epoch: Array = (when >> 32) == (now >> 32)
         if not same_epoch.any():
             return same_epoch
         group = numpy.where(who >= 0, self.warps_of(who), READERS_OF_WARP - who)
         same_warp = (group >= 0) & (group == self.warps_of(threads))
         later = (when & 0xFFFFFFFF) != (now & 0xFFFFFFFF)
         ordered = same_warp if self.warps_in_order else same_warp & later
-        return same_epoch & (who != threads) & (when >= 0) & ~ordered
+        found: Array = same_epoch & (who != threads) & (when >= 0) & ~ordered
+        return found
 
     def note_read(self, threads: Array, places: Array, size: int) -> None:
         """Remember reads; raise RaceFault where another thread wrote in the same epoch."""
@@ -419,7 +423,8 @@ class LocalMemory:
                 f"{action} of {size} bytes at {int(addresses[which]):#x} of local memory, which "
                 f"ends at {self.size:#x} (thread {int(threads[which])})"
             )
-        return addresses.astype(numpy.int64) + threads * self.size
+        found: Array = addresses.astype(numpy.int64) + threads * self.size
+        return found
 
     def load(self, threads: Array, addresses: Array, width: int, count: int) -> list[Array]:
         """`count` words of `width` bytes from each address."""

@@ -7,7 +7,8 @@ and Correctly Rounded Sums", 2008).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy
 
@@ -96,10 +97,11 @@ def round_to(values: Array, exponent_bits: int, precision: int, mode: str) -> Ar
     nan = (1 << (exponent_bits + mantissa_bits)) - 1
     magnitude = numpy.where(numpy.isnan(values), nan, magnitude)
     sign = numpy.signbit(values) & ~numpy.isnan(values)
-    return magnitude | (sign.astype(numpy.int64) << (exponent_bits + mantissa_bits))
+    signed: Array = magnitude | (sign.astype(numpy.int64) << (exponent_bits + mantissa_bits))
+    return signed
 
 
-ROUNDINGS = {
+ROUNDINGS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "rn": lambda magnitude, negative: numpy.rint(magnitude),
     "rna": lambda magnitude, negative: numpy.floor(magnitude + 0.5),
     "rz": lambda magnitude, negative: numpy.floor(magnitude),
@@ -153,4 +155,5 @@ def float_to_eight_bits(values: Array, kind: str) -> Array:
     magnitude = numpy.where(numpy.isinf(values), largest, magnitude)
     magnitude = numpy.where(numpy.isnan(values), 0x7F, magnitude)
     sign = numpy.signbit(values) & ~numpy.isnan(values)
-    return (magnitude | sign.astype(numpy.int64) << 7).astype(numpy.uint8)
+    bits: Array = (magnitude | sign.astype(numpy.int64) << 7).astype(numpy.uint8)
+    return bits

@@ -301,7 +301,7 @@ def test_a_compiler_needs_its_key(toy: Toy, registry: Make, toy_runtime: type) -
 def test_a_program_must_be_callable(toy: Toy, registry: Make, toy_runtime: type) -> None:
     from tinycore.plugin import ProgramInfo  # noqa: PLC0415
 
-    class Loads(toy_runtime):
+    class Loads(toy_runtime):  # type: ignore[misc]  # made at run time
         def load(self, binary: bytes, info: ProgramInfo) -> None:
             return None
 

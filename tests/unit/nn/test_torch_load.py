@@ -144,10 +144,9 @@ def test_lengths_are_compared(tmp_path: Path) -> None:
 def test_views_beyond_their_storage(tmp_path: Path, size: Any, stride: Any, offset: int) -> None:
     class Forged:
         def __reduce__(self) -> Any:
-            storage = torch.storage.TypedStorage(
-                wrap_storage=torch.arange(4.0).untyped_storage(), dtype=torch.float32
-            )
-            given = (storage, offset, size, stride, False, {})
+            make: Any = torch.storage.TypedStorage
+            storage = make(wrap_storage=torch.arange(4.0).untyped_storage(), dtype=torch.float32)
+            given: Any = (storage, offset, size, stride, False, {})
             return torch._utils._rebuild_tensor_v2, given
 
     path = tmp_path / "x.pt"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -49,9 +49,7 @@ FUNCTIONS = (
 ACTIVATIONS = "elu hardsigmoid hardswish logsigmoid mish relu6 selu silu softplus softsign".split()
 
 
-def differences(
-    ours: Callable[..., Any], theirs: Callable[..., Any], *columns: Sequence[float]
-) -> list[str]:
+def differences(ours: Callable[..., Any], theirs: Callable[..., Any], *columns: Any) -> list[str]:
     """Where values or gradients of two functions of rows of numbers differ."""
     mine = [Tensor(column, dtype="float32", requires_grad=True) for column in columns]
     peer = [torch.tensor(column, dtype=torch.float32, requires_grad=True) for column in columns]

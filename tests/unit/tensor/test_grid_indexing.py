@@ -127,7 +127,8 @@ def ints_first(x: Array, index: Any) -> tuple[Array, tuple[Any, ...]]:
     axis = 0
     for entry in entries:
         if axes_of(entry) == 1 and not isinstance(entry, slice) and numpy.ndim(entry) == 0:
-            x = x[(*[slice(None)] * axis, int(entry), ...)]
+            place: Any = (*[slice(None)] * axis, int(entry), ...)
+            x = x[place]
         else:
             rest.append(entry)
             axis += axes_of(entry)

@@ -167,8 +167,8 @@ ELSEWHERE: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.ReLU, r"nn has no 'ReLU'; here it is x.relu\(\)"),  # type: ignore[attr-defined]
     (lambda: nn.Module, "no base class"),  # type: ignore[attr-defined]
     (lambda: nn.Linaer, "did you mean Linear"),  # type: ignore[attr-defined]
-    (lambda: tinycore.compile, "TinyJit"),  # type: ignore[attr-defined]
-    (lambda: tinycore.Tensr, "did you mean Tensor"),  # type: ignore[attr-defined]
+    (lambda: tinycore.compile, "TinyJit"),
+    (lambda: tinycore.Tensr, "did you mean Tensor"),
 ]
 
 
