@@ -75,6 +75,9 @@ class Past:
         `done` are writes, `kept` what is to be differentiable, `asked` what ends gradients.
         """
         with self.lock:
+            for node, buffer in done.items():  # others may still refer to a write that is done
+                if self.pending.get(id(buffer)) is node:
+                    self.pending.pop(id(buffer), None)
             self.ended |= {m: numbers for n, m in asked.items() if (numbers := self.numbers(n))}
             gone = self.gone(set(done.values())) if self.kept or kept else {}
             for node, memory in kept.items():

@@ -344,7 +344,7 @@ def test_resizing_of_integers() -> None:
 
     assert kept.dtype is dtypes.uint8
     assert kept.tolist() == F.interpolate(torch.tensor(x), (5, 6)).tolist()
-    assert Tensor(x).interpolate((5, 6)).dtype is dtypes.float32
+    assert Tensor(x).interpolate((5, 6)).dtype is dtypes.uint8  # as in torch
 
 
 def test_resizing_of_halves_and_of_no_images() -> None:
