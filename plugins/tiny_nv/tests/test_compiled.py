@@ -22,7 +22,6 @@ from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.ptx import Ptx
 from tinycore import Context, Tensor, dtypes
 from tinycore.dtype import DType
-from tinycore.engine.compile import programs
 from tinycore.errors import CompileError
 from tinycore.plugin import register_observer, unregister_observer
 from tinycore.render.base import Limits, LinearKernel
@@ -46,9 +45,10 @@ class Watch:
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     noted = Watch()
-    programs.clear()  # what another test has compiled is compiled again
+    # what another test has compiled is compiled again
+    monkeypatch.setattr("tinycore.engine.compile.programs", {})
     register_observer(noted)
     yield noted
     unregister_observer(noted)
