@@ -306,8 +306,9 @@ class Special(Powers):
 def slope_of_acosh(g: UOp, call: UOp) -> list[Special]:
     """d acosh(a) = da / sqrt(a**2 - 1): also below -1, where there is no value."""
     a = Special.from_uop(call.src[1])
-    outside = a.abs() >= 1
-    root = outside.where(((a - 1) * (a + 1)).abs(), math.nan).sqrt()
+    square = (a - 1) * (a + 1)
+    # below 0 the root is NaN, and so are its own derivatives; abs() makes -0 at a == -1 a 0
+    root = (a.abs() >= 1).where(square.abs(), square).sqrt()
     return [Special.from_uop(g) / root]
 
 
