@@ -65,3 +65,8 @@ def test_a_code_object() -> None:
 
 def test_assembly_is_for_people() -> None:
     assert "s_endpgm" in toolchain().compiler.assembly(EMPTY)
+
+
+def test_what_the_answers_depend_on_is_named() -> None:
+    assert BACKEND.driver is not None
+    assert "/dev/kfd" in BACKEND.driver()

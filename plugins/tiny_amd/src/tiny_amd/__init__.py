@@ -11,11 +11,12 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="AMD",
-    api=(1, 6),
+    api=(1, 7),
     count=deferred("tiny_amd.device:count"),
     probe=deferred("tiny_amd.device:reason"),
     open=deferred("tiny_amd.device:AmdDevice"),
     renderers={"LLVM": deferred("tiny_amd.device:toolchain")},
     capabilities=frozenset({"local_memory", *_DTYPES.split()}),
     priority=210,
+    driver=deferred("tiny_amd.device:driver"),
 )

@@ -10,7 +10,7 @@ from tiny_amd.render import AmdLlvm
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import Toolchain
 
-__all__ = ["AmdDevice", "count", "reason", "toolchain"]
+__all__ = ["AmdDevice", "count", "driver", "reason", "toolchain"]
 
 DEFAULT_ARCH: Final = "gfx1100"
 """What is compiled for where no ARCH is named."""
@@ -25,6 +25,11 @@ def toolchain(arch: str = "") -> Toolchain[AmdLlvm]:
 def count() -> int:
     """How many cards can be used: none by this version."""
     return 0
+
+
+def driver() -> list[str]:
+    """What decides which cards there are: the nodes of the kernel's driver."""
+    return ["/dev/kfd", "/dev/dri"]
 
 
 def reason() -> str:

@@ -11,7 +11,7 @@ _DTYPES = (
 
 CUDA = Backend(
     name="CUDA",
-    api=(1, 5),
+    api=(1, 7),
     count=deferred("tiny_nv.probe:count"),
     probe=deferred("tiny_nv.probe:reason"),
     open=deferred("tiny_nv.device:CudaDevice"),
@@ -23,4 +23,5 @@ CUDA = Backend(
         {"external_pointer", "graph", "local_memory", "peer_copy"} | {*_DTYPES.split()}
     ),
     priority=220,
+    driver=deferred("tiny_nv.probe:driver"),
 )
