@@ -120,6 +120,21 @@ def test_what_clang_says_is_kept(line: str) -> None:
     assert caught.value.source == line
 
 
+def test_a_defect_of_its_code_generator_is_avoided(tmp_path: Path) -> None:
+    program = tmp_path / "clang"
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *-fno-slp-vectorize*) echo object; exit 0;; esac\n'
+        "echo 'fatal error: error in backend: Cannot select: v16i8 = X86ISD::VBROADCAST' >&2\n"
+        "exit 1\n"
+    )
+    program.chmod(0o755)
+    compiler = ClangCompiler(Arch.parse("native"), Clang((str(program),), "clang version 15"))
+
+    assert compiler.compile("") == b"object\n"
+    assert compiler.assembly("") == "object\n"
+
+
 @pytest.mark.parametrize(
     "text", ["native", "x86_64,znver2,avx2,-avx512f", "aarch64,cortex-a76,-fp16"]
 )

@@ -37,6 +37,11 @@ _FLAGS: Final = (
     "-fno-stack-protector", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables",
 )  # fmt: skip
 
+_WITHOUT_VECTORIZERS: Final = ("-fno-slp-vectorize", "-fno-vectorize")
+"""Kernels state their vectors themselves. Those that clang makes of scalars may be masks that its
+code generator has no instruction for: "cannot select", seen from clang 15 with AVX-512."""
+_OWN_DEFECT: Final = "error in backend"
+
 
 @dataclass(frozen=True)
 class Clang:
@@ -65,12 +70,20 @@ class ClangCompiler:
 
     def compile(self, source: str) -> bytes:
         """The object file for `source`. Raises CompileError with all that clang said."""
-        return self.run(self._command, source)
+        return self._translate(self._command, source)
 
     def assembly(self, source: str) -> str:
         """The machine code of `source` as text. Raises CompileError with all that clang said."""
         command = ("-S" if word == "-c" else word for word in self._command)
-        return self.run(tuple(command), source).decode()
+        return self._translate(tuple(command), source).decode()
+
+    def _translate(self, command: tuple[str, ...], source: str) -> bytes:
+        try:
+            return self.run(command, source)
+        except CompileError as error:
+            if _OWN_DEFECT not in error.log:
+                raise
+        return self.run((*command, *_WITHOUT_VECTORIZERS), source)
 
     @staticmethod
     def run(command: tuple[str, ...], source: str) -> bytes:
