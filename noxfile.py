@@ -22,6 +22,7 @@ PACKAGES = {
     "tiny-amd": ROOT / "plugins/tiny_amd",
     "tiny-cl": ROOT / "plugins/tiny_cl",
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
+    "tiny-metal": ROOT / "plugins/tiny_metal",
     "tiny-nv": ROOT / "plugins/tiny_nv",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
@@ -47,7 +48,7 @@ def tool(name: str) -> str:
 
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
-    folders = ["tiny_amd", "tiny_cpu", "tiny_cl", "tiny_nv[nvrtc]", "tiny_webgpu"]
+    folders = ["tiny_amd", "tiny_cpu", "tiny_cl", "tiny_metal", "tiny_nv[nvrtc]", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)
 
@@ -68,6 +69,7 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "plugins/tiny_amd/src")
     session.run("mypy", "plugins/tiny_cpu/src")
     session.run("mypy", "plugins/tiny_cl/src")
+    session.run("mypy", "plugins/tiny_metal/src")
     session.run("mypy", "plugins/tiny_nv/src")
     session.run("mypy", "plugins/tiny_webgpu/src")
     session.run("mypy", "tests")

@@ -1,0 +1,219 @@
+"""The Metal Shading Language, from tables on the C family.
+
+A kernel takes its buffers by slot, then, where it has variables, their values in one array:
+
+    kernel void NAME_(device float *data0 [[buffer(0)]], ..., constant long *values [[buffer(2)]],
+        uint3 group [[threadgroup_position_in_grid]],
+        uint3 thread_ [[thread_position_in_threadgroup]])
+
+Vectors are only moved: up to four lanes by the language's own types, more by `lanes`, which holds
+several of those. A bool is a byte in memory. Mathematics is that of IEEE 754: the compiler is asked
+for no fast mathematics, and a product is fused with a sum where the text says so. Below language
+3.1 there is no bfloat, which then is an integer in memory and float between; fp8 always is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from tinycore.dtype import DType, dtypes
+from tinycore.render.base import pointer_of
+from tinycore.render.cstyle import CStyle
+from tinycore.render.literals import as_stored
+from tinycore.render.writer import Writer, unwrapped
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+__all__ = ["Msl", "MslWithBfloat", "entry_name"]
+
+MOST_LANES: Final = 4
+"""The widest vector that the language has."""
+
+RESERVED: Final = frozenset(
+    "access alignas alignof and and_eq array as_type asm atomic auto bfloat bitand bitor bool "
+    "break buffer case catch char class compl const const_cast constant constexpr continue "
+    "decltype default delete depth2d device do double dynamic_cast else enum explicit extern "
+    "false float fma for fragment friend goto half if imageblock inline int intersector kernel "
+    "lanes long matrix mem_flags mesh metal mutable namespace new noexcept not not_eq nullptr "
+    "object_data operator or or_eq packed_float4 patch private protected ptrdiff_t public "
+    "quadgroup ray ray_data register reinterpret_cast return sampler short signed simdgroup "
+    "size_t sizeof sqrt static static_assert static_cast struct switch template texture texture2d "
+    "this thread thread_local threadgroup threadgroup_barrier throw tile true trunc try typedef "
+    "typeid typename uchar uint ulong union unsigned ushort using values vec vertex virtual "
+    "visible void volatile wchar_t while xor xor_eq group thread_ INFINITY NAN M_PI_F".split()
+)
+"""Words of the language, and what a kernel names itself, which nothing else may be called."""
+
+LANES: Final = """\
+template <typename T, int N> struct lanes { vec<T, 4> part[N / 4]; };"""
+
+
+@dataclass(frozen=True)
+class Msl(CStyle):
+    """MSL of systems, or of GPUs, without bfloat."""
+
+    name: ClassVar[str] = "MSL"
+    reserved: ClassVar[frozenset[str]] = RESERVED
+    emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+    lacking: ClassVar[frozenset[DType]] = frozenset({dtypes.float64})
+    vector_ops: ClassVar[bool] = False
+    types: ClassVar[Mapping[DType, str]] = {
+        **{dtype: name for dtype, name in CStyle.types.items() if dtype is not dtypes.float64},
+        dtypes.uint8: "uchar",
+        dtypes.uint16: "ushort",
+        dtypes.uint32: "uint",
+        dtypes.uint64: "ulong",
+        dtypes.bfloat16: "bfloat",
+    }
+    wide_index: ClassVar[str] = "long"
+    spaces: ClassVar[Mapping[str, str]] = {
+        "global": "device ",
+        "local": "threadgroup ",
+        "register": "thread ",
+    }
+    restrict: ClassVar[str] = ""
+    builtins: ClassVar[Mapping[str, str]] = {"grid": "group.{xyz}", "block": "thread_.{xyz}"}
+    barrier: ClassVar[str] = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+    array_declaration: ClassVar[str] = "alignas(16) {space}{type} {name}[{size}];"
+    bitcast_template: ClassVar[str] = "as_type<{type}>({0})"
+    function: ClassVar[str] = "inline {type} {name}({parameters}) {{ {body} }}"
+
+    # --- the frame
+
+    def prelude(self) -> Sequence[str]:
+        """The library of the language."""
+        return ("#include <metal_stdlib>", "using namespace metal;")
+
+    def signature(self, writer: Writer) -> str:
+        """The head of the kernel."""
+        parameters = ",\n    ".join(self.parameters(writer))
+        return f"kernel void {entry_name(writer.kernel.name)}({parameters})"
+
+    def parameters(self, writer: Writer) -> list[str]:
+        """The buffers by slot, the values of variables behind them, and where a thread is."""
+        kernel = writer.kernel
+        given = [
+            f"{self.pointer_type(u, writer)}{writer[u]} [[buffer({u.arg})]]" for u in kernel.buffers
+        ]
+        if kernel.variables:
+            behind = max((u.arg for u in kernel.buffers), default=-1) + 1
+            given.append(f"constant long *values [[buffer({behind})]]")
+        return [
+            *given,
+            "uint3 group [[threadgroup_position_in_grid]]",
+            "uint3 thread_ [[thread_position_in_threadgroup]]",
+        ]
+
+    def assemble(self, writer: Writer) -> str:
+        """Definitions, signature, variables as they are used, and the body."""
+        head = [
+            f"  const {writer.type(u.dtype)} {writer[u]} = values[{place}];"
+            for place, u in enumerate(writer.kernel.variables)
+        ]
+        lines = (
+            *self.prelude(),
+            *writer.definitions,
+            f"{self.signature(writer)} {{",
+            *head,
+            *writer.lines,
+            "}",
+        )
+        return "\n".join(lines) + "\n"
+
+    # --- types and constants
+
+    def type_name(self, dtype: DType, writer: Writer) -> str:
+        """The name of a type; lanes of bool are bytes."""
+        if dtype.count == 1:
+            return super().type_name(dtype, writer)
+        scalar = dtype.scalar()
+        name = "uchar" if scalar is dtypes.bool else self.type_name(scalar, writer)
+        if dtype.count <= MOST_LANES:
+            return f"{name}{dtype.count}"
+        writer.define(LANES)
+        return f"lanes<{name}, {dtype.count}>"
+
+    def storage_type(self, dtype: DType, writer: Writer) -> str:
+        """The name of a type in memory, where a bool is a byte."""
+        kind = dtypes.uint8.vec(dtype.count) if dtype.kind == "bool" else dtype
+        return self.type_name(kind, writer)
+
+    def float_constant(self, dtype: DType, value: float) -> str:
+        """The shortest literal; what has none is made of a float's."""
+        if dtype is dtypes.float32:
+            return super().float_constant(dtype, value)
+        rounded = as_stored(dtype, value)
+        if dtype is dtypes.float16 and rounded - rounded == 0:
+            return super().float_constant(dtype, value)
+        return f"{self.types[dtype]}({super().float_constant(dtypes.float32, rounded)})"
+
+    # --- memory
+
+    def loaded(self, u: UOp, text: str, writer: Writer) -> str:
+        """The value of what was read: any byte but 0 is true."""
+        if u.dtype.count > 1 or pointer_of(u.src[0]).op is Op.DEFINE_REG:
+            return text
+        return f"({text} != 0)" if u.dtype.kind == "bool" else text
+
+    def repeated(self, text: str, dtype: DType, writer: Writer) -> str:
+        """A literal or name in every lane of a type."""
+        return text if dtype.count == 1 else self.vector_of([text] * dtype.count, dtype, writer)
+
+    def vector_of(self, lanes: Sequence[str], dtype: DType, writer: Writer) -> str:
+        """Lanes as a vector, made of several where there are more than four."""
+        kind = writer.type(dtype)
+        if len(lanes) <= MOST_LANES:
+            text = lanes[0] if len(set(lanes)) == 1 else ", ".join(lanes)
+            return f"{kind}({text})"
+        quarter = dtype.scalar().vec(MOST_LANES)
+        starts = range(0, len(lanes), MOST_LANES)
+        parts = [self.vector_of(lanes[i : i + MOST_LANES], quarter, writer) for i in starts]
+        return f"{kind}{{{{{', '.join(parts)}}}}}"
+
+    # --- expressions
+
+    def template(self, u: UOp) -> str:
+        """The expression template of a node; products are fused with sums by name."""
+        if u.op is Op.MULACC and u.dtype in (dtypes.float32, dtypes.float16):
+            return "fma({0}, {1}, {2})"
+        if u.op in (Op.SQRT, Op.TRUNC) and u.dtype is dtypes.bfloat16:
+            return f"bfloat({super().template(u).replace('{0}', 'float({0})')})"
+        return super().template(u)
+
+    def bitcast(self, u: UOp, writer: Writer) -> str:
+        """The same bits as another type; what C++ has promoted to int is made its type again."""
+        source = u.src[0].dtype
+        text = f"({writer.type(source)}){writer[u.src[0]]}"
+        return self.bitcast_template.format(text, type=writer.type(u.dtype))
+
+    def vectorize(self, u: UOp, writer: Writer) -> str:
+        """Lanes as a vector; narrow integers are made so, which C++ does not by itself."""
+        scalar = u.dtype.scalar()
+        narrow = scalar.kind != "float" and scalar.itemsize < 4
+        kind = self.storage_type(scalar, writer)
+        lanes = [f"({kind}){writer[s]}" if narrow else unwrapped(writer[s]) for s in u.src]
+        return self.vector_of(lanes, u.dtype, writer)
+
+    def extract(self, u: UOp, writer: Writer) -> str:
+        """One lane of a vector."""
+        (lane,) = u.arg
+        vector = u.src[lane // u.src[0].dtype.count]
+        text, place = writer[vector], lane % vector.dtype.count
+        named = text if text.isidentifier() else f"({unwrapped(text)})"
+        if vector.dtype.count > MOST_LANES:
+            named, place = f"{named}.part[{place // MOST_LANES}]", place % MOST_LANES
+        text = f"{named}.{'xyzw'[place]}"
+        return f"({text} != 0)" if u.dtype.kind == "bool" else text
+
+
+class MslWithBfloat(Msl):
+    """MSL from 3.1 on, of GPUs whose compiler knows bfloat."""
+
+    emulated: ClassVar[frozenset[DType]] = Msl.emulated - {dtypes.bfloat16}
+
+
+def entry_name(name: str) -> str:
+    """What a kernel is called in MSL: no word of the language, nor one of its functions."""
+    return f"{name}_"
