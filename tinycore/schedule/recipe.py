@@ -104,10 +104,11 @@ class Recipe:
     def layout(self, others: Sequence[UOp], form: Form) -> Layout:
         """Where new memory lies, if of the nodes with memory only some are asked for.
 
-        These are the roots, and what other graphs that live on meet first on the way down. Below
-        what is held they go on: that stays in the graph, and must not write to memory once more.
+        These are the roots, all writes, and what other graphs that live on meet first on the way
+        down. A write gives way to its memory even if no other graph has it: the one that is read
+        stays, and must not write once more. Below what is held the others go on, likewise.
         """
-        asked = frozenset(self.form.src)
+        asked = frozenset((*self.form.src, *(form.forms[node] for node in form.assigned)))
         if others:
             stops = set(form.roots) | {n for n, f in form.forms.items() if f in self.results}
             holds = {n for n, f in form.forms.items() if f in self.held} if self.held else set()

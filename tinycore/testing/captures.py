@@ -212,8 +212,6 @@ class Writer:
         self.values: list[str] = []
         self.tensors: list[str] = []
         self.names = ["a"]
-        self.writes_to_argument = False
-        """Then arguments are no views: what those do is compared by the random programs."""
 
     def pick(self, options: Any) -> Any:
         """One of some options."""
@@ -284,7 +282,6 @@ class Writer:
     def write(self, value: str) -> None:
         """A write in place."""
         memory = self.pick(MEMORY)
-        self.writes_to_argument |= memory == "x"
         target = "x" if memory == "x" else memory
         if memory != "x":
             self.tensors.append(memory)
@@ -354,7 +351,7 @@ innermost, change, left = make()
         choice = self.random.random()
         if choice < 0.06:
             x = f"Tensor([[{numbers}], [1.0, 2.0, 0.0]]).realize()"
-        elif choice < 0.10 and not self.writes_to_argument:
+        elif choice < 0.10:
             x = f"Tensor([{numbers}, 1.0, 2.0]).realize()[1:4]"
         elif choice < 0.14:
             x = "(s * 1).realize()"

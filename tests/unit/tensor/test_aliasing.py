@@ -354,3 +354,31 @@ def test_a_tensor_that_leaves_and_comes_back_is_written_once() -> None:
     x += x
 
     assert x.tolist() == same.tolist() == [8, 12]
+
+
+@pytest.mark.parametrize("source", ["view", "result"])
+def test_a_write_of_which_only_the_tensor_that_is_read_knows_is_done_once(source: str) -> None:
+    """The memory that is written has no other tensor left; reading must not write it again."""
+
+    def shifted() -> Tensor:
+        x = Tensor([9.0, 1.0, 2.0, 3.0, 9.0]).realize()[1:4]
+        x[1:3].assign(x[0:2])
+        return x if source == "view" else x * 1
+
+    y = shifted()
+
+    assert [y.tolist() for _ in range(3)] == [[1.0, 1.0, 2.0]] * 3
+
+
+def test_a_write_by_a_tensor_that_is_gone_keeps_its_gradient() -> None:
+    w, x = Tensor([1.0, 2.0], requires_grad=True), Tensor([1.0, 1.0]).realize()
+    x.assign(x + w * 2)
+    y = x * 3
+    del x
+
+    assert y.tolist() == [9.0, 15.0]
+    y.sum().backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [6.0, 6.0]
+    assert y.tolist() == [9.0, 15.0]
