@@ -22,7 +22,7 @@ from tinycore.errors import (
     ShapeError,
 )
 from tinycore.uop.shape import Shape, is_group
-from tinycore.uop.size import Variable, greatest, is_size
+from tinycore.uop.size import Variable, greatest, is_size, same_number
 
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
@@ -38,11 +38,27 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     result = []
     for sizes in zip(*aligned, strict=True):
         distinct = set(sizes) - {1}
-        if len(distinct) > 1:
+        size = distinct.pop() if distinct else 1
+        if distinct and (size := shared_size(sizes)) is None:
             listed = " and ".join(map(str, shapes))
             raise ShapeError(f"{name}: shapes {listed} cannot be broadcast together")
-        result.append(distinct.pop() if distinct else 1)
+        result.append(size)
     return tuple(result)
+
+
+def shared_size(sizes: Sequence[int]) -> int | None:
+    """The size that all but those of 1 have now, fixed if one is; None where they differ."""
+    wide = [size for size in sizes if size != 1]
+    first = next((size for size in wide if not is_size(size)), wide[0])
+    return first if all(same_number(size, first) for size in wide) else None
+
+
+def repeats_to(shape: Shape, target: Shape) -> bool:
+    """Whether a shape can be repeated to another, axes aligned at the end."""
+    if len(shape) > len(target):
+        return False
+    pairs = zip(shape, target[len(target) - len(shape) :], strict=True)
+    return all(old == 1 or same_number(old, new) for old, new in pairs)
 
 
 def resolve_axis(name: str, axis: int, rank: int, extra: int = 0) -> int:
@@ -70,7 +86,7 @@ def resolve_axes(name: str, axis: int | Sequence[int] | None, rank: int) -> tupl
 
 def same_size(name: str, what: str, left: int, right: int, *shapes: Shape) -> None:
     """Two sizes that must agree. Raises ShapeError with all shapes."""
-    if left != right:
+    if not same_number(left, right):
         listed = " and ".join(map(str, shapes))
         raise ShapeError(f"{name}: {what} differ ({left} and {right}) in shapes {listed}")
 

@@ -1,7 +1,7 @@
 """Builders of tensor-graph nodes, shared by the frontend and the gradient rules.
 
-Floor 5. Operands have been checked: here nothing is raised. A builder that would change nothing
-returns its operand.
+Floor 5. Operands have been checked: here nothing is raised, but for more elements than can be
+counted. A builder that would change nothing returns its operand.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
+from tinycore.errors import ShapeError
 from tinycore.tensor.showing import under
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
@@ -21,6 +22,8 @@ from tinycore.uop.size import Size, greatest, greatest_shape
 axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.multi:axis_of")
 
 Pair = tuple[int, int]
+
+MOST_ELEMENTS: Final = dtypes.max(dtypes.int64)
 
 # --- sources
 
@@ -54,7 +57,7 @@ def full_like(x: UOp, value: Scalar, dtype: DType | None = None) -> UOp:
 
 def arange(size: int, dtype: DType, device: str) -> UOp:
     """0, 1, ... size - 1."""
-    return UOp(Op.ARANGE, dtype, (device_node(device),), size)
+    return UOp(Op.ARANGE, dtype, (device_node(device),), *countable((size,)))
 
 
 def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
@@ -62,7 +65,7 @@ def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
 
     Where sizes vary it is as large as they may be, and the first elements of each axis are shown.
     """
-    if (whole := greatest_shape(shape)) != shape:
+    if (whole := greatest_shape(countable(shape))) != shape:
         return shrink(new_buffer(whole, dtype, device), [(0, n) for n in shape])
     if is_group(device):
         parts = [new_buffer(shape, dtype, name) for name in names_of(device)]
@@ -91,15 +94,23 @@ def reshape(x: UOp, shape: Shape) -> UOp:
 
 def expand(x: UOp, shape: Shape) -> UOp:
     """Axes of size 1 repeated; the number of axes stays."""
-    return x if x.shape == shape else UOp(Op.EXPAND, x.dtype, (x,), shape)
+    return x if x.shape == shape else UOp(Op.EXPAND, x.dtype, (x,), countable(shape))
 
 
 def broadcast_to(x: UOp, shape: Shape) -> UOp:
-    """`x` repeated to `shape`, axes aligned at the end."""
+    """`x` repeated to `shape`, axes aligned at the end.
+
+    A size that is another expression than the one in `shape` has the same number now.
+    """
     own = x.shape
     if own == shape:
         return x
-    return expand(reshape(x, (1,) * (len(shape) - len(own)) + own), shape)
+    aligned = (1,) * (len(shape) - len(own)) + own
+    node = reshape(x, aligned)
+    if any(old not in (1, new) for old, new in zip(aligned, shape, strict=True)):
+        sizes = [old if old == 1 else new for old, new in zip(aligned, shape, strict=True)]
+        node = shrink(node, [(0, n) for n in sizes])
+    return expand(node, shape)
 
 
 def permute(x: UOp, order: Sequence[int]) -> UOp:
@@ -113,7 +124,10 @@ def permute(x: UOp, order: Sequence[int]) -> UOp:
 
 def pad(x: UOp, pairs: Sequence[Pair]) -> UOp:
     """Zeros around."""
-    return x if not any(a or b for a, b in pairs) else UOp(Op.PAD, x.dtype, (x,), tuple(pairs))
+    if not any(a or b for a, b in pairs):
+        return x
+    countable([a + n + b for n, (a, b) in zip(x.shape, pairs, strict=True)])
+    return UOp(Op.PAD, x.dtype, (x,), tuple(pairs))
 
 
 def pad_with(x: UOp, pairs: Sequence[Pair], value: Scalar) -> UOp:
@@ -256,6 +270,7 @@ def wide_sum(x: UOp, axes: Sequence[int]) -> UOp:
 
 def gather(table: UOp, index: UOp) -> UOp:
     """Rows of the first axis; 0 where the index is out of range."""
+    countable((*index.shape, *table.shape[1:]))
     return UOp(Op.GATHER, table.dtype, (table, index))
 
 
@@ -375,6 +390,15 @@ def is_copy(x: UOp) -> bool:
 
 
 # --- questions
+
+
+def countable(shape: Sequence[int]) -> Shape:
+    """A shape whose elements int64 can number. Raises ShapeError for others."""
+    if (count := math.prod(map(greatest, shape))) > MOST_ELEMENTS:
+        raise ShapeError(
+            f"shape {tuple(shape)} has {count:,} elements; there can be at most 2**63 - 1"
+        )
+    return tuple(shape)
 
 
 def base_of(x: UOp) -> UOp:

@@ -16,7 +16,7 @@ from tinycore._deferred import NumpyArray, numpy
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import IndexRangeError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import broadcast_shapes, counter_dtype, same_device
+from tinycore.tensor.checks import broadcast_shapes, counter_dtype, repeats_to, same_device
 from tinycore.tensor.creation import Creation
 from tinycore.tensor.data import SupportsArray
 from tinycore.tensor.entries import (
@@ -191,7 +191,7 @@ class Indexing(Creation):
         x = self
         while x.ndim > len(shape) and x.shape[0] == 1:
             x = x.squeeze(0)
-        if x.ndim > len(shape) or broadcast_shapes("setitem", x.shape, shape) != shape:
+        if not repeats_to(x.shape, shape):
             raise ShapeError(
                 f"setitem: a value of shape {self.shape} does not fit a place of shape {shape}"
             )

@@ -169,8 +169,13 @@ class Joining(Movement):
         check_joined("cat", [t.shape for t in tensors], axis)
         same_device("cat", [t.device for t in tensors])
         dtype = least_upper_dtype(*[t.dtype for t in tensors])
-        nodes = [t.uop.cast(dtype) for t in tensors if t.shape[axis]]
+        nodes = [t._in_sizes_of(self, axis).uop.cast(dtype) for t in tensors if t.shape[axis]]
         return self.from_uop(graph.value(joined(nodes, axis))) if nodes else self.cast(dtype)
+
+    def _in_sizes_of(self, first: Self, axis: int) -> Self:
+        """This tensor, in the sizes of `first` on all axes but one; they have the same numbers."""
+        shape = (*first.shape[:axis], self.shape[axis], *first.shape[axis + 1 :])
+        return self if self.shape == shape else self.from_uop(graph.broadcast_to(self.uop, shape))
 
     def stack(self, *args: Self, dim: int = 0) -> Self:
         """Tensors of one shape joined along a new axis: one by one, or a list of them.
@@ -183,7 +188,7 @@ class Joining(Movement):
         [[1, 3], [2, 4]]
         """
         for other in args:
-            if other.shape != self.shape:
+            if other.ndim != self.ndim or not all(map(same_number, self.shape, other.shape)):
                 raise ShapeError(f"stack: shapes {self.shape} and {other.shape} differ")
         axis = resolve_axis("stack", dim, self.ndim, extra=1)
         return self.unsqueeze(axis).cat(*[t.unsqueeze(axis) for t in args], dim=axis)
@@ -257,7 +262,9 @@ def check_joined(name: str, shapes: Sequence[Shape], axis: int) -> None:
     first = shapes[0]
     for shape in shapes[1:]:
         if len(shape) != len(first) or any(
-            a != b for i, (a, b) in enumerate(zip(first, shape, strict=True)) if i != axis
+            not same_number(a, b)
+            for i, (a, b) in enumerate(zip(first, shape, strict=True))
+            if i != axis
         ):
             listed = " and ".join(map(str, shapes))
             raise ShapeError(f"{name}: shapes {listed} differ on more than axis {axis}")

@@ -11,7 +11,7 @@ from typing import Self
 
 from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import int_arguments, resolve_axes, resolve_axis, spread
+from tinycore.tensor.checks import int_arguments, repeats_to, resolve_axes, resolve_axis, spread
 from tinycore.tensor.core import Core
 from tinycore.uop.size import quotient, same_number
 
@@ -132,7 +132,7 @@ class Movement(Core):
             raise ShapeError(f"expand: a new axis in front of {self.shape} has no size in {given}")
         kept = [old if new in (-1, None) else new for old, new in zip(aligned, given, strict=True)]
         target = int_arguments("expand", kept)
-        if any(old not in (1, new) or new < 0 for old, new in zip(aligned, target, strict=True)):
+        if any(new < 0 for new in target) or not repeats_to(aligned, target):
             raise ShapeError(f"expand: shape {self.shape} cannot be repeated to {target}")
         return self._as_view(graph.broadcast_to(self.uop, target))
 

@@ -14,7 +14,7 @@ from tinycore._deferred import numpy
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import broadcast_shapes, same_device
+from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
 from tinycore.tensor.held import holdings
@@ -258,12 +258,10 @@ class Realization(Random):
             )
         node = graph.on_device(value.uop, self.device)
         same_device("assign", [self.device, node.device])
-        if (
-            len(node.shape) > self.ndim
-            or broadcast_shapes("assign", self.shape, node.shape) != self.shape
-        ):
+        if not repeats_to(node.shape, self.shape):
             raise ShapeError(
-                f"assign: a value of shape {value.shape} does not fit shape {self.shape}"
+                f"assign: shapes {self.shape} and {value.shape} do not fit: a value has the shape "
+                "of its place, or is repeated to it"
             )
         node = graph.broadcast_to(node, self.shape)
         if node is self.uop or not self.numel():
