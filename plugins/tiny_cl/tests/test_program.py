@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy
@@ -84,3 +86,25 @@ def test_the_key_says_what_decides_a_binary(driver: None) -> None:
 
     assert "-cl-std=CL1.2" in compiler.key
     assert toolchain("0").compiler.key == compiler.key
+
+
+def test_programs_outlive_the_object_of_the_library(driver: None) -> None:
+    """Else what releases them is no longer in memory, and the process crashes."""
+    script = (
+        "import gc\n"
+        "from tiny_cl import _lib\n"
+        "from tinycore import Context, Tensor\n"
+        "from tinycore.engine.compile import programs\n"
+        "with Context(DEV='CL'):\n"
+        "    (Tensor.rand(8) + 1).tolist()\n"
+        "_lib.library.cache_clear()\n"
+        "gc.collect()\n"
+        "assert programs\n"
+        "programs.clear()\n"
+        "print('cleared')\n"
+    )
+
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "cleared\n"), done.stderr

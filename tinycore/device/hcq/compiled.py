@@ -293,7 +293,11 @@ class HCQCompiled(ABC):
                 return
             with suppress(DeviceError):
                 self.synchronize()
+                lost = self.error_state is not None
+                for moment in () if lost else list(self._watchers.values()):
+                    moment.wait()  # it waits for a signal of this device
             self.fail("it was closed")
+            self.era += 1  # its moments have passed: their signals are given back
             self._discarded.extend((page, None) for page in self._pages)
             self._pages.clear()
             self.kernel_arguments.close()

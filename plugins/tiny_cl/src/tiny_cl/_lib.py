@@ -44,6 +44,10 @@ _NEEDED_FIRST: Final = (
 others.
 """
 _PIP_DRIVER: Final = "libintelocl.so"
+_FOR_GOOD: Final = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
+"""How the library is opened: for as long as the process lives. What is released with its last
+reference calls a function of the library and does not keep it, and drivers have threads in theirs.
+"""
 _WISHES: Final = {"POCL_WORK_GROUP_SPECIALIZATION": "0"}
 """Settings of drivers, unless somebody has set them: PoCL is not to compile a kernel once more for
 the number of groups of its first launch, as it is compiled for groups of the right size already.
@@ -58,7 +62,7 @@ def library() -> Any:
         os.environ.setdefault(name, value)
     for path in _candidates():
         try:
-            return ffi.dlopen(path)
+            return ffi.dlopen(path, _FOR_GOOD)
         except OSError as error:
             tried.append(f"{path} ({str(error).removeprefix('cannot load library ')})")
     raise DeviceUnavailable(

@@ -29,6 +29,9 @@ _LINUX_NAMES: Final = (
     "/usr/local/nvidia/lib64/libcuda.so.1",
 )
 
+_FOR_GOOD: Final = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
+"""How the driver is opened: for as long as the process lives, as it has threads of its own."""
+
 _opened: list[Any] = []
 """The driver, once it is open."""
 
@@ -42,7 +45,7 @@ def _open() -> Any:
     tried = []
     for path in _candidates():
         try:
-            _opened.append(ffi.dlopen(path))
+            _opened.append(ffi.dlopen(path, _FOR_GOOD))
             return _opened[-1]
         except OSError as error:
             tried.append(f"{path} ({str(error).rpartition(': ')[2]})")

@@ -50,6 +50,10 @@ _FILES: Final = {
     ("darwin", "x86_64"): "libwebgpu_dawn_x86_64.dylib",
     ("win32", "amd64"): "libwebgpu_dawn.dll",
 }
+_FOR_GOOD: Final = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
+"""How the library is opened: for as long as the process lives. What is released with its last
+reference calls a function of the library and does not keep it.
+"""
 _NEWEST_GONE: Final = "wgpuInstanceRequestAdapter2"
 """A function that later versions of Dawn, whose structures differ, no longer have."""
 
@@ -180,7 +184,7 @@ class Dawn:
 
     def __init__(self, path: Path) -> None:
         try:
-            self.lib = ffi.dlopen(os.fspath(path))
+            self.lib = ffi.dlopen(os.fspath(path), _FOR_GOOD)
             _ = getattr(self.lib, _NEWEST_GONE)
         except (OSError, AttributeError) as error:
             raise DeviceUnavailable(

@@ -239,6 +239,26 @@ def test_a_hang_is_told_with_the_state(make: Make) -> None:
     )
 
 
+def test_a_closed_device_has_done_all_without_a_look_at_its_memory(make: Make) -> None:
+    """A program that goes later waits for its last launch, whose signal was given back."""
+
+    class Gone:
+        def __getitem__(self, _: int) -> int:
+            raise AssertionError("memory that was given back is read")
+
+    device = make()
+    program = device.function(add, 1, 1)
+    program([zero(device)], [1])
+    launched = program.last_launch
+    device.close()
+
+    assert launched is not None
+    launched.signal._words = Gone()  # type: ignore[assignment]
+
+    assert launched.passed
+    launched.wait()
+
+
 def test_a_lost_device_takes_no_more_work_and_is_closed_at_once(make: Make) -> None:
     device = make()
     program, memory = device.function(add, 1, 1), zero(device)
