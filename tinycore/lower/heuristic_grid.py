@@ -118,7 +118,8 @@ class GridPlanner(SharedPlanner):
 
     def unroll_sums(self) -> None:
         """Write out a few steps of the innermost loop of a sum."""
-        for loop in {n.src[-1] for n in self.reductions if n.src[-1].op is Op.RANGE}:
+        innermost = dict.fromkeys(n.src[-1] for n in self.reductions if n.src[-1].op is Op.RANGE)
+        for loop in innermost:  # in the order of the kernel, which is the same in every process
             if loop.arg.kind is AxisKind.REDUCE and loop.src[0].op is Op.CONST:
                 self.unroll_sum(loop.arg.number, loop.extent)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import replace
@@ -194,6 +195,18 @@ def test_sums_over_one_loop_are_shared_together() -> None:
 
     assert linear.launch("block") == (64, 1, 1)
     assert linear.shared_bytes == 2 * (64 + 16) * 4
+
+
+def test_steps_of_sums_are_written_out_in_the_order_of_the_kernel() -> None:
+    """And not in that of their addresses, which another process has otherwise."""
+    i, loops = UOp.range(1 << 20, 0), [UOp.range(4, n, AxisKind.REDUCE) for n in range(1, 9)]
+    read = [load(element(n.arg.number[0], dtypes.float32, 4, n), dtypes.float32) for n in loops]
+    sums = [UOp(Op.REDUCE, dtypes.float32, pair, Op.ADD) for pair in zip(read, loops, strict=True)]
+    change = store(element(0, dtypes.float32, 1 << 20, i), functools.reduce(UOp.__add__, sums))
+
+    plan = plan_for(UOp.sink(UOp(Op.END, dtypes.void, (change, i))), GROUPS)
+    unrolled = [s.axis for s in plan if isinstance(s, Assign) and s.kind is AxisKind.UNROLL]
+    assert unrolled == [n.arg.number for n in loops]
 
 
 # What may be launched
