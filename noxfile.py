@@ -24,6 +24,7 @@ PACKAGES = {
     "tiny-cpu": ROOT / "plugins/tiny_cpu",
     "tiny-metal": ROOT / "plugins/tiny_metal",
     "tiny-nv": ROOT / "plugins/tiny_nv",
+    "tiny-qcom": ROOT / "plugins/tiny_qcom",
     "tiny-webgpu": ROOT / "plugins/tiny_webgpu",
 }
 DEVICES = ["PYTHON", "CPU:CLANG", "CPU:LLVM", "CL", "CUDA", "CUDA:PTX", "WEBGPU"]
@@ -49,6 +50,7 @@ def tool(name: str) -> str:
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
     folders = ["tiny_amd", "tiny_cpu", "tiny_cl", "tiny_metal", "tiny_nv[nvrtc]", "tiny_webgpu"]
+    folders += ["tiny_qcom[ir3]"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)
 
@@ -71,6 +73,7 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "plugins/tiny_cl/src")
     session.run("mypy", "plugins/tiny_metal/src")
     session.run("mypy", "plugins/tiny_nv/src")
+    session.run("mypy", "plugins/tiny_qcom/src")
     session.run("mypy", "plugins/tiny_webgpu/src")
     session.run("mypy", "tests")
 

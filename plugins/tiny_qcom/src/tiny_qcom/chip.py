@@ -1,0 +1,98 @@
+"""Facts of Adreno 6xx chips that plans and launches depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.errors import CompilerUnavailable, DeviceUnavailable
+from tinycore.render.base import Limits
+
+__all__ = ["CHIPS", "Chip", "chip_of", "chip_of_id", "limits_of", "waves_of"]
+
+TICKS_PER_SECOND: Final = 19.2e6
+"""Of CP_ALWAYS_ON_COUNTER."""
+SHARED_BYTES: Final = 32 << 10
+CONSTANT_VECTORS: Final = 256
+WAVE: Final = 64
+BLOCK_THREADS: Final = 256
+"""A group of 4 waves fits beside the most registers that code may use."""
+LARGEST_IMAGE: Final = 16_384
+REGISTER_FILE: Final = 96
+MOST_WAVES: Final = 16
+PRIVATE_GRANULE: Final = 512
+"""Private memory of a thread is a power of two of so many bytes."""
+INSTRUCTION_GROUP_BYTES: Final = 128
+PRELOADED_GROUPS: Final = 64
+"""The most instruction groups that a launch loads beforehand."""
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One kind of Adreno."""
+
+    name: str
+    id: int
+    """As KGSL says it: core, major, minor and patch number, a byte each."""
+    cores: int
+    """Shader processors."""
+    threads_of_a_core: int
+    """Threads that a shader processor keeps private memory for."""
+
+    def private_bytes(self, per_thread: int) -> tuple[int, int]:
+        """What a thread gets of private memory, and a shader processor."""
+        granules = -(-per_thread // PRIVATE_GRANULE)
+        thread = PRIVATE_GRANULE << max(granules - 1, 0).bit_length()
+        return thread, thread * self.threads_of_a_core
+
+
+CHIPS: Final = {
+    "a618": Chip("a618", 0x0601_0800, 1, 2048),
+    "a630": Chip("a630", 0x0603_0001, 2, 2048),
+    "a640": Chip("a640", 0x0604_0001, 2, 8192),
+}
+"""By name. Later ones of the family (a650 on) want registers that nobody here could try."""
+DEFAULT: Final = "a630"
+
+
+def chip_of(name: str) -> Chip:
+    """The facts of a chip. Raises CompilerUnavailable for one that is not known."""
+    if name not in CHIPS:
+        raise CompilerUnavailable(
+            f"{name!r} is no Adreno that tiny-qcom compiles for; these are {', '.join(CHIPS)}"
+        )
+    return CHIPS[name]
+
+
+def chip_of_id(number: int) -> Chip:
+    """The chip with this number, whatever its patch. Raises DeviceUnavailable."""
+    for chip in CHIPS.values():
+        if chip.id >> 16 == number >> 16:
+            return chip
+    core, major, minor = number >> 24, number >> 16 & 0xFF, number >> 8 & 0xFF
+    raise DeviceUnavailable(
+        f"the Adreno of this machine says chip {number:#010x} (core {core}, version "
+        f"{major}.{minor}), and tiny-qcom drives {', '.join(CHIPS)}. DEV=CL reaches it through "
+        "Qualcomm's OpenCL, if that is installed."
+    )
+
+
+def waves_of(full: int, half: int, merged: bool) -> int:
+    """How many waves of a group can run beside each other, by the registers that code uses."""
+    used = full if merged else full + -(-half // 2)
+    return min(REGISTER_FILE // max(used, 1) * 2, MOST_WAVES)
+
+
+def limits_of(chip: Chip, images: bool = True) -> Limits:
+    """What plans may ask of a chip."""
+    return Limits(
+        threads=chip.cores * 1024,
+        vector_bytes=16,
+        access_alignment=16,
+        grid=(65_535, 65_535, 65_535),
+        block=(BLOCK_THREADS, BLOCK_THREADS, 64),
+        block_threads=BLOCK_THREADS,
+        block_wanted=128,
+        shared_bytes=SHARED_BYTES,
+        image=(LARGEST_IMAGE, LARGEST_IMAGE) if images else None,
+    )

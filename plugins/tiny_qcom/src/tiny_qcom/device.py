@@ -1,0 +1,125 @@
+"""An open Adreno, driven through KGSL: a context, a queue of PM4, memory shared with the host."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from tiny_qcom.chip import TICKS_PER_SECOND, chip_of_id
+from tiny_qcom.kgsl import LEAST_PRIORITY, MEDIUM_PRIORITY, Kgsl, LinuxSystem, System
+from tiny_qcom.memory import QcomAllocator
+from tiny_qcom.program import QcomProgram
+from tiny_qcom.queue import RING_BYTES, CommandRing, QcomQueue
+from tinycore.errors import ArgumentError, DeviceUnavailable
+from tinycore.plugin import HCQBuffer, HCQCompiled, HCQSignal, ProgramInfo
+
+__all__ = ["QcomDevice", "priority_of"]
+
+PAGE: Final = 4096
+BORDER_BYTES: Final = 128
+EAGER_SECONDS: Final = 5e-4
+"""How long a wait looks at the signal itself before it sleeps in the kernel."""
+SLEEP_MS: Final = 5
+
+
+def priority_of(text: str) -> int:
+    """What QCOM_PRIORITY asks for: 1 (most urgent) to 15. Raises ArgumentError."""
+    if not text:
+        return MEDIUM_PRIORITY
+    if not text.isdecimal() or not 1 <= int(text) <= LEAST_PRIORITY:
+        raise ArgumentError(
+            f"QCOM_PRIORITY={text!r} is no priority: say 1 (most urgent) to {LEAST_PRIORITY}; "
+            f"without it, {MEDIUM_PRIORITY}"
+        )
+    return int(text)
+
+
+class QcomDevice(HCQCompiled):
+    """The one Adreno of a machine."""
+
+    ticks_per_second = TICKS_PER_SECOND
+
+    def __init__(
+        self,
+        index: int = 0,
+        interface: str = "",
+        *,
+        system: System | None = None,
+        priority: str | None = None,
+        ring_bytes: int = RING_BYTES,
+        argument_bytes: int = 4 << 20,
+    ) -> None:
+        if index:
+            raise DeviceUnavailable(f"there is no QCOM:{index}; KGSL has one device, QCOM")
+        wanted = os.environ.get("QCOM_PRIORITY", "") if priority is None else priority
+        self.kgsl = Kgsl(system or LinuxSystem(), priority_of(wanted))
+        try:
+            self.chip = chip_of_id(self.kgsl.chip_id)
+            self.arch = self.chip.name
+            allocator = QcomAllocator(self.kgsl)
+            allocator.device = self
+            self._private: list[HCQBuffer] = []
+            super().__init__(
+                "QCOM", allocator, lambda: QcomQueue(self), argument_bytes=argument_bytes
+            )
+            self._page = allocator.alloc_visible(PAGE)
+            assert self._page.view is not None
+            self._page.view[:] = bytes(PAGE)
+            self.ring = CommandRing(self, ring_bytes)
+        except BaseException:
+            self.kgsl.close()
+            raise
+        self.kgsl.want_power()
+
+    @property
+    def border_color(self) -> int:
+        """Where the color of what is outside of images lies: zeros."""
+        return self._page.address
+
+    @property
+    def scratch_word(self) -> int:
+        """A word that anything may be written to."""
+        return self._page.address + PAGE - BORDER_BYTES
+
+    def load(self, binary: bytes, info: ProgramInfo) -> QcomProgram:
+        """Make what a compiler made ready to launch."""
+        with self.lock:
+            self.reap()
+            return QcomProgram(self, binary, info)
+
+    def need_private(self, per_thread: int) -> tuple[int, int, int]:
+        """Private memory for all threads that can run at once.
+
+        Its address, and the bytes of a thread and of a shader processor. What was given before
+        stays: captured steps have its address in their commands.
+        """
+        if not per_thread:
+            return 0, 0, 0
+        thread, core = self.chip.private_bytes(per_thread)
+        core = -(-core // PAGE) * PAGE
+        size = core * self.chip.cores
+        found = next((b for b in self._private if b.size >= size), None)
+        if found is None:
+            found = self.allocator.alloc_visible(size)
+            self._private.append(found)
+        return found.address, thread, core
+
+    def fault(self) -> str:
+        """What KGSL reported."""
+        return self.kgsl.fault
+
+    def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
+        """Wait for the last submission in the kernel, a few milliseconds at most."""
+        if waited_seconds < EAGER_SECONDS:
+            super().sleep(signal, value, waited_seconds)
+            return
+        self.kgsl.wait(self.kgsl.last, SLEEP_MS)
+        if signal.value < value:
+            super().sleep(signal, value, waited_seconds)
+
+    def release(self) -> None:
+        """Give memory of the driver's own back, and the device file."""
+        for buffer in (*self._private, self._page, self.ring.memory):
+            self.allocator.release(buffer)
+        self._private.clear()
+        self.kgsl.close()

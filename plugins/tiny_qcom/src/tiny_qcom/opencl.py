@@ -1,0 +1,55 @@
+"""OpenCL C for Qualcomm's compiler: a kernel takes addresses by slot, then the variables by name.
+
+    kernel void NAME_(global T *data0, ..., long n)
+
+It differs from OpenCL C of tiny-cl in that no buffer has a start of its own: the queue passes
+addresses. Halves are stored and computed in float32, as arithmetic on them is not reliable without
+an extension that not every compiler of Qualcomm's has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiny_cl.render import SAMPLER, OpenClC
+from tinycore.dtype import ImageDType
+from tinycore.render.writer import Writer
+from tinycore.uop.node import UOp
+
+__all__ = ["QcomOpenClC"]
+
+
+@dataclass(frozen=True)
+class QcomOpenClC(OpenClC):
+    """OpenCL C of Adrenos, which have no float64."""
+
+    has_double: bool = False
+
+    def assemble(self, writer: Writer) -> str:
+        """Definitions, signature and body."""
+        buffers = writer.kernel.buffers
+        lines = (
+            *self.prelude(),
+            *([SAMPLER] if any(isinstance(u.dtype, ImageDType) for u in buffers) else ()),
+            *writer.definitions,
+            f"{self.signature(writer)} {{",
+            *writer.lines,
+            "}",
+        )
+        return "\n".join(lines) + "\n"
+
+    def parameters(self, writer: Writer) -> list[str]:
+        """Every slot of the kernel, also one that is not read; then numbers."""
+        by_slot = {u.arg: u for u in writer.kernel.buffers}
+        slots = range(max(by_slot, default=-1) + 1)
+        bases = [
+            self.parameter(by_slot[i], writer) if i in by_slot else f"global void *unused{i}"
+            for i in slots
+        ]
+        return bases + [f"const long {writer[u]}" for u in writer.kernel.variables]
+
+    def parameter(self, buffer: UOp, writer: Writer) -> str:
+        """What a slot holds: a buffer, or an image, which a kernel either reads or writes."""
+        if isinstance(buffer.dtype, ImageDType):
+            return super().parameter(buffer, writer)
+        return f"{self.pointer_type(buffer, writer)}{self.restrict}{writer[buffer]}"

@@ -1,0 +1,55 @@
+"""QCOM without an Adreno: the plugin on the stand-in of KGSL, whose kernels are run here.
+
+`BACKEND` is the plugin's own but for the system calls, and for Qualcomm's compiler, in whose place
+the stand-in's is; kernels of that are run by PoCL, those of ir3 by the interpreter.
+
+    export PYTHONPATH=tests/support:plugins/tiny_qcom/tests
+    tinycore conformance QCOM --register simulated_qcom:BACKEND
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from adreno import opencl
+from adreno.kgsl import Kgsl
+from adreno.state import Launch
+from emulation.memory import GlobalMemory
+
+from tiny_qcom import BACKEND as PLUGIN
+from tiny_qcom.chip import DEFAULT, chip_of, limits_of
+from tiny_qcom.device import QcomDevice
+from tiny_qcom.llvm_qcom import QcomCompiler
+from tiny_qcom.opencl import QcomOpenClC
+from tinycore.errors import CompilerUnavailable
+from tinycore.plugin import Backend, Toolchain
+
+__all__ = ["BACKEND", "backend_of", "execute"]
+
+
+def execute(launch: Launch, memory: GlobalMemory) -> None:
+    """Run a launch, whoever compiled it."""
+    opencl.execute(launch, memory)
+
+
+def qcomcl(arch: str = "") -> Toolchain[QcomOpenClC]:
+    """The plugin's OpenCL C, with the stand-in of the compiler."""
+    if why := opencl.missing():
+        raise CompilerUnavailable(why)
+    chip = chip_of(arch or DEFAULT)
+    compiler = QcomCompiler(chip, opencl.Compiler())
+    return Toolchain("QCOMCL", chip.name, QcomOpenClC(limits_of(chip)), compiler)
+
+
+def backend_of(kgsl: Kgsl) -> Backend:
+    """The plugin's backend on a stand-in."""
+
+    def opened(index: int, interface: str) -> QcomDevice:
+        return QcomDevice(index, interface, system=kgsl)
+
+    renderers = {**PLUGIN.renderers, "QCOMCL": qcomcl}
+    return replace(PLUGIN, open=opened, count=lambda: 1, probe=lambda: "", renderers=renderers)
+
+
+BACKEND: Final = backend_of(Kgsl(execute))

@@ -1,0 +1,99 @@
+"""Tensor programs whose OpenCL C takes the way of Qualcomm's compiler, and is run by PoCL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy
+import pytest
+from adreno import opencl
+from adreno.kgsl import Kgsl
+from simulated_qcom import backend_of, execute
+
+from tinycore import Context, Tensor, TinyJit, Variable
+from tinycore.errors import CompileError, FileFormatError
+from tinycore.plugin import register, unregister
+from tinycore.testing.kernels import Array
+
+if why := opencl.missing():
+    pytest.skip(why, allow_module_level=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def driver() -> Iterator[Kgsl]:
+    """A stand-in, whose device is QCOM."""
+    made = Kgsl(execute)
+    register(backend_of(made))
+    yield made
+    unregister("QCOM")
+    assert not made.faults
+
+
+@pytest.fixture(autouse=True)
+def on_the_device(driver: Kgsl) -> Iterator[None]:
+    with Context(DEV="QCOM:QCOMCL"):
+        yield
+
+
+def numbers(*shape: int, seed: int = 0) -> Array:
+    return numpy.random.default_rng(seed).standard_normal(shape).astype("f")
+
+
+def close(found: Tensor, expected: Array, tolerance: float = 1e-5) -> None:
+    assert found.device == "QCOM"
+    scale = float(numpy.abs(expected).max())
+    numpy.testing.assert_allclose(found.numpy(), expected, rtol=tolerance, atol=tolerance * scale)
+
+
+def test_elements() -> None:
+    a, b = numbers(7, 1, 9), numbers(5, 1, seed=1)
+    close(Tensor(a) * Tensor(b) + 1, a * b + 1)
+
+
+def test_a_sum_by_a_group() -> None:
+    a = numbers(3, 3000)
+    close(Tensor(a).sum(1), a.sum(1, dtype="d"))
+
+
+def test_a_product_of_matrices() -> None:
+    a, b = numbers(33, 40), numbers(40, 17, seed=1)
+    close(Tensor(a) @ Tensor(b), a.astype("d") @ b)
+
+
+def test_views_that_start_anywhere() -> None:
+    a = numbers(200)
+    base = Tensor(a).realize()
+    close(base[3:67].contiguous() * 2, a[3:67] * 2)
+
+
+def test_memory_of_this_process() -> None:
+    a = numbers(16)
+    x = Tensor.from_blob(a.ctypes.data, (16,), dtype="float32", device="QCOM", owner=a)
+    close(x + 1, a + 1)
+
+
+def test_a_captured_step_with_a_variable() -> None:
+    a = numbers(10, 32)
+    step = TinyJit(lambda x, n: x[:n].sum(0).realize())
+    for size in (3, 4, 5, 9):
+        n = Variable("n", 1, 10).bind(size)
+        close(step(Tensor(a).realize(), n), a[:size].sum(0))
+
+
+def test_what_the_compiler_says_is_shown() -> None:
+    with pytest.raises(CompileError, match="rejected a kernel"):
+        opencl.Compiler().compile("kernel void a_() { what }", 0)
+
+
+def test_a_container_that_is_cut_off_is_refused() -> None:
+    from tiny_qcom.container import read_container  # noqa: PLC0415
+
+    binary = opencl.container("name_", "", [(0, 0x140), (1, 0x148)], 64)
+    code = read_container(binary, "name_")
+    assert code.arguments == (0x140, 0x148)
+    assert code.images == ((1, "read"),)
+    assert code.shared_bytes == 64
+    assert code.constants[0] == (64, bytes.fromhex("0000803f"))
+    for size in (0, 0x34, 0x110, len(binary) // 2, len(binary) - 128):
+        with pytest.raises(FileFormatError, match=r"name_.*cut off"):
+            read_container(binary[:size], "name_")
