@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("llvmlite")
 
-from tiny_amd import BACKEND
+from kfd_standin import Machine
+
+from tiny_amd import BACKEND, _cdef, _native
 from tiny_amd.arch import ARCHS
 from tiny_amd.code import CodeObject
 from tiny_amd.device import toolchain
+from tiny_amd.system import use
 from tinycore import Context, Tensor
 from tinycore.errors import (
     CompileError,
@@ -18,14 +23,24 @@ from tinycore.errors import (
     FileFormatError,
 )
 from tinycore.plugin import installed_renderers
+from tinycore.testing.native import write_native
 
 EMPTY = "define amdgpu_kernel void @k(ptr addrspace(1) %data0) {\n  ret void\n}\n"
 
 
-def test_no_card_is_driven_and_the_error_says_what_to_do() -> None:
-    assert BACKEND.count() == 0
-    with pytest.raises(DeviceUnavailable, match=r"drives none\. DEV=NULL:LLVM:gfx1100 .*tiny-cl"):
-        BACKEND.open(0, "")
+def test_where_there_is_no_card_the_error_says_what_to_do() -> None:
+    machine = Machine(())
+    machine.missing.add("/dev/kfd")
+    with use(machine):
+        assert BACKEND.count() == 0
+        with pytest.raises(DeviceUnavailable, match=r"no /dev/kfd.* DEV=NULL:LLVM.*tiny-cl"):
+            BACKEND.open(0, "")
+
+
+def test_the_generated_declarations_are_current(tmp_path: Path) -> None:
+    made = tmp_path / "_native.py"
+    write_native(_cdef.MODULE, _cdef.DECLARATIONS, made)
+    assert made.read_text() == Path(_native.__file__).read_text(), "see tiny_amd/_cdef.py"
 
 
 @pytest.mark.parametrize("arch", ARCHS)

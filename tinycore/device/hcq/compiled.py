@@ -298,6 +298,7 @@ class HCQCompiled(ABC):
                     moment.wait()  # it waits for a signal of this device
             self.fail("it was closed")
             self.era += 1  # its moments have passed: their signals are given back
+            self._leave_signals()
             self._discarded.extend((page, None) for page in self._pages)
             self._pages.clear()
             self.kernel_arguments.close()
@@ -305,3 +306,8 @@ class HCQCompiled(ABC):
             while self._discarded:
                 self.allocator.free(self._discarded.popleft()[0])
             self.release()
+
+    def _leave_signals(self) -> None:
+        """What the device says of itself is no longer read from memory that is given back."""
+        place = HCQBuffer(0, HCQSignal.BYTES, self, view=memoryview(bytearray(HCQSignal.BYTES)))
+        self.timeline_signal = self._shadow_signal = HCQSignal(place, self.timeline_value - 1)

@@ -12,11 +12,13 @@ _DTYPES = (
 BACKEND = Backend(
     name="AMD",
     api=(1, 7),
-    count=deferred("tiny_amd.device:count"),
-    probe=deferred("tiny_amd.device:reason"),
+    count=deferred("tiny_amd.topology:count"),
+    probe=deferred("tiny_amd.topology:reason"),
+    driver=deferred("tiny_amd.topology:driver"),
     open=deferred("tiny_amd.device:AmdDevice"),
     renderers={"LLVM": deferred("tiny_amd.device:toolchain")},
-    capabilities=frozenset({"local_memory", *_DTYPES.split()}),
+    interfaces=("KFD",),
+    capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues", *_DTYPES.split()}),
+    platforms=("linux",),
     priority=210,
-    driver=deferred("tiny_amd.device:driver"),
 )

@@ -28,13 +28,15 @@ class Arch:
 
     units: int
     """Compute units."""
+    vector_bytes_per_unit: int = 0x60000
+    """Vector registers of a compute unit: what its waves leave when they are put aside."""
 
 
 ARCHS: Final = {
     "gfx1100": Arch(96),
     "gfx1101": Arch(60),
-    "gfx1102": Arch(32),
-    "gfx1151": Arch(40),
+    "gfx1102": Arch(32, 0x40000),
+    "gfx1151": Arch(40, 0x60000),
 }
 """By the name that LLVM knows them by; all of RDNA3, in waves of 32."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy
@@ -145,14 +145,26 @@ class Emulator:
     ) -> None:
         """Run groups of work-items; `user_data` fills the first scalar registers. Raises Fault."""
         found = Descriptor.read(self.memory, descriptor)
+        if shared_bytes is not None:
+            if shared_bytes < found.shared_bytes:
+                raise LaunchFault(
+                    f"{shared_bytes} bytes of LDS; the kernel needs {found.shared_bytes}"
+                )
+            found = replace(found, shared_bytes=shared_bytes)
+        self.launch(found, groups, group, user_data)
+
+    def launch(
+        self, found: Descriptor, groups: Dims, group: Dims, user_data: Sequence[int]
+    ) -> None:
+        """Run groups of what a descriptor, or registers in its place, describe. Raises Fault."""
         if not found.properties >> 10 & 1:
             raise LaunchFault("the kernel is for waves of 64, which this emulator does not run")
         items = group[0] * group[1] * group[2]
         if min(*groups, *group) < 1 or items > 1024:
             raise LaunchFault(f"{groups} groups of {group} work-items are no dispatch")
-        shared = found.shared_bytes if shared_bytes is None else shared_bytes
-        if shared > 64 << 10 or shared < found.shared_bytes:
-            raise LaunchFault(f"{shared} bytes of LDS; the kernel needs {found.shared_bytes}")
+        shared = found.shared_bytes
+        if shared > 64 << 10:
+            raise LaunchFault(f"{shared} bytes of LDS are more than a group can have")
         waves = -(-items // LANES)
         at_once = max(MOST_WAVES // waves, 1)
         total = groups[0] * groups[1] * groups[2]

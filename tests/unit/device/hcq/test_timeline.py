@@ -259,6 +259,18 @@ def test_a_closed_device_has_done_all_without_a_look_at_its_memory(make: Make) -
     launched.wait()
 
 
+def test_a_closed_device_describes_itself_without_a_look_at_its_memory(make: Make) -> None:
+    device = make()
+    program = device.function(add, 1, 1)
+    program([zero(device)], [1])
+    launched = program.last_launch
+    device.close()
+    assert launched is not None
+    launched.signal.value = 0  # as if the memory had been given to somebody else
+
+    assert "2 of 2 submissions are done" in repr(device)
+
+
 def test_a_lost_device_takes_no_more_work_and_is_closed_at_once(make: Make) -> None:
     device = make()
     program, memory = device.function(add, 1, 1), zero(device)

@@ -1,0 +1,173 @@
+"""Queues of a card as KFD makes them: memory exactly as large as kernels check, and doorbells.
+
+Linux, drivers/gpu/drm/amd/amdkfd/kfd_queue.c: `kfd_queue_acquire_buffers` refuses other sizes of
+the end-of-pipe buffer, the area for saved waves and the pages of the pointers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from tiny_amd.arch import Arch, arch_of
+from tiny_amd.kfd import DOORBELL_BYTES, OF_HOST, ON_CARD, PAGE, Allocation, Kfd
+from tiny_amd.system import READ_WRITE, SHARED, bytes_at
+from tiny_amd.topology import Card
+from tinycore.config import settings
+from tinycore.errors import DeviceError
+
+__all__ = ["HardwareQueue", "QueueType", "SavedWaves"]
+
+EOP_BYTES: Final = 4096
+WRITE_POINTER: Final = 0x38
+READ_POINTER: Final = 0x80
+"""Places of the pointers in their page: of `write_dispatch_id` and `read_dispatch_id` in HSA's
+amd_queue_t, where the hardware looks for them in queues of AQL packets."""
+SHARED_BYTES_PER_UNIT: Final = 0x10000
+SCALAR_BYTES_PER_UNIT: Final = 0x4000
+MODE_BYTES_PER_UNIT: Final = 0x1000
+WAVES_PER_UNIT: Final = 32
+HEADER_BYTES: Final = 40
+_PRIORITY: Final = 7
+_PERCENTAGE: Final = 100
+
+
+class QueueType(IntEnum):
+    """What a queue executes."""
+
+    COMPUTE = 0
+    SDMA = 1
+    AQL = 2
+
+
+@dataclass(frozen=True)
+class SavedWaves:
+    """How much memory the waves of a queue take when they are put aside (CWSR), per partition."""
+
+    control_stack: int
+    total: int
+    debug: int
+
+    @classmethod
+    def of(cls, card: Card, arch: Arch) -> SavedWaves:
+        """As `kfd_queue_ctx_save_restore_size` computes it for gfx10.1 and later."""
+        waves = card.units * WAVES_PER_UNIT
+        control_stack = align(HEADER_BYTES + waves * 12 + 8, PAGE)
+        per_unit = arch.vector_bytes_per_unit + SCALAR_BYTES_PER_UNIT
+        per_unit += SHARED_BYTES_PER_UNIT + MODE_BYTES_PER_UNIT
+        return cls(control_stack, control_stack + align(card.units * per_unit, PAGE), waves * 32)
+
+    def allocation(self, partitions: int) -> int:
+        """Bytes of the memory for all partitions."""
+        return align((self.total + align(self.debug, 64)) * partitions, PAGE)
+
+
+def align(size: int, unit: int) -> int:
+    """The next multiple of a unit."""
+    return -(-size // unit) * unit
+
+
+class HardwareQueue:
+    """A ring in memory that a card reads, its two pointers and its doorbell."""
+
+    def __init__(self, kfd: Kfd, card: Card, kind: QueueType, ring_bytes: int) -> None:
+        self.kfd, self.card, self.kind = kfd, card, kind
+        self.size = ring_bytes
+        self.lock = threading.Lock()
+        self._memory: list[Allocation] = []
+        self._id: int | None = None
+        self._doorbells = (0, 0)
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            ring, pointers = self._allocate(ring_bytes), self._allocate(PAGE)
+            self.ring = bytes_at(ring.address, ring_bytes).cast("I")
+            page = bytes_at(pointers.address, PAGE)
+            page[:] = bytes(PAGE)
+            self._write = page[WRITE_POINTER : WRITE_POINTER + 8].cast("Q")
+            self._read = page[READ_POINTER : READ_POINTER + 8].cast("Q")
+            self._create(ring, pointers)
+            undo.pop_all()
+
+    def _allocate(self, size: int, is_on_card: bool = False) -> Allocation:
+        made = self.kfd.allocate(self.card, size, ON_CARD if is_on_card else OF_HOST)
+        self._memory.append(made)
+        return made
+
+    def _create(self, ring: Allocation, pointers: Allocation) -> None:
+        saved: dict[str, int] = {}
+        if self.kind is not QueueType.SDMA:
+            sizes = SavedWaves.of(self.card, arch_of(self.card.arch))
+            area = self._allocate(sizes.allocation(self.card.xccs), is_on_card=True)
+            saved = {
+                "eop_buffer_address": self._allocate(EOP_BYTES, is_on_card=True).address,
+                "eop_buffer_size": EOP_BYTES,
+                "ctx_save_restore_address": area.address,
+                "ctx_save_restore_size": sizes.total,
+                "ctl_stack_size": sizes.control_stack,
+            }
+        made = self.kfd.call(
+            "CREATE_QUEUE",
+            "kfd_create_queue",
+            f"a queue of {self.kind.name} on {self.card}",
+            ring_base_address=ring.address,
+            ring_size=self.size,
+            write_pointer_address=pointers.address + WRITE_POINTER,
+            read_pointer_address=pointers.address + READ_POINTER,
+            gpu_id=self.card.gpu_id,
+            queue_type=int(self.kind),
+            queue_percentage=_PERCENTAGE,
+            queue_priority=_PRIORITY,
+            **saved,
+        )
+        self._id = made.queue_id
+        base = made.doorbell_offset & ~(DOORBELL_BYTES - 1)
+        place = made.doorbell_offset & (DOORBELL_BYTES - 1)
+        page = self.kfd.machine.map(0, DOORBELL_BYTES, READ_WRITE, SHARED, self.kfd.file, base)
+        self._doorbells = (page, DOORBELL_BYTES)
+        self._doorbell = bytes_at(page + place, 8).cast("Q")
+
+    # --- pointers
+
+    @property
+    def written(self) -> int:
+        """How far commands have been written, in the unit of the hardware; only grows."""
+        return self._write[0]
+
+    @property
+    def consumed(self) -> int:
+        """How far the card has read."""
+        return self._read[0]
+
+    def ring_doorbell(self, written: int, doorbell: int) -> None:
+        """Tell the card how far commands go: the pointer in memory first, then the doorbell."""
+        self._write[0] = written
+        self._doorbell[0] = doorbell
+
+    def wait_for_room(self, has_room: Callable[[], bool], sleep: Callable[[], None]) -> None:
+        """Wait until the card has read enough. Raises DeviceError when it reads nothing."""
+        seen, since = self.consumed, time.monotonic()
+        while not has_room():
+            if self.consumed != seen:
+                seen, since = self.consumed, time.monotonic()
+            elif time.monotonic() - since > settings.WAIT_TIMEOUT_MS / 1e3:
+                raise DeviceError(
+                    f"the {self.kind.name} queue of {self.card} is full and its card has read "
+                    f"nothing for {settings.WAIT_TIMEOUT_MS} ms, at {seen} of {self.written}"
+                )
+            sleep()
+
+    def close(self) -> None:
+        """Destroy the queue and give its memory back."""
+        if self._id is not None:
+            self.kfd.call("DESTROY_QUEUE", "kfd_destroy_queue", queue_id=self._id)
+            self._id = None
+        if self._doorbells[1]:
+            self.kfd.machine.unmap(*self._doorbells)
+            self._doorbells = (0, 0)
+        while self._memory:
+            self.kfd.free(self._memory.pop())

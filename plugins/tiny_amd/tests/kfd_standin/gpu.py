@@ -1,0 +1,146 @@
+"""One card: what it addresses, its clock, and the emulator that runs its kernels."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy
+from emulation.faults import IllegalAddress
+from emulation.memory import GlobalMemory, Region
+from emulator.dispatch import Descriptor, Emulator
+
+if TYPE_CHECKING:
+    from kfd_standin.cards import CardFacts
+
+__all__ = ["Dispatch", "Gpu", "MemoryFault", "Mistake"]
+
+Array = numpy.ndarray[Any, Any]
+Dims = tuple[int, int, int]
+
+
+class Mistake(AssertionError):
+    """What a card would do something undefined about, or the kernel would not notice."""
+
+
+class MemoryFault(Exception):
+    """An access that the page table does not allow."""
+
+    def __init__(self, address: int, action: str) -> None:
+        super().__init__(f"{action} at {address:#x}")
+        self.address = address
+
+
+@dataclass
+class Dispatch:
+    """A launch, as registers or a packet describe it."""
+
+    entry: int
+    groups: Dims
+    group: Dims
+    rsrc1: int
+    rsrc2: int
+    user_data: list[int]
+    shared_bytes: int
+    private_bytes: int
+
+
+@dataclass
+class Gpu:
+    """A card."""
+
+    facts: CardFacts
+    gpu_id: int
+    node: int
+    minor: int
+    memory: GlobalMemory = field(default_factory=GlobalMemory)
+    """What it addresses: its page table."""
+    used_bytes: int = 0
+    drm_file: int | None = None
+    """The file whose VM this process has acquired."""
+    is_lost: bool = False
+    launched: int = 0
+    doorbells: Array | None = None
+    _ticks: int = 0
+    _code: dict[int, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.emulator = Emulator(self.memory)
+
+    def clock(self) -> int:
+        """100 MHz, never the same twice."""
+        self._ticks = max(self._ticks + 1, time.perf_counter_ns() // 10)
+        return self._ticks
+
+    # --- memory
+
+    def span(self, address: int, size: int, action: str) -> Array:
+        """Bytes in one allocation. Raises MemoryFault."""
+        region = self.memory.region_at(address)
+        if region is None:
+            raise MemoryFault(address, action)
+        start = address - region.address
+        if start + size > region.data.nbytes:
+            raise MemoryFault(region.address + region.data.nbytes, action)
+        found: Array = region.data[start : start + size]
+        return found
+
+    def words(self, address: int, count: int, action: str = "read") -> Array:
+        """Words of 32 bits."""
+        if address % 4:
+            raise Mistake(f"words at {address:#x}, which is no multiple of 4")
+        found: Array = self.span(address, count * 4, action).view(numpy.uint32)
+        return found
+
+    def load(self, address: int) -> int:
+        """32 bits."""
+        return int(self.words(address, 1)[0])
+
+    def store(self, address: int, value: int, width: int) -> None:
+        """32 or 64 bits."""
+        if address % width:
+            raise Mistake(f"{width} bytes are written at {address:#x}, which is no multiple")
+        self.span(address, width, "write")[:] = list(value.to_bytes(width, "little"))
+
+    # --- kernels
+
+    def run(self, dispatch: Dispatch, forgets_code: bool) -> None:
+        """Run a kernel to its end. Raises MemoryFault, and the emulator's faults."""
+        self.launched += 1
+        self.check_code(dispatch.entry, forgets_code)
+        found = Descriptor(
+            entry=dispatch.entry,
+            shared_bytes=dispatch.shared_bytes,
+            private_bytes=dispatch.private_bytes,
+            kernarg_bytes=0,
+            properties=1 << 10,
+            rsrc1=dispatch.rsrc1,
+            rsrc2=dispatch.rsrc2,
+        )
+        try:
+            self.emulator.launch(found, dispatch.groups, dispatch.group, dispatch.user_data)
+        except IllegalAddress as fault:
+            at = re.search(r"bytes at (0x[0-9a-f]+)", str(fault))
+            if at is None:  # of LDS or scratch, which no page table knows
+                raise
+            raise MemoryFault(int(at[1], 16), str(fault)) from fault
+
+    def check_code(self, entry: int, forgets_code: bool) -> None:
+        """Decode anew what has changed, which needs the instruction caches to be invalidated."""
+        region = self.memory.region_at(entry)
+        if region is None:
+            raise MemoryFault(entry, "fetch")
+        now = region.data.tobytes()
+        if self._code.get(entry) == now:
+            return
+        if entry in self._code and not forgets_code:
+            raise Mistake(f"code at {entry:#x} has changed, and instruction caches are not told")
+        self.emulator.forget()
+        self._code[entry] = now
+
+
+def region_of(address: int, data: Array, name: str) -> Region:
+    """An allocation for a page table."""
+    return Region(address, data, name)

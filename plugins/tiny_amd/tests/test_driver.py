@@ -1,0 +1,265 @@
+"""The driver on a machine that is a stand-in: memory, launches, queues, faults; PM4 and AQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from code_object import compile_kernel
+from kfd_standin import Machine, Mistake
+from kfd_standin.cards import NAVI31
+from simulated_amd import opened
+
+from tiny_amd.device import AmdDevice
+from tinycore import Context
+from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
+from tinycore.plugin import HCQBuffer, ProgramInfo
+
+ADD = """
+define amdgpu_kernel void @add(ptr addrspace(1) %out, ptr addrspace(1) %in, i64 %n) #0 {
+  %lane = call i32 @llvm.amdgcn.workitem.id.x()
+  %group = call i32 @llvm.amdgcn.workgroup.id.x()
+  %first = mul i32 %group, 32
+  %index = add i32 %first, %lane
+  %from = getelementptr i32, ptr addrspace(1) %in, i32 %index
+  %to = getelementptr i32, ptr addrspace(1) %out, i32 %index
+  %value = load i32, ptr addrspace(1) %from
+  %addend = trunc i64 %n to i32
+  %sum = add i32 %value, %addend
+  store i32 %sum, ptr addrspace(1) %to
+  ret void
+}
+declare i32 @llvm.amdgcn.workitem.id.x()
+declare i32 @llvm.amdgcn.workgroup.id.x()
+attributes #0 = { "amdgpu-flat-work-group-size"="32,32" "amdgpu-no-dispatch-ptr"
+  "amdgpu-no-queue-ptr" "amdgpu-no-dispatch-id" "amdgpu-no-implicitarg-ptr" }
+"""
+INFO = ProgramInfo("add", 2, ("n",), grid=(2, 1, 1), block=(32, 1, 1), written=frozenset({0}))
+BYTES = 256
+Make = Callable[..., AmdDevice]
+
+
+@pytest.fixture(params=["PM4", "AQL"])
+def aql(request: pytest.FixtureRequest) -> bool:
+    """Whether compute goes through queues of AQL packets."""
+    return bool(request.param == "AQL")
+
+
+@pytest.fixture
+def make(aql: bool) -> Iterator[Make]:
+    """Opens cards of a machine, and closes them."""
+    made: list[AmdDevice] = []
+
+    def device(machine: Machine, index: int = 0, **options: Any) -> AmdDevice:
+        made.append(opened(machine, index, **{"aql": aql, **options}))
+        return made[-1]
+
+    yield device
+    with Context(WAIT_TIMEOUT_MS=2000):
+        for one in made:
+            one.close()
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """A machine with two cards."""
+    return Machine((NAVI31, NAVI31))
+
+
+@pytest.fixture
+def device(machine: Machine, make: Make) -> AmdDevice:
+    """Its first card."""
+    return make(machine)
+
+
+def written(device: AmdDevice, numbers: Any) -> HCQBuffer:
+    """Memory of the card with these numbers."""
+    content = numpy.asarray(numbers, "i")
+    buffer = device.allocator.alloc(content.nbytes)
+    device.allocator.write(buffer, memoryview(content.tobytes()))
+    return buffer
+
+
+def content(device: AmdDevice, buffer: HCQBuffer) -> Any:
+    """What memory of the card holds."""
+    found = bytearray(buffer.size)
+    device.allocator.read(memoryview(found), buffer)
+    return numpy.frombuffer(found, "i")
+
+
+def test_a_kernel_adds(device: AmdDevice) -> None:
+    program = device.load(compile_kernel(ADD), INFO)
+    source, target = written(device, range(64)), device.allocator.alloc(BYTES)
+
+    seconds = program([target, source], [5], wait=True)
+
+    assert seconds is not None
+    assert 0 < seconds < 10
+    assert content(device, target).tolist() == list(range(5, 69))
+
+
+def test_launches_happen_in_order(device: AmdDevice) -> None:
+    program = device.load(compile_kernel(ADD), INFO)
+    a, b = written(device, range(64)), device.allocator.alloc(BYTES)
+    for _ in range(50):
+        program([b, a], [1])
+        program([a, b], [1])
+
+    assert content(device, a).tolist() == list(range(100, 164))
+
+
+def test_nothing_runs_before_somebody_waits(device: AmdDevice, machine: Machine) -> None:
+    program = device.load(compile_kernel(ADD), INFO)
+    source, target = written(device, range(64)), device.allocator.alloc(BYTES)
+    before = machine.gpus[0].launched
+    program([target, source], [1])
+
+    assert machine.gpus[0].launched == before
+    device.synchronize()
+    assert machine.gpus[0].launched == before + 1
+
+
+def test_a_graph_is_replayed_with_other_arguments(device: AmdDevice) -> None:
+    program = device.load(compile_kernel(ADD), INFO)
+    a, b, c = written(device, range(64)), *(device.allocator.alloc(BYTES) for _ in range(2))
+    graph = device.graph([(program, [b, a], [1]), (program, [c, b], [2])])
+    graph()
+    assert content(device, c).tolist() == list(range(3, 67))
+
+    graph.set_value(1, 0, 10)
+    graph.set_buffer(0, 1, c)
+    graph()
+    assert content(device, c).tolist() == list(range(14, 78))
+
+
+def test_rings_are_used_again(machine: Machine, make: Make, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tiny_amd.device.COMPUTE_RING_BYTES", 4096)
+    monkeypatch.setattr("tiny_amd.device.COPY_RING_BYTES", 4096)
+    monkeypatch.setattr("tiny_amd.device.COMMAND_BYTES", 4096)
+    machine.reports_places = True
+    device = make(machine)
+    program = device.load(compile_kernel(ADD), INFO)
+    a, b = written(device, range(64)), device.allocator.alloc(BYTES)
+    for _ in range(40):
+        program([b, a], [1])
+        device.copier(BYTES, device)([a, b], ())
+
+    assert content(device, a).tolist() == list(range(40, 104))
+
+
+def test_memory_that_was_given_back_is_a_fault(device: AmdDevice, machine: Machine) -> None:
+    program = device.load(compile_kernel(ADD), INFO)
+    source, target = written(device, range(64)), device.allocator.alloc(BYTES)
+    device.synchronize()
+    address = source.address
+    device.allocator.free(source)
+    program([target, source], [1])
+
+    with pytest.raises(DeviceError) as raised:
+        device.synchronize()
+    said = str(raised.value)
+    assert f"a memory fault in the page at {address:#x}: nothing is mapped there" in said
+    assert "kernel add" in said
+    with pytest.raises(DeviceError, match="AMD is lost and takes no more work"):
+        program([target, source], [1])
+
+
+def test_a_reset_is_told(device: AmdDevice, machine: Machine) -> None:
+    program = device.load(compile_kernel(ADD), INFO)
+    source, target = written(device, range(64)), device.allocator.alloc(BYTES)
+    device.synchronize()
+    machine.reset(machine.gpus[0])
+    program([target, source], [1])
+
+    with pytest.raises(DeviceError, match=r"queues were reset, as it hung\. .*kernel add"):
+        device.synchronize()
+
+
+def test_a_queue_that_hangs_ends_by_the_time_limit(device: AmdDevice, machine: Machine) -> None:
+    program = device.load(compile_kernel(ADD), INFO)
+    source, target = written(device, range(64)), device.allocator.alloc(BYTES)
+    device.synchronize()
+    for ring in machine.rings.values():
+        ring.is_stopped = True
+    program([target, source], [1])
+
+    with (
+        Context(WAIT_TIMEOUT_MS=50),
+        pytest.raises(DeviceError, match=r"did not bring a signal from \d+ to \d+ within 50 ms"),
+    ):
+        device.synchronize()
+
+
+def test_exhaustion(device: AmdDevice) -> None:
+    with pytest.raises(OutOfMemory, match="the card has no memory left: ALLOC_MEMORY_OF_GPU"):
+        device.allocator.alloc(1 << 33)
+
+
+def test_everything_is_given_back(machine: Machine, make: Make) -> None:
+    device = make(machine)
+    program = device.load(compile_kernel(ADD), INFO)
+    source, target = written(device, range(64)), device.allocator.alloc(BYTES)
+    device.graph([(program, [target, source], [1])])()
+    device.allocator.free(source)
+    device.synchronize()
+    device.allocator.free(target)
+    device.close()
+
+    kept = machine.event_page
+    assert [memory for memory in machine.memory.values() if memory is not kept] == []
+    assert machine.rings == {}
+    assert machine.events == {}
+
+
+def test_devices_copy_to_each_other(machine: Machine, make: Make) -> None:
+    here, there = make(machine, 0), make(machine, 1)
+    source, target = written(here, range(64)), there.allocator.alloc(BYTES)
+    there.copier(BYTES, here)([target, source], ())
+
+    assert content(there, target).tolist() == list(range(64))
+
+
+def test_cards_without_a_way_to_each_other_say_so(make: Make) -> None:
+    machine = Machine((NAVI31, NAVI31), peers=False)
+    here, there = make(machine, 0), make(machine, 1)
+    source, target = written(here, range(64)), there.allocator.alloc(BYTES)
+
+    with pytest.raises(UnsupportedError, match="AMD cannot address memory of AMD:1"):
+        there.copier(BYTES, here)([target, source], ())
+
+
+def test_a_card_that_is_not_there(machine: Machine, make: Make) -> None:
+    with pytest.raises(DeviceUnavailable, match=r"no AMD:2; there are: AMD:0 gfx1100 \(96 compute"):
+        make(machine, 2)
+
+
+def test_a_card_is_opened_again(machine: Machine, make: Make) -> None:
+    make(machine).close()
+    device = make(machine)
+    assert content(device, written(device, range(4))).tolist() == [0, 1, 2, 3]
+
+
+def test_a_refused_queue_leaves_nothing(machine: Machine, make: Make) -> None:
+    machine.failures["create_queue"] = 22
+    with pytest.raises(DeviceError, match=r"CREATE_QUEUE for a queue of .* returned EINVAL"):
+        make(machine)
+    kept = machine.event_page
+    assert [memory for memory in machine.memory.values() if memory is not kept] == []
+    assert machine.events == {}
+
+
+def test_the_stand_in_finds_a_missing_barrier(device: AmdDevice, monkeypatch: Any) -> None:
+    if device.uses_aql:
+        pytest.skip("packets of AQL acquire by themselves")
+    program = device.load(compile_kernel(ADD), INFO)
+    source, target = written(device, range(64)), device.allocator.alloc(BYTES)
+    monkeypatch.setattr("tiny_amd.queues.Pm4Queue.memory_barrier", lambda self: self)
+    program([target, source], [1])
+
+    with pytest.raises(Mistake, match="before caches forget"):
+        device.synchronize()
