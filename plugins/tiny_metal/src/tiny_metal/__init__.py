@@ -17,6 +17,8 @@ BACKEND = Backend(
     driver=deferred("tiny_metal.probe:driver"),
     open=deferred("tiny_metal.device:MetalDevice"),
     renderers={"MSL": deferred("tiny_metal.device:toolchain")},
-    capabilities=frozenset({"local_memory", *_DTYPES.split()}),
+    capabilities=frozenset(
+        {"external_pointer", "host_memory", "local_memory", "varied", *_DTYPES.split()}
+    ),
     priority=230,
 )

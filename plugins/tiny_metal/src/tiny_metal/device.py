@@ -1,20 +1,37 @@
-"""The toolchain of Apple's GPUs, and the device."""
+"""An open GPU: its queue, what it was asked to do, and the toolchain that makes its programs."""
 
 from __future__ import annotations
 
-from typing import Final
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
 
-from tiny_metal.arch import limits_of, parsed
-from tiny_metal.probe import reason
-from tiny_metal.program import MslCompiler
+from tiny_metal import BACKEND, _lib
+from tiny_metal._lib import NIL, Object, Pool
+from tiny_metal.arch import LANGUAGES, NEWEST, Arch, limits_of, parsed
+from tiny_metal.memory import MetalAllocator, MetalMemory
+from tiny_metal.probe import GpuInfo, gpus, reason
+from tiny_metal.program import MetalProgram, MslCompiler, library_of, told
 from tiny_metal.render import Msl, MslWithBfloat
-from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import Toolchain
+from tinycore.errors import CompileError, DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.plugin import ProgramInfo, Toolchain
 
 __all__ = ["MetalDevice", "toolchain"]
 
 DEFAULT_ARCH: Final = "apple7"
 """What is written for where there is no GPU and no ARCH is named: M1, which all later ones can."""
+MOST_IN_FLIGHT: Final = 48
+"""Command buffers that may be unfinished: a queue has room for 64."""
+_FAILED: Final = 5
+_OUT_OF_MEMORY: Final = 8
+_PROBE: Final = """\
+#include <metal_stdlib>
+using namespace metal;
+kernel void probe(device {0} *data0 [[buffer(0)]]) {{ data0[0] = ({0})(float(data0[0]) + 1.0f); }}
+"""
 
 
 def toolchain(arch: str = "") -> Toolchain[Msl]:
@@ -25,7 +42,147 @@ def toolchain(arch: str = "") -> Toolchain[Msl]:
 
 
 class MetalDevice:
-    """An open GPU."""
+    """An open GPU, which does what it is asked in order."""
 
     def __init__(self, index: int = 0, interface: str = "") -> None:
-        raise DeviceUnavailable(reason())
+        self.metal = _lib.metal()
+        self.send = self.metal.send
+        found = gpus()
+        for place, (device, _) in enumerate(found):
+            if place != index:
+                self.send(device, "release")
+        if index >= len(found):
+            names = ", ".join(f"METAL:{i} {info.name}" for i, (_, info) in enumerate(found))
+            raise DeviceUnavailable(
+                f"there is no METAL:{index}; there are: {names}" if found else reason()
+            )
+        self.handle: Object
+        self.info: GpuInfo
+        self.handle, self.info = found[index]
+        self._closed = False
+        self._lock = threading.RLock()
+        self._running: deque[tuple[Object, str]] = deque()
+        self._failure: DeviceError | None = None
+        self.holds_graphs = False
+        self.queue = self.send(self.handle, "newCommandQueue")
+        if self.queue == NIL:
+            self.send(self.handle, "release")
+            raise DeviceUnavailable(f"{self.info.name} gives no command queue")
+        self.language = self._newest_language()
+        self.arch = str(Arch(self.info.family, self.language))
+        self.allocator = MetalAllocator(self)
+
+    def _newest_language(self) -> tuple[int, int]:
+        """The newest version of the language whose kernels the system compiles.
+
+        The version follows the system, not the GPU, and bfloat both: a small kernel tells.
+        """
+        problem: CompileError | None = None
+        for version in LANGUAGES:
+            kind = "bfloat" if version == NEWEST else "half"
+            try:
+                self.send(library_of(self, _PROBE.format(kind), version), "release")
+            except CompileError as error:
+                problem = error
+            else:
+                return version
+        raise DeviceUnavailable(
+            f"{self.info.name} compiles no kernel in MSL 2.2 or later: {problem}"
+        )
+
+    # --- objects
+
+    def release(self, what: Object) -> None:
+        """Give an object back; nothing once closed."""
+        if not self._closed:
+            self.send(what, "release")
+
+    def keep(self, owner: object, what: Object) -> None:
+        """Give an object back with its owner."""
+        weakref.finalize(owner, self.release, what).atexit = False
+
+    def address(self, memory: MetalMemory) -> int:
+        """The address of the MTLBuffer that a span lies in, as `from_blob` takes it."""
+        return int(_lib.ffi.cast("uintptr_t", memory.buffer))
+
+    # --- work
+
+    def submit(
+        self, encode: Callable[[Object], None], what: str, wait: bool = False
+    ) -> float | None:
+        """Have the GPU do what `encode` puts into a command buffer, after all that was asked.
+
+        With `wait`, wait for the end and return the seconds it took.
+        """
+        with self._lock, Pool(self.metal):
+            commands = self.send(self.queue, "commandBuffer")
+            if commands == NIL:
+                raise DeviceError(f"{self.info.name} gives no command buffer for {what}")
+            encode(commands)
+            self.send(commands, "commit")
+            self.send(commands, "retain")
+            self._running.append((commands, what))
+            if not wait:
+                while len(self._running) > MOST_IN_FLIGHT:
+                    self._finish_oldest()
+                return None
+            self.send(commands, "waitUntilCompleted")
+            began = float(self.send(commands, "GPUStartTime"))
+            ended = float(self.send(commands, "GPUEndTime"))
+            self.synchronize()
+            return ended - began
+
+    def _finish_oldest(self) -> None:
+        """Wait for the oldest command buffer, and note how it ended."""
+        commands, what = self._running.popleft()
+        self.send(commands, "waitUntilCompleted")
+        if self.send(commands, "status") == _FAILED and self._failure is None:
+            error = self.send(commands, "error")
+            short = error != NIL and self.send(error, "code") == _OUT_OF_MEMORY
+            kind = OutOfMemory if short else DeviceError
+            self._failure = kind(f"{self.info.name} failed in {what}: {told(self, error)}")
+        self.send(commands, "release")
+
+    def blit(
+        self, source: Object, start: int, target: Object, target_start: int, size: int
+    ) -> None:
+        """Copy between buffers, in order with launches."""
+
+        def encode(commands: Any) -> None:
+            encoder = self.send(commands, "blitCommandEncoder")
+            selector = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
+            self.send(encoder, selector, source, start, target, target_start, size)
+            self.send(encoder, "endEncoding")
+
+        self.submit(encode, f"a copy of {size:,} bytes")
+
+    def synchronize(self) -> None:
+        """Wait until everything asked is done. Raises DeviceError, once, for what failed."""
+        with self._lock:
+            if self._running:
+                with Pool(self.metal):
+                    while self._running:
+                        self._finish_oldest()
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def load(self, binary: bytes, info: ProgramInfo) -> MetalProgram:
+        """Compile a source for the GPU. Raises CompileError with the compiler's log."""
+        return MetalProgram(self, binary, info)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What this GPU can do of what the backend declares."""
+        lacking = set() if self.info.shares_memory else {"host_memory"}
+        return BACKEND.capabilities - lacking
+
+    def close(self) -> None:
+        """Wait, and release what the device has."""
+        if self._closed:
+            return
+        with suppress(DeviceError):
+            self.synchronize()
+        self.release(self.queue)
+        self.release(self.handle)
+        self._closed = True

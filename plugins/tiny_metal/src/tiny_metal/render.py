@@ -142,12 +142,11 @@ class Msl(CStyle):
 
     def float_constant(self, dtype: DType, value: float) -> str:
         """The shortest literal; what has none is made of a float's."""
-        if dtype is dtypes.float32:
+        if dtype is dtypes.float16:
+            value = as_stored(dtype, value)
+        if dtype is dtypes.float32 or (dtype is dtypes.float16 and value - value == 0):
             return super().float_constant(dtype, value)
-        rounded = as_stored(dtype, value)
-        if dtype is dtypes.float16 and rounded - rounded == 0:
-            return super().float_constant(dtype, value)
-        return f"{self.types[dtype]}({super().float_constant(dtypes.float32, rounded)})"
+        return f"{self.types[dtype]}({super().float_constant(dtypes.float32, value)})"
 
     # --- memory
 
