@@ -10,13 +10,17 @@ import pytest
 from tests.unit.lower.test_stage import AVX2
 from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
+from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.hold import HELD, Hold
+from tinycore.lower.hold import HELD, Hold, hold
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Assign, Plan, Split, apply_plan
 from tinycore.lower.tile_planner import LEAST_HELD
+from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
+
+F32 = dtypes.float32
 
 
 def columns_of(rows: int, columns: int, op: Op = Op.ADD) -> UOp:
@@ -62,6 +66,23 @@ def test_no_sum_over_the_loops_says_so() -> None:
 
     with pytest.raises(ArgumentError, match="holds nothing"):
         apply_plan(ast, (Hold((depth_of(ast),), (column,)),))
+
+
+def test_sums_inside_of_each_other_are_not_held() -> None:
+    """The outer one needs the inner one whole in each of its steps."""
+    i, k = UOp.range(4, 0), UOp.range(6, 1, AxisKind.REDUCE)
+    value = load(element(1, F32, 24, i * 6 + k), F32)
+    inner = UOp(Op.REDUCE, F32, (value, k), Op.ADD)
+    beside = UOp(Op.REDUCE, F32, (value * value, k), Op.ADD)
+    outer = UOp(Op.REDUCE, F32, (value * inner, k), Op.ADD)
+
+    def kernel(result: UOp) -> UOp:
+        change = store(element(0, F32, 4, i), result)
+        return UOp.sink(UOp(Op.END, dtypes.void, (change, i)))
+
+    with pytest.raises(ArgumentError, match="no sums side by side"):
+        hold(kernel(outer), Hold(((0,),), ((1,),)))
+    same(kernel(inner + beside), (Hold(((0,),), ((1,),)),))
 
 
 # The plan

@@ -10,7 +10,7 @@ from tinycore import Tensor
 from tinycore.lower.expand import expand
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import Assign, Peel, apply_plan
+from tinycore.lower.tile import Assign, Peel, Plan, Split, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.affine import repetition
 from tinycore.uop.node import UOp
@@ -24,10 +24,11 @@ def last_kernel(x: Tensor) -> UOp:
     return ast
 
 
-def enlarged(size: int) -> UOp:
-    """Every element of a row of an image twice."""
+def enlarged(size: int, times: int = 2) -> UOp:
+    """Every element of a row of an image several times."""
     x = Tensor.empty(3, size, device="PYTHON")
-    return last_kernel(x.reshape(3, size, 1).expand(3, size, 2).reshape(3, 2 * size) * 2)
+    wide = x.reshape(3, size, 1).expand(3, size, times).reshape(3, times * size)
+    return last_kernel(wide * 2)
 
 
 def greatest(stride: int, padding: int) -> UOp:
@@ -36,9 +37,10 @@ def greatest(stride: int, padding: int) -> UOp:
     return last_kernel(x.max_pool2d(3, stride, padding=padding))
 
 
-def lanes_of(ast: UOp) -> set[int]:
+def lanes_of(ast: UOp, plan: Plan | None = None) -> set[int]:
     """The sizes of the vectors that are loaded under a kernel's plan."""
-    nodes = expand(apply_plan(ast, plan_for(ast, AVX2))).toposort()
+    tiled = apply_plan(ast, plan_for(ast, AVX2) if plan is None else plan)
+    nodes = expand(tiled).toposort()
     return {n.dtype.count for n in nodes if n.op is Op.LOAD}
 
 
@@ -61,6 +63,19 @@ def test_repeated_elements_under_their_plan(size: int) -> None:
     ast = enlarged(size)
 
     numpy.testing.assert_array_equal(run(ast, plan_for(ast, AVX2)), run(ast, ()))
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("times", [2, 3, 4, 6, 8, 12, 16])
+def test_repeated_elements_under_any_lanes(times: int, lanes: int) -> None:
+    """Where lanes begin in the middle of what is repeated, each reads its own."""
+    ast = enlarged(16, times)
+    column = ast.src[0].src[-1].arg.number
+    plan = (Split(column, lanes), Assign((*column, 1), AxisKind.VECTOR))
+    loaded = 1 if lanes % times or lanes == times else lanes // times
+
+    assert lanes_of(ast, plan) == {loaded}
+    numpy.testing.assert_array_equal(run(ast, plan), run(ast, ()))
 
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 1), (2, 1), (3, 1), (1, 0), (2, 0)])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 from tests.unit.schedule.graphs import buffer, kernels, permute
 from tinycore.dtype import ImageDType, dtypes
-from tinycore.render.base import Limits
-from tinycore.schedule.target import cut_for
+from tinycore.render.base import Limits, Renderer
+from tinycore.schedule import target
+from tinycore.schedule.target import cut_for, is_image
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -76,3 +81,32 @@ def test_an_image_that_is_read_where_it_is_written_is_copied_first() -> None:
         found = kernels(change)
 
     assert [slots(kernel)[0] for kernel in found] == [dtypes.float32.ptr(24), KIND]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (Limits(image=(3, 2)), True),
+        (Limits(image=(2, 2)), False),
+        (Limits(image=(3, 1)), False),
+        (Limits(image=None), False),
+    ],
+)
+def test_an_image_fits_up_to_the_greatest_width_and_height(limits: Limits, expected: bool) -> None:
+    with cut_for(limits):
+        assert is_image(KIND, "PYTHON") is expected
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_device_says_itself_whether_it_has_images(
+    has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its renderer may be that of a device with images: only the device knows of its memory."""
+    device = SimpleNamespace(
+        has=lambda ability: has and ability == "image",
+        toolchain=SimpleNamespace(renderer=Renderer(WITH)),
+    )
+    monkeypatch.setattr(target, "Device", {"ACME": device})
+
+    assert is_image(KIND, "ACME") is has
+    assert not is_image(dtypes.imagef((65, 3)), "ACME")

@@ -103,6 +103,20 @@ def test_outputs_share_a_kernel_only_where_there_is_room() -> None:
         numpy.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_one_buffer_too_many_parts_outputs() -> None:
+    arrays, (a, b, c) = inputs(3)
+    product, other = a * b, a * c  # read three buffers and write two
+    shared, same = a * b + 1, a - b  # read two and write two
+
+    assert sorted(len(i.bufs) for i in product.schedule(other)) == [MOST - 1] * 2
+    assert [len(i.bufs) for i in shared.schedule(same)] == [MOST]
+    Tensor.realize(product, other, shared, same)
+    numpy.testing.assert_allclose(product.numpy(), arrays[0] * arrays[1], rtol=1e-6)
+    numpy.testing.assert_allclose(other.numpy(), arrays[0] * arrays[2], rtol=1e-6)
+    numpy.testing.assert_allclose(shared.numpy(), arrays[0] * arrays[1] + 1, rtol=1e-5)
+    numpy.testing.assert_allclose(same.numpy(), arrays[0] - arrays[1], rtol=1e-5, atol=1e-6)
+
+
 def test_a_kernel_by_hand_that_takes_too_many_is_refused() -> None:
     five = [dtypes.float32] * 5
     kernel = elementwise(lambda *x: [reduce(lambda a, b: a + b, x)], five, 8)

@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 
+from tinycore import Variable
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.schedule.launch import Launch, row_size
@@ -192,6 +193,24 @@ def test_a_kernel_that_overwrites_what_it_reads_is_not_plain() -> None:
     (item,) = x.assign(x + 1).schedule()
 
     assert not Launch(item.ast, tuple(range(len(item.bufs)))).is_plain
+
+
+def test_a_kernel_is_plain_where_it_is_one_nest_of_loops() -> None:
+    x = Tensor(numbers(8, 8)).realize()
+    length = Variable("length", 1, 8).bind(5)
+    one = launch_of(x + 1)
+    held = x.softmax(1)  # sums in memory of its own
+
+    assert one.is_plain
+    assert not launch_of(x[:length] + 1).is_plain
+    assert not launch_of(x.cumsum(0)).is_plain
+    assert not launch_of(held).is_plain
+
+
+def launch_of(result: Tensor) -> Launch:
+    """The last launch that computes a tensor."""
+    item = result.schedule()[-1]
+    return Launch(item.ast, tuple(range(len(item.bufs))))
 
 
 def test_what_is_written_is_read_again_where_no_loop_is_left() -> None:

@@ -63,3 +63,31 @@ def test_made_anew_is_unlike_all_others() -> None:
     assert other is not one
     assert (other.dtype, other.arg, other.src[0]) == (one.dtype, one.arg, device)
     assert UOp(Op.BUFFER, dtypes.float32, other.src, 4) is other
+
+
+def test_toposort_lists_what_it_does_not_enter() -> None:
+    a, b = (UOp.variable(name, 0, 9) for name in "ab")
+    inner = a * 2
+    outer = inner + b
+    sink = UOp.sink(outer)
+    assert sink.toposort()[-1] is sink  # what is below is kept now
+
+    assert outer.toposort(lambda n: n is not inner) == [inner, b, outer]
+    assert sink.toposort(lambda n: n is not inner) == [inner, b, outer, sink]
+    assert sink.toposort(lambda n: n is not sink) == [sink]
+
+
+def test_toposort_enters_what_another_path_leads_to() -> None:
+    a, b = (UOp.variable(name, 0, 9) for name in "ab")
+    inner = a * 2
+    outer = inner + a * b
+
+    assert outer.toposort(lambda n: n is not inner) == [inner, *(a * b).toposort(), outer]
+
+
+def test_substitute_keeps_what_it_does_not_enter() -> None:
+    a, b = (UOp.variable(name, 0, 9) for name in "ab")
+    inner = a * 2
+
+    assert (inner + a).substitute({a: b}, lambda n: n is not inner) is inner + b
+    assert (inner + b).substitute({a: b}, lambda n: n is not inner) is inner + b

@@ -7,7 +7,7 @@ import pytest
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, VerifyError
 from tinycore.uop.node import UOp, unique
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Merge, Op
 from tinycore.uop.verify import Stage, verify
 
 f32 = dtypes.float32
@@ -49,6 +49,17 @@ def problem(graph: UOp | list[UOp], stage: Stage) -> str:
     return str(caught.value).splitlines()[0].removeprefix(f"illegal at stage {stage!r}: ")
 
 
+def merge(size: int, how: Merge) -> UOp:
+    return UOp(Op.MERGE_AXIS, f32, (tensor(size), tensor(size)), how)
+
+
+image = UOp(Op.DEFINE_GLOBAL, dtypes.imagef((8, 16)), (), 1)
+
+
+def pixel(*sources: UOp) -> UOp:
+    return UOp(Op.PIXEL, image.dtype, (image, *sources))
+
+
 # --- what is legal
 
 
@@ -65,6 +76,22 @@ def test_gated_load_with_an_alternative_is_legal() -> None:
 
 def test_tensor_graph_is_legal() -> None:
     verify(UOp.sink(tensor(2, 3) * tensor(2, 3)), "tensor")
+
+
+@pytest.mark.parametrize(
+    ("size", "how"), [(96, Merge(16, 16, 8)), (96, Merge(16, 32, 2)), (72, Merge(1, 2, 2))]
+)
+def test_merge_of_whole_pieces_is_legal(size: int, how: Merge) -> None:
+    verify(merge(size, how), "tensor")
+
+
+def test_pixels_are_legal() -> None:
+    read = UOp(Op.LOAD, f32.vec(4), (pixel(i, j),))
+    inside = UOp(Op.STORE, dtypes.void, (pixel(i, j, i < 4), read))
+
+    for place in (pixel(i, j), pixel(i, j, flag)):
+        verify(place, "lowered")
+    verify(UOp.sink(end(inside, i, j)), "lowered")
 
 
 def test_loop_in_order_is_legal() -> None:
@@ -224,6 +251,28 @@ FAULTS: list[tuple[str, Stage, Callable[[], UOp], str]] = [
         lambda: UOp(Op.REDUCE_AXIS, f32, (tensor(2),), (Op.ADD, (1,))),
         "axes (1,) of 1",
     ),
+    (
+        "merge of keys and other values",
+        "tensor",
+        lambda: UOp(Op.MERGE_AXIS, f32, (tensor(96), tensor(48)), Merge(16, 32, 8)),
+        "keys of shape (96,) for values of (48,)",
+    ),
+    *[
+        (
+            f"merge of {name}",
+            "tensor",
+            lambda size=size, how=how: merge(size, how),
+            f"{how} of {size} elements",
+        )
+        for name, size, how in [
+            ("runs that are no power of two", 96, Merge(24, 48, 8)),
+            ("runs that lose a part of the shorter", 96, Merge(16, 8, 8)),
+            ("runs that keep more than there is", 96, Merge(16, 64, 8)),
+            ("pieces of one element", 96, Merge(16, 32, 1)),
+            ("pieces that cut what is kept", 64, Merge(16, 24, 16)),
+            ("pieces that cut the last runs", 96, Merge(64, 128, 64)),
+        ]
+    ],
     # kernels
     (
         "constant with a device",
@@ -326,6 +375,66 @@ FAULTS: list[tuple[str, Stage, Callable[[], UOp], str]] = [
         "lowered",
         lambda: UOp(Op.EXTRACT, f32, (UOp(Op.VECTORIZE, f32.vec(2), (load(i),) * 2),), (2,)),
         "lanes (2,) of 1 dtypes.float32.vec(2) are no dtypes.float32",
+    ),
+    (
+        "pixel without a row",
+        "lowered",
+        lambda: pixel(i),
+        "PIXEL takes an image, a column, a row and at most a gate, here are 2",
+    ),
+    (
+        "pixel with two gates",
+        "lowered",
+        lambda: pixel(i, j, flag, flag),
+        "PIXEL takes an image, a column, a row and at most a gate, here are 5",
+    ),
+    (
+        "pixel of plain memory",
+        "lowered",
+        lambda: UOp(Op.PIXEL, buffer.dtype, (buffer, i, j)),
+        "dtypes.float32.ptr(8) is no image",
+    ),
+    (
+        "column of another dtype",
+        "lowered",
+        lambda: pixel(UOp.const(dtypes.int32, 0), j),
+        "a coordinate is of dtypes.int32, it should be dtypes.index",
+    ),
+    (
+        "row of another dtype",
+        "lowered",
+        lambda: pixel(i, UOp.const(dtypes.int32, 0)),
+        "a coordinate is of dtypes.int32, it should be dtypes.index",
+    ),
+    (
+        "gate of a pixel that is no bool",
+        "lowered",
+        lambda: pixel(i, j, i),
+        "the gate is of dtypes.index",
+    ),
+    (
+        "load of one channel",
+        "lowered",
+        lambda: UOp(Op.LOAD, f32, (pixel(i, j),)),
+        "a pixel is dtypes.float32.vec(4), the value is dtypes.float32",
+    ),
+    (
+        "load of a pixel with a gate",
+        "lowered",
+        lambda: UOp(Op.LOAD, f32.vec(4), (pixel(i, j, flag),)),
+        "a PIXEL outside of the image is zero, and needs no gate",
+    ),
+    (
+        "store of one channel",
+        "lowered",
+        lambda: UOp(Op.STORE, dtypes.void, (pixel(i, j), UOp.const(f32, 1.0))),
+        "a pixel is dtypes.float32.vec(4), the value is dtypes.float32",
+    ),
+    (
+        "element of an image after lowering",
+        "lowered",
+        lambda: UOp(Op.INDEX, image.dtype, (image, i)),
+        "an image is read by PIXEL",
     ),
     (
         "reduction after lowering",
