@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from adreno import opencl
+from adreno import ir3, opencl
 from adreno.kgsl import Kgsl
 from adreno.state import Launch
 from emulation.memory import GlobalMemory
@@ -30,7 +30,7 @@ __all__ = ["BACKEND", "backend_of", "execute"]
 
 def execute(launch: Launch, memory: GlobalMemory) -> None:
     """Run a launch, whoever compiled it."""
-    opencl.execute(launch, memory)
+    (opencl.execute if launch.is_blob else ir3.execute)(launch, memory)
 
 
 def qcomcl(arch: str = "") -> Toolchain[QcomOpenClC]:

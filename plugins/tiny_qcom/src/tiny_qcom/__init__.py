@@ -15,9 +15,12 @@ BACKEND = Backend(
     count=deferred("tiny_qcom.probe:count"),
     probe=deferred("tiny_qcom.probe:reason"),
     open=deferred("tiny_qcom.device:QcomDevice"),
-    renderers={"QCOMCL": deferred("tiny_qcom.toolchain:opencl")},
+    renderers={
+        "IR3": deferred("tiny_qcom.toolchain:ir3"),
+        "QCOMCL": deferred("tiny_qcom.toolchain:opencl"),
+    },
     capabilities=frozenset(
-        {"host_memory", "external_pointer", "graph", "local_memory", *_DTYPES.split()}
+        {"host_memory", "external_pointer", "graph", "image", "local_memory", *_DTYPES.split()}
     ),
     priority=210,
     platforms=("linux",),

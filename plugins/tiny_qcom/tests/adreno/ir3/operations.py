@@ -1,0 +1,200 @@
+"""What the arithmetic of ir3 means, on arrays of words with an element for each thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy
+from emulation.numbers import fma_narrow
+
+Array = numpy.ndarray[Any, Any]
+WORD: Final = 0xFFFF_FFFF
+SIXTEEN: Final = numpy.uint32(16)
+
+
+def signed(a: Array) -> Array:
+    return a.view(numpy.int32)
+
+
+def unsigned(a: Array) -> Array:
+    return numpy.asarray(a).astype(numpy.int64).astype(numpy.uint32)
+
+
+def floats(a: Array) -> Array:
+    return a.view(numpy.float32)
+
+
+def words(a: Array) -> Array:
+    """Floats as words."""
+    return numpy.asarray(a, numpy.float32).view(numpy.uint32)
+
+
+def low(a: Array) -> Array:
+    return a & numpy.uint32(0xFFFF)
+
+
+def shift(a: Array) -> Array:
+    """The amount of a shift: five bits."""
+    return a & numpy.uint32(31)
+
+
+def multiply_high(a: Array, b: Array, c: Array) -> Array:
+    """madsh.m16: the lower half of the first times the upper of the second, moved up, added.
+
+    Of a product by a constant whose upper half is 0 Mesa leaves out the one of two such
+    instructions in which that half is multiplied, which tells the halves apart.
+    """
+    return c + ((low(a) * (b >> SIXTEEN)) << SIXTEEN)
+
+
+def twenty_four(a: Array) -> Array:
+    """24 bits, extended by their sign."""
+    return signed(a << numpy.uint32(8)) >> 8
+
+
+def leading_zeros(a: Array) -> Array:
+    """Zeros above the highest one; all ones for 0."""
+    _, exponent = numpy.frexp(a.astype(numpy.float64))
+    return numpy.where(a == 0, numpy.uint32(WORD), (32 - exponent).astype(numpy.uint32))
+
+
+def ones(a: Array) -> Array:
+    return numpy.bitwise_count(a).astype(numpy.uint32)
+
+
+def reversed_bits(a: Array) -> Array:
+    result = numpy.zeros_like(a)
+    for n in range(32):
+        result |= ((a >> numpy.uint32(n)) & numpy.uint32(1)) << numpy.uint32(31 - n)
+    return result
+
+
+def floating(function: Callable[..., Any]) -> Callable[..., Array]:
+    """A function of floats as one of words, rounded once."""
+
+    def run(*sources: Array) -> Array:
+        wide = [floats(s).astype(numpy.float64) for s in sources]
+        return words(numpy.asarray(function(*wide)).astype(numpy.float32))
+
+    return run
+
+
+def fused(a: Array, b: Array, c: Array) -> Array:
+    return words(fma_narrow(floats(a), floats(b), floats(c)).astype(numpy.float32))
+
+
+FLOAT: Final[dict[str, Callable[..., Array]]] = {
+    "add.f": floating(lambda a, b: a + b),
+    "mul.f": lambda a, b: words(floats(a) * floats(b)),
+    "min.f": floating(numpy.fmin),
+    "max.f": floating(numpy.fmax),
+    "floor.f": floating(numpy.floor),
+    "ceil.f": floating(numpy.ceil),
+    "rndne.f": floating(numpy.rint),
+    "trunc.f": floating(numpy.trunc),
+    "sign.f": floating(numpy.sign),
+    "absneg.f": lambda a: a,
+    "mad.f32": fused,
+    "rcp": floating(lambda a: 1 / a),
+    "rsq": floating(lambda a: 1 / numpy.sqrt(a)),
+    "sqrt": floating(numpy.sqrt),
+    "exp2": floating(numpy.exp2),
+    "log2": floating(numpy.log2),
+    "sin": floating(numpy.sin),
+    "cos": floating(numpy.cos),
+}
+"""Sources are changed by (neg) and (abs) as floats."""
+INTEGER: Final[dict[str, Callable[..., Array]]] = {
+    "add.u": lambda a, b: a + b,
+    "add.s": lambda a, b: a + b,
+    "sub.u": lambda a, b: a - b,
+    "sub.s": lambda a, b: a - b,
+    "absneg.s": lambda a: a,
+    "min.u": numpy.minimum,
+    "max.u": numpy.maximum,
+    "min.s": lambda a, b: unsigned(numpy.minimum(signed(a), signed(b))),
+    "max.s": lambda a, b: unsigned(numpy.maximum(signed(a), signed(b))),
+    "and.b": lambda a, b: a & b,
+    "or.b": lambda a, b: a | b,
+    "xor.b": lambda a, b: a ^ b,
+    "not.b": lambda a: ~a,
+    "shl.b": lambda a, b: a << shift(b),
+    "shr.b": lambda a, b: a >> shift(b),
+    "ashr.b": lambda a, b: unsigned(signed(a) >> signed(shift(b))),
+    "clz.b": leading_zeros,
+    "cbits.b": ones,
+    "bfrev.b": reversed_bits,
+    "mul.u24": lambda a, b: (a & numpy.uint32(0xFFFFFF)) * (b & numpy.uint32(0xFFFFFF)),
+    "mul.s24": lambda a, b: unsigned(twenty_four(a).astype(numpy.int64) * twenty_four(b)),
+    "mull.u": lambda a, b: low(a) * low(b),
+    "madsh.m16": multiply_high,
+    "mad.u24": lambda a, b, c: (a & numpy.uint32(0xFFFFFF)) * (b & numpy.uint32(0xFFFFFF)) + c,
+    "mad.s24": lambda a, b, c: unsigned(twenty_four(a).astype(numpy.int64) * twenty_four(b)) + c,
+    "mad.u16": lambda a, b, c: low(a) * low(b) + c,
+    "shrm": lambda s1, s2, s3: (s2 >> shift(s1)) & s3,
+    "shlm": lambda s1, s2, s3: (s2 << shift(s1)) & s3,
+    "shrg": lambda s1, s2, s3: (s2 >> shift(s1)) | s3,
+    "shlg": lambda s1, s2, s3: (s2 << shift(s1)) | s3,
+    "andg": lambda s1, s2, s3: (s2 & s1) | s3,
+    "sel.b32": lambda a, gate, c: numpy.where(gate != 0, a, c),
+    "sel.b16": lambda a, gate, c: numpy.where(gate != 0, a, c),
+}
+COMPARED: Final[dict[str, Callable[[Array, Array], Array]]] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+VIEWS: Final[dict[str, Callable[[Array], Array]]] = {
+    "u": lambda a: a,
+    "s": signed,
+    "f": floats,
+}
+
+
+def compare(name: str, a: Array, b: Array) -> Array:
+    """cmps.<type>.<condition>: 1 where it holds; with NaN only `ne` does."""
+    _, kind, condition = name.split(".")
+    view = VIEWS[kind]
+    return COMPARED[condition](view(a), view(b)).astype(numpy.uint32)
+
+
+# --- conversions
+
+
+def converted(name: str, a: Array) -> Array:
+    """cov.<source><target>, on a source that is held in a word."""
+    source, target = split_types(name.split(".")[1])
+    number: Array
+    if source[0] == "f":
+        number = (
+            floats(a).astype(numpy.float64)
+            if source == "f32"
+            else a.astype(numpy.uint16).view(numpy.float16).astype(numpy.float64)
+        )
+    else:
+        bits = int(source[1:])
+        up = a.astype(numpy.uint32) << numpy.uint32(32 - bits)
+        number = (signed(up) >> (32 - bits)) if source[0] == "s" else up >> numpy.uint32(32 - bits)
+    if target == "f32":
+        return words(number.astype(numpy.float32))
+    if target == "f16":
+        return number.astype(numpy.float16).view(numpy.uint16).astype(numpy.uint32)
+    bits = int(target[1:])
+    mask = numpy.uint32((1 << bits) - 1)
+    if source[0] == "f":
+        least, most = (
+            (0, 2**bits - 1) if target[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        )
+        clipped = numpy.clip(numpy.nan_to_num(number, nan=0.0), least, most)
+        return unsigned(numpy.trunc(clipped)) & mask
+    return unsigned(number) & mask
+
+
+def split_types(text: str) -> tuple[str, str]:
+    """u16s32 as u16 and s32."""
+    place = next(n for n in range(1, len(text)) if text[n] in "fus")
+    return text[:place], text[place:]
