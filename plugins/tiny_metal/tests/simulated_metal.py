@@ -19,7 +19,7 @@ from tiny_metal import _lib
 from tiny_metal.device import MetalDevice
 from tinycore.plugin import Backend
 
-__all__ = ["M1", "M3", "MACS", "OLD", "backend_of"]
+__all__ = ["M1", "M3", "MACS", "OLD", "backend_of", "pair"]
 
 COMMON: Final = (1001, 1002, 1003, 1004, 1005, 1006, 3001, 3002, 3003, 2002)
 M1: Final = Gpu("Mock M1", (*COMMON, 1007, 5001), needs_pipelines_first=True)

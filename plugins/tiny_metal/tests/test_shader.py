@@ -68,7 +68,7 @@ def test_a_sum_over_a_group() -> None:
         ("out[at] = in[at - 1];", "IllegalAddress", "reads 4 bytes at byte -4 of in"),
         ("((device float *)in)[at] = 1;", "IllegalAddress", "which is only read"),
         ("out[at / 2] = 1;", "RaceFault", "of out"),
-        ("out[i] = in[i];", "RaceFault", "of out"),
+        ("out[i] = in[at];", "RaceFault", "which thread"),
         ("out[at] = out[at ^ 1];", "RaceFault", "of out"),
         ("out[at] = 7 / (i - 3);", "UndefinedFault", "a quotient by zero"),
         ("out[at] = 7 % (i - 3);", "UndefinedFault", "a quotient by zero"),
@@ -85,6 +85,11 @@ def test_a_wrong_kernel_is_found(body: str, fault: str, words: str) -> None:
     with pytest.raises(Fault, match=words) as found:
         ran(body)
     assert type(found.value).__name__ == fault
+
+
+def test_two_groups_may_write_the_same_value_to_one_place() -> None:
+    """Plans move the last tile back so that it fits, and compute what it shares twice."""
+    assert ran("out[i] = in[i];")[:64].tolist() == list(range(64))
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,8 @@ class Device(Mocked):
             return compiled(text, language if has_bfloat else min(language, (3, 0))), ""
         except CompileFailure as failure:
             return None, str(failure)
+        except OSError as error:
+            return None, f"the mock failed: {error!r}"
 
     @method(
         "newComputePipelineStateWithDescriptor:options:reflection:error:",

@@ -3,7 +3,9 @@
 // undefined-behavior sanitizer __ubsan_* where the language gives no answer; both end the launch.
 //
 // Conflicts: two accesses of one byte, one of them a write, in one launch, by threads of two groups,
-// or of one group with no barrier for that memory in between. Of each byte are kept the last write
+// or of one group with no barrier for that memory in between. Two groups may write the same value
+// to the same place, as plans do whose last tile is moved back to fit: what was there is compared
+// with what is there after the write. Of each byte are kept the last write
 // and the last two reads by different threads, as stamps: launch, group, barriers passed, thread.
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -137,12 +139,41 @@ static void race(u64 before, int was_write, int is_write, u64 address, u32 bytes
   fail(RACE);
 }
 
+// What a place held before a write that another group made too; compared before the next access.
+static struct {
+  u64 address, before;
+  u32 bytes;
+  u8 held[16];
+  struct region *region;
+} twice;
+
+static void verify_same(void) {
+  u32 bytes = twice.bytes;
+  twice.bytes = 0;
+  for (u32 i = 0; i < bytes; i++)
+    if (((u8 *)twice.address)[i] != twice.held[i])
+      race(twice.before, 1, 1, twice.address, bytes, twice.region);
+}
+
+static void write_again(u64 before, u64 address, u32 bytes, struct region *r) {
+  if (bytes > sizeof twice.held || r->is_threadgroup || (before >> 26 & 0x3fffff) == group_number)
+    race(before, 1, 1, address, bytes, r);
+  twice.address = address;
+  twice.before = before;
+  twice.bytes = bytes;
+  twice.region = r;
+  __builtin_memcpy(twice.held, (void *)address, bytes);
+}
+
 static void note(struct region *r, u64 address, u32 bytes, int is_write) {
   u32 epoch = r->is_threadgroup ? group_epoch : device_epoch;
   u64 now = stamp(r->serial, epoch);
   u64 *place = r->stamps + (address - r->start) * 3;
   for (u32 i = 0; i < bytes; i++, place += 3) {
-    if (conflict(place[0], now, r->is_threadgroup)) race(place[0], 1, is_write, address, bytes, r);
+    if (conflict(place[0], now, r->is_threadgroup)) {
+      if (!is_write) race(place[0], 1, 0, address, bytes, r);
+      if (!twice.bytes) write_again(place[0], address, bytes, r);
+    }
     if (!is_write) {
       if ((place[1] ^ now) & ~(0xfffful << 10)) place[2] = place[1];
       place[1] = now;
@@ -156,6 +187,7 @@ static void note(struct region *r, u64 address, u32 bytes, int is_write) {
 
 static void access(u64 address, u32 bytes, int is_write) {
   if (!current) return;
+  if (twice.bytes) verify_same();
   u64 stack = (u64)run->stacks + (u64)current->stack * STACK_BYTES;
   if (address - stack < STACK_BYTES) return;
   struct region *r = last_region;
@@ -245,6 +277,7 @@ EXPORT u32 msl_alive(void) {
 
 static void fiber_main(void) {
   run->entry(run->buffers, &current->at);
+  if (twice.bytes) verify_same();
   current->state = DONE;
   for (;;) yield();
 }
@@ -255,6 +288,7 @@ static void thread_after_thread(void) {
   for (u32 i = 0; i < threads; i++) {
     self->number = order[i];
     run->entry(run->buffers, &fibers[order[i]].at);
+    if (twice.bytes) verify_same();
   }
   self->state = DONE;
   for (;;) yield();
@@ -384,6 +418,7 @@ EXPORT void msl_run(struct launch *launch) {
   threads = launch->threads[0] * launch->threads[1] * launch->threads[2];
   last_region = 0;
   current = 0;
+  twice.bytes = 0;
   u64 groups = (u64)launch->groups[0] * launch->groups[1] * launch->groups[2];
   u64 first = launch->seed && groups ? next_random() % groups : 0;
   for (u64 i = 0; i < groups && launch->kind == NONE; i++) {
