@@ -18,7 +18,7 @@ BACKEND = Backend(
     open=deferred("tiny_metal.device:MetalDevice"),
     renderers={"MSL": deferred("tiny_metal.device:toolchain")},
     capabilities=frozenset(
-        {"external_pointer", "host_memory", "local_memory", "varied", *_DTYPES.split()}
+        {"external_pointer", "graph", "host_memory", "local_memory", "varied", *_DTYPES.split()}
     ),
     priority=230,
 )

@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from tiny_metal import BACKEND, _lib
 from tiny_metal._lib import NIL, Object, Pool
 from tiny_metal.arch import LANGUAGES, NEWEST, Arch, limits_of, parsed
+from tiny_metal.graph import EncodedGraph, IndirectGraph, graph_of
 from tiny_metal.memory import MetalAllocator, MetalMemory
 from tiny_metal.probe import GpuInfo, gpus, reason
 from tiny_metal.program import MetalProgram, MslCompiler, library_of, told
 from tiny_metal.render import Msl, MslWithBfloat
 from tinycore.errors import CompileError, DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import ProgramInfo, Toolchain
+from tinycore.plugin import Launch, ProgramInfo, Toolchain
 
 __all__ = ["MetalDevice", "toolchain"]
 
@@ -60,10 +61,14 @@ class MetalDevice:
         self.info: GpuInfo
         self.handle, self.info = found[index]
         self._closed = False
-        self._lock = threading.RLock()
-        self._running: deque[tuple[Object, str]] = deque()
+        self.lock = threading.RLock()
+        """Held while a command buffer is filled and given: so their order is that of the calls."""
+        self._running: deque[tuple[Object, str, object]] = deque()
+        self.submitted = 0
+        """How many command buffers were given."""
         self._failure: DeviceError | None = None
-        self.holds_graphs = False
+        self.holds_graphs = not self.info.is_virtual
+        """Whether pipelines are made for indirect command buffers too."""
         self.queue = self.send(self.handle, "newCommandQueue")
         if self.queue == NIL:
             self.send(self.handle, "release")
@@ -108,20 +113,22 @@ class MetalDevice:
     # --- work
 
     def submit(
-        self, encode: Callable[[Object], None], what: str, wait: bool = False
+        self, encode: Callable[[Object], None], what: str, wait: bool = False, kept: object = None
     ) -> float | None:
         """Have the GPU do what `encode` puts into a command buffer, after all that was asked.
 
-        With `wait`, wait for the end and return the seconds it took.
+        `kept` stays alive until it is done. With `wait`, wait for the end and return the seconds it
+        took.
         """
-        with self._lock, Pool(self.metal):
+        with self.lock, Pool(self.metal):
             commands = self.send(self.queue, "commandBuffer")
             if commands == NIL:
                 raise DeviceError(f"{self.info.name} gives no command buffer for {what}")
             encode(commands)
             self.send(commands, "commit")
             self.send(commands, "retain")
-            self._running.append((commands, what))
+            self._running.append((commands, what, kept))
+            self.submitted += 1
             if not wait:
                 while len(self._running) > MOST_IN_FLIGHT:
                     self._finish_oldest()
@@ -134,7 +141,7 @@ class MetalDevice:
 
     def _finish_oldest(self) -> None:
         """Wait for the oldest command buffer, and note how it ended."""
-        commands, what = self._running.popleft()
+        commands, what, _ = self._running.popleft()
         self.send(commands, "waitUntilCompleted")
         if self.send(commands, "status") == _FAILED and self._failure is None:
             error = self.send(commands, "error")
@@ -156,9 +163,19 @@ class MetalDevice:
 
         self.submit(encode, f"a copy of {size:,} bytes")
 
+    def wait_for(self, number: int) -> None:
+        """Wait until so many of the command buffers that were given have ended."""
+        with self.lock, Pool(self.metal):
+            while self.submitted - len(self._running) < number:
+                self._finish_oldest()
+
+    def graph(self, launches: Sequence[Launch]) -> EncodedGraph | IndirectGraph:
+        """Launches of this GPU's programs, ready to be run by one call."""
+        return graph_of(self, launches)
+
     def synchronize(self) -> None:
         """Wait until everything asked is done. Raises DeviceError, once, for what failed."""
-        with self._lock:
+        with self.lock:
             if self._running:
                 with Pool(self.metal):
                     while self._running:

@@ -67,6 +67,11 @@ class MetalAllocator:
         host = self._device.send(made, "contents") if self._shares else None
         return MetalMemory(made, 0, host)
 
+    def shared(self, size: int) -> MetalMemory:
+        """A buffer that the host addresses, also of a GPU with memory of its own."""
+        made = self.buffer(size, _SHARED)
+        return MetalMemory(made, 0, self._device.send(made, "contents"))
+
     def free(self, handle: MetalMemory) -> None:
         """Release a buffer."""
         self._device.release(handle.buffer)

@@ -84,6 +84,8 @@ class MetalProgram:
     def __init__(self, device: MetalDevice, binary: bytes, info: ProgramInfo) -> None:
         self.info = info
         self.device = device
+        self.is_indirect = False
+        """Whether it can be a command of an indirect command buffer."""
         self.pipeline = self._pipeline(binary.decode())
         device.keep(self, self.pipeline)
         self._verify_threads()
@@ -105,11 +107,18 @@ class MetalProgram:
             device.send(described, "setComputeFunction:", function)
             x, y, z = self.info.block
             device.send(described, "setMaxTotalThreadsPerThreadgroup:", x * y * z)
-            if device.holds_graphs:
-                device.send(described, "setSupportIndirectCommandBuffers:", 1)
+            self.is_indirect = device.holds_graphs
             error = ffi.new("id *")
             selector = "newComputePipelineStateWithDescriptor:options:reflection:error:"
-            pipeline = device.send(device.handle, selector, described, 0, NIL, error)
+            asked = (selector, described, 0, NIL, error)
+            pipeline = NIL
+            if self.is_indirect:
+                device.send(described, "setSupportIndirectCommandBuffers:", 1)
+                pipeline = device.send(device.handle, *asked)
+            if pipeline == NIL:  # some kernels are refused only as indirect ones
+                self.is_indirect = False
+                device.send(described, "setSupportIndirectCommandBuffers:", 0)
+                pipeline = device.send(device.handle, *asked)
             device.send(described, "release")
             device.send(function, "release")
             if pipeline == NIL:

@@ -1,0 +1,245 @@
+"""Launches held ready: an indirect command buffer, or, where there is none, one encoder for all.
+
+Commands of an indirect command buffer are on the GPU's side already: a run costs the host one
+command. Each has a barrier, so that it sees what those before it wrote. Values of variables lie in
+a buffer, as such commands take no bytes. What changes from run to run is put in once the run before
+has ended, as the GPU reads commands while it runs them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tiny_metal._lib import NIL, Object, Pool, ffi
+from tiny_metal.memory import MetalMemory
+from tiny_metal.program import MetalProgram
+from tinycore.errors import UnsupportedError
+from tinycore.plugin import Launch
+
+if TYPE_CHECKING:
+    from tiny_metal.device import MetalDevice
+
+__all__ = ["EncodedGraph", "IndirectGraph", "graph_of"]
+
+_DISPATCHES: Final = 32
+"""MTLIndirectCommandTypeConcurrentDispatch."""
+_READ_AND_WRITE: Final = 3
+_VALUES_ALIGNMENT: Final = 256
+"""What the start of `constant` memory is a multiple of: AMD's and Intel's GPUs need that much."""
+_FARTHEST: Final = 1 << 32
+"""Where offsets of indirect commands end."""
+PIPELINES_FIRST: Final = frozenset({"apple7", "apple8"})
+"""GPUs that fault on an indirect command unless its pipeline was set on the encoder before."""
+
+
+class Step:
+    """A launch of a graph, as it is now."""
+
+    __slots__ = ("buffers", "program", "values", "values_start")
+
+    def __init__(
+        self, program: MetalProgram, buffers: Sequence[MetalMemory], values: Sequence[int]
+    ) -> None:
+        self.program = program
+        self.buffers = list(buffers)
+        self.values = list(values)
+        self.values_start = 0
+
+
+def graph_of(device: MetalDevice, launches: Sequence[Launch]) -> EncodedGraph | IndirectGraph:
+    """A graph of this GPU's programs. Raises UnsupportedError for those of another."""
+    steps = []
+    for program, buffers, values in launches:
+        if not isinstance(program, MetalProgram) or program.device is not device:
+            raise UnsupportedError(f"a graph holds programs of its own GPU, not {program!r}")
+        steps.append(Step(program, buffers, values))
+    if steps and all(step.program.is_indirect for step in steps) and reachable(steps):
+        indirect = indirect_commands(device, steps)
+        if indirect is not None:
+            return IndirectGraph(device, steps, indirect)
+    return EncodedGraph(device, steps)
+
+
+def reachable(steps: Sequence[Step]) -> bool:
+    """Whether every span starts where an indirect command can name it."""
+    return all(memory.start < _FARTHEST for step in steps for memory in step.buffers)
+
+
+def indirect_commands(device: MetalDevice, steps: Sequence[Step]) -> Object | None:
+    """An empty indirect command buffer, to be released; None where the GPU has none."""
+    send = device.send
+    with Pool(device.metal):
+        described = device.metal.new("MTLIndirectCommandBufferDescriptor")
+        slots = max(len(step.buffers) + bool(step.values) for step in steps)
+        send(described, "setCommandTypes:", _DISPATCHES)
+        send(described, "setInheritBuffers:", 0)
+        send(described, "setInheritPipelineState:", 0)
+        send(described, "setMaxKernelBufferBindCount:", max(slots, 1))
+        selector = "newIndirectCommandBufferWithDescriptor:maxCommandCount:options:"
+        made = send(device.handle, selector, described, len(steps), 0)
+        send(described, "release")
+    return None if made == NIL else made
+
+
+def named(steps: Sequence[Step]) -> str:
+    """The kernels of a graph."""
+    names = dict.fromkeys(step.program.info.name for step in steps)
+    return f"a graph of {', '.join(names)}"
+
+
+class EncodedGraph:
+    """Launches that are put into one encoder at each run."""
+
+    def __init__(self, device: MetalDevice, steps: list[Step]) -> None:
+        self._device = device
+        self._steps = steps
+        self._name = named(steps)
+
+    def set_buffer(self, launch: int, slot: int, handle: MetalMemory) -> None:
+        """From now on, launch number `launch` uses `handle` in this slot."""
+        self._steps[launch].buffers[slot] = handle
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """From now on, launch number `launch` uses this value for its variable at `position`."""
+        self._steps[launch].values[position] = value
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Launch them all, in order. With `wait`, wait for the end and return the seconds."""
+        device = self._device
+
+        def encode(commands: Object) -> None:
+            encoder = device.send(commands, "computeCommandEncoder")
+            for step in self._steps:
+                step.program.encode(encoder, step.buffers, step.values)
+            device.send(encoder, "endEncoding")
+
+        return device.submit(encode, self._name, wait)
+
+
+class IndirectGraph:
+    """Launches in an indirect command buffer."""
+
+    def __init__(self, device: MetalDevice, steps: list[Step], indirect: Object) -> None:
+        self._device = device
+        self._steps = steps
+        self._name = named(steps)
+        self._indirect = indirect
+        device.keep(self, indirect)
+        self._values = self._values_buffer()
+        self._changed: set[tuple[int, int]] = set()
+        """Launches and slots with another buffer since the last run."""
+        self._changed_values: set[int] = set()
+        self._last_run = 0
+        self._pipelines = list(dict.fromkeys(step.program for step in steps))
+        self._encode()
+        self._resources = self._resident()
+
+    def _values_buffer(self) -> MetalMemory | None:
+        """Memory for the values of all launches, which say where theirs start; None without any."""
+        size = 0
+        for step in self._steps:
+            step.values_start = size
+            size += -(-8 * len(step.values) // _VALUES_ALIGNMENT) * _VALUES_ALIGNMENT
+        if not size:
+            return None
+        made = self._device.allocator.shared(size)
+        weakref.finalize(self, self._device.allocator.free, made).atexit = False
+        return made
+
+    def _encode(self) -> None:
+        """Fill all commands."""
+        send = self._device.send
+        with Pool(self._device.metal):
+            for number, step in enumerate(self._steps):
+                command = send(self._indirect, "indirectComputeCommandAtIndex:", number)
+                send(command, "setComputePipelineState:", step.program.pipeline)
+                for slot, memory in enumerate(step.buffers):
+                    place = (memory.buffer, memory.start, slot)
+                    send(command, "setKernelBuffer:offset:atIndex:", *place)
+                if self._values is not None and step.values:
+                    place = (self._values.buffer, step.values_start, len(step.buffers))
+                    send(command, "setKernelBuffer:offset:atIndex:", *place)
+                    self._write_values(step)
+                sizes = (step.program.groups, step.program.threads)
+                selector = "concurrentDispatchThreadgroups:threadsPerThreadgroup:"
+                send(command, selector, *sizes)
+                send(command, "setBarrier")
+
+    def _write_values(self, step: Step) -> None:
+        assert self._values is not None
+        packed = step.program.layout.pack(*step.values)
+        ffi.memmove(self._values.host + step.values_start, packed, len(packed))
+
+    def _resident(self) -> Any:
+        """An array of all buffers that commands use, each once: the encoder must be told them."""
+        every = [memory.buffer for step in self._steps for memory in step.buffers]
+        if self._values is not None:
+            every.append(self._values.buffer)
+        return ffi.new("id[]", list(dict.fromkeys(every)))
+
+    def set_buffer(self, launch: int, slot: int, handle: MetalMemory) -> None:
+        """From now on, launch number `launch` uses `handle` in this slot."""
+        if handle.start >= _FARTHEST:
+            raise UnsupportedError(
+                f"{handle!r} starts where no indirect command can name it: at {_FARTHEST:,} or more"
+            )
+        before = self._steps[launch].buffers[slot]
+        self._steps[launch].buffers[slot] = handle
+        if (before.buffer, before.start) != (handle.buffer, handle.start):
+            self._changed.add((launch, slot))
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """From now on, launch number `launch` uses this value for its variable at `position`."""
+        if self._steps[launch].values[position] != value:
+            self._steps[launch].values[position] = value
+            self._changed_values.add(launch)
+
+    def _apply_changes(self) -> None:
+        """Put in what changed, once no run reads it any more."""
+        if not self._changed and not self._changed_values:
+            return
+        send = self._device.send
+        self._device.wait_for(self._last_run)
+        with Pool(self._device.metal):
+            for launch, slot in self._changed:
+                command = send(self._indirect, "indirectComputeCommandAtIndex:", launch)
+                memory = self._steps[launch].buffers[slot]
+                place = (memory.buffer, memory.start, slot)
+                send(command, "setKernelBuffer:offset:atIndex:", *place)
+        for launch in self._changed_values:
+            self._write_values(self._steps[launch])
+        if self._changed:
+            self._resources = self._resident()
+        self._changed.clear()
+        self._changed_values.clear()
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Launch them all, in order. With `wait`, wait for the end and return the seconds."""
+        device, send = self._device, self._device.send
+        with device.lock:
+            self._apply_changes()
+
+            def encode(commands: Object) -> None:
+                encoder = send(commands, "computeCommandEncoder")
+                count = len(self._resources)
+                send(encoder, "useResources:count:usage:", self._resources, count, _READ_AND_WRITE)
+                if device.info.family in PIPELINES_FIRST:
+                    self._set_pipelines(encoder)
+                every = (0, len(self._steps))
+                send(encoder, "executeCommandsInBuffer:withRange:", self._indirect, every)
+                send(encoder, "endEncoding")
+
+            seconds = device.submit(encode, self._name, wait, kept=self)
+            self._last_run = device.submitted
+            return seconds
+
+    def _set_pipelines(self, encoder: Object) -> None:
+        """Set each pipeline on the encoder, and launch nothing."""
+        nothing = (0, 0, 0)
+        for program in self._pipelines:
+            self._device.send(encoder, "setComputePipelineState:", program.pipeline)
+            sizes = (nothing, nothing)
+            selector = "dispatchThreadgroups:threadsPerThreadgroup:"
+            self._device.send(encoder, selector, *sizes)
