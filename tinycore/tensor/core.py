@@ -396,7 +396,7 @@ class Core:
         value = self._value
         lasting = None if value is None or is_shared(under(new)) else value
         nodes = [t.uop for t in tensors]
-        become(tensors, [new if n is base else n.substitute({base: new}) for n in nodes])
+        become(tensors, [new if n is base else view_over(n, base, new) for n in nodes])
         for tensor in tensors:
             tensor._value = lasting
         if lasting is not None:
@@ -480,6 +480,21 @@ def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
     shown.note(*references)
     deque(map(setattr, tensors, repeat("uop"), nodes), maxlen=0)  # one step, as all of it is C
     shown.note(*references)
+
+
+def view_over(view: UOp, base: UOp, new: UOp) -> UOp:
+    """A view of `base` as the same view of `new`, with one RESHAPE at most next to that.
+
+    Else each write would add two of them, and no step would be the graph of the step before.
+    """
+    changed, content = {base: new}, graph.base_of(base)
+    node = view
+    while node is not base and node.src:
+        if node.op is Op.RESHAPE and graph.base_of(node) is content:
+            changed[node] = graph.reshape(graph.base_of(new), node.shape)
+            break
+        node = node.src[0]
+    return view.substitute(changed)
 
 
 def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozenset()) -> None:

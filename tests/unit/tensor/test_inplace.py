@@ -212,3 +212,30 @@ def test_in_place_works_while_training() -> None:
         optimizer.step()
 
     assert w.tolist() == [2.0 - 0.5 * 64]
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "itself": lambda x: x,
+    "rows": lambda x: x[1:],
+    "turned": lambda x: x.T,
+    "reshaped": lambda x: x.reshape(3, 2),
+    "a part of what is reshaped": lambda x: x.reshape(3, 2).T[1:],
+    "detached": lambda x: x.detach(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_write_that_is_done_leaves_the_graph_as_small_as_it_was(name: str) -> None:
+    x = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).realize()
+    views = [make(x) for make in VIEWS.values()]
+    expected, sizes = x.numpy(), []
+    for _ in range(4):
+        VIEWS[name](x).assign(VIEWS[name](x) + 1)
+        sizes.append([len(t.uop.toposort()) for t in views])
+        x.realize()
+        sizes.append([len(t.uop.toposort()) for t in views])
+
+    assert sizes[4:] == sizes[2:4] * 2
+    written = Tensor(numpy.zeros_like(expected)).realize()
+    VIEWS[name](written).assign(VIEWS[name](written) + 4)
+    assert x.tolist() == (expected + written.numpy()).tolist()
