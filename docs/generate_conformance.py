@@ -26,14 +26,26 @@ SUITES: Final = {
     "CPU:CLANG": "plugins/tiny_cpu/tests/conformance.py",
     "CPU:LLVM": "plugins/tiny_cpu/tests/conformance.py",
     "CL": "plugins/tiny_cl/tests/conformance.py",
+    "METAL": "plugins/tiny_metal/tests/conformance.py",
+    "METAL-M3": "plugins/tiny_metal/tests/conformance.py",
+    "METAL-OLD": "plugins/tiny_metal/tests/conformance.py",
     "CUDA": "plugins/tiny_nv/tests/conformance.py",
     "CUDA:PTX": "plugins/tiny_nv/tests/conformance.py",
     "WEBGPU": "plugins/tiny_webgpu/tests/conformance.py",
 }
-"""Every device with a table, and the file that says why it does without some capabilities."""
+"""Every device with a table, and the file that says why it does without some capabilities. What
+follows a "-" says which hardware is played."""
 NVIDIA: Final = ("plugins/tiny_nv/tests", "tests/support"), "simulated:BACKEND"
 AMD: Final = ("plugins/tiny_amd/tests", "tests/support"), "simulated_amd:BACKEND"
-REGISTERED: Final = {"AMD": AMD, "CUDA": NVIDIA, "CUDA:PTX": NVIDIA}
+APPLE: Final = ("plugins/tiny_metal/tests", "tests/support")
+REGISTERED: Final = {
+    "AMD": AMD,
+    "CUDA": NVIDIA,
+    "CUDA:PTX": NVIDIA,
+    "METAL": (APPLE, "simulated_metal:BACKEND"),
+    "METAL-M3": (APPLE, "simulated_metal:BACKEND_M3"),
+    "METAL-OLD": (APPLE, "simulated_metal:BACKEND_OLD"),
+}
 """Devices that an emulator plays: the folders it is in, and the backend to register."""
 GRADES: Final = "suite"
 
@@ -49,7 +61,8 @@ def command(name: str) -> list[str]:
     if name == GRADES:
         return [sys.executable, "-m", "tinycore.testing.grading", "--markdown", page]
     suite = str(ROOT / SUITES[name])
-    arguments = ["conformance", name, "--suite", suite, "--markdown", page]
+    device = name.partition("-")[0]
+    arguments = ["conformance", device, "--suite", suite, "--markdown", page]
     if name in REGISTERED:
         arguments += ["--register", REGISTERED[name][1]]
     return [sys.executable, "-m", "tinycore", *arguments]

@@ -57,7 +57,7 @@ def device(mac: Mac) -> Iterator[MetalDevice]:
     opened.close()
 
 
-@pytest.fixture(scope="module", params=["M1", "M3", "OLD"])
+@pytest.fixture(scope="module", params=["M1", pytest.param("M3", marks=pytest.mark.slow), "OLD"])
 def simulated(request: pytest.FixtureRequest, mock: None) -> Iterator[Mac]:
     """Two GPUs of a kind as METAL; tensors that name no device are on the first."""
     from mock_metal.metal import Mac  # noqa: PLC0415

@@ -36,13 +36,20 @@ def pair(gpu: Gpu) -> tuple[Gpu, Gpu]:
 
 
 def backend_of(mac: Mac) -> Backend:
-    """The plugin's backend on a mocked Mac."""
+    """The plugin's backend on a mocked Mac; it claims what its GPUs say that they can."""
 
     def opened(index: int, interface: str) -> MetalDevice:
         with _lib.use(mac):
             return MetalDevice(index, interface)
 
-    return replace(PLUGIN, open=opened, count=lambda: len(mac.gpus), probe=lambda: "")
+    lacking = set() if any(gpu.unified for gpu in mac.gpus) else {"host_memory"}
+    return replace(
+        PLUGIN,
+        open=opened,
+        count=lambda: len(mac.gpus),
+        probe=lambda: "",
+        capabilities=PLUGIN.capabilities - lacking,
+    )
 
 
 MACS: Final = {"M1": M1, "M3": M3, "OLD": OLD}
