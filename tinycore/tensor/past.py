@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
@@ -26,14 +27,24 @@ MOST_NODES: Final = 50_000
 """Nodes in all graphs that are kept; beyond that the oldest are given up."""
 
 
+class Group:
+    """Graphs that one run left, which share most of their nodes."""
+
+    def __init__(self, graphs: Iterable[UOp]) -> None:
+        nodes = UOp.sink(*graphs).toposort()
+        self.reads = frozenset(n for n in nodes if n.op is Op.BUFFER)
+        """The BUFFERs in them."""
+        self.size = len(nodes)
+        self.keys: set[int] = set()
+        """Of those that are kept still."""
+
+
 class Kept(NamedTuple):
     """The graph that a BUFFER was computed by, in its shape."""
 
     memory: weakref.ref[UOp]
     graph: UOp
-    reads: frozenset[UOp]
-    """The BUFFERs in it."""
-    size: int
+    group: Group
 
 
 class Past:
@@ -59,6 +70,13 @@ class Past:
         if node.op is Op.ASSIGN:
             self.pending[id(graph.base_of(node.src[0]))] = node
 
+    def done(self, writes: Iterable[UOp]) -> None:
+        """Writes wait no longer; somebody may still refer to their nodes."""
+        for node in writes:
+            key = id(graph.base_of(node.src[0]))
+            if self.pending.get(key) is node:
+                self.pending.pop(key, None)
+
     def end(self, memory: Iterable[UOp]) -> None:
         """Memory may get content that no graph says anything of."""
         with self.lock:
@@ -75,51 +93,62 @@ class Past:
         `done` are writes, `kept` what is to be differentiable, `asked` what ends gradients.
         """
         with self.lock:
-            for node, buffer in done.items():  # others may still refer to a write that is done
-                if self.pending.get(id(buffer)) is node:
-                    self.pending.pop(id(buffer), None)
             self.ended |= {m: numbers for n, m in asked.items() if (numbers := self.numbers(n))}
             gone = self.gone(set(done.values())) if self.kept or kept else {}
-            for node, memory in kept.items():
-                others = {n: graph.reshape(m, n.shape) for n, m in done.items() if n is not node}
+            shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
+            computed = {n: m for n, m in kept.items() if n not in done}
+            self.keep(with_sources(computed, shown | gone))
+            for node in kept.keys() & done.keys():
+                memory, others = kept[node], {n: m for n, m in shown.items() if n is not node}
                 before = node.substitute(others | gone)
                 if self.has_source(before, gone.get(memory)):
-                    self.keep(memory, graph.reshape(before, memory.shape))
+                    self.keep({memory: before})
 
     def gone(self, written: set[UOp]) -> dict[UOp, UOp]:
         """What stands for the former content of BUFFERs, from now on in all that is kept."""
         gone = {n: graph.base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in written}
         for buffer, stand_in in gone.items():
             self.former[stand_in] = weakref.ref(buffer)
-        for key, entry in list(self.kept.items()):
-            memory = entry.memory()
-            if memory is None or not (memory in gone or entry.reads & written):
-                continue
-            self.drop(key)
-            self.keep(gone.get(memory, memory), entry.graph.substitute(gone))
+        touched = {entry.group for entry in self.kept.values() if entry.group.reads & written}
+        touched |= {self.kept[id(n)].group for n in written if id(n) in self.kept}
+        for group in touched:
+            entries = [self.kept[key] for key in sorted(group.keys)]
+            found = {m: entry.graph for entry in entries if (m := entry.memory()) is not None}
+            after = UOp.sink(*found.values()).substitute(gone).src
+            for key in list(group.keys):
+                self.drop(key)
+            self.keep({gone.get(m, m): node for m, node in zip(found, after, strict=True)})
         return gone
 
-    def keep(self, memory: UOp, node: UOp) -> None:
-        """Keep the graph of a BUFFER."""
-        key = id(memory)
-        nodes = node.toposort()
-        reads = frozenset(n for n in nodes if n.op is Op.BUFFER)
-        reference = weakref.ref(memory, lambda gone: self.drop(key, gone))
-        self.drop(key)
-        self.kept[key] = Kept(reference, node, reads, len(nodes))
-        self.size += len(nodes)
+    def keep(self, graphs: Mapping[UOp, UOp]) -> None:
+        """Keep the graphs of some BUFFERs."""
+        if not graphs:
+            return
+        group = Group(graphs.values())
+        for memory, node in graphs.items():
+            key = id(memory)
+            self.drop(key)
+            reference = weakref.ref(memory, partial(self.drop, key))
+            self.kept[key] = Kept(reference, graph.reshape(node, memory.shape), group)
+            group.keys.add(key)
+        self.size += group.size
         while self.size > MOST_NODES:
-            oldest = next(iter(self.kept))
-            if (buffer := self.kept[oldest].memory()) is not None:
+            self.give_up(next(iter(self.kept.values())).group)
+
+    def give_up(self, group: Group) -> None:
+        """Keep nothing of what a run left."""
+        for key in list(group.keys):
+            if (buffer := self.kept[key].memory()) is not None:
                 self.end([buffer])
-            self.drop(oldest)
+            self.drop(key)
 
     def drop(self, key: int, reference: weakref.ref[UOp] | None = None) -> None:
         """Give up a graph."""
         entry = self.kept.get(key)
         if entry is not None and reference in (None, entry.memory):
             del self.kept[key]
-            self.size -= entry.size
+            entry.group.keys.discard(key)
+            self.size -= 0 if entry.group.keys else entry.group.size
 
     def has_source(self, node: UOp, own: UOp | None) -> bool:
         """Whether a gradient of a node goes to memory, other than `own`, of which nothing is known.
@@ -211,8 +240,26 @@ class Past:
 def sources(node: UOp) -> Iterator[UOp]:
     """The BUFFERs of floats that a gradient of a node goes to."""
     for below in node.toposort(passes_gradient):
-        if below.op is Op.BUFFER and dtypes.is_float(below.dtype):
+        if is_source(below):
             yield below
+
+
+def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp, UOp]:
+    """For memory of nodes, their graphs with others in the place of some nodes, where a gradient
+    of them goes to any memory.
+    """
+    root = UOp.sink(*memory).substitute(changed)
+    arrives: set[UOp] = set()
+    for node in root.toposort(lambda n: n is root or passes_gradient(n)):
+        if is_source(node) or (not arrives.isdisjoint(node.src) and passes_gradient(node)):
+            arrives.add(node)
+    pairs = zip(memory.values(), root.src, strict=True)
+    return {buffer: node for buffer, node in pairs if node in arrives}
+
+
+def is_source(node: UOp) -> bool:
+    """Whether a node is memory that a gradient goes to."""
+    return node.op is Op.BUFFER and dtypes.is_float(node.dtype)
 
 
 past: Final = Past()

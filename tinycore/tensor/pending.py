@@ -104,6 +104,7 @@ def note_past(
     form: Form, given: dict[UOp, UOp], asked: set[UOp], owners: Sequence[Core], read: UOp | None
 ) -> None:
     """Keep the graphs, for `backward`, of what was computed though nobody asked for it by name."""
+    past.done(form.assigned)
     if holdings.scope.innermost is not None:  # of what is captured, gradients are computed inside
         past.end(memory_written(form.assigned))
         return

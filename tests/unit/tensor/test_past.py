@@ -160,3 +160,50 @@ def test_what_is_kept_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(GradientError, match="realize"):
         out.sum().backward()
+
+
+# --- what it costs
+
+
+def test_writes_leave_no_reshapes_behind() -> None:
+    x = Tensor.ones(4, 6).contiguous().realize()
+    views = [x.reshape(8, 3), x.permute(1, 0), x[1:, 2:], x.flatten()[::2]]
+
+    sizes = []
+    for _ in range(4):
+        x.assign(x + 1).realize()
+        views[0][1:3] += 1
+        Tensor.realize(x, *views)
+        sizes.append([len(t.uop.toposort()) for t in (x, *views)])
+
+    assert sizes[1] == sizes[2] == sizes[3]
+    assert views[1].tolist() == [list(row) for row in zip(*x.tolist(), strict=True)]
+
+
+def test_a_write_that_is_done_is_not_waited_for_by_who_refers_to_its_node() -> None:
+    w = Tensor.ones(2, 2)
+    nodes = []
+    for _ in range(3):
+        w.assign(w.detach() * 2)
+        nodes += w.uop.toposort()
+        w.realize()
+
+    assert not [node for node in past.pending.values() if node in nodes]
+    assert w.tolist() == [[8.0, 8.0], [8.0, 8.0]]
+
+
+def test_graphs_that_one_run_leaves_are_kept_together() -> None:
+    gc.collect()
+    x = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize()
+    hidden = x
+    for _ in range(30):
+        hidden = (hidden * x).exp()
+    others = [(hidden * n).sum() for n in range(20)]
+    before = past.size
+
+    x.assign(x.detach() + 1).realize()
+
+    assert 20 < past.size - before < 30 * 10
+    del others, hidden
+    gc.collect()
+    assert past.size == before
