@@ -25,6 +25,7 @@ from tinycore.uop.op import Op
 
 MOST_NODES: Final = 50_000
 """Nodes in all graphs that are kept; beyond that the oldest are given up."""
+NOBODY: Final[frozenset[int]] = frozenset()
 
 
 class Group:
@@ -93,11 +94,15 @@ class Past:
         `done` are writes, `kept` what is to be differentiable, `asked` what ends gradients.
         """
         with self.lock:
-            self.ended |= {m: numbers for n, m in asked.items() if (numbers := self.numbers(n))}
-            gone = self.gone(set(done.values())) if self.kept or kept else {}
+            for node, memory in asked.items():
+                if numbers := self.numbers(node):
+                    self.ended[memory] = numbers
+            if not (kept or (done and self.kept)):
+                return
+            gone = self.gone(set(done.values()))
             shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
-            computed = {n: m for n, m in kept.items() if n not in done}
-            self.keep(with_sources(computed, shown | gone))
+            if computed := {n: m for n, m in kept.items() if n not in done}:
+                self.keep(with_sources(computed, shown | gone))
             for node in kept.keys() & done.keys():
                 memory, others = kept[node], {n: m for n, m in shown.items() if n is not node}
                 before = node.substitute(others | gone)
@@ -122,8 +127,6 @@ class Past:
 
     def keep(self, graphs: Mapping[UOp, UOp]) -> None:
         """Keep the graphs of some BUFFERs."""
-        if not graphs:
-            return
         group = Group(graphs.values())
         for memory, node in graphs.items():
             key = id(memory)
@@ -162,13 +165,19 @@ class Past:
         found: set[int] = set()
         seen, stack = {node}, [node]
         while stack:
-            for buffer in sources(stack.pop()):
-                if (before := self.graph_of(buffer)) is None:
-                    found.add(buffer.src[1].arg)
-                    found |= self.ended.get(buffer, frozenset())
-                elif before not in seen:
-                    seen.add(before)
-                    stack.append(before)
+            node = stack.pop()
+            if node.op is not Op.BUFFER:
+                below = [s for s in node.src if s not in seen] if passes_gradient(node) else ()
+            elif not is_source(node):
+                continue
+            elif (before := self.graph_of(node)) is None:
+                found.add(node.src[1].arg)
+                found |= self.ended.get(node, NOBODY)
+                continue
+            else:
+                below = [] if before in seen else [before]
+            seen.update(below)
+            stack += below
         return frozenset(found)
 
     # --- asking

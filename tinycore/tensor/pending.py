@@ -109,11 +109,13 @@ def note_past(
         past.end(memory_written(form.assigned))
         return
     memory = {n: b for n, m in given.items() if (b := graph.base_of(m)).op is Op.BUFFER}
-    latest = set(form.assigned) - {graph.base_of(n.src[0]) for n in form.assigned}
-    done = {node: memory[node] for node in form.assigned if node in latest and node in memory}
-    named = {under(root) for root in asked}
-    unasked = [n for n in form.roots[read is not None :] if n not in asked]
-    kept = {n: memory[n] for n in [*done, *unasked] if n not in named and n in memory}
+    kept = {n: memory[n] for n in form.roots[read is not None :] if n in memory and n not in asked}
+    done: dict[UOp, UOp] = {}
+    if form.assigned:
+        latest = set(form.assigned) - {graph.base_of(n.src[0]) for n in form.assigned}
+        done = {node: memory[node] for node in form.assigned if node in latest and node in memory}
+        named = {under(root) for root in asked}
+        kept = {n: b for n, b in (done | kept).items() if n not in named}
     free = {root_of(t) for t in owners if t.requires_grad is None} & asked & memory.keys()
     past.note(done, kept, {node: memory[node] for node in free})
 
