@@ -22,6 +22,7 @@ AT_A_TIME: Final = 2
 
 SUITES: Final = {
     "AMD": "plugins/tiny_amd/tests/conformance.py",
+    "AMD-AQL": "plugins/tiny_amd/tests/conformance.py",
     "PYTHON": "tests/unit/builtin/conformance.py",
     "CPU:CLANG": "plugins/tiny_cpu/tests/conformance.py",
     "CPU:LLVM": "plugins/tiny_cpu/tests/conformance.py",
@@ -36,10 +37,11 @@ SUITES: Final = {
 """Every device with a table, and the file that says why it does without some capabilities. What
 follows a "-" says which hardware is played."""
 NVIDIA: Final = ("plugins/tiny_nv/tests", "tests/support"), "simulated:BACKEND"
-AMD: Final = ("plugins/tiny_amd/tests", "tests/support"), "simulated_amd:BACKEND"
+AMD: Final = ("plugins/tiny_amd/tests", "tests/support")
 APPLE: Final = ("plugins/tiny_metal/tests", "tests/support")
 REGISTERED: Final = {
-    "AMD": AMD,
+    "AMD": (AMD, "simulated_amd:BACKEND"),
+    "AMD-AQL": (AMD, "simulated_amd:BACKEND_AQL"),
     "CUDA": NVIDIA,
     "CUDA:PTX": NVIDIA,
     "METAL": (APPLE, "simulated_metal:BACKEND"),

@@ -1,8 +1,8 @@
 """AMD without a card: the kernel's driver is a stand-in, whose cards an emulator of RDNA3 plays.
 
 `BACKEND` is the plugin's own but for the operating system that it finds. So everything else is what
-a card would have: queues of PM4 and SDMA packets, memory, events, faults. `AQL` is the same with
-queues of AQL packets.
+a card would have: queues of PM4 and SDMA packets, memory, events, faults. `BACKEND_AQL` has
+queues of AQL packets; those of `BACKEND` are as AMD_AQL says.
 
     export PYTHONPATH=tests/support:plugins/tiny_amd/tests
     tinycore conformance AMD --register simulated_amd:BACKEND
@@ -22,14 +22,16 @@ from tiny_amd.device import AmdDevice
 from tiny_amd.kfd import Kfd, kfd_of_process
 from tinycore.plugin import Backend
 
-__all__ = ["AQL", "BACKEND", "backend_of", "opened"]
+__all__ = ["BACKEND", "BACKEND_AQL", "backend_of", "opened"]
 
 
-def opened(machine: Machine, index: int = 0, **options: Any) -> AmdDevice:
+def opened(
+    machine: Machine, index: int = 0, interface: str = "", *, aql: bool | None = None
+) -> AmdDevice:
     """A card of a stand-in, opened as the plugin opens one."""
     with system.use(machine):
         limit_accesses(machine, kfd_of_process())
-        return AmdDevice(index, "", **options)
+        return AmdDevice(index, interface, aql=aql)
 
 
 def limit_accesses(machine: Machine, kfd: Kfd) -> None:
@@ -48,16 +50,17 @@ def limit_accesses(machine: Machine, kfd: Kfd) -> None:
     kfd.allocate = exactly  # type: ignore[method-assign]
 
 
-def backend_of(machine: Machine, **options: Any) -> Backend:
+def backend_of(machine: Machine, *, aql: bool | None = None) -> Backend:
     """The plugin's backend on a stand-in."""
     return replace(
         PLUGIN,
-        open=lambda index, interface: opened(machine, index, **options),
+        open=lambda index, interface: opened(machine, index, interface, aql=aql),
         count=lambda: len(machine.gpus),
         probe=lambda: "",
         driver=None,
     )
 
 
-BACKEND: Final = backend_of(Machine((NAVI31, NAVI31)))
-AQL: Final = backend_of(Machine((NAVI31, NAVI31)), aql=True)
+MACHINE: Final = Machine((NAVI31, NAVI31))
+BACKEND: Final = backend_of(MACHINE)
+BACKEND_AQL: Final = backend_of(MACHINE, aql=True)

@@ -207,7 +207,7 @@ class HCQCompiled(ABC):
 
     def lost(self, reason: str) -> DeviceError:
         """The error that says why this device is lost, which it is from now on."""
-        self.fail(reason, DeviceError(f"{self.name} is lost, {reason} ({self.state()})"))
+        self.fail(reason, DeviceError(f"{self.name} is lost, {reason} ({self._progress()})"))
         assert self.error_state is not None
         return self.error_state
 
@@ -225,9 +225,12 @@ class HCQCompiled(ABC):
 
     def state(self) -> str:
         """Where the timeline stands, and what the hardware reports."""
-        done, asked = self.timeline_signal.value, self.timeline_value - 1
         told = f", {reason}" if (reason := self.fault()) else ""
-        return f"{done} of {asked} submissions are done{told}"
+        return f"{self._progress()}{told}"
+
+    def _progress(self) -> str:
+        done, asked = self.timeline_signal.value, self.timeline_value - 1
+        return f"{done} of {asked} submissions are done"
 
     # --- signals, programs, graphs
 

@@ -41,7 +41,7 @@ class Submissions:
                 more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
                 one = "kernel" if len(names) == 1 else "one of the kernels"
                 return f"{one} {', '.join(names[:NAMED])}{more}"
-        return "no kernel; a copy or another program"
+        return "no kernel, so a copy"
 
 
 class Faults:

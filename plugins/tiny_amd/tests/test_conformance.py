@@ -1,0 +1,62 @@
+"""The suite's cases of memory and order through the driver, for both kinds of queues; a sample of
+its kernels. `docs/generate_conformance.py` runs all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("llvmlite")
+
+from kfd_standin import Machine
+from kfd_standin.cards import NAVI31
+from simulated_amd import backend_of
+
+from tinycore.plugin import register, unregister
+from tinycore.testing.suite import Subject
+from tinycore.testing.suite.case import Level, Trial, trials
+
+CLAIMED = {"graph", "queues", "peer_copy"}
+LONG = {"test_thousands_of_launches"}
+OTHERS = {"host_memory", "external_pointer", "varied", "image"}
+
+
+def chosen(level: Level) -> list[Trial]:
+    """Trials of a level that need nothing that is not claimed."""
+    return [t for t in trials(level) if t.case.level == level and not t.needs & OTHERS]
+
+
+@pytest.fixture(scope="module", params=["PM4", "AQL"])
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    """Two cards of a stand-in."""
+    register(backend_of(Machine((NAVI31, NAVI31)), aql=request.param == "AQL"))
+    found = Subject("AMD")
+    with found.chosen():
+        yield found
+    unregister("AMD")
+
+
+@pytest.mark.parametrize("trial", chosen(Level.MEMORY), ids=lambda trial: trial.name)
+def test_memory(subject: Subject, trial: Trial) -> None:
+    trial.run(subject)
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        pytest.param(t, marks=[pytest.mark.slow] if t.name in LONG else [])
+        for t in chosen(Level.ORDER)
+    ],
+    ids=lambda trial: trial.name,
+)
+def test_order(subject: Subject, trial: Trial) -> None:
+    assert all(map(subject.claims, CLAIMED))
+    trial.run(subject)
+
+
+@pytest.mark.sample(20)
+@pytest.mark.parametrize("trial", chosen(Level.COMPUTE), ids=lambda trial: trial.name)
+def test_kernels(subject: Subject, trial: Trial) -> None:
+    trial.run(subject)
