@@ -138,6 +138,20 @@ def test_memory_of_a_discrete_gpu_is_its_own(mac: Mac) -> None:
     assert other.misuses == []
 
 
+def test_parts_of_private_memory(mac: Mac) -> None:
+    from mock_metal.metal import Mac as AnyMac  # noqa: PLC0415
+    from simulated_metal import OLD  # noqa: PLC0415
+
+    device = opened(AnyMac((OLD,)))
+    a = numbers(device)
+    part = device.allocator.offset(a, 16, 32)
+    assert read(device, part, 4) == [8, 9, 10, 11]
+    device.allocator.write(part, memoryview(bytes(16)))
+    assert read(device, a) == [0 if 8 <= i < 12 else i for i in range(64)]
+    device.allocator.free(a)
+    device.close()
+
+
 def test_no_memory_is_told(mac: Mac, device: MetalDevice) -> None:
     with pytest.raises(OutOfMemory, match=r"no memory left for 8,589,934,592 bytes; a buffer has "):
         device.allocator.alloc(1 << 33)

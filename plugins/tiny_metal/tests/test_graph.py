@@ -85,13 +85,14 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 def test_launches_of_a_graph_happen_in_order(bench: Bench) -> None:
     a = bench.memory(1)
-    graph = bench.device.graph([(bench.add, [a, a], [3]), (bench.double, [a], [])] * 3)
+    launches = [((bench.add, [a, a], [n]), (bench.double, [a], [])) for n in (3, 5, 7)]
+    graph = bench.device.graph([launch for pair in launches for launch in pair])
     assert isinstance(graph, IndirectGraph)
     expected = 1
     for _ in range(5):
         assert graph() is None
-        for _ in range(3):
-            expected = (expected + 3) * 2
+        for n in (3, 5, 7):
+            expected = (expected + n) * 2
     assert bench.read(a) == expected
 
 

@@ -88,6 +88,7 @@ def test_integers() -> None:
     assert (Tensor(a) + 1).tolist() == [6, -6, -(2**31), -(2**31) + 1, 10]
     assert Tensor(a).idiv(Tensor(b)).tolist() == [2, -4, 2**31 - 1, -(2**31), 0]
     assert (Tensor([1, 2]) << Tensor([33, 1])).tolist() == [2, 4]
+    assert (Tensor([200, 100], dtype="uint8").contiguous() >> 1).tolist() == [100, 50]
     assert (Tensor([2**40, -1], dtype="int64") * 3).tolist() == [3 * 2**40, -3]
 
 

@@ -903,8 +903,11 @@ class Mac:
 
     @property
     def left(self) -> dict[str, int]:
-        """What is alive beside the devices."""
-        return {name: n for name, n in self.world.left().items() if name != "Device"}
+        """What is alive, and devices that somebody else than the Mac still holds."""
+        found = dict(self.world.left())
+        held = sum(device.references > 1 for device in self.devices)
+        found.pop("Device", None)
+        return found | ({"Device": held} if held else {})
 
     @property
     def misuses(self) -> list[str]:

@@ -1,0 +1,209 @@
+"""Faults put into the driver and the renderer, one at a time: tests must find each.
+
+A fault is a text of the plugin's source and what stands there instead. The plugin is copied with
+it, and the named tests run on the copy in a process of their own; they fail, or this does.
+"""
+
+# ruff: noqa: E501  what is looked for stands in one piece
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+HERE: Final = Path(__file__).parent
+SOURCE: Final = HERE.parent / "src/tiny_metal"
+DRIVER: Final = ("test_driver.py",)
+GRAPH: Final = ("test_graph.py",)
+MESSAGES: Final = ("test_messages.py",)
+TENSORS: Final = ("test_tensors.py", "-k", "M1 or OLD")
+
+FAULTS: Final = {
+    # memory
+    "a write does not wait": (
+        *("memory.py", "            self._device.synchronize()\n            ffi.memmove(dst.host"),
+        *("            ffi.memmove(dst.host", DRIVER),
+    ),
+    "a read does not wait": (
+        *("memory.py", "            self._device.synchronize()\n            ffi.memmove(dst, src"),
+        *("            ffi.memmove(dst, src", DRIVER),
+    ),
+    "a view of a view forgets where the first starts": (
+        *("memory.py", "MetalMemory(handle.buffer, handle.start + start,"),
+        *("MetalMemory(handle.buffer, start,", GRAPH + TENSORS),
+    ),
+    "nil is taken for memory": ("memory.py", "if made == NIL:", "if False:", DRIVER),
+    "private memory is written at its start": (
+        *("memory.py", "dst.buffer, dst.start + start, size)", "dst.buffer, start, size)", DRIVER),
+    ),
+    "private memory is read at its start": (
+        *("memory.py", "src.buffer, src.start + start, staging", "src.buffer, start, staging"),
+        DRIVER,
+    ),
+    "a shared buffer for copies is kept": (
+        *("memory.py", "self._device.release(staging)  #", "pass  #", DRIVER),
+    ),
+    "memory of a discrete GPU is asked for as shared": (
+        *("memory.py", "_SHARED if self._shares else _PRIVATE", "_SHARED", DRIVER),
+    ),
+    "a buffer of somebody else may be too short": (
+        *("memory.py", "< size:\n            raise DeviceError(f\"the MTLBuffer"),
+        *("< 0:\n            raise DeviceError(f\"the MTLBuffer", DRIVER),
+    ),
+    # programs
+    "mathematics is fast": ("program.py", "_SAFE_MATH: Final = 0", "_SAFE_MATH: Final = 2", DRIVER),
+    "older systems compute fast": (
+        *("program.py", '"setFastMathEnabled:", 0', '"setFastMathEnabled:", 1', DRIVER),
+    ),
+    "warnings are errors": (
+        *("program.py", "if library == NIL:", "if error[0] != NIL:", DRIVER),
+    ),
+    "a library is kept": (
+        *("program.py", '            device.send(library, "release")\n', "", DRIVER),
+    ),
+    "a function is kept": (
+        *("program.py", '            device.send(function, "release")\n', "", DRIVER),
+    ),
+    "a descriptor is kept": (
+        *("program.py", '            device.send(described, "release")\n', "", DRIVER),
+    ),
+    "a pipeline is kept": ("program.py", "device.keep(self, self.pipeline)", "pass", DRIVER),
+    "values go to the next slot": (
+        *("program.py", "len(packed), len(buffers))", "len(packed), len(buffers) + 1)", DRIVER),
+    ),
+    "views start where their memory does": (
+        *("program.py", "memory.buffer, memory.start, slot)", "memory.buffer, 0, slot)", DRIVER),
+    ),
+    "too many threads are not looked for": ("program.py", "if x * y * z > most:", "if False:", DRIVER),
+    # the device
+    "a command buffer is not held": (
+        *("device.py", '            self.send(commands, "retain")\n', "", DRIVER),
+    ),
+    "there is no pool around a launch": (
+        *("device.py", "with self.lock, Pool(self.metal):\n            commands", "with self.lock:\n            commands"),
+        DRIVER,
+    ),
+    "a command buffer that ended is kept": (
+        *("device.py", '        self.send(commands, "release")\n\n    def blit', "\n    def blit", DRIVER),
+    ),
+    "failures are not seen": ("device.py", "_FAILED: Final = 5", "_FAILED: Final = 6", DRIVER),
+    "a lack of memory is any failure": (
+        *("device.py", "_OUT_OF_MEMORY: Final = 8", "_OUT_OF_MEMORY: Final = 9", DRIVER),
+    ),
+    "a failure is raised for ever": (
+        *("device.py", "failure, self._failure = self._failure, None", "failure = self._failure"),
+        DRIVER,
+    ),
+    "time runs backwards": ("device.py", "return ended - began", "return began - ended", DRIVER),
+    "the queue is kept": ("device.py", "        self.release(self.queue)\n", "", DRIVER),
+    "the language is the oldest": (
+        *("device.py", "for version in LANGUAGES:", "for version in LANGUAGES[::-1]:", DRIVER),
+    ),
+    "a GPU is taken for its oldest family": (
+        *("probe.py", "family=families[0]", "family=families[-1]", DRIVER + GRAPH),
+    ),
+    "GPUs that were listed are kept": (
+        *("probe.py", '                runtime.send(device, "release")\n', "                pass\n", DRIVER),
+    ),
+    "a message is sent with another type": (
+        *("_messages.py", '"GPUStartTime": ("double",)', '"GPUStartTime": ("uint64_t",)'),
+        MESSAGES,
+    ),
+    # graphs
+    "launches of a graph are not ordered": (
+        *("graph.py", '                send(command, "setBarrier")\n', "", GRAPH),
+    ),
+    "buffers are not resident": (
+        *("graph.py", '                send(encoder, "useResources:count:usage:", self._resources, count, _READ_AND_WRITE)\n'),
+        *("                pass\n", GRAPH),
+    ),
+    "pipelines are not set first": (
+        *("graph.py", 'frozenset({"apple7", "apple8"})', "frozenset()", GRAPH),
+    ),
+    "changes do not wait for the run before": (
+        *("graph.py", "        self._device.wait_for(self._last_run)\n", "", GRAPH),
+    ),
+    "new buffers are not resident": (
+        *("graph.py", "            self._resources = self._resident()\n        self._changed.clear()"),
+        *("            pass\n        self._changed.clear()", GRAPH),
+    ),
+    "values of all launches start at the first": (
+        *("graph.py", "step.values_start = size", "step.values_start = 0", GRAPH),
+    ),
+    "new values are not put in": (
+        *("graph.py", "            self._write_values(self._steps[launch])\n", "            pass\n"),
+        GRAPH,
+    ),
+    "a graph that is dropped takes its run along": (
+        *("graph.py", "wait, kept=self)", "wait)", GRAPH),
+    ),
+    # the renderer
+    "barriers order no shared memory": (
+        *("render.py", "mem_flags::mem_threadgroup", "mem_flags::mem_none", TENSORS),
+    ),
+    "groups and threads are mistaken": (
+        *("render.py", '{"grid": "group.{xyz}", "block": "thread_.{xyz}"}'),
+        *('{"grid": "thread_.{xyz}", "block": "group.{xyz}"}', TENSORS),
+    ),
+    "lanes are the first": (
+        *("render.py", "writer[vector], lane % vector.dtype.count", "writer[vector], 0", TENSORS),
+    ),
+    "lanes beyond four are the first four": (
+        *("render.py", "part[{place // MOST_LANES}]", "part[0]", TENSORS),
+    ),
+    "lanes are reversed": (
+        *("render.py", "in u.src]\n        return self.vector_of", "in u.src[::-1]]\n        return self.vector_of"),
+        TENSORS,
+    ),
+    "what C leaves undefined is not guarded": (
+        *("render.py", '    function: ClassVar[str] = "inline'),
+        *('    defined: ClassVar[frozenset[Op]] = frozenset(Op)\n    function: ClassVar[str] = "inline', TENSORS),
+    ),
+    "bits are taken of what was promoted": (
+        *("render.py", 'text = f"({writer.type(source)}){writer[u.src[0]]}"'),
+        *('text = writer[u.src[0]]; source', TENSORS),
+    ),
+    "variables have their neighbor's value": (
+        *("render.py", "= values[{place}];", "= values[{place + 1}];", TENSORS),
+    ),
+    "vectors may lie anywhere": (
+        *("arch.py", "access_alignment=VECTOR_BYTES", "access_alignment=1", TENSORS),
+    ),
+    "older languages have bfloat": (
+        *("arch.py", "return self.facts.has_bfloat and self.language >= NEWEST", "return True"),
+        TENSORS,
+    ),
+    "bytes are signed": ("render.py", 'dtypes.uint8: "uchar"', 'dtypes.uint8: "char"', TENSORS),
+    "float64 is not refused": (
+        *("render.py", "frozenset({dtypes.float64})", "frozenset()", TENSORS),
+    ),
+}  # fmt: skip
+"""By what is wrong: the file, what is there, what is put there, and the tests that find it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found(mock: None, tmp_path: Path, name: str) -> None:
+    file, before, after, tests = FAULTS[name]
+    copied = tmp_path / "tiny_metal"
+    shutil.copytree(SOURCE, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (copied / file).read_text()
+    assert before in text, f"{file} has changed: state the fault anew"
+    (copied / file).write_text(text.replace(before, after))
+    files = [str(HERE / word) if word.endswith(".py") else word for word in tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:xdist"]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", *files],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=HERE.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, f"no test finds it, or none runs: {done.stdout}{done.stderr}"
