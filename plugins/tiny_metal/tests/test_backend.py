@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tiny_metal import _lib
 from tiny_metal.arch import ARCHS
 from tiny_metal.device import toolchain
 from tiny_metal.render import Msl, MslWithBfloat
@@ -31,6 +33,32 @@ def test_off_macos_it_is_told_and_never_chosen() -> None:
     assert Device.DEFAULT.partition(":")[0] != "METAL"
     with pytest.raises(DeviceUnavailable, match=r"Metal is a part of macOS.*DEV=NULL:MSL"):
         Tensor([1.0], device="METAL").realize()
+
+
+def test_functions_are_found_in_the_libraries_that_have_them(
+    mock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As macOS has them: Objective-C's in one library, Metal's in another."""
+    from shader.compiler import FLAGS, run, target, toolchain  # noqa: PLC0415
+
+    clang, linker = toolchain()
+    flags = [flag for flag in FLAGS if flag != "-fno-rtti"]
+    sources = {
+        "objc": "void *objc_getClass(const char *name) { return (void *)1; } void objc_msgSend(){}",
+        "Metal": "void *MTLCreateSystemDefaultDevice(void) { return (void *)2; }",
+        "Foundation": "int foundation;",
+        "CoreGraphics": "int graphics;",
+    }
+    for name, source in sources.items():
+        code, library = tmp_path / f"{name}.o", tmp_path / name
+        run([*clang, *target(), "-x", "c", *flags, "-c", "-", "-o", str(code)], source)
+        run([*linker, "-shared", str(code), "-o", str(library)])
+    monkeypatch.setattr(_lib, "_OBJC", str(tmp_path / "objc"))
+    monkeypatch.setattr(_lib, "_FRAMEWORKS", str(tmp_path / "{0}"))
+    system = _lib.MacOs()
+    assert int(_lib.ffi.cast("uintptr_t", system.objc_getClass(b"any"))) == 1
+    assert int(_lib.ffi.cast("uintptr_t", system.MTLCreateSystemDefaultDevice())) == 2
+    assert _lib.ffi.cast("void(*)(void *)", system.objc_msgSend) != _lib.ffi.NULL
 
 
 @pytest.mark.parametrize("arch", ARCHS)

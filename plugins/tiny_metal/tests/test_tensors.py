@@ -66,6 +66,11 @@ def test_products_of_other_types(dtype: DType, tolerance: float) -> None:
     close(found.cast(dtypes.float32), a.astype("d") @ b, tolerance)
 
 
+def test_half_and_bfloat_become_each_other() -> None:
+    x = Tensor([1.5, 3.140625, -2.0], dtype="float16").contiguous()
+    assert x.cast(dtypes.bfloat16).cast(dtypes.half).tolist() == [1.5, 3.140625, -2.0]
+
+
 @pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16, dtypes.int8, dtypes.bool])
 def test_vectors_of_narrow_types(dtype: DType) -> None:
     a = numpy.random.default_rng(2).integers(0, 2, (64, 64))

@@ -181,6 +181,13 @@ class Msl(CStyle):
             return f"bfloat({super().template(u).replace('{0}', 'float({0})')})"
         return super().template(u)
 
+    def cast(self, u: UOp, writer: Writer) -> str:
+        """A value converted; half and bfloat, which do not know each other, through float."""
+        kinds = {u.dtype, u.src[0].dtype}
+        if kinds == {dtypes.float16, dtypes.bfloat16}:
+            return f"({writer.type(u.dtype)})(float){writer[u.src[0]]}"
+        return super().cast(u, writer)
+
     def bitcast(self, u: UOp, writer: Writer) -> str:
         """The same bits as another type; what C++ has promoted to int is made its type again."""
         source = u.src[0].dtype
