@@ -232,9 +232,11 @@ def shared_data(kind: type, names: Names) -> list[str]:
     ]
 
 
-@functools.lru_cache(maxsize=1024)
 def slots_of(kind: Any) -> tuple[str, ...]:
-    """The names in the slots of a class and its bases."""
+    """The names in the slots of a class and its bases.
+
+    Not remembered: that would keep the class, and with its methods all that is around them.
+    """
     found: dict[str, None] = {}
     for base in kind.__mro__:
         slots = vars(base).get("__slots__", ())

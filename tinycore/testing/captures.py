@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import argparse
 import contextvars
+import gc
+import math
 import random
 import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from types import CodeType
 from typing import Any, Final
 
 import numpy
@@ -193,6 +197,7 @@ class World:
 
     seed: int
     text: str
+    """The function; what is around every one is WORLD."""
     calls: list[tuple[list[str], str]] = field(default_factory=list)
     """What happens before each call, and the arguments."""
 
@@ -321,7 +326,7 @@ class Writer:
             if is_method
             else f"step = JIT({wrap.format('innermost')})"
         )
-        text = f"""{WORLD}
+        text = f"""
 def make():
     c, kept = 2.0, None
     def step(x, default=2.0, *, n=1.0, bag=None):
@@ -401,6 +406,12 @@ STATE: Final = (
 )  # fmt: skip
 
 
+@cache
+def code_of(line: str, mode: str = "exec") -> CodeType:
+    """A line that many worlds have, compiled."""
+    return compile(line, "world", mode)
+
+
 def run(found: World, jit: Callable[[Any], Any]) -> list[Seen]:
     """All calls, with the function as it is or captured."""
     kept: list[Any] = []
@@ -408,17 +419,18 @@ def run(found: World, jit: Callable[[Any], Any]) -> list[Seen]:
     scope: dict[str, Any] = {"__name__": "captured_world", "JIT": jit, "results": results}
     scope |= {"kept": kept, "keep": kept.append}
     Tensor.manual_seed(found.seed)
+    exec(code_of(WORLD), scope)
     exec(compile(found.text, f"world {found.seed}", "exec"), scope)
     seen = []
     for before, arguments in found.calls:
         for line in before:
-            exec(line, scope)
+            exec(code_of(line), scope)
         argument = eval(f"dict(x={arguments})", scope)
         scope["argument"] = argument["x"]
         x = argument.pop("x")
         outcome, result = called(scope["step"], x, argument)
         results.append(result)
-        state = {name: plain(eval(name, scope)) for name in STATE}
+        state = {name: plain(eval(code_of(name, "eval"), scope)) for name in STATE}
         seen.append(Seen(outcome, plain(result), state | {"x": plain(x), "bag": plain(argument)}))
     return seen
 
@@ -452,7 +464,8 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, float) and isinstance(other, float):
-        return bool(numpy.isclose(one, other, rtol=1e-4, atol=1e-4, equal_nan=True))
+        both_nan = one != one and other != other
+        return both_nan or math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-4)
     return type(one) is type(other) and bool(one == other)
 
 
@@ -512,13 +525,15 @@ def main() -> int:
     options = parser.parse_args()
     kinds: Counter[str] = Counter()
     with Context(DEV=options.device) if options.device else Context():
+        gc.freeze()  # so that what a world leaves is found quickly
         for seed in tqdm(range(options.seed, options.seed + options.count), disable=None):
             found = world(seed)
             kind, message = check(found)
+            gc.collect()  # its functions and globals are a cycle, and hold its tensors
             kinds[kind or "same"] += 1
             if kind not in ("", "refused"):
                 tqdm.write(f"seed {seed}: {kind}\n{message}")
-                tqdm.write(str(found).replace(WORLD, ""))
+                tqdm.write(str(found))
     print(f"{options.count} functions from seed {options.seed}: {dict(kinds)}")
     return 1 if kinds.keys() & {"result", "state", "raised"} else 0
 

@@ -676,3 +676,30 @@ def test_a_gradient_that_was_seen_is_not_overwritten() -> None:
     weight.grad = None
     step(host(9, 9))
     assert gradient().tolist() == [9.0, 9.0]
+
+
+def test_what_was_looked_at_is_not_kept() -> None:
+    """A class that lives in a function goes with the step, and so does the memory around it."""
+
+    def made() -> weakref.ref[Tensor]:
+        weight = Tensor([2.0]).realize()
+
+        class Slotted:
+            __slots__ = ("k",)
+
+            def __init__(self) -> None:
+                self.k = 3.0
+
+            def scaled(self, x: Tensor) -> Tensor:
+                return x * weight * self.k
+
+        layer = Slotted()
+        step = TinyJit(lambda x: layer.scaled(x) + 0)
+        for _ in range(3):
+            assert step(Tensor([1.0]).realize()).tolist() == [6.0]
+        return weakref.ref(weight)
+
+    gone = made()
+    gc.collect()
+
+    assert gone() is None
