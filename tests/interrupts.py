@@ -5,9 +5,10 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @cache
@@ -28,49 +29,71 @@ def exits_of(code: CodeType) -> frozenset[int]:
     return frozenset(found)
 
 
-class Lines:
-    """Counts the lines that run, and raises KeyboardInterrupt in the place of one."""
+class Moment(NamedTuple):
+    """A line that runs during some work."""
 
-    def __init__(self, stop: int) -> None:
-        self.left = stop
-        self.place = ""
-        """Where the interrupt came."""
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
-        """What `sys.settrace` takes."""
-        if event == "line" and frame.f_lasti not in exits_of(frame.f_code):
-            self.left -= 1
-            if self.left == 0:
-                sys.settrace(None)
-                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                raise KeyboardInterrupt
-        return self
+    call: int
+    """The number of the call of a function, or of a resumption of a generator, that runs it."""
+    line: int
+    """The number of the line among those that this call runs."""
 
 
-def interrupt(work: Callable[[], object], line: int) -> str:
-    """Do some work with an interrupt at line number `line`; where that was, "" if it came after.
+def moments_of(work: Callable[[], object]) -> list[Moment]:
+    """All lines that some work runs, in their order."""
+    found: list[Moment] = []
+    calls = 0
+
+    def called(frame: FrameType, _event: str, _argument: object) -> Any:
+        nonlocal calls
+        calls += 1
+        call, lines, exits = calls, 0, exits_of(frame.f_code)
+
+        def noted(frame: FrameType, event: str, _argument: object) -> Any:
+            nonlocal lines
+            if event == "line" and frame.f_lasti not in exits:
+                lines += 1
+                found.append(Moment(call, lines))
+            return noted
+
+        return noted
+
+    traced(work, called)
+    return found
+
+
+def interrupt(work: Callable[[], object], moment: Moment) -> str:
+    """Do some work with an interrupt at a moment; where that was, "" if it did not come to it.
 
     An interrupt inside of a weak reference's callback is told and forgotten by Python itself.
     """
-    lines = Lines(line)
-    before = sys.gettrace()
-    sys.settrace(lines)
-    try:
-        work()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
-    return lines.place
+    place = ""
+    calls = lines = 0
+
+    def called(frame: FrameType, _event: str, _argument: object) -> Any:
+        nonlocal calls
+        calls += 1
+        return struck if calls == moment.call else None  # the lines of others run at full speed
+
+    def struck(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal lines, place
+        if event == "line" and frame.f_lasti not in exits_of(frame.f_code):
+            lines += 1
+            if lines == moment.line:
+                sys.settrace(None)
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return struck
+
+    with suppress(KeyboardInterrupt):
+        traced(work, called)
+    return place
 
 
-def lines_of(work: Callable[[], object]) -> int:
-    """How many lines some work runs."""
-    lines = Lines(1 << 60)
+def traced(work: Callable[[], object], trace: Callable[..., Any]) -> None:
+    """Do some work under a trace function."""
     before = sys.gettrace()
-    sys.settrace(lines)
+    sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
-    return (1 << 60) - lines.left

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
-from tests.interrupts import interrupt, lines_of
+from tests.interrupts import Moment, interrupt, moments_of
 from tinycore import Tensor, TinyJit, nn
 from tinycore.engine import once
 from tinycore.engine.run import ExecItem
@@ -106,8 +106,8 @@ CASES: dict[str, Callable[[], Case]] = {
 """By name, what makes a fresh one."""
 
 
-def expected(make: Callable[[], Case]) -> tuple[list[Numbers], int]:
-    """The states after 0, 1, 2 and 3 steps, and how many lines a step runs."""
+def expected(make: Callable[[], Case]) -> list[Numbers]:
+    """The states after 0, 1, 2 and 3 steps."""
     for _ in range(2):  # warm: what is compiled and looked up once is not interrupted here
         make().step()
     case = make()
@@ -115,7 +115,7 @@ def expected(make: Callable[[], Case]) -> tuple[list[Numbers], int]:
     for _ in range(3):
         case.step()
         states.append(case.state())
-    return states, lines_of(make().step)
+    return states
 
 
 def verdict(case: Case, states: list[Numbers]) -> str:
@@ -133,13 +133,13 @@ def verdict(case: Case, states: list[Numbers]) -> str:
     return ""
 
 
-def wrong_after(make: Callable[[], Case], states: list[Numbers], line: int) -> tuple[str, str]:
+def wrong_after(make: Callable[[], Case], states: list[Numbers], moment: Moment) -> tuple[str, str]:
     """What is wrong after an interrupt at a line of a step, and where that was."""
     case = make()
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     place = ""
     try:
-        place = interrupt(case.step, line)
+        place = interrupt(case.step, moment)
         return verdict(case, states), place
     except Exception as error:
         return f"then {type(error).__name__}: {error}", place
@@ -150,22 +150,23 @@ def wrong_after(make: Callable[[], Case], states: list[Numbers], line: int) -> t
 def interrupted(name: str, lines: int | None, source: random.Random) -> tuple[int, list[str]]:
     """Interrupt one statement at all lines, or some; how many, and what was wrong."""
     make = CASES[name]
-    states, count = expected(make)
-    chosen = range(1, count + 1)
+    states = expected(make)
+    chosen = moments_of(make().step)
     if lines is not None:
-        chosen = sorted(source.sample(chosen, min(lines, count)))  # type: ignore[assignment]
-    wrong = []
-    for line in chosen:
-        found, place = wrong_after(make, states, line)
+        chosen = source.sample(chosen, min(lines, len(chosen)))
+    wrong, came = [], 0
+    for moment in chosen:
+        found, place = wrong_after(make, states, moment)
+        came += place != ""
         if found:
-            wrong.append(f"{name}, line {line} ({place}): {found}")
-    return len(chosen), wrong
+            wrong.append(f"{name}, {place or moment}: {found}")
+    return came, wrong
 
 
 def failing(name: str) -> tuple[int, list[str]]:
     """Let each launch of one statement fail; how many did, and what was wrong."""
     make = CASES[name]
-    states, _ = expected(make)
+    states = expected(make)
     wrong, number = [], 0
     for kind in (OutOfMemory, CompileError):
         for number in range(1, 1 << 10):
@@ -219,7 +220,7 @@ class Failing:
 def signalled(name: str, times: int, source: random.Random) -> tuple[int, list[str]]:
     """Send this process SIGINT at moments by chance; how many came, and what was wrong."""
     make = CASES[name]
-    states, _ = expected(make)
+    states = expected(make)
     case = make()
     began = time.perf_counter()
     case.step()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from typing import Any
 
 import pytest
 
-from tests.interrupts import interrupt
+from tests.interrupts import Moment, interrupt, moments_of
 from tinycore import Variable
 from tinycore.config import Context
 from tinycore.device import pool as pool_module
@@ -248,20 +247,20 @@ def test_an_interrupt_at_any_line_leaves_the_pool_usable(toy_allocator: Any) -> 
             pool.free(handle, size)
         pool.free_cache()
 
-    def interrupted_after(lines: int) -> str:
+    def interrupted(moment: Moment) -> str:
         pool = LRUAllocator(toy_allocator(), "TOY")
-        happened = interrupt(lambda: work(pool), lines)
+        happened = interrupt(lambda: work(pool), moment)
         with Context(LRU=0):
             work(pool)
         done = threading.Thread(target=pool.alloc, args=(50,), daemon=True)
         done.start()
         done.join(timeout=10)
-        assert not done.is_alive(), f"a lock stayed held after an interrupt at line {lines}"
+        assert not done.is_alive(), f"a lock stayed held after an interrupt at {happened}"
         assert pool.cached == 0
         return happened
 
-    places = itertools.takewhile(interrupted_after, itertools.count(1))
-    assert len(list(places)) > 100
+    moments = moments_of(lambda: work(LRUAllocator(toy_allocator(), "TOY")))
+    assert len(list(filter(None, map(interrupted, moments)))) > 100
 
 
 def test_a_symbolic_size_is_refused_before_its_bytes_are_counted() -> None:
