@@ -27,7 +27,7 @@ import numpy
 from tqdm import tqdm
 
 from tinycore import Context, Tensor, TinyJit
-from tinycore.errors import JitError
+from tinycore.errors import GradientError, JitError
 
 CALLS: Final = 6
 
@@ -443,7 +443,7 @@ def called(step: Callable[..., Any], x: Tensor, options: dict[str, Any]) -> tupl
     def call() -> None:
         try:
             found.append(("", step(x, **options)))
-        except (JitError, ValueError) as error:
+        except (GradientError, JitError, ValueError) as error:
             found.append((type(error).__name__, None))
         except Exception as error:
             found.append((f"{type(error).__name__} {error}", None))
@@ -478,7 +478,7 @@ def check(found: World) -> tuple[str, str]:
         expected = run(found, lambda function: function)
     except Exception:
         return "odd", traceback.format_exc(limit=-2)
-    if any(seen.outcome not in ("", "ValueError") for seen in expected):
+    if any(seen.outcome not in ("", "GradientError", "ValueError") for seen in expected):
         return "odd", str([seen.outcome for seen in expected])
     try:
         captured = run(found, TinyJit)
