@@ -148,16 +148,24 @@ def wrong_after(make: Callable[[], Case], states: list[Numbers], moment: Moment)
 
 
 def interrupted(name: str, lines: int | None, source: random.Random) -> tuple[int, list[str]]:
-    """Interrupt one statement at all lines, or some; how many, and what was wrong."""
+    """Interrupt one statement at all lines, or some; how many, and what was wrong.
+
+    What is remembered from step to step makes the next one run other lines: where an interrupt did
+    not come, another line is taken, of the step as it runs now.
+    """
     make = CASES[name]
     states = expected(make)
-    chosen = moments_of(make().step)
-    if lines is not None:
-        chosen = source.sample(chosen, min(lines, len(chosen)))
+    known = moments_of(make().step)
+    wanted = len(known) if lines is None else min(lines, len(known))
+    left = source.sample(known, wanted)
     wrong, came = [], 0
-    for moment in chosen:
+    while came < wanted:
+        moment = left.pop() if left else source.choice(known)
         found, place = wrong_after(make, states, moment)
-        came += place != ""
+        if place:
+            came += 1
+        else:
+            known = moments_of(make().step)
         if found:
             wrong.append(f"{name}, {place or moment}: {found}")
     return came, wrong
@@ -263,7 +271,7 @@ def main() -> int:
     parser.add_argument("--only", choices=CASES, action="append")
     given = parser.parse_args()
     sys.unraisablehook = lambda _: None  # Python tells of interrupts in callbacks of references
-    print(f"seed {given.seed}")
+    print(f"seed {given.seed}", flush=True)
     bad = 0
     for name in given.only or CASES:
         source = random.Random(given.seed)
