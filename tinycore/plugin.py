@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinycore._locks import in_child, lock, recursive_lock
 from tinycore.device.backend import API_VERSION, Backend, Deferred, deferred
 from tinycore.device.discovery import DeviceState, State
 from tinycore.device.elf import ElfImage
@@ -144,8 +145,11 @@ __all__ = [
     "check_pending",
     "deferred",
     "halves",
+    "in_child",
     "installed_renderers",
     "integer_writer",
+    "lock",
+    "recursive_lock",
     "register",
     "register_observer",
     "tinycore_backend_closing",

@@ -5,6 +5,7 @@ Floor 1. Imports `backend`, `pool`, `target`, `hooks`. Made by the registry only
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -62,6 +63,7 @@ class OpenDevice:
         self._targets = targets
         self._toolchains: dict[tuple[str, str], Toolchain[Any]] = {}
         self._lock = lock()
+        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return f"<OpenDevice {self.name} of {self.backend.name}>"
@@ -135,8 +137,8 @@ class OpenDevice:
         self.runtime.synchronize()
 
     def close(self) -> None:
-        """Release the device; a second time does nothing."""
-        if self.allocator.closed:
+        """Release the device; a second time does nothing, nor does a fork of who opened it."""
+        if self.allocator.closed or self._process != os.getpid():
             return
         if closing := hooks.active("tinycore_backend_closing"):
             closing(device=self.name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import threading
 from typing import Any, Final
 
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import lock
 
 __all__ = ["LlvmCompiler"]
 
@@ -15,7 +15,7 @@ _LEVEL: Final = 2
 FEATURES: Final = "-dot7-insts,-dot8-insts,-dot9-insts,-dot10-insts"
 """Dot products of bytes are not for LLVM to find: of `a * b + (first ? c * d : 0)` on bytes LLVM 22
 makes one v_dot4_u32_u8 that adds `first` itself. The tests compile such a kernel and run it."""
-_lock: Final = threading.Lock()
+_lock: Final = lock()
 
 
 class LlvmCompiler:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from tiny_cl._errors import ERRORS, MEMORY_IS_SHORT
 from tiny_cl._native import ffi
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.plugin import in_child
 
 __all__ = [
     "Object",
@@ -23,9 +24,11 @@ __all__ = [
     "create",
     "describe",
     "ffi",
+    "is_inherited",
     "library",
     "number",
     "numbers",
+    "owned",
     "text",
 ]
 
@@ -57,6 +60,11 @@ the number of groups of its first launch, as it is compiled for groups of the ri
 @cache
 def library() -> Any:
     """The loader of OpenCL drivers. Raises DeviceUnavailable with what was tried."""
+    if is_inherited():
+        raise DeviceUnavailable(
+            "OpenCL was used by the parent of this process, and its drivers do not work in a fork: "
+            "their threads stayed behind. Use CL after fork only, or start processes by spawn."
+        )
     tried = []
     for name, value in _WISHES.items():
         os.environ.setdefault(name, value)
@@ -70,6 +78,30 @@ def library() -> Any:
         "`apt install pocl-opencl-icd ocl-icd-libopencl1`; OPENCL_LIBRARY names one elsewhere. "
         f"Tried: {'; '.join(tried)}"
     )
+
+
+_left_behind: Final[list[Any]] = []
+"""In a forked child: the library that the parent used."""
+
+
+def is_inherited() -> bool:
+    """Whether the parent of this process used the library, which then cannot be used here."""
+    return bool(_left_behind)
+
+
+def _leave_behind() -> None:
+    if library.cache_info().currsize:
+        _left_behind.append(library())
+        library.cache_clear()
+
+
+in_child(_leave_behind)
+
+
+def owned(release: str, made: Object) -> Object:
+    """An object that is released with its last reference, in the process that made it."""
+    function, inherited = getattr(library(), release), is_inherited
+    return ffi.gc(made, lambda given: None if inherited() else function(given))
 
 
 def _candidates() -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tiny_cl._lib import Object, call, create, ffi, library
+from tiny_cl._lib import Object, call, create, ffi, is_inherited, library
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 from tinycore.plugin import ALIGNMENT_BYTES
 
@@ -103,6 +103,8 @@ class ClAllocator:
 
     def free(self, handle: ClMemory) -> None:
         """Release a buffer or an image."""
+        if is_inherited():
+            return
         library().clReleaseMemObject(handle.memory)
         if handle.host is not None:
             library().clSVMFree(self._context, handle.host)

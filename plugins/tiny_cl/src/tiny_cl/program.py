@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from tiny_cl import _prototypes
-from tiny_cl._lib import Object, call, create, describe, ffi, library, number, text
+from tiny_cl._lib import Object, call, create, describe, ffi, library, number, owned, text
 from tiny_cl.memory import ClMemory
 from tiny_cl.probe import ClInfo
 from tiny_cl.render import entry_name
 from tinycore.errors import CompileError, DeviceError
-from tinycore.plugin import ProgramInfo
+from tinycore.plugin import ProgramInfo, lock
 
 __all__ = ["ClCompiler", "ClProgram", "Prepared", "Programs", "seconds"]
 
@@ -42,7 +41,7 @@ class Programs:
         self._context = context
         self._devices = ffi.new("cl_device_id[]", [info.handle])
         self._built: OrderedDict[bytes, Object] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def compile(self, source: str, options: str) -> bytes:
         """The binary of a source. Raises CompileError with the log of the build."""
@@ -50,7 +49,7 @@ class Programs:
         texts = ffi.new("char *[]", [data])
         lengths = ffi.new("size_t[]", [len(data) - 1])
         place = (self._context, 1, texts, lengths)
-        program = _owned("clReleaseProgram", create("clCreateProgramWithSource", *place))
+        program = owned("clReleaseProgram", create("clCreateProgramWithSource", *place))
         self._build(program, options, source)
         binary = self._binary(program)
         with self._lock:
@@ -69,7 +68,7 @@ class Programs:
         parts, lengths = ffi.new("unsigned char *[]", [data]), ffi.new("size_t[]", [len(binary)])
         each = ffi.new("cl_int *")
         place = (self._context, 1, self._devices, lengths, parts, each)
-        program = _owned("clReleaseProgram", create("clCreateProgramWithBinary", *place))
+        program = owned("clReleaseProgram", create("clCreateProgramWithBinary", *place))
         self._build(program, "", "")
         return program
 
@@ -126,7 +125,7 @@ class Prepared:
     def __init__(self, program: Object, info: ProgramInfo, queue: Object) -> None:
         self.info = info
         name = entry_name(info.name).encode()
-        self.kernel = _owned("clReleaseKernel", create("clCreateKernel", program, name))
+        self.kernel = owned("clReleaseKernel", create("clCreateKernel", program, name))
         self._global = ffi.new(
             "size_t[3]", [g * b for g, b in zip(info.grid, info.block, strict=True)]
         )
@@ -181,7 +180,7 @@ class ClProgram:
         self._queue = queue
         self._prepared = self.prepared()
         self._verify_threads(device)
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def prepared(self) -> Prepared:
         """The kernel once more, with arguments of its own."""
@@ -221,8 +220,3 @@ def seconds(first: Any, last: Any) -> float:
     finally:
         for event in events:
             library().clReleaseEvent(event[0])
-
-
-def _owned(release: str, made: Object) -> Object:
-    """An object that is released with its last reference."""
-    return ffi.gc(made, getattr(library(), release))

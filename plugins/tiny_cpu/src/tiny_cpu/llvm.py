@@ -7,16 +7,16 @@ list takes half to two thirds of the time of -O2, for the same machine code in i
 from __future__ import annotations
 
 import importlib
-import threading
 from typing import Any, Final
 
 from tiny_cpu.arch import NATIVE, Arch
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import lock
 
 __all__ = ["LlvmCompiler"]
 
 _OPTIMIZATION: Final = 2
-_lock: Final = threading.Lock()
+_lock: Final = lock()
 
 
 class LlvmCompiler:

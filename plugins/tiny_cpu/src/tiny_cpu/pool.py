@@ -9,12 +9,10 @@ See docs/decisions/0020-cpu-thread-pool.md.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import struct
 import sys
-import threading
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -27,6 +25,7 @@ from tiny_cpu.code import Code
 from tiny_cpu.llvm import LlvmCompiler
 from tinycore import cache as disk
 from tinycore.config import cpu_count
+from tinycore.plugin import in_child, lock
 
 __all__ = ["RECORD", "Pool", "code_of_pool", "generate", "pool"]
 
@@ -84,7 +83,7 @@ class Pool:
 # One pool per process
 
 _pools: Final[list[Pool]] = []
-_starting = threading.Lock()
+_starting: Final = lock()
 
 
 def pool() -> Pool:
@@ -98,12 +97,10 @@ def pool() -> Pool:
 
 def _forget() -> None:
     """In a forked child: the threads stayed behind in the parent."""
-    global _starting  # noqa: PLW0603  another thread may have held it
-    _starting = threading.Lock()
     _pools.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+in_child(_forget)
 
 
 # From source to code

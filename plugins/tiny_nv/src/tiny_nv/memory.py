@@ -7,11 +7,11 @@ another, and a write returns before the card has it.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from tiny_nv._lib import ffi
 from tinycore.errors import DeviceError
+from tinycore.plugin import lock
 
 if TYPE_CHECKING:
     from tiny_nv.device import CudaDevice
@@ -69,7 +69,7 @@ class CudaAllocator:
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._staging = Staging(device)
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def alloc(self, size: int) -> int:
         """The address of `size` bytes, not cleared. Raises OutOfMemory."""

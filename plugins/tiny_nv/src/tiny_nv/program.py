@@ -10,7 +10,6 @@ import os
 import struct
 import subprocess
 import tempfile
-import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,7 @@ from tiny_nv import _nvrtc
 from tiny_nv._lib import ffi
 from tiny_nv.arch import number_of
 from tinycore.errors import CompileError, CompilerUnavailable, DeviceError, UnsupportedError
-from tinycore.plugin import ProgramInfo
+from tinycore.plugin import ProgramInfo, lock
 
 if TYPE_CHECKING:
     from tiny_nv.device import CudaDevice
@@ -191,7 +190,7 @@ class CudaProgram:
         self._arguments = Arguments(info)
         self.launch = (self.function, *info.grid, *info.block, self.shared_bytes)
         self._launch = (*self.launch, device.stream, ffi.NULL, self._arguments.extra)
-        self._lock = threading.Lock()
+        self._lock = lock()
 
     def _dynamic_bytes(self) -> int:
         """Shared memory that a launch has to ask for: what the kernel has not by itself."""

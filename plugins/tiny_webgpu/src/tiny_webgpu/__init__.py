@@ -20,7 +20,7 @@ _DTYPES: Final = (
 
 BACKEND = Backend(
     name="WEBGPU",
-    api=(1, 7),
+    api=(1, 8),
     count=deferred("tiny_webgpu.probe:count"),
     probe=deferred("tiny_webgpu.probe:reason"),
     open=deferred("tiny_webgpu.device:WebGpuDevice"),

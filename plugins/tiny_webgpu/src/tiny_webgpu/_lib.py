@@ -12,7 +12,6 @@ import itertools
 import os
 import platform
 import sys
-import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Final
 from tiny_webgpu._native import ffi
 from tinycore.config import environment
 from tinycore.errors import DeviceError, DeviceUnavailable
+from tinycore.plugin import in_child, lock
 
 __all__ = [
     "BackendType",
@@ -32,7 +32,9 @@ __all__ = [
     "dawn",
     "ffi",
     "find_library",
+    "is_inherited",
     "new",
+    "owned",
     "string",
     "text_of",
 ]
@@ -237,7 +239,7 @@ class Dawn:
         return fields, _errors.setdefault(ticket, [])
 
 
-_loading: Final = threading.Lock()
+_loading: Final = lock()
 
 
 @cache
@@ -245,11 +247,44 @@ def _load(path: Path) -> Dawn:
     return Dawn(path)
 
 
+_left_behind: Final[list[str]] = []
+"""In a forked child: that the parent used the library."""
+
+
+def is_inherited() -> bool:
+    """Whether the parent of this process used the library, which then cannot be used here."""
+    return bool(_left_behind)
+
+
+def inherited() -> DeviceUnavailable:
+    """The error of a forked child."""
+    return DeviceUnavailable(
+        "WebGPU was used by the parent of this process, and does not work in a fork: its threads "
+        "stayed behind. Use WEBGPU after fork only, or start processes by spawn."
+    )
+
+
+def _leave_behind() -> None:
+    if _load.cache_info().currsize:
+        _left_behind.append("Dawn")
+
+
+in_child(_leave_behind)
+
+
+def owned(made: Pointer, release: Callable[[Pointer], None]) -> Pointer:
+    """An object that is released with its last reference, in the process that made it."""
+    elsewhere = is_inherited
+    return ffi.gc(made, lambda given: None if elsewhere() else release(given))
+
+
 def dawn() -> Dawn:
     """The library, opened once. Raises DeviceUnavailable with what to install."""
     path = find_library()
     if path is None:
         raise DeviceUnavailable(missing_library())
+    if is_inherited():
+        raise inherited()
     with _loading:
         return _load(path)
 

@@ -6,11 +6,13 @@ destroyed while a pass is being recorded, by the same thread, which no lock keep
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, TypeVar
+
+from tiny_webgpu._lib import inherited, is_inherited
+from tinycore.plugin import recursive_lock
 
 __all__ = ["Turns"]
 
@@ -24,17 +26,21 @@ class Turns(Generic[T]):
 
     def __init__(self, settle: Callable[[T], None]) -> None:
         self._settle = settle
-        self._lock = threading.RLock()
+        self._lock = recursive_lock()
         self._depth = 0
         self._waiting: deque[T] = deque()
 
     def put_off(self, thing: T) -> None:
         """Settle something as soon as nothing is under way: now, or at the end of this turn."""
+        if is_inherited():
+            return
         self._waiting.append(thing)
         with self:
             pass
 
     def __enter__(self) -> None:
+        if is_inherited():
+            raise inherited()
         self._lock.acquire()
         self._depth += 1
 

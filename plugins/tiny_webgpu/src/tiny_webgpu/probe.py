@@ -18,10 +18,10 @@ from tiny_webgpu._lib import (
     Feature,
     Pointer,
     dawn,
-    ffi,
     find_library,
     missing_library,
     new,
+    owned,
     text_of,
 )
 from tiny_webgpu._rounds import LLVMPIPE_ROUNDS
@@ -78,7 +78,7 @@ def request(backend: BackendType, way: tuple[int, int]) -> tuple[Pointer, str]:
     )
     if not found:
         return None, message
-    return ffi.gc(adapter, library.lib.wgpuAdapterRelease), ""
+    return owned(adapter, library.lib.wgpuAdapterRelease), ""
 
 
 def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> Adapter:

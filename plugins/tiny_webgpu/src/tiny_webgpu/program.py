@@ -16,7 +16,7 @@ from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tiny_webgpu._lib import BindingType, BufferUsage, Pointer, ffi, new, string
+from tiny_webgpu._lib import BindingType, BufferUsage, Pointer, ffi, new, owned, string
 from tiny_webgpu.memory import WORD_BYTES, Block, DeviceMemory
 from tinycore.plugin import ProgramInfo
 
@@ -73,14 +73,14 @@ class Pipeline:
         chained = new("WGPUShaderSourceWGSL", chain=chain, code=string(code))
         plain = new("WGPUPlainDescriptor", nextInChain=chained, label=string(label))
         module = lib.wgpuDeviceCreateShaderModule(device.pointer, plain)
-        self.layout = ffi.gc(self._group_layout(device), lib.wgpuBindGroupLayoutRelease)
+        self.layout = owned(self._group_layout(device), lib.wgpuBindGroupLayoutRelease)
         layouts = ffi.new("void *[]", [self.layout])
         plan = new("WGPUPipelineLayoutDescriptor", bindGroupLayoutCount=1, bindGroupLayouts=layouts)
         layout = lib.wgpuDeviceCreatePipelineLayout(device.pointer, plan)
         stage = {"module": module, "entryPoint": string(entry)}
         descriptor = new("WGPUComputePipelineDescriptor", layout=layout, compute=stage)
         pointer = lib.wgpuDeviceCreateComputePipeline(device.pointer, descriptor)
-        self.pointer = ffi.gc(pointer, lib.wgpuComputePipelineRelease)
+        self.pointer = owned(pointer, lib.wgpuComputePipelineRelease)
         lib.wgpuPipelineLayoutRelease(layout)
         lib.wgpuShaderModuleRelease(module)
 
@@ -196,7 +196,7 @@ class WebGpuProgram:
             entries=entries,
         )
         pointer = device.lib.wgpuDeviceCreateBindGroup(device.pointer, descriptor)
-        self._groups[spans] = group = ffi.gc(pointer, device.lib.wgpuBindGroupRelease)
+        self._groups[spans] = group = owned(pointer, device.lib.wgpuBindGroupRelease)
         if len(self._groups) > _MOST_GROUPS:
             self._groups.popitem(last=False)
         return group
@@ -241,7 +241,7 @@ class Clock:
         self._device = device
         descriptor = new("WGPUQuerySetDescriptor", type=_TIMESTAMP, count=2)
         pointer = device.lib.wgpuDeviceCreateQuerySet(device.pointer, descriptor)
-        self._queries = ffi.gc(pointer, device.lib.wgpuQuerySetRelease)
+        self._queries = owned(pointer, device.lib.wgpuQuerySetRelease)
         usage = BufferUsage.QUERY_RESOLVE | BufferUsage.COPY_SRC
         self._times = device.create_block(self._BYTES, usage)
         self.writes = new(
