@@ -25,7 +25,7 @@ from tiny_qcom.opencl import QcomOpenClC
 from tinycore.errors import CompilerUnavailable
 from tinycore.plugin import Backend, Toolchain
 
-__all__ = ["BACKEND", "backend_of", "execute"]
+__all__ = ["BACKEND", "Simulated", "backend_of", "execute"]
 
 
 def execute(launch: Launch, memory: GlobalMemory) -> None:
@@ -42,11 +42,23 @@ def qcomcl(arch: str = "") -> Toolchain[QcomOpenClC]:
     return Toolchain("QCOMCL", chip.name, QcomOpenClC(limits_of(chip)), compiler)
 
 
+class Simulated(QcomDevice):
+    """A device that says what the stand-in found wrong, where KGSL says that something is."""
+
+    def __init__(self, driver: Kgsl, index: int = 0, interface: str = "") -> None:
+        self.driver = driver
+        super().__init__(index, interface, system=driver)
+
+    def fault(self) -> str:
+        found = super().fault()
+        return f"{found}: {self.driver.faults[-1]}" if found and self.driver.faults else found
+
+
 def backend_of(kgsl: Kgsl) -> Backend:
     """The plugin's backend on a stand-in."""
 
     def opened(index: int, interface: str) -> QcomDevice:
-        return QcomDevice(index, interface, system=kgsl)
+        return Simulated(kgsl, index, interface)
 
     renderers = {**PLUGIN.renderers, "QCOMCL": qcomcl}
     return replace(PLUGIN, open=opened, count=lambda: 1, probe=lambda: "", renderers=renderers)

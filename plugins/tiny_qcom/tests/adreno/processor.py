@@ -105,6 +105,8 @@ class Processor:
         self.marker = -1
         self.busy = False
         """Whether work may be under way."""
+        self.begun = False
+        """Whether state of earlier launches was dropped."""
         self.stale = True
         """Whether caches may hold what the host has changed since."""
         self.packets: list[int] = []
@@ -161,6 +163,7 @@ class Processor:
             raise PacketFault(f"register {register:#x} has no bits {value & ~mask:#x}")
         if register == 0xBB08 and value & 1 << 5:
             self.forget_state()
+            self.begun = bool(value & 1 << 6)
         self.registers[register] = value
         self.fresh.add(register)
 
@@ -283,12 +286,12 @@ class Processor:
             raise LaunchFault("caches were not invalidated since the host may have written")
         if missing := NEEDED - self.fresh:
             raise LaunchFault(f"registers {sorted(map(hex, missing))} are not written")
-        if self.registers[0xBB08]:
-            raise LaunchFault("SP_UPDATE_CNTL stays set")
+        if self.registers[0xBB08] or not self.begun:
+            raise LaunchFault("SP_UPDATE_CNTL stays set, or never was")
         launch = self.described(groups, is_blob)
         self.check(launch)
         self.fresh.clear()
-        self.busy = True
+        self.busy, self.begun = True, False
         self.launch(launch)
         self.forget_state()
 

@@ -319,7 +319,7 @@ class Groups:
         target, sources = made.operands[0], made.operands[1:]
         if head == "swz":
             half = len(made.operands) // 2
-            values = [self.read(s, which) for s in made.operands[half:]]
+            values = [self.read(s, which).copy() for s in made.operands[half:]]
             for one, value in zip(made.operands[:half], values, strict=True):
                 self.write(one, which, value)
             return
@@ -392,7 +392,7 @@ class Groups:
     def near(self, place: Operand, which: Any) -> Array:
         """32 bits of an address."""
         found = self.read(Operand("r", place.number), which).astype(numpy.int64)
-        return found + int(place.value)
+        return (found + int(place.value)) & 0xFFFF_FFFF
 
     def load_near(self, made: Instruction, which: Any) -> None:
         target, place, count = made.operands

@@ -1,0 +1,348 @@
+"""Mesa's compiler, the machine code it makes, and the interpreter: operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import pytest
+from adreno.ir3.syntax import instruction, program
+from adreno.kgsl import Kgsl
+from emulation.faults import SyntaxFault
+from simulated_qcom import Simulated, execute
+
+from tiny_qcom import ir3
+from tiny_qcom.chip import chip_of
+from tiny_qcom.code import Code
+from tiny_qcom.device import QcomDevice
+from tinycore.errors import CompileError, CompilerUnavailable, FileFormatError, UnsupportedError
+from tinycore.plugin import ProgramInfo
+
+Array = numpy.ndarray[Any, Any]
+try:
+    ir3.library_path()
+except CompilerUnavailable as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+A630 = chip_of("a630")
+THREADS = 64
+HEAD = """kernel k
+block {threads} 1 1
+shared {shared}
+arguments {bytes}
+%one = const 32 0x1
+%size = const 32 {shift:#x}
+%t = thread 0
+%wide = u2u64 %t
+%far = ishl %wide %size
+"""
+
+
+@pytest.fixture(scope="module")
+def driver() -> Kgsl:
+    return Kgsl(execute)
+
+
+@pytest.fixture(scope="module")
+def device(driver: Kgsl) -> Iterator[QcomDevice]:
+    opened = Simulated(driver)
+    yield opened
+    opened.close()
+    assert not driver.faults
+
+
+def compiled(body: str, arguments: int, shared: int = 0, threads: int = THREADS) -> bytes:
+    head = HEAD.format(threads=threads, shared=shared, bytes=8 * arguments, shift=3)
+    return ir3.server().compile(head + body, A630)
+
+
+def launched(
+    device: QcomDevice,
+    binary: bytes,
+    arrays: list[Array],
+    *,
+    grid: tuple[int, int, int] = (1, 1, 1),
+    threads: int = THREADS,
+    shared: int = 0,
+) -> list[Array]:
+    """Run a kernel on arrays; what they are afterwards."""
+    info = ProgramInfo("k", len(arrays), grid=grid, block=(threads, 1, 1), shared_bytes=shared)
+    kernel = device.load(binary, info)
+    handles = [device.allocator.alloc(max(a.nbytes, 64)) for a in arrays]
+    for handle, array in zip(handles, arrays, strict=True):
+        device.allocator.write(handle, memoryview(array).cast("B"))
+    kernel(handles, [], wait=True)
+    found = []
+    for handle, array in zip(handles, arrays, strict=True):
+        back = bytearray(array.nbytes)
+        device.allocator.read(memoryview(back), handle)
+        device.allocator.free(handle)
+        found.append(numpy.frombuffer(back, array.dtype))
+    return found
+
+
+def operands(kind: str, seed: int) -> Array:
+    """Numbers at random, with those that are special in front."""
+    generator = numpy.random.default_rng(seed)
+    if kind == "f":
+        special = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, 1e30, -1e-30]
+        numbers = [*special, *(generator.standard_normal(THREADS - 8) * 100)]
+        return generator.permutation(numpy.array(numbers, "f")).view("I").astype("Q")
+    bits = 32 if kind == "i" else 64
+    special = [0, 1, 2, (1 << bits) - 1, 1 << (bits - 1), (1 << (bits - 1)) - 1, 31, 0xFFFF]
+    numbers = generator.integers(0, (1 << bits) - 1, THREADS - 8, "Q", endpoint=True)
+    return generator.permutation(numpy.concatenate([numpy.array(special, "Q"), numbers]))
+
+
+def s32(a: Array) -> Array:
+    return a.astype("I").view("i").astype("q")
+
+
+def s64(a: Array) -> Array:
+    return a.view("q")
+
+
+def f32(a: Array) -> Array:
+    return a.astype("I").view("f")
+
+
+def as_bits(a: Any) -> Array:
+    return numpy.asarray(a, "f").view("I").astype("Q")
+
+
+CASES: dict[str, tuple[str, Callable[[Array, Array], Any]]] = {
+    "iadd": ("i", lambda a, b: a + b),
+    "isub": ("i", lambda a, b: a - b),
+    "imul": ("i", lambda a, b: a * b),
+    "iand": ("i", lambda a, b: a & b),
+    "ior": ("i", lambda a, b: a | b),
+    "ixor": ("i", lambda a, b: a ^ b),
+    "ishl": ("i", lambda a, b: a << (b & 31)),
+    "ushr": ("i", lambda a, b: a >> (b & 31)),
+    "ishr": ("i", lambda a, b: s32(a) >> (b & 31).astype("q")),
+    "umin": ("i", numpy.minimum),
+    "umax": ("i", numpy.maximum),
+    "imin": ("i", lambda a, b: numpy.minimum(s32(a), s32(b))),
+    "imax": ("i", lambda a, b: numpy.maximum(s32(a), s32(b))),
+    "udiv": ("i", lambda a, b: a // numpy.maximum(b, 1)),
+    "umod": ("i", lambda a, b: a % numpy.maximum(b, 1)),
+    "fadd": ("f", lambda a, b: as_bits(f32(a) + f32(b))),
+    "fmul": ("f", lambda a, b: as_bits(f32(a) * f32(b))),
+    "fmin": ("f", lambda a, b: as_bits(numpy.minimum(f32(a), f32(b)))),
+    "fmax": ("f", lambda a, b: as_bits(numpy.maximum(f32(a), f32(b)))),
+}
+WIDE: dict[str, Callable[[Array, Array], Any]] = {
+    "iadd": lambda a, b: a + b,
+    "isub": lambda a, b: a - b,
+    "imul": lambda a, b: a * b,
+    "ixor": lambda a, b: a ^ b,
+    "imax": lambda a, b: numpy.maximum(s64(a), s64(b)).view("Q"),
+    "umin": numpy.minimum,
+}
+COMPARED: dict[str, tuple[str, Callable[[Array, Array], Array]]] = {
+    "ilt": ("i", lambda a, b: s32(a) < s32(b)),
+    "ult": ("i", lambda a, b: a < b),
+    "ige": ("i", lambda a, b: s32(a) >= s32(b)),
+    "uge": ("i", lambda a, b: a >= b),
+    "ieq": ("i", lambda a, b: a == b),
+    "flt": ("f", lambda a, b: f32(a) < f32(b)),
+    "fge": ("f", lambda a, b: f32(a) >= f32(b)),
+    "fneu": ("f", lambda a, b: f32(a) != f32(b)),
+}
+LOAD = """%p{n} = argument 64 {place}
+%q{n} = iadd %p{n} %far
+%x{n} = load global {bits} 1 8 %q{n}
+"""
+STORE = """%p0 = argument 64 0
+%q0 = iadd %p0 %far
+store global {bits} 1 8 %r %q0
+"""
+
+
+def computed(device: QcomDevice, operation: str, a: Array, b: Array, bits: int) -> Array:
+    """An operation on each pair of numbers."""
+    loads = "".join(LOAD.format(n=n, place=8 * n, bits=bits) for n in (1, 2))
+    binary = compiled(loads + operation + STORE.format(bits=min(bits, 64)), 3)
+    return launched(device, binary, [numpy.zeros(THREADS, "Q"), a, b])[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation_on_32_bits(device: QcomDevice, name: str) -> None:
+    kind, expected = CASES[name]
+    a, b = operands(kind, 1), operands(kind, 2)
+    if name in ("udiv", "umod"):
+        b = numpy.maximum(b, 1)
+    found = computed(device, f"%r = {name} %x1 %x2\n", a, b, 32)
+    right = numpy.asarray(expected(a, b)).astype("q").view("Q") & 0xFFFFFFFF
+    if kind == "f":  # the sign of a zero is not told apart
+        assert (f32(found) == f32(right)).all()
+    else:
+        assert found.tolist() == right.tolist()
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_an_operation_on_64_bits(device: QcomDevice, name: str) -> None:
+    a, b = operands("q", 3), operands("q", 4)
+    found = computed(device, f"%r = {name} %x1 %x2\n", a, b, 64)
+    assert found.tolist() == WIDE[name](a, b).tolist()
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_comparison(device: QcomDevice, name: str) -> None:
+    kind, expected = COMPARED[name]
+    a, b = operands(kind, 5), operands(kind, 6)
+    b[::3] = a[::3]
+    if kind == "f":
+        a[1] = b[2] = 0x7FC00000  # NaN
+    found = computed(device, f"%g = {name} %x1 %x2\n%r = b2i32 %g\n", a, b, 32)
+    assert (found == expected(a, b)).all()
+
+
+def test_branches_and_loops_that_threads_leave_apart(device: QcomDevice) -> None:
+    """Each thread adds up its own number of steps, of which odd ones count twice."""
+    body = """%p1 = argument 64 8
+%q1 = iadd %p1 %far
+%n = load global 32 1 8 %q1
+%zero = const 32 0x0
+variable i 32 1
+variable sum 32 1
+set i %zero
+set sum %zero
+loop
+%i = get i
+%done = ige %i %n
+if %done
+break
+endif
+%s = get sum
+%t1 = iadd %s %i
+set sum %t1
+%low = iand %i %one
+%odd = ine %low %zero
+if %odd
+%s2 = get sum
+%t2 = iadd %s2 %i
+set sum %t2
+endif
+%j = iadd %i %one
+set i %j
+endloop
+%r = get sum
+"""
+    counts = numpy.random.default_rng(0).integers(0, 40, THREADS).astype("Q")
+    binary = compiled(body + STORE.format(bits=32), 2)
+    found, _ = launched(device, binary, [numpy.zeros(THREADS, "Q"), counts])
+    assert found.tolist() == [sum(i * (1 + i % 2) for i in range(int(n))) for n in counts]
+
+
+SHARED = """%mine = ishl %t %two
+store shared 32 1 4 %t %mine
+barrier
+%c63 = const 32 0x3f
+%o = isub %c63 %t
+%other = ishl %o %two
+%r = load shared 32 1 4 %other
+"""
+
+
+@pytest.mark.parametrize("size", [256, 1024, 1025, 2048, 32_768])
+def test_shared_memory_of_many_sizes(device: QcomDevice, size: int) -> None:
+    body = "%two = const 32 0x2\n" + SHARED + STORE.format(bits=32)
+    binary = compiled(body, 1, shared=size)
+    (found,) = launched(device, binary, [numpy.zeros(THREADS, "Q")], shared=size)
+    assert found.tolist() == list(range(63, -1, -1))
+
+
+def test_more_shared_memory_than_there_is_is_refused_before_the_launch(device: QcomDevice) -> None:
+    body = "%two = const 32 0x2\n" + SHARED + STORE.format(bits=32)
+    binary = compiled(body, 1, shared=32_768)
+    with pytest.raises(UnsupportedError, match="32769 bytes of shared memory"):
+        device.load(binary, ProgramInfo("k", 1, block=(THREADS, 1, 1), shared_bytes=32_769))
+
+
+def test_more_threads_than_registers_leave_room_for(device: QcomDevice) -> None:
+    binary = compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1)
+    with pytest.raises(UnsupportedError, match="a group of 2048 threads does not fit a630"):
+        device.load(binary, ProgramInfo("k", 1, block=(2048, 1, 1)))
+
+
+def test_a_launch_of_no_groups_does_nothing(device: QcomDevice) -> None:
+    binary = compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1)
+    (found,) = launched(device, binary, [numpy.full(THREADS, 7, "Q")], grid=(0, 1, 1))
+    assert (found == 7).all()
+
+
+def test_a_binary_takes_as_many_arguments_as_it_says(device: QcomDevice) -> None:
+    binary = compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1)
+    with pytest.raises(Exception, match="takes 1 arguments by its binary, and 2 buffers"):
+        device.load(binary, ProgramInfo("k", 2, block=(THREADS, 1, 1)))
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 17, 40])
+def test_arguments_lie_where_the_compiler_wants_them(device: QcomDevice, count: int) -> None:
+    """Also beyond the first 64 bytes, of which the compiler may leave out what is not read."""
+    place = 8 * (count - 1)
+    body = f"%p0 = argument 64 {place}\n%q0 = iadd %p0 %far\nstore global 32 1 8 %t %q0\n"
+    binary = compiled(body, count)
+    arrays = [numpy.full(THREADS, 99, "Q") for _ in range(count)]
+    arrays[-1][:] = 0
+    found = launched(device, binary, arrays)
+    assert found[-1].tolist() == list(range(THREADS))
+    assert all((rest == 99).all() for rest in found[:-1])
+
+
+def test_bytes_beside_a_stored_byte_stay(device: QcomDevice) -> None:
+    body = "%v = u2u8 %t\n%p0 = argument 64 0\n%q0 = iadd %p0 %far\nstore global 8 1 1 %v %q0\n"
+    (found,) = launched(device, compiled(body, 1), [numpy.full(THREADS, 2**64 - 1, "Q")])
+    assert (found == (2**64 - 256) + numpy.arange(THREADS, dtype="Q")).all()
+
+
+# --- the compiler
+
+
+def test_a_listing_that_means_nothing_is_refused() -> None:
+    with pytest.raises(CompileError, match="rejected a kernel") as raised:
+        compiled("%r = what %t\n", 1)
+    assert "KeyError: 'what'" in str(raised.value)
+
+
+def test_an_end_of_the_compiler_is_an_error_and_the_next_kernel_compiles() -> None:
+    """float64 ends Mesa's process: the renderer refuses it, and a listing that has it is told."""
+    body = "%d = f2f64 %t\n%e = fmul %d %d\n%r = f2f32 %e\n" + STORE.format(bits=32)
+    with pytest.raises(CompileError, match=r"compiler ended with status -\d+"):
+        compiled(body, 1)
+    assert compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1)
+
+
+def test_a_compiler_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CompilerUnavailable, match=r"pip install tinymesa==25\.2\.7\.2"):
+        ir3.library_path.__wrapped__()
+
+
+def test_a_container_that_is_cut_off_is_refused() -> None:
+    binary = compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1)
+    assert Code.unpack(binary, "k").pack() == binary
+    for size in (20, 100, len(binary) - 8):
+        with pytest.raises(FileFormatError, match="k: "):
+            Code.unpack(binary[:size], "k")
+
+
+def test_other_chips_are_refused_by_name() -> None:
+    with pytest.raises(CompilerUnavailable, match=r"'a730' is no Adreno .*a618, a630, a640"):
+        chip_of("a730")
+
+
+# --- the interpreter
+
+
+def test_an_instruction_that_is_not_known_is_a_fault() -> None:
+    with pytest.raises(SyntaxFault, match="not known"):
+        instruction("add.f r0.x, r1.x, <what>")
+
+
+def test_a_fault_names_the_bytes_of_an_instruction() -> None:
+    machine = Code.unpack(compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1), "k").machine
+    with pytest.raises(SyntaxFault, match="bytes ffffffffffffffff"):
+        program(bytes(8 * [255]) + machine[8:])
