@@ -5,7 +5,9 @@ README's second command leaves them out by `-m "not slow"`; `.ci/run` runs them 
 
 from __future__ import annotations
 
+import signal
 import zlib
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,3 +18,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("sample")
         if mark is not None and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
             item.add_marker("slow")
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also in a run that a shell put into the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -184,6 +184,7 @@ def test_a_forked_child_has_threads_of_its_own(load: Load, several_threads: int)
     assert set(numbers) == {2.0}
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_leaves_the_pool_usable(load: Load, several_threads: int) -> None:
     program = load("add", parallel=50_000_000)
     data, numbers = zeros(50_000_000)

@@ -355,6 +355,7 @@ def test_a_submission_that_fails_loses_the_device(
         program([memory], [1])
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_leaves_the_device_usable(device: QueuedDevice) -> None:
     memory, program = zero(device), device.function(add, 1, 1)
     gate = device.new_signal()
