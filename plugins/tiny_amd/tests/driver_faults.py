@@ -1,0 +1,132 @@
+"""Seeded faults: the driver with one thing wrong at a time, which its tests must find.
+
+    python plugins/tiny_amd/tests/driver_faults.py          all of them, some minutes
+    python plugins/tiny_amd/tests/driver_faults.py 3 7      numbers 3 to 6
+
+Each fault is a change of one text of the plugin, in a copy of it. The tests of the driver run on
+the copy; a fault that passes them all is printed, and the status is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+TESTS: Final = Path(__file__).parent
+SOURCES: Final = TESTS.parent / "src/tiny_amd"
+RUN: Final = ("test_driver.py", "test_tensors.py")
+OPTIONS: Final = ("-p", "no:cacheprovider", "--override-ini=addopts=")
+CHOSEN: Final = "test_driver or softmax or products_of_matrices"
+
+FAULTS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("pm4.py", " | 1 << 20 | 1 << 21", " | 1 << 20"),
+    ("pm4.py", "    | CacheControl.GLV_INV\n", ""),
+    ("pm4.py", "_MEMORY_AT_LEAST: Final = 5", "_MEMORY_AT_LEAST: Final = 3"),
+    ("pm4.py", "        *packet(Opcode.EVENT_WRITE, _PARTIAL_FLUSH),\n", ""),
+    ("pm4.py", "*halves(mailbox), event, 0, event", "*halves(mailbox), event, 0, 0"),
+    ("pm4.py", "| _START_AT_ZERO | _WAVES_OF_32", "| _START_AT_ZERO"),
+    ("pm4.py", "_DATA_WHOLE, _DATA_CLOCK = 1 << 29, 2", "_DATA_WHOLE, _DATA_CLOCK = 1 << 29, 1"),
+    ("pm4.py", "words | _BUFFER_VALID", "words"),
+    ("program.py", " | -(-found.shared_bytes // _SHARED_UNIT) << _SHARED_SHIFT", ""),
+    ("program.py", "number & 0xFFFFFFFF, number >> 32", "number >> 32, number & 0xFFFFFFFF"),
+    ("program.py", "self.descriptor_address + found.entry", "self.memory.address + found.entry"),
+    ("program.py", "        device.prepare_scratch(found.private_bytes)\n", ""),
+    ("program.py", "        self.verify(info.name, found.properties)\n", ""),
+    ("scratch.py", "return waves | units << _WAVE_SIZE_SHIFT", "return units << _WAVE_SIZE_SHIFT"),
+    ("scratch.py", "_ALIGNMENT) * _ALIGNMENT", "_ALIGNMENT)"),
+    ("queues.py", "(Register.START_X, (0, 0, 0, *block, 0, 0))", "(Register.START_X, (0, 0, 0))"),
+    ("queues.py", "            (Register.RESTART_X, (0, 0, 0)),\n", ""),
+    ("queues.py", "scratch.address >> 8", "scratch.address"),
+    ("queues.py", "    ring[: len(words) - first] = words[first:]\n", ""),
+    ("queues.py", "skipped = left if left < len(words) else 0", "skipped = 0"),
+    ("queues.py", "% len(ring) + len(words) < len(ring)", "% len(ring) < len(ring)"),
+    ("queues.py", "return used + skipped + len(words) < size", "return used < size"),
+    ("queues.py", "return written - hardware.consumed < slots", "return True"),
+    ("queues.py", "ring_doorbell(written + 1, written)", "ring_doorbell(written + 1, written + 1)"),
+    ("queues.py", "self.used.popleft()[2].wait()", "self.used.popleft()"),
+    ("queues.py", "self.launches.append(len(self.words))", "pass"),
+    ("sdma.py", "count - 1, 0, *halves(src", "count, 0, *halves(src"),
+    ("sdma.py", "*halves(src + start), *halves(dst + start)", "*halves(dst), *halves(src)"),
+    ("sdma.py", "_UNCACHED: Final = 3 << 16", "_UNCACHED: Final = 0 << 16"),
+    ("sdma.py", "_MEMORY_AT_LEAST: Final = 5 << 28", "_MEMORY_AT_LEAST: Final = 3 << 28"),
+    ("sdma.py", "_GLOBAL_CLOCK: Final = 2 << 8", "_GLOBAL_CLOCK: Final = 1 << 8"),
+    ("sdma.py", "Operation.TRAP, event)", "Operation.TRAP, 0)"),
+    ("aql.py", "_SYSTEM << 9 | _SYSTEM << 11", "_SYSTEM << 9"),
+    ("aql.py", "_HEADER: Final = _BARRIER | ", "_HEADER: Final = "),
+    ("aql.py", "(count * size for", "(count for"),
+    ("hardware_queue.py", "EOP_BYTES: Final = 4096", "EOP_BYTES: Final = 8192"),
+    ("hardware_queue.py", "HEADER_BYTES + waves * 12 + 8", "HEADER_BYTES + waves * 8 + 8"),
+    ("hardware_queue.py", "PAGE), waves * 32)", "PAGE), waves * 16)"),
+    ("hardware_queue.py", "self._allocate(PAGE)", "self._allocate(2 * PAGE)"),
+    ("hardware_queue.py", "        self._write[0] = written\n", ""),
+    ("hardware_queue.py", "& ~(DOORBELL_BYTES - 1)", "& ~0"),
+    ("kfd.py", "handle = self.event_page.handle\n", "pass\n"),
+    ("kfd.py", "list(self.cards) if is_shared else", "[card.gpu_id] if is_shared else"),
+    ("kfd.py", "                self.map(allocation, card.gpu_id)\n", "                pass\n"),
+    (
+        "kfd.py",
+        "            allocation.mapped.clear()\n        self.machine",
+        "        self.machine",
+    ),
+    ("kfd.py", 'self.change("UNMAP_MEMORY_FROM_GPU", allocation, allocation.mapped)', "pass"),
+    ("kfd.py", "Kind.COHERENT | Kind.UNCACHED | Kind.PUBLIC", "Kind.COHERENT | Kind.UNCACHED"),
+    ("faults.py", "memory.memory.gpu_id == self", "memory.memory.gpu_id != self"),
+    ("faults.py", "hardware.hardware.gpu_id == self", "hardware.hardware.gpu_id != self"),
+    ("faults.py", "if value > done", "if value >= done"),
+    ("device.py", "            undo.callback(self.faults.close)\n", ""),
+    (
+        "device.py",
+        "            self.allocator.release(self._own.pop())\n",
+        "            self._own.pop()\n",
+    ),
+    ("device.py", "CLOCK_HZ: Final = 100e6", "CLOCK_HZ: Final = 1.0"),
+    ("memory.py", "is_shared=visible", "is_shared=False"),
+    ("memory.py", "            self.kfd.free(buffer.meta)\n", "            pass\n"),
+    ("memory.py", "            self.kfd.map(made, self.card.gpu_id)\n", "            pass\n"),
+    ("topology.py", "{version % 100:x}", "{version % 100}"),
+    ("topology.py", "return 0 if obstacle(found) else len(found)", "return len(found)"),
+)
+"""A file, a text that is in it once, and what is put in its place."""
+
+
+def is_found(fault: tuple[str, str, str]) -> bool:
+    """Whether a test fails on a copy with the fault."""
+    name, old, new = fault
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "tiny_amd"
+        shutil.copytree(SOURCES, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        changed = (copy / name).read_text("utf-8")
+        assert changed.count(old) == 1, f"{name} has {old!r} {changed.count(old)} times"
+        (copy / name).write_text(changed.replace(old, new), "utf-8")
+        environment = {**os.environ, "PYTHONPATH": folder, "WAIT_TIMEOUT_MS": "2000"}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", *OPTIONS, *RUN, "-k", CHOSEN],
+            capture_output=True,
+            check=False,
+            cwd=TESTS,
+            env=environment,
+        )
+        return done.returncode not in (0, 5)
+
+
+def main(first: int, last: int) -> int:
+    """Try faults by their numbers; 1 when one of them is not found."""
+    left = []
+    for number, fault in enumerate(FAULTS[first:last], first):
+        found = is_found(fault)
+        print(
+            f"{number:3} {'found' if found else 'NOT FOUND'}  {fault[0]}: {fault[1]!r}", flush=True
+        )
+        left += [] if found else [number]
+    print(f"{len(FAULTS[first:last]) - len(left)} of {len(FAULTS[first:last])} are found")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    bounds = [int(text) for text in sys.argv[1:]] or [0, len(FAULTS)]
+    sys.exit(main(bounds[0], bounds[-1]))
