@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -20,7 +21,14 @@ from typing import Final
 from tqdm import tqdm
 
 from tests.faults.choosing import Fault, choose, sources_in
-from tests.faults.collecting import Scratch, collect, core_digest, files_of_tests, load_trials
+from tests.faults.collecting import (
+    Scratch,
+    collect,
+    core_digest,
+    files_of_tests,
+    import_ahead,
+    load_trials,
+)
 from tests.faults.judging import (
     Equivalents,
     Readers,
@@ -61,8 +69,11 @@ class Kept:
 def main(words: Sequence[str]) -> int:
     """Choose faults, judge each, and say which survived."""
     options = parsed(words)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(LATER))  # what it started ends with it
     until = time.monotonic() + 60 * options.minutes
     folder = Path(options.folder)
+    tqdm.monitor_interval = 0  # a thread, which forks would lack
+    import_ahead()
     scratch = Scratch(ROOT, folder / f"tree-{options.seed}")
     files = files_of_tests(ROOT)
     with tqdm(total=len(files), desc="coverage", unit="file") as bar:

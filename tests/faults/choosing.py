@@ -268,9 +268,19 @@ def is_left_alone(node: ast.AST) -> bool:
             return bool({"TYPE_CHECKING"} & set(names_in(node.test))) or is_traced(node.test)
         case ast.Expr(value=ast.Constant()):
             return True
+        case ast.keyword():
+            return node.arg in NO_KEYWORDS
+        case ast.IfExp():
+            return is_text(node.body) or is_text(node.orelse)
         case ast.Call():
             return bool(FOR_CHECKERS & set(names_in(node.func)))
     return False
+
+
+def is_text(node: ast.expr) -> bool:
+    """Whether an expression is a text as it is written, for people most likely."""
+    is_string = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_string or isinstance(node, ast.JoinedStr)
 
 
 def is_traced(test: ast.expr) -> bool:
@@ -396,9 +406,7 @@ def is_stream(node: ast.expr) -> bool:
 
 def is_named(node: ast.expr) -> bool:
     """Whether an expression is a text, an op or a dtype by name."""
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, str)
-    return isinstance(node, ast.Attribute) and is_module(node.value)
+    return is_text(node) or (isinstance(node, ast.Attribute) and is_module(node.value))
 
 
 def is_module(node: ast.expr) -> bool:

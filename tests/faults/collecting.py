@@ -106,16 +106,13 @@ class Scratch:
         process = os.fork()
         if process == 0:
             self.run_forked([*ALWAYS, *words], printed, settings or {})
-        end = time.monotonic() + seconds
-        status = None
-        while time.monotonic() < end:
-            found, status = os.waitpid(process, os.WNOHANG)
-            if found:
-                break
-            time.sleep(0.02)
-        else:
-            os.killpg(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+        try:
+            status = ended(process, seconds)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
+            raise
+        if status is None:
             return None, ""
         return os.waitstatus_to_exitcode(status), printed.read_text("utf-8", "replace")
 
@@ -126,6 +123,7 @@ class Scratch:
         status = CRASHED
         try:
             os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             for target in (1, 2):
                 os.dup2(os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), target)
             os.chdir(self.folder)
@@ -141,6 +139,19 @@ class Scratch:
             sys.stdout.flush()
         finally:
             os._exit(status)
+
+
+def ended(process: int, seconds: float) -> int | None:
+    """How a forked process ended; None for one that took too long, and was killed."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found, status = os.waitpid(process, os.WNOHANG)
+        if found:
+            return status
+        time.sleep(0.02)
+    os.killpg(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return None
 
 
 def import_ahead() -> None:

@@ -50,28 +50,26 @@ class Readers:
     """The lines in which the tables of the core are read."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        self.found: dict[str, list[tuple[str, tuple[int, ...], tuple[str, ...]]]] = {}
+        self.found: dict[str, list[tuple[Source, ast.expr]]] = {}
         for source in sources:
             for node in ast.walk(source.tree):
                 name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", None)
-                if isinstance(name, str) and isinstance(getattr(node, "ctx", None), ast.Load):
-                    assert isinstance(node, ast.expr)
-                    self.found.setdefault(name, []).append((source.file, *where_run(source, node)))
+                if isinstance(node, ast.expr) and isinstance(name, str) and is_read(node):
+                    self.found.setdefault(name, []).append((source, node))
 
     def lines_of(self, names: Iterable[str], depth: int = DEPTH) -> Iterator[tuple[str, int]]:
-        """The lines that run when something of these names is read."""
+        """The lines that run when something of these names is read, or a table made of it."""
         for name in names:
-            for file, lines, others in self.found.get(name, ()):
-                yield from ((file, line) for line in lines)
+            for source, node in self.found.get(name, ()):
+                lines, others = source.reached_by(node, node.lineno)
+                yield from ((source.file, line) for line in lines)
                 if depth:
-                    yield from self.lines_of(
-                        (other for other in others if other != name), depth - 1
-                    )
+                    yield from self.lines_of([o for o in others if o != name], depth - 1)
 
 
-def where_run(source: Source, node: ast.expr) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The lines that run an expression, and the names that a module gives to what it is part of."""
-    return source.reached_by(node, node.lineno)
+def is_read(node: ast.expr) -> bool:
+    """Whether a name or an attribute is read, not bound."""
+    return isinstance(getattr(node, "ctx", None), ast.Load)
 
 
 def executing(fault: Fault, trials: Sequence[Trial], readers: Readers) -> list[Trial]:

@@ -16,7 +16,7 @@ def variable(dtype: DType, name: str = "x") -> UOp:
 
 x = variable(dtypes.int32)
 y = variable(dtypes.int32, "y")
-f = variable(dtypes.float32, "f")
+f, g = variable(dtypes.float32, "f"), variable(dtypes.float32, "g")
 p, q = variable(dtypes.bool, "p"), variable(dtypes.bool, "q")
 i = UOp.range(8, 0)
 
@@ -232,6 +232,16 @@ def test_reduction_over_one_step_is_its_value(op: Op) -> None:
     once = UOp.range(1, 5, AxisKind.REDUCE)
 
     assert simplified(UOp(Op.REDUCE, dtypes.float32, (f, once), op)) is f
+
+
+def test_one_of_two_loops_of_several_values_may_vanish() -> None:
+    once, loop = UOp.range(1, 5, AxisKind.REDUCE), UOp.range(4, 6, AxisKind.REDUCE)
+    values = f * loop.cast(dtypes.float32), g - loop.cast(dtypes.float32)
+
+    assert simplified(UOp(Op.REDUCE, dtypes.float32, (*values, loop, once), Op.ADD)) is UOp(
+        Op.REDUCE, dtypes.float32, (*values, loop), Op.ADD
+    )
+    assert simplified(UOp(Op.REDUCE, dtypes.float32, (f, g, once), Op.ADD)) is f + g
 
 
 def test_end_drops_loops_that_run_once() -> None:
