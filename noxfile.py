@@ -107,6 +107,13 @@ def captures(session: nox.Session) -> None:
 
 
 @nox.session
+def writes(session: nox.Session) -> None:
+    """Run random programs of views and writes against a model (`-- --count 20000 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tinycore.testing.writes", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("device", DEVICES)
 def conformance(session: nox.Session, device: str) -> None:
     """Prove what a device claims; `python docs/generate_conformance.py` writes the tables."""

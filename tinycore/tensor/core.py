@@ -289,7 +289,8 @@ class Core:
         (True, [[1, 3], [2, 4]])
         """
         base = graph.base_of(self.uop)
-        if base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_buffer(base):
+        in_order = base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_copy(base)
+        if in_order or graph.is_buffer(base):
             return self
         whole = self.uop if self._value is None else self._value.base
         source = under(whole)

@@ -386,6 +386,11 @@ def is_copy(x: UOp) -> bool:
     """Whether a node is made by `copied`, with or without elements changed since."""
     while x.op in PARTIAL_WRITES:
         x = x.src[0]
+    return is_alone(x)
+
+
+def is_alone(x: UOp) -> bool:
+    """Whether a node was made by `copied`."""
     return x.op is Op.CONTIGUOUS and isinstance(x.arg, int)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -33,8 +33,8 @@ class Group:
 
     def __init__(self, graphs: Iterable[UOp]) -> None:
         nodes = UOp.sink(*graphs).toposort()
-        self.reads = frozenset(n for n in nodes if n.op is Op.BUFFER)
-        """The BUFFERs in them."""
+        self.reads = frozenset(id(n) for n in nodes if n.op is Op.BUFFER)
+        """The ids of the BUFFERs in them, which may be those of some of the graphs."""
         self.size = len(nodes)
         self.keys: set[int] = set()
         """Of those that are kept still."""
@@ -114,7 +114,9 @@ class Past:
         gone = {n: graph.base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in written}
         for buffer, stand_in in gone.items():
             self.former[stand_in] = weakref.ref(buffer)
-        touched = {entry.group for entry in self.kept.values() if entry.group.reads & written}
+        numbers = set(map(id, written))
+        groups = {entry.group for entry in self.kept.values()}
+        touched = {group for group in groups if not numbers.isdisjoint(group.reads)}
         touched |= {self.kept[id(n)].group for n in written if id(n) in self.kept}
         for group in touched:
             entries = [self.kept[key] for key in sorted(group.keys)]
@@ -213,23 +215,35 @@ class Past:
             if reference() is base and (found := graph.reshape(stand_in, node.shape)) in below:
                 yield found
 
-    def check(self, node: UOp) -> None:
-        """Raises GradientError for a derivative that needs content which was overwritten."""
-        if not (self.former or self.pending):
+    def check(self, node: UOp, lasting: Callable[[], set[UOp]]) -> None:
+        """Raises GradientError for a derivative that needs content which was overwritten.
+
+        A copy, and the value of what is `lasting`, is computed before the write and stays.
+        """
+        if self.overwritten(node, frozenset()) is None:
             return
+        if (found := self.overwritten(node, lasting())) is not None:
+            raise GradientError(
+                f"backward: a derivative needs the values that memory of shape {found.shape} "
+                "had before it was written to in place. Differentiate before the write, or "
+                "compute with a copy: clone()"
+            )
+
+    def overwritten(self, node: UOp, lasting: Collection[UOp]) -> UOp | None:
+        """Memory below a node whose content it needs and which was overwritten, at least soon."""
+        if not (self.former or self.pending):
+            return None
         seen, stack = {node}, [node]
         while stack:
             node = stack.pop()
             is_memory = node.op in (Op.BUFFER, Op.ASSIGN)
             if is_memory and (node in self.former or self.pending.get(id(node)) is not None):
-                raise GradientError(
-                    f"backward: a derivative needs the values that memory of shape {node.shape} "
-                    "had before it was written to in place. Differentiate before the write, or "
-                    "compute with a copy: clone()"
-                )
-            if node.op is not Op.ASSIGN:  # which has the value that was written last
-                stack += [s for s in node.src if s not in seen]
-                seen.update(node.src)
+                return node
+            if node.op is Op.ASSIGN or graph.is_alone(node) or node in lasting:
+                continue  # an ASSIGN has the value that was written last
+            stack += [s for s in node.src if s not in seen]
+            seen.update(node.src)
+        return None
 
     def check_ended(self, root: UOp, wanted: Iterable[UOp]) -> None:
         """Raises GradientError where `realize` cut the way to some BUFFERs off."""
@@ -254,16 +268,33 @@ def sources(node: UOp) -> Iterator[UOp]:
 
 
 def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """For memory of nodes, their graphs with others in the place of some nodes, where a gradient
-    of them goes to any memory.
+    """For memory of nodes, their graphs over each other's memory, with others in the place of some
+    nodes, where a gradient of them goes to any memory.
     """
-    root = UOp.sink(*memory).substitute(changed)
-    arrives: set[UOp] = set()
-    for node in root.toposort(lambda n: n is root or passes_gradient(n)):
-        if is_source(node) or (not arrives.isdisjoint(node.src) and passes_gradient(node)):
-            arrives.add(node)
-    pairs = zip(memory.values(), root.src, strict=True)
-    return {buffer: node for buffer, node in pairs if node in arrives}
+    shown = {node: graph.reshape(buffer, node.shape) for node, buffer in memory.items()}
+    inner_first = [node for node in UOp.sink(*memory).toposort() if node in memory]
+    sources = iter(
+        UOp.sink(*[s for n in inner_first for s in n.src]).substitute(changed | shown).src
+    )
+    own, arrives, seen = set(memory.values()), set(), set()
+    found: dict[UOp, UOp] = {}
+    for node in inner_first:
+        after = node.with_src(tuple([next(sources) for _ in node.src]))
+        for step in after.toposort(lambda n: n not in seen and passes_gradient(n)):
+            if step not in seen and passes_on(step, own, arrives):
+                arrives.add(step)
+            seen.add(step)
+        if after in arrives:
+            found[memory[node]] = after
+            arrives.add(memory[node])
+    return found
+
+
+def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
+    """Whether a gradient of a node arrives at memory, but for some, or at what it is known of."""
+    if is_source(node):
+        return node not in own
+    return not arrives.isdisjoint(node.src) and passes_gradient(node)
 
 
 def is_source(node: UOp) -> bool:

@@ -14,7 +14,14 @@ from tinycore._deferred import deferred
 from tinycore._locks import writing
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
-from tinycore.tensor.core import Core, live_tensors, replace_nodes, waiting_tensors
+from tinycore.tensor.core import (
+    Core,
+    is_shared,
+    live_tensors,
+    replace_nodes,
+    shown,
+    waiting_tensors,
+)
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.held import Known, holdings
 from tinycore.tensor.past import past
@@ -172,18 +179,12 @@ def memory_written(assigned: Iterable[UOp]) -> set[UOp]:
     return found
 
 
-def is_view(node: UOp) -> bool:
-    """Whether a node only rearranges memory: one tensor of it shows what is written to another."""
-    *_, base = moved_from(node)
-    return graph.is_memory(base)
-
-
 def told_apart(tensors: Iterable[Core]) -> None:
     """Give all but the first of different tensors that are the same uncomputed node a copy."""
     owners: dict[UOp, Core] = {}
     for tensor in tensors:
         owner = owners.setdefault(tensor.uop, tensor)
-        if owner is tensor or is_view(tensor.uop):
+        if owner is tensor or is_shared(under(tensor.uop)):
             continue
         if (value := tensor._value) is None:
             tensor._become(graph.copied(tensor.uop))
@@ -243,14 +244,23 @@ def unrealized(tensors: Iterable[Core]) -> list[UOp]:
 
 def root_of(tensor: Core) -> UOp:
     """What is computed for a tensor: with views that live, what all of them show."""
-    value = tensor._value
-    return tensor.uop if value is None or len(value.tensors()) == 1 else value.base
+    if (value := tensor._value) is not None:
+        return tensor.uop if len(value.tensors()) == 1 else value.base
+    base = under(tensor.uop)
+    is_part = base is not tensor.uop and graph.is_copy(base)
+    return base if is_part and len(shown.of(base)) > 1 else tensor.uop
+
+
+def values_of_tensors() -> set[UOp]:
+    """What is computed for living tensors before memory that it is computed from is overwritten."""
+    return {n for t in waiting_tensors() if not shows_memory(n := root_of(t), set())}
 
 
 def readers_of_what_changes(form: Form) -> list[UOp]:
     """What living tensors still have to compute from memory that some roots overwrite.
 
-    Plain views are not among them: they show the new content.
+    Plain views are not among them: they show the new content. Copies on the way are, since a
+    derivative may need them.
     """
     if not form.assigned:
         return []
@@ -261,7 +271,15 @@ def readers_of_what_changes(form: Form) -> list[UOp]:
     reads: dict[UOp, bool] = {}
     for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
         reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
-    return [n for n in waiting if reads[n]]
+    copies = [n for n in reads if reads[n] and graph.is_alone(n) and n not in done]
+    return list(dict.fromkeys((*copies, *(n for n in waiting if reads[n]))))
+
+
+def with_readers(roots: list[UOp]) -> list[UOp]:
+    """Some roots, and all that is to be computed before they overwrite memory."""
+    while more := readers_of_what_changes(form_of(roots)):
+        roots = [*roots, *more]
+    return roots
 
 
 def shows_memory(node: UOp, done: set[UOp]) -> bool:

@@ -27,6 +27,8 @@ from tinycore.tensor.pending import (
     settled,
     told_apart,
     unrealized,
+    values_of_tensors,
+    with_readers,
 )
 from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
@@ -72,7 +74,7 @@ class Realization(Random):
         >>> total.item()
         6.0
         """
-        if roots := unrealized([self, *lst]):
+        if roots := with_readers(unrealized([self, *lst])):
             replace_nodes(settled(roots, runtime().kernelize(roots)).given)
         return self
 
@@ -368,7 +370,7 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
         terms = [found[node] for node in parts if node in found]
         if terms:
             result[target] = reduce(UOp.__add__, terms).substitute(back)
-            past.check(result[target])
+            past.check(result[target], values_of_tensors)
     return result
 
 

@@ -382,3 +382,57 @@ def test_a_write_by_a_tensor_that_is_gone_keeps_its_gradient() -> None:
     assert w.grad is not None
     assert w.grad.tolist() == [6.0, 6.0]
     assert y.tolist() == [9.0, 15.0]
+
+
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "detach": lambda x: x.detach(),
+    "reshape": lambda x: x.reshape(2, 2),
+    "part": lambda x: x[1:],
+    "flip": lambda x: x.flip(0),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("start", ["memory", "copy", "result"])
+def test_equal_views_that_are_realized_together_stay_views(start: str, move: str) -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+    x = x.clone() if start == "copy" else x + 0 if start == "result" else x
+    a, b = MOVES[move](x), MOVES[move](x)
+
+    Tensor.realize(a, b)
+    b += 1
+
+    expected = MOVES[move](Tensor([1.0, 2.0, 3.0, 4.0])) + 1
+    assert a.tolist() == b.tolist() == expected.tolist()
+    assert MOVES[move](x).tolist() == expected.tolist()
+
+
+def test_a_part_of_a_copy_that_is_realized_stays_a_part_of_it() -> None:
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]]).clone()
+    row = x[0]
+
+    row.realize()
+    row += 10
+    x[0, 1] = 7
+
+    assert x.tolist() == [[11.0, 7.0], [3.0, 4.0]]
+    assert row.tolist() == [11.0, 7.0]
+
+
+def test_a_copy_that_was_written_to_is_contiguous() -> None:
+    x = Tensor([1.0, 2.0]).clone()
+    column = x.reshape(2, 1)
+    column += 1
+
+    assert x.contiguous() is x
+
+
+def test_what_reads_memory_is_kernelized_before_what_overwrites_it() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    before = x * 10
+    x[0] = 7
+
+    x.kernelize()
+
+    assert x.tolist() == [7.0, 2.0]
+    assert before.tolist() == [10.0, 20.0]

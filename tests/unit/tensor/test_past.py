@@ -207,3 +207,19 @@ def test_graphs_that_one_run_leaves_are_kept_together() -> None:
     del others, hidden
     gc.collect()
     assert past.size == before
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("way", ["a copy", "a tensor that lives"])
+def test_what_was_computed_before_a_write_serves_derivatives(way: str, read: str) -> None:
+    w, x = Tensor([2.0, 3.0], requires_grad=True), Tensor([1.0, 4.0]).realize()
+    y = x * 2 if way == "a tensor that lives" else None
+    loss = ((x.clone() * 2 if y is None else y) * w).sum()
+    x += 100
+    READS[read](x)
+
+    loss.backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [2.0, 8.0]
+    assert loss.item() == 28.0

@@ -1,0 +1,65 @@
+"""Random programs of views and writes against the model, NumPy and torch: a few here, any number
+by `python -m tinycore.testing.writes`."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from tinycore import Context, Tensor
+from tinycore.testing.writes import Program, check, program, script, smallest
+
+PER_PART = 20
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_what_programs_read_is_what_the_model_says(part: int) -> None:
+    with Context(DEV="PYTHON", PARALLEL=1):
+        for seed in range(part * PER_PART, (part + 1) * PER_PART):
+            found = program(seed)
+            failure = check(found)
+            assert failure is None, script(found, failure)
+
+
+DIGEST = "9c44e8e4cb95e081"
+"""Of the first programs; a change of the generator changes it."""
+
+
+def test_a_seed_makes_the_same_program_everywhere() -> None:
+    lines = [line for seed in range(60) for line in program(seed).lines]
+
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == DIGEST
+
+
+def test_every_kind_of_line_is_made() -> None:
+    text = "\n".join(line for seed in range(150) for line in program(seed).lines)
+
+    for part in (
+        ".flip(", ".permute(", ".detach(", ".expand(", ".diagonal(", ".unfold(", ".split(", "::-1",
+        ".assign(", " += ", ".masked_fill_(", ".realize()", "del x",
+        ".replace(", "slope(", "Tensor([", " > ", ".contiguous()", "None", ".kernelize()",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_a_write_that_is_lost_is_found_and_shrinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Tensor.detach
+    monkeypatch.setattr(Tensor, "detach", lambda x: right(x).clone())
+    lines = (
+        "x1 = Tensor([1.0, 2.0]).realize()",
+        "x2 = x1 * 3",
+        "x3 = x1.detach()",
+        "show(x2)",
+        "x3[0] = 7.0",
+        "show(x1)",
+    )
+    found = Program(0, lines)
+    with Context(DEV="PYTHON", PARALLEL=1):
+        failure = check(found)
+        assert failure is not None
+        assert failure.kind == "value"
+        least, failure = smallest(found, failure)
+
+    assert least.lines == (lines[0], lines[2], lines[4], lines[5])
+    assert "show(x1): [[1.0, 2.0]] instead of [[7.0, 2.0]]" in failure.message
