@@ -114,6 +114,13 @@ def writes(session: nox.Session) -> None:
 
 
 @nox.session
+def slopes(session: nox.Session) -> None:
+    """Take random gradients through writes, and torch's (`-- --count 2000 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tinycore.testing.slopes", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("device", DEVICES)
 def conformance(session: nox.Session, device: str) -> None:
     """Prove what a device claims; `python docs/generate_conformance.py` writes the tables."""

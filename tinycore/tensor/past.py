@@ -237,13 +237,19 @@ class Past:
         while stack:
             node = stack.pop()
             is_memory = node.op in (Op.BUFFER, Op.ASSIGN)
-            if is_memory and (node in self.former or self.pending.get(id(node)) is not None):
+            if is_memory and (self.is_former(node) or self.pending.get(id(node)) is not None):
                 return node
             if node.op is Op.ASSIGN or graph.is_alone(node) or node in lasting:
                 continue  # an ASSIGN has the value that was written last
             stack += [s for s in node.src if s not in seen]
             seen.update(node.src)
         return None
+
+    def is_former(self, node: UOp) -> bool:
+        """Whether memory, after some writes or none, stands for content that is gone."""
+        while node.op is Op.ASSIGN:
+            node = graph.base_of(node.src[0])
+        return node in self.former
 
     def check_ended(self, root: UOp, wanted: Iterable[UOp]) -> None:
         """Raises GradientError where `realize` cut the way to some BUFFERs off."""
@@ -276,7 +282,7 @@ def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp
     sources = iter(
         UOp.sink(*[s for n in inner_first for s in n.src]).substitute(changed | shown).src
     )
-    own, arrives, seen = set(memory.values()), set(), set()
+    own, arrives, seen = set(memory.values()), set[UOp](), set[UOp]()
     found: dict[UOp, UOp] = {}
     for node in inner_first:
         after = node.with_src(tuple([next(sources) for _ in node.src]))

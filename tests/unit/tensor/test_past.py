@@ -223,3 +223,27 @@ def test_what_was_computed_before_a_write_serves_derivatives(way: str, read: str
     assert w.grad is not None
     assert w.grad.tolist() == [2.0, 8.0]
     assert loss.item() == 28.0
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_was_written_and_overwritten_again_is_refused(read: str) -> None:
+    w, x = Tensor([2.0, 3.0], requires_grad=True), Tensor([1.0, 4.0]).realize()
+    x[0:1] += w[0:1]
+    x.assign(x * x)
+    READS[read](x)
+
+    with pytest.raises(GradientError, match="written to in place"):
+        x.sum().backward()
+
+
+@pytest.mark.parametrize("read", READS)
+def test_squares_of_what_was_written_and_is_zero_now_are_refused(read: str) -> None:
+    w, x = Tensor([2.0, 3.0], requires_grad=True), Tensor([1.0, 4.0]).realize()
+    x.add_(w)
+    squares = (x * x).sum()
+    x.zero_()
+    READS[read](squares)
+
+    with pytest.raises(GradientError, match="written to in place"):
+        squares.backward()
+    assert squares.item() == 58.0

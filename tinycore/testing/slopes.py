@@ -1,0 +1,245 @@
+"""Random gradients through writes, against torch: `python -m tinycore.testing.slopes`.
+
+Floor 6. A program computes values from two tensors that require gradients, writes them into memory
+and into what is not computed yet, whole and in part, reads some in between or not, and takes the
+gradient of a sum. It must be that of torch. Where torch says that a value which a derivative needs
+was overwritten, it must be refused here, too, or be what finite differences say. What is refused
+here and not there is counted: a derivative of what no tensor holds any more is not computed anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy
+from tqdm import tqdm
+
+from tinycore import Context, Tensor
+from tinycore.errors import GradientError
+from tinycore.testing.peers import numpy_api, torch_api
+from tinycore.testing.programs.draw import Draw
+from tinycore.testing.writes import Program, compiled
+
+SIZE: Final = 3
+LEAVES: Final = ("w1", "w2")
+START: Final = (
+    "w1 = leaf([0.5, -1.0, 2.0])",
+    "w2 = leaf([1.5, 1.0, -0.5])",
+)
+MADE: Final = (
+    "Tensor.zeros(3)",
+    "Tensor([0.0, 1.0, 2.0])",
+    "Tensor([1.0, 2.0, -1.0]).realize()",
+    "Tensor([1.0, 2.0, -1.0]).clone()",
+    "w1 * 2",
+    "w2 * w1",
+)
+"""What is written to."""
+COMPUTED: Final = (
+    "{a} * {b}", "{a} * {b}", "{a} + {b}", "{a} - {b}", "{a} * 2", "{a} * {a}", "{a} + 1",
+    "{a}.clone()", "({a} + 1) * ({a} + 1)", "{a} * {a}.sum()", "{a}.detach() * {b}",
+    "{a} * {b}.sum()",
+    "({a} > 0).where({a}, {b})", "{a} * 0.5",
+)  # fmt: skip
+WRITES: Final = (
+    "{x}.assign({a})", "{x}.assign({a} * {b})", "{x}[0:2] = {a}[1:3]", "{x}[1] = {a}.sum()",
+    "{x} += {a}", "{x} *= {a}", "{x} *= 2", "{x}[1:3] += {a}[0:2]", "{x}[0:2].assign({a}[0:2])",
+    "{x}.add_({a})", "{x}.mul_({a})", "{x}[...] = {a}", "{x}[0:1] = 3", "{x}.zero_()",
+    "{x}[::2] *= {a}[0:2]", "{x}.copy_({a})",
+)  # fmt: skip
+READS: Final = ("show({a})", "show({a}.sum())", "show({a} + 1)", "keep({a} + 0)")
+
+
+class Slopes(NamedTuple):
+    """What came of a program: the gradients of the leaves, or who refused them."""
+
+    gradients: tuple[Any, ...]
+    refused: str
+
+
+def program(seed: int) -> Program:
+    """The program of a seed."""
+    draw = Draw(seed)
+    lines = list(START)
+    values, written = list(LEAVES), []
+    for number in range(draw.between(1, 2)):
+        lines.append(f"x{number} = {draw.pick(MADE)}")
+        written.append(f"x{number}")
+    for number in range(draw.between(3, 9)):
+        every = [*values, *written, *written]
+        a, b, x = draw.pick(every), draw.pick(every), draw.pick(written)
+        kind = draw.random()
+        if kind < 0.35:
+            lines.append(f"y{number} = " + draw.pick(COMPUTED).format(a=a, b=b))
+            values.append(f"y{number}")
+        elif kind < 0.75:
+            lines.append(draw.pick(WRITES).format(a=a, b=b, x=x))
+        elif kind < 0.82:
+            lines.append(f"v{number} = {x}[{draw.pick(('0:2', '1:3', '::2'))}]")
+            lines.append(f"v{number} *= {a}[0:2]")
+        elif kind < 0.88:
+            lines.append(f"store({draw.pick(LEAVES)}, {a})")
+        else:
+            lines.append(draw.pick(READS).format(a=draw.pick([*values, *written])))
+    every = [*values[2:], *written]
+    terms = [f"({name} * {n + 1}).sum()" for n, name in enumerate(draw.subset(every))]
+    lines.append(f"loss = {' + '.join(terms)}")
+    if draw.chance(0.5):
+        lines.append("show(loss)")
+    return Program(seed, tuple(lines))
+
+
+def ours(found: Program) -> Slopes:
+    """The gradients of tensors."""
+    kept: list[Tensor] = []
+    scope: dict[str, Any] = {
+        "Tensor": Tensor,
+        "leaf": lambda data: Tensor(data, requires_grad=True).realize(),
+        "show": lambda x: x.tolist(),
+        "keep": kept.append,
+        "store": lambda w, x: w.assign(x.detach() * 0.5),
+    }
+    for line in found.lines:
+        exec(compiled(line), scope)
+    try:
+        scope["loss"].backward()
+        return Slopes(tuple(listed(scope[name].grad) for name in LEAVES), "")
+    except GradientError as error:
+        return Slopes((), str(error))
+
+
+def listed(gradient: Any) -> Any:
+    """A gradient as numbers; zeros for none."""
+    return [0.0] * SIZE if gradient is None else gradient.tolist()
+
+
+def theirs(found: Program) -> Slopes:
+    """The gradients of torch."""
+    import torch  # noqa: PLC0415  needed here only
+
+    def store(w: Any, x: Any) -> None:
+        with torch.no_grad():
+            w.copy_(x.detach() * 0.5)
+
+    scope = torch_api([])
+    make = scope["Tensor"]
+    scope |= {
+        "leaf": lambda data: make(data).requires_grad_(),
+        "show": lambda x: None,
+        "keep": lambda x: None,
+        "store": store,
+    }
+    try:
+        for line in found.lines:
+            exec(compiled(line), scope)
+        scope["loss"].backward()
+    except RuntimeError as error:
+        return Slopes((), str(error))
+    return Slopes(tuple(listed(scope[name].grad) for name in LEAVES), "")
+
+
+def differences(found: Program) -> tuple[Any, ...]:
+    """The gradients as finite differences."""
+    return tuple(
+        [
+            (moved(found, name, place, 1e-4) - moved(found, name, place, -1e-4)) / 2e-4
+            for place in range(SIZE)
+        ]
+        for name in LEAVES
+    )
+
+
+def moved(found: Program, name: str, place: int, step: float) -> float:
+    """The loss where one element of a leaf is another one."""
+    scope = numpy_api([])
+    make = scope["Tensor"]
+    plain = make.make
+    make.make = lambda data, dtype: plain(data, "float64")
+    scope |= {
+        "leaf": lambda data: plain(data, "float64"),
+        "show": lambda x: None,
+        "keep": lambda x: None,
+        "store": lambda w, x: w.assign(x * 0.5),
+    }
+    for line in found.lines:
+        exec(compiled(line), scope)
+        if line.startswith(f"{name} = leaf"):
+            scope[name][place : place + 1] += step
+    return float(scope["loss"].item())
+
+
+def check(found: Program) -> tuple[str, str]:
+    """How a program came out, and what is wrong; kinds "", "refused" and "both" are right."""
+    try:
+        mine = ours(found)
+    except Exception:
+        return "raised", traceback.format_exc(limit=-4)
+    expected = theirs(found)
+    if mine.refused:
+        is_told = "written to in place" in mine.refused
+        return ("both" if expected.refused else "refused") if is_told else "odd", mine.refused
+    if not expected.refused:
+        return told(mine.gradients, expected.gradients, "torch")
+    if any("detach" in line or "store" in line for line in found.lines):
+        return "alone", ""
+    return told(mine.gradients, differences(found), "finite differences")
+
+
+def told(found: Sequence[Any], expected: Sequence[Any], who: str) -> tuple[str, str]:
+    """Whether gradients are those of somebody else."""
+    for name, one, other in zip(LEAVES, found, expected, strict=True):
+        if not numpy.allclose(one, other, rtol=1e-3, atol=1e-3):
+            return "value", f"{name}: {one}, {who} {other}"
+    return "", ""
+
+
+def smallest(found: Program, kind: str) -> Program:
+    """The program without the lines that the failure does not need."""
+    place = len(found.lines) - 1
+    while place > len(START):
+        place -= 1
+        candidate = Program(found.seed, found.lines[:place] + found.lines[place + 1 :])
+        try:
+            if check(candidate)[0] == kind:
+                found = candidate
+        except Exception:
+            continue
+    return found
+
+
+RIGHT: Final = ("", "both", "refused", "alone")
+"""Kinds of outcomes; "alone" where torch refuses, and nobody else can say."""
+
+
+def main() -> int:
+    """Check many programs; 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="tinycore.testing.slopes", description=__doc__)
+    parser.add_argument("--count", type=int, default=200, help="how many programs")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--device", default="", help="as in DEV; the default device if not given")
+    parser.add_argument("--seconds", type=float, default=0, help="stop after that long")
+    options = parser.parse_args()
+    kinds: Counter[str] = Counter()
+    began = time.perf_counter()
+    with Context(PARALLEL=1, **({"DEV": options.device} if options.device else {})):
+        for seed in tqdm(range(options.seed, options.seed + options.count), disable=None):
+            if options.seconds and time.perf_counter() - began > options.seconds:
+                break
+            found = program(seed)
+            kind, _ = check(found)
+            kinds[kind or "right"] += 1
+            if kind not in RIGHT:
+                least = smallest(found, kind)
+                tqdm.write("\n".join((f"# seed {seed}: {kind}: {check(least)[1]}", *least.lines)))
+    seconds = time.perf_counter() - began
+    print(f"{kinds.total()} programs from seed {options.seed} in {seconds:.0f} s: {dict(kinds)}")
+    return 1 if kinds.keys() - {"right", *RIGHT} else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
