@@ -102,7 +102,7 @@ def test_two_groups_may_write_the_same_value_to_one_place() -> None:
         ("outt[at] = 1;", "program_source:7:3: error: use of undeclared identifier 'outt'"),
         ("in[at] = 1;", "error: cannot assign to variable 'in'|read-only|const"),
         ("out[at] = as_type<float>((ushort)1);", "as_type needs types of one size"),
-        ("half a = 1.0h; bfloat b = a;", "no viable conversion"),
+        ("half a = 1.0h; bfloat b = (bfloat)a;", "deleted"),
     ],
 )
 def test_what_is_no_msl_is_refused_with_its_line(body: str, words: str) -> None:
