@@ -299,4 +299,4 @@ def test_what_was_freed_is_not_used_again(mac: Mac, device: MetalDevice) -> None
     del add
     gc.collect()
     device.synchronize()
-    mac.world.misuses.clear()
+    assert mac.misuses == []

@@ -100,6 +100,10 @@ FAULTS: Final = {
         *("device.py", "failure, self._failure = self._failure, None", "failure = self._failure"),
         DRIVER,
     ),
+    "an encoder is left open by an error": (
+        *("device.py", "        finally:\n            self.send(made", "        except ZeroDivisionError:\n            pass\n        else:\n            self.send(made"),
+        DRIVER,
+    ),
     "time runs backwards": ("device.py", "return ended - began", "return began - ended", DRIVER),
     "the queue is kept": ("device.py", "        self.release(self.queue)\n", "", DRIVER),
     "the language is the oldest": (
@@ -120,8 +124,8 @@ FAULTS: Final = {
         *("graph.py", '                send(command, "setBarrier")\n', "", GRAPH),
     ),
     "buffers are not resident": (
-        *("graph.py", '                send(encoder, "useResources:count:usage:", self._resources, count, _READ_AND_WRITE)\n'),
-        *("                pass\n", GRAPH),
+        *("graph.py", '                    send(encoder, "useResources:count:usage:", *used)\n'),
+        *("                    pass\n", GRAPH),
     ),
     "pipelines are not set first": (
         *("graph.py", 'frozenset({"apple7", "apple8"})', "frozenset()", GRAPH),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from tiny_metal import BACKEND, _lib
@@ -150,16 +150,24 @@ class MetalDevice:
             self._failure = kind(f"{self.info.name} failed in {what}: {told(self, error)}")
         self.send(commands, "release")
 
+    @contextmanager
+    def encoder(self, commands: Object, kind: str = "computeCommandEncoder") -> Iterator[Object]:
+        """An encoder of a command buffer; it is ended whatever happens, as Metal demands."""
+        made = self.send(commands, kind)
+        try:
+            yield made
+        finally:
+            self.send(made, "endEncoding")
+
     def blit(
         self, source: Object, start: int, target: Object, target_start: int, size: int
     ) -> None:
         """Copy between buffers, in order with launches."""
 
         def encode(commands: Any) -> None:
-            encoder = self.send(commands, "blitCommandEncoder")
             selector = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
-            self.send(encoder, selector, source, start, target, target_start, size)
-            self.send(encoder, "endEncoding")
+            with self.encoder(commands, "blitCommandEncoder") as encoder:
+                self.send(encoder, selector, source, start, target, target_start, size)
 
         self.submit(encode, f"a copy of {size:,} bytes")
 

@@ -110,10 +110,9 @@ class EncodedGraph:
         device = self._device
 
         def encode(commands: Object) -> None:
-            encoder = device.send(commands, "computeCommandEncoder")
-            for step in self._steps:
-                step.program.encode(encoder, step.buffers, step.values)
-            device.send(encoder, "endEncoding")
+            with device.encoder(commands) as encoder:
+                for step in self._steps:
+                    step.program.encode(encoder, step.buffers, step.values)
 
         return device.submit(encode, self._name, wait)
 
@@ -222,14 +221,13 @@ class IndirectGraph:
             self._apply_changes()
 
             def encode(commands: Object) -> None:
-                encoder = send(commands, "computeCommandEncoder")
-                count = len(self._resources)
-                send(encoder, "useResources:count:usage:", self._resources, count, _READ_AND_WRITE)
-                if device.info.family in PIPELINES_FIRST:
-                    self._set_pipelines(encoder)
-                every = (0, len(self._steps))
-                send(encoder, "executeCommandsInBuffer:withRange:", self._indirect, every)
-                send(encoder, "endEncoding")
+                used = (self._resources, len(self._resources), _READ_AND_WRITE)
+                every = (self._indirect, (0, len(self._steps)))
+                with device.encoder(commands) as encoder:
+                    send(encoder, "useResources:count:usage:", *used)
+                    if device.info.family in PIPELINES_FIRST:
+                        self._set_pipelines(encoder)
+                    send(encoder, "executeCommandsInBuffer:withRange:", *every)
 
             seconds = device.submit(encode, self._name, wait, kept=self)
             self._last_run = device.submitted

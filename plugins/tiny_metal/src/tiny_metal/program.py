@@ -159,8 +159,7 @@ class MetalProgram:
         device = self.device
 
         def encode(commands: Any) -> None:
-            encoder = device.send(commands, "computeCommandEncoder")
-            self.encode(encoder, buffers, values)
-            device.send(encoder, "endEncoding")
+            with device.encoder(commands) as encoder:
+                self.encode(encoder, buffers, values)
 
         return device.submit(encode, f"kernel {self.info.name}", wait)

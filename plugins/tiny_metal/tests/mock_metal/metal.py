@@ -562,6 +562,8 @@ class CommandBuffer(Mocked):
         return 0, ""
 
     def ended(self) -> None:
+        if self.open is not None:
+            self.world.complain("an encoder is released without endEncoding")
         if self.state < COMMITTED:
             self.owner.unfinished.release()
         for item in self.held:
