@@ -171,6 +171,36 @@ def test_the_compilers_text_and_the_line_are_shown(device: MetalDevice) -> None:
     assert "MTLLibraryErrorDomain 3" in text
 
 
+def test_threadgroup_memory_of_32_kib_and_more(mac: Mac, device: MetalDevice) -> None:
+    shared = """  threadgroup int t[{count}];
+  t[thread_.x] = data1[i];
+  data0[i] = t[thread_.x] + (int)values[0];"""
+    for count, fits in ((8192, True), (8193, False)):
+        source = ADD.replace("  data0[i] = data1[i] + (int)values[0];", shared.format(count=count))
+        if not fits:
+            with pytest.raises(CompileError, match=r"Threadgroup memory size \(32772\) exceeds"):
+                adder(device, source)
+            continue
+        a, add = numbers(device), adder(device, source)
+        add([a, a], [2])
+        assert read(device, a) == [2 + i for i in range(64)]
+
+
+def test_a_table_of_31_buffers(device: MetalDevice) -> None:
+    """Thirty for tensors and one for values, as the limits of plans have it."""
+    names = [f"data{i}" for i in range(1, 30)]
+    parameters = "".join(f"    const device int *{n} [[buffer({n[4:]})]],\n" for n in names)
+    source = (
+        ADD.replace(" const device int *data1 [[buffer(1)]],\n", f"\n{parameters}")
+        .replace("buffer(2)]],\n    uint3", "buffer(30)]],\n    uint3")
+        .replace("data1[i] +", f"{'[i] + '.join(names)}[i] +")
+    )
+    add = adder(device, source, replace(INFO, buffers=30))
+    a, b = numbers(device), numbers(device, 1)
+    add([a] + [b] * 29, [5])
+    assert read(device, a) == [29 * (i + 1) + 5 for i in range(64)]
+
+
 def test_warnings_are_no_errors(mac: Mac, device: MetalDevice) -> None:
     mac.plan.warnings = "program_source:1:1: warning: unused"
     assert adder(device) is not None

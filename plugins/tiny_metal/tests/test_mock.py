@@ -241,6 +241,31 @@ def test_queues_are_independent_and_wait_by_events(hand: Hand) -> None:
     assert hand.mac.misuses == []
 
 
+@pytest.mark.parametrize(
+    ("copy", "words"),
+    [
+        ((0, 0, 1, 0, 257), "257 bytes from 0 of 256"),
+        ((0, 200, 1, 0, 100), "100 bytes from 200 of 256"),
+        ((0, 0, 1, 200, 100), "100 bytes to 200 of 256"),
+        ((0, 0, 0, 8, 16), "a copy of bytes onto themselves"),
+        ((0, 0, 1, 0, 0), "a copy of no bytes"),
+    ],
+)
+def test_copies_stay_inside(hand: Hand, copy: tuple[int, ...], words: str) -> None:
+    source, start, target, place, size = copy
+    with Pool(hand.metal):
+        commands = hand.send(hand.queue, "commandBuffer")
+        encoder = hand.send(commands, "blitCommandEncoder")
+        selector = "copyFromBuffer:sourceOffset:toBuffer:destinationOffset:size:"
+        given = (hand.buffers[source], start, hand.buffers[target], place, size)
+        hand.send(encoder, selector, *given)
+        hand.send(encoder, "endEncoding")
+        hand.send(commands, "commit")
+        hand.send(commands, "waitUntilCompleted")
+        assert hand.send(commands, "status") == 5
+    assert hand.mac.misuses == [words]
+
+
 def test_fast_math_is_refused(hand: Hand) -> None:
     with Pool(hand.metal):
         options = hand.metal.new("MTLCompileOptions")

@@ -117,6 +117,14 @@ def test_float64_is_refused_by_name() -> None:
         (Tensor.ones(4, dtype="float64").contiguous() + 1).realize()
 
 
+def test_more_tensors_than_a_kernel_has_buffers() -> None:
+    parts = [numbers(8, seed=i) for i in range(40)]
+    total = Tensor(parts[0])
+    for part in parts[1:]:
+        total = total + Tensor(part)
+    close(total, sum(parts), 1e-4)
+
+
 def test_views_that_start_anywhere() -> None:
     a = numbers(1030)
     base = Tensor(a).realize()
