@@ -77,6 +77,19 @@ def test_additive_identities() -> None:
     assert simplified(x - x) is UOp.const(dtypes.int32, 0)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.index, dtypes.int32])
+def test_what_is_less_than_any_divisor_is_its_own_remainder(dtype: DType) -> None:
+    small = UOp(Op.DEFINE_VAR, dtype, (), ("small", 0, 7))
+    divisor = UOp(Op.DEFINE_VAR, dtype, (), ("divisor", 8, 20))
+    touching = UOp(Op.DEFINE_VAR, dtype, (), ("touching", 7, 20))
+
+    for remainder, quotient in ((Op.FLOORMOD, Op.FLOORDIV), (Op.MOD, Op.IDIV)):
+        assert simplified(small.alu(remainder, divisor)) is small
+        assert simplified(small.alu(quotient, divisor)) is small.const_like(0)
+        assert simplified(small.alu(remainder, touching)) is small.alu(remainder, touching)
+        assert simplified(small.alu(quotient, touching)) is small.alu(quotient, touching)
+
+
 def test_constants_of_nested_sums_join() -> None:
     assert simplified((x + 3) + 4) is x + 7
     assert simplified(3 + (4 + x)) is x + 7
