@@ -243,6 +243,7 @@ def file_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("²", "")).strip("-") + ".txt"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", COMPUTING)
 def test_benchmark_case(case: str, target: str, golden: Any, scheduled: list[ScheduleItem]) -> None:

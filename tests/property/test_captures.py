@@ -12,7 +12,9 @@ from tinycore.tensor.around import Guard
 from tinycore.testing.captures import check, world
 
 
-@pytest.mark.parametrize("first", [0, 8, 16])
+@pytest.mark.parametrize(
+    "first", [8, pytest.param(0, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)]
+)
 def test_functions_do_the_same_under_tinyjit_or_are_refused(first: int) -> None:
     kinds: Counter[str] = Counter()
     with Context(DEV="PYTHON"):

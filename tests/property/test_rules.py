@@ -71,6 +71,7 @@ def firing_instance(rule: Rule, random: Random) -> tuple[UOp, UOp]:
     pytest.fail(f"{rule.name} applied to none of {ATTEMPTS} instances of its pattern")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", RULES)
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)

@@ -54,6 +54,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return installed
 
 
+@pytest.mark.slow
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "PYTHON", "--json"]) == 0
 
@@ -81,6 +82,7 @@ def test_a_driver_that_hangs_is_told(
     assert "FAIL  open: nothing came of it in 3 s, so it was ended" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_list_goes_on_after_drivers_that_hang_and_crash(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,6 +95,7 @@ def test_settings_points_at_misspelt_ones(
 # --- doctor
 
 
+@pytest.mark.slow
 def test_doctor_tries_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "PYTHON"]) == 0
 

@@ -50,6 +50,7 @@ def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_memories", {})
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("module", "body", "said"),
     [
