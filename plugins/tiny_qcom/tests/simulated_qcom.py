@@ -23,7 +23,7 @@ from tiny_qcom.device import QcomDevice
 from tiny_qcom.llvm_qcom import QcomCompiler
 from tiny_qcom.opencl import QcomOpenClC
 from tinycore.errors import CompilerUnavailable
-from tinycore.plugin import Backend, Toolchain
+from tinycore.plugin import Backend, HCQSignal, Toolchain
 
 __all__ = ["BACKEND", "Simulated", "backend_of", "execute"]
 
@@ -42,12 +42,23 @@ def qcomcl(arch: str = "") -> Toolchain[QcomOpenClC]:
     return Toolchain("QCOMCL", chip.name, QcomOpenClC(limits_of(chip)), compiler)
 
 
+PATIENCE_MS: Final = 300_000
+
+
 class Simulated(QcomDevice):
     """A device that says what the stand-in found wrong, where KGSL says that something is."""
+
+    patience_ms = 0
+    """How long a wait stays with the interpreter, which is slow, before time is counted."""
 
     def __init__(self, driver: Kgsl, index: int = 0, interface: str = "") -> None:
         self.driver = driver
         super().__init__(index, interface, system=driver)
+
+    def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
+        if self.patience_ms:
+            self.kgsl.wait(self.kgsl.last, self.patience_ms)
+        super().sleep(signal, value, waited_seconds)
 
     def fault(self) -> str:
         found = super().fault()
@@ -58,7 +69,9 @@ def backend_of(kgsl: Kgsl) -> Backend:
     """The plugin's backend on a stand-in."""
 
     def opened(index: int, interface: str) -> QcomDevice:
-        return Simulated(kgsl, index, interface)
+        device = Simulated(kgsl, index, interface)
+        device.patience_ms = PATIENCE_MS
+        return device
 
     renderers = {**PLUGIN.renderers, "QCOMCL": qcomcl}
     return replace(PLUGIN, open=opened, count=lambda: 1, probe=lambda: "", renderers=renderers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -313,6 +314,20 @@ def test_an_end_of_the_compiler_is_an_error_and_the_next_kernel_compiles() -> No
     with pytest.raises(CompileError, match=r"compiler ended with status -\d+"):
         compiled(body, 1)
     assert compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1)
+
+
+def test_a_forked_child_has_a_compiler_of_its_own() -> None:
+    binary = compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1)
+    child = os.fork()
+    if not child:  # nothing may return from here
+        try:
+            same = compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1) == binary
+            ir3.server().stop()
+        finally:
+            os._exit(0 if same else 1)
+    assert compiled("%r = iadd %t %t\n" + STORE.format(bits=32), 1) != binary
+    assert os.waitpid(child, 0)[1] == 0
+    assert compiled("%r = imul %t %t\n" + STORE.format(bits=32), 1) == binary
 
 
 def test_a_compiler_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 from tiny_qcom.chip import Chip
 from tiny_qcom.code import Code
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import in_child, lock
 
 __all__ = ["Ir3Compiler", "Server", "library_path", "server"]
 
@@ -44,9 +44,10 @@ class Server:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = threading.Lock()
+        self.lock = lock()
         self.process: subprocess.Popen[bytes] | None = None
         atexit.register(self.stop)
+        in_child(self.forget)
 
     def start(self) -> subprocess.Popen[bytes]:
         """The process, a new one where the last has ended."""
@@ -60,6 +61,10 @@ class Server:
                 start_new_session=True,  # Ctrl-C is for the program that asks
             )
         return self.process
+
+    def forget(self) -> None:
+        """In a forked child: the process belongs to the parent, which reads its answers."""
+        self.process = None
 
     def stop(self) -> None:
         """End the process."""

@@ -6,7 +6,6 @@ not known.
 
 from __future__ import annotations
 
-import threading
 from functools import cache
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from cffi import FFI
 
 from tiny_qcom.chip import Chip
 from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import lock
 
 __all__ = ["Library", "QcomCompiler"]
 
@@ -62,7 +62,7 @@ class Library:
                 f"drivers of an Adreno and is not here ({'; '.join(tried)}). Put its folder into "
                 'LD_LIBRARY_PATH, or use Mesa\'s compiler: pip install "tiny-qcom[ir3]"'
             )
-        self.lock = threading.Lock()
+        self.lock = lock()
         self.instance = self.lib.cl_compiler_create_llvm_instance()
 
     def compile(self, source: str, chip_id: int) -> bytes:
