@@ -125,6 +125,14 @@ def test_operands_in_images(driver: Kgsl, mode: int, tolerance: float) -> None:
     assert any(launch.images for launch in driver.launches)
 
 
+def test_channels_of_a_pixel_that_are_read_one_by_one() -> None:
+    """An instruction that reads one channel leaves the registers of the others alone."""
+    a = numbers(8, 8)
+    image = Tensor(a).cast(dtypes.imagef((8, 2))).realize()
+    close(image.sum(1), a.sum(1))
+    close(image[:, 2:3] * 2, a[:, 2:3] * 2)
+
+
 def test_a_convolution_in_images(driver: Kgsl) -> None:
     torch = pytest.importorskip("torch")
     image, weight = numbers(2, 4, 9, 8), numbers(8, 4, 3, 3, seed=1)

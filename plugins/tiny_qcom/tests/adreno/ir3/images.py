@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy
 from emulation.faults import Fault, LaunchFault
 
+from adreno.ir3.syntax import COMPONENTS
 from adreno.state import bits
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ def load_pixels(groups: Groups, made: Instruction, which: Any) -> None:
     columns, rows = groups.sources_of(place, 2, which, 4)
     addresses, inside = pixels.places(columns, rows)
     found = groups.memory.load(addresses[inside], pixels.bytes, 4)
+    written = next(flag.split()[1] for flag in made.flags if flag.startswith("writes "))
     for channel, part in enumerate(found):
+        if COMPONENTS[channel] not in written:
+            continue  # its register, counted from the target, keeps what it holds
         value = part.view(numpy.float16 if pixels.bytes == 2 else numpy.float32)
         result = numpy.zeros(len(columns), numpy.float32)
         result[inside] = value

@@ -103,6 +103,8 @@ def instruction(line: str) -> Instruction:
     flags = frozenset(re.findall(r"\(([a-z0-9.]+)\)", head))
     repeat = next((int(f[3:]) for f in flags if f.startswith("rpt")), 0)
     if name in ("isam", "stib.b.typed.2d.f32.4.imm") or name.startswith(("isam", "stib")):
+        if written := re.match(r"^\([a-z0-9]+\)\(([xyzw]+)\)", rest):
+            flags |= {f"writes {written[1]}"}
         rest = re.sub(r"^(\([a-z0-9]+\))+", "", rest)
     parts = [part for part in rest.split(",") if part.strip()]
     return Instruction(
