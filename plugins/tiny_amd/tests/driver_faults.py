@@ -30,7 +30,11 @@ FAULTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("pm4.py", "        *packet(Opcode.EVENT_WRITE, _PARTIAL_FLUSH),\n", ""),
     ("pm4.py", "*halves(mailbox), event, 0, event", "*halves(mailbox), event, 0, 0"),
     ("pm4.py", "| _START_AT_ZERO | _WAVES_OF_32", "| _START_AT_ZERO"),
-    ("pm4.py", "_DATA_WHOLE, _DATA_CLOCK = 1 << 29, 2", "_DATA_WHOLE, _DATA_CLOCK = 1 << 29, 1"),
+    (
+        "pm4.py",
+        "_DATA_CLOCK = 1 << 29, 2 << 29, 3 << 29",
+        "_DATA_CLOCK = 1 << 29, 2 << 29, 2 << 29",
+    ),
     ("pm4.py", "words | _BUFFER_VALID", "words"),
     ("program.py", " | -(-found.shared_bytes // _SHARED_UNIT) << _SHARED_SHIFT", ""),
     ("program.py", "number & 0xFFFFFFFF, number >> 32", "number >> 32, number & 0xFFFFFFFF"),
