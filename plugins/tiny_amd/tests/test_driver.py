@@ -170,10 +170,13 @@ def test_a_graph_is_replayed_with_other_arguments(device: AmdDevice) -> None:
     assert content(device, c).tolist() == list(range(14, 78))
 
 
-def test_rings_are_used_again(machine: Machine, make: Make, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("command_bytes", [4096, 8192])
+def test_rings_are_used_again(
+    machine: Machine, make: Make, monkeypatch: Any, command_bytes: int
+) -> None:
     monkeypatch.setattr("tiny_amd.device.COMPUTE_RING_BYTES", 4096)
     monkeypatch.setattr("tiny_amd.device.COPY_RING_BYTES", 4096)
-    monkeypatch.setattr("tiny_amd.device.COMMAND_BYTES", 4096)
+    monkeypatch.setattr("tiny_amd.device.COMMAND_BYTES", command_bytes)
     machine.reports_places = True
     device = make(machine)
     program = device.load(compile_kernel(ADD), INFO)
@@ -182,7 +185,11 @@ def test_rings_are_used_again(machine: Machine, make: Make, monkeypatch: Any) ->
         program([b, a], [1])
         device.copier(BYTES, device)([a, b], ())
 
+    for _ in range(60):
+        device.copier(BYTES, device)([b, a], ())
+
     assert content(device, a).tolist() == list(range(60, 124))
+    assert content(device, b).tolist() == list(range(60, 124))
     read = [ring.read * ring.UNIT // ring.place.bytes for ring in machine.rings.values()]
     assert min(read) > 0, "a ring has not come to its end"
 
