@@ -121,6 +121,13 @@ def slopes(session: nox.Session) -> None:
 
 
 @nox.session
+def symbolic(session: nox.Session) -> None:
+    """Run random functions with symbolic sizes against NumPy (`-- --count 500 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tinycore.testing.symbolic", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("device", DEVICES)
 def conformance(session: nox.Session, device: str) -> None:
     """Prove what a device claims; `python docs/generate_conformance.py` writes the tables."""

@@ -10,12 +10,14 @@ import numpy
 import pytest
 import torch
 
-from tinycore.errors import AliasError
+from tinycore.errors import AliasError, GradientError
 from tinycore.tensor import Tensor
 
 PAGE = Path(__file__).parents[3] / "docs" / "aliasing.md"
 ROW = r"^\| `(.+)` \| (view|value|read|refused) \| (\S+) \| (\S+) \|$"
 ROWS: list[tuple[str, ...]] = re.findall(ROW, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+SLOPE = r"^\| `(.*loss = .+)` \| (refused|`.+`) \| (refused|`.+`) \|$"
+SLOPES: list[tuple[str, ...]] = re.findall(SLOPE, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 DATA = numpy.array([[1.0, 2.0], [3.0, 4.0]], numpy.float32)
 REFUSALS = (AliasError, RuntimeError, ValueError)
 
@@ -58,3 +60,54 @@ def test_a_row_is_so_in_torch(row: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("row", [row for row in ROWS if row[3] != "-"], ids=lambda row: row[0])
 def test_a_row_is_so_in_numpy(row: tuple[str, ...]) -> None:
     assert relation(DATA.copy(), row[0], {}) == row[3]
+
+
+# --- gradients
+
+
+def test_the_table_of_gradients_has_its_rows() -> None:
+    assert len(SLOPES) == 8
+
+
+def expected_of(cell: str) -> list[float] | None:
+    """The gradient in a cell, None for a refusal."""
+    return None if cell == "refused" else [float(n) for n in cell.strip("`[]").split(", ")]
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["", "read"])
+@pytest.mark.parametrize("row", SLOPES, ids=lambda row: row[0])
+def test_a_gradient_is_so(row: tuple[str, ...], read: bool) -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    scope: dict[str, Any] = {"w": w, "zeros": Tensor.zeros(2)}
+    exec(row[0], scope)
+    if read:
+        scope["loss"].item()
+        w.tolist()
+    wanted = expected_of(row[1])
+    if wanted is None:
+        with pytest.raises(GradientError, match="written to in place"):
+            scope["loss"].backward()
+        return
+    scope["loss"].backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == wanted
+
+
+@pytest.mark.parametrize("row", SLOPES, ids=lambda row: row[0])
+def test_a_gradient_is_so_in_torch(row: tuple[str, ...]) -> None:
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    def assign(value: torch.Tensor) -> None:
+        with torch.no_grad():
+            w.copy_(value)
+
+    scope: dict[str, Any] = {"w": w, "zeros": torch.zeros(2), "assign": assign}
+    exec(row[0].replace("w.assign(", "assign("), scope)
+    wanted = expected_of(row[2])
+    if wanted is None:
+        with pytest.raises(RuntimeError, match="inplace"):
+            scope["loss"].backward()
+        return
+    scope["loss"].backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == wanted

@@ -1,0 +1,238 @@
+"""Random programs with symbolic sizes, against NumPy: `python -m tinycore.testing.symbolic`.
+
+Floor 6. A function of tensors and of one or two numbers slices caches by them, writes into these,
+computes with sizes that they decide, and returns some values. It is called with numbers and with
+bound Variables, as it is and under TinyJit, and each result must be what NumPy has for the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+import numpy
+from tqdm import tqdm
+
+from tinycore import Context, Tensor, TinyJit, Variable
+from tinycore.errors import JitError
+from tinycore.testing.programs.draw import Draw
+
+MOST: Final = 6
+"""The size of the axis that numbers slice."""
+WIDTH: Final = 3
+CALLS: Final = 3
+
+Array = numpy.ndarray[Any, numpy.dtype[Any]]
+
+SLICES: Final = (
+    ("{x}[:n]", "{x}[:n]", "n"),
+    ("{x}[:n + m]", "{x}[:n + m]", "n + m"),
+    ("{x}[m:m + n]", "{x}[m:m + n]", "n"),
+    ("{x}[n - 1:]", "{x}[n - 1:]", "rest"),
+    ("{x}.shrink(((m, m + n), None))", "{x}[m:m + n]", "n"),
+    ("{x}.T[:, :n].T", "{x}.T[:, :n].T", "n"),
+)
+"""Parts of a cache of `MOST` rows: here, in NumPy, and how many rows they have."""
+SAME: Final = (
+    ("{v} * 2", "{v} * 2"),
+    ("{v} + {w}", "{v} + {w}"),
+    ("{v} * n", "{v} * n"),
+    ("{v} + Tensor.arange({r}).reshape({r}, 1)", "{v} + numpy.arange({r}).reshape({r}, 1)"),
+    ("{v}.softmax(0)", "softmax({v}, 0)"),
+    ("{v}.softmax(1)", "softmax({v}, 1)"),
+    ("{v} - {v}.mean(0)", "{v} - {v}.mean(0)"),
+    ("{v} - {v}.max(0)", "{v} - {v}.max(0)"),
+    ("{v}.flip(0)", "{v}[::-1]"),
+    ("({v} @ {v}.T) @ {v} * 0.0625", "({v} @ {v}.T) @ {v} * 0.0625"),
+    ("({v} @ {v}.T).tril() @ {v} * 0.0625", "numpy.tril({v} @ {v}.T) @ {v} * 0.0625"),
+    ("({v} * 3).realize()", "{v} * 3"),
+    ("({v} > 0).where({v}, 1.0)", "numpy.where({v} > 0, {v}, 1.0)"),
+    ("{v}.contiguous()", "{v}"),
+    ("{v}.reshape({r} * 3).reshape({r}, 3)", "{v}"),
+)
+"""Values with as many rows."""
+FIXED: Final = (
+    ("{v}.sum(0)", "{v}.sum(0)"),
+    ("{v}.mean(0)", "{v}.mean(0)"),
+    ("{v}.max(0)", "{v}.max(0)"),
+    ("{v}.var(0, correction=0)", "{v}.var(0)"),
+    ("{v}[-1]", "{v}[-1]"),
+    ("{v}[0]", "{v}[0]"),
+    ("{v}.pad(((0, 12 - {r}), None))", "numpy.pad({v}, ((0, 12 - {r}), (0, 0)))"),
+    ("{v}.T @ {v}", "{v}.T @ {v}"),
+    ("{v}.chunk(2)[0].sum(0)", "{v}[:-(-len({v}) // 2)].sum(0)"),
+    ("{v}.argmax(0) * 1.0", "{v}.argmax(0) * 1.0"),
+    ("({v} * (Tensor.arange({r}).reshape({r}, 1) < m)).sum(0)",
+     "({v} * (numpy.arange({r}).reshape({r}, 1) < m)).sum(0)"),
+    ("{v}.cat(c1[:2]).sum(0)", "numpy.concatenate([{v}, c1[:2]]).sum(0)"),
+)  # fmt: skip
+"""Values of a size that no number decides."""
+STORES: Final = (
+    ("c1[:n] = {v}", "c1[:n] = {v}"),
+    ("c1[m:m + n] = {v}", "c1[m:m + n] = {v}"),
+    ("c1[m:m + n].assign({v})", "c1[m:m + n] = {v}"),
+    ("c1[:n] += {v}", "c1[:n] += {v}"),
+    ("c2[:, m:m + n] = {v}.T", "c2[:, m:m + n] = {v}.T"),
+    ("c2[:, :n] *= 0.5", "c2[:, :n] *= 0.5"),
+    ("c1[n:n + 1] = x[:1]", "c1[n:n + 1] = x[:1]"),
+    ("c1[m:m + 2] *= 2.0", "c1[m:m + 2] *= 2.0"),
+)
+"""Writes, the first of them of `n` rows."""
+
+
+class Function(NamedTuple):
+    """A body in both languages, over `x`, the caches `c1` and `c2`, and the numbers `n` and `m`."""
+
+    seed: int
+    ours: str
+    theirs: str
+    calls: tuple[tuple[int, int], ...]
+
+
+def function(seed: int) -> Function:
+    """The function of a seed."""
+    draw = Draw(seed)
+    lines: list[tuple[str, str]] = []
+    rows: dict[str, str] = {}
+    results: list[str] = []
+    for number in range(draw.between(3, 9)):
+        name, kind = f"v{number}", draw.random()
+        if not rows or kind < 0.25:
+            ours, theirs, size = draw.pick(SLICES)
+            source = draw.pick(("x", "c1", "c1", "c2.T"))
+            here, there = ours.format(x=source), theirs.format(x=source)
+            lines.append((f"{name} = {here} * 1.0", f"{name} = {there} * 1.0"))
+            rows[name] = f"({MOST + 6} - (n - 1))" if size == "rest" else f"({size})"
+            continue
+        v = draw.pick(list(rows))
+        w = draw.pick([other for other in rows if rows[other] == rows[v]])
+        if kind < 0.55:
+            pair, size = draw.pick(SAME), rows[v]
+            rows[name] = size
+        elif kind < 0.8:
+            pair, size = draw.pick(FIXED), rows[v]
+            results.append(name)
+        else:
+            fits = [other for other in rows if rows[other] == "(n)"]
+            ours, theirs = draw.pick(STORES if fits else STORES[5:])
+            value = draw.pick(fits) if fits else v
+            lines.append((ours.format(v=value), theirs.format(v=value)))
+            continue
+        made = [text.format(v=v, w=w, r=size) for text in pair]
+        lines.append((f"{name} = {made[0]}", f"{name} = {made[1]}"))
+    results += [name for name in rows if draw.chance(0.6)] or list(rows)[-1:]
+    end = f"return [{', '.join(results)}]"
+    calls = tuple((draw.between(1, MOST), draw.between(0, 4)) for _ in range(CALLS))
+    bodies = ["\n".join((*(f"    {pair[k]}" for pair in lines), f"    {end}")) for k in (0, 1)]
+    head = "def step(x, n, m):\n"
+    return Function(seed, head + bodies[0], head + bodies[1], calls)
+
+
+def softmax(x: Array, axis: int) -> Array:
+    """As `Tensor.softmax`."""
+    grown = numpy.exp(x - x.max(axis, keepdims=True))
+    return numpy.asarray(grown / grown.sum(axis, keepdims=True))
+
+
+def data(seed: int) -> tuple[Array, Array, Array]:
+    """Input and caches: 12 rows, so that all slices lie inside."""
+    made = numpy.random.default_rng(seed)
+    shapes = (MOST + 6, WIDTH), (MOST + 6, WIDTH), (WIDTH, MOST + 6)
+    x, one, other = (made.integers(-8, 9, shape).astype(numpy.float32) / 8 for shape in shapes)
+    return x, one, other
+
+
+Results = list[list[Array]]
+
+WAYS: Final = ("numbers", "variables", "TinyJit")
+
+
+def expected(found: Function) -> Results:
+    """What NumPy has for each call: the results, and the caches after it."""
+    x, one, other = data(found.seed)
+    scope: dict[str, Any] = {"numpy": numpy, "softmax": softmax, "c1": one, "c2": other}
+    exec(code(found.theirs), scope)
+    seen = []
+    for n, m in found.calls:
+        results = scope["step"](x, n, m)
+        seen.append([numpy.array(r) for r in (*results, one, other)])
+    return seen
+
+
+def computed(found: Function, way: str) -> Results:
+    """What tensors have for each call. Raises JitError for a function that is refused."""
+    x, one, other = (Tensor(array).realize() for array in data(found.seed))
+    scope: dict[str, Any] = {"Tensor": Tensor, "c1": one, "c2": other}
+    exec(code(found.ours), scope)
+    step: Callable[..., list[Tensor]] = scope["step"]
+    if way == "TinyJit":
+        step = TinyJit(step)
+    length, start = Variable("n", 1, MOST), Variable("m", 0, 4)
+    seen = []
+    for n, m in found.calls:
+        numbers = (n, m) if way == "numbers" else (length.bind(n), start.bind(m))
+        results = step(x, *numbers)
+        seen.append([r.numpy() for r in (*results, one, other)])
+    return seen
+
+
+def code(text: str) -> CodeType:
+    """A function as code."""
+    return compile(text, "<function>", "exec")
+
+
+def check(found: Function) -> tuple[str, str]:
+    """What kind of thing is wrong, and how it was seen; "" if nothing is, "refused" by TinyJit."""
+    try:
+        truth = expected(found)
+    except Exception:
+        return "odd", traceback.format_exc(limit=-2)
+    kind = ""
+    for way in WAYS:
+        try:
+            results = computed(found, way)
+        except JitError:
+            kind = "refused"
+            continue
+        except Exception:
+            return "raised", f"with {way}: {traceback.format_exc(limit=-4)}"
+        for call, one, other in zip(found.calls, results, truth, strict=True):
+            for place, (a, b) in enumerate(zip(one, other, strict=True)):
+                close = a.shape == b.shape and numpy.allclose(a, b, rtol=1e-3, atol=1e-4)
+                if not close:
+                    text = f"with {way}, n, m = {call}: result {place} is {a.tolist()}"
+                    return "value", f"{text} instead of {b.tolist()}"
+    return kind, ""
+
+
+def main() -> int:
+    """Check many functions; 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="tinycore.testing.symbolic", description=__doc__)
+    parser.add_argument("--count", type=int, default=200, help="how many functions")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--device", default="", help="as in DEV; the default device if not given")
+    parser.add_argument("--seconds", type=float, default=0, help="stop after that long")
+    options = parser.parse_args()
+    kinds: Counter[str] = Counter()
+    began = time.perf_counter()
+    with Context(PARALLEL=1, **({"DEV": options.device} if options.device else {})):
+        for seed in tqdm(range(options.seed, options.seed + options.count), disable=None):
+            if options.seconds and time.perf_counter() - began > options.seconds:
+                break
+            found = function(seed)
+            kind, message = check(found)
+            kinds[kind or "right"] += 1
+            if kind not in ("", "refused"):
+                tqdm.write(f"# seed {seed}: {kind}: {message}\n{found.ours}\n# {found.calls}")
+    seconds = time.perf_counter() - began
+    print(f"{kinds.total()} functions from seed {options.seed} in {seconds:.0f} s: {dict(kinds)}")
+    return 1 if kinds.keys() - {"right", "refused"} else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
