@@ -89,6 +89,23 @@ def test_launches_copies_and_views_happen_in_order(mac: Mac, device: MetalDevice
     assert read(device, half) == [7] * 64
 
 
+def test_a_write_comes_after_launches_that_read_what_was_there(
+    mac: Mac, device: MetalDevice
+) -> None:
+    mac.plan.delay = (0.02, 0.03)
+    a, b, add = numbers(device), numbers(device), adder(device)
+    add([b, a], [1])
+    device.allocator.write(a, memoryview(bytes(256)))
+    assert read(device, b) == [1 + i for i in range(64)]
+    assert read(device, a) == [0] * 64
+
+
+def test_a_view_of_a_view(device: MetalDevice) -> None:
+    a = numbers(device)
+    outer = device.allocator.offset(a, 128, 64)
+    assert read(device, device.allocator.offset(outer, 16, 32), 4) == [24, 25, 26, 27]
+
+
 @pytest.mark.parametrize("shares", [True, False])
 def test_thousands_of_launches_leave_nothing(mac: Mac, shares: bool) -> None:
     from mock_metal.metal import Mac as AnyMac  # noqa: PLC0415
@@ -129,6 +146,7 @@ def test_memory_of_a_discrete_gpu_is_its_own(mac: Mac) -> None:
     device = opened(other)
     a = numbers(device)
     assert device.arch == "mac2,2.4"
+    assert device.send(a.buffer, "storageMode") == 2
     assert "host_memory" not in device.capabilities
     with pytest.raises(DeviceError, match="the host cannot address a private MTLBuffer"):
         device.allocator.map(a, 4)

@@ -39,7 +39,7 @@ FAULTS: Final = {
     ),
     "a view of a view forgets where the first starts": (
         *("memory.py", "MetalMemory(handle.buffer, handle.start + start,"),
-        *("MetalMemory(handle.buffer, start,", GRAPH + TENSORS),
+        *("MetalMemory(handle.buffer, start,", DRIVER),
     ),
     "nil is taken for memory": ("memory.py", "if made == NIL:", "if False:", DRIVER),
     "private memory is written at its start": (
@@ -93,7 +93,7 @@ FAULTS: Final = {
         DRIVER,
     ),
     "a command buffer that ended is kept": (
-        *("device.py", '        self.send(commands, "release")\n\n    def blit', "\n    def blit", DRIVER),
+        *("device.py", '        self.send(commands, "release")\n\n    @context', "\n    @context", DRIVER),
     ),
     "failures are not seen": ("device.py", "_FAILED: Final = 5", "_FAILED: Final = 6", DRIVER),
     "a lack of memory is any failure": (
