@@ -79,6 +79,15 @@ def test_vectors_of_narrow_types(dtype: DType) -> None:
     assert (found.cast(dtypes.int32).numpy() == expected).all()
 
 
+@pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16, dtypes.int8, dtypes.uint8])
+def test_more_lanes_than_the_language_has(dtype: DType) -> None:
+    """Sixteen bytes are eight halves or sixteen bytes, which are moved at once."""
+    a = numpy.arange(4096) % 100
+    x = Tensor(a).cast(dtype).realize()
+    assert ((x + 1) * 1).cast(dtypes.int32).tolist() == (a + 1).tolist()
+    assert (x + 1).realize().cast(dtypes.int32).tolist() == (a + 1).tolist()
+
+
 def test_a_convolution() -> None:
     torch = pytest.importorskip("torch")
     image, weight = numbers(2, 4, 9, 8), numbers(8, 4, 3, 3, seed=1)

@@ -32,6 +32,7 @@ SANITIZERS: Final = (
 FLAGS: Final = (
     "-O1", "-fPIC", "-ffreestanding", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-w",
     "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing", "-fno-stack-protector",
+    "-fsigned-char",
     "-Xclang", "-ffloat16-excess-precision=none",
 )  # fmt: skip
 CHECKS: Final = (
