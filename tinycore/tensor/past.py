@@ -78,6 +78,12 @@ class Past:
             if self.pending.get(key) is node:
                 self.pending.pop(key, None)
 
+    def withdrawn(self, written: UOp) -> None:
+        """A write that was noted is not to be done."""
+        node = graph.base_of(written)
+        if node.op is Op.ASSIGN:
+            self.done([node])
+
     def end(self, memory: Iterable[UOp]) -> None:
         """Memory may get content that no graph says anything of."""
         with self.lock:

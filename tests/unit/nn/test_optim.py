@@ -434,3 +434,35 @@ def test_names_of_torchs_optimizers_are_answered() -> None:
 
     with pytest.raises(AttributeError, match=r"no 'param_groups'; here it is optimizer\.lr"):
         _ = optimizer.param_groups
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_step_that_fails_half_way_changes_nothing(lazy: bool, scaled: bool) -> None:
+    """The second optimizer finds no gradient when the first has written all of its down."""
+    first, second = (Tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    if lazy:
+        first = (Tensor([0.5, 1.0]).realize() * 2).requires_grad_()
+    else:
+        first.realize()
+    view = first.detach()[1:]
+    group = OptimizerGroup(Adam([first], lr=0.5), SGD([second], lr=0.5, momentum=0.5))
+    scaler = nn.optim.GradScaler(init_scale=1.0)
+    step = (lambda: scaler.step(group)) if scaled else group.step
+    state = nn.state.get_parameters(group)
+    (first * first).sum().backward()
+    before = [t.tolist() for t in state if t is not first]
+
+    with Context(TRAINING=1):
+        with pytest.raises(GradientError, match="no gradient"):
+            step()
+
+        assert (first.tolist(), view.tolist()) == ([1.0, 2.0], [2.0])
+        assert [t.tolist() for t in state if t is not first] == before
+        (first * second).sum().backward()
+        assert second.grad is not None
+        assert second.grad.tolist() == [1.0, 2.0]
+        step()
+        assert first.tolist() == pytest.approx([0.5, 1.5], abs=1e-3)
+        assert view.tolist() == pytest.approx([1.5], abs=1e-3)
+        assert second.tolist() == [0.5, 1.0]

@@ -18,7 +18,9 @@ from tinycore import Tensor, dtypes
 from tinycore.config import settings
 from tinycore.dtype import least_upper_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
+from tinycore.nn.state import get_parameters
 from tinycore.tensor.elsewhere import unknown_name
+from tinycore.tensor.together import Together
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]
 
@@ -110,9 +112,12 @@ class Optimizer:
     def step(self) -> None:
         """Change every parameter by its gradient, now.
 
-        Raises as `schedule_step` does.
+        Whatever ends it, all parameters and state are changed once or not at all. Raises as
+        `schedule_step` does.
         """
-        Tensor.realize(*self.schedule_step())
+        with Together(lambda: get_parameters(self)):
+            changed = self.schedule_step()
+        Tensor.realize(*changed)
 
     def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
         """Assign the changed parameters and state, and return all that must be realized.

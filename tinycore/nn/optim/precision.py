@@ -19,6 +19,7 @@ from tinycore.dtype import DTypeLike, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, GradientError
 from tinycore.nn.optim.optimizer import Optimizer
 from tinycore.nn.state import get_parameters
+from tinycore.tensor.together import Together
 
 __all__ = ["GradScaler", "compute_in"]
 
@@ -132,7 +133,9 @@ class GradScaler:
 
     def step(self, optimizer: Optimizer) -> None:
         """Change the optimizer's parameters, unless gradients overflowed, now."""
-        Tensor.realize(*self.schedule_step(optimizer))
+        with Together(lambda: get_parameters(optimizer)):
+            changed = self.schedule_step(optimizer)
+        Tensor.realize(*changed)
 
     def schedule_update(self) -> list[Tensor]:
         """Assign the scale of the next step, and return what must be realized.

@@ -1,0 +1,65 @@
+"""Writes in place that are written down together: all of them, or none.
+
+Floor 5. A write waits in the node of a tensor until something is computed. Where several belong
+together, as those of an optimizer's step, what interrupts the writing down takes back what is
+written down by then. See docs/threads.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from tinycore.tensor.core import Core, become, live_tensors
+from tinycore.tensor.past import past
+from tinycore.tensor.showing import under
+
+__all__ = ["Together"]
+
+
+class Together:
+    """`with Together(tensors):` takes the writes inside to `tensors()` back when it is left by an
+    exception, for all their views.
+    """
+
+    __slots__ = ("living", "nodes", "tensors", "values")
+
+    def __init__(self, tensors: Callable[[], Iterable[Core]]) -> None:
+        self.tensors = tensors
+
+    def __enter__(self) -> None:
+        self.living = live_tensors()
+        self.nodes = [t.uop for t in self.living]
+        shared = [(t, value) for t in self.living if (value := t._value) is not None]
+        self.values = {id(t): (value, value.base) for t, value in shared}
+        """What some of them share with their views, and what that was."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.take_back()
+        del self.living, self.nodes, self.values
+
+    def take_back(self) -> None:
+        """Give the tensors, and all that show the same, the nodes from before."""
+        before = dict(zip(map(id, self.living), self.nodes, strict=True))
+        written = {under(before[id(t)]) for t in self.tensors() if id(t) in before}
+        changed = [
+            (tensor, node)
+            for tensor, node in zip(self.living, self.nodes, strict=True)
+            if tensor.uop is not node and under(node) in written
+        ]
+        withdrawn = [tensor.uop for tensor, _ in changed]
+        become([tensor for tensor, _ in changed], [node for _, node in changed])
+        for tensor, _ in changed:
+            tensor._value, base = self.values.get(id(tensor), (None, None))
+            if tensor._value is not None and base is not None:
+                tensor._value.base = base
+        for node in withdrawn:
+            past.withdrawn(node)
+        for _, node in changed:
+            past.overwrites(node)
