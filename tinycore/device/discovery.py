@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
-from tinycore.device.backend import Backend, Deferred, api_objection
+from tinycore.device.backend import API_VERSION, Backend, Deferred, api_objection
 from tinycore.device.protocols import Toolchain
 from tinycore.errors import CompilerUnavailable, PluginError, SettingError
 
@@ -225,18 +225,24 @@ class Candidate:
     def _import(self) -> None:
         try:
             found = Deferred(self.reference).resolve()
-        except ModuleNotFoundError as error:
-            self.fail(State.IMPORT_FAILED, self._missing(error), error)
+        except ImportError as error:
+            if newer := wanted_of_core(error):
+                self.fail(State.INCOMPATIBLE, newer, error)
+            elif isinstance(error, ModuleNotFoundError):
+                self.fail(State.IMPORT_FAILED, self._missing(error), error)
+            else:
+                self.fail(State.IMPORT_FAILED, self._raised(error), error)
         except PluginError as error:
             self.fail(State.INCOMPATIBLE, str(error), error)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a plugin may raise what it likes; the rest goes on
-            self.fail(
-                State.IMPORT_FAILED, f"importing {self.reference} raised {told(error)}", error
-            )
+            self.fail(State.IMPORT_FAILED, self._raised(error), error)
         else:
             self._accept(found)
+
+    def _raised(self, error: BaseException) -> str:
+        return f"importing {self.reference} raised {told(error)}"
 
     def _missing(self, error: ModuleNotFoundError) -> str:
         """Tell a plugin whose own module is gone from one that lacks something it depends on."""
@@ -275,6 +281,20 @@ def _asked(backend: Backend, question: str, kind: type[T], silence: T | None = N
             f"{question}() of {backend.name} returned {answer!r}, which is no {kind.__name__}"
         )
     return answer
+
+
+def wanted_of_core(error: ImportError) -> str:
+    """What a plugin imports of this core that it has not, with what to do; "" for other errors."""
+    module = error.name or ""
+    if module != CORE and not module.startswith(f"{CORE}."):
+        return ""
+    missing = "" if isinstance(error, ModuleNotFoundError) else f" ({error.msg.partition(' (')[0]})"
+    ours = ".".join(map(str, API_VERSION))
+    return (
+        f"it was written for another tinycore: this one, with version {ours} of the plugin API, "
+        f"has not what it imports of {module}{missing}. Upgrade tinycore, e.g. "
+        "`pip install --upgrade tinycore`"
+    )
 
 
 def told(error: BaseException) -> str:

@@ -13,7 +13,8 @@ there.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from tinycore._locks import recursive_lock
@@ -133,8 +134,9 @@ class Hooks:
             except Exception as error:
                 if manager.is_registered(observer):
                     manager.unregister(observer)
+                why = "; ".join(misfits(observer)) or str(error)
                 raise PluginError(
-                    f"the observer {name or observer!r} does not fit: {error}"
+                    f"the observer {name or observer!r} does not fit: {why}"
                 ) from error
             self._changed()
 
@@ -222,11 +224,29 @@ class Hooks:
         warnings.warn(message, stacklevel=2)
 
 
+def marked_hooks(observer: object) -> list[str]:
+    """The functions that an observer marks as hooks of ours."""
+    mark = f"{PROJECT}_impl"
+    return [name for name in dir(observer) if hasattr(getattr(observer, name, None), mark)]
+
+
 def unknown_hooks(observer: object) -> list[str]:
     """The functions that an observer marks as hooks of ours, and that are none."""
-    mark = f"{PROJECT}_impl"
-    marked = [name for name in dir(observer) if hasattr(getattr(observer, name, None), mark)]
-    return [name for name in marked if name not in specifications]
+    return [name for name in marked_hooks(observer) if name not in specifications]
+
+
+def misfits(observer: object) -> Iterator[str]:
+    """What an observer's functions take that their hooks do not give, with the right signatures."""
+    for name in marked_hooks(observer):
+        if name not in specifications:
+            continue
+        given = signature(specifications[name][0]).parameters
+        taken = signature(getattr(observer, name)).parameters
+        if extra := [word for word in taken if word not in given and word != "self"]:
+            yield (
+                f"{name} takes {', '.join(extra)}, which the hook does not give; it is "
+                f"{name}({', '.join(given)}), of which a function takes what it needs"
+            )
 
 
 hooks: Final = Hooks()

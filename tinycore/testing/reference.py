@@ -122,11 +122,28 @@ def cast(node: UOp, x: HostArray) -> HostArray:
     if node.dtype is dtypes.bool:
         return numpy.asarray(x != 0)
     if dtypes.is_int(node.dtype) and x.dtype.kind == "f":
-        wide = numpy.uint64 if node.dtype is dtypes.uint64 else numpy.int64
-        return numpy.asarray(numpy.trunc(x).astype(wide))
+        return whole(numpy.trunc(x.astype(numpy.float64)), node.dtype)
     if node.dtype is dtypes.float16 and x.dtype == numpy.float64:
         return x.astype(numpy.float32)  # rounded twice, as docs/numerics.md says
     return x
+
+
+def whole(x: HostArray, dtype: DType) -> HostArray:
+    """Floats without a fraction as integers, of 64 bits; what does not fit becomes the least.
+
+    That is the least int32 for types up to int32, the least int64 for uint32 and wider ones.
+    """
+    bits = 63 if dtype is dtypes.uint32 or dtype.itemsize > 4 else 31
+    least, end = -(2.0**bits), 2.0 ** (bits + (dtype is dtypes.uint64))
+    fitting = numpy.where((least <= x) & (x < end), x, least)
+    beyond = fitting >= 2.0**63  # of uint64: no int64, though it fits
+    near = numpy.where(beyond, fitting - 2.0**63, fitting).astype(numpy.int64)
+    return near.astype(numpy.uint64) + (beyond.astype(numpy.uint64) << numpy.uint64(63))
+
+
+def modulo_width(b: HostArray) -> HostArray:
+    """The amount of a shift, modulo the width of what is shifted."""
+    return numpy.asarray(b & b.dtype.type(8 * b.dtype.itemsize - 1))
 
 
 def bitcast(node: UOp, x: HostArray) -> HostArray:
@@ -204,8 +221,8 @@ ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
     Op.AND: lambda n, a, b: a & b,
     Op.OR: lambda n, a, b: a | b,
     Op.XOR: lambda n, a, b: a ^ b,
-    Op.SHL: lambda n, a, b: a << b,
-    Op.SHR: lambda n, a, b: a >> b,
+    Op.SHL: lambda n, a, b: a << modulo_width(b),
+    Op.SHR: lambda n, a, b: a >> modulo_width(b),
     Op.THREEFRY: lambda n, a, b: threefry(a, b),
     Op.WHERE: lambda n, c, a, b: numpy.where(c, a, b),
     Op.MULACC: lambda n, a, b, c: a * b + c,

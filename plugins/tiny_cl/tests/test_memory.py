@@ -115,3 +115,14 @@ def test_a_buffer_of_another_context_is_refused(device: ClDevice) -> None:
 
     with pytest.raises(UnsupportedError, match=r"Make it in .*\.context_address"):
         device.allocator.wrap(foreign(other, 64), 64)
+
+
+def test_an_image_is_no_buffer(device: ClDevice) -> None:
+    if device.info.largest_image is None:
+        pytest.skip("the device has no images")
+    image = device.allocator.image(4, 16, 4)
+    pointer = int(ffi.cast("uintptr_t", image.memory))
+
+    with pytest.raises(UnsupportedError, match="is an image, whose pixels lie as the device likes"):
+        device.allocator.wrap(pointer, 64)
+    device.allocator.free(image)

@@ -232,6 +232,20 @@ def test_a_misspelt_hook_is_told(installed: Callable[[str], Hooks]) -> None:
         installed(MISSPELT).active("tinycore_kernel_ran")
 
 
+GREEDY = GOOD.replace("(kernel)", "(kernel, watts)")
+
+
+def test_a_hook_with_a_parameter_too_many_is_told_with_the_right_signature(
+    installed: Callable[[str], Hooks],
+) -> None:
+    with pytest.warns(UserWarning, match="the observer watch of tiny-watch is left out") as told:
+        assert installed(GREEDY).active("tinycore_kernel_ran") is None
+    (warning,) = told
+    assert "tinycore_kernel_ran takes watts, which the hook does not give" in str(warning.message)
+    assert "tinycore_kernel_ran(kernel, device, seconds)" in str(warning.message)
+    assert "\n" not in str(warning.message)
+
+
 def test_a_broken_observer_raises_under_strict(installed: Callable[[str], Hooks]) -> None:
     with (
         Context(TINYCORE_STRICT=1),

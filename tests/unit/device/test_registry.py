@@ -208,6 +208,36 @@ def test_a_later_api_with_fields_unknown_here(install: Install, registry: Make) 
     assert f"TOY needs version {major}.{minor + 1} of the plugin API" in reason_of(devices, "TOY")
 
 
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("from tinycore.plugin import Backend, SupportsTeleport", "tinycore.plugin"),
+        ("from tinycore.render.quantum import Quantum", "tinycore.render.quantum"),
+    ],
+    ids=["a name", "a module"],
+)
+def test_a_plugin_that_imports_what_a_later_core_has(
+    install: Install, registry: Make, toy: Toy, line: str, module: str
+) -> None:
+    """It is told in one line with what to do, and the rest goes on."""
+    devices = registry(install("LATER", f"toy_of_{len(line)}", f"{line}\n", "tiny-later"))
+    devices.register(toy())
+    reason = reason_of(devices, "LATER")
+
+    assert state_of(devices, "LATER") is State.INCOMPATIBLE
+    assert "\n" not in reason
+    assert f"has not what it imports of {module}" in reason
+    assert "`pip install --upgrade tinycore`" in reason
+    assert devices["TOY"].name == "TOY"
+
+
+def test_a_plugin_that_imports_what_another_package_lacks(install: Install, registry: Make) -> None:
+    devices = registry(install("TOY", "toy_of_numpy", "from numpy import teleport\n"))
+
+    assert state_of(devices, "TOY") is State.IMPORT_FAILED
+    assert "ImportError: cannot import name 'teleport'" in reason_of(devices, "TOY")
+
+
 OTHER_NAME = """
 from tinycore.plugin import Backend
 BACKEND = Backend(name="OTHER", api=(1, 0), open=print, renderers={"C": print})

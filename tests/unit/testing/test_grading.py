@@ -11,6 +11,7 @@ import pytest
 from tinycore.testing.accelerator import CORRECT
 from tinycore.testing.accelerator.device import Span
 from tinycore.testing.accelerator.faults import FAULTS
+from tinycore.testing.accelerator.faults.lanes import Vectors
 from tinycore.testing.accelerator.faults.memory import OffByOneCopy
 from tinycore.testing.grading import accelerator, grade, score
 from tinycore.testing.suite.case import Level, trials
@@ -56,6 +57,17 @@ def test_the_correct_accelerator_conforms_in_memory_and_order() -> None:
         }
 
     assert wrong == {}
+
+
+def test_vectors_without_a_fault_conform() -> None:
+    """So it is the fault that a trial of lanes finds, and not that there are lanes."""
+    chosen = [t for t in trials(Level.COMPUTE) if t.case.name == "test_shifts_by_every_amount"]
+    named = {fault.found_by for fault in FAULTS.values()}
+    chosen += [t for t in trials(Level.COMPUTE, "test_a_cast_in_lanes") if t.name in named]
+    with accelerator(replace(CORRECT, renderer=Vectors)) as subject:
+        results = run_here(subject, chosen)
+
+    assert {r.judgement.verdict for r in results} == {Verdict.PASSED}
 
 
 def test_every_part_and_every_level_has_faults() -> None:

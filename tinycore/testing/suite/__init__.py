@@ -19,6 +19,7 @@ from tinycore.testing.suite.exchange import *  # noqa: F403
 from tinycore.testing.suite.images import *  # noqa: F403
 from tinycore.testing.suite.judge import Skips
 from tinycore.testing.suite.kernels import *  # noqa: F403
+from tinycore.testing.suite.lanes import *  # noqa: F403
 from tinycore.testing.suite.memory import *  # noqa: F403
 from tinycore.testing.suite.models import *  # noqa: F403
 from tinycore.testing.suite.operations import *  # noqa: F403

@@ -21,6 +21,8 @@ _SHARED: Final = _READ_WRITE | 1 << 10  # of fine grain: seen by both without be
 _PROBE_BYTES: Final = 64
 _MEMORY_CONTEXT: Final = 0x1106
 _MEMORY_SIZE: Final = 0x1102
+_MEMORY_TYPE: Final = 0x1100
+_BUFFER: Final = 0x10F0
 _BLOCKING: Final = 1
 _RGBA: Final = 0x10B5
 _HALF: Final = 0x10DD
@@ -148,7 +150,8 @@ class ClAllocator:
     def wrap(self, pointer: int, size: int) -> ClMemory:
         """A buffer that somebody else made: `pointer` is the address of its cl_mem.
 
-        Raises DeviceError for what is none, UnsupportedError for one of another context.
+        Raises DeviceError for what is none, UnsupportedError for an image, and for a buffer of
+        another context.
         """
         # By cl_khr_icd the first word of every object is its driver's table of calls.
         if ffi.cast("void **", pointer)[0] != ffi.cast("void **", self._context)[0]:
@@ -161,6 +164,12 @@ class ClAllocator:
             raise UnsupportedError(
                 "the cl_mem belongs to another context. Make it in the one of this device, "
                 'Device["CL"].runtime.context_address.'
+            )
+        if _asked(memory, _MEMORY_TYPE, "cl_uint *") != _BUFFER:
+            raise UnsupportedError(
+                "the cl_mem is an image, whose pixels lie as the device likes. Copy it to a buffer "
+                "by clEnqueueCopyImageToBuffer, and take that; x.cast(dtypes.imagef((height, "
+                "width))) puts a tensor into an image of its own."
             )
         if (room := int(_asked(memory, _MEMORY_SIZE, "size_t *"))) < size:
             raise DeviceError(f"the cl_mem has {room} bytes, the tensor {size}")

@@ -6,7 +6,7 @@ has them all by name, and `tinycore.testing.grading` runs the trials.
 
 from __future__ import annotations
 
-from tinycore.testing.accelerator.faults import images, memory, order, programs
+from tinycore.testing.accelerator.faults import images, lanes, memory, order, programs
 from tinycore.testing.accelerator.faults.fault import FAULTS, Fault
 
-__all__ = ["FAULTS", "Fault", "images", "memory", "order", "programs"]
+__all__ = ["FAULTS", "Fault", "images", "lanes", "memory", "order", "programs"]
