@@ -65,7 +65,7 @@ def test_vectors_without_a_fault_conform() -> None:
     named = {fault.found_by for fault in FAULTS.values()}
     chosen += [t for t in trials(Level.COMPUTE, "test_a_cast_in_lanes") if t.name in named]
     with accelerator(replace(CORRECT, renderer=Vectors)) as subject:
-        results = run_here(subject, chosen)
+        results = list(run_here(subject, chosen))
 
     assert {r.judgement.verdict for r in results} == {Verdict.PASSED}
 
