@@ -5,13 +5,14 @@ A freed block waits, by its size, for the next allocation of that size; an image
 waits is bounded: together with what is in use it never exceeds the most that was in use at one
 time, or a few blocks more, the longest unused going first, before the device is asked for a new
 one. So a loop that allocates the same sizes again asks the device for nothing, and a program holds
-hardly more than it needed.
+hardly more than it needed. A block that nobody wanted for a minute goes back too, at a later call.
 When the device is out of memory, everything that waits is given back and the request tried once
 more. `LRU=0` keeps nothing. See docs/decisions/0005-device-memory.md.
 """
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -32,6 +33,11 @@ SPARE: Final = 1 / 16
 """Part of the most that was in use, which may wait beyond it."""
 LEAST_SPARE_BYTES: Final = 32 << 20
 """What may always wait: small programs gain more from it than they hold."""
+
+AGE_SECONDS: Final = 60.0
+"""How long a block may wait: longer than the steps, or an evaluation between them, of one size."""
+LOOK_SECONDS: Final = 10.0
+"""How often blocks are looked through for such."""
 
 
 class MemoryStats:
@@ -91,7 +97,11 @@ class LRUAllocator:
     """The allocator of a device, with a cache of freed blocks. Usable from several threads."""
 
     def __init__(
-        self, allocator: Allocator, device: str = "", synchronize: Callable[[], None] = nothing
+        self,
+        allocator: Allocator,
+        device: str = "",
+        synchronize: Callable[[], None] = nothing,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.allocator = allocator
         self.device = device
@@ -104,10 +114,13 @@ class LRUAllocator:
         self.read = allocator.read
         self.offset = allocator.offset
         self._synchronize = synchronize
+        self._clock = clock
+        self._look_at = clock() + LOOK_SECONDS
         self._turn = Turn()
         self._changing = False
         """Whether the counts are being changed; also after an interrupt in the middle of it."""
-        self._waiting: OrderedDict[Kind, list[Handle]] = OrderedDict()
+        self._waiting: OrderedDict[Kind, list[tuple[Handle, float]]] = OrderedDict()
+        """Blocks with the time since when they wait, the longest first."""
         # Buffers may be dropped by the garbage collector at any point, also inside `alloc`, so
         # freeing never waits for the lock: what comes is noted here, as still in use, until some
         # `alloc` wants just that or somebody looks.
@@ -158,7 +171,12 @@ class LRUAllocator:
             return
         returned = self._returned
         returned.append((handle, kind))
-        if len(returned) == 1 and settings.LRU and self._cached <= self._bound(self._used):
+        if (
+            len(returned) == 1
+            and settings.LRU
+            and self._cached <= self._bound(self._used)
+            and self._clock() < self._look_at
+        ):
             return  # the next `alloc` may want just that
         try:
             while returned:
@@ -224,16 +242,17 @@ class LRUAllocator:
 
     def _reuse(self, kind: Kind) -> Handle:
         blocks = self._waiting[kind]
-        handle = blocks.pop()
+        handle, _ = blocks.pop()
         if not blocks:
             del self._waiting[kind]
         self._cached -= size_bytes(kind)
         return handle
 
     def _take_back(self) -> None:
-        """Put what was returned in the cache, and shrink that to its bound."""
+        """Put what was returned in the cache, shrink that to its bound, and leave no old block."""
         if self._changing:
             self._count_again()
+        now = self._clock()
         while self._returned:
             self._changing = True
             try:
@@ -244,12 +263,15 @@ class LRUAllocator:
             size = size_bytes(kind)
             self._used -= size
             self._cached += size
-            self._waiting.setdefault(kind, []).append(handle)
+            self._waiting.setdefault(kind, []).append((handle, now))
             self._waiting.move_to_end(kind)
             self._changing = False
             bound = self._bound(self._used) if settings.LRU else 0
             if self._cached > bound:
                 self._shrink(bound)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._leave_out(now - AGE_SECONDS)
 
     def _bound(self, used: int) -> int:
         """The most bytes that may wait while so many are in use."""
@@ -268,18 +290,36 @@ class LRUAllocator:
         """Give blocks back, the longest unused sizes first, until `bound` bytes wait."""
         if self._cached <= bound:
             return
-        try:
-            self._synchronize()  # a kernel may still use them
-        except DeviceError as error:  # a device that failed runs nothing any more
-            trace(f"{self.device:<8} cannot be waited for: {error}")
+        self._wait()
         before = self._cached
         while self._cached > bound:
-            self._changing = True
-            kind, blocks = next(iter(self._waiting.items()))
-            handle = blocks.pop(0)
-            if not blocks:
-                del self._waiting[kind]
-            self._cached -= size_bytes(kind)
-            self._changing = False
-            self.allocator.free(handle)
+            self._give_back(next(iter(self._waiting)))
         trace(f"{self.device:<8} {before - self._cached} B given back")
+
+    def _leave_out(self, before: float) -> None:
+        """Give back all blocks that have waited since a time, or longer."""
+        old = [k for k, blocks in self._waiting.items() for _, since in blocks if since <= before]
+        if not old:
+            return
+        self._wait()
+        for kind in old:
+            self._give_back(kind)
+        trace(f"{self.device:<8} {sum(map(size_bytes, old))} B given back, unused for long")
+
+    def _wait(self) -> None:
+        """Wait for the kernels that may still use what is given back."""
+        try:
+            self._synchronize()
+        except DeviceError as error:  # a device that failed runs nothing any more
+            trace(f"{self.device:<8} cannot be waited for: {error}")
+
+    def _give_back(self, kind: Kind) -> None:
+        """Give the block of a kind that waits longest back to the device."""
+        self._changing = True
+        blocks = self._waiting[kind]
+        handle, _ = blocks.pop(0)
+        if not blocks:
+            del self._waiting[kind]
+        self._cached -= size_bytes(kind)
+        self._changing = False
+        self.allocator.free(handle)

@@ -157,6 +157,58 @@ def test_the_size_unused_longest_goes_first(pool: LRUAllocator, allocator: Any) 
     assert sorted(map(len, allocator.live.values())) == [30, 50]
 
 
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_blocks_that_wait_for_long_go_back(allocator: Any) -> None:
+    clock = Clock()
+    pool = LRUAllocator(allocator, "TOY", clock=clock)
+    blocks = [pool.alloc(size) for size in (300, 200, 200)]
+    for block in blocks:
+        pool.free(block, len(block))
+    assert pool.cached == 700
+
+    for clock.seconds in (30.0, 55.0):  # one of 200 bytes is in use again and again
+        pool.free(pool.alloc(200), 200)
+        assert pool.cached == 700
+    clock.seconds = 65.0
+    pool.free(pool.alloc(200), 200)
+
+    assert pool.cached == 200
+    assert sum(map(len, allocator.live.values())) == 200
+
+
+def test_a_loop_over_one_block_lets_old_ones_go_too(allocator: Any) -> None:
+    clock, waits = Clock(), list[float]()
+    pool = LRUAllocator(allocator, "TOY", lambda: waits.append(clock.seconds), clock)
+    pool.free(pool.alloc(500), 500)
+    assert pool.cached == 500
+    for second in range(120):
+        clock.seconds = float(second)
+        pool.free(pool.alloc(10), 10)
+
+    assert sum(map(len, allocator.live.values())) == 10
+    assert waits == [60.0]
+
+
+def test_no_block_is_old_that_is_in_use(allocator: Any) -> None:
+    clock = Clock()
+    pool = LRUAllocator(allocator, "TOY", clock=clock)
+    block = pool.alloc(100)
+    clock.seconds = 1000.0
+    pool.free(block, 100)
+
+    assert pool.cached == 100
+    assert pool.alloc(100) is block
+
+
 def test_the_device_is_waited_for_before_memory_goes_back(allocator: Any) -> None:
     events: list[str] = []
     pool = LRUAllocator(allocator, "TOY", lambda: events.append("wait"))
