@@ -24,11 +24,14 @@ from tinycore.errors import (
     DTypeError,
     GradientError,
     IndexRangeError,
+    SettingError,
     ShapeError,
+    UnknownDevice,
 )
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
+from tinycore.tensor.elsewhere import NO_DEVICES
 from tinycore.tensor.grad import LEAF
 from tinycore.tensor.past import past
 from tinycore.tensor.runtime import runtime
@@ -454,7 +457,15 @@ def whole_fixed(shape: Shape) -> None:
 
 def canonical(device: str | None) -> str:
     """The full name of a device; the default one for None. Raises UnknownDevice."""
-    return runtime().default_device() if device is None else runtime().canonicalize(device)
+    if device is None:
+        return runtime().default_device()
+    try:
+        return runtime().canonicalize(device)
+    except (SettingError, UnknownDevice):
+        kind = device.partition(":")[0].lower() if isinstance(device, str) else ""
+        if kind in NO_DEVICES:
+            raise UnknownDevice(f"{device!r} is no device; here it is {NO_DEVICES[kind]}") from None
+        raise
 
 
 def summary(node: UOp) -> str:

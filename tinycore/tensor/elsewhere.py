@@ -120,6 +120,15 @@ OF_PACKAGE: Final = {
 """Attributes of torch."""
 
 
+NO_DEVICES: Final = {
+    "disk": "Tensor(path, dtype=..) for the content of a file, nn.state.safe_load(path) and "
+    "nn.state.safe_save(state, path) for tensors by name",
+    "npy": "Tensor(array), x.numpy()",
+    "shm": "Tensor.from_blob(address, shape) on memory that another process shares",
+}
+"""Storage that tinygrad calls a device."""
+
+
 def unknown_name(
     owner: str, name: str, ours: dict[str, str], known: Iterable[str], hint: str = ""
 ) -> Exception:

@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 import tinycore
-from tinycore.errors import ShapeError
+from tinycore.errors import ShapeError, UnknownDevice
 from tinycore.helpers import fetch, getenv, to_mv
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
@@ -91,3 +91,19 @@ def test_names_at_their_usual_places() -> None:
     view = to_mv(array.ctypes.data, 4)
     view[0] = 7
     assert array.tolist() == [7, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("device", "answer"),
+    [
+        ("disk:/tmp/x", r"safe_save\(state, path\)"),
+        ("DISK:x", r"Tensor\(path"),
+        ("disk", r"Tensor\(path"),
+        ("shm:x", "from_blob"),
+        ("NPY", r"Tensor\(array\)"),
+    ],
+)
+def test_storage_that_is_no_device_is_answered(device: str, answer: str) -> None:
+    for call in (lambda: Tensor([1.0]).to(device), lambda: Tensor.empty(4, device=device)):
+        with pytest.raises(UnknownDevice, match=f"{device!r} is no device; here it is .*{answer}"):
+            call()
