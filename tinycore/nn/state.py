@@ -58,7 +58,8 @@ def get_state_dict(
 
     A path joins attribute names, dictionary keys and positions with dots, after `prefix`. A tensor
     reachable by two paths has two names. An object that contains itself is entered once.
-    `tensor_type` collects instances of another class instead.
+    `tensor_type` collects instances of another class instead. A class leaves out the attributes in
+    its `__not_state__`: an optimizer's state is without the parameters, which are the model's.
 
     >>> model = {"layers": [nn.Linear(2, 3), Tensor.relu, nn.Linear(3, 1, bias=False)]}
     >>> list(nn.state.get_state_dict(model))
@@ -87,7 +88,8 @@ def _children(obj: object) -> Iterable[tuple[object, object]]:
         return enumerate(obj)
     if isinstance(obj, Mapping):
         return obj.items()
-    return getattr(obj, "__dict__", {}).items()
+    left_out = getattr(type(obj), "__not_state__", ())
+    return [pair for pair in getattr(obj, "__dict__", {}).items() if pair[0] not in left_out]
 
 
 def get_parameters(obj: object) -> list[Tensor]:

@@ -75,6 +75,10 @@ PAIRS: dict[str, tuple[Any, Any]] = {
         lambda p: AdamW(p, 0.05, 0.8, 0.95, 1e-6, 0.1),
         lambda p: torch.optim.AdamW(p, 0.05, (0.8, 0.95), 1e-6, 0.1),
     ),
+    "betas": (
+        lambda p: AdamW(p, 0.05, betas=(0.8, 0.95)),
+        lambda p: torch.optim.AdamW(p, 0.05, betas=(0.8, 0.95)),
+    ),
     "lamb as adam": (
         lambda p: LAMB(p, 0.05, 0.8, 0.95, 1e-6, 0.1, adam=True, fused=True),
         lambda p: torch.optim.AdamW(p, 0.05, (0.8, 0.95), 1e-6, 0.1),
@@ -315,7 +319,20 @@ def test_a_group_shows_its_members() -> None:
 def test_state_has_names() -> None:
     names = set(get_state_dict(Adam([Tensor([1.0])])))
 
-    assert names == {"params.0", "lr", "b1_t", "b2_t", "m.0", "v.0"}
+    assert names == {"lr", "b1_t", "b2_t", "m.0", "v.0"}
+
+
+def test_a_checkpoint_of_a_model_and_its_optimizer_holds_the_weights_once() -> None:
+    model = [nn.Linear(2, 3), nn.BatchNorm(3)]
+    optimizer = OptimizerGroup(SGD(nn.state.get_parameters(model), momentum=0.9))
+
+    state = get_state_dict({"model": model, "optimizer": optimizer})
+
+    assert len({id(tensor) for tensor in state.values()}) == len(state)
+    assert sorted(name for name in state if name.startswith("optimizer")) == [
+        *[f"optimizer.optimizers.0.b.{n}" for n in range(4)],
+        "optimizer.optimizers.0.lr",
+    ]
 
 
 def test_fused_state_is_one_tensor() -> None:
@@ -327,12 +344,13 @@ def test_fused_state_is_one_tensor() -> None:
 def test_a_stopped_step_changes_nothing() -> None:
     param = Tensor([1.0, 2.0])
     optimizer = AdamW([param], lr=0.5)
-    before = {name: tensor.tolist() for name, tensor in get_state_dict(optimizer).items()}
+    all_of_it = {"param": param, "optimizer": optimizer}
+    before = {name: tensor.tolist() for name, tensor in get_state_dict(all_of_it).items()}
     with Context(TRAINING=1):
         param.grad = Tensor([numpy.nan, numpy.inf])
         Tensor.realize(*optimizer.schedule_step(proceed=Tensor([False])))
 
-    assert {n: tensor.tolist() for n, tensor in get_state_dict(optimizer).items()} == before
+    assert {n: tensor.tolist() for n, tensor in get_state_dict(all_of_it).items()} == before
 
 
 # --- what is refused
@@ -351,6 +369,7 @@ def test_nothing_to_optimize() -> None:
         (lambda p: SGD(p, lr=-1.0), "SGD: lr cannot be negative, got -1.0"),
         (lambda p: SGD(p, momentum=-0.5), "SGD: momentum cannot be negative, got -0.5"),
         (lambda p: SGD(p, weight_decay=numpy.nan), "weight_decay cannot be negative, got nan"),
+        (lambda p: LAMB(p, betas=(0.9, 1.5)), r"LAMB: b2 lies in \[0, 1\), got 1.5"),
         (lambda p: AdamW(p, b1=1.0), r"AdamW: b1 lies in \[0, 1\), got 1.0"),
         (lambda p: Adam(p, b2=-0.1), r"Adam: b2 lies in \[0, 1\), got -0.1"),
         (lambda p: LAMB(p, eps=-1e-8), "LAMB: eps cannot be negative, got -1e-08"),
@@ -380,6 +399,40 @@ def test_a_step_without_a_gradient() -> None:
         SGD([Tensor([1.0, 2.0])]).step()
 
 
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adam", "adamw"])
+def test_parameters_without_a_gradient_are_left_as_they_are(name: str) -> None:
+    ours, theirs = PAIRS[name]
+    first, idle, last = Tensor([1.0, 2.0]), Tensor([3.0]), Tensor([[4.0]])
+    optimizer = ours([first, idle, last])
+    expected = [torch.tensor(t.tolist(), requires_grad=True) for t in (first, idle, last)]
+    walker = theirs(expected)
+    for _ in range(3):
+        optimizer.zero_grad()
+        walker.zero_grad()
+        torch.autograd.backward((expected[0] * expected[0]).sum() * expected[2].sum())
+        walker.step()
+        with Context(TRAINING=1):
+            ((first * first).sum() * last.sum()).backward()
+            optimizer.step()
+
+    for found, wanted in zip((first, idle, last), expected, strict=True):
+        assert_near(found.numpy(), wanted.detach().numpy(), dtypes.float32)
+
+
+def test_fused_parameters_all_need_a_gradient() -> None:
+    first, idle = Tensor([1.0]), Tensor([3.0])
+    optimizer = SGD([first, idle], fused=True)
+    (first * 2).sum().backward()
+    with Context(TRAINING=1), pytest.raises(GradientError, match=r"parameter 1 of 2.*fused=True"):
+        optimizer.step()
+
+
+def test_betas_are_two_numbers() -> None:
+    options: Any = {"betas": 0.9}
+    with pytest.raises(ArgumentTypeError, match=r"Adam: betas are two numbers, got 0\.9"):
+        Adam([Tensor([1.0])], **options)
+
+
 def test_inputs_get_no_gradient_once_an_optimizer_says_what_is_trained() -> None:
     x, weight = Tensor([1.0, 2.0]), Tensor([3.0, 4.0])
     SGD([weight], lr=0.1)
@@ -405,6 +458,7 @@ def test_parameters_that_are_the_gradients_of_each_other_step_at_once() -> None:
         (lambda: nn.Linear(2, 2), {}, "SGD: params is of type Linear; .*get_parameters"),
         (lambda: Tensor([1.0]), {}, r"SGD: params is of type Tensor; .*\[tensor\]"),
         (lambda: [1.0], {}, "parameter 0 is 1.0 of type float"),
+        (lambda: [{"params": []}], {}, r"parameter 0 is a dict.*OptimizerGroup\(SGD\(first, lr"),
         (lambda: [Tensor([1.0])], {"lr": "0.1"}, "lr is '0.1' of type str; it must be a number"),
     ],
 )

@@ -92,13 +92,14 @@ def test_an_overflow_changes_nothing_but_the_scale() -> None:
     optimizer, scaler = Adam([param], lr=0.5), GradScaler(8.0)
     step = stepped(param, scaler, optimizer)  # type: ignore[arg-type]
     step(Tensor([1.0, 1.0]))
-    before = {name: tensor.tolist() for name, tensor in get_state_dict(optimizer).items()}
+    state = {"params": [param], "optimizer": optimizer}
+    before = {name: tensor.tolist() for name, tensor in get_state_dict(state).items()}
 
     for bad, scale in ((math.inf, 4.0), (math.nan, 2.0), (-math.inf, 1.0)):
         step(Tensor([1.0, bad]))
 
         assert scaler.factor.item() == scale
-        after = {name: tensor.tolist() for name, tensor in get_state_dict(optimizer).items()}
+        after = {name: tensor.tolist() for name, tensor in get_state_dict(state).items()}
         assert after == before
 
     step(Tensor([1.0, 1.0]))

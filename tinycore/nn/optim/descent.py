@@ -6,7 +6,7 @@ Floor 6. Imports the public API and the errors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tinycore import Tensor
@@ -40,8 +40,10 @@ class Descent(Optimizer):
         """The step itself, or one of the same shape in its place."""
         return step
 
-    def _updates(self, params: list[Tensor], gradients: list[Tensor], keep: Keep) -> list[Tensor]:
-        velocities: Sequence[Tensor | None] = self.b or [None] * len(params)
+    def _updates(
+        self, places: list[int], params: list[Tensor], gradients: list[Tensor], keep: Keep
+    ) -> list[Tensor]:
+        velocities = [self.b[place] if self.b else None for place in places]
         return [
             self._update(param, gradient, velocity, keep)
             for param, gradient, velocity in zip(params, gradients, velocities, strict=True)

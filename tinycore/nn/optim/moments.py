@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinycore import Tensor
-from tinycore.errors import ArgumentError
+from tinycore.errors import ArgumentError, ArgumentTypeError
 from tinycore.nn.optim.optimizer import Keep, Optimizer, nonnegative, norm
 
 __all__ = ["LAMB", "Adam", "AdamW"]
@@ -19,6 +19,7 @@ class AdamW(Optimizer):
 
     Running means m of the gradient and v of its square, with weights b1 and b2, are corrected for
     their start at zero; the parameter changes by -lr * (m / (sqrt(v) + eps) + weight_decay * p).
+    `betas` are both weights, as torch has them. The count of steps is common to all parameters.
     Raises ArgumentError for a number that is negative, or for b1 or b2 of 1 and above.
 
     >>> weight = Tensor([1.0, -2.0], requires_grad=True)
@@ -40,19 +41,25 @@ class AdamW(Optimizer):
         weight_decay: float = 0.01,
         device: str | None = None,
         fused: bool = False,
+        *,
+        betas: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(params, lr, device, fused)
+        b1, b2 = _both(self, b1, b2, betas)
         self.b1, self.b2 = _below_one(self, b1=b1), _below_one(self, b2=b2)
         self.eps = nonnegative(type(self).__name__, eps=eps)
         self.wd = nonnegative(type(self).__name__, weight_decay=weight_decay)
         self.b1_t, self.b2_t = self._single(1.0), self._single(1.0)
         self.m, self.v = self._zeros(), self._zeros()
 
-    def _updates(self, params: list[Tensor], gradients: list[Tensor], keep: Keep) -> list[Tensor]:
+    def _updates(
+        self, places: list[int], params: list[Tensor], gradients: list[Tensor], keep: Keep
+    ) -> list[Tensor]:
         keep(self.b1_t, self.b1_t * self.b1)
         keep(self.b2_t, self.b2_t * self.b2)
         updates = []
-        for gradient, param, m, v in zip(gradients, params, self.m, self.v, strict=True):
+        for place, gradient, param in zip(places, gradients, params, strict=True):
+            m, v = self.m[place], self.v[place]
             keep(m, self.b1 * m + (1 - self.b1) * gradient)
             keep(v, self.b2 * v + (1 - self.b2) * gradient.square())
             mean = m / (1 - self.b1_t.cast(m.dtype))
@@ -79,8 +86,10 @@ class Adam(AdamW):
         eps: float = 1e-8,
         device: str | None = None,
         fused: bool = False,
+        *,
+        betas: tuple[float, float] | None = None,
     ) -> None:
-        super().__init__(params, lr, b1, b2, eps, 0.0, device, fused)
+        super().__init__(params, lr, b1, b2, eps, 0.0, device, fused, betas=betas)
 
 
 class LAMB(AdamW):
@@ -101,8 +110,10 @@ class LAMB(AdamW):
         adam: bool = False,
         device: str | None = None,
         fused: bool = False,
+        *,
+        betas: tuple[float, float] | None = None,
     ) -> None:
-        super().__init__(params, lr, b1, b2, eps, weight_decay, device, fused)
+        super().__init__(params, lr, b1, b2, eps, weight_decay, device, fused, betas=betas)
         self.adam = adam
         if not adam:
             self._refuse_fused()
@@ -112,6 +123,18 @@ class LAMB(AdamW):
             return step
         size, length = norm(param), norm(step)
         return step * ((size > 0) & (length > 0)).where(size / length, 1.0)
+
+
+def _both(
+    optimizer: Optimizer, b1: float, b2: float, betas: Iterable[float] | None
+) -> tuple[float, float]:
+    """The weights of both means. Raises ArgumentTypeError unless `betas` are two numbers."""
+    if betas is None:
+        return b1, b2
+    found = tuple(betas) if isinstance(betas, Iterable) else ()
+    if len(found) != 2:
+        raise ArgumentTypeError(f"{type(optimizer).__name__}: betas are two numbers, got {betas!r}")
+    return found
 
 
 def _below_one(optimizer: Optimizer, **weights: float) -> float:

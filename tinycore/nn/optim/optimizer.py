@@ -9,7 +9,7 @@ the first step, that would be another graph than the second, and both would have
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from reprlib import repr as shorten
 from typing import TYPE_CHECKING, Final
@@ -51,6 +51,9 @@ class Optimizer:
 
     params: list[Tensor]
     buffers: list[Tensor]
+
+    __not_state__ = ("params", "buffers")
+    """What `get_state_dict` leaves out: these belong to the model."""
 
     def __init__(
         self, params: Iterable[Tensor], lr: float, device: str | None = None, fused: bool = False
@@ -122,37 +125,52 @@ class Optimizer:
     def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
         """Assign the changed parameters and state, and return all that must be realized.
 
-        Where the bool `proceed` (1,) does not hold, everything keeps its value; see `GradScaler`.
-        Raises GradientError outside training, which is entered by `Context(TRAINING=1)`, and when a
-        parameter has no gradient.
+        Parameters without a gradient, and their state, are left as they are. Where the bool
+        `proceed` (1,) does not hold, everything keeps its value; see `GradScaler`. Raises
+        GradientError outside training, which is entered by `Context(TRAINING=1)`, and when no
+        parameter has a gradient, or with `fused` one has none.
         """
         if not settings.TRAINING:
             raise GradientError(
                 "an optimizer steps only while training. Put the step inside "
                 "`with Context(TRAINING=1):`"
             )
-        gradients = [self._gradient(position) for position in range(len(self.params))]
-        values = [self._wide(param.detach()) for param in self.params]
+        chosen = self._with_gradients()
+        params = [self.params[position] for position in chosen]
+        gradients = [self._wide(param.grad) for param in params if param.grad is not None]
+        values = [self._wide(param.detach()) for param in params]
         keep = Keep(None if proceed is None else proceed.to(self.device))
-        updates = self._updates(self._joined(values), self._joined(gradients), keep)
-        for param, value, update in zip(self.params, values, self._parted(updates), strict=True):
+        places = [0] if self.fused else chosen
+        updates = self._updates(places, self._joined(values), self._joined(gradients), keep)
+        for param, value, update in zip(params, values, self._parted(updates), strict=True):
             changed = keep.unless_stopped(value, value - update)
             param.assign(changed.cast(param.dtype).to(param.device))
         return [*keep.assigned, *self.params, *self.buffers]
 
-    def _updates(self, params: list[Tensor], gradients: list[Tensor], keep: Keep) -> list[Tensor]:
-        """What to subtract from each parameter; state is assigned through `keep`."""
+    def _updates(
+        self, places: list[int], params: list[Tensor], gradients: list[Tensor], keep: Keep
+    ) -> list[Tensor]:
+        """What to subtract from each parameter; state is assigned through `keep`.
+
+        `places` says which of each kind of state belongs to it.
+        """
         raise NotImplementedError
 
-    def _gradient(self, position: int) -> Tensor:
-        gradient = self.params[position].grad
-        if gradient is None:
+    def _with_gradients(self) -> list[int]:
+        """The positions of the parameters that have a gradient.
+
+        Raises GradientError where none has, or `fused` needs that of all.
+        """
+        chosen = [at for at, param in enumerate(self.params) if param.grad is not None]
+        if not chosen or (self.fused and len(chosen) < len(self.params)):
+            missing = next(at for at in range(len(self.params)) if at not in chosen)
             raise GradientError(
-                f"parameter {position} of {len(self.params)}, of shape "
-                f"{self.params[position].shape}, has no gradient: call `backward()` on a loss that "
+                f"parameter {missing} of {len(self.params)}, of shape "
+                f"{self.params[missing].shape}, has no gradient: call `backward()` on a loss that "
                 "depends on it, or leave it out"
+                + (". Without fused=True it is left as it is" if chosen else "")
             )
-        return self._wide(gradient)
+        return chosen
 
     def _wide(self, tensor: Tensor) -> Tensor:
         """The tensor where the state lives, and precise enough to add small steps to."""
@@ -218,6 +236,12 @@ def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
     """The tensors without repetition. Raises ArgumentTypeError for what is no tensor."""
     found = list({id(tensor): tensor for tensor in tensors}.values())
     for number, tensor in enumerate(found):
+        if isinstance(tensor, Mapping):
+            raise ArgumentTypeError(
+                f"parameter {number} is a dict, as torch's groups of parameters are. Here each "
+                "group is an optimizer of its own: OptimizerGroup(SGD(first, lr=0.1), "
+                "SGD(second, lr=0.01))"
+            )
         if not isinstance(tensor, Tensor):
             raise ArgumentTypeError(
                 f"parameter {number} is {shorten(tensor)} of type {type(tensor).__name__}; an "
