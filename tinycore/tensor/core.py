@@ -462,7 +462,7 @@ def canonical(device: str | None) -> str:
     try:
         return runtime().canonicalize(device)
     except (SettingError, UnknownDevice):
-        kind = device.partition(":")[0].lower() if isinstance(device, str) else ""
+        kind = str(device).partition(":")[0].lower()
         if kind in NO_DEVICES:
             raise UnknownDevice(f"{device!r} is no device; here it is {NO_DEVICES[kind]}") from None
         raise

@@ -125,9 +125,7 @@ class LAMB(AdamW):
         return step * ((size > 0) & (length > 0)).where(size / length, 1.0)
 
 
-def _both(
-    optimizer: Optimizer, b1: float, b2: float, betas: Iterable[float] | None
-) -> tuple[float, float]:
+def _both(optimizer: Optimizer, b1: float, b2: float, betas: object) -> tuple[float, float]:
     """The weights of both means. Raises ArgumentTypeError unless `betas` are two numbers."""
     if betas is None:
         return b1, b2

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from reprlib import repr as shorten
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tinycore import Tensor, dtypes
 from tinycore.config import settings
@@ -234,7 +234,7 @@ class Keep:
 
 def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
     """The tensors without repetition. Raises ArgumentTypeError for what is no tensor."""
-    found = list({id(tensor): tensor for tensor in tensors}.values())
+    found: list[Any] = list({id(tensor): tensor for tensor in tensors}.values())
     for number, tensor in enumerate(found):
         if isinstance(tensor, Mapping):
             raise ArgumentTypeError(
