@@ -26,8 +26,8 @@ from emulation.faults import (  # noqa: E402
     SyntaxFault,
     TimeoutFault,
 )
-from emulator.decode import decode  # noqa: E402
-from emulator.dispatch import Emulator  # noqa: E402
+from emulator.decode import FIRST_VGPR, decode  # noqa: E402
+from emulator.dispatch import Emulator, vector_registers  # noqa: E402
 from emulator.opcodes import NAMES  # noqa: E402
 
 Array = numpy.ndarray[Any, Any]
@@ -483,6 +483,14 @@ def test_each_wait_of_a_kernel_is_needed() -> None:
         assert code.count(wait) == 1
         with pytest.raises(RaceFault, match="is used before s_waitcnt"):
             run(code.replace(wait, struct.pack("<I", 0xBF800000)), arrays)
+
+
+def test_an_operand_that_is_encoded_and_not_read_is_not_waited_for() -> None:
+    """LLVM writes s0 in the place of the third operand of a packed instruction of two."""
+    shift = decode(struct.pack("<2I", 0xCC044024, 0x10002E81), 0)
+
+    assert shift.name == "v_pk_lshlrev_b16"
+    assert vector_registers(shift) == [23, FIRST_VGPR + 0x24]
 
 
 def test_addresses_outside_of_every_allocation() -> None:

@@ -118,7 +118,7 @@ class Optimizer:
         Whatever ends it, all parameters and state are changed once or not at all. Raises as
         `schedule_step` does.
         """
-        with Together(lambda: get_parameters(self)):
+        with Together(lambda: [*self.params, *get_parameters(self)]):
             changed = self.schedule_step()
         Tensor.realize(*changed)
 

@@ -133,7 +133,7 @@ class GradScaler:
 
     def step(self, optimizer: Optimizer) -> None:
         """Change the optimizer's parameters, unless gradients overflowed, now."""
-        with Together(lambda: get_parameters(optimizer)):
+        with Together(lambda: [*optimizer.params, *get_parameters(optimizer)]):
             changed = self.schedule_step(optimizer)
         Tensor.realize(*changed)
 

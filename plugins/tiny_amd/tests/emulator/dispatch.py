@@ -17,7 +17,7 @@ from emulation.faults import BarrierFault, Fault, IllegalAddress, LaunchFault, T
 from emulation.memory import GlobalMemory, LocalMemory, SharedMemory
 
 from emulator.decode import FIRST_VGPR, NULL, Instruction, decode
-from emulator.packed import vop3p_step
+from emulator.packed import operand_count, vop3p_step
 from emulator.scalar import reads_of, sop1, sop2, sopc, sopk
 from emulator.state import (
     EXEC,
@@ -465,6 +465,8 @@ def vector_registers(instruction: Instruction) -> list[int]:
     count = len(row.sources) if row is not None else min(len(instruction.sources), 3)
     if instruction.name.startswith(("v_cmp", "v_readlane", "v_mbcnt", "v_add_co_u32", "v_sub_co")):
         count = 2
+    elif instruction.encoding == "VOP3P":
+        count = operand_count(instruction.name)
     elif row is None and instruction.name in SPECIAL and instruction.encoding == "VOP3":
         count = (
             3

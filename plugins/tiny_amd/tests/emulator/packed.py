@@ -75,10 +75,15 @@ def half(
     return value
 
 
+def operand_count(name: str) -> int:
+    """How many operands a packed instruction reads: the third of two is encoded, as s0 for one."""
+    return 2 if name in HALVES and "mad" not in name and "fma" not in name else 3
+
+
 def packed_step(instruction: Instruction) -> Step:
     """The same on both halves."""
     kind, compute = HALVES[instruction.name]
-    count = 3 if "mad" in instruction.name or "fma" in instruction.name else 2
+    count = operand_count(instruction.name)
     if instruction.clamp and kind != "f16":
         raise SyntaxFault(f"{instruction}: saturation of integers is not supported")
 
