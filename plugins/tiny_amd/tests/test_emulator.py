@@ -29,6 +29,7 @@ from emulation.faults import (  # noqa: E402
 from emulator.decode import FIRST_VGPR, decode  # noqa: E402
 from emulator.dispatch import Emulator, vector_registers  # noqa: E402
 from emulator.opcodes import NAMES  # noqa: E402
+from emulator.scalar import extract_wide  # noqa: E402
 
 Array = numpy.ndarray[Any, Any]
 SEED = 20261122
@@ -643,3 +644,16 @@ def test_dispatches_that_are_refused() -> None:
         run(code, [numpy.zeros(1), numpy.zeros(1)], emulator=emulator)
     with pytest.raises(LaunchFault, match="no dispatch"):
         run(compile_kernel(kernel("")), [numpy.zeros(1), numpy.zeros(1)], 1, 2048)
+
+
+def test_fields_of_64_bits() -> None:
+    generator = numpy.random.default_rng(7)
+    for number in generator.integers(0, 2**64, 2000, dtype=numpy.uint64).tolist():
+        offset, width = (int(n) for n in generator.integers(0, [64, 65]))
+        control = numpy.array([offset | width << 16], numpy.uint32)
+        source, mask = numpy.array([number], numpy.uint64), (1 << width) - 1
+        signed = (number - (number >> 63 << 64)) >> offset & mask
+        signed -= (1 << width) if width and signed >> (width - 1) else 0
+
+        assert extract_wide(source, control, False).tolist() == [number >> offset & mask]
+        assert extract_wide(source, control, True).tolist() == [signed % 2**64]

@@ -76,6 +76,18 @@ def extract(a: Array, control: Array, is_signed: bool) -> Result:
     return nonzero(field.astype(U32))
 
 
+def extract_wide(a: Array, control: Array, is_signed: bool) -> Array:
+    """A field of 64 bits: its offset in bits 5:0, its width in bits 22:16."""
+    offset, width = control & 63, numpy.minimum(control >> 16 & 127, 64)
+    top = 64 - numpy.maximum(width, 1)  # moved to the upper end and back
+    if is_signed:
+        moved = (a.view(I64) >> offset.astype(I64)) << top.astype(I64)
+        field = (moved >> top.astype(I64)).view(U64)
+    else:
+        field = (a >> offset.astype(U64)) << top.astype(U64) >> top.astype(U64)
+    return numpy.where(width > 0, field, U64(0))
+
+
 def leading_zeros(a: Array) -> Array:
     """Zeros above the first one of 32 bits; all ones for none."""
     _, exponent = numpy.frexp(a.astype(numpy.float64))
@@ -172,8 +184,10 @@ SHIFTS_WIDE: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "s_lshl_b64": lambda a, b: a << (b & 63).astype(U64),
     "s_lshr_b64": lambda a, b: a >> (b & 63).astype(U64),
     "s_ashr_i64": lambda a, b: (a.view(I64) >> (b & 63).astype(I64)).view(U64),
+    "s_bfe_u64": lambda a, b: extract_wide(a, b, False),
+    "s_bfe_i64": lambda a, b: extract_wide(a, b, True),
 }
-"""64 bits by an amount of 32."""
+"""64 bits by a word: an amount, or a field."""
 
 ONE: Final[dict[str, Callable[[Array], Result]]] = {
     "s_mov_b32": lambda a: (a, None),
