@@ -135,6 +135,8 @@ class Past:
 
     def keep(self, graphs: Mapping[UOp, UOp]) -> None:
         """Keep the graphs of some BUFFERs."""
+        if not graphs:
+            return  # a group that no graph is in would never be given up
         group = Group(graphs.values())
         for memory, node in graphs.items():
             key = id(memory)

@@ -247,3 +247,16 @@ def test_squares_of_what_was_written_and_is_zero_now_are_refused(read: str) -> N
     with pytest.raises(GradientError, match="written to in place"):
         squares.backward()
     assert squares.item() == 58.0
+
+
+def test_runs_that_leave_no_graph_leave_no_group() -> None:
+    x = Tensor([1, 2, 3]).realize()
+    gc.collect()
+    before = past.size
+
+    for _ in range(4):
+        y = x * 2  # waits for the content that the write overwrites
+        x.assign(x + 1).realize()
+
+    assert y.tolist() == [8, 10, 12]
+    assert past.size == before
