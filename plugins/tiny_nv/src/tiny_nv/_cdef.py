@@ -1,8 +1,9 @@
 """Every C declaration the plugin uses, of which `_native.py` is made.
 
-Functions of the driver are those of cuda.h of CUDA 12 and 13, by the names that the library exports
-(`_v2` where the header renames them). `_native.py` is cffi's out-of-line form. After a change run
-`python -m tinycore.testing.native` on this file; a test holds the two together.
+System calls, for NV; functions of the driver, for CUDA: those of cuda.h of CUDA 12 and 13, by the
+names that the library exports (`_v2` where the header renames them). `_native.py` is cffi's
+out-of-line form. After a change run `python -m tinycore.testing.native` on this file; a test holds
+the two together.
 """
 
 from typing import Final
@@ -12,6 +13,10 @@ __all__ = ["DECLARATIONS", "MODULE"]
 MODULE: Final = "tiny_nv._native"
 
 DECLARATIONS: Final = """
+    void *mmap(void *address, size_t size, int protection, int flags, int file, int64_t offset);
+    int munmap(void *address, size_t size);
+    int ioctl(int file, unsigned long request, ...);
+
     typedef int CUresult;
     typedef int CUdevice;
     typedef uint64_t CUdeviceptr;
