@@ -1,6 +1,6 @@
 """A pause of Python's cycle collector, for work that makes a great many objects and no cycles.
 
-Floor 0. Imports nothing of tinycore. The collector looks at every living object again and again
+Floor 0. Imports the locks only. The collector looks at every living object again and again
 while a graph grows, and finds nothing: nodes refer to their sources only, so they die by their
 counts. It takes a quarter of the time of scheduling.
 """
@@ -8,10 +8,10 @@ counts. It takes a quarter of the time of scheduling.
 from __future__ import annotations
 
 import gc
-import os
-import threading
 from types import TracebackType
 from typing import Final
+
+from tinycore._locks import in_child, lock
 
 __all__ = ["without_collecting"]
 
@@ -25,7 +25,7 @@ class Pause:
     def __init__(self) -> None:
         self.inside = 0
         self.was_on = gc.isenabled()
-        self.lock = threading.Lock()
+        self.lock = lock()
 
     def __enter__(self) -> None:
         with self.lock:
@@ -56,5 +56,4 @@ def begin_anew() -> None:
     without_collecting.__init__()  # type: ignore[misc]
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=begin_anew)
+in_child(begin_anew)

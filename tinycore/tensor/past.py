@@ -10,12 +10,12 @@ See docs/aliasing.md.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
+from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
@@ -52,7 +52,7 @@ class Past:
     """What is known of all memory. `past` is the one instance."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = recursive_lock()
         self.kept: dict[int, Kept] = {}
         """By the id of the BUFFER, the oldest first."""
         self.size = 0
@@ -62,6 +62,16 @@ class Past:
         """For BUFFERs that were asked for, the numbers of those they were computed from."""
         self.pending: weakref.WeakValueDictionary[int, UOp] = weakref.WeakValueDictionary()
         """For memory by its id, the ASSIGN that waits to overwrite it."""
+        in_child(self.renew)
+
+    def renew(self) -> None:
+        """In a forked child: another thread may have been changing what is kept."""
+        keys: dict[Group, set[int]] = {}
+        for key, entry in self.kept.items():
+            keys.setdefault(entry.group, set()).add(key)
+        for group, found in keys.items():
+            group.keys = found
+        self.size = sum(group.size for group in keys)
 
     # --- noting
 

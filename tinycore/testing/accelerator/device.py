@@ -25,6 +25,7 @@ from tinycore.device.protocols import (
 from tinycore.device.registry import Device
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.plugin import recursive_lock
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.uop.node import UOp
 
@@ -67,7 +68,7 @@ class Queue:
         self.done = 0
         self.failure: Exception | None = None
         self._commands: deque[Callable[[], None]] = deque()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(recursive_lock())
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="accelerator", daemon=True)
         self._thread.start()

@@ -6,7 +6,6 @@ the end-of-pipe buffer, the area for saved waves and the pages of the pointers.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from tiny_amd.system import READ_WRITE, SHARED, bytes_at
 from tiny_amd.topology import Card
 from tinycore.config import settings
 from tinycore.errors import DeviceError
+from tinycore.plugin import lock
 
 __all__ = ["HardwareQueue", "QueueType", "SavedWaves"]
 
@@ -78,7 +78,7 @@ class HardwareQueue:
     def __init__(self, kfd: Kfd, card: Card, kind: QueueType, ring_bytes: int) -> None:
         self.kfd, self.card, self.kind = kfd, card, kind
         self.size = ring_bytes
-        self.lock = threading.Lock()
+        self.lock = lock()
         self._memory: list[Allocation] = []
         self._id: int | None = None
         self._doorbells = (0, 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Any, Final
@@ -27,6 +26,7 @@ from tiny_amd.system import (
 )
 from tiny_amd.topology import KFD, Card
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.plugin import lock, recursive_lock
 
 __all__ = [
     "DOORBELL_BYTES",
@@ -120,7 +120,7 @@ class Kfd:
     def __init__(self, machine: System) -> None:
         self.machine = machine
         self.process = os.getpid()
-        self.lock = threading.RLock()
+        self.lock = recursive_lock()
         try:
             self.file = machine.open(KFD)
         except OSError as error:
@@ -317,7 +317,7 @@ class Kfd:
 
 
 _kfds: Final[dict[System, Kfd]] = {}
-_lock: Final = threading.Lock()
+_lock: Final = lock()
 
 
 def kfd_of_process() -> Kfd:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from tiny_metal.probe import GpuInfo, gpus, reason
 from tiny_metal.program import MetalProgram, MslCompiler, library_of, told
 from tiny_metal.render import Msl, MslWithBfloat
 from tinycore.errors import CompileError, DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import Launch, ProgramInfo, Toolchain
+from tinycore.plugin import Launch, ProgramInfo, Toolchain, recursive_lock
 
 __all__ = ["MetalDevice", "toolchain"]
 
@@ -61,7 +60,7 @@ class MetalDevice:
         self.info: GpuInfo
         self.handle, self.info = found[index]
         self._closed = False
-        self.lock = threading.RLock()
+        self.lock = recursive_lock()
         """Held while a command buffer is filled and given: so their order is that of the calls."""
         self._running: deque[tuple[Object, str, object]] = deque()
         self.submitted = 0

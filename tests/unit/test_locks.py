@@ -1,0 +1,121 @@
+"""Locks that a forked child finds open, and that none is made in another way."""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tinycore
+from tinycore import Tensor
+from tinycore._locks import lock, recursive_lock, renewals
+from tinycore.tensor.past import Group, Kept, Past
+
+CORE = Path(tinycore.__file__).parent
+PLUGINS = CORE.parent / "plugins"
+SOURCES = [
+    file
+    for folder in (CORE, *PLUGINS.glob("*/src"))
+    for file in sorted(folder.rglob("*.py"))
+    if file != CORE / "_locks.py"
+]
+BARE = frozenset({"Lock", "RLock", "Semaphore", "BoundedSemaphore", "allocate_lock"})
+"""What a fork leaves held, of the modules `threading` and `_thread`."""
+
+
+def bare_locks(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of each lock that is not renewed at fork."""
+    tree = ast.parse(source)
+    imported = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in ("threading", "_thread")
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Attribute(ast.Name("threading" | "_thread"), name):
+                pass
+            case ast.Name(name) if name in imported:
+                name = imported[name]
+            case _:
+                continue
+        if name in BARE or (name == "Condition" and not node.args):
+            yield node.lineno, name
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import threading\nx = threading.Lock()",
+        "import threading\nx = threading.RLock()",
+        "import _thread\nx = _thread.allocate_lock()",
+        "from threading import RLock as Kind\nx = Kind()",
+        "import threading\nx = threading.Condition()",
+    ],
+)
+def test_a_bare_lock_is_seen(source: str) -> None:
+    assert [line for line, _ in bare_locks(source)] == [2]
+
+
+def test_a_condition_over_a_lock_of_ours_and_a_type_are_none() -> None:
+    source = "import threading\nx = threading.Condition(lock())\ny: threading.Lock = lock()"
+
+    assert not list(bare_locks(source))
+
+
+def test_every_lock_of_core_and_plugins_is_renewed_at_fork() -> None:
+    found = [
+        f"{file.relative_to(CORE.parent)}:{line}: {name}"
+        for file in SOURCES
+        for line, name in bare_locks(file.read_text())
+    ]
+
+    assert not found, "use lock, recursive_lock of tinycore.plugin (in the core: tinycore._locks)"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("make", [lock, recursive_lock, lambda: threading.Condition(lock())])
+def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child(make: type) -> None:
+    made, held, leave = make(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with made:
+            held.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(10)
+    child = os.fork()
+    if not child:
+        os._exit(0 if made.acquire(blocking=False) else 1)
+    _, status = os.waitpid(child, 0)
+    leave.set()
+    thread.join()
+
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_what_a_fork_found_half_dropped_is_kept_whole_in_the_child() -> None:
+    memory, other = (Tensor([1.0, 2.0]).realize().uop for _ in range(2))
+    past = Past()
+    try:
+        past.keep({memory: other})
+        group: Group = past.kept[id(memory)].group
+        group.keys.add(7)  # of an entry that another thread was dropping
+        past.size += 100
+
+        past.renew()
+
+        assert group.keys == {id(memory)}
+        assert past.size == group.size
+        assert isinstance(past.kept[id(memory)], Kept)
+    finally:
+        renewals.remove(past.renew)
