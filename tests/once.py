@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 
 from tests.interrupts import Moment, interrupt, moments_of
 from tinycore import Tensor, TinyJit, nn
-from tinycore.engine import once
+from tinycore.engine import transactions
 from tinycore.engine.run import ExecItem
 from tinycore.errors import CompileError, OutOfMemory
 
@@ -191,7 +191,7 @@ class Failing:
         self.kind, self.left, self.came = kind, number, False
 
     def __enter__(self) -> Self:
-        self.runs = ExecItem.run, once.launch_of
+        self.runs = ExecItem.run, transactions.launch_of
         run, bind = self.runs
 
         def tried(*args: Any, **kwargs: Any) -> Any:
@@ -207,11 +207,11 @@ class Failing:
 
             return call
 
-        ExecItem.run, once.launch_of = tried, bound  # type: ignore[method-assign,assignment]
+        ExecItem.run, transactions.launch_of = tried, bound  # type: ignore[method-assign,assignment]
         return self
 
     def __exit__(self, *error: object) -> None:
-        ExecItem.run, once.launch_of = self.runs  # type: ignore[method-assign]
+        ExecItem.run, transactions.launch_of = self.runs  # type: ignore[method-assign]
 
     def count(self) -> None:
         """One more launch."""

@@ -19,11 +19,11 @@ from tqdm import tqdm
 from tinycore.config import Context, settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
-from tinycore.engine import tuned
+from tinycore.engine import plan_cache
 from tinycore.engine.compile import programs
+from tinycore.engine.plan_cache import TunedPlan
+from tinycore.engine.profiler import LaunchProfiler, profilers
 from tinycore.engine.search import tune
-from tinycore.engine.tuned import Tuned
-from tinycore.engine.watch import Watch, watches
 from tinycore.errors import ArgumentError
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
@@ -100,8 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not path.is_file():
         raise ArgumentError(f"there is no file {path}")
     with Context(BEAM=0, JIT=min(settings.JIT, 1) * 2):
-        watch, failed = _watched(path, arguments.arguments)
-    kernels = _kernels(watch)
+        profiler, failed = _watched(path, arguments.arguments)
+    kernels = _kernels(profiler)
     if not kernels:
         print(f"{path} ran no kernel that can be tuned", file=sys.stderr)
         return 1
@@ -111,10 +111,10 @@ def run(arguments: argparse.Namespace) -> int:
     return int(failed)
 
 
-def _watched(path: Path, arguments: Sequence[str]) -> tuple[Watch, bool]:
+def _watched(path: Path, arguments: Sequence[str]) -> tuple[LaunchProfiler, bool]:
     """What a script ran, and whether it failed, which it says itself."""
-    watch = Watch()
-    watches.append(watch)
+    profiler = LaunchProfiler()
+    profilers.append(profiler)
     failed = False
     try:
         with _as_program(path, arguments):
@@ -125,10 +125,10 @@ def _watched(path: Path, arguments: Sequence[str]) -> tuple[Watch, bool]:
         sys.excepthook(*sys.exc_info())
         failed = True
     finally:
-        watches.remove(watch)
+        profilers.remove(profiler)
     if failed:
         print(f"tinycore: {path} failed; tuning what it ran before that", file=sys.stderr)
-    return watch, failed
+    return profiler, failed
 
 
 @contextmanager
@@ -142,11 +142,11 @@ def _as_program(path: Path, arguments: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[0] = argv, first
 
 
-def _kernels(watch: Watch) -> list[Kernel]:
+def _kernels(profiler: LaunchProfiler) -> list[Kernel]:
     """The kernels that ran, the costliest first."""
     found = []
     for (ast, *_), (runner, device, toolchain) in list(programs.items()):
-        launches, seconds = watch.of(runner)
+        launches, seconds = profiler.of(runner)
         if launches:
             found.append(Kernel(runner.name, ast, device, toolchain, launches, seconds))
     return sorted(found, key=lambda kernel: -kernel.seconds)
@@ -154,13 +154,13 @@ def _kernels(watch: Watch) -> list[Kernel]:
 
 def _tuned(
     kernels: list[Kernel], width: int, seconds: float
-) -> Iterator[tuple[Kernel, Tuned | None]]:
+) -> Iterator[tuple[Kernel, TunedPlan | None]]:
     """Each kernel with what was found for it, within a time for all; None where none was sought."""
     end = time.monotonic() + seconds
     rest = total = sum(kernel.seconds for kernel in kernels)
     for kernel in tqdm(kernels, "tuning", unit=" kernels", disable=None, leave=False):
         left = end - time.monotonic()
-        known = tuned.kept(kernel.ast, kernel.device, kernel.toolchain)
+        known = plan_cache.load(kernel.ast, kernel.device, kernel.toolchain)
         if known is None or known.width < width:
             before, known = known, None
             if left > LEAST_SECONDS and kernel.seconds >= total * LEAST_SHARE:
@@ -171,7 +171,7 @@ def _tuned(
         yield kernel, known
 
 
-def _table(rows: list[tuple[Kernel, Tuned | None]], total: float) -> Iterator[str]:
+def _table(rows: list[tuple[Kernel, TunedPlan | None]], total: float) -> Iterator[str]:
     """Kernels, before and after."""
     yield f"{'kernel':<40}{'device':<8}{'runs':>7}{'share':>7}{'before':>12}{'after':>12}{'':>7}"
     after = 0.0

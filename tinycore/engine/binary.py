@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinycore.device.protocols import ProgramInfo, Toolchain
-from tinycore.engine.added import added_rules
 from tinycore.engine.compile import info_of
+from tinycore.engine.rule_hooks import hooked_rules
 from tinycore.lower.pipeline import lower
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer
@@ -30,7 +30,7 @@ def build(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> Binary
 
     Raises CompileError with the compiler's log.
     """
-    added = added_rules(toolchain)
+    added = hooked_rules(toolchain)
     linear = lower(ast, toolchain.renderer, kernel_name(ast), plan, added)
     content = toolchain.compiler.compile(toolchain.renderer.render(linear))
     return Binary(content, info_of(linear, slot_count(ast)))

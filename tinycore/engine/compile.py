@@ -1,7 +1,7 @@
-"""From a kernel's graph to a loaded program: lowered, rendered, compiled, each only once.
+"""Compilation: a kernel's graph lowered, rendered, compiled and loaded, each step once.
 
-Floor 4. Programs are kept per device and graph; binaries also on disk, keyed by the source and by
-all that decides what the compiler makes of it.
+Floor 4. Loaded programs are cached per device and graph; binaries also on disk, keyed by the source
+and by everything that affects the compiler's output.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ from tinycore.device.protocols import (
     Toolchain,
 )
 from tinycore.device.registry import Device, OpenDevice
-from tinycore.engine import kept as disk
-from tinycore.engine.added import added_rules, generation
-from tinycore.engine.ahead import start_ahead
+from tinycore.engine.background import start_compiling
 from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
-from tinycore.engine.kept import KeptProgram
+from tinycore.engine.program_cache import CachedProgram, load_program, store_program
+from tinycore.engine.rule_hooks import hook_generation, hooked_rules
 from tinycore.errors import ArgumentError, PluginError
 from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.schedule.kernel import kernel_name, slot_count
@@ -47,18 +46,18 @@ if TYPE_CHECKING:
     from tinycore.lower.tile import Plan
 
 lower: Final[Callable[..., LinearKernel]] = deferred("tinycore.lower.pipeline:lower")
-"""Lowering is a third of the core's code, and a process whose kernels are kept needs none of it."""
+"""Imported late: a process whose kernels are all in the disk cache does no lowering."""
 tuned_plan = deferred("tinycore.engine.search:tuned_plan")
-"""What BEAM and TUNED ask for; most programs never do."""
+"""Imported late: only BEAM and TUNED use it."""
 
 trace_source = Trace("source")
 trace_plan = Trace("plan")
 trace_binary = Trace("binary")
 SHOWN: Final = (trace_source, trace_plan, trace_binary, Trace("kernel"), Trace("linear"))
-"""Channels that tell of a kernel while it is compiled."""
+"""Trace channels that report on kernels as they are compiled."""
 
 BINARIES = "binary"
-"""The table of the disk cache that binaries are in."""
+"""The cache table of binaries."""
 
 
 @dataclass(frozen=True)
@@ -73,20 +72,17 @@ class CompiledKernel:
 
     @cached_property
     def info(self) -> ProgramInfo:
-        """What a device must know to launch it."""
+        """The launch information that the device needs."""
         return info_of(self.linear, self.buffers)
 
 
 def as_generated(info: ProgramInfo) -> ProgramInfo:
-    """What a device is told of a program: variables by the names that they have in its source."""
+    """Launch information with variables under the names that the generated source uses."""
     return replace(info, values=value_names(len(info.values))) if info.values else info
 
 
 def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
-    """What a device must know to launch a kernel with so many buffers.
-
-    Lowering may find that one of them is never read; it is passed all the same.
-    """
+    """Launch information of a kernel with `buffers` parameters, unused ones included."""
     return ProgramInfo(
         name=linear.name,
         buffers=buffers,
@@ -101,7 +97,7 @@ def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
 
 @dataclass(frozen=True)
 class CompiledRunner:
-    """A program ready to launch on one device. For pickle it is its kernel, compiled anew."""
+    """A program loaded on one device. Pickled as its kernel, which is compiled again on loading."""
 
     ast: UOp
     name: str
@@ -110,23 +106,23 @@ class CompiledRunner:
     info: ProgramInfo
     estimate: Estimate
     alignment: int = 1
-    """The bytes at a multiple of which each of its buffers must start."""
+    """Required alignment of each buffer, in bytes."""
 
     @property
     def written(self) -> frozenset[int]:
-        """The slots it writes to."""
+        """Slots of the buffers it writes."""
         return self.info.written
 
     def __reduce__(self) -> tuple[object, tuple[str, str]]:
         return runner_of_text, (to_text(self.ast), self.device)
 
-    def suits(self, bufs: Iterable[Buffer]) -> bool:
-        """Whether every buffer starts where its accesses may begin."""
+    def accepts(self, bufs: Iterable[Buffer]) -> bool:
+        """Whether every buffer has the required alignment."""
         return self.alignment == 1 or all(b.alignment >= self.alignment for b in bufs)
 
-    def suited(self, bufs: Iterable[Buffer]) -> CompiledRunner:
-        """This program, or the same kernel for buffers that start anywhere, as these do."""
-        if self.suits(bufs):
+    def for_buffers(self, bufs: Iterable[Buffer]) -> CompiledRunner:
+        """This program, or a variant for unaligned buffers where these are."""
+        if self.accepts(bufs):
             return self
         return runner_for(self.ast, self.device, aligned=False)
 
@@ -143,21 +139,21 @@ class CompiledRunner:
                 f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable."
             )
         handles = [b.handle for b in bufs]
-        program = self.program if self.alignment == 1 else self.suited(bufs).program
+        program = self.program if self.alignment == 1 else self.for_buffers(bufs).program
         return program(handles, [values[n] for n in names], wait=wait)
 
     @cached_property
     def is_bindable(self) -> bool:
-        """Whether a launch can be made ready as one call of C."""
+        """Whether a launch can be bound as one native call."""
         return isinstance(self.program, SupportsBinding)
 
     def bound(self, bufs: tuple[Buffer, ...], values: Mapping[str, int]) -> Callable[[], None]:
-        """A launch as one call of C. Raises ArgumentError when a variable has no value."""
+        """A launch bound as one native call. Raises ArgumentError when a variable has no value."""
         if missing := [n for n in self.info.values if n not in values]:
             raise ArgumentError(
                 f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable."
             )
-        program: Any = self.suited(bufs).program
+        program: Any = self.for_buffers(bufs).program
         ready: Callable[[], None] = program.bound(
             [b.handle for b in bufs], [values[n] for n in self.info.values]
         )
@@ -165,33 +161,33 @@ class CompiledRunner:
 
 
 Key = tuple[UOp, int, int, bool, int, bool, int, bool]
-Kept = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
+LoadedProgram = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 
-programs: dict[Key, Kept] = {}
-"""By graph, device, toolchain, NOOPT, BEAM and TUNED, by who adds rules, and for what buffers.
+programs: dict[Key, LoadedProgram] = {}
+"""Loaded programs by graph, device, toolchain, NOOPT, BEAM, TUNED, rule hooks and alignment.
 
-What goes by its id is kept, so that the id stays its."""
+Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused."""
 CHOICES: Final = ("NOOPT", "BEAM", "TUNED")
 MOST_PROGRAMS: Final = 8192
-"""How many programs are kept; the one unused longest goes. Captured steps hold their own."""
+"""Capacity; the least recently used program is evicted. Captured steps hold their own."""
 table = lock()
-"""Held to look a program up: never while one is compiled."""
-making: Final[WeakValueDictionary[Key, threading.Lock]] = WeakValueDictionary()
-"""A lock for each program that is being made, held by who makes it."""
+"""Guards `programs` and `locks_in_use`; never held during compilation."""
+locks_in_use: Final[WeakValueDictionary[Key, threading.Lock]] = WeakValueDictionary()
+"""One lock per program under construction."""
 lowering = lock()
-"""Held while a kernel is lowered and rendered, which is Python, but not while it is compiled."""
+"""Held during lowering and rendering, which are Python, but not during compilation."""
 
 
 def compile_kernel(
     ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None
 ) -> CompiledKernel:
-    """Lower, render and compile a kernel; the binary comes from the disk cache if it is there.
+    """Lower, render and compile a kernel; the binary comes from the disk cache if possible.
 
     Without a plan the heuristic makes one.
     Raises CompileError with the compiler's log.
     """
     began = time.perf_counter()
-    added = added_rules(toolchain)
+    added = hooked_rules(toolchain)
     with lowering, without_collecting:
         linear = lower(ast, toolchain.renderer, kernel_name(ast), plan, added)
         source = toolchain.renderer.render(linear)
@@ -225,47 +221,47 @@ def compile_kernel(
     return CompiledKernel(linear, source, binary, estimate(ast), slot_count(ast))
 
 
-def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> KeptProgram:
-    """What a kernel is compiled to: as kept on disk, unless somebody wants to watch it being made.
+def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> CachedProgram:
+    """The compiled program of a kernel, from the disk cache if it is there.
 
-    Without a plan the heuristic makes one.
-    Raises CompileError with the compiler's log.
+    The cache is bypassed while traces, hooks or VERIFY observe lowering. Without a plan the
+    heuristic makes one. Raises CompileError with the compiler's log.
     """
     watched = any(trace.on for trace in SHOWN) or settings.VERIFY
     watched = watched or hooks.active("tinycore_kernel_compiled") is not None
-    if not watched and (found := disk.find(ast, toolchain, plan)) is not None:
+    if not watched and (found := load_program(ast, toolchain, plan)) is not None:
         return found
     compiled = compile_kernel(ast, toolchain, plan)
-    made = KeptProgram(compiled.info, compiled.estimate, compiled.binary)
-    disk.keep(ast, toolchain, made, plan)
+    made = CachedProgram(compiled.info, compiled.estimate, compiled.binary)
+    store_program(ast, toolchain, made, plan)
     return made
 
 
 def runner_for(
     ast: UOp, device_name: str, others: Iterable[tuple[UOp, str]] = (), *, aligned: bool = True
 ) -> CompiledRunner:
-    """The program for a kernel on a device, compiled and loaded at first need.
+    """The program of a kernel on a device, compiled and loaded at the first call.
 
-    `others` will be needed soon: if this one has to be compiled, compiling them begins too. With
-    `aligned` False it takes buffers that start at any element.
+    `others` are kernels needed soon: if this one is compiled, their compilation starts in the
+    background. With `aligned` False the program takes buffers that start at any element.
     """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, id(device), id(toolchain), *settings_in_force(CHOICES), generation(), aligned)
-    if (found := kept(key)) is None:
+    key = (ast, id(device), id(toolchain), *settings_in_force(CHOICES), hook_generation(), aligned)
+    if (found := lookup(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN):
-            start_ahead(lambda kernel: runner_for(*kernel), others)
+            start_compiling(lambda kernel: runner_for(*kernel), others)
         with lock_of(key):
-            if (found := kept(key)) is None:
-                found = made(ast, device, toolchain, aligned), device, toolchain
-                keep(key, found)
+            if (found := lookup(key)) is None:
+                found = load_runner(ast, device, toolchain, aligned), device, toolchain
+                remember(key, found)
     return found[0]
 
 
-def made(
+def load_runner(
     ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], aligned: bool = True
 ) -> CompiledRunner:
-    """A kernel compiled and loaded."""
+    """Compile and load a kernel."""
     alignment = toolchain.renderer.limits.access_alignment
     if not aligned:
         toolchain, alignment = unaligned(toolchain), 1
@@ -279,32 +275,32 @@ def made(
 
 
 def unaligned(toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:
-    """The toolchain for launches on buffers that start at any element."""
+    """The toolchain for buffers that start at any element."""
     limits = replace(toolchain.renderer.limits, buffers_aligned=False)
     return replace(toolchain, renderer=replace(toolchain.renderer, limits=limits))
 
 
 def lock_of(key: Key) -> threading.Lock:
-    """What is held while the program of a key is made."""
+    """The lock held while the program of a key is constructed."""
     with table:
-        return making.setdefault(key, lock())
+        return locks_in_use.setdefault(key, lock())
 
 
 def runner_of_text(text: str, device: str) -> CompiledRunner:
-    """The program for a kernel written as text."""
+    """The program of a kernel given as text."""
     return runner_for(from_text(text), device)
 
 
-def kept(key: Key) -> Kept | None:
-    """The program of a key, if it is kept; from now on it is the one used last."""
+def lookup(key: Key) -> LoadedProgram | None:
+    """The cached program of a key, marked as most recently used; None if there is none."""
     with table:
         if (found := programs.pop(key, None)) is not None:
             programs[key] = found
         return found
 
 
-def keep(key: Key, program: Kept) -> None:
-    """Keep a program, and let go of the one unused longest if there are too many."""
+def remember(key: Key, program: LoadedProgram) -> None:
+    """Cache a program, evicting the least recently used beyond the capacity."""
     with table:
         programs[key] = program
         if len(programs) > MOST_PROGRAMS:

@@ -20,8 +20,8 @@ from tinycore.device.protocols import Graph, Handle, Launch
 from tinycore.device.registry import Device
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import Estimate, GlobalCounters
+from tinycore.engine.profiler import profilers
 from tinycore.engine.run import CopyRunner, ExecItem
-from tinycore.engine.watch import watches
 from tinycore.errors import UnsupportedError
 
 SHORTEST: int = 2
@@ -95,7 +95,7 @@ class Alone:
         runner, single = item.runner, Single(item)
         if not isinstance(runner, CompiledRunner):
             return single
-        runner = runner.suited([exchange.get(b, b) for b in item.bufs])
+        runner = runner.for_buffers([exchange.get(b, b) for b in item.bufs])
         changing = tuple([slot for slot, b in enumerate(item.bufs) if b in exchange])
         handles = tuple([b if b in exchange else b.handle for b in item.bufs])
         aligned = tuple([item.bufs[slot] for slot in changing]) if runner.alignment > 1 else ()
@@ -103,7 +103,9 @@ class Alone:
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch it, with buffers exchanged for others."""
-        if watches or (self.aligned and not self.runner.suits([exchange[b] for b in self.aligned])):
+        if profilers or (
+            self.aligned and not self.runner.accepts([exchange[b] for b in self.aligned])
+        ):
             return self.single.run(exchange, values)
         handles = list(self.handles)
         for slot in self.changing:
@@ -153,7 +155,11 @@ def launch_of(
     handles = [b.handle for b in bufs]
     runner = item.runner
     if isinstance(runner, CompiledRunner):
-        return runner.suited(bufs).program, handles, [values[name] for name in runner.info.values]
+        return (
+            runner.for_buffers(bufs).program,
+            handles,
+            [values[name] for name in runner.info.values],
+        )
     target, source = item.bufs
     return Device[target.device].copier(target.nbytes, Device[source.device]), handles, []
 
@@ -189,7 +195,7 @@ def needs_of(items: Iterable[ExecItem], exchange: Mapping[Buffer, Buffer]) -> di
     needs: dict[Buffer, int] = {}
     for item in items:
         bufs = [exchange.get(b, b) for b in item.bufs]
-        runner = item.runner.suited(bufs) if isinstance(item.runner, CompiledRunner) else None
+        runner = item.runner.for_buffers(bufs) if isinstance(item.runner, CompiledRunner) else None
         if runner is not None and runner.alignment > 1:
             changing = (b for b in item.bufs if b in exchange)
             needs |= {b: max(needs.get(b, 1), runner.alignment) for b in changing}

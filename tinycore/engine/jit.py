@@ -19,8 +19,8 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.engine.counters import trace as trace_run
 from tinycore.engine.graph import Part, Single, parts_of
-from tinycore.engine.packing import packed
-from tinycore.engine.pruning import pruned
+from tinycore.engine.hoisting import hoist_invariants
+from tinycore.engine.memory_plan import plan_memory
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
 from tinycore.trace import Trace
 
@@ -77,8 +77,8 @@ class CapturedStep:
         With `prune`, what is the same in every replay is done now, and left out of them.
         """
         if prune:
-            recording = pruned(recording, (*inputs, *outputs))
-        launches = packed(recording, {*inputs, *outputs})
+            recording = hoist_invariants(recording, (*inputs, *outputs))
+        launches = plan_memory(recording, {*inputs, *outputs})
         before = {b for item in recording.items for b in item.bufs}
         now = {b for item in launches for b in item.bufs}
         made = (recording.made & now) - set(inputs) | (now - before)

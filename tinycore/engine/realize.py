@@ -14,9 +14,9 @@ from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
 from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
-from tinycore.engine import once
-from tinycore.engine.once import Launches
-from tinycore.engine.run import lowered, recordings, run_schedule
+from tinycore.engine import transactions
+from tinycore.engine.run import lower_all, recordings, run_schedule
+from tinycore.engine.transactions import Transaction
 from tinycore.errors import DeviceError, JitError, ShapeError
 from tinycore.schedule.form import Form
 from tinycore.schedule.kernelize import kernelize
@@ -173,14 +173,14 @@ class Engine:
             if told is not None:
                 told(computed)
             return computed
-        items = lowered(prepared.items())
+        items = lower_all(prepared.items())
         computed = Computed(prepared.results(), prepared.held())
-        once.run(Launches(items, form.values, computed, told or nobody))
+        transactions.commit(Transaction(items, form.values, computed, told or nobody))
         return computed
 
     def finish(self) -> None:
         """Do what an interrupt left undone."""
-        once.finish()
+        transactions.finish_interrupted()
 
     def describe(self, buffer: UOp) -> str:
         """A few words on a BUFFER, for `repr`."""

@@ -18,7 +18,7 @@ from tinycore.device.registry import Device
 from tinycore.engine.compile import runner_for
 from tinycore.engine.counters import Estimate, trace, update_stats
 from tinycore.engine.estimate import estimate
-from tinycore.engine.watch import watches
+from tinycore.engine.profiler import profilers
 from tinycore.schedule.order import ScheduleItem
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
@@ -89,10 +89,10 @@ class ExecItem:
         self, values: Mapping[str, int] | None = None, *, wait: bool = False, jit: bool = False
     ) -> float | None:
         """Launch, count it, and return the seconds it took if `wait` (or DEBUG=2), else None."""
-        wait = wait or trace.on or bool(watches)
+        wait = wait or trace.on or bool(profilers)
         seconds = self.runner.launch(self.bufs, values or {}, wait)
-        for watch in watches:
-            watch.note(self.runner, seconds)
+        for profiler in profilers:
+            profiler.record(self.runner, seconds)
         update_stats(self.runner.name, self.runner.device, self.runner.estimate, seconds, jit=jit)
         return seconds
 
@@ -165,13 +165,13 @@ recordings: Final = Recordings()
 
 def run_schedule(items: Iterable[ScheduleItem], values: Mapping[str, int] | None = None) -> None:
     """Run schedule items in order."""
-    for item in told(items):
+    for item in announce(items):
         if recordings:
             recordings.innermost.note(item)
         item.run(values)
 
 
-def told(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
+def announce(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
     """ExecItems for schedule items, of which hooks and TRACE are told."""
     if created := hooks.active("tinycore_schedule_created"):
         items = tuple(items)
@@ -184,6 +184,6 @@ def told(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
         yield item
 
 
-def lowered(items: Iterable[ScheduleItem]) -> list[ExecItem]:
+def lower_all(items: Iterable[ScheduleItem]) -> list[ExecItem]:
     """ExecItems for schedule items, all compiled before one of them runs."""
-    return list(told(items))
+    return list(announce(items))

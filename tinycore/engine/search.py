@@ -2,7 +2,8 @@
 
 Floor 4. A search begins with the heuristic's plan and with plain loops. In each round it tries
 plans one step away from the best `width` found so far (`lower/search.py`). Candidates run in worker
-processes on scratch memory (`arena.py`); one that crashes, hangs or computes something else is out.
+processes on scratch memory (`candidate_runner.py`); one that crashes, hangs or computes something
+else is out.
 At the end the best and the heuristic's take turns, and the heuristic's stays unless it loses.
 See docs/decisions/0032-beam-search.md.
 """
@@ -22,12 +23,12 @@ from tinycore._locks import lock
 from tinycore.config import settings
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
-from tinycore.engine import tuned
-from tinycore.engine.arena import Arena, Lost, arena_for
+from tinycore.engine import plan_cache
 from tinycore.engine.binary import Binary
+from tinycore.engine.candidate_runner import CandidateLost, CandidateRunner, candidate_runner_for
+from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.search_process import Worker
 from tinycore.engine.trial import Outcome
-from tinycore.engine.tuned import Tuned
 from tinycore.lower.plan import describe
 from tinycore.lower.search import Candidate, candidate_of, finished, neighbors, starts
 from tinycore.lower.tile import Plan
@@ -87,9 +88,9 @@ class Report:
 class Search:
     """One search for one kernel."""
 
-    def __init__(self, ast: UOp, arena: Arena, renderer: Renderer, width: int) -> None:
+    def __init__(self, ast: UOp, runner: CandidateRunner, renderer: Renderer, width: int) -> None:
         self.ast = ast
-        self.arena = arena
+        self.runner = runner
         self.limits = renderer.limits
         self.width = width
         self.report = Report()
@@ -97,10 +98,10 @@ class Search:
         self.outcomes: dict[bytes, Outcome] = {}
         self.beam: list[Entrant] = []
 
-    def run(self, more: Sequence[Plan], seconds: float) -> Tuned:
+    def run(self, more: Sequence[Plan], seconds: float) -> TunedPlan:
         """Search for so many seconds at most (0: to its end), from `more` plans too.
 
-        Raises Lost when not even the heuristic's plan can be run.
+        Raises CandidateLost when not even the heuristic's plan can be run.
         """
         began = time.monotonic()
         first, *others = [*starts(self.ast, self.limits), *more]
@@ -117,12 +118,14 @@ class Search:
         return candidate_of(self.ast, plan, self.limits)
 
     def enter_reference(self, plan: Plan) -> Entrant:
-        """The heuristic's plan, which all others are compared with. Raises Lost."""
+        """The heuristic's plan, which all others are compared with. Raises CandidateLost."""
         start = Candidate(plan, self.ast)
-        (binary,) = self.arena.build_all([plan])
-        if isinstance(binary, Lost):
+        (binary,) = self.runner.build_all([plan])
+        if isinstance(binary, CandidateLost):
             raise binary
-        entrant = Entrant(self.candidate(plan) or start, plan, binary, self.arena.refer(binary))
+        entrant = Entrant(
+            self.candidate(plan) or start, plan, binary, self.runner.set_reference(binary)
+        )
         self.seen.add(entrant.start.tiled)
         self.beam = [entrant]
         return entrant
@@ -160,7 +163,7 @@ class Search:
                 return
             group = candidates[place : place + at_once]
             plans = [finished(c, self.limits).plan for c in group]
-            binaries = self.arena.build_all(plans)
+            binaries = self.runner.build_all(plans)
             for start, plan, binary in zip(group, plans, binaries, strict=True):
                 outcome = self.outcome(binary)
                 self.report.note(plan, outcome)
@@ -171,9 +174,9 @@ class Search:
                 bar.set_postfix_str(f"best {self.beam[0].seconds * 1e6:.1f} us", refresh=False)
                 bar.update(len(group))
 
-    def outcome(self, binary: Binary | Lost) -> Outcome:
+    def outcome(self, binary: Binary | CandidateLost) -> Outcome:
         """What comes of a candidate, measured unless the same code was before."""
-        if isinstance(binary, Lost):
+        if isinstance(binary, CandidateLost):
             return Outcome("failed", detail=str(binary))
         known = self.outcomes.get(binary.content)
         if known is not None:
@@ -181,27 +184,27 @@ class Search:
         crowded = len(self.beam) >= self.width
         to_beat = self.beam[-1].seconds if crowded else self.beam[-1].seconds * 2
         try:
-            outcome = self.arena.measure(binary, to_beat)
-        except Lost as lost:
+            outcome = self.runner.measure(binary, to_beat)
+        except CandidateLost as lost:
             outcome = Outcome("failed", detail=str(lost))
         self.outcomes[binary.content] = outcome
         return outcome
 
-    def decide(self, base: Entrant) -> Tuned:
+    def decide(self, base: Entrant) -> TunedPlan:
         """The best of the beam if it beats the heuristic's when they take turns; else that."""
         finalists = [e for e in self.beam if e.binary.content != base.binary.content][:FINALISTS]
-        unchanged = Tuned(base.plan, self.width, base.seconds, base.seconds)
+        unchanged = TunedPlan(base.plan, self.width, base.seconds, base.seconds)
         if not finalists:
             return unchanged
         try:
-            before, *seconds = self.arena.compare([base.binary, *(e.binary for e in finalists)])
-        except Lost as lost:
+            before, *seconds = self.runner.compare([base.binary, *(e.binary for e in finalists)])
+        except CandidateLost as lost:
             trace(f"lost in the final: {lost}")
             return unchanged
         best = min(range(len(seconds)), key=seconds.__getitem__)
         if seconds[best] > before * (1 - LEAST_WIN):
-            return Tuned(base.plan, self.width, before, before)
-        return Tuned(finalists[best].plan, self.width, before, seconds[best])
+            return TunedPlan(base.plan, self.width, before, before)
+        return TunedPlan(finalists[best].plan, self.width, before, seconds[best])
 
 
 def search(
@@ -213,13 +216,13 @@ def search(
     more: Sequence[Plan] = (),
     seconds: float = 0,
     worker: Callable[[], Worker] | None = None,
-) -> tuple[Tuned, Report]:
+) -> tuple[TunedPlan, Report]:
     """Search for a kernel's best plan, whatever is on disk, and keep nothing.
 
-    Raises Lost when not even the heuristic's plan can be run.
+    Raises CandidateLost when not even the heuristic's plan can be run.
     """
-    arena = arena_for(ast, device, toolchain, worker)
-    running = Search(ast, arena, toolchain.renderer, width)
+    runner = candidate_runner_for(ast, device, toolchain, worker)
+    running = Search(ast, runner, toolchain.renderer, width)
     found = running.run(more, seconds)
     return found, running.report
 
@@ -232,7 +235,7 @@ def tuned_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> 
     """
     if settings.NOOPT or not (settings.BEAM or settings.TUNED):
         return None
-    known = tuned.kept(ast, device, toolchain)
+    known = plan_cache.load(ast, device, toolchain)
     if known is not None and known.width >= settings.BEAM:
         return known.plan
     if not settings.BEAM:
@@ -249,15 +252,15 @@ def tune(
     width: int,
     more: Sequence[Plan] = (),
     seconds: float = 0,
-) -> Tuned | None:
+) -> TunedPlan | None:
     """Search for a kernel's best plan and keep it; None when the kernel cannot be tried out."""
     try:
         with searching:
             found, report = search(ast, device, toolchain, width, more=more, seconds=seconds)
-    except Lost as lost:
+    except CandidateLost as lost:
         trace(f"{kernel_name(ast)}: not searched: {lost}")
         return None
-    tuned.keep(ast, device, toolchain, found)
+    plan_cache.store(ast, device, toolchain, found)
     if trace.on:
         steps = " ".join(map(describe, found.plan)) or "as it stands"
         times = f"{found.before * 1e6:.1f} -> {found.seconds * 1e6:.1f} us"

@@ -51,10 +51,10 @@ class Service:
         assert self.trial is not None, "`open` comes first"
         return binary_to_json(self.trial.build(plan_from_text(request["plan"])))
 
-    def refer(self, request: Json) -> Json:
+    def set_reference(self, request: Json) -> Json:
         """Run the reference."""
         assert self.trial is not None, "`open` comes first"
-        return {"seconds": self.trial.refer(binary_from_json(request["binary"]))}
+        return {"seconds": self.trial.set_reference(binary_from_json(request["binary"]))}
 
     def measure(self, request: Json) -> Json:
         """Time a candidate and compare what it makes."""
@@ -82,7 +82,7 @@ class Service:
 WORDS: Final[dict[str, Callable[[Service, Json], Json]]] = {
     "open": Service.open,
     "build": Service.build,
-    "refer": Service.refer,
+    "set_reference": Service.set_reference,
     "measure": Service.measure,
     "compare": Service.compare,
 }

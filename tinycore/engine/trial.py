@@ -56,7 +56,7 @@ class Trial:
         """The kernel compiled under a plan."""
         return build(self.ast, self.toolchain, plan)
 
-    def refer(self, reference: Binary) -> float:
+    def set_reference(self, reference: Binary) -> float:
         """Allocate memory and note what the reference makes of it; the seconds of its best run."""
         self.scratch = Scratch(self.ast, self.device.name)
         program = self.load(reference)
@@ -71,7 +71,7 @@ class Trial:
 
     def run(self, program: Program) -> float:
         """One run to its end; the seconds it took."""
-        assert self.scratch is not None, "`refer` comes first"
+        assert self.scratch is not None, "`set_reference` comes first"
         began = time.perf_counter()
         seconds = program(self.scratch.handles, self.values, wait=True)
         return time.perf_counter() - began if seconds is None else seconds
@@ -88,7 +88,7 @@ class Trial:
 
     def measure(self, candidate: Binary, to_beat: float) -> Outcome:
         """Time a candidate; compare what it makes if it is nearly as fast as `to_beat` seconds."""
-        assert self.scratch is not None, "`refer` comes first"
+        assert self.scratch is not None, "`set_reference` comes first"
         program = self.load(candidate)
         first = min(self.run(program), self.run(program))
         if first > to_beat * HOPELESS:
@@ -101,7 +101,7 @@ class Trial:
 
     def difference(self, program: Program) -> str:
         """How what a program makes differs from what the reference made; "" if it does not."""
-        assert self.scratch is not None, "`refer` comes first"
+        assert self.scratch is not None, "`set_reference` comes first"
         self.scratch.reset()
         self.run(program)
         return self.scratch.difference(self.expected)

@@ -9,7 +9,7 @@ import pytest
 
 from tinycore import Context
 from tinycore.cli.main import main
-from tinycore.engine.watch import Watch
+from tinycore.engine.profiler import LaunchProfiler
 
 SCRIPT = """
 import sys
@@ -89,9 +89,9 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_watch_adds_up_launches() -> None:
-    watch, runner = Watch(), object()
-    watch.note(runner, 0.5)
-    watch.note(runner, None)
+    profiler, runner = LaunchProfiler(), object()
+    profiler.record(runner, 0.5)
+    profiler.record(runner, None)
 
-    assert watch.of(runner) == (2, 0.5)
-    assert watch.of(object()) == (0, 0.0)
+    assert profiler.of(runner) == (2, 0.5)
+    assert profiler.of(object()) == (0, 0.0)

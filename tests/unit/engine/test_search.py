@@ -22,13 +22,18 @@ from tests.unit.schedule.graphs import buffer, kernels, matmul
 from tinycore import Context, cache
 from tinycore.device import Device
 from tinycore.dtype import dtypes
-from tinycore.engine import arena, tuned
-from tinycore.engine.arena import Apart, Here, Lost, arena_for
+from tinycore.engine import candidate_runner, plan_cache
+from tinycore.engine.candidate_runner import (
+    CandidateLost,
+    InProcessRunner,
+    SubprocessRunner,
+    candidate_runner_for,
+)
 from tinycore.engine.compile import runner_for
+from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.scratch import Scratch, agrees, integers_below
 from tinycore.engine.search import Report, search, tune, tuned_plan
 from tinycore.engine.search_process import Worker
-from tinycore.engine.tuned import Tuned
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Split
 from tinycore.uop.node import UOp
@@ -56,7 +61,7 @@ SIZES = (CRASHES_EARLY, CRASHES, HANGS, IS_WRONG, IS_HUNGRY, GOOD)
 
 
 @pytest.fixture(scope="module")
-def survivor() -> Iterator[tuple[Tuned, Report]]:
+def survivor() -> Iterator[tuple[TunedPlan, Report]]:
     """A search with a candidate for every kind of trouble, and a good one after them."""
     workers: list[Worker] = []
 
@@ -66,8 +71,8 @@ def survivor() -> Iterator[tuple[Tuned, Report]]:
 
     device, more = Device["PYTHON"], [(Split((0,), size),) for size in SIZES]
     with pytest.MonkeyPatch.context() as patch, Context(PARALLEL=1):
-        patch.setattr(arena, "RUN_SECONDS", 2.0)
-        patch.setattr(arena, "RUNS", 1.0)
+        patch.setattr(candidate_runner, "RUN_SECONDS", 2.0)
+        patch.setattr(candidate_runner, "RUNS", 1.0)
         yield search(
             product(), device, device.toolchain, 1, more=more, seconds=0.001, worker=worker
         )
@@ -88,7 +93,7 @@ def survivor() -> Iterator[tuple[Tuned, Report]]:
     ids=["crash", "hang", "wrong result", "memory", "crash of the compiler"],
 )
 def test_broken_candidate_is_told(
-    size: int, verdict: str, told: str, survivor: tuple[Tuned, Report]
+    size: int, verdict: str, told: str, survivor: tuple[TunedPlan, Report]
 ) -> None:
     _, report = survivor
 
@@ -97,7 +102,7 @@ def test_broken_candidate_is_told(
     assert told in loss
 
 
-def test_broken_candidates_are_survived(survivor: tuple[Tuned, Report]) -> None:
+def test_broken_candidates_are_survived(survivor: tuple[TunedPlan, Report]) -> None:
     found, report = survivor
 
     assert report.verdicts["failed"] == 4, report.losses
@@ -108,22 +113,22 @@ def test_broken_candidates_are_survived(survivor: tuple[Tuned, Report]) -> None:
 
 def test_arena_in_this_process_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device["PYTHON"]
-    monkeypatch.setattr(arena, "told", set())
+    monkeypatch.setattr(candidate_runner, "warned", set())
     dies = Worker((sys.executable, "-c", "raise SystemExit('no such card')"))
 
     with pytest.warns(UserWarning, match="cannot use PYTHON from another process.*no such card"):
-        found = arena_for(product(), device, device.toolchain, lambda: dies)
+        found = candidate_runner_for(product(), device, device.toolchain, lambda: dies)
 
-    assert isinstance(found, Here)
+    assert isinstance(found, InProcessRunner)
     (binary,) = found.build_all([()])
-    assert not isinstance(binary, Lost)
-    assert found.refer(binary) > 0
+    assert not isinstance(binary, CandidateLost)
+    assert found.set_reference(binary) > 0
 
 
 def test_forked_child_leaves_its_parents_worker_alone() -> None:
     device = Device["PYTHON"]
     worker = Worker()
-    Apart(product(), device, device.toolchain, [worker]).open(worker)
+    SubprocessRunner(product(), device, device.toolchain, [worker]).open(worker)
     child = os.fork()
     if not child:
         worker.close()
@@ -163,9 +168,9 @@ def test_second_process_searches_nothing(tmp_path: Path) -> None:
     assert second.count("hit     plan") == replayed.count("hit     plan") > 0
 
 
-def test_what_is_kept_is_used_only_if_asked() -> None:
+def test_a_cached_plan_is_used_only_if_asked() -> None:
     device, ast = Device["PYTHON"], product()
-    tuned.keep(ast, device, device.toolchain, Tuned((Split((0,), 12),), 1, 2.0, 1.0))
+    plan_cache.store(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
 
     assert tuned_plan(ast, device, device.toolchain) is None
     with Context(TUNED=1):
@@ -177,14 +182,14 @@ def test_what_is_kept_is_used_only_if_asked() -> None:
 def test_wider_search_is_made_again() -> None:
     device, ast = Device["PYTHON"], product()
     toolchain = device.toolchain
-    narrow = Tuned((Split((0,), 12),), 1, 2.0, 1.0)
-    tuned.keep(ast, device, toolchain, narrow)
+    narrow = TunedPlan((Split((0,), 12),), 1, 2.0, 1.0)
+    plan_cache.store(ast, device, toolchain, narrow)
 
     with Context(BEAM=1):
         assert tuned_plan(ast, device, toolchain) == narrow.plan
     with Context(BEAM=2, BEAM_SECONDS=1):
         tuned_plan(ast, device, toolchain)
-    again = tuned.kept(ast, device, toolchain)
+    again = plan_cache.load(ast, device, toolchain)
     assert again is not None
     assert again.width == 2
 
@@ -203,14 +208,14 @@ def test_wider_search_is_made_again() -> None:
 )
 def test_damaged_entry_is_as_if_not_there(content: bytes) -> None:
     device, ast = Device["PYTHON"], product()
-    cache.put(tuned.TABLE, tuned.key_of(ast, device, device.toolchain), content)
+    cache.put(plan_cache.TABLE, plan_cache.key_of(ast, device, device.toolchain), content)
 
-    assert tuned.kept(ast, device, device.toolchain) is None
+    assert plan_cache.load(ast, device, device.toolchain) is None
 
 
 def test_programs_of_different_searches_are_kept_apart() -> None:
     device, ast = Device["PYTHON"], product()
-    tuned.keep(ast, device, device.toolchain, Tuned((Split((0,), 12),), 1, 2.0, 1.0))
+    plan_cache.store(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
     plain = runner_for(ast, "PYTHON")
     with Context(TUNED=1):
         chosen = runner_for(ast, "PYTHON")

@@ -15,8 +15,7 @@ from tinycore import Context, Device, Tensor
 from tinycore._stamp import ELSEWHERE, content_of, stamp
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
-from tinycore.engine import kept
-from tinycore.engine.kept import key_of
+from tinycore.engine.program_cache import load_program, program_key
 from tinycore.schedule import ScheduleItem
 
 
@@ -35,8 +34,8 @@ def test_what_is_kept_is_what_was_made() -> None:
     toolchain = Device["PYTHON"].toolchain
     made = compiling.program_of(kernel(3.5).ast, toolchain)
 
-    assert kept.find(kernel(3.5).ast, toolchain) == made
-    assert kept.find(kernel(4.5).ast, toolchain) is None
+    assert load_program(kernel(3.5).ast, toolchain) == made
+    assert load_program(kernel(4.5).ast, toolchain) is None
 
 
 def test_a_kept_program_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,11 +57,11 @@ def test_who_watches_kernels_being_made_sees_each(capsys: pytest.CaptureFixture[
 
 def test_the_key_tells_settings_and_targets_apart() -> None:
     ast, toolchain = kernel(7.5).ast, Device["PYTHON"].toolchain
-    plain = key_of(ast, toolchain)
+    plain = program_key(ast, toolchain)
     with Context(NOOPT=1):
-        assert key_of(ast, toolchain) != plain
+        assert program_key(ast, toolchain) != plain
     with Context(DEBUG=2, JIT=0):
-        assert key_of(ast, toolchain) == plain
+        assert program_key(ast, toolchain) == plain
 
 
 def test_every_setting_left_out_of_the_key_exists() -> None:

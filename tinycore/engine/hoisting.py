@@ -1,9 +1,10 @@
-"""Launches of a captured step that do the same in every replay: done once, and left out.
+"""Hoisting of replay-invariant launches: those that do the same in every replay run once.
 
-Floor 4. `TinyJit(prune=True)` asks for it. A launch stays if it reads an argument, a number of a
-Variable, random numbers or memory that another one that stays writes, or if it writes a result or
-memory from before. What the others wrote may have been overwritten since, as intermediate results
-share memory; so they are done again, into memory of their own.
+Floor 4. `TinyJit(prune=True)` asks for it; loop-invariant code motion with the replay as the loop.
+A launch varies if it reads an argument, the number of a Variable, random numbers or the output of
+another launch that varies, or if it writes a result or memory that existed before the capture.
+Temporaries share memory, so the outputs of invariant launches may have been overwritten by now:
+these launches run once more, into buffers of their own.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.run import ExecItem, Recording
 
 
-def pruned(recording: Recording, fixed: Iterable[Buffer]) -> Recording:
-    """A recording less what need not be done again. `fixed` are the inputs and the results."""
-    moving = Moving(recording, fixed)
-    once = [item for item in recording.items if not moving.includes(item)]
+def hoist_invariants(recording: Recording, fixed: Iterable[Buffer]) -> Recording:
+    """A recording without its invariant launches. `fixed` are the inputs and the results."""
+    varying = VaryingMemory(recording, fixed)
+    once = [item for item in recording.items if not varying.includes(item)]
     own = {item.bufs[slot]: Buffer.like(item.bufs[slot]) for item in once for slot in item.written}
 
     def moved(item: ExecItem) -> ExecItem:
@@ -28,7 +29,7 @@ def pruned(recording: Recording, fixed: Iterable[Buffer]) -> Recording:
 
     for item in once:
         moved(item).run()
-    kept = [moved(item) for item in recording.items if moving.includes(item)]
+    kept = [moved(item) for item in recording.items if varying.includes(item)]
     return replace(
         recording,
         items=kept,
@@ -38,13 +39,13 @@ def pruned(recording: Recording, fixed: Iterable[Buffer]) -> Recording:
 
 
 def view_of(buffer: Buffer, own: dict[Buffer, Buffer]) -> Buffer:
-    """A buffer, or the same view of what has taken the place of its base."""
+    """A buffer, or the same view of the replacement of its base."""
     base = None if buffer.base is None else own.get(buffer.base)
     return buffer if base is None else base.view(buffer.size, buffer.dtype, buffer.offset)
 
 
-class Moving:
-    """The memory whose content is not the same in each replay."""
+class VaryingMemory:
+    """The set of memory whose content differs between replays, by fixpoint iteration."""
 
     def __init__(self, recording: Recording, fixed: Iterable[Buffer]) -> None:
         self.recording = recording
@@ -59,13 +60,13 @@ class Moving:
                 self.memory.update(self.whole(item.bufs[slot]) for slot in item.written)
 
     def whole(self, buffer: Buffer) -> Buffer:
-        """What memory is told apart by: intermediate results by themselves, views by their base."""
+        """The identity of memory: a temporary itself, the base of any other view."""
         if buffer in self.recording.passing or buffer.base is None:
             return buffer
         return buffer.base
 
     def includes(self, item: ExecItem) -> bool:
-        """Whether a launch must be done in each replay."""
+        """Whether a launch must run in each replay."""
         if isinstance(item.runner, CompiledRunner) and item.runner.info.values:
             return True
         return any(
@@ -73,6 +74,6 @@ class Moving:
         ) or any(not self.is_new(item.bufs[slot]) for slot in item.written)
 
     def is_new(self, buffer: Buffer) -> bool:
-        """Whether memory was made during the capture, and is no view of other such memory."""
+        """Whether memory was allocated during the capture and is no view of other such memory."""
         made = buffer in self.recording.made
         return made and (buffer.base is None or buffer in self.recording.passing)

@@ -1,11 +1,11 @@
-"""Launches that write to memory from before, each of which happens once, whatever interrupts it.
+"""Transactions: launches that update memory in place, each executed exactly once.
 
-Floor 4. A launch into new memory may be done again: nobody has seen the memory. A launch that adds
-to what stands in memory may not. So such a run first does all that can fail (compile, allocate),
-and then launches with one call of C that notes each launch as it returns: where a device's launch
-is one native call, no signal is handled between the launch and the note. What is interrupted after
-its first launch is finished, at once or by the next one who computes anything. One thread at a time
-is in here, so that a write which two threads ask for is done by one of them.
+Floor 4. A launch into fresh memory is idempotent; an update in place is not. A transaction first
+does everything that can fail (compile, allocate), then makes all launches inside one call of C
+that appends to a log as each returns: where a launch is one native call, no signal handler runs
+between a launch and its log entry. A transaction that is interrupted after its first launch is
+rolled forward, by the interrupted call or by the next one that computes anything. One thread at a
+time is in here, so that a write which two threads need is executed by one of them.
 See docs/threads.md.
 """
 
@@ -24,8 +24,8 @@ from tinycore._locks import in_child, lock, writing
 from tinycore.device.buffer import Buffer
 from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.counters import trace, update_stats
+from tinycore.engine.profiler import profilers
 from tinycore.engine.run import ExecItem, recordings
-from tinycore.engine.watch import watches
 from tinycore.errors import DeviceError
 from tinycore.schedule.order import buffer_of
 from tinycore.schedule.results import Computed, Told
@@ -33,8 +33,8 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 
-class Launches:
-    """The launches of one run, how many are done, and who is told after the last."""
+class Transaction:
+    """The launches of one run, the log of those completed, and the callback after the last."""
 
     def __init__(
         self, items: list[ExecItem], values: Mapping[str, int], computed: Computed, told: Told
@@ -44,39 +44,39 @@ class Launches:
                 recordings.innermost.note(item)
             for buffer in item.bufs:
                 buffer.ensure_allocated()
-        wait = trace.on or bool(watches)
+        wait = trace.on or bool(profilers)
         self.items = items
         self.values = values
         self.calls = [launch_of(item, values, wait) for item in items]
         self.done: list[float | None] = []
-        """What the launches returned that are done."""
+        """The log: return values of the completed launches."""
         self.counted = 0
-        """How many of them counters know of."""
+        """The number of completed launches that statistics include."""
         self.computed = computed
         self.told = told
         self.turn = lock()
-        """Held while somebody is at it."""
+        """Held by the thread that executes it."""
         self.is_torn = False
-        """Whether a fork came while another thread was at it."""
+        """Whether the process was forked while another thread executed it."""
 
     def finish(self) -> None:
-        """Do what is not done."""
+        """Execute the remaining launches."""
         with self.turn, deferred(self.calls):
             self.done.extend(map(call, self.calls[len(self.done) :]))
         self.count()
         self.told(self.computed)
 
     def count(self) -> None:
-        """Tell counters, hooks and DEBUG=2 of launches."""
+        """Report completed launches to profilers, counters, hooks and DEBUG=2."""
         while self.counted < len(self.done):
             number, self.counted = self.counted, self.counted + 1
             runner, seconds = self.items[number].runner, self.done[number]
-            for watch in watches:
-                watch.note(runner, seconds)
+            for profiler in profilers:
+                profiler.record(runner, seconds)
             update_stats(runner.name, runner.device, runner.estimate, seconds)
 
     def give_up(self) -> None:
-        """Tell what is done. The rest is computed anew by who wants it."""
+        """Report the results that are complete; the others are computed anew when needed."""
         left = self.items[len(self.done) :]
         missing = {whole(item.bufs[slot]) for item in left for slot in item.written}
         given = {
@@ -88,21 +88,21 @@ class Launches:
 
 
 def memory_in(node: UOp) -> list[UOp]:
-    """The memory that a node is made of."""
+    """The BUFFERs and views below a node."""
     return [n for n in node.toposort() if n.op in (Op.BUFFER, Op.BUFFER_VIEW)]
 
 
 def whole(buffer: Buffer) -> Buffer:
-    """The buffer that one is a part of."""
+    """The base of a view, or the buffer itself."""
     return buffer if buffer.base is None else buffer.base
 
 
-unfinished: Final[list[Launches]] = []
-"""What was begun, and neither finished nor given up, in this order."""
+unfinished: Final[list[Transaction]] = []
+"""Transactions in progress, the oldest first."""
 
 
-def run(launches: Launches) -> None:
-    """Do some launches once, and tell it. After an interrupt all of them are done, or none."""
+def commit(launches: Transaction) -> None:
+    """Execute a transaction. After an interrupt either all of its launches are done, or none."""
     unfinished.append(launches)
     try:
         launches.finish()
@@ -112,16 +112,16 @@ def run(launches: Launches) -> None:
         raise
 
 
-def settle(launches: Launches) -> None:
-    """After an interrupt: finish what was begun, give up what was not."""
+def settle(launches: Transaction) -> None:
+    """After an interrupt: roll forward if a launch was made, abort otherwise."""
     if launches.done:
         launches.finish()
     if launches in unfinished:
         unfinished.remove(launches)
 
 
-def finish() -> None:
-    """Finish what interrupts have left undone. Waits for another thread that is at it."""
+def finish_interrupted() -> None:
+    """Roll interrupted transactions forward. Waits for one that another thread executes."""
     if not unfinished:
         return
     with writing:
@@ -142,7 +142,7 @@ def finish() -> None:
 
 
 def launch_of(item: ExecItem, values: Mapping[str, int], wait: bool) -> Callable[[], float | None]:
-    """A launch as a call without arguments, of C alone where the device can do that."""
+    """A launch as a call without arguments, of native code alone where the device can bind one."""
     runner = item.runner
     if not wait and isinstance(runner, CompiledRunner) and runner.is_bindable:
         return runner.bound(item.bufs, values)
@@ -150,19 +150,19 @@ def launch_of(item: ExecItem, values: Mapping[str, int], wait: bool) -> Callable
 
 
 class Shielded:
-    """A launch in lines of Python: Ctrl-C in the middle of it comes after it."""
+    """A launch written in Python, during which Ctrl-C is deferred."""
 
     def __init__(self, launch: Callable[[], float | None]) -> None:
         self.launch = launch
 
     def __call__(self) -> float | None:
-        """Launch; the seconds it took, if somebody times it."""
+        """Launch; the seconds it took, or None if it was not timed."""
         return self.launch()
 
 
 @contextmanager
 def deferred(calls: Sequence[object]) -> Iterator[None]:
-    """Ctrl-C comes after what is inside, if lines of Python are among it."""
+    """Defer SIGINT to the end of the block, if any of the calls is Python code."""
     is_main = threading.current_thread() is threading.main_thread()
     in_python = is_main and any(isinstance(c, Shielded) for c in calls)
     handler = signal.getsignal(signal.SIGINT) if in_python else None
@@ -179,10 +179,10 @@ def deferred(calls: Sequence[object]) -> Iterator[None]:
         handler(signal.SIGINT, came[0])
 
 
-def torn() -> None:
-    """In a forked child: what other threads were at is half done there."""
+def mark_torn() -> None:
+    """In a forked child: mark the transactions that threads of the parent were executing."""
     for launches in unfinished:
         launches.is_torn = True
 
 
-in_child(torn)
+in_child(mark_torn)

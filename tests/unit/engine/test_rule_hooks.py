@@ -12,8 +12,8 @@ import pytest
 
 from tinycore import Context, Device, Tensor
 from tinycore.device.hooks import hooks
-from tinycore.engine.added import STAGES, added_rules
-from tinycore.engine.kept import key_of
+from tinycore.engine.program_cache import program_key
+from tinycore.engine.rule_hooks import STAGES, hooked_rules
 from tinycore.errors import PluginError
 from tinycore.lower.pipeline import KERNEL_PIPELINE
 from tinycore.schedule import ScheduleItem
@@ -110,7 +110,7 @@ def test_it_is_asked_once_per_target() -> None:
 
 def test_several_observers_add_to_one_stage() -> None:
     with listening(Adds(wrong)), listening(Adds(shifts)):
-        added = added_rules(Device["PYTHON"].toolchain)
+        added = hooked_rules(Device["PYTHON"].toolchain)
 
     names = [rule.name for rule in added["lower"]]
     assert sorted(names) == ["power_that_is_none", "quotient_of_two"]
@@ -118,9 +118,9 @@ def test_several_observers_add_to_one_stage() -> None:
 
 def test_programs_are_kept_by_the_rules_that_made_them() -> None:
     toolchain = Device["PYTHON"].toolchain
-    plain = key_of(item().ast, toolchain)
+    plain = program_key(item().ast, toolchain)
     with listening(Adds(wrong)):
-        added = key_of(item().ast, toolchain)
+        added = program_key(item().ast, toolchain)
 
     assert added != plain
     assert "lower: power_that_is_none" in added
@@ -131,4 +131,4 @@ def test_what_is_no_set_of_rules_is_refused() -> None:
         listening(Adds([quotient_of_two])),
         pytest.raises(PluginError, match=r"tinycore_rewrite_rules hook returned .* for stage"),
     ):
-        added_rules(Device["PYTHON"].toolchain)
+        hooked_rules(Device["PYTHON"].toolchain)

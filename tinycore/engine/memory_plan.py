@@ -1,8 +1,8 @@
-"""The memory of a captured step: what is only passed on between its launches shares one block.
+"""Memory planning of a captured step: all temporaries share one block per device.
 
-Floor 4. Each schedule inside the step laid out its own intermediate results. Here those of all are
-laid out together, and with them the results of one schedule that only later ones read: memory whose
-node is gone when the capture is over, so that no tensor shows it.
+Floor 4. Each schedule of the step has a memory plan of its own. Here the temporaries of all
+schedules are packed together by their lifetimes, and with them the results of one schedule that
+only later ones read: buffers whose node died during the capture, so that no tensor refers to them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tinycore.engine.run import ExecItem, Recording
 from tinycore.schedule.memory import Life, pack
 
 
-def packed(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ...]:
-    """The launches of a capture on packed memory; what is `kept` stays where it is."""
-    lives = lives_of(recording, set(kept))
+def plan_memory(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ...]:
+    """The launches of a capture on packed temporaries; `kept` buffers stay where they are."""
+    lives = lifetimes(recording, set(kept))
     by_device: dict[str, list[Buffer]] = defaultdict(list)
     for buffer in lives:
         by_device[buffer.device].append(buffer)
@@ -37,8 +37,8 @@ def packed(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecItem, ..
     )
 
 
-def lives_of(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
-    """From which launch to which each value is needed that nobody sees, and that one wrote."""
+def lifetimes(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
+    """The lifetime of each temporary: first and last launch that uses it. Images are left out."""
     forgotten = {buffer for node, buffer in recording.lasting if node() is None}
     passing = (recording.passing | forgotten) - kept
     first: dict[Buffer, int] = {}

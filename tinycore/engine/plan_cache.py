@@ -1,7 +1,7 @@
-"""Plans that were found by measuring, on disk.
+"""Disk cache of tuned plans: the best plan that BEAM found for a kernel, and its time.
 
-Floor 4. The key says all that a plan's worth depends on. What is read is text from a file: it is
-parsed and checked for legality, and what does not fit is as if it were not there.
+Floor 4. The key has everything that a plan's speed depends on. Entries are text from a file: they
+are parsed and checked for legality, and those that fail are ignored.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
 
 TABLE: Final = "plan"
-"""The table of the disk cache that plans are in."""
+"""The cache table."""
 EDITION: Final = 1
-"""Raised when steps come to mean something else."""
+"""The version of the plan language; raised when the meaning of a step changes."""
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """The best plan that a search of some width found, and how long heuristic's and it take."""
+class TunedPlan:
+    """The best plan found by a search of some beam width, with its time and the heuristic's."""
 
     plan: Plan
     width: int
     before: float
-    """Seconds of one run under the heuristic's plan."""
+    """Seconds per launch under the heuristic's plan."""
     seconds: float
-    """Seconds of one run under the plan."""
+    """Seconds per launch under this plan."""
 
     @property
     def speedup(self) -> float:
-        """How many times faster it is."""
+        """The ratio of the heuristic's time to this plan's."""
         return self.before / self.seconds if self.seconds else 1.0
 
 
@@ -56,7 +56,7 @@ def our_version() -> str:
 
 
 def key_of(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> str:
-    """All that decides which plan is best."""
+    """The cache key."""
     words = (
         f"tinycore {our_version()}, edition {EDITION}",
         f"{device.backend.name} {toolchain.name} {toolchain.arch}",
@@ -67,8 +67,8 @@ def key_of(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> str:
     return "\n".join(words)
 
 
-def kept(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> Tuned | None:
-    """What was found for a kernel before, if that is legal still."""
+def load(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> TunedPlan | None:
+    """The cached plan of a kernel, if there is one and it is legal."""
     content = cache.get(TABLE, key_of(ast, device, toolchain))
     if content is None:
         return None
@@ -76,13 +76,13 @@ def kept(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> Tuned 
         data = json.loads(content)
         plan = plan_from_text(data["plan"])
         checked(ast, plan, toolchain.renderer.limits)
-        return Tuned(plan, int(data["width"]), float(data["before"]), float(data["seconds"]))
+        return TunedPlan(plan, int(data["width"]), float(data["before"]), float(data["seconds"]))
     except (ArgumentError, FileFormatError, ValueError, TypeError, KeyError):
         return None
 
 
-def keep(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], found: Tuned) -> None:
-    """Keep what was found for every later process."""
+def store(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], found: TunedPlan) -> None:
+    """Write a plan to the cache."""
     data = {
         "plan": plan_to_text(found.plan),
         "width": found.width,

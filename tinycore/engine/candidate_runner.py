@@ -1,7 +1,8 @@
-"""Where a kernel's candidates compete: in worker processes, or, if it must be, in this one.
+"""Compilation and timing of a kernel's candidate plans, in isolated subprocesses.
 
-Floor 4. Candidates are compiled by all workers at once and run by one, so that what is timed runs
-alone. A worker that dies takes the candidate it was busy with along, and nothing else.
+Floor 4. All workers compile at once; one of them runs the candidates, so that nothing else runs
+while a candidate is timed. A worker that dies loses its current candidate and nothing else.
+Devices that two processes cannot open at once are measured in this process.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
-from tinycore.engine.ahead import at_once
+from tinycore.engine.background import parallel_jobs
 from tinycore.engine.binary import Binary
 from tinycore.engine.estimate import estimate
 from tinycore.engine.search_process import COMMAND, Worker, WorkerLost, WorkerRefused
@@ -31,65 +32,68 @@ from tinycore.uop.text import to_text
 
 OPEN_SECONDS: Final = 60.0
 BUILD_SECONDS: Final = 20.0
-"""What lowering and compiling one candidate may take."""
+"""Time limit for lowering and compiling one candidate."""
 RUN_SECONDS: Final = 3.0
-"""What running a candidate may take, and the two below on top of it."""
+"""Time limit for measuring a candidate, to which the two below are added."""
 RUNS: Final = 40.0
-"""As many runs as fast as what must be beaten."""
+"""Multiples of the time to beat."""
 SECONDS_PER_BYTE: Final = 2e-8
-"""Time to fill and compare memory."""
+"""Time to fill and compare buffers."""
 
 
-class Lost(Exception):
-    """A candidate that was not to be compiled or run to its end; the message says why."""
+class CandidateLost(Exception):
+    """A candidate that failed to compile or run; the message says why."""
 
 
-class Arena(Protocol):
-    """Compiles and runs candidates of one kernel."""
+class CandidateRunner(Protocol):
+    """Compiles, runs and compares candidates of one kernel."""
 
-    def build_all(self, plans: Sequence[Plan]) -> list[Binary | Lost]:
-        """Each plan compiled, or why it could not be."""
+    def build_all(self, plans: Sequence[Plan]) -> list[Binary | CandidateLost]:
+        """Each plan compiled, or the reason why it could not be."""
 
-    def refer(self, reference: Binary) -> float:
-        """Take a program's results as right; the seconds of its best run. Raises Lost."""
+    def set_reference(self, reference: Binary) -> float:
+        """Take a program's results as the reference; the seconds of its best run.
+
+        Raises CandidateLost.
+        """
 
     def measure(self, candidate: Binary, to_beat: float) -> Outcome:
-        """Time and compare a candidate. Raises Lost."""
+        """Time a candidate and compare its results with the reference. Raises CandidateLost."""
 
     def compare(self, candidates: Sequence[Binary]) -> list[float]:
-        """Median seconds of programs that take turns. Raises Lost."""
+        """Median seconds of programs that run alternately. Raises CandidateLost."""
 
 
-class Here:
-    """An arena in this process, without protection, for devices that cannot be opened twice."""
+class InProcessRunner:
+    """Candidates in this process, without isolation, for devices that cannot be opened twice."""
 
     def __init__(self, ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> None:
         self.trial = Trial(ast, device, toolchain)
 
-    def build_all(self, plans: Sequence[Plan]) -> list[Binary | Lost]:
-        """One after the other."""
+    def build_all(self, plans: Sequence[Plan]) -> list[Binary | CandidateLost]:
+        """Compile sequentially."""
         return [self.build(plan) for plan in plans]
 
-    def build(self, plan: Plan) -> Binary | Lost:
+    def build(self, plan: Plan) -> Binary | CandidateLost:
         """One plan compiled, or why not."""
         try:
             return self.trial.build(plan)
         except Exception as error:  # a candidate may break anything, our passes too
-            return Lost(f"{type(error).__name__}: {error}")
+            return CandidateLost(f"{type(error).__name__}: {error}")
 
-    def refer(self, reference: Binary) -> float:
+    def set_reference(self, reference: Binary) -> float:
         """Run the reference."""
         try:
-            return self.trial.refer(reference)
+            return self.trial.set_reference(reference)
         except TinycoreError as error:
-            raise Lost(str(error)) from error
+            raise CandidateLost(str(error)) from error
 
     def measure(self, candidate: Binary, to_beat: float) -> Outcome:
         """Time and compare a candidate."""
         try:
             return self.trial.measure(candidate, to_beat)
         except TinycoreError as error:
-            raise Lost(str(error)) from error
+            raise CandidateLost(str(error)) from error
 
     def compare(self, candidates: Sequence[Binary]) -> list[float]:
         """Time programs that take turns."""
@@ -97,16 +101,16 @@ class Here:
 
 
 @dataclass
-class Apart:
-    """An arena of worker processes."""
+class SubprocessRunner:
+    """Candidates in worker processes."""
 
     ast: UOp
     device: OpenDevice
     toolchain: Toolchain[Renderer]
     workers: list[Worker]
     reference: Binary | None = None
-    """What results are compared with, and, below, the process that has memory and results of it."""
-    refers: int = 0
+    """The program whose results are right, and below the id of the process that has run it."""
+    reference_process: int = 0
 
     def __post_init__(self) -> None:
         self.opening = {
@@ -119,7 +123,7 @@ class Apart:
         self.memory_seconds = estimate(self.ast).bytes * SECONDS_PER_BYTE
 
     def open(self, worker: Worker) -> None:
-        """Let a worker take this kernel on. Raises WorkerLost, WorkerRefused."""
+        """Open the kernel in a worker. Raises WorkerLost, WorkerRefused."""
         if worker.process is not None and worker.process.pid in self.opened:
             return
         answer = worker.ask("open", OPEN_SECONDS, **self.opening)
@@ -129,51 +133,55 @@ class Apart:
         assert worker.process is not None
         self.opened.add(worker.process.pid)
 
-    def build_all(self, plans: Sequence[Plan]) -> list[Binary | Lost]:
-        """All workers at once, each taking the next plan when it is done with one."""
+    def build_all(self, plans: Sequence[Plan]) -> list[Binary | CandidateLost]:
+        """Compile in parallel: each idle worker takes the next plan."""
         free: SimpleQueue[Worker] = SimpleQueue()
         for worker in self.workers:
             free.put(worker)
 
-        def build(plan: Plan) -> Binary | Lost:
+        def build(plan: Plan) -> Binary | CandidateLost:
             worker = free.get()
             try:
                 self.open(worker)
                 return binary_from_json(worker.ask("build", BUILD_SECONDS, plan=plan_to_text(plan)))
             except (WorkerLost, WorkerRefused) as error:
-                return Lost(f"compiling: {error}")
+                return CandidateLost(f"compiling: {error}")
             finally:
                 free.put(worker)
 
         with ThreadPoolExecutor(len(self.workers)) as threads:
             return list(threads.map(build, plans))
 
-    def asked(self, word: str, seconds: float, **content: Any) -> dict[str, Any]:
-        """What the worker that runs candidates answers. Raises Lost."""
+    def ask(self, word: str, seconds: float, **content: Any) -> dict[str, Any]:
+        """The answer of the worker that runs candidates. Raises CandidateLost."""
         runner = self.workers[0]
         try:
             self.open(runner)
             assert runner.process is not None
-            if self.reference is not None and self.refers != runner.process.pid:
-                self.refers = runner.process.pid
-                runner.ask("refer", OPEN_SECONDS, binary=binary_to_json(self.reference))
+            if self.reference is not None and self.reference_process != runner.process.pid:
+                self.reference_process = runner.process.pid
+                runner.ask("set_reference", OPEN_SECONDS, binary=binary_to_json(self.reference))
             limit = seconds + RUN_SECONDS + self.memory_seconds
             return runner.ask(word, limit, **content)
         except (WorkerLost, WorkerRefused) as error:
-            raise Lost(f"running: {error}") from error
+            raise CandidateLost(f"running: {error}") from error
 
-    def refer(self, reference: Binary) -> float:
+    def set_reference(self, reference: Binary) -> float:
         """Run the reference."""
         self.reference = None
-        seconds = self.asked("refer", OPEN_SECONDS, binary=binary_to_json(reference))["seconds"]
+        seconds = self.ask("set_reference", OPEN_SECONDS, binary=binary_to_json(reference))[
+            "seconds"
+        ]
         process = self.workers[0].process
-        self.reference, self.refers = reference, 0 if process is None else process.pid
+        self.reference, self.reference_process = reference, 0 if process is None else process.pid
         return float(seconds)
 
     def measure(self, candidate: Binary, to_beat: float) -> Outcome:
-        """Time and compare a candidate; one that is wrong may have harmed its process too."""
+        """Time and compare a candidate; after a wrong one the process is replaced, as it may be
+        corrupted.
+        """
         content = {"binary": binary_to_json(candidate), "to_beat": to_beat}
-        outcome = Outcome(**self.asked("measure", RUNS * to_beat, **content))
+        outcome = Outcome(**self.ask("measure", RUNS * to_beat, **content))
         if outcome.verdict == "wrong":
             self.workers[0].close()
         return outcome
@@ -181,49 +189,49 @@ class Apart:
     def compare(self, candidates: Sequence[Binary]) -> list[float]:
         """Time programs that take turns."""
         binaries = [binary_to_json(candidate) for candidate in candidates]
-        answer = self.asked("compare", OPEN_SECONDS, binaries=binaries)
+        answer = self.ask("compare", OPEN_SECONDS, binaries=binaries)
         return [float(seconds) for seconds in answer["seconds"]]
 
 
-crew: Final[list[Worker]] = []
-"""Workers that are kept for the next kernel."""
-told: Final[set[str]] = set()
-"""Devices of which it was said that they are measured in this process."""
+idle_workers: Final[list[Worker]] = []
+"""Workers kept for the next kernel."""
+warned: Final[set[str]] = set()
+"""Devices for which the warning about missing isolation was shown."""
 
 
 @atexit.register
-def dismiss() -> None:
-    """End all workers."""
-    for worker in crew:
+def close_workers() -> None:
+    """End all idle workers."""
+    for worker in idle_workers:
         worker.close()
-    crew.clear()
+    idle_workers.clear()
 
 
-def arena_for(
+def candidate_runner_for(
     ast: UOp,
     device: OpenDevice,
     toolchain: Toolchain[Renderer],
     worker: Callable[[], Worker] | None = None,
-) -> Arena:
-    """Workers for a kernel; this process, with a warning, if they cannot open the device.
+) -> CandidateRunner:
+    """Subprocesses for a kernel; this process, with a warning, if they cannot open the device.
 
     `worker` makes workers other than those that are kept, which are the caller's to close.
     """
     if worker is None:
-        crew.extend(Worker(COMMAND) for _ in range(at_once() - len(crew)))
-        workers = crew[: at_once()]
+        idle_workers.extend(Worker(COMMAND) for _ in range(parallel_jobs() - len(idle_workers)))
+        workers = idle_workers[: parallel_jobs()]
     else:
-        workers = [worker() for _ in range(at_once())]
-    arena = Apart(ast, device, toolchain, workers)
+        workers = [worker() for _ in range(parallel_jobs())]
+    runner = SubprocessRunner(ast, device, toolchain, workers)
     try:
-        arena.open(workers[0])
+        runner.open(workers[0])
     except (WorkerLost, WorkerRefused) as error:
-        if device.name not in told:
-            told.add(device.name)
+        if device.name not in warned:
+            warned.add(device.name)
             warnings.warn(
                 f"BEAM cannot use {device.name} from another process ({error}), so candidates are "
                 "run in this one, where a candidate that crashes or hangs takes all along.",
                 stacklevel=2,
             )
-        return Here(ast, device, toolchain)
-    return arena
+        return InProcessRunner(ast, device, toolchain)
+    return runner

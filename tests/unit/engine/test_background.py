@@ -11,7 +11,7 @@ from tests.unit.schedule.graphs import buffer, kernels
 from tinycore import Context, Tensor
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
-from tinycore.engine.ahead import start_ahead
+from tinycore.engine.background import start_compiling
 from tinycore.engine.compile import CompiledKernel, compile_kernel, runner_for
 from tinycore.uop.node import UOp
 
@@ -25,7 +25,7 @@ def test_jobs_see_the_settings_of_who_asked() -> None:
         done.wait()
 
     with Context(PARALLEL=2, BEAM=3):
-        start_ahead(job, [1, 2, 2, 1])
+        start_compiling(job, [1, 2, 2, 1])
     done.wait()
 
     assert sorted(found) == [13, 23]
@@ -34,9 +34,9 @@ def test_jobs_see_the_settings_of_who_asked() -> None:
 def test_one_job_starts_no_thread() -> None:
     before = threading.active_count()
     with Context(PARALLEL=4):
-        start_ahead(lambda _: pytest.fail("nobody waits for it"), [1])
+        start_compiling(lambda _: pytest.fail("nobody waits for it"), [1])
     with Context(PARALLEL=1):
-        start_ahead(lambda _: pytest.fail("nobody asked for it"), [1, 2])
+        start_compiling(lambda _: pytest.fail("nobody asked for it"), [1, 2])
 
     assert threading.active_count() == before
 

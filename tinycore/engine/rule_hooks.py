@@ -1,7 +1,7 @@
-"""Rules that observers add to lowering: asked for once per target, and part of what programs are
-kept by.
+"""Rewrite-rule hooks: rules that plugins add to the passes of lowering, collected once per target.
 
-Floor 4. The hook is `tinycore_rewrite_rules`; the stages are those of `lower.pipeline`.
+Floor 4. The hook is `tinycore_rewrite_rules`; the stages are those of `lower.pipeline`. Cached
+programs are keyed by the rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinycore.device.protocols import Toolchain
 from tinycore.errors import PluginError
 from tinycore.uop.pattern import RuleSet
 
-__all__ = ["HOOK", "STAGES", "added_rules", "generation", "modules_of", "text_of"]
+__all__ = ["HOOK", "STAGES", "describe_rules", "hook_generation", "hooked_rules", "rule_modules"]
 
 HOOK: Final = "tinycore_rewrite_rules"
 STAGES: Final = (
@@ -26,36 +26,36 @@ STAGES: Final = (
 NOTHING: Final[Mapping[str, RuleSet]] = {}
 
 
-def generation() -> int:
-    """A number that is another one whenever rules may have been added or taken back; 0: none."""
+def hook_generation() -> int:
+    """The version of the set of hooks, which changes with every registration; 0 without hooks."""
     return hooks.generation if hooks.active(HOOK) else 0
 
 
-def added_rules(toolchain: Toolchain[Any]) -> Mapping[str, RuleSet]:
-    """The rules that observers add for a target, by stage.
+def hooked_rules(toolchain: Toolchain[Any]) -> Mapping[str, RuleSet]:
+    """Rules added for a target, by stage.
 
     Raises PluginError when an observer returns something else.
     """
-    now = generation()
-    return asked(now, f"{toolchain.name}:{toolchain.arch}") if now else NOTHING
+    now = hook_generation()
+    return collect_rules(now, f"{toolchain.name}:{toolchain.arch}") if now else NOTHING
 
 
 @lru_cache(maxsize=64)
-def asked(_generation: int, target: str) -> Mapping[str, RuleSet]:
-    """What the observers of a generation say."""
+def collect_rules(_generation: int, target: str) -> Mapping[str, RuleSet]:
+    """Ask all hooks for their rules; cached by the version of the set of hooks."""
     call = hooks.active(HOOK)
     found: dict[str, RuleSet] = {}
     if call is None:
         return found
     for stage in STAGES:
         for rules in call(stage=stage, target=target):
-            verify(rules, stage, target)
+            check_rules(rules, stage, target)
             found[stage] = found[stage] + rules if stage in found else rules
     return found
 
 
-def verify(rules: object, stage: str, target: str) -> None:
-    """Raise PluginError unless an observer returned rules."""
+def check_rules(rules: object, stage: str, target: str) -> None:
+    """Raise PluginError unless a hook returned a RuleSet."""
     if not isinstance(rules, RuleSet):
         raise PluginError(
             f"a {HOOK} hook returned {rules!r} for stage {stage!r} of {target}; it must return a "
@@ -63,11 +63,11 @@ def verify(rules: object, stage: str, target: str) -> None:
         )
 
 
-def text_of(added: Mapping[str, RuleSet]) -> list[str]:
-    """The names of the rules, a line for each stage."""
+def describe_rules(added: Mapping[str, RuleSet]) -> list[str]:
+    """Names of the rules, one line per stage, for cache keys."""
     return [f"{stage}: {', '.join(r.name for r in rules)}" for stage, rules in added.items()]
 
 
-def modules_of(added: Mapping[str, RuleSet]) -> list[str]:
-    """The modules that the rules are in."""
+def rule_modules(added: Mapping[str, RuleSet]) -> list[str]:
+    """Modules that define the rules, whose files are part of cache keys."""
     return sorted({rule.function.__module__ for rules in added.values() for rule in rules})

@@ -1,0 +1,75 @@
+"""Whoever profilers launches is told of each, however it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tinycore import Context, Tensor, TinyJit
+from tinycore.engine.profiler import LaunchProfiler, profilers
+
+
+@pytest.fixture
+def profiler() -> Iterator[LaunchProfiler]:
+    """Somebody who profilers, on PYTHON."""
+    found = LaunchProfiler()
+    profilers.append(found)
+    with Context(DEV="PYTHON"):
+        yield found
+    profilers.remove(found)
+
+
+def launches(profiler: LaunchProfiler) -> list[int]:
+    """How often each program ran; all of them took time."""
+    assert all(seconds > 0 for _, _, seconds in profiler.seen.values())
+    return [count for _, count, _ in profiler.seen.values()]
+
+
+def test_launches_are_added_up() -> None:
+    profiler, runner = LaunchProfiler(), object()
+    for seconds in (0.5, None, 0.25):
+        profiler.record(runner, seconds)
+
+    assert profiler.of(runner) == (3, 0.75)
+    assert profiler.of(object()) == (0, 0.0)
+    assert list(profiler.seen.values()) == [(runner, 3, 0.75)]
+
+
+def test_results_are_noted(profiler: LaunchProfiler) -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    profiler.seen.clear()
+    for _ in range(3):
+        (x + 1).realize()
+
+    assert launches(profiler) == [3]
+
+
+def test_writes_in_place_are_noted(profiler: LaunchProfiler) -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    profiler.seen.clear()
+    x.assign(x * 2).realize()
+
+    assert launches(profiler) == [1]
+    assert x.tolist() == [2.0, 4.0]
+
+
+def test_replays_are_noted(profiler: LaunchProfiler) -> None:
+    step = TinyJit(lambda x: (x * 3).realize())
+    x = Tensor([1.0, 2.0]).realize()
+    for _ in range(2):
+        step(x)
+    profiler.seen.clear()
+
+    assert step(x).tolist() == [3.0, 6.0]
+    assert launches(profiler) == [1]
+
+
+def test_nobody_is_told_who_does_not_watch_any_more(profiler: LaunchProfiler) -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    profilers.remove(profiler)
+    profiler.seen.clear()
+    (x + 1).realize()
+    profilers.append(profiler)
+
+    assert not profiler.seen

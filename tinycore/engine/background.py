@@ -1,0 +1,38 @@
+"""Background compilation: the kernels of a schedule, several at a time, before their first launch.
+
+Floor 4. Lowering holds the interpreter lock and is serialized; compilers are native code or
+subprocesses and run in parallel to it. Threads inherit the settings of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+from typing import Final, TypeVar
+
+from tinycore._deferred import deferred
+from tinycore.config import cpu_count, settings
+
+Job = TypeVar("Job")
+
+thread_pool: Final = deferred("concurrent.futures:ThreadPoolExecutor")
+MOST_JOBS: Final = 16
+
+
+def parallel_jobs() -> int:
+    """The number of kernels compiled at the same time: PARALLEL, or one per processor."""
+    return min(settings.PARALLEL or cpu_count(), MOST_JOBS)
+
+
+def start_compiling(make: Callable[[Job], object], jobs: Iterable[Job]) -> None:
+    """Start all jobs, in order, on a thread pool, without waiting.
+
+    Exceptions of jobs are dropped: whoever needs the result compiles it again and gets them.
+    """
+    waiting = list(dict.fromkeys(jobs))
+    if min(len(waiting), parallel_jobs()) < 2:
+        return
+    threads = thread_pool(min(len(waiting), parallel_jobs()), "tinycore-compile")
+    for job in waiting:
+        threads.submit(copy_context().run, make, job)
+    threads.shutdown(wait=False)
