@@ -194,7 +194,7 @@ def scheduled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ScheduleItem]]:
         return []
 
     monkeypatch.setattr(realize, "run_schedule", note)
-    monkeypatch.setattr(realize, "lowered", note)  # of runs that write to memory from before
+    monkeypatch.setattr(realize, "lower_all", note)  # of runs that write to memory from before
     with Context(DEV="NULL", VERIFY=0):
         yield items
 

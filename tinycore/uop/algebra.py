@@ -1,7 +1,7 @@
 """`algebra`: the rules of every subject that hold without knowing a condition.
 
-Floor 1. A file of rules joins here. `given.py` simplifies by these rules under a condition, and
-`symbolic.py` adds the rules that this makes possible.
+Floor 1. A file of rules joins here. `conditional.py` simplifies by these rules under a condition,
+and `symbolic.py` adds the rules that this makes possible.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from tinycore.uop.algebra import algebra
-from tinycore.uop.given import gated
+from tinycore.uop.conditional import gated
 from tinycore.uop.node import UOp
 from tinycore.uop.rewrite import rewrite
 

@@ -27,7 +27,6 @@ from tinycore.uop.op import (
     AxisKind,
     Op,
 )
-from tinycore.uop.scopes import check_order, illegal
 from tinycore.uop.stages import (
     EVERYWHERE,
     IN_KERNELS,
@@ -40,6 +39,7 @@ from tinycore.uop.stages import (
     checks,
 )
 from tinycore.uop.text import inline
+from tinycore.uop.verify_linear import check_order, illegal
 
 __all__ = ["Stage", "verify"]
 

@@ -1,7 +1,7 @@
 """Comparisons, conjunctions of bounds, extremes, and what a gate says about an index."""
 
 from tinycore.dtype import dtypes
-from tinycore.uop.given import given
+from tinycore.uop.conditional import simplify_under
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.symbolic import simplified
@@ -133,8 +133,8 @@ def test_gate_is_used_in_a_choice() -> None:
 def test_what_is_loaded_stays_as_it_is() -> None:
     loaded = UOp(Op.LOAD, dtypes.index, (UOp(Op.INDEX, buffer.dtype, (buffer, (i + 5) // 8)),))
 
-    assert given(loaded, i < 3) is loaded
+    assert simplify_under(loaded, i < 3) is loaded
 
 
 def test_gate_that_says_nothing_changes_nothing() -> None:
-    assert given((i + 5) // 8, j < 3) is (i + 5) // 8
+    assert simplify_under((i + 5) // 8, j < 3) is (i + 5) // 8

@@ -1,4 +1,4 @@
-"""The order of a linear program: what is used was defined before, in a loop that is still open.
+"""Verification of linear programs: every use after its definition, inside the same loops.
 
 Floor 1. The part of `verify.py` that looks at a whole program and not at one node.
 """

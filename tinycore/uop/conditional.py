@@ -1,4 +1,4 @@
-"""Simplification of an index where a gate is known to hold.
+"""Conditional simplification: index expressions under a gate that is known to hold.
 
 Floor 1. Padding reads at `i - 1` under the gate `i >= 1`: with that known, quotients and remainders
 that guard against a negative index vanish. Bounds from the gate's conjuncts are put on a variable,
@@ -19,7 +19,7 @@ from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import sum_of, terms_of
 
-__all__ = ["gated", "given"]
+__all__ = ["gated", "simplify_under"]
 
 gated: Final = RuleSet("gated")
 
@@ -32,19 +32,19 @@ LEAVES: Final = frozenset({Op.CONST, Op.RANGE, Op.SPECIAL, Op.DEFINE_VAR})
 @gated.rule(node(Op.INDEX, var("p"), var("x", dtype=index), var("g", dtype=dtypes.bool)))
 def index_under_gate(p: UOp, x: UOp, g: UOp) -> UOp | None:
     """An INDEX with a gate is read only where the gate holds."""
-    known = given(x, g)
+    known = simplify_under(x, g)
     return None if known is x else UOp(Op.INDEX, p.dtype, (p, known, g))
 
 
 @gated.rule(var("g", dtype=dtypes.bool).where(var("x", dtype=index), var("y")))
 def choice_under_condition(g: UOp, x: UOp, y: UOp) -> UOp | None:
     """g ? x : y needs x only where g holds."""
-    known = given(x, g)
+    known = simplify_under(x, g)
     return None if known is x else g.where(known, y)
 
 
-def given(expression: UOp, condition: UOp) -> UOp:
-    """What equals an index expression wherever `condition` holds, simpler if possible."""
+def simplify_under(expression: UOp, condition: UOp) -> UOp:
+    """Simplify an index expression under the assumption that `condition` holds."""
     parts = expression.toposort()
     if not any(u.op in BOUNDED for u in parts):
         return expression
@@ -63,7 +63,7 @@ def given(expression: UOp, condition: UOp) -> UOp:
 
 
 def size(expression: UOp) -> int:
-    """How many nodes an expression has."""
+    """The number of nodes of an expression."""
     return len(expression.toposort())
 
 
@@ -81,7 +81,7 @@ def bounds_from(condition: UOp) -> Iterator[tuple[UOp, int, int]]:
 
 
 def with_known(expression: UOp, value: UOp, known: UOp) -> Iterator[UOp]:
-    """Forms of the expression in which the variable `known` stands for `value`.
+    """Rewritings of the expression in which the variable `known` stands for `value`.
 
     With value == t + rest, t is replaced by known - rest.
     """
