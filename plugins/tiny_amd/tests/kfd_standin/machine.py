@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import mmap
 import os
 import struct
 import threading
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy
+from emulation.backing import LARGEST_FILLED, Backing
 from emulation.memory import GARBAGE
 
 from kfd_standin.aql import AqlRing
@@ -31,8 +31,6 @@ from tiny_amd.system import Linux
 __all__ = ["Machine"]
 
 PAGE: Final = 4096
-BACKING_BYTES: Final = 1 << 35
-LARGEST_FILLED: Final = 32 << 20
 TOPOLOGY: Final = "/sys/devices/virtual/kfd/kfd/topology"
 KFD_FILE: Final = 1 << 20
 FIRST_MINOR: Final = 128
@@ -106,35 +104,6 @@ class Event:
     auto_reset: bool
     is_signaled: bool = False
     data: bytes = bytes(32)
-
-
-class Backing:
-    """All memory there is, as one file that host and cards map."""
-
-    def __init__(self) -> None:
-        self.file = os.memfd_create("cards")
-        os.ftruncate(self.file, BACKING_BYTES)
-        flags = mmap.MAP_SHARED | 0x4000  # MAP_NORESERVE, which Python 3.11 does not name
-        self.data = numpy.frombuffer(mmap.mmap(self.file, BACKING_BYTES, flags=flags), numpy.uint8)
-        self.free: dict[int, list[int]] = {}
-        self.next = 0
-        self.libc = ctypes.CDLL(None, use_errno=True)
-
-    def take(self, size: int) -> int:
-        """Pages, by their offset."""
-        if same := self.free.get(size):
-            return same.pop()
-        if self.next + size > BACKING_BYTES:
-            raise MemoryError("the file that stands for memory is used up")
-        self.next += size
-        return self.next - size
-
-    def give_back(self, offset: int, size: int) -> None:
-        """Pages that nobody maps any more; large ones are returned to the system."""
-        self.free.setdefault(size, []).append(offset)
-        if size > LARGEST_FILLED:
-            place = (ctypes.c_int64(offset), ctypes.c_int64(size))
-            self.libc.fallocate(self.file, 3, *place)  # PUNCH_HOLE | KEEP_SIZE
 
 
 class Machine:

@@ -1,0 +1,48 @@
+"""Memory that a process and emulated cards share: pages of one file, which both map."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import Any, Final
+
+import numpy
+
+__all__ = ["LARGEST_FILLED", "Backing"]
+
+Array = numpy.ndarray[Any, Any]
+
+BACKING_BYTES: Final = 1 << 35
+LARGEST_FILLED: Final = 32 << 20
+"""Larger allocations are not filled with garbage, and their pages go back to the system."""
+
+
+class Backing:
+    """All memory there is, as one file that host and cards map."""
+
+    def __init__(self) -> None:
+        self.file = os.memfd_create("cards")
+        os.ftruncate(self.file, BACKING_BYTES)
+        flags = mmap.MAP_SHARED | 0x4000  # MAP_NORESERVE, which Python 3.11 does not name
+        pages = mmap.mmap(self.file, BACKING_BYTES, flags=flags)
+        self.data: Array = numpy.frombuffer(pages, numpy.uint8)
+        self.free: dict[int, list[int]] = {}
+        self.next = 0
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def take(self, size: int) -> int:
+        """Pages, by their offset."""
+        if same := self.free.get(size):
+            return same.pop()
+        if self.next + size > BACKING_BYTES:
+            raise MemoryError("the file that stands for memory is used up")
+        self.next += size
+        return self.next - size
+
+    def give_back(self, offset: int, size: int) -> None:
+        """Pages that nobody maps any more; large ones are returned to the system."""
+        self.free.setdefault(size, []).append(offset)
+        if size > LARGEST_FILLED:
+            place = (ctypes.c_int64(offset), ctypes.c_int64(size))
+            self.libc.fallocate(self.file, 3, *place)  # PUNCH_HOLE | KEEP_SIZE
