@@ -147,7 +147,7 @@ def tensors(session: nox.Session, device: str) -> None:
 @nox.session
 def faults(session: nox.Session) -> None:
     """Put random faults into the core; tests notice 97 % (`-- --seed 1 --count 200`: hours)."""
-    install(session, tool("coverage"))
+    install(session)
     session.run("python", "-m", "tests.faults", *session.posargs)
 
 

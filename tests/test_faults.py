@@ -7,13 +7,25 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.__main__ import EQUIVALENT, ROOT, report
 from tests.faults.choosing import Fault, Source, choose, sources_in
-from tests.faults.collecting import Trial
-from tests.faults.judging import Equivalents, Readers, Verdict, batches, executing, failing_test
+from tests.faults.collecting import Known, Trial
+from tests.faults.hosting import told
+from tests.faults.judging import (
+    Equivalents,
+    Readers,
+    Verdict,
+    affordable,
+    batches,
+    failing_test,
+    fastest_of_files,
+    places,
+)
+from tests.faults.patching import marked, set_mark
 
 
 def changes(text: str) -> set[str]:
@@ -106,23 +118,69 @@ def fault_at(source: Source, line: int) -> Fault:
     return fault
 
 
-def test_tests_of_a_table_are_those_that_read_it() -> None:
+def test_a_table_is_executed_where_it_is_read() -> None:
     source = Source("tinycore/uop/toy.py", TABLES)
-    lines = {"rule": 8, "reader": 12, "neither": 11}
-    trials = [Trial(name, 0.1, {source.file: 1 << line}) for name, line in lines.items()]
-    found = executing(fault_at(source, 2), trials, Readers([source]))
+    entry, rule = fault_at(source, 2), fault_at(source, 6)
+    found = places([entry, rule], Readers([source]))[source.file]
 
-    assert [trial.name for trial in found] == ["rule", "reader"]
-    assert executing(fault_at(source, 6), trials, Readers([source])) == trials[:1]
+    assert {line for line, numbers in found.items() if 0 in numbers} >= {8, 12}
+    assert {line for line, numbers in found.items() if 1 in numbers} == {8}
 
 
-def test_batches_grow_and_plans_come_last() -> None:
-    plan = Trial("tests/golden/test_plans.py::test_sizes", 1.0)
-    trials = [plan, *(Trial(str(n), 1.0) for n in range(20)), Trial("too long", 1000.0)]
-    found = batches(trials)
+BRANCHES = """
+def branch(x):
+    if x > 3:
+        return 1
+    elif x > 2:
+        return 2
+    return [y for y in (1, 2) if y > x]
+"""
 
-    assert [len(batch) for batch in found] == [2, 8, 10, 1]
-    assert found[-1] == [plan]
+
+def test_a_mark_says_which_statements_a_call_executes() -> None:
+    source = Source("toy.py", BRANCHES)
+    names: dict[str, Any] = {}
+    exec(compile(marked(source, {3: [0], 4: [1], 5: [2], 6: [3], 7: [4]}), "toy", "exec"), names)
+    seen: list[int] = []
+    set_mark(seen.append)
+
+    assert names["branch"](0) == [1, 2]
+    assert seen == [0, 2, 4]
+    assert names["branch"](9) == 1
+    assert seen == [0, 2, 4, 0, 1]
+
+
+ORDER = [("a", "0"), ("a", "1"), ("b", "x"), ("a", "2"), ("a", "slow")]
+
+
+def test_tests_of_one_file_take_turns_with_others(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text("")
+    known = Known(tmp_path, tmp_path, "")
+    known.write("a.py", [Trial("a.py::slow", 2.0), *(Trial(f"a.py::{n}", 0.0) for n in range(3))])
+    known.write("b.py", [Trial("b.py::x", 0.015, (7,))])
+    found = known.read(["a.py", "b.py"])
+
+    assert [t.name for t in found] == [f"{name}.py::{case}" for name, case in ORDER]
+    assert found[2].marks == (7,)
+    assert [t.name for t in fastest_of_files(found)] == ["a.py::0", "b.py::x"]
+
+
+def test_tests_run_for_as_long_as_one_fault_may_take() -> None:
+    trials = [Trial(str(n), 1.0) for n in range(100)]
+
+    assert len(affordable(trials, 5)) == 5
+    assert [len(batch) for batch in batches(trials)] == [2, 58]
+
+
+def test_a_fork_that_stops_in_a_test_crashed_in_it() -> None:
+    begin, passed = ["begin", "a"], ["passed", "a", 0.1, [3]]
+
+    assert told([begin, passed, ["end"]]) == (None, [Trial("a", 0.1, (3,))])
+    assert told([begin, passed, ["begin", "b"]]).failure == ("b", "a crash")
+    assert told([begin, ["hang"]]).failure == ("a", "a hang")
+    assert told([begin, ["failed", "a", "why"], ["end"]]).failure == ("a", "why")
+    assert told([]).failure == ("", "a crash")
 
 
 def test_the_first_test_that_failed_is_named() -> None:
@@ -156,27 +214,36 @@ import json, sys
 from pathlib import Path
 from tests.faults.choosing import Source
 from tests.faults.collecting import Scratch, Trial
-from tests.faults.judging import judge
+from tests.faults.hosting import Host
+from tests.faults.judging import Court, judge_by_import
 
 root, folder = Path(sys.argv[1]), Path(sys.argv[2])
-file = "tinycore/uop/toy.py"
+file, tests = "tinycore/uop/toy.py", "tests/unit/uop/test_toy.py"
 source = Source(file, (root / file).read_text())
-trial = Trial("tests/unit/uop/test_toy.py::test_greatest", 0.1)
+trial = Trial(f"{tests}::test_greatest", 0.1, (0,))
 scratch = Scratch(root, folder)
-for edit in [edit for line in source.edits.values() for edit in line]:
-    fault = source.fault(edit)
-    found = judge(fault, scratch, [trial])
-    print(json.dumps([fault.after, found.word, found.by]))
+faults = [source.fault(edit) for line in source.edits.values() for edit in line]
+
+def judge(host):
+    court = Court(host, [trial])
+    rows = [[fault.after, *vars(court.judge(fault, 0, False)).values()] for fault in faults]
+    (folder / "rows").write_text(json.dumps(rows))
+
+scratch.pytest([tests], 60, [Host(scratch, judge)])
+found = json.loads((folder / "rows").read_text())
+for (after, word, by, *_), fault in zip(found, faults):
+    print(json.dumps([after, word, by, judge_by_import(fault, scratch, [trial]).word]))
 """
 
 
 TOY = {
     "tinycore/__init__.py": "",
     "tinycore/uop/__init__.py": "",
-    "tinycore/uop/toy.py": "def greatest(a, b):\n    return a if a > b else b\n",
+    "tinycore/uop/toy.py": "LEAST = 0\n\n\ndef greatest(a, b):\n    best = max(a, b)\n"
+    "    return best if best > LEAST else LEAST\n",
     "tests/__init__.py": "",
     "tests/unit/uop/test_toy.py": "from tinycore.uop.toy import greatest\n\n"
-    "def test_greatest():\n    assert (greatest(1, 2), greatest(2, 1)) == (2, 2)\n",
+    "def test_greatest():\n    assert (greatest(1, 2), greatest(-2, -1)) == (2, 0)\n",
 }
 
 
@@ -193,20 +260,28 @@ def root(tmp_path: Path) -> Path:
 def test_a_fault_is_noticed_and_another_way_to_say_the_same_survives(
     root: Path, tmp_path: Path
 ) -> None:
+    """Also a table's, for which the core is imported anew."""
     command = [sys.executable, "-c", DRIVER, str(root), str(tmp_path / "copy")]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
     )
     lines = [json.loads(line) for line in done.stdout.splitlines()]
 
-    assert {after: word for after, word, _ in lines} == {
-        "return a if a >= b else b": "survived",
-        "return a if not (a > b) else b": "noticed",
-        "return (a)": "noticed",
-        "return (b)": "noticed",
+    assert {after: word for after, word, *_ in lines} == {
+        "LEAST = 1": "at import",
+        "LEAST = (-1)": "at import",
+        "best = (max(b, a))": "survived",
+        "best = min(a, b)": "noticed",
+        "return best if best >= LEAST else LEAST": "survived",
+        "return best if not (best > LEAST) else LEAST": "noticed",
+        "return (best)": "noticed",
+        "return (LEAST)": "noticed",
     }
-    assert all("test_greatest" in by for _, word, by in lines if word == "noticed")
-    assert "a > b" in (tmp_path / "copy/tinycore/uop/toy.py").read_text()
+    assert all("::test_greatest - " in by for _, word, by, _ in lines if word == "noticed")
+    by_import = {after: word for after, _, _, word in lines}
+    assert by_import["LEAST = 1"] == by_import["LEAST = (-1)"] == "noticed"
+    assert by_import["best = (max(b, a))"] == "survived"
+    assert "max(a, b)" in (tmp_path / "copy/tinycore/uop/toy.py").read_text()
 
 
 COMMAND = """
@@ -221,11 +296,11 @@ sys.exit(command.main(["--seed", "2", "--folder", sys.argv[3], "--least", "100"]
 
 
 def test_the_command_finds_who_executes_a_line_and_reports(root: Path, tmp_path: Path) -> None:
-    pytest.importorskip("coverage", reason="coverage is not installed")
     listed = tmp_path / "equivalent.toml"
     listed.write_text("change = []")
     words = [sys.executable, "-c", COMMAND, *map(str, (root, listed, tmp_path / "kept"))]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
-    assert "1 faults: 0 equivalent; of the 1 that matter" in done.stdout, done.stderr
-    assert "100.0%" in done.stdout or "survived 1 tests that execute it" in done.stdout
+    assert "of the 3 that matter 1 were noticed, 33.3%" in done.stdout, done.stderr
+    assert done.stdout.count("survived 1 of 1 tests") == 2
+    assert done.returncode == 1

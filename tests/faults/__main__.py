@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -21,22 +22,16 @@ from typing import Final
 from tqdm import tqdm
 
 from tests.faults.choosing import Fault, choose, sources_in
-from tests.faults.collecting import (
-    Scratch,
-    collect,
-    core_digest,
-    files_of_tests,
-    import_ahead,
-    load_trials,
-)
+from tests.faults.collecting import Known, Scratch, core_digest, files_of_tests, import_ahead
+from tests.faults.hosting import Host, collect, function_of
 from tests.faults.judging import (
+    Court,
     Equivalents,
     Readers,
     Verdict,
-    executing,
-    judge,
-    name_of,
-    unsound,
+    fastest_of_files,
+    judge_by_import,
+    places,
 )
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -52,8 +47,13 @@ class Kept:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        rows = json.loads(file.read_text("utf-8")) if file.exists() else []
-        self.verdicts: dict[Key, Verdict] = {tuple(key): Verdict(**row) for key, row in rows}
+        self.verdicts: dict[Key, Verdict] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Read what another process wrote."""
+        rows = json.loads(self.file.read_text("utf-8")) if self.file.exists() else []
+        self.verdicts = {tuple(key): Verdict(**row) for key, row in rows}
 
     def write(self) -> None:
         """Write all of them down."""
@@ -66,45 +66,96 @@ class Kept:
         self.write()
 
 
+class Run:
+    """One call of the command: what it judges, and where it keeps what it found."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.until: float = time.monotonic() + 60 * options.minutes
+        self.folder, self.files = Path(options.folder), files_of_tests(ROOT)
+        self.sources = sources_in(ROOT)
+        self.source_of = {source.file: source for source in self.sources}
+        self.faults = list(islice(choose(self.sources, options.seed), options.count))
+        self.places = places(self.faults, Readers(self.sources))
+        self.scratch = Scratch(ROOT, self.folder / f"tree-{options.seed}")
+        chosen = blake2b(repr([f.key for f in self.faults]).encode(), digest_size=6).hexdigest()
+        self.known = Known(ROOT, self.folder, chosen)
+        self.kept = Kept(self.folder / f"verdicts-{core_digest(ROOT)}.json")
+        self.equivalents = Equivalents.read(EQUIVALENT)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether time ran out."""
+        return time.monotonic() > self.until
+
+    def unjudged(self, *words: str) -> list[tuple[int, Fault]]:
+        """The faults without a verdict, and those with a verdict of some words."""
+        return [
+            (number, fault)
+            for number, fault in enumerate(self.faults)
+            if self.equivalents.reason(fault) is None
+            and ((v := self.kept.verdicts.get(fault.key)) is None or v.word in words)
+        ]
+
+    def keep(self, fault: Fault, verdict: Verdict) -> None:
+        """Write a verdict down."""
+        self.kept.verdicts[fault.key] = verdict
+        self.kept.write()
+
+    def judge_hosted(self, host: Host) -> None:
+        """Judge what needs no new import of the core."""
+        if not collect(host, self.known, self.files, self.sources, self.places, self.until):
+            return
+        court = Court(host, self.known.read(self.files))
+        for number, fault in self.unjudged():
+            if self.is_late:
+                return
+            place = function_of(self.scratch.folder, self.source_of[fault.file], fault.line)
+            self.keep(fault, court.judge(fault, number, place in host.at_import))
+
+    def judge_by_import(self) -> None:
+        """Judge the others."""
+        trials = self.known.read(self.files)
+        for number, fault in self.unjudged("at import"):
+            if self.is_late:
+                return
+            concerned = [t for t in trials if number in t.marks] or fastest_of_files(trials)
+            self.keep(fault, judge_by_import(fault, self.scratch, concerned))
+
+    def found(self) -> list[tuple[Fault, Verdict]]:
+        """All faults and their verdicts."""
+        found = []
+        for fault in self.faults:
+            why = self.equivalents.reason(fault)
+            equivalent = Verdict("equivalent", why, 0, 0.0) if why is not None else None
+            found.append((fault, equivalent or self.kept.verdicts[fault.key]))
+        return found
+
+
 def main(words: Sequence[str]) -> int:
     """Choose faults, judge each, and say which survived."""
     options = parsed(words)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(LATER))  # what it started ends with it
-    until = time.monotonic() + 60 * options.minutes
-    folder = Path(options.folder)
     tqdm.monitor_interval = 0  # a thread, which forks would lack
     import_ahead()
-    scratch = Scratch(ROOT, folder / f"tree-{options.seed}")
-    files = files_of_tests(ROOT)
-    with tqdm(total=len(files), desc="coverage", unit="file") as bar:
-        is_whole = collect(scratch, folder, files, until, lambda count: bar.update(count) and None)
-    if not is_whole:
-        return LATER
-    sources = sources_in(ROOT)
-    faults = list(islice(choose(sources, options.seed), options.count))
-    kept = Kept(folder / f"verdicts-{core_digest(ROOT)}.json")
+    run = Run(options)
     if options.again:
-        kept.keep({key for key, v in kept.verdicts.items() if v.word == "noticed"})
-    trials, readers = load_trials(ROOT, folder, files), Readers(sources)
-    equivalents = Equivalents.read(EQUIVALENT)
-    found: list[tuple[Fault, Verdict]] = []
-    for fault in tqdm(faults, desc="faults", unit="fault"):
-        verdict = kept.verdicts.get(fault.key)
-        if (why := equivalents.reason(fault)) is not None:
-            verdict = Verdict("equivalent", why, 0, 0.0)
-        elif verdict is None:
-            if time.monotonic() > until:
-                return LATER
-            verdict = judge(fault, scratch, executing(fault, trials, readers))
-            kept.verdicts[fault.key] = verdict
-            kept.write()
-        found.append((fault, verdict))
+        run.kept.keep({key for key, v in run.kept.verdicts.items() if v.word == "noticed"})
+    if run.known.unknown(run.files) or run.unjudged():
+        host = Host(run.scratch, run.judge_hosted)
+        status, printed = run.scratch.pytest(run.files, 60 * options.minutes + 600, [host])
+        run.kept.read()
+        if status != 0:
+            print(printed)
+            return 1
+    if run.known.unknown(run.files) or run.unjudged():
+        return LATER
+    run.judge_by_import()
+    if run.unjudged("at import"):
+        return LATER
+    found = run.found()
+    for fault, verdict in found:
         if verdict.word == "survived":
-            tqdm.write(f"\n{fault}\n  survived {verdict.executing} tests that execute it")
-    if wrong := unsound([verdict for _, verdict in found], scratch):
-        kept.keep({key for key, v in kept.verdicts.items() if name_of(v.by) not in wrong})
-        print("These fail in a sound tree; run again to judge by others:", *sorted(wrong))
-        return 1
+            print(f"\n{fault}\n  survived {verdict.ran} of {verdict.executing} tests")
     return report(found, options.least)
 
 

@@ -156,15 +156,20 @@ class Source:
         statement = self.statement_at(line)
         if isinstance(statement, ast.FunctionDef):  # a decorator, or a default
             return tuple(own_lines(statement)), (statement.name,)
-        inside = any(
-            isinstance(scope, ast.FunctionDef) and scope.body[0].lineno <= line <= last
-            for _, last, _, scope in self.scopes
-        )
         lines = tuple(range(statement.lineno, head_end(statement) + 1))
-        if inside:
+        if self.is_in_function(statement):
             return lines, ()
         whole = range(getattr(node, "lineno", line), (getattr(node, "end_lineno", line) or 0) + 1)
         return tuple(whole), tuple(bound_names(statement))
+
+    def is_in_function(self, statement: ast.stmt) -> bool:
+        """Whether a statement runs when a function is called, not at import."""
+        return any(
+            isinstance(scope, ast.FunctionDef)
+            and scope.body[0].lineno <= statement.lineno <= last
+            and scope is not statement
+            for _, last, _, scope in self.scopes
+        )
 
     def statement_at(self, line: int) -> ast.stmt:
         """The innermost statement that a line is in."""

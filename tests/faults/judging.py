@@ -7,27 +7,29 @@ import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, Literal
 
 from tests.faults.choosing import Fault, Source
 from tests.faults.collecting import Scratch, Trial
+from tests.faults.hosting import Host
 
-Word = Literal["noticed", "survived", "equivalent"]
+Word = Literal["noticed", "survived", "equivalent", "at import"]
 
-FIRST_SECONDS: Final = 2.0
-GROWTH: Final = 4
-"""How long the first batch of tests takes on a sound tree, and how much longer each one after."""
+MOST_SECONDS: Final = 60.0
+"""Processor time of all tests that are run for one fault, on a sound tree."""
 
-MOST_SECONDS: Final = 90.0
-"""How long all tests that are run for one fault take on a sound tree."""
+BATCHES: Final = (2.0, 58.0)
+"""Seconds of the tests that are run together where each run imports the core anew."""
 
-PLANS: Final = "tests/golden/test_plans.py"
-"""Tests that notice another plan, which computes the same more slowly: always run last."""
+BEFORE: Final = 20
+"""Tests before one that failed that are run again with it, on a sound tree."""
 
-FAILED: Final = 1
+BRIEFLY: Final = ("--tb=line", "--timeout=60")
+
 NOTHING_RAN: Final = 5
-"""Exit statuses of pytest."""
+"""The exit status of pytest where it has no tests to run."""
 
 DEPTH: Final = 3
 """How many tables are followed that are made of tables."""
@@ -35,12 +37,16 @@ DEPTH: Final = 3
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a fault, by which test, and how many execute the changed line."""
+    """What became of a fault, by which test, how many execute the changed line, how many ran.
+
+    "at import": a process that has imported the core cannot tell.
+    """
 
     word: Word
     by: str
     executing: int
     seconds: float
+    ran: int = 0
 
 
 # Which tests concern a fault
@@ -72,61 +78,129 @@ def is_read(node: ast.expr) -> bool:
     return isinstance(getattr(node, "ctx", None), ast.Load)
 
 
-def executing(fault: Fault, trials: Sequence[Trial], readers: Readers) -> list[Trial]:
-    """The tests that execute what a fault changes."""
-    places = {(fault.file, line) for line in fault.lines}
-    if fault.names:
-        places |= set(readers.lines_of(fault.names))
-    by_file: dict[str, set[int]] = {}
-    for file, line in places:
-        by_file.setdefault(file, set()).add(line)
-    return [
-        trial
-        for trial in trials
-        if any(trial.executes(file, lines) for file, lines in by_file.items())
-    ]
+def places(faults: Iterable[Fault], readers: Readers) -> dict[str, dict[int, set[int]]]:
+    """By file and line, the numbers of the faults that show where the line is executed."""
+    found: dict[str, dict[int, set[int]]] = {}
+    for number, fault in enumerate(faults):
+        lines = {(fault.file, line) for line in fault.lines}
+        if fault.names:
+            lines |= set(readers.lines_of(fault.names))
+        for file, line in lines:
+            found.setdefault(file, {}).setdefault(line, set()).add(number)
+    return found
 
 
-def batches(trials: Sequence[Trial], most: float = MOST_SECONDS) -> list[list[Trial]]:
-    """Tests in the order given, each batch longer than the one before; golden plans last."""
-    plans = [t for t in trials if t.name.startswith(PLANS)]
-    found: list[list[Trial]] = []
-    batch: list[Trial] = []
-    limit, used, total = FIRST_SECONDS, 0.0, 0.0
+def affordable(trials: Sequence[Trial], most: float = MOST_SECONDS) -> list[Trial]:
+    """The first of some tests, as many as the time allows."""
+    used = accumulate(trial.seconds for trial in trials)
+    return [trial for trial, total in zip(trials, used, strict=True) if total <= most]
+
+
+def fastest_of_files(trials: Iterable[Trial]) -> list[Trial]:
+    """The first test of each file."""
+    found: dict[str, Trial] = {}
     for trial in trials:
-        if trial in plans or total + trial.seconds > most:
-            continue
-        batch.append(trial)
-        used, total = used + trial.seconds, total + trial.seconds
-        if used >= limit:
-            found.append(batch)
-            batch, used, limit = [], 0.0, limit * GROWTH
-    return [b for b in [*found, batch, plans] if b]
+        found.setdefault(trial.name.split("::", 1)[0], trial)
+    return list(found.values())
 
 
 # Running them
 
 
-def judge(fault: Fault, scratch: Scratch, trials: Sequence[Trial]) -> Verdict:
-    """Put a fault into the copy of the tree, and run tests until one fails."""
+class Court:
+    """Judges faults in the forks of a host."""
+
+    def __init__(self, host: Host, trials: Sequence[Trial]) -> None:
+        self.host, self.trials = host, trials
+        self.seconds = {trial.name: trial.seconds for trial in trials}
+        self.unsound: set[str] = set()
+
+    def judge(self, fault: Fault, number: int, ran_at_import: bool) -> Verdict:
+        """Run the tests that execute a fault until one fails."""
+        begun = time.monotonic()
+        concerned = [t for t in self.trials if number in t.marks]
+        chosen = affordable(concerned)
+        sound = self.host.scratch.sound(fault.file)
+        swaps = self.host.swaps(fault.file, sound, fault.text)
+
+        def verdict(word: Word, by: str) -> Verdict:
+            seconds = round(time.monotonic() - begun, 1)
+            return Verdict(word, by, len(concerned), seconds, len(chosen))
+
+        if swaps is None:
+            return verdict("at import", "")
+        self.host.scratch.put(fault.file, fault.text)
+        try:
+            while names := [t.name for t in chosen if t.name not in self.unsound]:
+                ran = self.host.run(names, self.seconds, swaps)
+                if ran.failure is None:
+                    break
+                name, why = ran.failure
+                if self.is_sound(names, name, fault.file):
+                    return verdict("noticed", f"{name} - {why}")
+                self.host.scratch.put(fault.file, fault.text)
+        finally:
+            self.host.scratch.put(fault.file, None)
+        return verdict("at import" if ran_at_import or fault.names else "survived", "")
+
+    def is_sound(self, names: Sequence[str], failed: str, file: str) -> bool:
+        """Whether a test passes in a sound tree after the tests that ran before it."""
+        self.host.scratch.put(file, None)
+        place = names.index(failed)
+        again = names[max(0, place - BEFORE) : place + 1]
+        if self.host.run(again, self.seconds).failure is None:
+            return True
+        self.unsound.add(failed)
+        return False
+
+
+def batches(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+    """Tests in the order given, in runs of so many seconds."""
+    rest = list(trials)
+    for most in BATCHES:
+        if batch := affordable(rest, most):
+            yield batch
+            rest = rest[len(batch) :]
+
+
+def judge_by_import(fault: Fault, scratch: Scratch, trials: Sequence[Trial]) -> Verdict:
+    """Put a fault into the copy of the tree, and run tests in fresh processes until one fails."""
     begun = time.monotonic()
+    ran = 0
 
     def verdict(word: Word, by: str) -> Verdict:
-        return Verdict(word, by, len(trials), round(time.monotonic() - begun, 1))
+        return Verdict(word, by, len(trials), round(time.monotonic() - begun, 1), ran)
 
+    for batch in batches(trials):
+        names = [trial.name for trial in batch]
+        ran += len(names)
+        while names:
+            by = noticing(fault, scratch, names, 60 + 10 * sum(trial.seconds for trial in batch))
+            if by is None:
+                break
+            failed = by.split(" - ", 1)[0]
+            if failed not in names or is_sound(scratch, failed):
+                return verdict("noticed", by)
+            names.remove(failed)
+    return verdict("survived", "")
+
+
+def noticing(fault: Fault, scratch: Scratch, names: Sequence[str], seconds: float) -> str | None:
+    """The test that fails first with a fault, and why; None where all pass."""
     scratch.put(fault.file, fault.text)
     try:
-        for batch in batches(trials):
-            names = [trial.name for trial in batch]
-            seconds = 60 + 10 * sum(trial.seconds for trial in batch)
-            status, output = scratch.pytest([*names, "-x", "--tb=line", "--timeout=60"], seconds)
-            if status is None:
-                return verdict("noticed", f"a hang in {names[0]} or later")
-            if status not in (0, NOTHING_RAN):
-                return verdict("noticed", failing_test(output))
+        status, output = scratch.pytest([*names, *BRIEFLY, "-x"], seconds)
     finally:
         scratch.put(fault.file, None)
-    return verdict("survived", "")
+    if status is None:
+        return f"a hang in {names[0]} or later"
+    return None if status in (0, NOTHING_RAN) else failing_test(output)
+
+
+def is_sound(scratch: Scratch, name: str) -> bool:
+    """Whether a test passes alone in a sound tree."""
+    status, _ = scratch.pytest([name, *BRIEFLY], 120)
+    return status == 0
 
 
 def failing_test(output: str) -> str:
@@ -134,21 +208,6 @@ def failing_test(output: str) -> str:
     lines = output.strip().splitlines() or ["nothing"]
     found = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return found[0].split(" ", 1)[1] if found else lines[-1]
-
-
-def name_of(by: str) -> str:
-    """The test that a verdict names."""
-    return by.split(" - ", 1)[0]
-
-
-def unsound(verdicts: Iterable[Verdict], scratch: Scratch) -> set[str]:
-    """Of the tests that noticed faults, those that fail alone in a sound tree."""
-    names = sorted({name_of(v.by) for v in verdicts if v.word == "noticed" and "::" in v.by})
-    if not names:
-        return set()
-    _, output = scratch.pytest([*names, "--tb=line", "--timeout=120"], 600)
-    lines = output.splitlines()
-    return {name_of(line.split(" ", 1)[1]) for line in lines if line.startswith("FAILED ")}
 
 
 # Changes that are no faults
