@@ -66,8 +66,8 @@ def __getattr__(name: str) -> object:
         return _module_named("tinycore.nn")
     if name.startswith("_"):
         raise AttributeError(f"module 'tinycore' has no attribute {name!r}")
-    elsewhere = _module_named("tinycore.tensor.elsewhere")
-    raise elsewhere.unknown_name("tinycore", name, elsewhere.OF_PACKAGE, __all__)
+    foreign_names = _module_named("tinycore.tensor.foreign_names")
+    raise foreign_names.unknown_name("tinycore", name, foreign_names.OF_PACKAGE, __all__)
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tinycore import Context
-from tinycore.tensor.around import Guard
+from tinycore.tensor.environment import Guard
 from tinycore.testing.captures import check, world
 
 

@@ -23,7 +23,7 @@ from tinycore.nn.normalization import (
     RMSNorm,
 )
 from tinycore.nn.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
-from tinycore.tensor.elsewhere import OF_NN, unknown_name
+from tinycore.tensor.foreign_names import OF_NN, unknown_name
 
 __all__ = [
     "GRU",

@@ -20,7 +20,7 @@ from tinycore.dtype import dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.graph import base_of, is_constant
-from tinycore.tensor.keys import ATOMS, Same, constant, shortened
+from tinycore.tensor.guard_keys import ATOMS, Same, constant, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor

@@ -18,9 +18,9 @@ from tinycore.engine.run import Recording
 from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
-from tinycore.tensor.around import ATOM, FORM, Change, Role, Walk, form_of_value, is_plain
 from tinycore.tensor.core import live_tensors
-from tinycore.tensor.keys import shortened
+from tinycore.tensor.environment import ATOM, FORM, Change, Role, Walk, form_of_value, is_plain
+from tinycore.tensor.guard_keys import shortened
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns
 from tinycore.tensor.taken import Left, Output, State, Taken, realized_buffers

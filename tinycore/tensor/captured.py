@@ -16,7 +16,6 @@ from tinycore.engine.jit import CapturedStep, capture
 from tinycore.errors import JitError
 from tinycore.schedule.order import buffer_of
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
-from tinycore.tensor.around import Around, Guard
 from tinycore.tensor.attempt import (
     Attempt,
     Before,
@@ -27,6 +26,7 @@ from tinycore.tensor.attempt import (
     tensors_in,
 )
 from tinycore.tensor.core import replace_nodes
+from tinycore.tensor.environment import Environment, Guard
 from tinycore.tensor.held import holdings
 from tinycore.tensor.past import past
 from tinycore.tensor.showing import buffers_below
@@ -46,7 +46,7 @@ class Capture:
     """Everything known of the calls of one kind."""
 
     name: str
-    around: Around | None = None
+    around: Environment | None = None
     prune: bool = False
     """Whether replays leave out what is the same in each of them."""
     guard: Guard | None = None

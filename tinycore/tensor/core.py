@@ -31,7 +31,7 @@ from tinycore.errors import (
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
-from tinycore.tensor.elsewhere import NO_DEVICES
+from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import LEAF
 from tinycore.tensor.past import past
 from tinycore.tensor.runtime import runtime

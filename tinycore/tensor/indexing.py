@@ -19,7 +19,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import broadcast_shapes, counter_dtype, repeats_to, same_device
 from tinycore.tensor.creation import Creation
 from tinycore.tensor.data import SupportsArray
-from tinycore.tensor.entries import (
+from tinycore.tensor.index_parsing import (
     AxisIndex,
     Flag,
     Index,

@@ -17,8 +17,8 @@ from tinycore.config import settings
 from tinycore.engine.jit import CapturedStep, is_capturing, trace
 from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
-from tinycore.tensor.around import WRAPPERS, Around, Reader
 from tinycore.tensor.captured import Capture
+from tinycore.tensor.environment import WRAPPERS, Environment, Reader
 from tinycore.tensor.standins import names_given
 
 Parameters = ParamSpec("Parameters")
@@ -55,7 +55,7 @@ class TinyJit(Generic[Parameters, Result]):
         """Captures by what the arguments are; those in a list differ in what is around."""
         self.last: Capture | None = None
         self.bound: dict[int, tuple[Callable[[], Any], TinyJit[..., Result]]] = {}
-        self.around = None if fxn is None else Around(fxn)
+        self.around = None if fxn is None else Environment(fxn)
         self.name = "a function" if fxn is None else getattr(fxn, "__qualname__", repr(fxn))
         self.lock = recursive_lock()
         if fxn is not None:
@@ -71,7 +71,7 @@ class TinyJit(Generic[Parameters, Result]):
             jitted: TinyJit[..., Result] = TinyJit(
                 weak_method(cast(Any, self.fxn), reference), self.prune
             )
-            jitted.around = Around(cast(Any, self.fxn), reference)
+            jitted.around = Environment(cast(Any, self.fxn), reference)
             found = self.bound[key] = reference, jitted
         return found[1]
 

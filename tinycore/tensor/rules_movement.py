@@ -12,9 +12,9 @@ from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.adjoint import unskew
-from tinycore.tensor.phases import sum_to
+from tinycore.tensor.polyphase import sum_to
+from tinycore.tensor.prefix_scan import running_fold, shifted
 from tinycore.tensor.rules import Gradients, rule, zero
-from tinycore.tensor.running import running_fold, shifted
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import Op
 

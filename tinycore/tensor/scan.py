@@ -1,6 +1,6 @@
-"""Running sums, products and extremes along an axis.
+"""Prefix scans along an axis: cumulative sums, products, extremes, logsumexp.
 
-Floor 5. `running.py` says how they are computed: in a number of steps that grows as the axis does.
+Floor 5. `prefix_scan.py` has the algorithm; its number of kernels grows slowly with the axis.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Self
 from tinycore.dtype import dtypes, sum_acc_dtype
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
+from tinycore.tensor.prefix_scan import is_scanned, prefix_windows, running, running_fold
 from tinycore.tensor.reduce import Reduce
-from tinycore.tensor.running import is_scanned, prefix_windows, running, running_fold
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

@@ -1,6 +1,6 @@
 """Sorting along an axis, and what depends on data: `masked_select`, `nonzero`.
 
-Floor 5. Elements become integers in the same order, and `merging.py` sorts those. Equal elements
+Floor 5. Elements become integers in the same order, and `merge_sort.py` sorts those. Equal elements
 keep their order, and -0.0 is equal to 0. NaN is greater than any
 number. Values are taken from the places found, and their gradients go back there.
 """
@@ -14,7 +14,7 @@ from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import bool_dtype, counter_dtype, resolve_axis
-from tinycore.tensor.merging import first_places
+from tinycore.tensor.merge_sort import first_places
 from tinycore.tensor.selection import Selection
 
 

@@ -14,7 +14,7 @@ from tinycore._deferred import module_named
 from tinycore.config import Context, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor.elsewhere import OF_TENSOR, unknown_name
+from tinycore.tensor.foreign_names import OF_TENSOR, unknown_name
 from tinycore.tensor.multi import Multi
 
 ON_DEVICES: Final = "x.to(device) moves it, DEV=device chooses one for the whole program"

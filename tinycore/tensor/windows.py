@@ -17,8 +17,8 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import counter_dtype, resolve_axes, same_device, same_size
 from tinycore.tensor.digest import Digest
-from tinycore.tensor.phases import added_up
 from tinycore.tensor.pixels import operands
+from tinycore.tensor.polyphase import added_up
 from tinycore.uop.node import Skew, UOp
 
 Ints = int | Sequence[int]

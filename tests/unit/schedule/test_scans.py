@@ -11,7 +11,7 @@ from tinycore import Context, Tensor, Variable
 from tinycore.errors import GradientError, VerifyError
 from tinycore.lower.plan import plan_for
 from tinycore.render.base import Limits
-from tinycore.tensor import graph, running
+from tinycore.tensor import graph, prefix_scan
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -70,8 +70,8 @@ def test_a_scan_goes_in_order() -> None:
 @pytest.mark.parametrize("shape", [(1, 30), (3, 25), (25, 3), (2, 5, 26)])
 def test_pieces_of_a_long_axis(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
     """Few rows: the axis is cut, and pieces of pieces too."""
-    monkeypatch.setattr(running, "LONGEST_SCAN", 4)
-    monkeypatch.setattr(running, "MANY_ROWS", 8)
+    monkeypatch.setattr(prefix_scan, "LONGEST_SCAN", 4)
+    monkeypatch.setattr(prefix_scan, "MANY_ROWS", 8)
     numbers = numpy.random.default_rng(3).integers(-9, 9, shape).astype(numpy.int32)
     with Context(DEV="PYTHON"):
         for axis in range(len(shape)):

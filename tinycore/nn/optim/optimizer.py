@@ -19,7 +19,7 @@ from tinycore.config import settings
 from tinycore.dtype import least_upper_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.state import get_parameters
-from tinycore.tensor.elsewhere import unknown_name
+from tinycore.tensor.foreign_names import unknown_name
 from tinycore.tensor.together import Together
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]

@@ -1,8 +1,8 @@
-"""Windows that are further apart than 1, added up phase by phase of their stride.
+"""Polyphase form of the adjoint of strided windows: one dense convolution per phase of the stride.
 
 Floor 5. UNSKEW of stride s puts place k of window o at i = o*s + k. With k = j*s + r that is
-i = (o + j)*s + r: for each phase r windows of stride 1, of places that lie s apart. So no element
-is asked whether it was in a window at all, and neighbors of a phase are computed alike.
+i = (o + j)*s + r: for each phase r these are windows of stride 1 over every s-th place. No element
+tests whether it lies in a window, and neighbors of a phase are vectorized.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Running folds along the last axis, on the tensor graph: element i folded with all before it.
+"""Prefix scans (cumulative sum, maximum, ...) along the last axis, on the tensor graph.
 
-Floor 5. A device goes through an axis step by step where there are enough rows to do at a time, or
-few steps. Else the axis is cut into pieces: running folds inside pieces, a running fold over what
-the pieces add up to, and both combined. What is no op of the table is folded for each prefix of
-short pieces by itself.
+Floor 5. With enough rows to run in parallel, or a short axis, each row is scanned sequentially.
+Otherwise the axis is cut into blocks: a scan inside each block, a scan over the totals of the
+blocks, and a pass that combines both (reduce-then-scan). Folds that are no op of the table compute
+each prefix of a short block by itself.
 """
 
 from __future__ import annotations

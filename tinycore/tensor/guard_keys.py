@@ -1,6 +1,6 @@
-"""Python values as parts of keys.
+"""Guard keys: Python values as hashable parts of the key of a capture.
 
-Floor 5. Captures are told apart by keys, see `arguments.py`.
+Floor 5. Each key has a capture of its own, see `arguments.py`.
 """
 
 from __future__ import annotations

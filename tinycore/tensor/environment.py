@@ -1,9 +1,9 @@
-"""What a captured function finds around it: written down once, and compared before each replay.
+"""The environment of a captured function, recorded at the capture and guarded at each replay.
 
-Floor 5. From a function one comes to its closure, defaults and decorators, to the globals and
-attributes that its code names, to their classes, containers and functions, and so on. All that may
-decide what it does is a list of boxes: each is found among the values of an earlier one and says
-what its own values were. See docs/decisions/0028-captures.md.
+Floor 5. Reachable from a function are its closure, defaults and decorators, the globals and
+attributes that its code names, their classes, containers and functions, and so on. Everything that
+may affect its result is a list of boxes: each is found among the values of an earlier box and
+records its own values. See docs/decisions/0028-captures.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
-from tinycore.tensor.keys import ATOMS, PLAIN, constant
+from tinycore.tensor.guard_keys import ATOMS, PLAIN, constant
 from tinycore.tensor.names import LAYERS, Names
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.size import Size
@@ -609,7 +609,7 @@ def is_told(value: Any) -> bool:
     return not isinstance(value, types.CodeType)
 
 
-class Around:
+class Environment:
     """What there is around one function, which may be a method of an object."""
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Names that PyTorch has and we have not, and our way to say each.
+"""Names of PyTorch that tinycore does not have, each with the equivalent to use instead.
 
 Floor 5. Asking for one of them, on `Tensor`, `tinycore` or `tinycore.nn`, raises UnknownNameError
-with that; any other unknown name is answered with those that are spelled like it.
+with the equivalent; any other unknown name is answered with names of similar spelling.
 """
 
 from __future__ import annotations

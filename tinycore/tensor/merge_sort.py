@@ -1,8 +1,8 @@
-"""Sorting integers along the last axis by merging, on the tensor graph.
+"""Stable merge sort of integers along the last axis, on the tensor graph.
 
-Floor 5. With every key goes its place, so no two are equal, and the order is stable. Runs of a few
-elements are put in order by counting how many come before each; from then on every two runs are
-merged into one, all of an axis in a kernel. It takes n log2(n) steps.
+Floor 5. Each key carries its position, so all keys differ and the order is stable. Runs of a few
+elements are sorted by rank (the number of elements that come before each); then every two runs are
+merged, all pairs of an axis in one kernel. O(n log n) comparisons in log2(n) kernels.
 """
 
 from __future__ import annotations

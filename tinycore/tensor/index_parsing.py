@@ -1,7 +1,7 @@
-"""What stands between the brackets of `t[...]`, taken apart and checked.
+"""Index parsing: the expression inside `t[...]`, split into one entry per axis and validated.
 
-Floor 5. An index becomes one entry for every axis and every new one. What the host knows (ints,
-slices, lists, NumPy arrays) is checked here; a tensor of positions cannot be before it is computed.
+Floor 5. Indices known to the host (ints, slices, lists, NumPy arrays) are checked here; tensors of
+positions cannot be checked before they are computed.
 """
 
 from __future__ import annotations
