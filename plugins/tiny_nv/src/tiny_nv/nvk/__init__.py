@@ -1,0 +1,4 @@
+"""The device NV: NVIDIA's kernel driver without libcuda, through the interface NVK.
+
+Importing this module opens nothing.
+"""

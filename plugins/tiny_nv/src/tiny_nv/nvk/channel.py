@@ -1,0 +1,213 @@
+"""Channels of a card as its driver makes them: rings of entries that name commands, and doorbells.
+
+A group of channels runs on the graphics engine, which computes, and copies by an engine of its own.
+A fault stops the whole group.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Final
+
+from tiny_nv.nvk.addresses import HUGE_PAGE
+from tiny_nv.nvk.card import Allocation, Card
+from tiny_nv.nvk.classes import Class, Control
+from tiny_nv.nvk.rm import Refused
+from tiny_nv.system import bytes_at
+from tinycore.config import settings
+from tinycore.errors import DeviceError
+
+if TYPE_CHECKING:
+    from tiny_nv.nvk.layouts import Record
+
+__all__ = ["LARGEST_ENTRY", "Channel", "ChannelGroup"]
+
+ENTRIES: Final = 1024
+RING_BYTES: Final = 8 * ENTRIES
+USERD_BYTES: Final = 512
+GET: Final = 0x88
+PUT: Final = 0x8C
+LARGEST_ENTRY: Final = (1 << 21) - 1
+"""Words that one entry names."""
+NOTIFIER_BYTES: Final = 4096
+_STATUS, _CODE = 14, 8
+_RECORDED: Final = 0xFFFF
+_SUBROUTINE: Final = 1 << 41
+_LENGTH_SHIFT: Final = 42
+_GRAPHICS: Final = 1
+_ASYNCHRONOUS: Final = 1
+_CONTEXT_BYTES: Final = 64 << 20
+"""What the contexts of a channel take where the driver does not tell."""
+
+
+class ChannelGroup:
+    """Channels that share a context, one of which computes and one of which copies."""
+
+    def __init__(self, card: Card) -> None:
+        self.card, self.rm = card, card.rm
+        self.lock = threading.Lock()
+        self._undo = ExitStack()
+        try:
+            self._open()
+        except BaseException:
+            self._undo.close()
+            raise
+
+    def _open(self) -> None:
+        card, rm, undo = self.card, self.rm, self._undo
+        notifier = card.allocate(NOTIFIER_BYTES, is_system=True, is_visible=True)
+        undo.callback(card.free, notifier)
+        self.notifier = notifier
+        self._note = bytes_at(notifier.host, NOTIFIER_BYTES)
+        self._note[:] = bytes(NOTIFIER_BYTES)
+        self.group = rm.alloc(
+            card.device,
+            Class.KEPLER_CHANNEL_GROUP_A,
+            rm.record("channel_group", hVASpace=card.va_space, engineType=_GRAPHICS),
+            what="a group of channels",
+        )
+        undo.callback(self._free, self.group)
+        share = rm.alloc(
+            self.group,
+            Class.FERMI_CONTEXT_SHARE_A,
+            rm.record("context_share", hVASpace=card.va_space, flags=_ASYNCHRONOUS),
+            what="a context",
+        )
+        self.compute = Channel(self, share, card.generation.compute, "compute", undo)
+        self.copies = Channel(self, share, card.copy_class, "copy", undo)
+        self.debugger = self._debugger()
+        for channel in (self.compute, self.copies):
+            channel.register(undo)
+        schedule = rm.record("schedule", bEnable=1)
+        rm.control(self.group, Control.GPFIFO_SCHEDULE, schedule)
+
+    def _debugger(self) -> int:
+        """The object that tells of errors in kernels; 0 where the driver gives none."""
+        card, rm = self.card, self.rm
+        params = rm.record("debugger", hAppClient=rm.root, hClass3dObject=self.compute.engine)
+        try:
+            made = rm.alloc(card.device, Class.GT200_DEBUGGER, params, what="reports of errors")
+        except Refused:
+            return 0
+        self._undo.callback(self._free, made)
+        return made
+
+    def _free(self, handle: int) -> None:
+        with suppress(DeviceError):
+            self.rm.free(handle)
+
+    @property
+    def error(self) -> int:
+        """The code of the error that stopped the group; 0 as long as none did."""
+        note = self._note
+        recorded = int.from_bytes(note[_STATUS : _STATUS + 2], "little") == _RECORDED
+        return int.from_bytes(note[_CODE : _CODE + 4], "little") if recorded else 0
+
+    def ask(self, command: Control, record: Record) -> Record | None:
+        """What the object that tells of errors says; None where it says nothing."""
+        if not self.debugger:
+            return None
+        with suppress(DeviceError):
+            return self.rm.control(self.debugger, command, record)
+        return None
+
+    def close(self) -> None:
+        """Give the channels back."""
+        self._undo.close()
+
+
+class Channel:
+    """A ring of entries in the card's memory, which one engine takes commands from."""
+
+    def __init__(
+        self, group: ChannelGroup, share: int, engine: int, name: str, undo: ExitStack
+    ) -> None:
+        card, rm = group.card, group.rm
+        self.group, self.card, self.name = group, card, name
+        self.lock = threading.Lock()
+        self._fence = threading.Lock()
+        memory = card.allocate(RING_BYTES + USERD_BYTES, is_visible=True, is_contiguous=True)
+        undo.callback(card.free, memory)
+        self._place(memory)
+        params = rm.record(
+            "channel",
+            hObjectError=group.notifier.handle,
+            gpFifoOffset=memory.address,
+            gpFifoEntries=ENTRIES,
+            hContextShare=share,
+            hUserdMemory=memory.handle,
+            userdOffset=RING_BYTES,
+        )
+        self.handle = rm.alloc(group.group, card.channel_class, params, what=f"a {name} channel")
+        self.engine = rm.alloc(self.handle, engine, what=f"the {name} engine")
+        token = rm.control(
+            self.handle, Control.GET_WORK_SUBMIT_TOKEN, rm.record("work_submit_token")
+        )
+        self.token = token.number("token")
+
+    def _place(self, memory: Allocation) -> None:
+        content = bytes_at(memory.host, RING_BYTES + USERD_BYTES)
+        content[:] = bytes(len(content))
+        self.ring = content[:RING_BYTES].cast("Q")
+        control = content[RING_BYTES:]
+        self._get = control[GET : GET + 4].cast("I")
+        self._put = control[PUT : PUT + 4].cast("I")
+        self.written = 0
+        """Entries written so far; only grows."""
+
+    def register(self, undo: ExitStack) -> None:
+        """Have the contexts mapped that the channel needs."""
+        card, rm = self.card, self.group.rm
+        size = _CONTEXT_BYTES
+        with suppress(Refused):
+            asked = rm.record("ctx_buffer_size", hChannel=self.handle)
+            rm.control(card.subdevice, Control.GR_GET_CTX_BUFFER_SIZE, asked)
+            size = max(size, -(-asked.number("totalBufferSize") // HUGE_PAGE) * HUGE_PAGE)
+        base = card.driver.high.take(size, HUGE_PAGE)
+        undo.callback(card.driver.high.give_back, base, size)
+        card.driver.mapping.register_channel(card, self.handle, base, size)
+
+    # --- submission
+
+    @property
+    def pending(self) -> int:
+        """Entries that the card has not taken yet."""
+        return (self.written - self._get[0]) % ENTRIES
+
+    def submit(self, address: int, words: int) -> None:
+        """Let the card execute so many words. Called with the lock held; there is room."""
+        entry = address | _SUBROUTINE | words << _LENGTH_SHIFT
+        self.ring[self.written % ENTRIES] = entry
+        self.written += 1
+
+    def ring_doorbell(self) -> None:
+        """Tell the card how many entries there are: in memory first, then by the doorbell."""
+        self._put[0] = self.written % ENTRIES
+        # Memory of the card is write-combined for the host. To take a lock is an atomic operation,
+        # before which processors write what they have combined.
+        with self._fence:
+            self.card.doorbell[0] = self.token
+
+    def wait_for_room(self, entries: int, sleep: Callable[[], None]) -> None:
+        """Wait until entries are free. Raises DeviceError when the card takes none."""
+        if self.pending + entries < ENTRIES:
+            return
+        seen, since = self.pending, time.monotonic()
+        while self.pending + entries >= ENTRIES:
+            if self.pending != seen:
+                seen, since = self.pending, time.monotonic()
+            elif time.monotonic() - since > settings.WAIT_TIMEOUT_MS / 1e3:
+                raise DeviceError(
+                    f"the {self.name} channel of {self.card} is full and has taken nothing for "
+                    f"{settings.WAIT_TIMEOUT_MS} ms: {self.state()}"
+                )
+            sleep()
+
+    def state(self) -> str:
+        """How far the card is."""
+        pending = self.pending
+        of = f"of {self.written} entries"
+        return f"the {self.name} channel has taken {self.written - pending} {of}"

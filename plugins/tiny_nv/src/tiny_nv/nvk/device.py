@@ -1,0 +1,200 @@
+"""An open card, driven without libcuda, and the toolchains that make its programs."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+from tiny_nv.arch import arch_of, limits_of
+from tiny_nv.device import DEFAULT_ARCH
+from tiny_nv.nvk import methods
+from tiny_nv.nvk.addresses import LOCAL_WINDOW, SHARED_WINDOW
+from tiny_nv.nvk.card import Card, driver_of_process
+from tiny_nv.nvk.channel import ChannelGroup
+from tiny_nv.nvk.compilers import CubinCompiler, CubinOfPtxCompiler
+from tiny_nv.nvk.faults import Faults, Submissions
+from tiny_nv.nvk.local_memory import bytes_of_thread, bytes_of_tpc, total_bytes
+from tiny_nv.nvk.memory import NvAllocator
+from tiny_nv.nvk.program import NvProgram
+from tiny_nv.nvk.queues import CommandRing, ComputeQueue, CopyQueue
+from tiny_nv.ptx import Ptx
+from tiny_nv.render import CudaC
+from tinycore.errors import DeviceUnavailable
+from tinycore.plugin import HCQBuffer, HCQCompiled, ProgramInfo, Toolchain
+
+__all__ = ["NvDevice", "ptx_toolchain", "toolchain"]
+
+COMMAND_BYTES: Final = 1 << 20
+"""Memory for commands of submissions, of each channel."""
+_REST_SECONDS: Final = 1e-3
+
+
+def toolchain(arch: str = "") -> Toolchain[CudaC]:
+    """CUDA C compiled by nvrtc to a cubin. Raises CompilerUnavailable."""
+    name = arch or DEFAULT_ARCH
+    return Toolchain("NVRTC", name, CudaC(limits_of(arch_of(name))), CubinCompiler(name))
+
+
+def ptx_toolchain(arch: str = "") -> Toolchain[Ptx]:
+    """PTX of our own assembled by ptxas. Raises CompilerUnavailable."""
+    name = arch or DEFAULT_ARCH
+    renderer = Ptx(limits_of(arch_of(name)), arch=name)
+    return Toolchain("PTX", name, renderer, CubinOfPtxCompiler(name))
+
+
+class NvDevice(HCQCompiled):
+    """A card: a channel that computes, a channel that copies, and what both report."""
+
+    allocator: NvAllocator
+
+    def __init__(self, index: int = 0, interface: str = "") -> None:
+        verify_interface(interface or os.environ.get("NV_IFACE", ""))
+        driver = driver_of_process()
+        infos = driver.infos()
+        if index >= len(infos):
+            names = ", ".join(f"NV:{i} at {info.bus}" for i, info in enumerate(infos)) or "none"
+            raise DeviceUnavailable(f"there is no NV:{index}; there are: {names}")
+        self.submissions = Submissions()
+        self.local_memory: HCQBuffer | None = None
+        self._own: set[HCQBuffer] = set()
+        self._programs: weakref.WeakSet[NvProgram] = weakref.WeakSet()
+        with ExitStack() as undo:
+            self.card: Card = driver.open(infos[index])
+            undo.callback(self.card.close)
+            self.arch = self.card.arch
+            self.group = group = ChannelGroup(self.card)
+            undo.callback(group.close)
+            units = self.card.units
+            sms = units.gpcs * units.tpcs_per_gpc * units.sms_per_tpc
+            self.faults = Faults(group, self.kernel_at, sms)
+            allocator = NvAllocator(self.card)
+            allocator.device = self
+            name = f"NV:{index}" if index else "NV"
+            peers = f"NVK {id(driver)}"
+            super().__init__(
+                name,
+                allocator,
+                partial(ComputeQueue, self, group.compute),
+                partial(CopyQueue, self, group.copies),
+                peer_group=peers if driver.mapping.has_peers else f"{peers} {index}",
+            )
+            undo.callback(self._release_own)
+            self.commands = {
+                channel: CommandRing(self, COMMAND_BYTES)
+                for channel in (group.compute, group.copies)
+            }
+            self._begin()
+            self._opened = undo.pop_all()
+
+    def _begin(self) -> None:
+        """Put classes behind subchannels, and say where the windows are."""
+        group = self.group
+        compute = self.compute_queue()
+        compute.append(*methods.set_object(methods.COMPUTE, self.card.generation.compute))
+        compute.append(*methods.windows(LOCAL_WINDOW, SHARED_WINDOW))
+        copies = CopyQueue(self, group.copies)
+        copies.append(*methods.set_object(methods.COPY, self.card.copy_class))
+        for queue in (compute, copies):
+            with self.lock:
+                queue.wait(self.timeline_signal, self.timeline_value - 1)
+                self.finish(queue)
+        self.synchronize()
+
+    # --- programs
+
+    def load(self, binary: bytes, info: ProgramInfo) -> NvProgram:
+        """Put a cubin into memory. Raises FileFormatError and DeviceError for one that cannot run
+        here.
+        """
+        self.reap()
+        return NvProgram(self, binary, info)
+
+    def note_code(self, program: NvProgram) -> None:
+        """Know a program by the addresses of its code."""
+        self._programs.add(program)
+
+    def kernel_at(self, address: int) -> str:
+        """The kernel whose code is at an address, in words."""
+        for program in list(self._programs):
+            if program.covers(address):
+                return f"kernel {program.info.name}"
+        return "code that is not known"
+
+    def own_memory(self, size: int, *, visible: bool = False) -> HCQBuffer:
+        """Memory for code and the like, given back with the device at the latest."""
+        buffer = self.allocator.alloc_visible(size) if visible else self.allocator.alloc(size)
+        self._own.add(buffer)
+        return buffer
+
+    def give_back(self, buffer: HCQBuffer) -> None:
+        """Free memory of the device's own, which nothing under way uses, some time later."""
+        if buffer in self._own:
+            self._own.remove(buffer)
+            self.discard(buffer, None)
+
+    def local_bytes_of(self, stack_bytes: int) -> int:
+        """Local memory of a thread with such a stack."""
+        return bytes_of_thread(stack_bytes)
+
+    def prepare_local_memory(self, stack_bytes: int) -> None:
+        """Have local memory for a kernel with such a stack, and tell the card where."""
+        units = self.card.units
+        per_tpc = bytes_of_tpc(units, bytes_of_thread(stack_bytes))
+        needed = total_bytes(units, per_tpc)
+        with self.lock:
+            if needed <= (self.local_memory.size if self.local_memory is not None else 0):
+                return
+            self.ready()
+            before, self.local_memory = self.local_memory, self.own_memory(needed)
+            queue = self.compute_queue()
+            queue.wait(self.timeline_signal, self.timeline_value - 1)
+            queue.append(*methods.wait_for_idle())
+            queue.append(*methods.local_memory(self.local_memory.address, per_tpc))
+            done = self.finish(queue)
+            if before is not None:
+                self._own.discard(before)
+                self.discard(before, done)
+
+    # --- waiting
+
+    def rest(self) -> None:
+        """Let others run while there is no room."""
+        super().sleep(self.timeline_signal, self.timeline_value, _REST_SECONDS)
+
+    def fault(self) -> str:
+        """What the driver reports of the channels, and what ran then."""
+        if not self.faults.poll():
+            return ""
+        running = self.submissions.under_way(self.timeline_signal.value)
+        return f"{self.faults.found}. What ran: {running}"
+
+    def state(self) -> str:
+        """Where the timeline stands, what the hardware reports, and how far the channels are."""
+        channels = (self.group.compute, self.group.copies)
+        where = ", ".join(channel.state() for channel in channels)
+        running = self.submissions.under_way(self.timeline_signal.value)
+        return f"{super().state()}, {where}; what may be stuck: {running}"
+
+    # --- the end
+
+    def release(self) -> None:
+        """Give the channels back. The process keeps its files of the driver until it ends."""
+        self._opened.close()
+
+    def _release_own(self) -> None:
+        while self._own:
+            self.allocator.release(self._own.pop())
+
+
+def verify_interface(name: str) -> None:
+    """Raise DeviceUnavailable for an interface that there is not."""
+    if name == "PCI":
+        raise DeviceUnavailable(
+            "NV has no interface PCI yet, which would drive a card without NVIDIA's kernel driver. "
+            "Leave NV_IFACE unset: NVK, over that driver, is the one there is"
+        )
+    if name not in ("", "NVK"):
+        raise DeviceUnavailable(f"NV has no interface {name!r}: DEV=NVK+NV is the one there is")

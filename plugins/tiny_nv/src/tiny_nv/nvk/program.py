@@ -1,0 +1,227 @@
+"""Kernels in a card's memory, and the arguments of their launches: descriptor and bank 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct, pack_into
+from typing import TYPE_CHECKING, Final
+
+from tiny_nv.arch import arch_of
+from tiny_nv.nvk import qmd
+from tiny_nv.nvk.constants import bank_of
+from tiny_nv.nvk.cubin import SYSTEM_SHARED_BYTES, Cubin, Kernel
+from tiny_nv.program import entry_name
+from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.plugin import HCQArgsState, HCQBuffer, HCQProgram, Number, ProgramInfo, Symbol, Word
+
+if TYPE_CHECKING:
+    from tiny_nv.nvk.device import NvDevice
+
+__all__ = ["NvArguments", "NvProgram", "Patch"]
+
+ALIGNMENT: Final = 256
+"""Of descriptors and of banks of constants."""
+GIVEN_ALIGNMENT: Final = 64
+"""Of the memory that a launch gets for its arguments."""
+REGISTERS: Final = 65536
+"""Of a multiprocessor."""
+_WARP: Final = 32
+_PARTS: Final = 4
+_COUNTS_SYSTEM_SHARED: Final = 90
+"""The first architecture whose files count the shared memory that the system takes."""
+
+Patch = tuple[Symbol, Callable[[int], None]]
+"""What to do with the number that a submission gives for a symbol."""
+
+
+class NvProgram(HCQProgram):
+    """A kernel in memory."""
+
+    def __init__(self, device: NvDevice, binary: bytes, info: ProgramInfo) -> None:
+        self.nv = device
+        card = device.card
+        cubin = Cubin(binary, entry_name(info.name))
+        self.kernel = kernel = cubin.kernel
+        self.verify(info)
+        self.memory: HCQBuffer = device.own_memory(cubin.size)
+        base = self.memory.address
+        device.allocator.write(self.memory, memoryview(cubin.place(base)))
+        device.prepare_local_memory(kernel.stack_bytes)
+        self.version = card.generation.qmd
+        self.bank = bank_of(card.arch)
+        self.bank_content = self.bank.content(info.grid, info.block, kernel.parameter_bytes)
+        self.descriptor = qmd.descriptor(
+            self.version,
+            qmd.Launch(
+                arch=card.arch,
+                sm_version=card.units.sm_version,
+                address=base + kernel.entry,
+                code_bytes=kernel.code_bytes,
+                registers=kernel.registers,
+                barriers=kernel.barriers,
+                shared_bytes=self.shared_bytes(info),
+                local_bytes=device.local_bytes_of(kernel.stack_bytes),
+                grid=info.grid,
+                block=info.block,
+                cluster=kernel.cluster,
+                constants={
+                    bank: (base + at, size) for bank, (at, size) in kernel.constants.items()
+                },
+                parameter_bytes=self.bank.parameters + kernel.parameter_bytes,
+            ),
+        )
+        slack = ALIGNMENT - GIVEN_ALIGNMENT
+        self.bank_offset = -(-len(self.descriptor) // ALIGNMENT) * ALIGNMENT
+        size = self.bank_offset + len(self.bank_content) + slack
+        super().__init__(device, info, argument_bytes=size)
+        self.parameters = Struct(f"<{info.buffers}Q{len(info.values)}q")
+        device.note_code(self)
+
+    def __del__(self) -> None:
+        super().__del__()
+        if hasattr(self, "memory"):
+            self.nv.give_back(self.memory)
+
+    def covers(self, address: int) -> bool:
+        """Whether an address lies in the kernel's code."""
+        begin = self.memory.address + self.kernel.entry
+        return begin <= address < begin + self.kernel.code_bytes
+
+    # --- facts
+
+    def verify(self, info: ProgramInfo) -> None:
+        """Raise DeviceError for a kernel whose file and launch do not agree."""
+        kernel: Kernel = self.kernel
+        count = info.buffers + len(info.values)
+        if kernel.offsets != tuple(8 * n for n in range(count)):
+            raise DeviceError(
+                f"kernel {info.name} takes parameters at {list(kernel.offsets)}, and is launched "
+                f"with {count} of 8 bytes each"
+            )
+        x, y, z = info.block
+        registers = -(-max(kernel.registers, 1) * _WARP // 256) * 256
+        most = REGISTERS // registers // _PARTS * _PARTS * _WARP
+        if x * y * z > most:
+            raise DeviceError(
+                f"kernel {info.name} has blocks of {x * y * z} threads; as it was compiled, with "
+                f"{kernel.registers} registers, {most} fit on {self.nv.card}. NOOPT=1 makes it "
+                "smaller."
+            )
+
+    def shared_bytes(self, info: ProgramInfo) -> int:
+        """Shared memory of a block, with what the system takes. Raises UnsupportedError."""
+        own = self.kernel.static_shared_bytes
+        counted = self.nv.card.arch_number >= _COUNTS_SYSTEM_SHARED and own
+        static = own - SYSTEM_SHARED_BYTES if counted else own
+        total = static if static >= info.shared_bytes else static + info.shared_bytes
+        most = arch_of(self.nv.card.arch).shared_bytes
+        if total > most:
+            raise UnsupportedError(
+                f"{total:,} bytes of shared memory of kernel {info.name} do not fit: "
+                f"{self.nv.card} has {most:,}"
+            )
+        return total + SYSTEM_SHARED_BYTES
+
+
+class NvArguments(HCQArgsState):
+    """Descriptor and bank 0 of one launch.
+
+    Both are memory that the card reads when the launch is due, so a graph changes them in place.
+    """
+
+    __slots__ = ("address", "bank", "bank_address", "content", "descriptor", "releases", "version")
+
+    program: NvProgram
+
+    def fill(self, buffers: Sequence[HCQBuffer], values: Sequence[int]) -> None:
+        """Write the bank; the descriptor is written when the launch is encoded."""
+        program, view = self.program, self.view
+        begin = -self.memory.address % ALIGNMENT
+        self.address = self.memory.address + begin
+        self.version = program.version
+        self.descriptor = view[begin : begin + len(program.descriptor)]
+        start = begin + program.bank_offset
+        self.bank = view[start : start + len(program.bank_content)]
+        self.bank_address = self.memory.address + start
+        self.releases = 0
+        self.content = with_bank(program, self.bank_address)
+        bank, facts = self.bank, program.bank
+        bank[:] = program.bank_content
+        if facts.own_address is not None:
+            pack_into("<Q", bank, facts.own_address, self.bank_address)
+        addresses = [buffer.address for buffer in buffers]
+        program.parameters.pack_into(bank, facts.parameters, *addresses, *values)
+
+    def set_buffer(self, slot: int, buffer: HCQBuffer) -> None:
+        """Put another address into a slot."""
+        pack_into("<Q", self.bank, self.program.bank.parameters + 8 * slot, buffer.address)
+
+    def set_value(self, position: int, value: int) -> None:
+        """Put another value in the place of a variable."""
+        start = self.program.bank.parameters + 8 * (self.program.info.buffers + position)
+        pack_into("<q", self.bank, start, value)
+
+    # --- the descriptor
+
+    def begin(self, grid: tuple[Number, ...], block: tuple[Number, ...]) -> list[Patch]:
+        """Write the descriptor anew, with nothing after it; say what each submission changes."""
+        program = self.program
+        self.descriptor[:] = self.content
+        self.releases = 0
+        if block != program.info.block:
+            raise UnsupportedError(
+                f"kernel {program.info.name} was compiled for blocks of {program.info.block} "
+                f"threads, not {block}"
+            )
+        return [] if grid == program.info.grid else self.set_grid(grid)
+
+    def set_grid(self, grid: tuple[Number, ...]) -> list[Patch]:
+        """Launch another number of groups."""
+        patches: list[Patch] = []
+        for axis, number in enumerate(grid):
+            if isinstance(number, Word):
+                patches.append((number.symbol, self._grid_setter(axis, number)))
+            else:
+                self._put_grid(axis, number)
+        return patches
+
+    def _grid_setter(self, axis: int, word: Word) -> Callable[[int], None]:
+        return lambda number: self._put_grid(axis, word.value(number))
+
+    def _put_grid(self, axis: int, count: int) -> None:
+        qmd.put(self.descriptor, self.version, qmd.GRID[axis], count)
+        pack_into("<I", self.bank, self.program.bank.grid + 4 * axis, count)
+
+    def follow_by(self, other: NvArguments) -> None:
+        """Launch the other when this launch has ended."""
+        qmd.put_next(self.descriptor, self.version, other.address)
+
+    def release(self, address: Number, value: Number, *, timed: bool = False) -> list[Patch]:
+        """Set a value, or note the time, when this ends; say what each submission changes."""
+        index = self.releases
+        self.releases += 1
+        fixed = [0 if isinstance(number, Word) else number for number in (address, value)]
+        qmd.put_release(self.descriptor, self.version, index, fixed[0], fixed[1], timed=timed)
+        names = ("RELEASE_ADDRESS", "RELEASE_PAYLOAD")
+        return [
+            (number.symbol, self._setter(name, number, index))
+            for name, number in zip(names, (address, value), strict=True)
+            if isinstance(number, Word)
+        ]
+
+    def _setter(self, name: str, word: Word, index: int) -> Callable[[int], None]:
+        def change(number: int) -> None:
+            qmd.put_wide(self.descriptor, self.version, name, word.value(number), index)
+
+        return change
+
+
+NvProgram.ARGS_STATE = NvArguments
+
+
+def with_bank(program: NvProgram, address: int) -> bytes:
+    """The program's descriptor with the address of bank 0."""
+    content = bytearray(program.descriptor)
+    bytes_of_bank = program.bank.parameters + program.kernel.parameter_bytes
+    qmd.put_constants(memoryview(content), program.version, 0, address, bytes_of_bank)
+    return bytes(content)

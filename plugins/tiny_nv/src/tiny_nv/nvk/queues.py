@@ -1,0 +1,227 @@
+"""Commands of a card's channels: compute, and copies.
+
+A kernel is launched by its descriptor, which lies beside its arguments. Launches that follow each
+other name the next one in their descriptors, and signals after them stand there too, so that the
+channel is told of the first alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
+
+from tiny_nv.nvk import methods, qmd
+from tiny_nv.nvk.channel import LARGEST_ENTRY, Channel
+from tiny_nv.nvk.program import NvArguments, NvProgram, Patch
+from tinycore.errors import ArgumentError, UnsupportedError
+from tinycore.plugin import (
+    HCQArgsState,
+    HCQBuffer,
+    HCQProgram,
+    HWQueue,
+    Number,
+    SignalPlace,
+    Symbol,
+)
+
+if TYPE_CHECKING:
+    from tiny_nv.nvk.device import NvDevice
+    from tinycore.plugin import Moment
+
+__all__ = ["CommandRing", "ComputeQueue", "CopyQueue"]
+
+_WORD_BYTES: Final = 4
+_ALIGNMENT: Final = 64
+_NOTHING: Final[Mapping[Symbol, int]] = MappingProxyType({})
+
+
+def pieces(words: memoryview) -> list[tuple[int, int]]:
+    """Start and length of what one entry of a ring names: as much as it can, and whole commands."""
+    if len(words) <= LARGEST_ENTRY:
+        return [(0, len(words))]
+    found, begin, at = [], 0, 0
+    while at < len(words):
+        length = methods.length_of(words[at])
+        if at + length - begin > LARGEST_ENTRY:
+            found.append((begin, at - begin))
+            begin = at
+        at += length
+    return [*found, (begin, at - begin)]
+
+
+class CommandRing:
+    """Memory for commands of submissions, in a ring: the oldest is used again when it is done.
+
+    Called with the lock of its channel held, within a submission.
+    """
+
+    def __init__(self, device: NvDevice, size: int) -> None:
+        self.device = device
+        self.memory = device.own_memory(size, visible=True)
+        self.next = 0
+        self.used: deque[tuple[int, int, Moment]] = deque()
+        """Begin, end and the moment after which it is free, the oldest first."""
+
+    def take(self, size: int) -> HCQBuffer:
+        """Memory for the submission being made. Raises DeviceError when earlier ones hang."""
+        if size > self.memory.size:
+            raise UnsupportedError(
+                f"{size} bytes of commands do not fit the {self.memory.size} there are for them: "
+                "split the work"
+            )
+        if self.next + size > self.memory.size:
+            self.next = 0
+        begin, end = self.next, self.next + size
+        late = [n for n, (a, b, _) in enumerate(self.used) if a < end and begin < b]
+        for _ in range(late[-1] + 1 if late else 0):
+            self.used.popleft()[2].wait()
+        upcoming = self.device.upcoming()  # of the next submission: this one's value is taken
+        self.used.append((begin, end, replace(upcoming, value=upcoming.value - 1)))
+        self.next = -(-end // _ALIGNMENT) * _ALIGNMENT
+        return self.memory.offset(begin, size)
+
+
+class NvQueue(HWQueue):
+    """What queues of both kinds have in common."""
+
+    FORMAT: ClassVar[Literal["I", "Q"]] = "I"
+
+    def __init__(self, device: NvDevice, channel: Channel) -> None:
+        super().__init__()
+        self.device = device
+        self.channel = channel
+        self.kernels: list[str] = []
+        """Names of what it launches, for the text of an error."""
+        self.bound: HCQBuffer | None = None
+
+    def __del__(self) -> None:
+        bound = getattr(self, "bound", None)
+        if bound is not None:
+            self.device.discard(bound, None)
+
+    def wait(self, signal: SignalPlace, value: Number) -> Self:
+        """Go on when the signal is at least at `value`."""
+        return self.append(*methods.wait_at_least(signal.address, value))
+
+    # --- submission
+
+    def bind_words(self) -> memoryview | None:
+        """The commands in memory that the card reads."""
+        if not len(self.words):
+            return None
+        self.bound = self.device.allocator.alloc_visible(len(self.words) * _WORD_BYTES)
+        assert self.bound.view is not None
+        words = self.bound.view.cast("I")
+        words[:] = memoryview(self.words)
+        return words
+
+    def submit_words(self) -> None:
+        """Let the channel execute the commands."""
+        words = memoryview(self.words)
+        if not words:
+            return
+        if self.kernels:
+            self.device.submissions.add(self.device.timeline_value - 1, self.kernels)
+        channel = self.channel
+        with channel.lock:
+            memory = self.bound or self._lend(words)
+            parts = pieces(words)
+            channel.wait_for_room(len(parts), self.device.rest)
+            for start, count in parts:
+                channel.submit(memory.address + start * _WORD_BYTES, count)
+            channel.ring_doorbell()
+
+    def _lend(self, words: memoryview) -> HCQBuffer:
+        """A copy of the words, which lasts until they are executed."""
+        memory = self.device.commands[self.channel].take(len(words) * _WORD_BYTES)
+        assert memory.view is not None
+        memory.view.cast("I")[:] = words
+        return memory
+
+
+class ComputeQueue(NvQueue):
+    """Commands of the engine that computes."""
+
+    def __init__(self, device: NvDevice, channel: Channel) -> None:
+        super().__init__(device, channel)
+        self.last: NvArguments | None = None
+        """The launch after which nothing else has been asked for."""
+        self.kept: list[NvArguments] = []
+        """What descriptors name, until the commands are done."""
+        self._patches: dict[Symbol, list[Callable[[int], None]]] = {}
+
+    def wait(self, signal: SignalPlace, value: Number) -> Self:
+        """Go on when the signal is at least at `value`."""
+        self.last = None
+        return super().wait(signal, value)
+
+    def signal(self, signal: SignalPlace, value: Number) -> Self:
+        """Set the signal: by the last launch where it can, else by the channel."""
+        if self.last is not None and self.last.releases < qmd.RELEASES:
+            return self._note(self.last.release(signal.address, value))
+        self.last = None
+        return self.append(*methods.release(signal.address, value))
+
+    def timestamp(self, signal: SignalPlace) -> Self:
+        """Note the card's clock; the signal's value becomes 0."""
+        if self.last is not None and self.last.releases < qmd.RELEASES:
+            return self._note(self.last.release(signal.address, 0, timed=True))
+        self.last = None
+        return self.append(*methods.release_time(signal.address))
+
+    def memory_barrier(self) -> Self:
+        """See what others have written; a launch after a launch does so by itself."""
+        return self if self.last is not None else self.append(*methods.INVALIDATE)
+
+    def exec(
+        self,
+        program: HCQProgram,
+        args_state: HCQArgsState,
+        grid: tuple[Number, ...],
+        block: tuple[Number, ...],
+    ) -> Self:
+        """Launch a kernel when all before it has ended."""
+        assert isinstance(program, NvProgram)
+        assert isinstance(args_state, NvArguments)
+        self.kernels.append(program.info.name)
+        self.kept.append(args_state)
+        self._note(args_state.begin(grid, block))
+        if self.last is not None:
+            self.last.follow_by(args_state)
+        else:
+            self.append(*methods.wait_for_idle(), *methods.schedule(args_state.address))
+        self.last = args_state
+        return self
+
+    def _note(self, patches: list[Patch]) -> Self:
+        for symbol, change in patches:
+            self._patches.setdefault(symbol, []).append(change)
+        return self
+
+    def submit(self, known: Mapping[Symbol, int] = _NOTHING) -> Self:
+        """Submit, with numbers for the symbols in commands and in descriptors."""
+        for symbol, changes in self._patches.items():
+            if symbol not in known:
+                raise ArgumentError(f"a queue is submitted without a number for {symbol}")
+            for change in changes:
+                change(known[symbol])
+        return super().submit(known)
+
+
+class CopyQueue(NvQueue):
+    """Commands of an engine that copies."""
+
+    def signal(self, signal: SignalPlace, value: Number) -> Self:
+        """Set the signal when all copies before are done."""
+        return self.append(*methods.copy_release(signal.address, value))
+
+    def timestamp(self, signal: SignalPlace) -> Self:
+        """Note the card's clock; the signal's value becomes 0."""
+        return self.append(*methods.copy_release(signal.address, 0, timed=True))
+
+    def copy(self, dst: Number, src: Number, size: int) -> Self:
+        """Copy bytes."""
+        return self.append(*methods.copy(dst, src, size))
