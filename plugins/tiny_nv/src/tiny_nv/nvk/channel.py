@@ -63,6 +63,7 @@ class ChannelGroup:
         self.notifier = notifier
         self._note = bytes_at(notifier.host, NOTIFIER_BYTES)
         self._note[:] = bytes(NOTIFIER_BYTES)
+        rings = [self._ring(), self._ring()]  # before the channels, as they outlive them
         self.group = rm.alloc(
             card.device,
             Class.KEPLER_CHANNEL_GROUP_A,
@@ -76,13 +77,20 @@ class ChannelGroup:
             rm.record("context_share", hVASpace=card.va_space, flags=_ASYNCHRONOUS),
             what="a context",
         )
-        self.compute = Channel(self, share, card.generation.compute, "compute", undo)
-        self.copies = Channel(self, share, card.copy_class, "copy", undo)
+        self.compute = Channel(self, share, rings[0], card.generation.compute, "compute")
+        self.copies = Channel(self, share, rings[1], card.copy_class, "copy")
         self.debugger = self._debugger()
         for channel in (self.compute, self.copies):
             channel.register(undo)
         schedule = rm.record("schedule", bEnable=1)
         rm.control(self.group, Control.GPFIFO_SCHEDULE, schedule)
+
+    def _ring(self) -> Allocation:
+        """Memory for the ring of a channel."""
+        size = RING_BYTES + USERD_BYTES
+        made = self.card.allocate(size, is_visible=True, is_contiguous=True)
+        self._undo.callback(self.card.free, made)
+        return made
 
     def _debugger(self) -> int:
         """The object that tells of errors in kernels; 0 where the driver gives none."""
@@ -123,14 +131,12 @@ class Channel:
     """A ring of entries in the card's memory, which one engine takes commands from."""
 
     def __init__(
-        self, group: ChannelGroup, share: int, engine: int, name: str, undo: ExitStack
+        self, group: ChannelGroup, share: int, memory: Allocation, engine: int, name: str
     ) -> None:
         card, rm = group.card, group.rm
         self.group, self.card, self.name = group, card, name
         self.lock = threading.Lock()
         self._fence = threading.Lock()
-        memory = card.allocate(RING_BYTES + USERD_BYTES, is_visible=True, is_contiguous=True)
-        undo.callback(card.free, memory)
         self._place(memory)
         params = rm.record(
             "channel",
@@ -169,6 +175,7 @@ class Channel:
         base = card.driver.high.take(size, HUGE_PAGE)
         undo.callback(card.driver.high.give_back, base, size)
         card.driver.mapping.register_channel(card, self.handle, base, size)
+        undo.callback(card.driver.mapping.unregister_channel, card, self.handle)
 
     # --- submission
 

@@ -117,8 +117,8 @@ STATUSES: Final[Mapping[int, str]] = {
     0x6A: "LIB_RM_VERSION_MISMATCH",
 }
 
-USERMODES: Final = (0xC761, 0xC661, 0xC561, 0xC461)
-"""Pages with doorbells, the newest first: Blackwell, Hopper, Ampere, Turing."""
+USERMODES: Final = (0xC761, 0xC661, 0xC461, 0xC561)
+"""Pages with doorbells: Blackwell, Hopper, Turing, Ampere, whose own a sandbox (gVisor) refuses."""
 FIRST_OF_BAR1: Final = 0xC661
 """The first page that can be mapped through BAR1."""
 CHANNELS: Final = (0xCA6F, 0xC96F, 0xC86F, 0xC56F)

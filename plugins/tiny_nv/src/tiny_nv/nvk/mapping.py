@@ -54,6 +54,11 @@ class UvmMapping:
         """Have the contexts of a channel mapped."""
         self.uvm.register_channel(card.uuid, channel, base, size)
 
+    def unregister_channel(self, card: Card, channel: int) -> None:
+        """Take `register_channel` back. Never raises."""
+        with suppress(DeviceError):
+            self.uvm.unregister_channel(card.uuid, channel)
+
     def create(self, address: int, size: int) -> None:
         """Take addresses."""
         self.uvm.create_range(address, size)
@@ -102,6 +107,9 @@ class DmaMapping:
 
     def register_channel(self, card: Card, channel: int, base: int, size: int) -> None:
         """The resource manager does that itself."""
+
+    def unregister_channel(self, card: Card, channel: int) -> None:
+        """There is nothing to do."""
 
     def create(self, address: int, size: int) -> None:
         """Addresses are taken by `map`."""
