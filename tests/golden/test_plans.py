@@ -25,8 +25,8 @@ from tinycore.lower.plan import describe, plan_for
 from tinycore.lower.search import candidate_of, finished, neighbors, starts
 from tinycore.lower.tile import Plan, Step
 from tinycore.render import Limits
+from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.kernel import kernel_name
-from tinycore.schedule.order import ScheduleItem
 from tinycore.schedule.target import cut_for
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

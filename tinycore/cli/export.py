@@ -19,7 +19,7 @@ from tinycore.device.opened import choose_toolchain
 from tinycore.engine.export import Shaped, export_schedule, resident
 from tinycore.errors import ArgumentError, UnsupportedError
 from tinycore.plugin import deferred
-from tinycore.schedule.order import buffer_of
+from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.target import cut_for
 from tinycore.tensor import graph
 

@@ -21,7 +21,7 @@ from tinycore.device.protocols import Toolchain
 from tinycore.engine.compile import compile_kernel
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import Renderer
-from tinycore.schedule.order import ScheduleItem
+from tinycore.schedule.items import ScheduleItem
 from tinycore.uop.op import Op
 
 Shaped = tuple[Buffer, tuple[int, ...]]

@@ -18,11 +18,12 @@ from tinycore.engine import transactions
 from tinycore.engine.run import lower_all, recordings, run_schedule
 from tinycore.engine.transactions import Transaction
 from tinycore.errors import DeviceError, JitError, ShapeError
-from tinycore.schedule.form import Form
+from tinycore.schedule.canonical import CanonicalGraph
+from tinycore.schedule.compiled import BoundSchedule, schedule_for
+from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.kernelize import kernelize
 from tinycore.schedule.multi import PerDevice
-from tinycore.schedule.order import ScheduleItem, buffer_of, buffers
-from tinycore.schedule.recipe import Prepared, recipe_for
 from tinycore.schedule.results import Computed, Keep, Replacements, Settled, Told
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
@@ -149,33 +150,37 @@ class Engine:
         graph = PerDevice(roots)
         return graph.together(kernelize(graph.parts))
 
-    def schedule(self, form: Form) -> list[ScheduleItem]:
+    def schedule(self, canonical: CanonicalGraph) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""
-        prepared = Prepared(recipe_for(form, nothing), form)
+        bound = BoundSchedule(schedule_for(canonical, nothing), canonical)
         return [
             replace(item, kernel=kernel)
-            for item, kernel in zip(prepared.items(), prepared.kernels(), strict=True)
+            for item, kernel in zip(bound.items(), bound.kernels(), strict=True)
         ]
 
     def realize(
-        self, form: Form, keep: Keep, others: Sequence[UOp] = (), told: Told | None = None
+        self,
+        canonical: CanonicalGraph,
+        keep: Keep,
+        others: Sequence[UOp] = (),
+        told: Told | None = None,
     ) -> Computed:
         """Compute the roots; map them, and what `keep` chooses of other nodes, to their memory."""
-        recipe = recipe_for(form, keep, lasting=True)
-        prepared = Prepared(recipe, form, recipe.layout(others, form))
+        schedule = schedule_for(canonical, keep, on_disk=True)
+        bound = BoundSchedule(schedule, canonical, schedule.layout(others, canonical))
         if recordings:
-            recordings.innermost.passing.update(prepared.passing)
-            recordings.innermost.lasting += prepared.lasting
-            recordings.innermost.values |= form.bound
-        if not form.assigned:
-            run_schedule(prepared.items(), form.values)
-            computed = Computed(prepared.results(), prepared.held())
+            recordings.innermost.passing.update(bound.temporary)
+            recordings.innermost.lasting += bound.persistent
+            recordings.innermost.values |= canonical.bound
+        if not canonical.assigned:
+            run_schedule(bound.items(), canonical.values)
+            computed = Computed(bound.results(), bound.held())
             if told is not None:
                 told(computed)
             return computed
-        items = lower_all(prepared.items())
-        computed = Computed(prepared.results(), prepared.held())
-        transactions.commit(Transaction(items, form.values, computed, told or nobody))
+        items = lower_all(bound.items())
+        computed = Computed(bound.results(), bound.held())
+        transactions.commit(Transaction(items, canonical.values, computed, told or nobody))
         return computed
 
     def finish(self) -> None:

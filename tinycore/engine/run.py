@@ -19,7 +19,7 @@ from tinycore.engine.compile import runner_for
 from tinycore.engine.counters import Estimate, trace, update_stats
 from tinycore.engine.estimate import estimate
 from tinycore.engine.profiler import profilers
-from tinycore.schedule.order import ScheduleItem
+from tinycore.schedule.items import ScheduleItem
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -27,7 +27,7 @@ from tinycore.engine.counters import trace, update_stats
 from tinycore.engine.profiler import profilers
 from tinycore.engine.run import ExecItem, recordings
 from tinycore.errors import DeviceError
-from tinycore.schedule.order import buffer_of
+from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.results import Computed, Told
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -1,7 +1,7 @@
 """A plan for a kernel of several nests, which go through the same rows strip by strip.
 
 Floor 3'. Each nest is planned like a kernel of its own, inside of the loops over strips; these are
-then shared among threads. `schedule/strips.py` makes such kernels.
+then shared among threads. `schedule/row_fusion.py` makes such kernels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A kernel with the numbers of the memory in its slots, and where its accesses lie in rows.
+"""Access analysis of a kernel over numbered memory: what it reads and writes, row by row.
 
-Floor 3. What a kernel is asked, it is asked again each time a neighbor may join it (`strips.py`),
-so every answer is kept.
+Floor 3. Row fusion (`row_fusion.py`) asks the same questions for each candidate of a group, so all
+answers are memoized.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
-STRANGE: Final = frozenset({Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR})
-"""Ops of kernels that are more than a nest of loops."""
-OF_LAUNCHES: Final = frozenset({Op.STORE, Op.LOAD, Op.INDEX, Op.RANGE, Op.END}) | STRANGE
-"""Ops by which a kernel is asked for its nodes."""
+NOT_A_NEST: Final = frozenset({Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR})
+"""Ops of kernels that are more than one nest of loops."""
+INDEXED: Final = frozenset({Op.STORE, Op.LOAD, Op.INDEX, Op.RANGE, Op.END}) | NOT_A_NEST
+"""Ops indexed in `by_op`."""
 
 Spans = dict[int, tuple[int, int]]
-"""From which byte to which memory is touched, by its number."""
+"""Byte ranges touched, by memory number."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, and the numbers of the memory in its slots."""
+    """A kernel, and the memory number of each slot."""
 
     ast: UOp
     places: tuple[int, ...]
     shared: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What is known of places and loops that other kernels have as well."""
+    """Memoized answers about index expressions and loops, shared with other kernels."""
 
     @cached_property
     def end(self) -> UOp:
@@ -51,21 +51,21 @@ class Launch:
 
     @cached_property
     def nodes(self) -> list[UOp]:
-        """All of it, sources first."""
+        """All nodes, in topological order."""
         return self.ast.toposort()
 
     @cached_property
     def by_op(self) -> dict[Op, list[UOp]]:
-        """The nodes of some ops."""
+        """The nodes of each op in INDEXED."""
         found: dict[Op, list[UOp]] = defaultdict(list)
         for node in self.nodes:
-            if node.op in OF_LAUNCHES:
+            if node.op in INDEXED:
                 found[node.op].append(node)
         return found
 
     @cached_property
     def accesses(self) -> dict[UOp, int]:
-        """Every INDEX into memory that is not its own, and the number of that memory."""
+        """Every INDEX into a slot, and the memory number of that slot."""
         pointers = {n: pointer_of(n) for n in self.by_op[Op.INDEX]}
         slots = {n: int(p.arg) for n, p in pointers.items() if p.op is Op.DEFINE_GLOBAL}
         return {n: self.places[slot] for n, slot in slots.items()}
@@ -86,12 +86,12 @@ class Launch:
         return self.accessed_by(Op.LOAD)
 
     def accessed_by(self, op: Op) -> frozenset[int]:
-        """The memory that its LOADs, or its STOREs, are of."""
+        """The memory of all LOADs, or of all STOREs."""
         found = (n.src[0] for n in self.by_op[op])
         return frozenset([self.accesses[index] for index in found if index in self.accesses])
 
     def within(self, index: UOp, depth: int) -> UOp:
-        """The place of an INDEX less what the counters of the outer `depth` loops add to it."""
+        """The offset of an INDEX inside its row: with the outer `depth` loops at zero."""
         rows = self.loops[:depth]
         key = index.src[1], rows
         if (known := self.shared.get(key)) is None:
@@ -102,30 +102,30 @@ class Launch:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether it is one nest of loops that writes new memory, each element once."""
+        """Whether the kernel is one nest of plain, fixed loops that reads nothing it writes."""
         if len(self.ast.src) != 1 or self.end.op is not Op.END or self.written & self.read:
             return False
         found = self.by_op
         if any(r.arg.kind is not AxisKind.LOOP for r in self.loops):
             return False
-        if len(found[Op.END]) != 1 or any(found[op] for op in STRANGE):
+        if len(found[Op.END]) != 1 or any(found[op] for op in NOT_A_NEST):
             return False
         return all(r.is_fixed and r.arg.kind is not AxisKind.ORDERED for r in found[Op.RANGE])
 
     @cached_property
     def in_rows(self) -> dict[int, frozenset[int]]:
-        """What `stays_in_rows` has found."""
+        """Memoized answers of `stays_in_rows`."""
         return {}
 
     def stays_in_rows(self, depth: int) -> frozenset[int]:
-        """The memory in which no access leaves the row that the outer `depth` loops are at."""
+        """The memory of which no access leaves the current row of the outer `depth` loops."""
         if (found := self.in_rows.get(depth)) is None:
             leaves = {n for i, n in self.accesses.items() if not self.stays(i, depth)}
             found = self.in_rows[depth] = self.touched - leaves
         return found
 
     def stays(self, index: UOp, depth: int) -> bool:
-        """Whether an INDEX stays within the row that the outer `depth` loops are at."""
+        """Whether an INDEX stays within the current row of the outer `depth` loops."""
         key = index.src[1], elements(index), self.loops[:depth]
         if (known := self.shared.get(key)) is None:
             known = self.shared[key] = row_size(self, index, depth) is not None
@@ -133,33 +133,33 @@ class Launch:
 
     @cached_property
     def footprints(self) -> dict[int, tuple[Spans, Spans]]:
-        """What `footprint` has found."""
+        """Memoized answers of `footprint`."""
         return {}
 
     def footprint(self, depth: int) -> tuple[Spans, Spans]:
-        """What every row of the outer `depth` loops reads again, and what is a row's own."""
+        """(bytes re-read by every row of the outer `depth` loops, bytes of one row of its own)."""
         if (found := self.footprints.get(depth)) is None:
-            again: Spans = {}
+            reread: Spans = {}
             own: Spans = {}
             for access, number in self.accesses.items():
                 place = self.within(access, depth)
                 start = max(int(place.vmin), 0)
                 stop = min(int(place.vmax) + 1, start + elements(access))
                 size = pointer_of(access).dtype.itemsize
-                kind = own if self.loops[depth - 1] in access.src[1].ranges else again
+                kind = own if self.loops[depth - 1] in access.src[1].ranges else reread
                 widen(kind, number, (start * size, stop * size))
-            found = self.footprints[depth] = again, own
+            found = self.footprints[depth] = reread, own
         return found
 
 
 def widen(spans: Spans, number: int, span: tuple[int, int]) -> None:
-    """Make what is touched of some memory contain a span."""
+    """Extend the touched bytes of some memory by a span."""
     start, stop = spans.get(number, span)
     spans[number] = min(start, span[0]), max(stop, span[1])
 
 
 def row_size(launch: Launch, index: UOp, depth: int) -> int | None:
-    """The elements of a row, where an INDEX stays within the row that `depth` loops are at."""
+    """Elements of a row if an INDEX is row-major over `depth` loops and stays inside, or None."""
     size, rows = elements(index), launch.loops[:depth]
     count = math.prod(r.extent for r in rows)
     if size % count:
@@ -174,7 +174,7 @@ def row_size(launch: Launch, index: UOp, depth: int) -> int | None:
 
 
 def elements(index: UOp) -> int:
-    """The size of the memory that an INDEX is into."""
+    """The size of the memory that an INDEX addresses."""
     pointer = pointer_of(index).dtype
     assert isinstance(pointer, PointerDType)
     return int(pointer.size)

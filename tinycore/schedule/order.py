@@ -1,97 +1,120 @@
-"""The kernels of a graph in the order in which they may run, with the memory they run on.
+"""List scheduling by liveness: run a kernel early if it frees more bytes than it allocates.
 
-Floor 3. A KERNEL's sources are all it depends on, so any order that puts sources first will do,
-and a graph, having no cycles, has one.
+Floor 3. Topological order alone may leave the last reader of a large value far behind the other
+readers, and the value alive until then. Such a reader is moved forward to where its operands are
+ready. The value then dies before the next one like it is allocated, and its readers are neighbors,
+which row fusion (`row_fusion.py`) may make one kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Sequence
 
-from tinycore.device.buffer import Buffer
-from tinycore.errors import ArgumentError
-from tinycore.schedule.kernel import image_of, memory_of
+from tinycore.schedule.items import Step
+from tinycore.schedule.launch import Launch
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 
-class Buffers:
-    """The device memory of each BUFFER node, as a mapping. `buffers` is the one instance.
+def order_for_liveness(
+    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, persistent: Collection[int]
+) -> list[Step]:
+    """The steps in a dependency order that frees memory early.
 
-    It is kept on the node: what is looked up at every launch should cost no more, and goes with it.
+    `memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
+    temporary: it is dead when all steps are done.
     """
+    return ListScheduler(steps, memory, parameters, persistent).run()
 
-    def get(self, node: UOp) -> Buffer | None:
-        """The memory of a node; None where it has none yet."""
-        return getattr(node, "_memory", None)
 
-    def __getitem__(self, node: UOp) -> Buffer:
-        if (found := self.get(node)) is None:
-            raise KeyError(node)
+class ListScheduler:
+    """The state of one list scheduling: steps done so far, and uses left of temporary memory."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        memory: Sequence[UOp],
+        parameters: int,
+        persistent: Collection[int],
+    ) -> None:
+        self.steps = steps
+        self.memory = memory
+        self.users: dict[int, list[int]] = defaultdict(list)
+        """The steps that use each memory, in their first order."""
+        for number, step in enumerate(steps):
+            for place in dict.fromkeys(step.places):
+                self.users[place].append(number)
+        temporary = (p for p in self.users if p >= parameters and p not in persistent)
+        self.uses_left = Counter({place: len(self.users[place]) for place in temporary})
+        """Uses of each temporary memory that are still to come."""
+        self.done = [False] * len(steps)
+        self.writes: dict[int, frozenset[int]] = {}
+        """Memoized answers of `written`."""
+
+    def run(self) -> list[Step]:
+        """All steps in their new order.
+
+        A queue, not a stack: what became ready first runs first, so that both values of a pair
+        are freed before the next pair is allocated.
+        """
+        order: list[Step] = []
+        for number in range(len(self.steps)):
+            ready = deque([number])
+            while ready:
+                if self.done[now := ready.popleft()]:
+                    continue
+                self.done[now] = True
+                order.append(step := self.steps[now])
+                ready += self.freeing_successors(step)
+        return order
+
+    def freeing_successors(self, step: Step) -> list[int]:
+        """Steps that may follow a step at once and free memory that it used."""
+        found = []
+        for place in dict.fromkeys(step.places):
+            if place in self.uses_left:
+                self.uses_left[place] -= 1
+                if self.uses_left[place] == 1:
+                    found.append(next(n for n in self.users[place] if not self.done[n]))
+        return [n for n in found if self.is_ready(n) and self.bytes_freed(n) > 0]
+
+    def bytes_freed(self, number: int) -> int:
+        """Bytes of the values that die at a step, less those of the values that begin there."""
+        total = 0
+        for place in dict.fromkeys(self.steps[number].places):
+            is_first = self.users[place][0] == number
+            if self.uses_left[place] == 1 and not is_first:
+                total += self.bytes_of(place)
+            elif is_first:
+                total -= self.bytes_of(place)
+        return total
+
+    def bytes_of(self, place: int) -> int:
+        """The size of memory in bytes."""
+        node = self.memory[place]
+        return math.prod(node.shape) * node.dtype.itemsize
+
+    def is_ready(self, number: int) -> bool:
+        """Whether no earlier step that is still to run conflicts with a step over some memory.
+
+        Two readers of the same memory do not conflict.
+        """
+        places = self.steps[number].places
+        for place in places:
+            for other in self.users[place]:
+                if other >= number:
+                    break
+                if not self.done[other] and place in self.written(number) | self.written(other):
+                    return False
+        return True
+
+    def written(self, number: int) -> frozenset[int]:
+        """The memory that a step writes to."""
+        if (found := self.writes.get(number)) is None:
+            ast, places, *_ = self.steps[number]
+            copies = ast.op is Op.COPY
+            found = frozenset(places[:1]) if copies else Launch(ast, places).written
+            self.writes[number] = found
         return found
-
-    def __setitem__(self, node: UOp, buffer: Buffer) -> None:
-        node._memory = buffer
-
-
-buffers: Final = Buffers()
-
-
-@dataclass(slots=True, eq=False)
-class ScheduleItem:
-    """One launch to be: `ast` says what to compute, `bufs` the memory for its slots, outputs first.
-
-    `kernel` is the node it came from, in the graph that `kernelize` made.
-    """
-
-    ast: UOp
-    bufs: tuple[Buffer, ...]
-    metadata: tuple[str, ...]
-    kernel: UOp
-
-
-def buffer_of(node: UOp) -> Buffer:
-    """The Buffer behind a BUFFER or BUFFER_VIEW node, made (but not yet allocated) at first use."""
-    node = memory_of(node)
-    if (found := buffers.get(node)) is None:
-        if node.op is Op.BUFFER_VIEW:
-            size, offset = node.arg
-            found = buffer_of(node.src[0]).view(
-                size, node.dtype, offset * node.src[0].dtype.itemsize
-            )
-        else:
-            refuse_placeholder(node)
-            found = new_memory(node)
-        buffers[node] = found
-    return found
-
-
-def new_memory(node: UOp) -> Buffer:
-    """Memory for a BUFFER, not yet allocated."""
-    return Buffer(node.device, node.shape[0], node.dtype, image=image_of(node))
-
-
-def refuse_placeholder(buffer: UOp) -> None:
-    """Raise ArgumentError for a BUFFER that stands for an argument: its UNIQUE is no number."""
-    mark = buffer.src[1].arg
-    if isinstance(mark, tuple):
-        raise ArgumentError(
-            f"{mark[0]} {mark[1]} of shape {mark[2]} stands for an argument and has no value; "
-            "give it one: x.call(..., fxn=body)"
-        )
-
-
-def kernels_below(root: UOp) -> list[UOp]:
-    """The KERNELs of a graph cut by `kernelize`, each after all it depends on."""
-    order = root.toposort(lambda n: n.op is not Op.BUFFER)
-    return [n for n in order if n.op is Op.KERNEL]
-
-
-def schedule(roots: Iterable[UOp]) -> list[ScheduleItem]:
-    """The launches that roots cut by `kernelize` still need, each after all it depends on."""
-    return [
-        ScheduleItem(n.arg.ast, tuple(map(buffer_of, n.src[: n.arg.slots])), n.arg.metadata, n)
-        for n in kernels_below(UOp.sink(*roots))
-    ]

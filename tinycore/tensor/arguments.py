@@ -18,7 +18,7 @@ from tinycore.config import settings_in_force
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.errors import JitError
-from tinycore.schedule.order import buffer_of, buffers
+from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.graph import base_of, is_constant
 from tinycore.tensor.guard_keys import ATOMS, Same, constant, shortened
 from tinycore.tensor.runtime import runtime

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tinycore.engine.jit import CapturedStep
 from tinycore.engine.run import Recording
 from tinycore.errors import JitError
-from tinycore.schedule.order import buffer_of, buffers
+from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
 from tinycore.tensor.core import live_tensors
 from tinycore.tensor.environment import ATOM, FORM, Change, Role, Walk, form_of_value, is_plain

@@ -14,7 +14,7 @@ from typing import Any
 from tinycore.device.buffer import Buffer
 from tinycore.engine.jit import CapturedStep, capture
 from tinycore.errors import JitError
-from tinycore.schedule.order import buffer_of
+from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.attempt import (
     Attempt,

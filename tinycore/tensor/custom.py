@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # What few programs need is imported by those: checking a kernel takes all that simplifies one.
 kernel_from: Final[Callable[..., Kernel]] = deferred("tinycore.schedule.kernel:Kernel")
-form_of: Final = deferred("tinycore.schedule.form:form_of")
+canonicalize: Final = deferred("tinycore.schedule.canonical:canonicalize")
 memory_of: Final[Callable[[UOp], UOp]] = deferred("tinycore.schedule.kernel:memory_of")
 placeholder: Final = deferred("tinycore.tensor.placeholder:Placeholder")
 kernel_of: Final = deferred("tinycore.tensor.placeholder:kernel_of")
@@ -157,7 +157,7 @@ class Custom(Interop):
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
         """What `schedule_linear` gives, and the values of the variables that are bound."""
-        form = form_of(unrealized([self, *lst]), holdings.known().memory)
+        form = canonicalize(unrealized([self, *lst]), holdings.known().memory)
         return self.schedule_linear(*lst), dict(form.values)
 
 

@@ -32,10 +32,12 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
-    from tinycore.schedule.form import Form
+    from tinycore.schedule.canonical import CanonicalGraph
     from tinycore.schedule.results import Computed, HeldValue, Settled
 
-form_of: Final[Callable[..., Form]] = deferred("tinycore.schedule.form:form_of")
+canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
+    "tinycore.schedule.canonical:canonicalize"
+)
 made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.results:Settled")
 made_held: Final[Callable[..., HeldValue]] = deferred("tinycore.schedule.results:HeldValue")
 
@@ -63,10 +65,10 @@ def compute(
         if not (roots := asked()):
             return {}
         known = holdings.known()
-        form = form_of(roots, at_hand(known.memory, roots))
+        form = canonicalize(roots, at_hand(known.memory, roots))
         while more := readers_of_what_changes(form):
             more = [*form.roots, *more]
-            form = form_of(more, at_hand(known.memory, more))
+            form = canonicalize(more, at_hand(known.memory, more))
         if not form.assigned:
             return carried_out(known, form, owners, read, set(roots) if owners else set())
         with writing:
@@ -75,7 +77,7 @@ def compute(
 
 
 def carried_out(
-    known: Known, form: Form, owners: Sequence[Core], read: UOp | None, asked: set[UOp]
+    known: Known, form: CanonicalGraph, owners: Sequence[Core], read: UOp | None, asked: set[UOp]
 ) -> dict[UOp, UOp]:
     """Run what the roots of a form need, and tell living tensors; the memory of each root.
 
@@ -108,7 +110,11 @@ def carried_out(
 
 
 def note_past(
-    form: Form, given: dict[UOp, UOp], asked: set[UOp], owners: Sequence[Core], read: UOp | None
+    form: CanonicalGraph,
+    given: dict[UOp, UOp],
+    asked: set[UOp],
+    owners: Sequence[Core],
+    read: UOp | None,
 ) -> None:
     """Keep the graphs, for `backward`, of what was computed though nobody asked for it by name."""
     past.done(form.assigned)
@@ -157,7 +163,7 @@ def memory_with(tensor: Core) -> UOp:
             return found[copy]
 
 
-def values_read(node: UOp, memory: UOp, form: Form) -> list[HeldValue]:
+def values_read(node: UOp, memory: UOp, form: CanonicalGraph) -> list[HeldValue]:
     """That memory holds a node, if it is new, and the node the same whenever it is computed."""
     below = set(memory.toposort())
     is_new = graph.is_buffer(memory) and below.isdisjoint(form.memory)
@@ -256,7 +262,7 @@ def values_of_tensors() -> set[UOp]:
     return {n for t in waiting_tensors() if not shows_memory(n := root_of(t), set())}
 
 
-def readers_of_what_changes(form: Form) -> list[UOp]:
+def readers_of_what_changes(form: CanonicalGraph) -> list[UOp]:
     """What living tensors still have to compute from memory that some roots overwrite.
 
     Plain views are not among them: they show the new content. Copies on the way are, since a
@@ -277,7 +283,7 @@ def readers_of_what_changes(form: Form) -> list[UOp]:
 
 def with_readers(roots: list[UOp]) -> list[UOp]:
     """Some roots, and all that is to be computed before they overwrite memory."""
-    while more := readers_of_what_changes(form_of(roots)):
+    while more := readers_of_what_changes(canonicalize(roots)):
         roots = [*roots, *more]
     return roots
 

@@ -21,8 +21,8 @@ from tinycore.tensor.held import holdings
 from tinycore.tensor.layout import COPIES, moved_from, shown
 from tinycore.tensor.past import past
 from tinycore.tensor.pending import (
+    canonicalize,
     compute,
-    form_of,
     memory_with,
     settled,
     told_apart,
@@ -40,7 +40,7 @@ from tinycore.uop.op import Op
 from tinycore.uop.size import is_size
 
 if TYPE_CHECKING:
-    from tinycore.schedule.order import ScheduleItem
+    from tinycore.schedule.items import ScheduleItem
 
 
 MOST_SHOWN = 1000
@@ -85,7 +85,7 @@ class Realization(Random):
         >>> len(total.schedule())
         1
         """
-        return runtime().schedule(form_of(unrealized([self, *lst]), holdings.known().memory))
+        return runtime().schedule(canonicalize(unrealized([self, *lst]), holdings.known().memory))
 
     # --- reading back
 

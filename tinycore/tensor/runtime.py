@@ -15,8 +15,8 @@ from tinycore.dtype import DType
 from tinycore.uop.node import UOp
 
 if TYPE_CHECKING:
-    from tinycore.schedule.form import Form
-    from tinycore.schedule.order import ScheduleItem
+    from tinycore.schedule.canonical import CanonicalGraph
+    from tinycore.schedule.items import ScheduleItem
     from tinycore.schedule.results import Computed, Keep, Told
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
@@ -70,9 +70,13 @@ class Runtime(Protocol):
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
 
     def realize(
-        self, form: Form, keep: Keep, others: Sequence[UOp] = (), told: Told | None = None
+        self,
+        canonical: CanonicalGraph,
+        keep: Keep,
+        others: Sequence[UOp] = (),
+        told: Told | None = None,
     ) -> Computed:
-        """Compute the roots of a form; map nodes that now are memory to that memory.
+        """Compute the roots of a canonical graph; map nodes that now are memory to that memory.
 
         That is `told` before it returns. Where memory from before is written to and an interrupt
         comes in the middle, it is told once all is computed: by `finish` at the latest.
@@ -87,7 +91,7 @@ class Runtime(Protocol):
     def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
         """Cut the graph into kernels without running them; what now is, or will be, memory."""
 
-    def schedule(self, form: Form) -> list[ScheduleItem]:
+    def schedule(self, canonical: CanonicalGraph) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""
 
     def describe(self, buffer: UOp) -> str:

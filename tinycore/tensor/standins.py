@@ -12,8 +12,8 @@ from typing import Any
 
 from tinycore.engine.run import Recording
 from tinycore.errors import JitError
+from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
-from tinycore.schedule.order import buffer_of, buffers
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.core import live_tensors
 from tinycore.tensor.graph import base_of

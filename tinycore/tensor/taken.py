@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep
-from tinycore.schedule.order import buffer_of, buffers
+from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.arguments import is_realized, rebuilt
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor

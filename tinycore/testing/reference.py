@@ -17,7 +17,7 @@ import numpy
 
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
-from tinycore.schedule.form import Form, form_of
+from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
 from tinycore.schedule.results import Computed, Keep, Told
 from tinycore.tensor import graph
@@ -283,10 +283,14 @@ class ReferenceRuntime:
         return self.device if kind == 1 else None
 
     def realize(
-        self, form: Form, keep: Keep, others: Sequence[UOp] = (), told: Told | None = None
+        self,
+        canonical: CanonicalGraph,
+        keep: Keep,
+        others: Sequence[UOp] = (),
+        told: Told | None = None,
     ) -> Computed:
         """Evaluate the roots, and tell what they gave way to."""
-        computed = self.evaluated(form, keep)
+        computed = self.evaluated(canonical, keep)
         if told is not None:
             told(computed)
         return computed
@@ -294,15 +298,15 @@ class ReferenceRuntime:
     def finish(self) -> None:
         """Nothing is ever left half done that tests look at."""
 
-    def evaluated(self, form: Form, keep: Keep) -> Computed:
+    def evaluated(self, canonical: CanonicalGraph, keep: Keep) -> Computed:
         """Evaluate the roots, and put what is not memory already into new buffers.
 
         Sizes are the numbers that they have now: the shapes of results are fixed.
         """
-        roots = form.roots
+        roots = canonical.roots
         if sizes_below(roots):
             numbers = with_sizes(roots, Size.known)
-            fixed = self.evaluated(form_of([numbers[root] for root in roots]), keep)
+            fixed = self.evaluated(canonicalize([numbers[root] for root in roots]), keep)
             given = {o: fixed.given[new] for o, new in numbers.items() if new in fixed.given}
             return Computed(given, [])
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
@@ -323,7 +327,7 @@ class ReferenceRuntime:
         """There are no kernels here."""
         return {}
 
-    def schedule(self, form: Form) -> list[Any]:
+    def schedule(self, canonical: CanonicalGraph) -> list[Any]:
         """There are no kernels here."""
         return []
 

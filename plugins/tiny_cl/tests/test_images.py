@@ -12,7 +12,7 @@ from tiny_cl.render import OpenClC
 from tinycore import Context, Device, Tensor, TinyJit, dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.render.base import Limits
-from tinycore.schedule.order import buffer_of
+from tinycore.schedule.device_memory import buffer_of
 from tinycore.testing.kernels import Array, element, load
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

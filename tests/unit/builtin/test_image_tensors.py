@@ -11,7 +11,7 @@ import pytest
 from tinycore import Context, Device, Tensor, TinyJit, dtypes
 from tinycore.device.buffer import Buffer
 from tinycore.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
-from tinycore.schedule.order import buffer_of
+from tinycore.schedule.device_memory import buffer_of
 
 KIND = dtypes.imagef((3, 4))
 

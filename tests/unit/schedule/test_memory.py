@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, nn
 from tinycore.engine import realize
-from tinycore.schedule import recipe as recipes
-from tinycore.schedule.memory import ALIGNMENT, Life, largest_live, pack
-from tinycore.schedule.recipe import Recipe
+from tinycore.schedule import compiled
+from tinycore.schedule.compiled import Schedule
+from tinycore.schedule.memory import ALIGNMENT, Life, pack, peak_bytes
 
 BOUND = 1.1
 """How much larger than what lives at once a block may be."""
@@ -39,20 +39,20 @@ def test_values_that_live_at_once_share_no_bytes(lives: list[Life]) -> None:
 
 @given(schedules())
 def test_a_block_is_no_smaller_than_what_lives_at_once(lives: list[Life]) -> None:
-    assert pack(lives).size_bytes >= largest_live(lives)
+    assert pack(lives).size_bytes >= peak_bytes(lives)
 
 
 def test_a_chain_of_values_takes_two_places() -> None:
     lives = [Life(1000, step, step + 1) for step in range(50)]
 
-    assert pack(lives).size_bytes == largest_live(lives) == 2 * 1024
+    assert pack(lives).size_bytes == peak_bytes(lives) == 2 * 1024
 
 
 def test_the_smallest_gap_that_fits_is_taken() -> None:
     ends = [Life(4096, 0, 9), Life(1024, 0, 1), Life(4096, 0, 9), Life(512, 0, 1), Life(4096, 0, 9)]
     found = pack([*ends, Life(512, 5, 6)])
 
-    assert found.size_bytes == largest_live(ends)
+    assert found.size_bytes == peak_bytes(ends)
 
 
 # Whole steps
@@ -123,9 +123,9 @@ def test_blocks_are_hardly_larger_than_what_lives_at_once(
         realize, "run_schedule", lambda *_: None
     )  # where values lie is known before
     step = program()
-    monkeypatch.setattr(recipes, "recipes", {})
+    monkeypatch.setattr(compiled, "schedules", {})
     step()
-    found = recipes.recipes.values()
+    found = compiled.schedules.values()
     blocks = [b for r in found for layout in r.layouts.values() for b in layout.blocks]
 
     assert sum(len(block.places) for block in blocks) >= 4
@@ -133,7 +133,7 @@ def test_blocks_are_hardly_larger_than_what_lives_at_once(
         assert block.size_bytes <= BOUND * block.live_bytes
 
 
-def apart(recipe: Recipe, others: object, form: object) -> None:
+def apart(schedule: Schedule, others: object, form: object) -> None:
     """The layout of those who want all memory on its own."""
     return
 
@@ -147,7 +147,7 @@ def test_results_are_those_of_memory_on_its_own(monkeypatch: pytest.MonkeyPatch)
         return ((z.sum() + y) @ x).flatten().tolist()  # type: ignore[no-any-return]
 
     together = result()
-    monkeypatch.setattr(Recipe, "layout", apart)
+    monkeypatch.setattr(Schedule, "layout", apart)
 
     assert result() == together
 
@@ -190,7 +190,7 @@ def test_debug_says_what_was_packed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = Tensor.rand(32, 32, device="PYTHON").realize()
-    monkeypatch.setattr(recipes, "recipes", {})
+    monkeypatch.setattr(compiled, "schedules", {})
     with Context(DEBUG=1):
         ((x @ x).softmax() @ x).realize()
 

@@ -11,7 +11,7 @@ import pytest
 from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
 from tinycore.dtype import DType, dtypes
-from tinycore.schedule.order import buffer_of
+from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor import Tensor
 from tinycore.tensor.dlpack import KINDS, DataType, Deleter, Described
 from tinycore.uop.op import Op

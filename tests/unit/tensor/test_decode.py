@@ -10,7 +10,7 @@ import pytest
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, Variable
 from tinycore.engine.compile import programs
 from tinycore.errors import IndexRangeError
-from tinycore.schedule.recipe import recipes
+from tinycore.schedule.compiled import schedules
 
 WIDTH, HEADS, LAYERS, MOST, WORDS = 16, 2, 2, 24, 40
 TOKENS = numpy.random.default_rng(1).integers(0, WORDS, (1, 6))
@@ -76,7 +76,7 @@ def test_decoding_equals_the_forward_pass_and_compiles_no_more(jitted: bool) -> 
         word = Tensor(TOKENS[:, place : place + 1]).realize()
         scores = step(word, position.bind(place))
         numpy.testing.assert_allclose(scores.numpy()[0, 0], whole[place], 1e-4, 1e-5)
-        known.append((len(programs), len(recipes)))
+        known.append((len(programs), len(schedules)))
 
     assert known[2:] == known[1:-1], "a later token compiled or scheduled something"
 

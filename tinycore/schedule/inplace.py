@@ -1,10 +1,10 @@
-"""Results that are written over what their kernel reads for the last time.
+"""In-place reuse: a kernel writes its result over an operand that it reads for the last time.
 
-Floor 3. Where a kernel reads each element of a value only to compute the element of its result that
-lies at the same place, and nobody needs that value afterwards, both can be the same memory. The
-kernel then has one parameter for the two, as one that an assignment made: so what it is promised,
-that its parameters do not overlap, stays true. It is done for the steps at which the most lives,
-and for no others: they would be kernels of another kind, and gain nothing.
+Floor 3. Legal where the kernel reads each element of the operand only to compute the element of its
+result at the same place, and no later step reads the operand (buffer donation, in terms of XLA).
+The kernel then has one parameter for both, as the kernel of an assignment has, so the promise that
+parameters do not overlap stays true. Reuse happens only at the steps where most memory is live:
+anywhere else it gains nothing, and the kernel would be one more to compile.
 See docs/decisions/0026-memory-plan.md.
 """
 
@@ -17,84 +17,76 @@ from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import Limits, pointer_of
+from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.launch import elements
-from tinycore.schedule.memory import Life
-from tinycore.schedule.step import Step
-from tinycore.schedule.together import limits_for
+from tinycore.schedule.memory import Life, live_bytes
+from tinycore.schedule.row_fusion import row_limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import RECURRENCES, AxisKind, Op
 
-STRANGE: Final = RECURRENCES | frozenset(
+NOT_ELEMENTWISE: Final = RECURRENCES | frozenset(
     {Op.AFTER, Op.SCAN, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.BARRIER}
 )
-"""Ops of kernels that do more than compute each element of a result for itself."""
-FEW: Final = 16
-"""Terms of a fold up to which memory takes more time than arithmetic."""
+"""Ops of kernels that do more than compute each element of a result on its own."""
+SHORT_REDUCTION: Final = 16
+"""Terms of a reduction up to which a kernel is bound by memory, not by arithmetic."""
 TILE_ROWS: Final = 4
-"""Rows of a tile of sums that is as fast as any."""
+"""Rows of the smallest register tile that is as fast as any."""
 
 
-class Overwrite(NamedTuple):
-    """A step whose result `made` takes the memory of `dying`, which it reads; both by number."""
+class Reuse(NamedTuple):
+    """In-place reuse: the result `defined` of a step takes the memory of its operand `dying`."""
 
     step: int
     dying: int
-    made: int
+    defined: int
 
 
-def overwrites(
+def find_reuses(
     steps: Sequence[Step],
     memory: Sequence[UOp],
     lives: Mapping[int, Life],
-) -> list[Overwrite]:
-    """What to write over what, so that the most of some values that live at once gets less."""
-    turns = turning(lives)
-    live = live_bytes(lives, len(steps))
-    found: list[Overwrite] = []
+) -> list[Reuse]:
+    """In-place reuses that lower peak memory.
+
+    Steps are visited by live bytes, most first, until the next one is below the peak that is left.
+    """
+    handoffs = find_handoffs(lives)
+    live = live_bytes(lives.values(), len(steps))
+    found: list[Reuse] = []
     most = 0
     for number in sorted(range(len(steps)), key=lambda n: -live[n]):
         if live[number] <= most:
             break
         less = 0
-        if number in turns and (pair := next(pairs(steps[number], memory, *turns[number]), None)):
-            found.append(Overwrite(number, *pair))
+        if number in handoffs and (
+            pair := next(legal_pairs(steps[number], memory, *handoffs[number]), None)
+        ):
+            found.append(Reuse(number, *pair))
             less = lives[pair[0]].room
         most = max(most, live[number] - less)
     return [one for one in found if live[one.step] > most]
 
 
-def turning(lives: Mapping[int, Life]) -> dict[int, tuple[list[int], list[int]]]:
-    """The steps at which some values die and others begin: these and those."""
+def find_handoffs(lives: Mapping[int, Life]) -> dict[int, tuple[list[int], list[int]]]:
+    """Steps that are the last use of some values and the definition of others: (dying, defined)."""
     dying: dict[int, list[int]] = defaultdict(list)
-    made: dict[int, list[int]] = defaultdict(list)
+    defined: dict[int, list[int]] = defaultdict(list)
     for place, life in lives.items():
         dying[life.last].append(place)
-        made[life.first].append(place)
-    return {step: (dying[step], made[step]) for step in dying.keys() & made.keys()}
+        defined[life.first].append(place)
+    return {step: (dying[step], defined[step]) for step in dying.keys() & defined.keys()}
 
 
-def live_bytes(lives: Mapping[int, Life], steps: int) -> list[int]:
-    """The bytes that live at each step."""
-    change = [0] * (steps + 1)
-    for life in lives.values():
-        change[life.first] += life.room
-        change[life.last + 1] -= life.room
-    live, total = [], 0
-    for more in change[:-1]:
-        total += more
-        live.append(total)
-    return live
-
-
-def pairs(
-    step: Step, memory: Sequence[UOp], dying: Sequence[int], made: Sequence[int]
+def legal_pairs(
+    step: Step, memory: Sequence[UOp], dying: Sequence[int], defined: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """What a step may write over what, the largest first."""
+    """(operand, result) pairs that may share memory in a step, the largest first."""
     alike = [
         (old, new)
         for old in dying
-        for new in made
+        for new in defined
         if step.places.count(old) == step.places.count(new) == 1
         and old != new
         and memory[old].dtype is memory[new].dtype
@@ -103,7 +95,7 @@ def pairs(
     ]  # fmt: skip
     if not alike or step.ast.op is Op.COPY:
         return
-    accesses = Accesses(step.ast, limits_for(memory[alike[0][0]].device))
+    accesses = Accesses(step.ast, row_limits(memory[alike[0][0]].device))
     if not accesses.is_plain:
         return
     alike.sort(key=lambda pair: -math.prod(memory[pair[0]].shape))
@@ -113,7 +105,7 @@ def pairs(
 
 
 class Accesses:
-    """Where a kernel reads and writes; `limits` are those of a device that runs its loops."""
+    """The accesses of a kernel; `limits` are those of a device that runs loops, else None."""
 
     def __init__(self, ast: UOp, limits: Limits | None) -> None:
         self.nodes = ast.toposort()
@@ -126,28 +118,32 @@ class Accesses:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one nest of loops whose steps may be done in any order."""
-        return len(self.ends) == 1 and not any(n.op in STRANGE for n in self.nodes)
+        """Whether the kernel is one nest of loops with iterations in any order."""
+        return len(self.ends) == 1 and not any(n.op in NOT_ELEMENTWISE for n in self.nodes)
 
     def allow(self, old: int, new: int) -> bool:
-        """Whether what is stored in one slot may be the memory that is read in another."""
+        """Whether the result in slot `new` may be stored over the operand in slot `old`."""
         stores = [n for n in self.nodes if n.op is Op.STORE and n.src[0] in self.indexes[new]]
         if len(stores) != 1 or len(self.indexes[old]) != 1:
             return False
         (store,), (read,) = stores, self.indexes[old]
         if read.src[1:] != store.src[0].src[1:] or len(read.src) != 2:
             return False
-        return self.is_read_first(read, store) and self.is_done_once(store) and self.fits(store)
+        return (
+            self.is_read_before_write(read, store)
+            and self.is_stored_once(store)
+            and self.fits(store)
+        )
 
-    def is_read_first(self, read: UOp, store: UOp) -> bool:
-        """Whether an element is loaded for the value that is stored in its place, in no fold."""
+    def is_read_before_write(self, read: UOp, store: UOp) -> bool:
+        """Whether an element is loaded only for the value stored in its place, in no reduction."""
         users = [n for n in self.nodes if read in n.src]
         value = set(store.src[1].toposort())
-        folded = UOp.sink(*[n.src[0] for n in self.nodes if n.op is Op.REDUCE]).toposort()
-        return all(n.op is Op.LOAD and n in value for n in users) and read not in set(folded)
+        reduced = UOp.sink(*[n.src[0] for n in self.nodes if n.op is Op.REDUCE]).toposort()
+        return all(n.op is Op.LOAD and n in value for n in users) and read not in set(reduced)
 
-    def is_done_once(self, store: UOp) -> bool:
-        """Whether the loops lead a STORE to each element once."""
+    def is_stored_once(self, store: UOp) -> bool:
+        """Whether the loops store each element exactly once."""
         loops = self.ends[0].src[1:]
         if any(r.arg.kind is not AxisKind.LOOP or not r.is_fixed for r in loops):
             return False
@@ -155,24 +151,28 @@ class Accesses:
 
     @property
     def steps(self) -> int:
-        """How many elements of a result there are."""
+        """Iterations of the loops over outputs."""
         return math.prod(r.extent for r in self.ends[0].src[1:])
 
     def fits(self, store: UOp) -> bool:
-        """Whether it is as fast: no step is done twice, so vectors and tiles must come out even."""
+        """Whether reuse costs no speed.
+
+        A tail that is shifted inwards would compute elements twice, which is wrong in place, so
+        vectors and tiles must divide the loops.
+        """
         sizes = [r.extent for r in self.ends[0].src[1:]]
-        folds = math.prod(n.vmax + 1 for n in self.nodes if n.op is Op.RANGE) // self.steps
+        terms = math.prod(n.vmax + 1 for n in self.nodes if n.op is Op.RANGE) // self.steps
         if self.limits is None:
-            return bool(folds <= FEW)
+            return bool(terms <= SHORT_REDUCTION)
         lanes = max(self.limits.vector_bytes // store.src[1].dtype.itemsize, 1)
-        if folds <= FEW:
+        if terms <= SHORT_REDUCTION:
             return bool(self.steps % lanes == 0)
         return sizes[-1] % lanes == 0 and all(n % TILE_ROWS == 0 for n in sizes if n > TILE_ROWS)
 
 
-def overwriting(step: Step, dying: int, made: int) -> Step:
-    """A step in which a result has the memory of a value that it reads: one slot less."""
-    old, new = step.places.index(dying), step.places.index(made)
+def reuse_in_place(step: Step, dying: int, defined: int) -> Step:
+    """A step with one slot for an operand and the result stored over it."""
+    old, new = step.places.index(dying), step.places.index(defined)
     slots = {n.arg: n for n in step.ast.toposort() if n.op is Op.DEFINE_GLOBAL}
     moved = {slots[old]: slots[new]}
     for number in range(old + 1, len(slots)):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.unit.schedule.test_memory import apart, training
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinycore.engine import realize
-from tinycore.schedule import recipe as recipes
-from tinycore.schedule.recipe import Block, Recipe
-from tinycore.schedule.together import in_strips
+from tinycore.schedule import compiled
+from tinycore.schedule.compiled import Block, Schedule
+from tinycore.schedule.row_fusion import fuse_rows
 
 SIDE = 32
 on_loops = pytest.mark.device("CPU")
@@ -26,9 +26,9 @@ on_loops = pytest.mark.device("CPU")
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any size are made smaller, no strips pass values on, nothing was laid out yet."""
-    monkeypatch.setattr(recipes, "LEAST_BYTES", 0)
-    monkeypatch.setattr(recipes, "in_strips", lambda steps, *_: steps)
-    monkeypatch.setattr(recipes, "recipes", {})
+    monkeypatch.setattr(compiled, "LEAST_BYTES", 0)
+    monkeypatch.setattr(compiled, "fuse_rows", lambda steps, *_: steps)
+    monkeypatch.setattr(compiled, "schedules", {})
 
 
 def square() -> Tensor:
@@ -36,18 +36,18 @@ def square() -> Tensor:
 
 
 def blocks() -> list[Block]:
-    layouts = [layout for r in recipes.recipes.values() for layout in r.layouts.values()]
+    layouts = [layout for r in compiled.schedules.values() for layout in r.layouts.values()]
     return [block for layout in layouts for block in layout.blocks]
 
 
 def overwritten(program: Callable[[Tensor], Tensor]) -> int:
     """How many results overwrite; the numbers are those of memory on its own."""
     x = square().realize()
-    recipes.recipes.clear()
+    compiled.schedules.clear()
     found = program(x).numpy()
-    count = sum(len(block.overwrites) for block in blocks())
+    count = sum(len(block.reuses) for block in blocks())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recipe, "layout", apart)
+        patch.setattr(Schedule, "layout", apart)
         expected = program(x).numpy()
     numpy.testing.assert_array_equal(found, expected)
     return count
@@ -67,7 +67,7 @@ def chain(x: Tensor) -> Tensor:
 @on_loops
 def test_a_chain_of_values_takes_one_place() -> None:
     assert overwritten(chain) == 3
-    (block,) = [b for b in blocks() if b.overwrites]
+    (block,) = [b for b in blocks() if b.reuses]
     assert block.size_bytes == SIDE * SIDE * 4
     assert len(block.places) == 1
     assert len(block.holder) == 3
@@ -76,14 +76,14 @@ def test_a_chain_of_values_takes_one_place() -> None:
 @on_loops
 def test_a_kernel_has_one_parameter_for_both() -> None:
     x = square().realize()
-    recipes.recipes.clear()
+    compiled.schedules.clear()
     chain(x).realize()
-    (layout,) = [one for r in recipes.recipes.values() for one in r.layouts.values()]
-    (recipe,) = recipes.recipes.values()
+    (layout,) = [one for r in compiled.schedules.values() for one in r.layouts.values()]
+    (schedule,) = compiled.schedules.values()
     (block,) = layout.blocks
 
-    for number, dying, made in block.overwrites:
-        before, after = recipe.steps[number], layout.steps[number]
+    for number, dying, made in block.reuses:
+        before, after = schedule.steps[number], layout.steps[number]
         assert {dying, made} <= set(before.places)
         assert set(after.places) == set(before.places) - {dying}
         assert after.kernel.arg.slots == before.kernel.arg.slots - 1
@@ -107,7 +107,7 @@ def test_only_what_makes_the_block_smaller_overwrites() -> None:
 def test_peak_memory_goes_down() -> None:
     def peak() -> int:
         x = square().realize()
-        recipes.recipes.clear()
+        compiled.schedules.clear()
         gc.collect()
         GlobalCounters.reset()
         before = GlobalCounters.mem_used
@@ -116,7 +116,7 @@ def test_peak_memory_goes_down() -> None:
 
     lower = peak()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipes, "LEAST_BYTES", 1 << 40)
+        patch.setattr(compiled, "LEAST_BYTES", 1 << 40)
         higher = peak()
     assert higher - lower == SIDE * SIDE * 4
 
@@ -124,18 +124,18 @@ def test_peak_memory_goes_down() -> None:
 @on_loops
 def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realize, "run_schedule", lambda *_: None)
-    monkeypatch.setattr(recipes, "in_strips", in_strips)
+    monkeypatch.setattr(compiled, "fuse_rows", fuse_rows)
     first, second, last = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3), nn.Linear(16, 10)
     x = Tensor.rand(4, 1, 24, 24).realize()
     step = training(
         [first, second, last],
         lambda: last(second(first(x).relu().max_pool2d()).relu().mean((2, 3))),
     )
-    recipes.recipes.clear()
+    compiled.schedules.clear()
     step()
     lower = max(block.size_bytes for block in blocks())
-    recipes.recipes.clear()
-    monkeypatch.setattr(recipes, "LEAST_BYTES", 1 << 40)
+    compiled.schedules.clear()
+    monkeypatch.setattr(compiled, "LEAST_BYTES", 1 << 40)
     step()
 
     assert lower < 0.95 * max(block.size_bytes for block in blocks())
@@ -150,7 +150,7 @@ def test_a_captured_step_keeps_them() -> None:
     assert captured is not None
     used = {b.base for item in captured.items for b in item.bufs if b.base is not None}
 
-    assert any(block.overwrites for block in blocks())
+    assert any(block.reuses for block in blocks())
     assert sum(b.nbytes for b in used) < 2 * SIDE * SIDE * 4
     for x, found in zip(inputs, results, strict=True):
         numpy.testing.assert_array_equal(found, (chain(x) * x).numpy())
@@ -202,21 +202,21 @@ def test_not_where_it_is_read_later() -> None:
 def test_not_where_a_tensor_shows_it() -> None:
     x = Tensor(numpy.arange(SIDE * SIDE, dtype=numpy.int32).reshape(SIDE, SIDE) % 7).realize()
 
-    recipes.recipes.clear()
+    compiled.schedules.clear()
     middle = (x * 2).contiguous()
     total = (middle + x @ x).contiguous().sum(0).numpy()
 
-    assert sum(len(block.overwrites) for block in blocks()) == 0
+    assert sum(len(block.reuses) for block in blocks()) == 0
     numpy.testing.assert_array_equal(middle.numpy(), x.numpy() * 2)
     numpy.testing.assert_array_equal(total, (x.numpy() * 2 + x.numpy() @ x.numpy()).sum(0))
 
 
 def test_not_where_the_result_is_asked_for() -> None:
     x = square().realize()
-    recipes.recipes.clear()
+    compiled.schedules.clear()
     ((x * 2).contiguous() + x @ x).realize()
 
-    assert sum(len(block.overwrites) for block in blocks()) == 0
+    assert sum(len(block.reuses) for block in blocks()) == 0
 
 
 def test_not_in_memory_that_was_there_before() -> None:
@@ -229,12 +229,12 @@ def test_not_in_memory_that_was_there_before() -> None:
 
 def test_not_where_vectors_would_overlap() -> None:
     x = Tensor(numpy.ones((31, 31), dtype=numpy.float32)).realize()
-    recipes.recipes.clear()
+    compiled.schedules.clear()
     found = chain(x).numpy()
 
     numpy.testing.assert_array_equal(found, numpy.full(31, 31 * (3 + 31 * (1 + 2 + 3))))
     if Tensor([1.0]).device.startswith("CPU"):
-        assert sum(len(block.overwrites) for block in blocks()) == 0
+        assert sum(len(block.reuses) for block in blocks()) == 0
 
 
 # Any graph

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tinycore.dtype import dtypes
-from tinycore.schedule.sooner import sooner
-from tinycore.schedule.step import Step
+from tinycore.schedule.items import Step
+from tinycore.schedule.order import order_for_liveness
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 
@@ -34,7 +34,7 @@ def step(writes: int, *reads: int) -> Step:
 
 def order(steps: list[Step], sizes: list[int], parameters: int, *lasting: int) -> list[int]:
     """Which step comes when, by what it writes."""
-    found = sooner(steps, [memory(size) for size in sizes], parameters, lasting)
+    found = order_for_liveness(steps, [memory(size) for size in sizes], parameters, lasting)
     assert sorted(s.places for s in found) == sorted(s.places for s in steps)
     return [s.places[0] for s in found]
 
@@ -90,7 +90,9 @@ def test_every_step_follows_what_it_depends_on(seed: int) -> None:
         reads = rng.sample(range(made), min(made, rng.randint(1, 3)))
         target = rng.randrange(parameters) if rng.random() < 0.2 else made
         steps.append(step(target, *(r for r in reads if r != target)))
-    found = sooner(steps, [memory(size) for size in sizes], parameters, {parameters + count - 1})
+    found = order_for_liveness(
+        steps, [memory(size) for size in sizes], parameters, {parameters + count - 1}
+    )
     position = {id(s): n for n, s in enumerate(found)}
 
     assert len(found) == len(steps)

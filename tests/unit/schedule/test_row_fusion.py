@@ -13,7 +13,7 @@ from tinycore import Variable
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.schedule.launch import Launch, row_size
-from tinycore.schedule.strips import MOST_PRODUCTS, footprint
+from tinycore.schedule.row_fusion import MOST_PRODUCTS, footprint
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

@@ -12,9 +12,8 @@ import pytest
 from tests.unit.schedule.graphs import assign, buffer, total
 from tinycore import Context, GlobalCounters, Tensor
 from tinycore.engine import compile as compiling
-from tinycore.schedule import kernelize
-from tinycore.schedule import recipe as recipes
-from tinycore.schedule.form import form_of
+from tinycore.schedule import compiled, kernelize
+from tinycore.schedule.canonical import canonicalize
 from tinycore.uop.node import UOp
 
 
@@ -28,8 +27,8 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(1)
         return whole(roots)
 
-    monkeypatch.setattr(recipes, "kernelize", counted)
-    monkeypatch.setattr(recipes, "recipes", {})
+    monkeypatch.setattr(compiled, "kernelize", counted)
+    monkeypatch.setattr(compiled, "schedules", {})
     return found
 
 
@@ -43,34 +42,34 @@ def host(*values: float) -> Tensor:
 def test_graphs_over_other_buffers_have_one_form() -> None:
     a, b, c, d = (buffer(4) for _ in range(4))
 
-    assert form_of([a + b]).sink is form_of([c + d]).sink
+    assert canonicalize([a + b]).sink is canonicalize([c + d]).sink
 
 
 def test_a_buffer_met_twice_is_another_form_than_two_buffers() -> None:
     a, b = buffer(4), buffer(4)
 
-    assert form_of([a + a]).sink is not form_of([a + b]).sink
+    assert canonicalize([a + a]).sink is not canonicalize([a + b]).sink
 
 
 def test_the_order_of_buffers_between_roots_is_part_of_the_form() -> None:
     a, b = buffer(4), buffer(4)
-    same, crossed = form_of([a * 2, assign(a, b)]), form_of([a * 2, assign(b, a)])
+    same, crossed = canonicalize([a * 2, assign(a, b)]), canonicalize([a * 2, assign(b, a)])
 
     assert same.sink is not crossed.sink
 
 
 def test_size_dtype_and_constants_are_part_of_the_form() -> None:
-    forms = {form_of([x]).sink for x in (buffer(4) + 1.0, buffer(8) + 1.0, buffer(4) + 2.0)}
+    forms = {canonicalize([x]).sink for x in (buffer(4) + 1.0, buffer(8) + 1.0, buffer(4) + 2.0)}
 
     assert len(forms) == 3
 
 
 def test_what_a_form_was_found_in_is_told() -> None:
     a, b = buffer(4), buffer(4)
-    form = form_of([root := total(a * b, 0)])
+    form = canonicalize([root := total(a * b, 0)])
 
     assert form.memory == (a, b)
-    assert form.nodes[form.sink.src[0]] is root
+    assert form.originals[form.sink.src[0]] is root
 
 
 def test_a_deep_graph_needs_no_recursion() -> None:
@@ -78,10 +77,10 @@ def test_a_deep_graph_needs_no_recursion() -> None:
     for number in range(20_000):
         x = x + float(number)
 
-    assert len(form_of([x]).forms) > 20_000
+    assert len(canonicalize([x]).nodes) > 20_000
 
 
-# Recipes
+# Schedules
 
 
 def test_the_second_step_is_not_cut_again(cuts: list[int]) -> None:
@@ -188,11 +187,11 @@ def test_the_setting_of_the_ring_is_part_of_the_key(cuts: list[int]) -> None:
 
 
 def test_the_table_is_bounded(cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes, "MOST_RECIPES", 3)
+    monkeypatch.setattr(compiled, "MOST_SCHEDULES", 3)
     x = host(1)
     for i in range(6):
         (x + i).realize()
-    assert len(recipes.recipes) == 3
+    assert len(compiled.schedules) == 3
     cuts.clear()
     (x + 5).realize()
     assert len(cuts) == 0

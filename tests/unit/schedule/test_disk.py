@@ -1,4 +1,4 @@
-"""Recipes kept on disk: a later process cuts no graph that an earlier one has cut."""
+"""Schedules kept on disk: a later process cuts no graph that an earlier one has cut."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from tinycore import Context, Tensor, Variable, cache
 from tinycore.nn.optim import Adam
-from tinycore.schedule import kept, recipe
-from tinycore.schedule.form import Form, form_of
+from tinycore.schedule import compiled, disk
+from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.tensor.pending import settled
 
 DEVICE = "PYTHON"
@@ -27,20 +27,20 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def always_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every recipe is looked for in this test's folder: none is known from tests before it."""
-    monkeypatch.setattr(kept, "FEWEST_NODES", 1)
-    monkeypatch.setattr(recipe, "recipes", {})
+def always_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every schedule is looked for in this test's folder: none is known from tests before it."""
+    monkeypatch.setattr(disk, "FEWEST_NODES", 1)
+    monkeypatch.setattr(compiled, "schedules", {})
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be as a new process is: recipes are found on disk, or not at all."""
+    """Be as a new process is: schedules are found on disk, or not at all."""
 
-    def cut(form: Form, keep: object) -> NoReturn:
+    def cut(form: CanonicalGraph, keep: object) -> NoReturn:
         raise AssertionError("a graph was cut anew")
 
-    monkeypatch.setattr(recipe, "recipes", {})
-    monkeypatch.setattr(recipe, "make", cut)
+    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(compiled, "compile_schedule", cut)
 
 
 def softmaxes(device: str = DEVICE) -> Tensor:
@@ -110,34 +110,36 @@ GRAPH = b"\n%0 = CONST int32 [1]\n%1 = SINK void (%0)\n"
 )
 def test_a_wrong_entry_is_not_used(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = softmaxes().tolist()
-    monkeypatch.setattr(recipe, "recipes", {})
-    monkeypatch.setattr(cache, "get", lambda table, key: content if table == kept.RECIPES else None)
+    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(
+        cache, "get", lambda table, key: content if table == disk.SCHEDULES else None
+    )
 
     assert softmaxes().tolist() == expected
 
 
 def test_the_key_tells_apart_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    form = form_of([softmaxes().uop])
-    plain = kept.key_of(form, settled)
+    form = canonicalize([softmaxes().uop])
+    plain = disk.key_of(form, settled)
 
-    assert plain == kept.key_of(form_of([softmaxes().uop]), settled)
+    assert plain == disk.key_of(canonicalize([softmaxes().uop]), settled)
     with Context(NOOPT=1):
-        assert kept.key_of(form, settled) != plain
+        assert disk.key_of(form, settled) != plain
     with Context(RING=0):
-        assert kept.key_of(form, settled) != plain
-    assert kept.key_of(form, forget) != plain
+        assert disk.key_of(form, settled) != plain
+    assert disk.key_of(form, forget) != plain
     with Context(CCACHE=0):
-        assert kept.key_of(form, settled) is None
+        assert disk.key_of(form, settled) is None
     with Context(VERIFY=1):
-        assert kept.key_of(form, settled) is None
-    monkeypatch.setattr(kept, "stamp", lambda parts: "other code")
-    assert kept.key_of(form, settled) != plain
+        assert disk.key_of(form, settled) is None
+    monkeypatch.setattr(disk, "stamp", lambda parts: "other code")
+    assert disk.key_of(form, settled) != plain
 
 
 def test_small_graphs_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "FEWEST_NODES", 1000)
+    monkeypatch.setattr(disk, "FEWEST_NODES", 1000)
 
-    assert kept.key_of(form_of([softmaxes().uop]), settled) is None
+    assert disk.key_of(canonicalize([softmaxes().uop]), settled) is None
 
 
 SECOND = """
@@ -164,4 +166,4 @@ def test_processes_at_once_and_one_after_them_agree(folder: Path) -> None:
     )
 
     assert {*first} == {later.stdout}
-    assert list(folder.glob(f"*/{kept.RECIPES}/*/*"))
+    assert list(folder.glob(f"*/{disk.SCHEDULES}/*/*"))

@@ -1,9 +1,9 @@
-"""Recipes kept on disk, so that a later process cuts no graph into kernels that was cut before.
+"""The disk cache of compiled schedules: a later process schedules no graph a second time.
 
-Floor 3. The key is the form of the graph as text, what its devices say that kernels are cut by, the
-settings that may matter, and a stamp of the code. What is kept is text as well, which is parsed and
-never evaluated: memory and kernels as graphs, and a line of numbers that says how they belong
-together. Nodes of the form itself are counted off, as the walk that found it met them.
+Floor 3. The key is the canonical graph as text, the limits of its devices, the settings that
+matter, and a stamp of the code. An entry is text as well, parsed and never evaluated: memory and
+kernels as graphs, and a line of JSON that says how they belong together. Nodes of the canonical
+graph are referred to by their position in its walk.
 See docs/decisions/0037-recipes-on-disk.md.
 """
 
@@ -19,9 +19,9 @@ from tinycore._stamp import decisive_settings, stamp
 from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.errors import FileFormatError, TinycoreError
-from tinycore.schedule.form import Form
+from tinycore.schedule.canonical import CanonicalGraph
+from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel
-from tinycore.schedule.step import Step
 from tinycore.schedule.target import elsewhere, limits_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -32,26 +32,26 @@ program_from_text: Final[Callable[[str], tuple[UOp, ...]]] = deferred(
     "tinycore.uop.parse:program_from_text"
 )
 
-RECIPES: Final = "recipe"
-"""The table of the disk cache that they are in."""
+SCHEDULES: Final = "recipe"
+"""The table of the disk cache, under its first name."""
 SCHEDULING: Final = ("_dtype.py", "dtype.py", "render", "schedule", "tensor", "uop")
-"""The parts of this package that make a recipe of a form."""
+"""The parts of this package that decide a schedule; they stamp the key."""
 FEWEST_NODES: Final = 64
-"""The size of a graph from which looking for a file takes less time than cutting it."""
+"""Nodes of a graph from which reading a file takes less time than scheduling."""
 
 Parts = tuple[tuple[Step, ...], tuple[UOp, ...], dict[UOp, UOp], dict[UOp, UOp]]
-"""Steps and memory of a recipe, its results, and what memory may hold."""
+"""Steps and memory of a schedule, its results, and the values that memory may cache."""
 
 
-def key_of(form: Form, keep: Callable[..., Any]) -> str | None:
-    """Everything that a recipe depends on; None for one that is not kept on disk."""
+def key_of(canonical: CanonicalGraph, keep: Callable[..., Any]) -> str | None:
+    """Everything that a schedule depends on; None for one that is not kept on disk."""
     if not settings.CCACHE or settings.VERIFY or elsewhere.get() is not None:
         return None
-    if len(form.forms) < FEWEST_NODES:
+    if len(canonical.nodes) < FEWEST_NODES:
         return None
     try:
-        about = [f"{name} {limits_of(name)!r}" for name in devices_of(form.forms.values())]
-        text = to_text(form.sink)
+        about = [f"{name} {limits_of(name)!r}" for name in devices_of(canonical.nodes.values())]
+        text = to_text(canonical.sink)
     except TinycoreError:  # a device that is not here, an argument without text
         return None
     about += [f"{keep.__module__}.{keep.__qualname__}", f"RING={settings.RING}"]
@@ -64,57 +64,57 @@ def devices_of(nodes: Iterable[UOp]) -> list[str]:
     return sorted(names)
 
 
-def find(key: str, form: Form) -> Parts | None:
-    """The recipe that some process made for a form; None where there is none."""
-    content = cache.get(RECIPES, key)
+def find(key: str, canonical: CanonicalGraph) -> Parts | None:
+    """The schedule that some process compiled for a canonical graph; None where there is none."""
+    content = cache.get(SCHEDULES, key)
     if content is None:
         return None
     try:
-        return parsed(content.decode(), form)
+        return from_entry(content.decode(), canonical)
     except (ValueError, LookupError, TypeError, AttributeError, FileFormatError):
-        return None  # whole, as its checksum says, and yet not what is written here
+        return None  # intact, as its checksum says, but of no known layout
 
 
-def put(key: str, form: Form, parts: Parts) -> None:
-    """Keep a recipe for later processes, unless it has no text."""
+def put(key: str, canonical: CanonicalGraph, parts: Parts) -> None:
+    """Keep a schedule for later processes, unless it has no text."""
     try:
-        content = written(form, parts)
+        content = to_entry(canonical, parts)
     except FileFormatError:
         return
-    cache.put(RECIPES, key, content.encode())
+    cache.put(SCHEDULES, key, content.encode())
 
 
-def written(form: Form, parts: Parts) -> str:
-    """A recipe as text."""
+def to_entry(canonical: CanonicalGraph, parts: Parts) -> str:
+    """A schedule as text."""
     steps, memory, results, held = parts
-    given = len(form.memory)
+    given = len(canonical.memory)
     counted = dict(zip(fresh(memory[given:]), markers(given), strict=False))
     nodes = [*(s.kernel for s in steps), *memory[given:], *results.values(), *held.values()]
     everything = UOp.sink(*nodes).substitute(counted)
-    numbers = {node: number for number, node in enumerate(form.forms.values())}
-    told = {
+    numbers = {node: number for number, node in enumerate(canonical.nodes.values())}
+    header = {
         "places": [step.places for step in steps],
         "memory": len(memory) - given,
         "results": [numbers[node] for node in results],
         "held": [numbers[node] for node in held],
     }
-    return f"{json.dumps(told)}\n{to_text(everything)}"
+    return f"{json.dumps(header)}\n{to_text(everything)}"
 
 
-def parsed(text: str, form: Form) -> Parts:
-    """A recipe from its text. Raises what reading a wrong text raises."""
+def from_entry(text: str, canonical: CanonicalGraph) -> Parts:
+    """A schedule from its text. Raises what parsing a wrong text raises."""
     head, _, graph = text.partition("\n")
-    told = json.loads(head)
+    header = json.loads(head)
     nodes = program_from_text(graph)[-1].src
-    places, count, numbers = told["places"], told["memory"], told["results"]
+    places, count, numbers = header["places"], header["memory"], header["results"]
     results = len(numbers)
-    numbers += told["held"]
+    numbers += header["held"]
     if len(nodes) != len(places) + count + len(numbers):
-        raise ValueError(f"{len(nodes)} nodes where {told} are told")
+        raise ValueError(f"{len(nodes)} nodes where {header} asks for others")
     kernels, rest = nodes[: len(places)], nodes[len(places) :]
-    memory = (*(form.forms[node] for node in form.memory), *rest[:count])
+    memory = (*(canonical.nodes[node] for node in canonical.memory), *rest[:count])
     steps = tuple(step_of(k, p, len(memory)) for k, p in zip(kernels, places, strict=True))
-    known = list(form.forms.values())
+    known = list(canonical.nodes.values())
     pairs = [(known[n], m) for n, m in zip(numbers, rest[count:], strict=True)]
     return steps, memory, dict(pairs[:results]), dict(pairs[results:])
 
@@ -130,13 +130,13 @@ def step_of(kernel: UOp, places: list[int], memory: int) -> Step:
 
 
 def fresh(memory: Sequence[UOp]) -> list[UOp]:
-    """The UNIQUEs of new memory, which are other ones in each process."""
+    """The UNIQUEs of new memory, which differ between processes."""
     below = UOp.sink(*memory).toposort()
     return [n for n in below if n.op is Op.UNIQUE and type(n.arg) is int and n.arg >= 0]
 
 
 def markers(first: int) -> Iterator[UOp]:
-    """UNIQUEs in their place: they go on where the parameters of the form end."""
+    """UNIQUEs in their place, numbered on from the parameters of the canonical graph."""
     number = first
     while True:
         yield UOp(Op.UNIQUE, dtypes.void, (), -1 - number)

@@ -1,0 +1,454 @@
+"""Row-blocked loop fusion: neighboring kernels over the same rows become one kernel.
+
+Floor 3. The maxima, the sums and the quotients of a softmax are three kernels: a sum must be
+complete before it divides. But row i of each needs only row i of the others. So a block of rows
+(a strip) goes through all three while it is in a near cache, and a value that no later step reads,
+such as the scores of attention, is stored for one strip at a time in thread-local memory.
+
+Legality is a question of addresses alone: every access to memory that one kernel of a group writes
+and another reads stays within the current row (`launch.py`). Halide calls the result `compute_at`
+a loop over strips of rows; decision 0033 says why it is decided on finished kernels.
+See docs/decisions/0033-strips.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from enum import Enum
+from typing import Any, Final
+
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.errors import DeviceError
+from tinycore.render.base import Limits, pointer_of
+from tinycore.schedule.items import Step
+from tinycore.schedule.kernel import Kernel, kernel_name
+from tinycore.schedule.launch import Launch, Spans, elements, widen
+from tinycore.schedule.target import limits_of
+from tinycore.trace import Trace
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.shape import is_group
+from tinycore.uop.symbolic import simplify
+
+trace = Trace("schedule")
+
+MOST_MEMBERS: Final = 8
+MOST_PRODUCTS: Final = 2
+"""Members that are matrix products with shared weights. Fusing more saves only the intermediate
+rows, and multiplies the time that lowering takes."""
+FEWEST_STRIPS: Final = 16
+"""Strips below which they are made narrower than the cache asks for, to have one per thread."""
+PARALLEL_BYTES: Final = 64 << 10
+"""Bytes a group touches from which its strips are shared among threads."""
+MOST_STRIP_BYTES: Final = 1 << 20
+"""Thread-local memory for one strip."""
+COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY})
+"""Ops that cost more to compute twice than to store in a near cache and load."""
+LEAST_SHARED: Final = 1 / 8
+"""Fraction of its footprint that a kernel must share with the group if it reads none of its
+results."""
+LINE_BYTES: Final = 64
+MOST_REREAD: Final = 1.25
+"""Fraction of the near cache that operands re-read by every row may occupy. Above 1, since little
+else is in the cache beside such an operand."""
+FEWEST_ROWS: Final = 8
+"""Rows of a strip below which re-reading an operand for each strip does not pay, as the rows of a
+register tile of a matrix product share each load."""
+
+
+class Refusal(Enum):
+    """Why a kernel does not join the fusion group before it, as DEBUG=3 says it."""
+
+    NEST = "one of them is not a single nest of plain loops that writes new memory"
+    DEVICE = "they run on different devices"
+    GRID = "the device runs kernels on a grid of threads, or cannot be opened"
+    FULL = f"{MOST_MEMBERS} kernels are fused already"
+    UNRELATED = "the second reads too little of what the first touches"
+    PRODUCTS = f"{MOST_PRODUCTS} matrix products are fused already"
+    ROWS = "the second reads rows of the first other than the one being written"
+    CACHE = "no strip of rows fits the cache"
+
+
+class FusionGroup:
+    """Kernels that share one loop over strips of rows."""
+
+    def __init__(self, first: Launch, device: str, limits: Limits) -> None:
+        self.device = device
+        self.limits = limits
+        self.members = [first]
+        self.shape = tuple(r.extent for r in first.loops)
+        """The extents of the loops over rows, common to all members."""
+        self.cut: tuple[int, int] | None = None
+        """(loops over rows, rows of a strip), once there is a second member."""
+
+    @property
+    def written(self) -> frozenset[int]:
+        """The memory that members write."""
+        return frozenset().union(*(m.written for m in self.members))
+
+    def admit(self, launch: Launch) -> Refusal | None:
+        """Add a kernel if it can share the loop over rows and gains by it; else say why not.
+
+        The shared loops are the longest common prefix of loop extents for which every member stays
+        in its row; a strip that fits the cache may need more loops outside, which is a shorter row.
+        """
+        if len(self.members) >= MOST_MEMBERS:
+            return Refusal.FULL
+        if not self.is_related(launch):
+            return Refusal.UNRELATED
+        if is_product(launch) and sum(map(is_product, self.members)) >= MOST_PRODUCTS:
+            return Refusal.PRODUCTS
+        pairs = zip(self.shape, (r.extent for r in launch.loops), strict=False)
+        shape = tuple([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        members = [*self.members, launch]
+        refusal = Refusal.ROWS
+        while shape:
+            if stays_in_row(members, shape):
+                refusal = Refusal.CACHE
+                if cut := cut_rows(members, shape, self.limits):
+                    self.members, self.shape, self.cut = members, shape, cut
+                    return None
+            shape = shape[:-1]
+        return refusal
+
+    def is_related(self, launch: Launch) -> bool:
+        """Whether a kernel reads what members write, or much of what they read."""
+        if launch.read & self.written:
+            return True
+        read = frozenset().union(*(m.read for m in self.members))
+        _, own = launch.footprint(1)
+        shared = sum(size_of(span) for number, span in own.items() if number in read)
+        return shared > 0 and shared >= LEAST_SHARED * sum(map(size_of, own.values()))
+
+    def fuse(self, persistent: frozenset[int]) -> Launch:
+        """The members as one kernel; memory that is not `persistent` becomes thread-local."""
+        assert self.cut is not None
+        depth, rows = self.cut
+        members = share_costly(self.members, depth)
+        local = frozenset().union(*(m.written for m in members)) - persistent
+        return FusedKernelBuilder(self.shape[:depth], rows, local).build(members)
+
+
+# --- which neighbors form a group
+
+Run = tuple[list[Step], FusionGroup | None]
+
+
+def fuse_rows(
+    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, persistent: frozenset[int]
+) -> list[Step]:
+    """The steps, with neighbors that can share one loop over rows made one kernel.
+
+    `memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
+    temporary: it is dead when all steps are done.
+    """
+    uses = Counter(place for step in steps for place in step.places)
+    found: list[Step] = []
+    for run, group in group_neighbors(steps, memory, parameters):
+        if group is None or len(run) == 1:
+            found += run
+            continue
+        inside = Counter(place for step in run for place in step.places)
+        kept = frozenset(p for p in inside if p in persistent or uses[p] > inside[p])
+        found.append(fused_step(run, group.fuse(kept), memory))
+    return found
+
+
+def group_neighbors(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -> Iterator[Run]:
+    """Runs of neighbors with their groups; a step that can fuse with none has no group."""
+
+    def is_new(place: int) -> bool:
+        return place >= parameters and memory[place].op is Op.BUFFER
+
+    shared: dict[Hashable, Any] = {}
+    run: list[Step] = []
+    group: FusionGroup | None = None
+    for step in steps:
+        launch = Launch(step.ast, step.places, shared)
+        is_nest = launch.is_plain and all(map(is_new, launch.written))
+        device = memory[step.places[0]].device
+        refusal: Refusal | None = Refusal.NEST
+        if group is not None and is_nest:
+            refusal = group.admit(launch) if group.device == device else Refusal.DEVICE
+        if run and refusal is None:
+            run.append(step)
+            continue
+        if run:
+            if trace.on:
+                before = memory[run[0].places[0]].device
+                explain(run[-1], step, refusal_without_group(before) or refusal)
+            yield run, group
+        limits = row_limits(device) if is_nest else None
+        run, group = [step], FusionGroup(launch, device, limits) if limits is not None else None
+    if run:
+        yield run, group
+
+
+def explain(first: Step, second: Step, refusal: Refusal | None) -> None:
+    """A line of DEBUG=3 on why two neighbors are two kernels."""
+    if refusal is not None:
+        names = f"{kernel_name(first.ast)} | {kernel_name(second.ast)}"
+        trace(f"     {names} are two kernels: {refusal.value}")
+
+
+def refusal_without_group(device: str) -> Refusal | None:
+    """The refusal of every kernel of a device that has no loop over rows."""
+    return Refusal.GRID if row_limits(device) is None else None
+
+
+def row_limits(device: str) -> Limits | None:
+    """The limits that strips are cut for; None for a device that runs kernels on a grid."""
+    if is_group(device):
+        return None
+    try:
+        limits = limits_of(device)
+    except DeviceError:
+        return None  # it cannot compute here, but its kernels can be looked at
+    return limits if limits.grid is None else None
+
+
+def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> Step:
+    """The step of a fused kernel in place of its members'."""
+    sources = tuple(memory[place] for place in launch.places)
+    metadata = tuple(dict.fromkeys(name for step in reversed(run) for name in step.metadata))
+    kernel = UOp(Op.KERNEL, dtypes.void, sources, Kernel(launch.ast, metadata))
+    return Step(launch.ast, launch.places, metadata, kernel)
+
+
+# --- what may be fused, and in which strips
+
+
+def is_product(launch: Launch) -> bool:
+    """Whether a kernel reduces over an operand that all rows share, as a product with weights."""
+    reread, _ = launch.footprint(1)
+    reduces = any(n.op is Op.REDUCE for n in launch.nodes)
+    return reduces and any(size_of(span) > LINE_BYTES for span in reread.values())
+
+
+def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:
+    """Whether every access to memory that a member writes stays within the current row."""
+    written = frozenset().union(*(m.written for m in members))
+    depth = len(shape)
+    return all(
+        written.isdisjoint(m.touched) or written & m.touched <= m.stays_in_rows(depth)
+        for m in members
+    )
+
+
+def cut_rows(
+    members: Sequence[Launch], shape: tuple[int, ...], limits: Limits
+) -> tuple[int, int] | None:
+    """(loops over rows, rows of a strip); None where no strip suits the cache.
+
+    The innermost of these loops is the one that is cut into strips.
+    """
+    for depth in range(1, len(shape) + 1):
+        reread, row = footprint(members, depth)
+        if reread > limits.cache_bytes * MOST_REREAD:
+            return None
+        # Every strip loads the operands that its rows share: longer strips load them less often,
+        # which is worth rows that fall out of the near cache. Without such an operand nothing is
+        # gained by a strip of more than half of that cache.
+        room = min(2 * limits.cache_bytes, MOST_STRIP_BYTES) if reread else limits.cache_bytes // 2
+        if row > room:
+            continue  # a row is too long: take one more loop as rows
+        *outer, last = shape[:depth]
+        most = min(room // max(row, 1), last)
+        if row * math.prod(shape[:depth]) > PARALLEL_BYTES:
+            most = min(most, last // max(FEWEST_STRIPS // math.prod(outer), 1))
+        rows = max((n for n in range(1, most + 1) if last % n == 0), default=1)
+        return None if reread and rows < min(FEWEST_ROWS, last) else (depth, rows)
+    return None
+
+
+def footprint(members: Sequence[Launch], depth: int) -> tuple[int, int]:
+    """(bytes that every row re-reads, bytes of a row of its own) of some kernels together."""
+    reread: Spans = {}
+    own: Spans = {}
+    for member in members:
+        for kind, found in zip((reread, own), member.footprint(depth), strict=True):
+            for number, span in found.items():
+                widen(kind, number, span)
+    shared = sum(n for n in map(size_of, reread.values()) if n > LINE_BYTES)
+    return shared, sum(map(size_of, own.values()))
+
+
+def size_of(span: tuple[int, int]) -> int:
+    """The bytes of a span."""
+    return span[1] - span[0]
+
+
+def canonical_value(value: UOp, launch: Launch, depth: int) -> UOp:
+    """A value over memory numbers, shared rows and renumbered loops, equal for equal values."""
+    names: dict[UOp, UOp] = {r: UOp.range(r.extent, n) for n, r in enumerate(launch.loops[:depth])}
+    for node in value.toposort():
+        if node.op is Op.RANGE and node not in names:
+            names[node] = UOp.range(node.extent, len(names))
+        elif node.op is Op.DEFINE_GLOBAL:
+            names[node] = node.replace(arg=launch.places[node.arg])
+    return value.substitute(names)
+
+
+def costly_values(launch: Launch, depth: int) -> dict[UOp, UOp]:
+    """The largest subexpressions with a costly op at the top, by their canonical value."""
+    inside: set[UOp] = set()
+    found: dict[UOp, UOp] = {}
+    for node in reversed(launch.nodes):
+        if node in inside:
+            inside.update(node.src)
+        elif node.op in COSTLY and set(launch.loops[:depth]) < node.ranges:
+            found[canonical_value(node, launch, depth)] = node
+            inside.update(node.src)
+    return found
+
+
+def share_costly(members: Sequence[Launch], depth: int) -> list[Launch]:
+    """The members after common subexpression elimination of costly values.
+
+    A value that two members compute is stored by a member inserted before the first of them.
+    """
+    result: list[Launch] = []
+    shared: dict[UOp, int] = {}
+    values = [costly_values(member, depth) for member in members]
+    count = Counter(key for found in values for key in found)
+    for member, found in zip(members, values, strict=True):
+        for key, value in found.items():
+            if count[key] < 2:
+                continue
+            loops = [r for r in value.toposort() if r.op is Op.RANGE and r in value.ranges]
+            loops = [*member.loops[:depth], *(r for r in loops if r not in member.loops[:depth])]
+            if key not in shared:
+                shared[key] = -1 - len(shared)
+                result.append(producer(value, loops, shared[key], member))
+            member = consumer(member, value, loops, shared[key])
+        result.append(member)
+    return result
+
+
+def row_major(loops: Sequence[UOp]) -> UOp:
+    """The row-major offset of the element at some loops."""
+    place = UOp.index(0)
+    for counter in loops:
+        place = place * counter.extent + counter
+    return rewrite(place, simplify, name="simplify a place")
+
+
+def memory_like(value: UOp, loops: Sequence[UOp], slot: int) -> UOp:
+    """A pointer to memory for one element per iteration of some loops."""
+    size = math.prod(r.extent for r in loops)
+    return UOp(Op.DEFINE_GLOBAL, value.dtype.ptr(size), (), slot)
+
+
+def producer(value: UOp, loops: Sequence[UOp], place: int, member: Launch) -> Launch:
+    """The kernel that stores a value of a member, and nothing else."""
+    slot = len(member.places)
+    target = UOp(
+        Op.INDEX, (memory := memory_like(value, loops, slot)).dtype, (memory, row_major(loops))
+    )
+    store = UOp(Op.STORE, dtypes.void, (target, value))
+    plain = {r: UOp.range(r.extent, r.arg.number) for r in loops}
+    end = UOp(Op.END, dtypes.void, (store, *loops)).substitute(plain)
+    return Launch(UOp.sink(end), (*member.places, place))
+
+
+def consumer(member: Launch, value: UOp, loops: Sequence[UOp], place: int) -> Launch:
+    """A member that loads a value instead of computing it."""
+    memory = memory_like(value, loops, len(member.places))
+    load = UOp(Op.LOAD, value.dtype, (UOp(Op.INDEX, memory.dtype, (memory, row_major(loops))),))
+    return Launch(member.ast.substitute({value: load}), (*member.places, place))
+
+
+class FusedKernelBuilder:
+    """One kernel of several: their nests, one after another, inside one loop over strips."""
+
+    def __init__(self, shape: tuple[int, ...], rows: int, local: frozenset[int]) -> None:
+        *outer, last = shape
+        self.outer = [UOp.range(size, number) for number, size in enumerate(outer)]
+        self.strips = UOp.range(last // rows, len(outer))
+        self.count = math.prod(shape)
+        self.rows = rows
+        self.local = local
+        self.number = len(shape)
+        self.slots: dict[int, UOp] = {}
+        self.after: dict[int, UOp] = {}
+        """Memory written so far, and its pointer after the loops that wrote it."""
+
+    def build(self, members: Sequence[Launch]) -> Launch:
+        """The nests of all members in order, inside the loops over strips."""
+        for member in members:  # outputs first
+            for place in sorted(member.written - self.local):
+                self.slot(place, member)
+        ends = [self.nest(member) for member in members]
+        body = UOp(Op.GROUP, dtypes.void, tuple(ends))
+        loops = [r for r in (*self.outer, self.strips) if r.extent > 1]
+        whole = UOp(Op.END, dtypes.void, (body, *loops)) if loops else body
+        ast = rewrite(UOp.sink(whole), simplify, name="simplify strips")
+        return Launch(ast, tuple(p for p in self.slots if p not in self.local))
+
+    def slot(self, place: int, member: Launch) -> UOp:
+        """The pointer to memory: a slot of the fused kernel, or thread-local for one strip."""
+        if place not in self.slots:
+            old = next(pointer_of(n) for n, p in member.accesses.items() if p == place)
+            kind = old.dtype
+            assert isinstance(kind, PointerDType)
+            mine = place in self.local
+            number = sum((p in self.local) == mine for p in self.slots)
+            size = kind.size // self.count * self.rows
+            self.slots[place] = (
+                UOp(Op.DEFINE_LOCAL, kind.base.ptr(size, "local"), (), number)
+                if mine
+                else old.replace(arg=number)
+            )
+        return self.slots[place]
+
+    def nest(self, member: Launch) -> UOp:
+        """The loops of one member over a strip."""
+        depth = len(self.outer)
+        inner = self.fresh(self.rows, AxisKind.LOOP)
+        renamed = dict(zip(member.loops, self.outer, strict=False))
+        renamed[member.loops[depth]] = self.strips * self.rows + inner
+        rows = member.loops[: depth + 1]
+        own = [inner] if self.rows > 1 else []
+        done: dict[UOp, UOp] = {}
+        for node in member.nodes:
+            if node.op is Op.RANGE:
+                if node not in renamed:
+                    renamed[node] = self.fresh(node.extent, node.arg.kind)
+                done[node] = renamed[node]
+            elif node.op is Op.INDEX:
+                done[node] = self.index(member, node, rows, inner, done)
+            elif node.op is Op.END:
+                loops = (*own, *(done[r] for r in member.loops[depth + 1 :]))
+                body = done[node.src[0]]
+                done[node] = UOp(Op.END, dtypes.void, (body, *loops)) if loops else body
+            else:
+                done[node] = node.with_src(tuple([done[s] for s in node.src]))
+        end = done[member.end]
+        for place in member.written:
+            pointer = self.slots[place]
+            self.after[place] = UOp(Op.AFTER, pointer.dtype, (pointer, end))
+        return end
+
+    def fresh(self, extent: int, kind: AxisKind) -> UOp:
+        """A loop with an unused number; none for a single iteration."""
+        self.number += 1
+        return UOp.range(extent, self.number, kind) if extent > 1 else UOp.index(0)
+
+    def index(
+        self, member: Launch, access: UOp, rows: Sequence[UOp], inner: UOp, done: dict[UOp, UOp]
+    ) -> UOp:
+        """The INDEX of an access of a member inside a strip."""
+        place = member.accesses[access]
+        slot = self.slot(place, member)
+        pointer = self.after.get(place, slot)
+        where = done[access.src[1]]
+        if place in self.local:
+            rest = member.within(access, len(rows))
+            within = rest.substitute({r: done[r] for r in rest.ranges})
+            where = inner * (elements(access) // self.count) + within
+        gate = tuple(done[s] for s in access.src[2:])
+        return UOp(Op.INDEX, slot.dtype, (pointer, where, *gate))
