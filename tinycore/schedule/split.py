@@ -53,7 +53,11 @@ def split_reductions(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
     replacements: dict[UOp, UOp] = {}
     partial: list[UOp] = []
     whole: list[Reduction] = []
-    for n in node.toposort(lambda n: n is node or not is_memory(n)):
+
+    def is_computed(n: UOp) -> bool:
+        return n is node or not is_memory(n)
+
+    for n in node.toposort(is_computed):
         if n.op is not Op.REDUCE_AXIS or (n is not node and is_memory(n)):
             continue
         reduction = Reduction(n, is_memory)
@@ -67,7 +71,7 @@ def split_reductions(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
         elif reduction.is_product:
             whole.append(reduction)
     partial += shorter_products(whole)
-    return node.substitute(replacements), partial
+    return node.substitute(replacements, is_computed) if replacements else node, partial
 
 
 def shorter_products(found: list[Reduction]) -> list[UOp]:

@@ -209,7 +209,8 @@ def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
     asked = {below for root in roots for below in moved_from(root)}
     comes = {node: source for node, source in sources_below(memory).items() if source}
     given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in comes}
-    given |= {root: ended(root.substitute(memory)) for root in roots}
+    shown = UOp.sink(*roots).substitute(memory).src
+    given |= {root: ended(node) for root, node in zip(roots, shown, strict=True)}
     stays = [n for n in memory if n not in given and n.op not in MOVEMENT]
     return made_settled(given, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
 

@@ -7,7 +7,7 @@ equality is identity, and graphs share structure without any effort. Nodes are h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from tinycore.dtype import DType, Scalar, dtypes
@@ -353,19 +353,27 @@ class UOp:
 
         Nodes that fail `enter` stay as they are, and so does what is below them only.
         """
+        if (found := replacements.get(self)) is not None:
+            return found
         new: dict[UOp, UOp] = dict(replacements)
         moved, get = new.keys(), new.get
-        for node in self.toposort(enter):
-            if node in new or moved.isdisjoint(node.src):
+        if enter is None and self.op is Op.SINK and hasattr(self, "_below"):
+            order: Iterable[UOp] = (*self._below, self)
+        else:
+            order = ordered(self, enter, replacements)
+        for node in order:
+            if moved.isdisjoint(node.src) or node in new:
                 continue
             if enter is None or enter(node):
                 src = node.src
                 new[node] = UOp(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
-        return new.get(self, self)
+        return get(self, self)
 
 
-def ordered(root: UOp, enter: Callable[[UOp], bool] | None) -> dict[UOp, None]:
-    """A node and all below it, sources first; not what is below nodes that fail `enter`."""
+def ordered(
+    root: UOp, enter: Callable[[UOp], bool] | None, leaves: Container[UOp] = ()
+) -> dict[UOp, None]:
+    """A node and all below it, sources first; not what is below `leaves` or fails `enter`."""
     order: dict[UOp, None] = {}
     open_: set[UOp] = set()
     stack = [root]
@@ -375,7 +383,7 @@ def ordered(root: UOp, enter: Callable[[UOp], bool] | None) -> dict[UOp, None]:
         if node in order:
             continue
         src = node.src
-        if not src or node in open_ or not (enter is None or enter(node)):
+        if not src or node in open_ or node in leaves or not (enter is None or enter(node)):
             order[node] = None
             continue
         opened(node)
