@@ -9,14 +9,11 @@ raises JitError; also after it has.
 
 from __future__ import annotations
 
-import argparse
 import contextvars
-import gc
 import math
 import random
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,10 +21,10 @@ from types import CodeType
 from typing import Any, Final
 
 import numpy
-from tqdm import tqdm
 
-from tinycore import Context, Tensor, TinyJit
+from tinycore import Tensor, TinyJit
 from tinycore.errors import GradientError, JitError
+from tinycore.testing.fuzz import Fuzzer, Verdict, run
 
 CALLS: Final = 6
 
@@ -412,7 +409,7 @@ def code_of(line: str, mode: str = "exec") -> CodeType:
     return compile(line, "world", mode)
 
 
-def run(found: World, jit: Callable[[Any], Any]) -> list[Seen]:
+def seen_of(found: World, jit: Callable[[Any], Any]) -> list[Seen]:
     """All calls, with the function as it is or captured."""
     kept: list[Any] = []
     results: list[Any] = []
@@ -469,38 +466,38 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def check(found: World) -> tuple[str, str]:
+def check(found: World) -> Verdict:
     """What kind of thing is wrong, and how it was seen; empty if nothing is.
 
     The kind of a world that was refused is "refused", of one whose plain run fails "odd".
     """
     try:
-        expected = run(found, lambda function: function)
+        expected = seen_of(found, lambda function: function)
     except Exception:
-        return "odd", traceback.format_exc(limit=-2)
+        return Verdict("odd", traceback.format_exc(limit=-2))
     if any(seen.outcome not in ("", "GradientError", "ValueError") for seen in expected):
-        return "odd", str([seen.outcome for seen in expected])
+        return Verdict("odd", str([seen.outcome for seen in expected]))
     try:
-        captured = run(found, TinyJit)
+        captured = seen_of(found, TinyJit)
     except Exception:
-        return "raised", traceback.format_exc(limit=-4)
+        return Verdict("raised", traceback.format_exc(limit=-4))
     refused = False
     reads = ".item()" in found.text
     for number, (one, other) in enumerate(zip(expected, captured, strict=True)):
         if other.outcome == "JitError":
             if reads:
-                return "refused", ""
+                return Verdict("refused")
             refused = True
             one.state["results"] = other.state["results"]
         elif not (one.outcome == other.outcome and same(one.result, other.result)):
-            return "result", difference(number, one, other)
+            return Verdict("result", difference(number, one, other))
         if refused:
             one.state["results"] = other.state["results"]
         if not same(one.state, other.state):
             if refused and other.outcome == "JitError":
-                return "refused", ""  # what a stopped call did to containers is not undone
-            return "state", difference(number, one, other)
-    return ("refused", "") if refused else ("", "")
+                return Verdict("refused")  # what a stopped call did to containers is not undone
+            return Verdict("state", difference(number, one, other))
+    return Verdict("refused" if refused else "")
 
 
 def difference(number: int, one: Seen, other: Seen) -> str:
@@ -516,27 +513,21 @@ def difference(number: int, one: Seen, other: Seen) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Check many worlds; 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="tinycore.testing.captures", description=__doc__)
-    parser.add_argument("--count", type=int, default=200, help="how many functions")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--device", default="", help="as in DEV; the default device if not given")
-    options = parser.parse_args()
-    kinds: Counter[str] = Counter()
-    with Context(DEV=options.device) if options.device else Context():
-        gc.freeze()  # so that what a world leaves is found quickly
-        for seed in tqdm(range(options.seed, options.seed + options.count), disable=None):
-            found = world(seed)
-            kind, message = check(found)
-            gc.collect()  # its functions and globals are a cycle, and hold its tensors
-            kinds[kind or "same"] += 1
-            if kind not in ("", "refused"):
-                tqdm.write(f"seed {seed}: {kind}\n{message}")
-                tqdm.write(str(found))
-    print(f"{options.count} functions from seed {options.seed}: {dict(kinds)}")
-    return 1 if kinds.keys() & {"result", "state", "raised"} else 0
+def shown(found: World, verdict: Verdict) -> str:
+    """The world, and what is wrong."""
+    return f"seed {found.seed}: {verdict.kind}\n{verdict.message}\n{found}"
+
+
+FUZZER: Final = Fuzzer(
+    "tinycore.testing.captures",
+    __doc__,
+    world,
+    check,
+    shown,
+    accepted=frozenset({"refused", "odd"}),
+    printed=frozenset({"odd"}),
+)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(FUZZER))

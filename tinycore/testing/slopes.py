@@ -9,18 +9,15 @@ here and not there is counted: a derivative of what no tensor holds any more is 
 
 from __future__ import annotations
 
-import argparse
-import time
 import traceback
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy
-from tqdm import tqdm
 
-from tinycore import Context, Tensor
+from tinycore import Tensor
 from tinycore.errors import GradientError
+from tinycore.testing.fuzz import Fuzzer, Verdict, run, without_a_line
 from tinycore.testing.peers import numpy_api, torch_api
 from tinycore.testing.programs.draw import Draw
 from tinycore.testing.writes import Program, compiled
@@ -173,73 +170,51 @@ def moved(found: Program, name: str, place: int, step: float) -> float:
     return float(scope["loss"].item())
 
 
-def check(found: Program) -> tuple[str, str]:
-    """How a program came out, and what is wrong; kinds "", "refused" and "both" are right."""
+def check(found: Program) -> Verdict:
+    """How a program came out, and what is wrong; the kinds of `RIGHT` are no failures."""
     try:
         mine = ours(found)
     except Exception:
-        return "raised", traceback.format_exc(limit=-4)
+        return Verdict("raised", traceback.format_exc(limit=-4))
     expected = theirs(found)
     if mine.refused:
         is_told = "written to in place" in mine.refused
-        return ("both" if expected.refused else "refused") if is_told else "odd", mine.refused
+        kind = ("both" if expected.refused else "refused") if is_told else "odd"
+        return Verdict(kind, mine.refused)
     if not expected.refused:
         return told(mine.gradients, expected.gradients, "torch")
     if any("detach" in line or "store" in line for line in found.lines):
-        return "alone", ""
+        return Verdict("alone")
     return told(mine.gradients, differences(found), "finite differences")
 
 
-def told(found: Sequence[Any], expected: Sequence[Any], who: str) -> tuple[str, str]:
+def told(found: Sequence[Any], expected: Sequence[Any], who: str) -> Verdict:
     """Whether gradients are those of somebody else."""
     for name, one, other in zip(LEAVES, found, expected, strict=True):
         if not numpy.allclose(one, other, rtol=1e-3, atol=1e-3):
-            return "value", f"{name}: {one}, {who} {other}"
-    return "", ""
+            return Verdict("value", f"{name}: {one}, {who} {other}")
+    return Verdict("")
 
 
-def smallest(found: Program, kind: str) -> Program:
-    """The program without the lines that the failure does not need."""
-    place = len(found.lines) - 1
-    while place > len(START):
-        place -= 1
-        candidate = Program(found.seed, found.lines[:place] + found.lines[place + 1 :])
-        try:
-            if check(candidate)[0] == kind:
-                found = candidate
-        except Exception:
-            continue
-    return found
+def smaller(found: Program) -> Iterator[Program]:
+    """The program without one of its lines; the leaves and the loss stay."""
+    *lines, loss = found.lines
+    for fewer in without_a_line(tuple(lines), len(START)):
+        yield Program(found.seed, (*fewer, loss))
+
+
+def shown(found: Program, verdict: Verdict) -> str:
+    """The program with its seed, and what is wrong."""
+    return "\n".join((f"# seed {found.seed}: {verdict.kind}: {verdict.message}", *found.lines))
 
 
 RIGHT: Final = ("", "both", "refused", "alone")
 """Kinds of outcomes; "alone" where torch refuses, and nobody else can say."""
 
-
-def main() -> int:
-    """Check many programs; 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="tinycore.testing.slopes", description=__doc__)
-    parser.add_argument("--count", type=int, default=200, help="how many programs")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--device", default="", help="as in DEV; the default device if not given")
-    parser.add_argument("--seconds", type=float, default=0, help="stop after that long")
-    options = parser.parse_args()
-    kinds: Counter[str] = Counter()
-    began = time.perf_counter()
-    with Context(PARALLEL=1, **({"DEV": options.device} if options.device else {})):
-        for seed in tqdm(range(options.seed, options.seed + options.count), disable=None):
-            if options.seconds and time.perf_counter() - began > options.seconds:
-                break
-            found = program(seed)
-            kind, _ = check(found)
-            kinds[kind or "right"] += 1
-            if kind not in RIGHT:
-                least = smallest(found, kind)
-                tqdm.write("\n".join((f"# seed {seed}: {kind}: {check(least)[1]}", *least.lines)))
-    seconds = time.perf_counter() - began
-    print(f"{kinds.total()} programs from seed {options.seed} in {seconds:.0f} s: {dict(kinds)}")
-    return 1 if kinds.keys() - {"right", *RIGHT} else 0
+FUZZER: Final = Fuzzer(
+    "tinycore.testing.slopes", __doc__, program, check, shown, smaller, frozenset(RIGHT)
+)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(FUZZER))

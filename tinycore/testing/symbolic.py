@@ -7,19 +7,16 @@ bound Variables, as it is and under TinyJit, and each result must be what NumPy 
 
 from __future__ import annotations
 
-import argparse
-import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
 import numpy
-from tqdm import tqdm
 
-from tinycore import Context, Tensor, TinyJit, Variable
+from tinycore import Tensor, TinyJit, Variable
 from tinycore.errors import JitError
+from tinycore.testing.fuzz import Fuzzer, Verdict, run
 from tinycore.testing.programs.draw import Draw
 
 MOST: Final = 6
@@ -186,12 +183,12 @@ def code(text: str) -> CodeType:
     return compile(text, "<function>", "exec")
 
 
-def check(found: Function) -> tuple[str, str]:
+def check(found: Function) -> Verdict:
     """What kind of thing is wrong, and how it was seen; "" if nothing is, "refused" by TinyJit."""
     try:
         truth = expected(found)
     except Exception:
-        return "odd", traceback.format_exc(limit=-2)
+        return Verdict("odd", traceback.format_exc(limit=-2))
     kind = ""
     for way in WAYS:
         try:
@@ -200,39 +197,26 @@ def check(found: Function) -> tuple[str, str]:
             kind = "refused"
             continue
         except Exception:
-            return "raised", f"with {way}: {traceback.format_exc(limit=-4)}"
+            return Verdict("raised", f"with {way}: {traceback.format_exc(limit=-4)}")
         for call, one, other in zip(found.calls, results, truth, strict=True):
             for place, (a, b) in enumerate(zip(one, other, strict=True)):
                 close = a.shape == b.shape and numpy.allclose(a, b, rtol=1e-3, atol=1e-4)
                 if not close:
                     text = f"with {way}, n, m = {call}: result {place} is {a.tolist()}"
-                    return "value", f"{text} instead of {b.tolist()}"
-    return kind, ""
+                    return Verdict("value", f"{text} instead of {b.tolist()}")
+    return Verdict(kind)
 
 
-def main() -> int:
-    """Check many functions; 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="tinycore.testing.symbolic", description=__doc__)
-    parser.add_argument("--count", type=int, default=200, help="how many functions")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--device", default="", help="as in DEV; the default device if not given")
-    parser.add_argument("--seconds", type=float, default=0, help="stop after that long")
-    options = parser.parse_args()
-    kinds: Counter[str] = Counter()
-    began = time.perf_counter()
-    with Context(PARALLEL=1, **({"DEV": options.device} if options.device else {})):
-        for seed in tqdm(range(options.seed, options.seed + options.count), disable=None):
-            if options.seconds and time.perf_counter() - began > options.seconds:
-                break
-            found = function(seed)
-            kind, message = check(found)
-            kinds[kind or "right"] += 1
-            if kind not in ("", "refused"):
-                tqdm.write(f"# seed {seed}: {kind}: {message}\n{found.ours}\n# {found.calls}")
-    seconds = time.perf_counter() - began
-    print(f"{kinds.total()} functions from seed {options.seed} in {seconds:.0f} s: {dict(kinds)}")
-    return 1 if kinds.keys() - {"right", "refused"} else 0
+def shown(found: Function, verdict: Verdict) -> str:
+    """The function with its seed and calls, and what is wrong."""
+    head = f"# seed {found.seed}: {verdict.kind}: {verdict.message}"
+    return f"{head}\n{found.ours}\n# {found.calls}"
+
+
+FUZZER: Final = Fuzzer(
+    "tinycore.testing.symbolic", __doc__, function, check, shown, accepted=frozenset({"refused"})
+)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(FUZZER))

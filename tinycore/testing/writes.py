@@ -8,21 +8,18 @@ A program is a list of lines of Python over the public API; failing ones are pri
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
-import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
 import numpy
-from tqdm import tqdm
 
-from tinycore import Context, Tensor
+from tinycore import Tensor
 from tinycore.errors import AliasError
+from tinycore.testing.fuzz import Fuzzer, Verdict, run, without_a_line
 from tinycore.testing.peers import Unlike, numpy_api, torch_api
 from tinycore.testing.places import Places, api
 from tinycore.testing.programs.draw import Draw
@@ -46,14 +43,6 @@ class Program(NamedTuple):
 
     seed: int
     lines: tuple[str, ...]
-
-
-class Failure(NamedTuple):
-    """What is wrong with a program."""
-
-    kind: str
-    """"value", "raised", or "mirror" where the model is not what NumPy or torch say."""
-    message: str
 
 
 class Writer:
@@ -485,7 +474,7 @@ Seen = list[tuple[str, Any]]
 """After each line, the exception that it raised, and what it showed."""
 
 
-def run(found: Program, names: Callable[[list[Any]], dict[str, Any]]) -> Seen:
+def seen_by(found: Program, names: Callable[[list[Any]], dict[str, Any]]) -> Seen:
     """What the lines of a program raise and show."""
     shown: list[Any] = []
     scope = names(shown)
@@ -506,18 +495,21 @@ def model_api(shown: list[Any]) -> dict[str, Any]:
     return api(Places, shown)
 
 
-def check(found: Program) -> Failure | None:
-    """What is wrong with a program, on the default device."""
-    expected = run(found, model_api)
+def check(found: Program) -> Verdict:
+    """What is wrong with a program, on the default device.
+
+    Kinds: "value", "raised", or "mirror" where the model is not what NumPy or torch say.
+    """
+    expected = seen_by(found, model_api)
     for names in (numpy_api, torch_api):
         if told := disagreement(found, expected, names):
-            return Failure("mirror", told)
+            return Verdict("mirror", told)
     try:
-        seen = run(found, tensor_api)
+        seen = seen_by(found, tensor_api)
     except Exception:
-        return Failure("raised", traceback.format_exc(limit=-4))
+        return Verdict("raised", traceback.format_exc(limit=-4))
     told = difference(found, expected, seen)
-    return Failure("value", told) if told else None
+    return Verdict("value" if told else "", told)
 
 
 def disagreement(
@@ -559,28 +551,12 @@ def same(one: Any, other: Any) -> bool:
 # --- telling
 
 
-def smallest(found: Program, failure: Failure) -> tuple[Program, Failure]:
-    """The program without the lines that the failure does not need."""
-    place = len(found.lines)
-    while place:
-        place -= 1
-        candidate = Program(found.seed, found.lines[:place] + found.lines[place + 1 :])
-        again = checked(candidate)
-        if again is not None and again.kind == failure.kind:
-            found, failure = candidate, again
-            place = min(place, len(found.lines))
-    return found, failure
+def smaller(found: Program) -> Iterator[Program]:
+    """The program without one of its lines."""
+    return (Program(found.seed, lines) for lines in without_a_line(found.lines))
 
 
-def checked(found: Program) -> Failure | None:
-    """As `check`; None for a program that lacks a line that others need."""
-    try:
-        return check(found)
-    except Exception:
-        return None
-
-
-def script(found: Program, failure: Failure) -> str:
+def script(found: Program, failure: Verdict) -> str:
     """A Python script that shows the failure."""
     return "\n".join(
         (
@@ -593,29 +569,8 @@ def script(found: Program, failure: Failure) -> str:
     )
 
 
-def main() -> int:
-    """Check many programs; 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="tinycore.testing.writes", description=__doc__)
-    parser.add_argument("--count", type=int, default=200, help="how many programs")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--device", default="", help="as in DEV; the default device if not given")
-    parser.add_argument("--seconds", type=float, default=0, help="stop after that long")
-    options = parser.parse_args()
-    kinds: Counter[str] = Counter()
-    began = time.perf_counter()
-    with Context(PARALLEL=1, **({"DEV": options.device} if options.device else {})):
-        for seed in tqdm(range(options.seed, options.seed + options.count), disable=None):
-            if options.seconds and time.perf_counter() - began > options.seconds:
-                break
-            found = program(seed)
-            failure = check(found)
-            kinds[failure.kind if failure else "right"] += 1
-            if failure is not None:
-                tqdm.write(f"# ---\n{script(*smallest(found, failure))}")
-    seconds = time.perf_counter() - began
-    print(f"{kinds.total()} programs from seed {options.seed} in {seconds:.0f} s: {dict(kinds)}")
-    return 1 if kinds.keys() - {"right"} else 0
+FUZZER: Final = Fuzzer("tinycore.testing.writes", __doc__, program, check, script, smaller)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run(FUZZER))

@@ -5,9 +5,8 @@ Worker processes do not import a package's `__main__`, so all they need is in `c
 
 from __future__ import annotations
 
-import sys
-
-from tinycore.testing.programs.command import main
+from tinycore.testing.fuzz import run
+from tinycore.testing.programs.command import FUZZER
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run(FUZZER))

@@ -6,13 +6,13 @@ Floor 6.
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
 from tinycore import Tensor, TinyJit, dtypes
+from tinycore.testing.fuzz import Verdict
 from tinycore.testing.programs.facts import underflow_of, unit_of
 from tinycore.testing.programs.form import Program, Value, ours_of
 from tinycore.testing.programs.mirror import Mirror, as_arrays, compiled
@@ -30,40 +30,36 @@ LAST_BITS = 4.0
 """Units of roundoff of the result that need no explanation."""
 
 
-@dataclass(frozen=True)
-class Failure:
-    """What is wrong with a program: a value, a shape or dtype, or an exception on one side."""
-
-    kind: str  # "value", "form", "raised" or "mirror"
-    where: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} of {self.where}: {self.message}"
+def failure(kind: str, where: str, message: str) -> Verdict:
+    """What is wrong, and of what: a value, an output's shape or dtype, an exception."""
+    return Verdict(kind, f"{kind} of {where}: {message}")
 
 
-def check(program: Program) -> Failure | None:
-    """Run both interpretations on the default device; what differs first, or None."""
+def check(program: Program) -> Verdict:
+    """Run both interpretations on the default device; what differs first.
+
+    Kinds: "value", "form" of a shape or dtype, "raised", or "mirror" of the expectation itself.
+    """
     data = as_arrays(program)
     try:
         truth = Mirror(program).run(data)
     except Exception:
-        return Failure("mirror", "the generator", traceback.format_exc(limit=-3))
+        return failure("mirror", "the generator", traceback.format_exc(limit=-3))
     try:
         found = run_here(program, data)
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        return Failure("raised", type(error).__name__, f"{what}\n{traceback.format_exc(limit=-6)}")
+        return failure("raised", type(error).__name__, f"{what}\n{traceback.format_exc(limit=-6)}")
     wrong = [v for v in program.compared if not near(v, found[v.name], truth[v.name], 0.0)]
     if not wrong:
-        return None
+        return Verdict("")
     for value in wrong:
         if (told := misshapen(value, found[value.name])) is not None:
             return told
     try:
         spread, overflow = deviations(program, data, truth)
     except Exception:
-        return Failure("mirror", "a sample", traceback.format_exc(limit=-3))
+        return failure("mirror", "a sample", traceback.format_exc(limit=-3))
     for value in wrong:
         allowed = spread[value.name]
         known = numpy.isfinite(allowed)
@@ -73,7 +69,7 @@ def check(program: Program) -> Failure | None:
             continue
         if not (program.needs_gradients() and realizes_twins(program, scope_of(program, data))):
             return difference(value, found[value.name], truth[value.name], allowed, known)
-    return None
+    return Verdict("")
 
 
 def run_here(program: Program, data: dict[str, Array]) -> dict[str, tuple[Array, Any]]:
@@ -92,12 +88,12 @@ def scope_of(program: Program, data: dict[str, Array]) -> dict[str, Any]:
     return {"Tensor": Tensor, "TinyJit": TinyJit, "dtypes": dtypes, **inputs}
 
 
-def misshapen(value: Value, found: tuple[Array, Any]) -> Failure | None:
+def misshapen(value: Value, found: tuple[Array, Any]) -> Verdict | None:
     """A wrong shape or dtype."""
     array, dtype = found
     if array.shape == value.shape and dtype is value.dtype:
         return None
-    return Failure(
+    return failure(
         "form",
         value.name,
         f"{array.shape} of {dtype!r} instead of {value.shape} of {value.dtype!r}",
@@ -147,11 +143,11 @@ def deviations(
 
 def difference(
     value: Value, found: tuple[Array, Any], truth: Array, allowed: Array, known: Array
-) -> Failure:
+) -> Verdict:
     """The first element that is wrong."""
     wrong = ~right(value, found[0], truth, allowed) & known
     place = tuple(int(i) for i in numpy.argwhere(wrong)[0]) if value.shape else ()
-    return Failure(
+    return failure(
         "value",
         value.name,
         f"element {place} of {value.shape} {value.dtype.name} is {found[0][place]} instead of "

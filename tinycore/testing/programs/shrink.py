@@ -5,31 +5,16 @@ Floor 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tinycore.dtype import dtypes
-from tinycore.testing.programs.compare import Failure, check
+from tinycore.testing.fuzz import Verdict
 from tinycore.testing.programs.draw import Content, Input
 from tinycore.testing.programs.form import Kind, Program, Value, ours_of, theirs_of
 
 FEW = 64
 """Up to so many elements of an input are written out."""
-
-
-def smallest(
-    program: Program, failure: Failure, again: Callable[[Program], Failure | None] = check
-) -> tuple[Program, Failure]:
-    """The program with as few compared values and steps as still fail in the same way."""
-    improved = True
-    while improved:
-        improved = False
-        for candidate in smaller(program):
-            found = again(candidate)
-            if found is not None and found.kind == failure.kind:
-                program, failure, improved = candidate, found, True
-                break
-    return program, failure
 
 
 def smaller(program: Program) -> Iterator[Program]:
@@ -82,12 +67,12 @@ def cleaned(program: Program) -> Program:
     return replace(program, steps=tuple(reversed(steps))).without_unused_inputs()
 
 
-def script(program: Program, failure: Failure) -> str:
+def script(program: Program, failure: Verdict) -> str:
     """A Python script that shows the failure."""
     names = ", ".join(v.name for v in program.compared)
     together = [f"Tensor.realize({names})"] if program.together else []
     lines = [
-        f'"""Seed {program.seed}: {failure}"""',
+        f'"""Seed {program.seed}: {failure.message}"""',
         *IMPORTS,
         *[
             f"{start.name} = Tensor({listed(start)}, dtype=dtypes.{start.dtype.name})"
