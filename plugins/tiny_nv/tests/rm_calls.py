@@ -9,14 +9,19 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import struct
 from dataclasses import dataclass, field
 from typing import Final
 
+from cubin import code_of
+from executor.launch import Kernel
+from executor.syntax import parse
 from rm_standin import Machine
 from rm_standin.gpu import Gpu
 from rm_standin.layouts import Record
+from rm_standin.qmd import FIELDS, RELEASE_FIELDS, RELEASE_PLACES, SHIFTED
 
-__all__ = ["Opened", "Raw"]
+__all__ = ["Buffer", "Channels", "Launch", "Opened", "Raw"]
 
 PAGE: Final = 4096
 VIDEO_ATTR: Final = 3 << 27
@@ -261,3 +266,243 @@ class Opened:
         record = self.raw.record("alloc_memory", **(fields | values))
         assert self.raw.escape(0x27, record, self.file) == 0
         return record
+
+
+ENTRIES: Final = 16
+USERD_OFFSET: Final = 8 * ENTRIES // 512 * 512 + 512
+GP_GET, GP_PUT = 0x88, 0x8C
+DOORBELL: Final = 0x90
+CONTEXT_BYTES: Final = 64 << 20
+
+
+def methods(subchannel: int, method: int, *values: int, form: int = 1) -> list[int]:
+    """A header, and the values of methods from one on; form 3 gives all to the same one."""
+    return [form << 29 | len(values) << 16 | subchannel << 13 | method >> 2, *values]
+
+
+def halves(number: int) -> tuple[int, int]:
+    """The low and the high word."""
+    return number & 0xFFFFFFFF, number >> 32
+
+
+def release(address: int, value: int, *, flags: int = 1 << 20 | 1 << 24) -> list[int]:
+    """SEM_EXECUTE: a semaphore is set, after all before it."""
+    return methods(0, 0x5C, *halves(address), *halves(value), 1 | flags)
+
+
+def acquire(address: int, value: int) -> list[int]:
+    """SEM_EXECUTE: wait until a semaphore is at least at a value."""
+    return methods(0, 0x5C, *halves(address), *halves(value), 3 | 1 << 24)
+
+
+class Channels:
+    """A group with a channel that computes and one that copies, and memory to push from."""
+
+    def __init__(self, opened: Opened, *, starts: bool = True) -> None:
+        self.opened = opened
+        raw = opened.raw
+        self.notifier = opened.buffer(PAGE, video=False)
+        self.notifier.bytes[:] = bytes(PAGE)
+        self.rings = [opened.buffer(PAGE), opened.buffer(PAGE)]
+        self.commands = opened.buffer(16 * PAGE)
+        self.used = 0
+        self.group = opened.got(
+            opened.device, 0xA06C, raw.record("group", hVASpace=opened.space, engineType=1)
+        )
+        share = raw.record("context_share", hVASpace=opened.space, flags=1)
+        self.share = opened.got(self.group, 0x9067, share)
+        facts = opened.gpu.facts
+        self.classes = [facts.compute, facts.copy]
+        self.handles = [self.channel(ring) for ring in self.rings]
+        self.engines = [
+            opened.got(handle, number)
+            for handle, number in zip(self.handles, self.classes, strict=True)
+        ]
+        self.puts = [0, 0]
+        usermode = opened.got(opened.subdevice, max(facts.usermodes))
+        self.page = opened.host_view(usermode, 1 << 16)
+        self.debugger = opened.got(
+            opened.device,
+            0x83DE,
+            raw.record("debugger", hAppClient=opened.root, hClass3dObject=self.engines[0]),
+        )
+        if starts:
+            self.start()
+
+    def parameters(self, ring: Buffer, **values: int) -> Record:
+        """The structure of a channel."""
+        fields = {
+            "hObjectError": self.notifier.handle,
+            "gpFifoOffset": ring.address,
+            "gpFifoEntries": ENTRIES,
+            "hContextShare": self.share,
+            "hUserdMemory": ring.handle,
+            "userdOffset": USERD_OFFSET,
+        }
+        return self.opened.raw.record("channel", **(fields | values))
+
+    def channel(self, ring: Buffer) -> int:
+        """A channel of the group."""
+        facts = self.opened.gpu.facts
+        return self.opened.got(self.group, max(facts.channels), self.parameters(ring))
+
+    def register(self, handle: int, base: int, size: int = CONTEXT_BYTES) -> int:
+        """UVM_REGISTER_CHANNEL: the status."""
+        record = self.opened.named("uvm_register_channel", hChannel=handle, base=base, length=size)
+        return self.opened.raw.uvm(self.opened.uvm_file, 0x1B, record)
+
+    def schedule(self) -> int:
+        """GPFIFO_SCHEDULE: the status."""
+        raw = self.opened.raw
+        return raw.control(
+            self.opened.root, self.group, 0xA06C0101, raw.record("schedule", bEnable=1)
+        )
+
+    def start(self) -> None:
+        """Contexts, tokens, schedule."""
+        raw, root = self.opened.raw, self.opened.root
+        self.tokens = []
+        for index, handle in enumerate(self.handles):
+            assert self.register(handle, 0x70_0000_0000 + index * CONTEXT_BYTES) == 0
+            token = raw.record("token")
+            assert raw.control(root, handle, 0xC36F0108, token) == 0
+            self.tokens.append(token["token"])
+        assert self.schedule() == 0
+
+    # --- submission
+
+    def write(self, words: list[int]) -> int:
+        """Put words where they can be pushed from; their address."""
+        place = self.used
+        self.used += 4 * len(words)
+        for index, word in enumerate(words):
+            self.commands.word(place + 4 * index, word)
+        return self.commands.address + place
+
+    def entry(self, index: int, entry: int) -> None:
+        """Put an entry into a ring."""
+        ring, put = self.rings[index], self.puts[index]
+        ring.word(8 * put, entry, 8)
+        self.puts[index] = (put + 1) % ENTRIES
+        ring.word(USERD_OFFSET + GP_PUT, self.puts[index])
+
+    def ring(self, token: int) -> None:
+        """Ring the doorbell."""
+        ctypes.c_uint32.from_address(self.page + DOORBELL).value = token
+
+    def push(self, index: int, *parts: list[int], runs: bool = True) -> None:
+        """Submit methods to a channel: 0 computes, 1 copies."""
+        words = [word for part in parts for word in part]
+        address = self.write(words)
+        self.entry(index, address | 1 << 41 | len(words) << 42)
+        self.ring(self.tokens[index])
+        if runs:
+            self.opened.raw.machine.pump()
+
+    def bind(self) -> None:
+        """The classes on their subchannels, and windows."""
+        windows = methods(1, 0x2A0, 0x7294, 0) + methods(1, 0x7B0, 0x7293, 0)
+        self.push(0, methods(1, 0, self.classes[0]), windows)
+        self.push(1, methods(4, 0, self.classes[1]))
+
+    @property
+    def error(self) -> int:
+        """The code of the error notifier; 0 without one."""
+        told = self.notifier.word(14, width=2) == 0xFFFF
+        return self.notifier.word(8) if told else 0
+
+
+class Launch:
+    """A kernel in memory, with its descriptor and constant bank 0, as a driver builds them."""
+
+    def __init__(self, channels: Channels, source: str, parameters: bytes) -> None:
+        self.channels = channels
+        opened = channels.opened
+        facts = opened.gpu.facts
+        self.version = facts.qmd[0]
+        self.code = opened.buffer(8 * PAGE)
+        self.code.bytes[:] = bytes(8 * PAGE)
+        kernel = Kernel(parse(source), "k")
+        self.made = code_of(kernel.module, "k", source.encode(), facts.arch)
+        self.place_code()
+        self.bank = opened.buffer(PAGE)
+        self.bank.bytes[:] = bytes(PAGE)
+        self.descriptor = opened.buffer(PAGE)
+        self.descriptor.bytes[:] = bytes(PAGE)
+        self.bank_bytes = facts.bank.parameters + len(parameters)
+        self.bank.bytes[facts.bank.parameters : self.bank_bytes] = parameters
+        self.fill((1, 1, 1), (1, 1, 1))
+
+    def place_code(self) -> None:
+        """Copy the code and relocate it."""
+        packed = bytearray(self.made.packed(0))
+        low, high = halves(self.code.address + self.made.ADDEND)
+        struct.pack_into("<I", packed, self.made.LOW_PLACE, low)
+        struct.pack_into("<I", packed, self.made.HIGH_PLACE, high)
+        self.code.bytes[: len(packed)] = bytes(packed)
+
+    def put(self, name: str, value: int, index: int = 0) -> None:
+        """Set a field of the descriptor."""
+        first, count, distance = FIELDS[self.version][name]
+        self.put_bits(first + index * distance, count, value)
+
+    def put_bits(self, first: int, count: int, value: int) -> None:
+        """Set bits of the descriptor."""
+        size = self.channels.opened.gpu.facts.qmd[1]
+        number = int.from_bytes(self.descriptor.bytes[:size], "little")
+        number &= ~(((1 << count) - 1) << first)
+        number |= (value & (1 << count) - 1) << first
+        self.descriptor.bytes[:size] = number.to_bytes(size, "little")
+
+    def put_pair(self, name: str, value: int) -> None:
+        """Set an address of two fields."""
+        low, high = halves(value >> SHIFTED[self.version].get(name, 0))
+        self.put(f"{name}_low", low)
+        self.put(f"{name}_high", high)
+
+    def put_release(self, address: int, value: int, structure: int = 0) -> None:
+        """Have the end of the kernel set a semaphore."""
+        for name, number in (("enable", 1), ("structure", structure), ("membar", 1), ("long", 1)):
+            first, count, _ = RELEASE_FIELDS[self.version][f"release_{name}"]
+            self.put_bits(first, count, number)
+        low, high, high_bits, payload = RELEASE_PLACES[self.version][0]
+        self.put_bits(low, 32, address & 0xFFFFFFFF)
+        self.put_bits(high, high_bits, address >> 32)
+        self.put_bits(payload, 64, value)
+
+    def fill(self, grid: tuple[int, int, int], block: tuple[int, int, int]) -> None:
+        """All fields, and the driver's words of bank 0."""
+        facts = self.channels.opened.gpu.facts
+        self.put("major", self.version)
+        if self.version > 3:
+            self.put("type", 2)
+        for name in ("call_limit", "membar", "invalidate_data", "constants_invalidate"):
+            self.put(name, 1)
+        self.put("constants_valid", 1)
+        self.put_pair("constants", self.bank.address)
+        self.put("constants_size", -(-self.bank_bytes // 16))
+        self.put_pair("program", self.code.address)
+        self.put("registers", self.made.registers)
+        self.put("barriers", 1)
+        shared = -(-(0x400 + self.made.shared) // 128) * 128
+        self.put("shared", shared >> (7 if self.version == 5 else 0))
+        least = next(kib for kib in facts.shared_choices if kib << 10 >= shared)
+        self.put("shared_min", least // 4 + 1)
+        self.put("shared_target", least // 4 + 1)
+        self.put("shared_max", max(facts.shared_choices) // 4 + 1)
+        for axis, count, threads in zip("xyz", grid, block, strict=True):
+            self.put(f"grid_{axis}", count)
+            self.put(f"block_{axis}", threads)
+        bank = facts.bank
+        for index in range(3):
+            self.bank.word(bank.block + 4 * index, block[index])
+            self.bank.word(bank.grid + 4 * index, grid[index])
+        self.bank.word(bank.shared_window, 0x7294_0000_0000, 8)
+        self.bank.word(bank.local_window, 0x7293_0000_0000, 8)
+        self.bank.word(bank.stack, 0xFFFDC0)
+        if bank.own_address is not None:
+            self.bank.word(bank.own_address, self.bank.address, 8)
+
+    def send(self, action: int = 3) -> list[int]:
+        """The methods of a launch."""
+        return methods(1, 0x2B4, self.descriptor.address >> 8) + methods(1, 0x2C0, action)

@@ -12,6 +12,10 @@ else of the driver is what a card would have.
     cards.py        what cards are and take
     gpu.py          a card's memory and clock
     channels.py     rings, pushbuffers and semaphores
+    copies.py       the copy class
+    compute.py      the compute class
+    qmd.py          launch descriptors
+    launches.py     launches: code, constants and what both need
 
 Memory is real: what the host maps and what a card addresses are the same pages. Channels run when
 `Machine.pump` is called, a method of each at a time. An access that no page table allows is an MMU

@@ -238,9 +238,7 @@ class Controls:
         assert isinstance(found, Channel)
         if not any(isinstance(child, Engine) for child in found.children.values()):
             raise Refused(Status.INVALID_STATE)
-        runlist = 0 if found.engine == 1 else found.engine
-        found.has_token = True
-        p["token"] = runlist << 16 | found.id | found.gpu.facts.token_bits
+        p["token"] = found.token
 
     def reset_channel(self, found: Object, p: Record) -> None:
         assert isinstance(found, Channel)

@@ -17,6 +17,7 @@ from typing import Final
 from emulation.backing import Backing
 
 from rm_standin.cards import H200, CardFacts
+from rm_standin.channels import Ring
 from rm_standin.gpu import Gpu
 from rm_standin.layouts import Layout, Record, branch_of, layouts_of
 from rm_standin.objects import Memory, Usermode
@@ -33,6 +34,8 @@ CONTROL, UVM = "/dev/nvidiactl", "/dev/nvidia-uvm"
 FAILED: Final = (1 << 64) - 1
 LARGEST_DIRECT: Final = 1 << 14
 MAGIC: Final = 0x46
+DOORBELL: Final = 0x90
+SILENT: Final = 0xFFFFFFFF
 
 ESCAPES: Final = {
     0x27: "alloc_memory",
@@ -130,6 +133,12 @@ class Machine:
         protect, so without it an access a little too far goes unseen."""
         self.stuck: set[int] = set()
         """Channels, by their ids, that execute nothing more."""
+        self.tells_faults = False
+        """Whether what a kernel does wrong is told by the card alone, and not raised here."""
+        self.interrupts = 0
+        self.launched: list[str] = []
+        """Kernels that have run."""
+        self.last_fault = ""
         self.lock = threading.RLock()
         self.resources = Resources(self)
         self._opened = 0
@@ -400,3 +409,58 @@ class Machine:
 
     def unmap_dma(self, file: OpenFile, r: Record) -> None:
         self.resources.unmap_dma(r)
+
+    # --- what cards do
+
+    def pump(self) -> None:
+        """Let channels run, a few methods of each in turn, until all of them wait.
+
+        Launches that nothing waits for run last of all.
+        """
+        with self.lock:
+            self.hear_doorbells()
+            moved = True
+            while moved:
+                rings = [ring for ring in self.rings() if not ring.is_stopped]
+                moved = True in [ring.guarded(ring.step) for ring in rings]
+                if not moved:
+                    moved = True in [ring.guarded(ring.flush) for ring in rings]
+
+    def rings(self) -> list[Ring]:
+        """Those that may run."""
+        return [
+            channel.ring
+            for channel in self.resources.channels
+            if channel.ring is not None
+            and channel.is_scheduled
+            and channel.id not in self.stuck
+            and not channel.gpu.is_lost
+        ]
+
+    def hear_doorbells(self) -> None:
+        """Look for tokens. The register keeps the last one; the cards' own channels whose rings
+        have more in them are taken to have been rung before."""
+        for gpu, pages in self.resources.doorbells.items():
+            register = pages.data[DOORBELL : DOORBELL + 4].view("u4")
+            token = int(register[0])
+            if token == SILENT:
+                continue
+            register[0] = SILENT
+            channels = [c for c in self.resources.channels if c.gpu is gpu]
+            found = [c for c in channels if c.token == token]
+            if not found:
+                raise Mistake(f"the doorbell is rung with {token:#x}, which is no channel's token")
+            if not found[0].is_scheduled:
+                raise Mistake(f"the doorbell of channel {found[0].id} is rung: it is not scheduled")
+            for channel in channels:
+                ring = channel.ring
+                if ring is not None and not ring.is_stopped and channel.is_scheduled:
+                    ring.guarded(ring.ring)
+
+    def waiting(self) -> list[str]:
+        """What each channel waits for that does not go on."""
+        return [
+            f"channel {ring.channel.id} waits for {ring.waits_for or 'its turn'}"
+            for channel in self.resources.channels
+            if (ring := channel.ring) is not None and not ring.is_idle
+        ]

@@ -205,6 +205,11 @@ class Channel(Object):
     is_scheduled: bool = False
     is_registered: bool = False
     """Whether UVM knows it, so that its context has memory."""
-    has_token: bool = False
     ring: Ring | None = None
     fault: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def token(self) -> int:
+        """What the doorbell is rung with."""
+        runlist = 0 if self.engine == 1 else self.engine
+        return runlist << 16 | self.id | self.gpu.facts.token_bits
