@@ -89,6 +89,7 @@ def test_what_is_left_alone(text: str) -> None:
     assert changes(text) == set()
 
 
+@pytest.mark.slow
 def test_a_seed_chooses_the_same_faults_and_another_one_others() -> None:
     sources = sources_in(ROOT, ["uop"])
     first, again, other = (list(islice(choose(sources, seed), 20)) for seed in (1, 1, 2))
@@ -257,6 +258,7 @@ def root(tmp_path: Path) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_a_fault_is_noticed_and_another_way_to_say_the_same_survives(
     root: Path, tmp_path: Path
 ) -> None:
@@ -295,6 +297,7 @@ sys.exit(command.main(["--seed", "2", "--folder", sys.argv[3], "--least", "100"]
 """
 
 
+@pytest.mark.slow
 def test_the_command_finds_who_executes_a_line_and_reports(root: Path, tmp_path: Path) -> None:
     listed = tmp_path / "equivalent.toml"
     listed.write_text("change = []")

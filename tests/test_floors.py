@@ -191,6 +191,7 @@ def test_a_plugin_imports_the_face_of_the_core_only(path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_modules_are_imported_by_name_in_one_place_only() -> None:
     users = set()
     for path in python_files(CORE):

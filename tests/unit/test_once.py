@@ -36,10 +36,12 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_line_leaves_each_write_done_once_or_not_at_all() -> None:
     print(run(*SAMPLE))
 
 
+@pytest.mark.slow
 def test_a_launch_that_fails_leaves_each_write_done_once_or_not_at_all() -> None:
     print(run("--errors"))
 
@@ -128,6 +130,7 @@ thread.join()
         pytest.param("WEBGPU", 3, "says", marks=pytest.mark.device("WEBGPU")),
     ],
 )
+@pytest.mark.slow
 def test_a_child_of_a_threaded_program_computes_or_says_why_not(
     device: str, children: int, does: str
 ) -> None:

@@ -167,6 +167,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_tensors_travel_to_spawned_processes_and_back(tmp_path: Path) -> None:
     assert output_of(SPAWN, tmp_path) == "7.0\n"
 
@@ -187,6 +188,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_process_exits_with_work_in_flight(tmp_path: Path) -> None:
     assert output_of(EXIT, tmp_path) == "done\n"
 
@@ -256,6 +258,7 @@ print([name for name in heavy if name in sys.modules])
 """
 
 
+@pytest.mark.slow
 def test_importing_tensor_imports_neither_numpy_nor_the_engine(tmp_path: Path) -> None:
     assert output_of(IMPORT, tmp_path) == "[]\n"
 
@@ -281,5 +284,6 @@ print(first == later, (after - before) * 1024 < 4e6)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_flat_over_many_steps(tmp_path: Path) -> None:
     assert output_of(LEAK, tmp_path) == "True True\n"

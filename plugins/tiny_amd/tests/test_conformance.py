@@ -56,7 +56,7 @@ def test_order(subject: Subject, trial: Trial) -> None:
     trial.run(subject)
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("trial", chosen(Level.COMPUTE), ids=lambda trial: trial.name)
 def test_kernels(subject: Subject, trial: Trial) -> None:
     trial.run(subject)

@@ -88,6 +88,7 @@ def test_the_key_says_what_decides_a_binary(driver: None) -> None:
     assert toolchain("0").compiler.key == compiler.key
 
 
+@pytest.mark.slow
 def test_programs_outlive_the_object_of_the_library(driver: None) -> None:
     """Else what releases them is no longer in memory, and the process crashes."""
     script = (

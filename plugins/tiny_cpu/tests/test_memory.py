@@ -79,6 +79,7 @@ def test_more_than_there_is_raises_out_of_memory(size: int) -> None:
         CpuAllocator().alloc(size)
 
 
+@pytest.mark.slow
 def test_a_view_outlives_the_handle() -> None:
     allocator = CpuAllocator()
     handle = allocator.alloc(LARGE)

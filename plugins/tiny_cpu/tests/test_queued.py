@@ -258,6 +258,7 @@ for _ in range(50):
 """
 
 
+@pytest.mark.slow
 def test_tensors_compute_and_the_interpreter_ends_at_once() -> None:
     environment = os.environ | {"DEV": "HCQ+CPU", "VERIFY": "0"}
     done = subprocess.run(

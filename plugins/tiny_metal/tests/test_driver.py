@@ -89,6 +89,7 @@ def test_launches_copies_and_views_happen_in_order(mac: Mac, device: MetalDevice
     assert read(device, half) == [7] * 64
 
 
+@pytest.mark.slow
 def test_a_write_comes_after_launches_that_read_what_was_there(
     mac: Mac, device: MetalDevice
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_write_comes_after_launches_that_read_what_was_there(
     assert read(device, a) == [0] * 64
 
 
+@pytest.mark.slow
 def test_a_view_of_a_view(device: MetalDevice) -> None:
     a = numbers(device)
     outer = device.allocator.offset(a, 128, 64)
@@ -107,6 +109,7 @@ def test_a_view_of_a_view(device: MetalDevice) -> None:
 
 
 @pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.slow
 def test_thousands_of_launches_leave_nothing(mac: Mac, shares: bool) -> None:
     from mock_metal.metal import Mac as AnyMac  # noqa: PLC0415
     from simulated_metal import M1, OLD  # noqa: PLC0415
@@ -129,6 +132,7 @@ def test_thousands_of_launches_leave_nothing(mac: Mac, shares: bool) -> None:
     assert other.misuses == []
 
 
+@pytest.mark.slow
 def test_memory_is_the_hosts_where_it_is_shared(device: MetalDevice) -> None:
     a, add = numbers(device), adder(device)
     seen = device.allocator.map(a, 256).cast("i")
@@ -170,6 +174,7 @@ def test_parts_of_private_memory(mac: Mac) -> None:
     device.close()
 
 
+@pytest.mark.slow
 def test_no_memory_is_told(mac: Mac, device: MetalDevice) -> None:
     with pytest.raises(OutOfMemory, match=r"no memory left for 8,589,934,592 bytes; a buffer has "):
         device.allocator.alloc(1 << 33)
@@ -180,6 +185,7 @@ def test_no_memory_is_told(mac: Mac, device: MetalDevice) -> None:
     device.allocator.free(device.allocator.alloc(64))
 
 
+@pytest.mark.slow
 def test_the_compilers_text_and_the_line_are_shown(device: MetalDevice) -> None:
     with pytest.raises(CompileError) as found:
         adder(device, ADD.replace("data1[i] +", "data9[i] +"))
@@ -189,6 +195,7 @@ def test_the_compilers_text_and_the_line_are_shown(device: MetalDevice) -> None:
     assert "MTLLibraryErrorDomain 3" in text
 
 
+@pytest.mark.slow
 def test_threadgroup_memory_of_32_kib_and_more(mac: Mac, device: MetalDevice) -> None:
     shared = """  threadgroup int t[{count}];
   t[thread_.x] = data1[i];
@@ -204,6 +211,7 @@ def test_threadgroup_memory_of_32_kib_and_more(mac: Mac, device: MetalDevice) ->
         assert read(device, a) == [2 + i for i in range(64)]
 
 
+@pytest.mark.slow
 def test_a_table_of_31_buffers(device: MetalDevice) -> None:
     """Thirty for tensors and one for values, as the limits of plans have it."""
     names = [f"data{i}" for i in range(1, 30)]
@@ -219,16 +227,19 @@ def test_a_table_of_31_buffers(device: MetalDevice) -> None:
     assert read(device, a) == [29 * (i + 1) + 5 for i in range(64)]
 
 
+@pytest.mark.slow
 def test_warnings_are_no_errors(mac: Mac, device: MetalDevice) -> None:
     mac.plan.warnings = "program_source:1:1: warning: unused"
     assert adder(device) is not None
 
 
+@pytest.mark.slow
 def test_a_function_that_there_is_not(device: MetalDevice) -> None:
     with pytest.raises(DeviceError, match="no function other_"):
         adder(device, info=replace(INFO, name="other"))
 
 
+@pytest.mark.slow
 def test_mathematics_is_safe_and_the_language_is_named(mac: Mac) -> None:
     """The mock refuses fast math; older systems have another message for it."""
     from mock_metal.metal import Mac as AnyMac  # noqa: PLC0415
@@ -247,6 +258,7 @@ def test_mathematics_is_safe_and_the_language_is_named(mac: Mac) -> None:
         assert other.misuses == []
 
 
+@pytest.mark.slow
 def test_more_threads_than_fit(mac: Mac) -> None:
     from mock_metal.metal import Mac as AnyMac  # noqa: PLC0415
     from simulated_metal import M1  # noqa: PLC0415
@@ -266,6 +278,7 @@ def test_more_threads_than_fit(mac: Mac) -> None:
         (8, OutOfMemory, "Insufficient Memory"),
     ],
 )
+@pytest.mark.slow
 def test_a_failure_is_raised_once_and_names_the_kernel(
     mac: Mac, device: MetalDevice, code: int, kind: type[Exception], words: str
 ) -> None:
@@ -279,6 +292,7 @@ def test_a_failure_is_raised_once_and_names_the_kernel(
     assert read(device, a) == [2 + i for i in range(64)]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_writes_outside_is_told_by_its_command_buffer(
     mac: Mac, device: MetalDevice
 ) -> None:
@@ -290,6 +304,7 @@ def test_a_kernel_that_writes_outside_is_told_by_its_command_buffer(
     assert "of data0 (256 bytes)" in mac.misuses.pop()
 
 
+@pytest.mark.slow
 def test_several_threads_launch(device: MetalDevice) -> None:
     a, add = numbers(device), adder(device)
 
@@ -305,6 +320,7 @@ def test_several_threads_launch(device: MetalDevice) -> None:
     assert read(device, a) == [100 + i for i in range(64)]
 
 
+@pytest.mark.slow
 def test_a_buffer_that_somebody_else_made(device: MetalDevice) -> None:
     a, add = numbers(device), adder(device)
     wrapped = device.allocator.wrap(device.address(a), 256)
@@ -339,6 +355,7 @@ def test_a_gpu_that_is_not_there_is_told_with_those_that_are(mac: Mac) -> None:
         MetalDevice(7, "")
 
 
+@pytest.mark.slow
 def test_what_was_freed_is_not_used_again(mac: Mac, device: MetalDevice) -> None:
     add, a = adder(device), numbers(device)
     device.allocator.free(a)

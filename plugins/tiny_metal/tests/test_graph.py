@@ -96,6 +96,7 @@ def test_launches_of_a_graph_happen_in_order(bench: Bench) -> None:
     assert bench.read(a) == expected
 
 
+@pytest.mark.slow
 def test_what_changes_is_put_in_between_runs(bench: Bench) -> None:
     bench.mac.plan.delay = (0.001, 0.005)
     a, b, c = (bench.memory(10 * i) for i in range(3))
@@ -111,6 +112,7 @@ def test_what_changes_is_put_in_between_runs(bench: Bench) -> None:
     assert [bench.read(x) for x in (a, b, c)] == [60, 25, 20]
 
 
+@pytest.mark.slow
 def test_a_run_without_changes_is_one_command(bench: Bench) -> None:
     a = bench.memory(0)
     graph = bench.device.graph([(bench.add, [a, a], [1])] * 20)
@@ -134,6 +136,7 @@ def test_parts_of_memory(bench: Bench) -> None:
     assert (bench.read(whole), bench.read(half)) == (1, 5)
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_dropped_ends_its_run(bench: Bench) -> None:
     bench.mac.plan.delay = (0.01, 0.02)
     a = bench.memory(1)
@@ -165,6 +168,7 @@ def test_a_gpu_without_indirect_commands(changes: dict[str, object]) -> None:
     bench.close()
 
 
+@pytest.mark.slow
 def test_programs_of_another_gpu_are_refused(bench: Bench) -> None:
     other = Bench("M1")
     from mock_metal.objective import World  # noqa: PLC0415

@@ -177,6 +177,7 @@ def test_memory_is_shown_without_a_copy_where_it_is_shared() -> None:
     assert (x + 1).tolist() == [4, 4, 8, 4, 4]
 
 
+@pytest.mark.slow
 def test_a_training_step() -> None:
     x, y = numbers(32, 16), numbers(32, 4, seed=1)
     layer = Linear(16, 4)

@@ -12,6 +12,7 @@ SCRIPT = Path(__file__).parents[1] / "hardware/run"
 
 
 @pytest.mark.usefixtures("simulated")
+@pytest.mark.slow
 def test_the_script_writes_a_line_for_every_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

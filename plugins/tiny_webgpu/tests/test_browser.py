@@ -42,6 +42,7 @@ def page(tmp_path: Path) -> Iterator[tuple[Path, dict[str, Tensor]]]:
         yield tmp_path, net(image)
 
 
+@pytest.mark.slow
 def test_a_model_runs_in_its_page(page: tuple[Path, dict[str, Tensor]]) -> None:
     folder, expected = page
 

@@ -73,6 +73,7 @@ def test_a_driver_that_kills_the_process_is_told(
     assert "FAIL  open: the process was killed by SIGSEGV" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_told(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:

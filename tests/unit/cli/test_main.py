@@ -105,6 +105,7 @@ def test_doctor_tries_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ok    compute: a matrix product agrees with NumPy" in out
 
 
+@pytest.mark.slow
 def test_doctor_explains_what_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "NOPE"]) == 1
 

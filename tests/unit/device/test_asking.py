@@ -131,6 +131,7 @@ def count_of_asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return started
 
 
+@pytest.mark.slow
 def test_answers_are_remembered_until_the_driver_changes(
     install: Install, registry: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ print("tinycore.lower.pipeline" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_no_lowering(folder: Path) -> None:
     environment = os.environ | {"CACHE_DIR": str(folder), "VERIFY": "0"}
     results = [

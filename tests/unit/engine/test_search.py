@@ -102,6 +102,7 @@ def test_broken_candidate_is_told(
     assert told in loss
 
 
+@pytest.mark.slow
 def test_broken_candidates_are_survived(survivor: tuple[TunedPlan, Report]) -> None:
     found, report = survivor
 

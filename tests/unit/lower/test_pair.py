@@ -184,6 +184,7 @@ def test_windows_along_an_image_are_not_paired() -> None:
     assert pairs_of(plan_for(ast, PAIRS)) == []
 
 
+@pytest.mark.slow
 def test_windows_along_channels_are_paired() -> None:
     image = Tensor.empty(2, 32, 12, 12, dtype="int8", device="PYTHON")
     weight = Tensor.empty(16, 32, 3, 3, dtype="int8", device="PYTHON")

@@ -227,6 +227,7 @@ def test_few_outputs_share_sums_and_operands() -> None:
 # When it is done
 
 
+@pytest.mark.slow
 def test_blocks_are_as_deep_as_there_is_memory() -> None:
     ast = product(64, 64, 64)
     for size, used in ((1 << 14, 4096), (4095, 2048), (2047, 1024), (1024, 1024)):

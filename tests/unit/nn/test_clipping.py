@@ -93,6 +93,7 @@ def test_the_value_is_that_of_torch(dtype: Any) -> None:
     assert_clipped(ours, theirs, dtype)
 
 
+@pytest.mark.slow
 def test_captured_steps_clip_each_time_anew() -> None:
     param = Tensor([3.0, -4.0])
     truth = torch.tensor([3.0, -4.0], dtype=torch.float64, requires_grad=True)

@@ -67,6 +67,7 @@ def test_rnn_cell(nonlinearity: Any) -> None:
 # --- sequences
 
 
+@pytest.mark.slow
 def test_lstm_of_two_layers_in_both_directions() -> None:
     options: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "batch_first": True}
     ours, theirs = nn.LSTM(3, 2, **options), torch.nn.LSTM(3, 2, **options)
@@ -86,6 +87,7 @@ def test_lstm_walks_from_zeros_in_float64() -> None:
     assert_same(nn.LSTM(2, 3), torch.nn.LSTM(2, 3), numbers(3, 1, 2), dtypes_used=[dtypes.float64])
 
 
+@pytest.mark.slow
 def test_gru_in_both_directions_without_bias() -> None:
     assert_same(
         nn.GRU(3, 2, bias=False, bidirectional=True),

@@ -71,6 +71,7 @@ def test_attention_masks_and_groups() -> None:
 
 
 @pytest.mark.parametrize("seen", [1, 3, 5, 7])
+@pytest.mark.slow
 def test_causal_attention_in_blocks(monkeypatch: pytest.MonkeyPatch, seen: int) -> None:
     monkeypatch.setattr(attention, "CAUSAL_ROWS", 2)
     monkeypatch.setattr(attention, "MOST_CAUSAL_BLOCKS", 3)
@@ -129,6 +130,7 @@ def test_lengths_are_cut_evenly() -> None:
 
 @pytest.mark.usefixtures("in_pieces")
 @pytest.mark.parametrize(("length", "seen"), [(7, 7), (4, 8), (1, 7), (7, 1)])
+@pytest.mark.slow
 def test_attention_in_pieces(length: int, seen: int) -> None:
     compare(
         lambda q, k, v: q.scaled_dot_product_attention(k, v),
@@ -173,6 +175,7 @@ def test_masks_that_are_added_have_gradients(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.usefixtures("in_pieces")
+@pytest.mark.slow
 def test_masks_and_groups_in_pieces() -> None:
     mask = numpy.tri(5, 8, k=2, dtype=bool) & (numbers(5, 8, seed=4) < 0.5)
     mask[:, 0] = True
@@ -286,6 +289,7 @@ def test_dropout_in_pieces_keeps_the_mean() -> None:
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.5])
 @pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.slow
 def test_no_scores_are_kept(
     monkeypatch: pytest.MonkeyPatch, is_causal: bool, dropout_p: float
 ) -> None:

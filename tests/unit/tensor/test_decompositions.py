@@ -193,6 +193,7 @@ def without_signs(parts: Any) -> Any:
     return u[..., :k] ** 2, s, vt[..., :k, :] ** 2, u[..., :k] @ vt[..., :k, :]
 
 
+@pytest.mark.slow
 def test_gradient_of_svd() -> None:
     compare(
         lambda x: without_signs(x.svd(full_matrices=False)),

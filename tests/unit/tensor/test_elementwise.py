@@ -171,6 +171,7 @@ def test_gelu_refuses_an_unknown_approximation() -> None:
         Tensor([1.0]).gelu(approximate="fast")
 
 
+@pytest.mark.slow
 def test_nan_passes_through() -> None:
     x = Tensor([math.nan])
 

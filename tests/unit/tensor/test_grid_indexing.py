@@ -176,6 +176,7 @@ ENTRIES: list[Any] = [1, None, ..., slice(None), slice(1, None), *PLACES]
 """What torch takes, which knows no backward slices."""
 
 
+@pytest.mark.slow
 def test_ints_beside_arrays_are_taken_first_as_in_torch() -> None:
     x = torch.arange(2 * 3 * 4 * 2).reshape(2, 3, 4, 2)
     cases = [index for n in (2, 3, 4) for index in itertools.product(ENTRIES, repeat=n)]
@@ -231,6 +232,7 @@ EVERY = {"CPU:LLVM": 2, "CPU:CLANG": 4}
 """On targets that compile, every second or fourth form is enough."""
 
 
+@pytest.mark.slow
 def test_gradient_of_reading(target: str) -> None:
     x = numbers(3, 4)
     for name in list(FORMS)[:: EVERY.get(target, 1)]:

@@ -225,6 +225,7 @@ ATTENTION: dict[str, tuple[list[tuple[int, ...]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.sample(4)
 def test_attention(name: str) -> None:
     shapes, options = ATTENTION[name]
 

@@ -151,6 +151,7 @@ def test_training_equals_one_device(place: str, count: int, name: str, jitted: b
     assert [t.sharded_axis for t in optimizer.m] == axes
 
 
+@pytest.mark.slow
 def test_ring_trains_to_the_same() -> None:
     with Context(RING=2):
         found, _ = trained("data", group(3))

@@ -134,6 +134,7 @@ def test_a_counter_that_is_read_keeps_nothing() -> None:
     assert len(past.kept) == before
 
 
+@pytest.mark.slow
 def test_what_is_kept_goes_with_its_memory() -> None:
     gc.collect()
     before, size = len(past.kept), past.size
@@ -192,6 +193,7 @@ def test_a_write_that_is_done_is_not_waited_for_by_who_refers_to_its_node() -> N
     assert w.tolist() == [[8.0, 8.0], [8.0, 8.0]]
 
 
+@pytest.mark.slow
 def test_graphs_that_one_run_leaves_are_kept_together() -> None:
     gc.collect()
     x = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize()

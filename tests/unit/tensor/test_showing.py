@@ -66,6 +66,7 @@ def test_groups_of_what_is_gone_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) 
     assert group.count <= 41 + len(core.living)
 
 
+@pytest.mark.slow
 def test_an_optimizer_looks_at_each_tensor_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     layers: list[Callable[[Tensor], Tensor]] = [nn.Linear(2, 2) for _ in range(20)]
     optimizer = nn.optim.Adam(nn.state.get_parameters(layers))

@@ -151,6 +151,7 @@ def test_max_pool2d_of_integers() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_max_unpool2d() -> None:
     def ours(x: Tensor) -> Tensor:
         best, places = x.max_pool2d(2, return_indices=True)

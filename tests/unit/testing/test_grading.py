@@ -47,6 +47,7 @@ def test_a_lost_byte_is_found_where_memory_holds_it_already() -> None:
     assert grade(fault).is_found
 
 
+@pytest.mark.slow
 def test_the_correct_accelerator_conforms_in_memory_and_order() -> None:
     chosen = [t for t in trials(Level.EXCHANGE) if t.case.level is not Level.COMPUTE]
     with accelerator() as subject:

@@ -56,6 +56,7 @@ def test_levels_above_are_left_out(tmp_path: Path) -> None:
     assert "test_what_is_written_is_read" not in done.stdout
 
 
+@pytest.mark.slow
 def test_without_the_plugin_a_case_is_not_quietly_passed(tmp_path: Path) -> None:
     (tmp_path / "test_conformance.py").write_text(AUTHORS_FILE.format(skips=""))
     done = subprocess.run(

@@ -57,6 +57,7 @@ def test_each_node_is_visited_once() -> None:
     assert len(visits) == len(set(visits))
 
 
+@pytest.mark.slow
 def test_deep_graph_needs_no_recursion() -> None:
     deep = i
     for _ in range(20_000):
@@ -113,6 +114,7 @@ def test_rules_that_undo_each_other_are_named() -> None:
     assert "to_product" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_rule_that_grows_its_own_match_is_named() -> None:
     rules = RuleSet("growth")
 
