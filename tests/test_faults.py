@@ -230,7 +230,7 @@ def judge(host):
     rows = [[fault.after, *vars(court.judge(fault, 0, False)).values()] for fault in faults]
     (folder / "rows").write_text(json.dumps(rows))
 
-scratch.pytest([tests], 60, [Host(scratch, judge)])
+scratch.pytest([tests], 60, [Host(scratch, folder / "at-import", judge)])
 found = json.loads((folder / "rows").read_text())
 for (after, word, by, *_), fault in zip(found, faults):
     print(json.dumps([after, word, by, judge_by_import(fault, scratch, [trial]).word]))

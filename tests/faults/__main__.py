@@ -141,7 +141,8 @@ def main(words: Sequence[str]) -> int:
     if options.again:
         run.kept.keep({key for key, v in run.kept.verdicts.items() if v.word == "noticed"})
     if run.known.unknown(run.files) or run.unjudged():
-        host = Host(run.scratch, run.judge_hosted)
+        at_import = run.folder / f"at-import-{core_digest(ROOT)}.json"
+        host = Host(run.scratch, at_import, run.judge_hosted)
         status, printed = run.scratch.pytest(run.files, 60 * options.minutes + 600, [host])
         run.kept.read()
         if status != 0:

@@ -27,10 +27,10 @@ from tests.faults.collecting import Known, Scratch, Trial
 from tests.faults.patching import Living, Swap, exchange, marked, place_of, set_mark
 
 SLOWER: Final = 20
-LEAST_SECONDS: Final = 60.0
+LEAST_SECONDS: Final = 30.0
 """A test hangs that takes so many times as long as on a sound tree, and this on top."""
 
-MOST_OF_A_FILE: Final = 90.0
+MOST_OF_A_FILE: Final = 30.0
 """Seconds of processor time after which the other tests of a file are left out."""
 
 OF_OTHERS: Final = ("CL", "WEBGPU", "CUDA", "NV", "METAL", "AMD", "QCOM")
@@ -47,10 +47,13 @@ class Ran(NamedTuple):
 
 
 class Host:
-    """Runs tests in forks; `work` is done when all are collected."""
+    """Runs tests in forks; `work` is done when all are collected.
 
-    def __init__(self, scratch: Scratch, work: Callable[[Host], None]) -> None:
-        self.scratch, self.work = scratch, work
+    `at_import` are the functions that ran before, which it keeps in a file.
+    """
+
+    def __init__(self, scratch: Scratch, kept: Path, work: Callable[[Host], None]) -> None:
+        self.scratch, self.kept, self.work = scratch, kept, work
         self.items: dict[str, pytest.Item] = {}
         self.at_import: set[tuple[str, int]] = set()
         self.core = f"{scratch.folder}/tinycore"
@@ -59,8 +62,12 @@ class Host:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_load_initial_conftests(self) -> None:
-        """Note what runs before the tests do."""
-        sys.settrace(self.note)
+        """Note what runs before the tests do, where that is not known."""
+        if self.kept.exists():
+            rows = json.loads(self.kept.read_text("utf-8"))
+            self.at_import = {(file, line) for file, line in rows}
+        else:
+            sys.settrace(self.note)
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
         """A function of the core is called."""
@@ -78,6 +85,7 @@ class Host:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Do the work in place of the tests."""
         sys.settrace(None)
+        self.kept.write_text(json.dumps(sorted(self.at_import)), "utf-8")
         self.items = {item.nodeid: item for item in session.items}
         self.living = Living(self.scratch.folder / "tinycore")
         self.work(self)

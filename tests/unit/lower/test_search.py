@@ -14,7 +14,7 @@ from tinycore.config import Context
 from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.lower.legality import checked, objection
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
-from tinycore.lower.search import Candidate, candidate_of, finished, neighbors, starts
+from tinycore.lower.search import Candidate, as_lanes, candidate_of, finished, neighbors, starts
 from tinycore.lower.stage import Stage
 from tinycore.lower.tile import Assign, Merge, Peel, Plan, Reorder, Split, Step
 from tinycore.render import Limits
@@ -78,6 +78,17 @@ def test_neighbors_are_found_without_names() -> None:
     found = {type(step) for c in neighbors(ast, Candidate((), ast), CPU) for step in c.plan}
 
     assert found == {Split, Assign, Reorder, Merge}
+
+
+def test_lanes_are_a_register_or_half_of_one_or_two() -> None:
+    ast = kernels(buffer(64) + 1)[-1].arg.ast
+    (loop,) = (n for n in ast.toposort() if n.op is Op.RANGE)
+    number = loop.arg.number
+    found = [plan[0] for plan in as_lanes(loop, 8)]
+
+    assert found == [Split(number, 8), Split(number, 4), Split(number, 16)]
+    assert list(as_lanes(loop, 64))[0] == (Assign(number, AxisKind.VECTOR),)
+    assert len(list(as_lanes(loop, 64))) == 2  # half of a register, and no more than the loop has
 
 
 def test_plan_for_threads_is_finished_by_sharing() -> None:
