@@ -9,7 +9,9 @@ import pytest
 
 from tests.unit.lower.test_stage import AVX2, product, stages_of
 from tests.unit.lower.test_tile import CPU, run
+from tests.unit.schedule.graphs import buffer, expand, kernels, matmul, reshape
 from tinycore import Tensor
+from tinycore.lower.heuristic import LoopPlanner
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
 from tinycore.lower.stage import Stage
@@ -280,3 +282,16 @@ def test_tiles_of_what_overwrites_what_it_reads_come_out_even(rows: int, columns
 
     assert len([n for n in tiled.src if n.op is Op.END]) == 1, "one nest, which threads can share"
     assert accumulators(ast, AVX2) * 8 >= min(rows, 8)
+
+
+def test_a_number_per_row_beside_a_product_speaks_for_no_lanes_along_columns() -> None:
+    """Only what the steps of a sum share is worth as much as what lies along the lanes."""
+    row = expand(reshape(buffer(30), (30, 1)), (30, 50))
+    plain = matmul(buffer(30, 40), buffer(40, 50))
+    scores = []
+    for graph in (plain, plain + row):
+        planner = LoopPlanner(kernels(graph)[-1].arg.ast, CPU)
+        (columns,) = (r for r in planner.outputs if r.extent == 50)
+        scores.append(planner.score(columns))
+
+    assert scores[0] == scores[1] > 0
