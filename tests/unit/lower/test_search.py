@@ -87,8 +87,10 @@ def test_lanes_are_a_register_or_half_of_one_or_two() -> None:
     found = [plan[0] for plan in as_lanes(loop, 8)]
 
     assert found == [Split(number, 8), Split(number, 4), Split(number, 16)]
-    assert list(as_lanes(loop, 64))[0] == (Assign(number, AxisKind.VECTOR),)
-    assert len(list(as_lanes(loop, 64))) == 2  # half of a register, and no more than the loop has
+    assert list(as_lanes(loop, 64)) == [
+        (Assign(number, AxisKind.VECTOR),),
+        (Split(number, 32), Assign((*number, 1), AxisKind.VECTOR)),
+    ]
 
 
 def test_plan_for_threads_is_finished_by_sharing() -> None:
