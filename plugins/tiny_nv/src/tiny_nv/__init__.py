@@ -2,7 +2,7 @@
 
 from tinycore.plugin import Backend, deferred
 
-__all__ = ["CUDA"]
+__all__ = ["CUDA", "NV"]
 
 _DTYPES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
@@ -24,4 +24,21 @@ CUDA = Backend(
     ),
     priority=220,
     driver=deferred("tiny_nv.probe:driver"),
+)
+
+NV = Backend(
+    name="NV",
+    api=(1, 8),
+    count=deferred("tiny_nv.nvk.probe:count"),
+    probe=deferred("tiny_nv.nvk.probe:reason"),
+    driver=deferred("tiny_nv.nvk.probe:driver"),
+    open=deferred("tiny_nv.nvk.device:NvDevice"),
+    renderers={
+        "NVRTC": deferred("tiny_nv.nvk.device:toolchain"),
+        "PTX": deferred("tiny_nv.nvk.device:ptx_toolchain"),
+    },
+    interfaces=("NVK",),
+    capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues"} | {*_DTYPES.split()}),
+    platforms=("linux",),
+    priority=215,
 )

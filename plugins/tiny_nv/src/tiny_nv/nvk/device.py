@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from contextlib import ExitStack
 from functools import partial
@@ -51,7 +50,7 @@ class NvDevice(HCQCompiled):
     allocator: NvAllocator
 
     def __init__(self, index: int = 0, interface: str = "") -> None:
-        verify_interface(interface or os.environ.get("NV_IFACE", ""))
+        verify_interface(interface)
         driver = driver_of_process()
         infos = driver.infos()
         if index >= len(infos):
@@ -194,7 +193,7 @@ def verify_interface(name: str) -> None:
     if name == "PCI":
         raise DeviceUnavailable(
             "NV has no interface PCI yet, which would drive a card without NVIDIA's kernel driver. "
-            "Leave NV_IFACE unset: NVK, over that driver, is the one there is"
+            "Leave it out: NVK, over that driver, is the one there is"
         )
     if name not in ("", "NVK"):
         raise DeviceUnavailable(f"NV has no interface {name!r}: DEV=NVK+NV is the one there is")

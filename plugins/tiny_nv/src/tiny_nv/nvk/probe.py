@@ -27,7 +27,7 @@ def nodes() -> list[str]:
 
 def driver() -> list[str]:
     """What decides which cards there are."""
-    return [VERSION, CONTROL_NODE, "/dev/nvidia0", "/dev/nvidia-uvm", "$NV_IFACE"]
+    return [VERSION, CONTROL_NODE, "/dev/nvidia0", "/dev/nvidia-uvm"]
 
 
 def count() -> int:
