@@ -40,6 +40,12 @@ def test_the_stream_is_fixed() -> None:
     assert Tensor.randint(8, high=1000).tolist() == FIRST_OF_SEED_0
 
 
+def test_the_seed_is_zero_where_none_is_given() -> None:
+    Tensor.manual_seed()
+
+    assert Tensor.randint(8, high=1000).tolist() == FIRST_OF_SEED_0
+
+
 FIRST_OF_SEED_0 = [471, 228, 319, 24, 62, 257, 203, 514]
 
 
