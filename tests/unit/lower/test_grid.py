@@ -17,7 +17,7 @@ from tinycore.device import Buffer, Device
 from tinycore.dtype import DType, dtypes
 from tinycore.engine.compile import info_of
 from tinycore.errors import UnsupportedError, VerifyError
-from tinycore.lower.dims import cut_to_fit, folded_axes, loops_to_launch
+from tinycore.lower.dims import cut_to_fit, folded_axes, launches, loops_to_launch
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Assign, Cover, Plan, apply_plan
@@ -348,3 +348,17 @@ def test_threads_meet_at_a_barrier_in_the_same_step() -> None:
     end = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void), steps))
     with pytest.raises(VerifyError, match="differs between threads"):
         verify([UOp.index(4), thread, steps, barrier, end], "linear")
+
+
+@pytest.mark.parametrize(
+    ("extents", "expected"),
+    [
+        ([8, 8, 8], True),  # an axis each
+        ([2, 4, 8, 8], True),  # the smallest folded
+        ([64, 3], True),  # over more axes than loops, as 8 * 8 * 3
+        ([67], False),  # a prime, longer than any axis
+        ([8, 8, 8, 2], False),  # more than all axes hold
+    ],
+)
+def test_loops_are_launched_as_just_as_many_threads(extents: list[int], expected: bool) -> None:
+    assert launches(extents, "block", (8, 8, 8)) is expected

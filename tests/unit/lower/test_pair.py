@@ -34,8 +34,13 @@ def pairs_of(plan: Plan) -> list[Pair]:
     return [step for step in plan if isinstance(step, Pair)]
 
 
-def computed(ast: UOp, plan: Plan, rows: int, inner: int, columns: int) -> None:
-    """Run a product of int8 in the interpreter under a plan, and compare it with NumPy's."""
+def computed(
+    ast: UOp, plan: Plan, rows: int, inner: int, columns: int, stored: int | None = None
+) -> None:
+    """Run a product of int8 in the interpreter under a plan, and compare it with NumPy's.
+
+    Of the left matrix `stored` columns are in memory, all unless said, and repeated.
+    """
     linear = lower(ast, PythonRenderer(), "product", plan)
     binary = PythonCompiler().compile(PythonRenderer().render(linear))
     runtime = PythonRuntime(0, "")
@@ -43,7 +48,7 @@ def computed(ast: UOp, plan: Plan, rows: int, inner: int, columns: int) -> None:
     generator = numpy.random.default_rng(0)
     a, b = (
         generator.integers(-128, 128, shape, dtype=numpy.int8)
-        for shape in ((rows, inner), (inner, columns))
+        for shape in ((rows, inner if stored is None else stored), (inner, columns))
     )
     handles = [runtime.allocator.alloc(size) for size in (rows * columns * 4, a.size, b.size)]
     for handle, data in zip(handles[1:], (a, b), strict=True):
@@ -52,7 +57,8 @@ def computed(ast: UOp, plan: Plan, rows: int, inner: int, columns: int) -> None:
     found = bytearray(rows * columns * 4)
     runtime.allocator.read(memoryview(found), handles[0])
     result = numpy.frombuffer(found, numpy.int32).reshape(rows, columns)
-    numpy.testing.assert_array_equal(result, a.astype(numpy.int32) @ b.astype(numpy.int32))
+    wide = numpy.broadcast_to(a.astype(numpy.int32), (rows, inner))
+    numpy.testing.assert_array_equal(result, wide @ b.astype(numpy.int32))
 
 
 def dots(ast: UOp, plan: Plan) -> set[int]:
@@ -77,6 +83,16 @@ def test_pairs_in_lanes_over_columns(inner: int) -> None:
     plan = (Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Pair(INNER))
 
     computed(ast, plan, 5, inner, 16)
+    assert dots(ast, plan) == {8}
+
+
+def test_a_factor_that_both_steps_of_a_pair_share() -> None:
+    left = Tensor.empty(5, 1, dtype="int8", device="PYTHON").expand(5, 6)
+    right = Tensor.empty(6, 16, dtype="int8", device="PYTHON")
+    ast = left.matmul(right, dtype="int32").schedule()[-1].ast
+    plan = (Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Pair(INNER))
+
+    computed(ast, plan, 5, 6, 16, stored=1)
     assert dots(ast, plan) == {8}
 
 
