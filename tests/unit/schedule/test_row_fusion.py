@@ -53,6 +53,13 @@ def test_softmax_is_one_kernel(shape: tuple[int, ...]) -> None:
     numpy.testing.assert_allclose(result.numpy(), expected, rtol=2e-6, atol=1e-8)
 
 
+def test_strips_of_one_row_have_no_loop_over_the_rows_of_a_strip() -> None:
+    (item,) = Tensor(numbers(4099, 3)).realize().softmax(-1).schedule()
+    ends = [n for n in item.ast.toposort() if n.op is Op.END]
+
+    assert [len(end.src) - 1 for end in ends] == [1, 1, 1]  # each closes a loop
+
+
 @pytest.mark.parametrize("shape", [(64, 128), (5, 17)])
 def test_layernorm_is_one_kernel(shape: tuple[int, ...]) -> None:
     x = numbers(*shape)
