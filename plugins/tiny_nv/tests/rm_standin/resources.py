@@ -228,6 +228,8 @@ class Resources:
         p = None
         if number in WITH_BAR1:
             p = self.parameters(r, "usermode", optional=True)
+        elif r["pAllocParms"]:
+            raise Refused(Status.INVALID_PARAM_STRUCT)
         if p is not None and p["bPriv"]:
             raise Refused(Status.INSUFFICIENT_PERMISSIONS)
         return Usermode(handle, number, parent, is_bar1=p is not None and p["bBar1Mapping"] == 1)

@@ -1,0 +1,191 @@
+"""Seeded faults: the driver NV with one thing wrong at a time, which its tests must find.
+
+    python plugins/tiny_nv/tests/nvk_faults.py          all of them, some minutes
+    python plugins/tiny_nv/tests/nvk_faults.py 3 7      numbers 3 to 6
+
+Each fault is a change of one text of the plugin, in a copy of it. The tests of the driver run on
+the copy; a fault that passes them all is printed, and the status is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+TESTS: Final = Path(__file__).parent
+SOURCES: Final = TESTS.parent / "src/tiny_nv"
+RUN: Final = ("test_nvk_driver.py",)
+OPTIONS: Final = ("-p", "no:cacheprovider", "--override-ini=addopts=")
+CHOSEN: Final = "not changes_one_text"
+
+FAULTS: Final[tuple[tuple[str, str, str], ...]] = (
+    (
+        "methods.py",
+        "    return method(0, _SEMAPHORE, *halves(address), *halves(value), operation | _LONG)",
+        "    return method(0, _SEMAPHORE, *halves(address), *halves(value), operation)",
+    ),
+    ("methods.py", "_ACQUIRE_AT_LEAST: Final = 3", "_ACQUIRE_AT_LEAST: Final = 0"),
+    ("methods.py", "_RELEASE | _WHEN_IDLE)", "_RELEASE)"),
+    ("methods.py", "_RELEASE | _WHEN_IDLE | _WITH_TIME)", "_RELEASE | _WHEN_IDLE)"),
+    ("methods.py", "_SHARED_WINDOW: Final = 0x2A0", "_SHARED_WINDOW: Final = 0x2A4"),
+    ("methods.py", "_LOCAL_WINDOW, *upper_first(local)", "_LOCAL_WINDOW, *halves(local)"),
+    ("methods.py", "_SEND_PCAS, descriptor >> 8", "_SEND_PCAS, descriptor >> 4"),
+    ("methods.py", "_PREFETCH_SCHEDULE: Final = 9", "_PREFETCH_SCHEDULE: Final = 8"),
+    (
+        "methods.py",
+        "*upper_first(bytes_per_tpc), _MOST_UNITS",
+        "*halves(bytes_per_tpc), _MOST_UNITS",
+    ),
+    ("methods.py", "_LOCAL_ADDRESS, *upper_first(address)", "_LOCAL_ADDRESS, *halves(address)"),
+    ("methods.py", "_COPY_LINE: Final = 0x182", "_COPY_LINE: Final = 0x181"),
+    (
+        "methods.py",
+        "(*upper_first(src + start), *upper_first(dst + start))",
+        "(*upper_first(dst + start), *upper_first(src + start))",
+    ),
+    ("methods.py", "*upper_first(address), low, high)", "*upper_first(address), high, low)"),
+    ("methods.py", "_FOUR_WORDS if timed else _ONE_WORD", "_ONE_WORD"),
+    ("methods.py", "COMPUTE, COPY = 1, 4", "COMPUTE, COPY = 4, 1"),
+    (
+        "channel.py",
+        "address | _SUBROUTINE | words << _LENGTH_SHIFT",
+        "address | _SUBROUTINE | words << 41",
+    ),
+    ("channel.py", "self._put[0] = self.written % ENTRIES", "self._put[0] = self.written"),
+    (
+        "channel.py",
+        "self.ring[self.written % ENTRIES] = entry",
+        "self.ring[(self.written + 1) % ENTRIES] = entry",
+    ),
+    ("channel.py", "self.card.doorbell[0] = self.token", "self.card.doorbell[0] = self.token + 1"),
+    ("channel.py", "userdOffset=RING_BYTES", "userdOffset=0"),
+    ("channel.py", "PUT: Final = 0x8C", "PUT: Final = 0x88"),
+    (
+        "channel.py",
+        "        if self.pending + entries < ENTRIES:\n            return\n",
+        "        return\n",
+    ),
+    ("channel.py", "_GRAPHICS: Final = 1", "_GRAPHICS: Final = 2"),
+    ("channel.py", "        self._note[:] = bytes(NOTIFIER_BYTES)\n", ""),
+    ("channel.py", "_STATUS, _CODE = 14, 8", "_STATUS, _CODE = 12, 8"),
+    ("channel.py", "hObjectError=group.notifier.handle", "hObjectError=0"),
+    ("channel.py", "gpFifoOffset=memory.address", "gpFifoOffset=memory.address + 8"),
+    ("channel.py", "            channel.register(undo)\n", "            pass\n"),
+    (
+        "queues.py",
+        "self.append(*methods.wait_for_idle(), *methods.schedule(args_state.address))",
+        "self.append(*methods.schedule(args_state.address))",
+    ),
+    (
+        "queues.py",
+        "return self if self.last is not None else self.append(*methods.INVALIDATE)",
+        "return self",
+    ),
+    ("queues.py", "            self.used.popleft()[2].wait()", "            self.used.popleft()"),
+    ("queues.py", "channel.wait_for_room(len(parts), self.device.rest)", "pass"),
+    ("queues.py", "            channel.ring_doorbell()\n", "            pass\n"),
+    (
+        "queues.py",
+        "memory.address + start * _WORD_BYTES, count)",
+        "memory.address + start * _WORD_BYTES, count - 1)",
+    ),
+    ("qmd.py", '"CWD_MEMBAR_TYPE": _SYSTEM_BARRIER', '"CWD_MEMBAR_TYPE": 0'),
+    ("qmd.py", '        "INVALIDATE_SHADER_DATA_CACHE": 1,\n', ""),
+    ("qmd.py", '"REGISTER_COUNT": launch.registers', '"REGISTER_COUNT": launch.registers >> 1'),
+    ("qmd.py", '"BARRIER_COUNT": launch.barriers', '"BARRIER_COUNT": 0'),
+    (
+        "qmd.py",
+        "_SHARED_SHIFTS: Final[Mapping[Version, int]] = {3: 0, 4: 0, 5: 7}",
+        "_SHARED_SHIFTS: Final[Mapping[Version, int]] = {3: 0, 4: 0, 5: 8}",
+    ),
+    (
+        "qmd.py",
+        "_PROGRAM_SHIFTS: Final[Mapping[Version, int]] = {3: 0, 4: 0, 5: 4}",
+        "_PROGRAM_SHIFTS: Final[Mapping[Version, int]] = {3: 0, 4: 4, 5: 4}",
+    ),
+    (
+        "qmd.py",
+        "_LOCAL_SHIFTS: Final[Mapping[Version, int]] = {3: 0, 4: 0, 5: 4}",
+        "_LOCAL_SHIFTS: Final[Mapping[Version, int]] = {3: 4, 4: 0, 5: 4}",
+    ),
+    ("qmd.py", '"DEPENDENT_QMD_POINTER", address >> 8', '"DEPENDENT_QMD_POINTER", address >> 4'),
+    ("qmd.py", "_SCHEDULE: Final = 1", "_SCHEDULE: Final = 0"),
+    ("qmd.py", "0 if timed else _WITHOUT_TIME", "_WITHOUT_TIME"),
+    ("qmd.py", "if each * 1024 >= shared)", "if each * 1024 >= shared // 2)"),
+    ("program.py", 'pack_into("<Q", bank, facts.own_address, self.bank_address)', "pass"),
+    ("program.py", "        device.prepare_local_memory(kernel.stack_bytes)\n", ""),
+    ("program.py", "begin = -self.memory.address % ALIGNMENT", "begin = 0"),
+    ("program.py", "return total + SYSTEM_SHARED_BYTES", "return total"),
+    (
+        "program.py",
+        "self.program.bank.parameters + 8 * slot",
+        "self.program.bank.parameters + 4 * slot",
+    ),
+    ("program.py", "8 * (self.program.info.buffers + position)", "8 * position"),
+    ("program.py", "address=base + kernel.entry", "address=base + kernel.entry + 128"),
+    ("cubin.py", "end + PREFETCHED_BYTES", "end"),
+    ("cubin.py", "total >> 32 if kind == _HIGH_32 else total", "total"),
+    ("cubin.py", "_IMMEDIATE: Final = 4", "_IMMEDIATE: Final = 0"),
+    ("constants.py", 'struct.pack_into("<III", memory, self.grid, *grid)', "pass"),
+    ("constants.py", "STACK: Final = 0xFFFDC0", "STACK: Final = 0xFFFFC0"),
+    (
+        "local_memory.py",
+        "tpc_bytes * units.tpcs_per_gpc * units.gpcs",
+        "tpc_bytes * units.tpcs_per_gpc",
+    ),
+    (
+        "local_memory.py",
+        "warp * units.warps_per_sm * units.sms_per_tpc",
+        "warp * units.warps_per_sm",
+    ),
+    ("card.py", "by_bar1 = number >= FIRST_OF_BAR1", "by_bar1 = True"),
+    ("card.py", "DOORBELL: Final = 0x90", "DOORBELL: Final = 0x80"),
+    ("card.py", "        self._destroy(allocation)\n", ""),
+    ("card.py", "        self._free(allocation.handle)\n", ""),
+    ("device.py", "            undo.callback(group.close)\n", ""),
+    ("device.py", "            if before is not None:", "            if False:"),
+)
+"""A file, a text that is in it once, and what is put in its place."""
+
+
+def is_found(fault: tuple[str, str, str]) -> bool:
+    """Whether a test fails on a copy with the fault."""
+    name, old, new = fault
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "tiny_nv"
+        shutil.copytree(SOURCES, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        changed = (copy / "nvk" / name).read_text("utf-8")
+        assert changed.count(old) == 1, f"{name} has {old!r} {changed.count(old)} times"
+        (copy / "nvk" / name).write_text(changed.replace(old, new), "utf-8")
+        environment = {**os.environ, "PYTHONPATH": folder, "WAIT_TIMEOUT_MS": "1000"}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", *OPTIONS, *RUN, "-k", CHOSEN],
+            capture_output=True,
+            check=False,
+            cwd=TESTS,
+            env=environment,
+        )
+        return done.returncode not in (0, 5)
+
+
+def main(first: int, last: int) -> int:
+    """Try faults by their numbers; 1 when one of them is not found."""
+    left = []
+    for number, fault in enumerate(FAULTS[first:last], first):
+        found = is_found(fault)
+        print(
+            f"{number:3} {'found' if found else 'NOT FOUND'}  {fault[0]}: {fault[1]!r}", flush=True
+        )
+        left += [] if found else [number]
+    print(f"{len(FAULTS[first:last]) - len(left)} of {len(FAULTS[first:last])} are found")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    bounds = [int(text) for text in sys.argv[1:]] or [0, len(FAULTS)]
+    sys.exit(main(bounds[0], bounds[-1]))
