@@ -58,7 +58,7 @@ CHANNELS: Final[dict[str, tuple[int, str]]] = {
     "device": (1, "which device was chosen, and why not the others"),
     "layout": (1, "the memory that a new schedule's intermediate results take, and the least"),
     "run": (2, "one line per kernel run: device, name, time, GFLOP/s, GB/s"),
-    "schedule": (3, "kernels in order, and the buffers they share"),
+    "schedule": (3, "why values are stored and kernels not fused; kernels in order, with buffers"),
     "plan": (3, "the tiling chosen for each kernel"),
     "beam": (3, "what BEAM searched, found and lost for each kernel"),
     "source": (4, "each kernel's source"),

@@ -22,9 +22,9 @@ from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.compiled import BoundSchedule, schedule_for
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
-from tinycore.schedule.kernelize import kernelize
-from tinycore.schedule.multi import PerDevice
+from tinycore.schedule.pipeline import kernelize
 from tinycore.schedule.results import Computed, Keep, Replacements, Settled, Told
+from tinycore.schedule.shard import ShardedGraph
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -147,8 +147,8 @@ class Engine:
                 f"kernelize: the graph depends on {sizes[0]!r}, which a launch is given; realize() "
                 "it instead"
             )
-        graph = PerDevice(roots)
-        return graph.together(kernelize(graph.parts))
+        graph = ShardedGraph(roots)
+        return graph.unshard(kernelize(graph.parts))
 
     def schedule(self, canonical: CanonicalGraph) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""

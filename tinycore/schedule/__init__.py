@@ -1,8 +1,28 @@
-"""From a graph of tensor operations to an ordered list of kernels."""
+"""Scheduling: from a graph of tensor operations to an ordered list of launches.
+
+Floor 3. The files, in the order in which a graph passes them:
+
+- `canonical.py`: the key of the schedule cache, in which buffers are numbered parameters
+- `compiled.py`, `disk.py`: schedules by key, in memory and on disk, and their use on real buffers
+- `pipeline.py`, `state.py`: the list of passes, and what they fill in; `checks.py` verifies it
+  after each, `explain.py` prints why
+- `shard.py`, `shard_rules.py`, `collectives.py`: graphs over several devices become one per device
+- `partial_writes.py`: writes to a part of memory
+- `storage.py`, `buffer_limit.py`: which values are stored, and why; all others are fused
+- `split_reduction.py`: split-K, and sums of products
+- `dependence.py`, `group.py`, `hazards.py`: which stored values share a kernel, and what is saved
+- `emit.py`, `ranges.py`, `merging.py`, `images.py`, `templates.py`: the graph of each kernel
+- `items.py`, `order.py`: launches, ordered so that memory is freed early
+- `launch.py`, `row_fusion.py`: neighbors over the same rows become one kernel
+- `placement.py`, `memory.py`, `inplace.py`: where temporary values lie
+- `results.py`, `device_memory.py`: what nodes are replaced by, and the buffers behind them
+
+`kernel.py` defines `Kernel`, and `target.py` the limits that everything is decided for.
+"""
 
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem, schedule
 from tinycore.schedule.kernel import Kernel, memory_of
-from tinycore.schedule.kernelize import kernelize
+from tinycore.schedule.pipeline import kernelize
 
 __all__ = ["Kernel", "ScheduleItem", "buffer_of", "buffers", "kernelize", "memory_of", "schedule"]

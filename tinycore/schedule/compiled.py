@@ -9,11 +9,10 @@ it, over real buffers. See docs/decisions/0025-schedule-cache.md.
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 from tinycore._collector import without_collecting
 from tinycore._locks import lock
@@ -24,27 +23,15 @@ from tinycore.render.base import Limits
 from tinycore.schedule import disk
 from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.device_memory import buffer_of, buffers, new_memory
-from tinycore.schedule.inplace import Reuse, find_reuses, reuse_in_place
-from tinycore.schedule.items import ScheduleItem, Step, kernels_below
-from tinycore.schedule.kernel import image_of, memory_of
-from tinycore.schedule.kernelize import kernelize
-from tinycore.schedule.memory import Life, pack, peak_bytes
-from tinycore.schedule.multi import PerDevice
-from tinycore.schedule.order import order_for_liveness
+from tinycore.schedule.items import ScheduleItem, Step
+from tinycore.schedule.pipeline import run_passes
+from tinycore.schedule.placement import Block, Layout
 from tinycore.schedule.results import HeldValue, Keep, Replacements, alone_in
-from tinycore.schedule.row_fusion import fuse_rows
+from tinycore.schedule.state import State
 from tinycore.schedule.target import elsewhere
-from tinycore.trace import Trace
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import Op
-
-trace = Trace("layout")
-
-LEAST_BYTES: Final = 64 << 10
-"""Live bytes of a block from which in-place reuse is tried."""
-LEAST_GAIN: Final = 1 / 32
-"""Fraction of a block that in-place reuse must save: each costs another kernel to compile."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +63,6 @@ class Schedule:
         if (kind := self.kinds.get(place)) is None:
             kind = self.kinds[place] = new_memory(self.memory[place])
         return Buffer.like(kind)
-
-    @cached_property
-    def lives(self) -> dict[int, Life]:
-        """The live range of each new memory."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for number, step in enumerate(self.steps):
-            for place in step.places:
-                first.setdefault(place, number)
-                last[place] = number
-        new = [place for place in first if place >= self.parameters]
-        return {p: Life(size_bytes(self.memory[p]), first[p], last[p]) for p in new}
 
     @cached_property
     def reads(self) -> dict[UOp, tuple[int, ...]]:
@@ -127,101 +102,23 @@ class Schedule:
                 met += UOp.sink(*holding).toposort(lambda n: n not in stops)
             needed |= {canonical.nodes[n] for n in met if n in stops}
         if (found := self.layouts.get(needed)) is None:
-            found = self.layouts[needed] = plan_memory(self, needed)
+            found = self.layouts[needed] = self.plan(needed)
         return found
 
-
-@dataclass(frozen=True)
-class Layout:
-    """The placement of new memory: in blocks, but for persistent memory and images."""
-
-    results: Replacements
-    held: Replacements
-    persistent: tuple[int, ...]
-    blocks: tuple[Block, ...]
-    steps: tuple[Step, ...]
-    """The steps of the schedule, some of them with in-place reuse."""
-
-
-class Block(NamedTuple):
-    """Memory of one device shared by temporary values: (number, offset) of each."""
-
-    device: str
-    size_bytes: int
-    places: tuple[tuple[int, int], ...]
-    live_bytes: int
-    """Peak memory: the most bytes live at one step."""
-    reuses: tuple[Reuse, ...]
-    holder: Mapping[int, int]
-    """Results of in-place reuse, and the value whose offset each takes."""
-
-
-def plan_memory(schedule: Schedule, needed: Collection[UOp]) -> Layout:
-    """The layout of new memory when some nodes with memory are needed later."""
-    results = {node: memory for node, memory in schedule.results.items() if node in needed}
-    held = {node: memory for node, memory in schedule.held.items() if node in needed}
-    shown = set(UOp.sink(*results.values(), *held.values()).toposort())
-    new = range(schedule.parameters, len(schedule.memory))
-    images = {place for place in new if image_of(schedule.memory[place]) is not None}
-    persistent = tuple(
-        [place for place in new if place in images or schedule.memory[place] in shown]
-    )
-    temporary = defaultdict(list)
-    for place in schedule.lives.keys() - set(persistent):
-        temporary[schedule.memory[place].device].append(place)
-    blocks = [plan_block(device, sorted(found), schedule) for device, found in temporary.items()]
-    steps = list(schedule.steps)
-    for block in blocks:
-        for number, dying, defined in block.reuses:
-            steps[number] = reuse_in_place(steps[number], dying, defined)
-        if trace.on:
-            trace_block(block, schedule)
-    return Layout(results, held, persistent, tuple(blocks), tuple(steps))
-
-
-def plan_block(device: str, places: Sequence[int], schedule: Schedule) -> Block:
-    """The block of a device, with in-place reuse if that makes it smaller."""
-    lives = {place: schedule.lives[place] for place in places}
-    plain = pack_block(device, lives, {}, ())
-    large = plain.live_bytes >= LEAST_BYTES
-    found = find_reuses(schedule.steps, schedule.memory, lives) if large else []
-    if not found:
-        return plain
-    holder: dict[int, int] = {}
-    for _, dying, defined in sorted(found):
-        holder[defined] = holder.get(dying, dying)
-    block = pack_block(device, lives, holder, found)
-    return block if block.size_bytes <= plain.size_bytes * (1 - LEAST_GAIN) else plain
-
-
-def pack_block(
-    device: str, lives: Mapping[int, Life], holder: Mapping[int, int], found: Sequence[Reuse]
-) -> Block:
-    """A block in which some values share the memory of their `holder`."""
-    whole = {place: life for place, life in lives.items() if place not in holder}
-    for place, first in holder.items():
-        last = max(whole[first].last, lives[place].last)
-        whole[first] = whole[first]._replace(last=last)
-    packed = pack(list(whole.values()))
-    where = dict(zip(whole, packed.offsets, strict=True))
-    live = peak_bytes(list(whole.values()))
-    return Block(device, packed.size_bytes, tuple(where.items()), live, tuple(found), dict(holder))
-
-
-def trace_block(block: Block, schedule: Schedule) -> None:
-    """A line of DEBUG=1 on a new block."""
-    values = len(block.places) + len(block.holder)
-    apart = sum(schedule.lives[place].size_bytes for place in (*dict(block.places), *block.holder))
-    trace(
-        f"{block.device:<8} {values} intermediate results in {block.size_bytes:,} B, "
-        f"{block.live_bytes:,} B live at once, {apart:,} B if they shared none, "
-        f"{len(block.holder)} in place of another"
-    )
-
-
-def size_bytes(buffer: UOp) -> int:
-    """Bytes of a BUFFER."""
-    return int(buffer.shape[0]) * buffer.dtype.itemsize
+    def plan(self, needed: Collection[UOp]) -> Layout:
+        """The layout when some nodes with memory are needed later: the last pass."""
+        state = State(
+            self.sink.src,
+            parameters=self.memory[: self.parameters],
+            memory=self.memory,
+            steps=self.steps,
+            results=self.results,
+            held=self.held,
+            needed=needed,
+        )
+        found = run_passes(state, first="memory plan").layout
+        assert found is not None
+        return found
 
 
 class BoundSchedule:
@@ -341,34 +238,24 @@ def load_or_compile(canonical: CanonicalGraph, keep: Keep) -> Schedule:
 
 
 def compile_schedule(canonical: CanonicalGraph, keep: Keep) -> Schedule:
-    """Schedule a graph, and number the memory of its launches."""
-    roots = list(canonical.sink.src)
-    graph = PerDevice(roots)
-    cut = kernelize(graph.parts)
-    sink = UOp.sink(*graph.parts).substitute(cut)
-    kernels = kernels_below(sink)
-    ran = set(kernels)  # one kernel may have stored more than the roots
-    stored = UOp.sink(sink, *cut.values()).toposort()
-    done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
-    memory = {node: found.substitute(done) for node, found in cut.items()}
-    given, held = keep(roots, graph.together(done | memory))
-    results = {old: new for old, new in given.items() if old in canonical.originals}
-    numbers = {canonical.nodes[node]: number for number, node in enumerate(canonical.memory)}
-    shown = UOp.sink(*results.values()).toposort()
-    for node in (*shown, *(n for k in kernels for n in k.src[: k.arg.slots])):
-        if (found := memory_of(node)).op in (Op.BUFFER, Op.BUFFER_VIEW):
-            numbers.setdefault(found, len(numbers))
-    steps = []
-    for kernel in kernels:
-        slots = kernel.src[: kernel.arg.slots]
-        places = tuple([numbers[memory_of(slot)] for slot in slots])
-        steps.append(Step(kernel.arg.ast, places, kernel.arg.metadata, kernel))
-    persistent = frozenset(numbers[m] for n in shown if (m := memory_of(n)) in numbers)
-    ordered = order_for_liveness(steps, tuple(numbers), len(canonical.memory), persistent)
-    fused = fuse_rows(ordered, tuple(numbers), len(canonical.memory), persistent)
-    filled = {place for step in fused for place in step.places if place >= len(canonical.memory)}
-    free = {memory for memory, place in numbers.items() if place in filled - persistent}
-    alone = {n: m for n, m in alone_in(held, free).items() if n in canonical.originals}
+    """Schedule a graph: all passes but the memory plan, which depends on what is read later."""
+    state = run_passes(
+        State(
+            canonical.sink.src,
+            keep,
+            parameters=tuple([canonical.nodes[node] for node in canonical.memory]),
+            known=canonical.originals,
+        ),
+        last="row fusion",
+    )
+    filled = {place for step in state.steps for place in step.places}
+    new = enumerate(state.memory[len(state.parameters) :], len(state.parameters))
+    free = {memory for place, memory in new if place in filled - state.persistent}
     return Schedule(
-        canonical.sink, tuple(fused), tuple(numbers), len(canonical.memory), results, alone
+        canonical.sink,
+        state.steps,
+        state.memory,
+        len(state.parameters),
+        state.results,
+        alone_in(state.held, free),
     )

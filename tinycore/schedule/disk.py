@@ -23,6 +23,7 @@ from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.target import elsewhere, limits_of
+from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import names_of
@@ -31,6 +32,9 @@ from tinycore.uop.text import to_text
 program_from_text: Final[Callable[[str], tuple[UOp, ...]]] = deferred(
     "tinycore.uop.parse:program_from_text"
 )
+
+trace: Final = Trace("schedule")
+"""Who asks what scheduling decides wants it to happen."""
 
 SCHEDULES: Final = "recipe"
 """The table of the disk cache, under its first name."""
@@ -45,7 +49,7 @@ Parts = tuple[tuple[Step, ...], tuple[UOp, ...], dict[UOp, UOp], dict[UOp, UOp]]
 
 def key_of(canonical: CanonicalGraph, keep: Callable[..., Any]) -> str | None:
     """Everything that a schedule depends on; None for one that is not kept on disk."""
-    if not settings.CCACHE or settings.VERIFY or elsewhere.get() is not None:
+    if not settings.CCACHE or settings.VERIFY or trace.on or elsewhere.get() is not None:
         return None
     if len(canonical.nodes) < FEWEST_NODES:
         return None

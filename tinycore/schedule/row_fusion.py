@@ -192,7 +192,7 @@ def explain(first: Step, second: Step, refusal: Refusal | None) -> None:
     """A line of DEBUG=3 on why two neighbors are two kernels."""
     if refusal is not None:
         names = f"{kernel_name(first.ast)} | {kernel_name(second.ast)}"
-        trace(f"     {names} are two kernels: {refusal.value}")
+        trace(f"{'row fusion':<16} two kernels: {names}: {refusal.value}")
 
 
 def refusal_without_group(device: str) -> Refusal | None:

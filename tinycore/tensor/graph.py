@@ -19,7 +19,7 @@ from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
 from tinycore.uop.size import Size, greatest, greatest_shape
 
-axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.multi:axis_of")
+axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.shard:axis_of")
 
 Pair = tuple[int, int]
 

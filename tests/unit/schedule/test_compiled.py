@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,22 +11,23 @@ import pytest
 from tests.unit.schedule.graphs import assign, buffer, total
 from tinycore import Context, GlobalCounters, Tensor
 from tinycore.engine import compile as compiling
-from tinycore.schedule import compiled, kernelize
-from tinycore.schedule.canonical import canonicalize
-from tinycore.uop.node import UOp
+from tinycore.schedule import compiled
+from tinycore.schedule.canonical import CanonicalGraph, canonicalize
+from tinycore.schedule.compiled import Schedule, compile_schedule
+from tinycore.schedule.results import Keep
 
 
 @pytest.fixture
 def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time a graph is cut into kernels, the table being empty at first."""
     found: list[int] = []
-    whole = kernelize
+    whole = compile_schedule
 
-    def counted(roots: Iterable[UOp]) -> dict[UOp, UOp]:
+    def counted(canonical: CanonicalGraph, keep: Keep) -> Schedule:
         found.append(1)
-        return whole(roots)
+        return whole(canonical, keep)
 
-    monkeypatch.setattr(compiled, "kernelize", counted)
+    monkeypatch.setattr(compiled, "compile_schedule", counted)
     monkeypatch.setattr(compiled, "schedules", {})
     return found
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from tests.unit.schedule.test_memory import apart, training
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinycore.engine import realize
-from tinycore.schedule import compiled
-from tinycore.schedule.compiled import Block, Schedule
+from tinycore.schedule import compiled, pipeline, placement
+from tinycore.schedule.compiled import Schedule
+from tinycore.schedule.placement import Block
 from tinycore.schedule.row_fusion import fuse_rows
 
 SIDE = 32
@@ -26,8 +27,8 @@ on_loops = pytest.mark.device("CPU")
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any size are made smaller, no strips pass values on, nothing was laid out yet."""
-    monkeypatch.setattr(compiled, "LEAST_BYTES", 0)
-    monkeypatch.setattr(compiled, "fuse_rows", lambda steps, *_: steps)
+    monkeypatch.setattr(placement, "LEAST_BYTES", 0)
+    monkeypatch.setattr(pipeline, "fuse_rows", lambda steps, *_: steps)
     monkeypatch.setattr(compiled, "schedules", {})
 
 
@@ -116,7 +117,7 @@ def test_peak_memory_goes_down() -> None:
 
     lower = peak()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "LEAST_BYTES", 1 << 40)
+        patch.setattr(placement, "LEAST_BYTES", 1 << 40)
         higher = peak()
     assert higher - lower == SIDE * SIDE * 4
 
@@ -124,7 +125,7 @@ def test_peak_memory_goes_down() -> None:
 @on_loops
 def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realize, "run_schedule", lambda *_: None)
-    monkeypatch.setattr(compiled, "fuse_rows", fuse_rows)
+    monkeypatch.setattr(pipeline, "fuse_rows", fuse_rows)
     first, second, last = nn.Conv2d(1, 8, 3), nn.Conv2d(8, 16, 3), nn.Linear(16, 10)
     x = Tensor.rand(4, 1, 24, 24).realize()
     step = training(
@@ -135,7 +136,7 @@ def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     step()
     lower = max(block.size_bytes for block in blocks())
     compiled.schedules.clear()
-    monkeypatch.setattr(compiled, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(placement, "LEAST_BYTES", 1 << 40)
     step()
 
     assert lower < 0.95 * max(block.size_bytes for block in blocks())

@@ -10,7 +10,7 @@ import pytest
 
 from tinycore import Tensor
 from tinycore.schedule import templates
-from tinycore.schedule.kernelize import Kernelizer
+from tinycore.schedule.emit import KernelEmitter
 from tinycore.uop.node import UOp
 
 DEVICE = "PYTHON"
@@ -20,14 +20,14 @@ DEVICE = "PYTHON"
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What is made for itself, from no templates on."""
     found: list[object] = []
-    original = Kernelizer.arithmetic
+    original = KernelEmitter.loop_nest
 
-    def noted(self: Kernelizer, draft: object, *rest: object) -> UOp:
-        found.append(draft)
-        return original(self, draft, *rest)  # type: ignore[arg-type]
+    def noted(self: KernelEmitter, group: object, *rest: object) -> UOp:
+        found.append(group)
+        return original(self, group, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(templates, "templates", {})
-    monkeypatch.setattr(Kernelizer, "arithmetic", noted)
+    monkeypatch.setattr(KernelEmitter, "loop_nest", noted)
     return found
 
 

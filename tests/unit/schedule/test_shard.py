@@ -11,8 +11,8 @@ from tinycore.errors import UnsupportedError
 from tinycore.schedule import kernelize
 from tinycore.schedule.collectives import copied, joined
 from tinycore.schedule.kernel import Kernel
-from tinycore.schedule.multi import PerDevice, axis_of
-from tinycore.schedule.multi_rules import axis_reshaped
+from tinycore.schedule.shard import ShardedGraph, axis_of
+from tinycore.schedule.shard_rules import axis_reshaped
 from tinycore.uop.node import Skew, UOp, unique
 from tinycore.uop.op import Op, Scatter
 from tinycore.uop.parse import from_text
@@ -44,7 +44,7 @@ def spread(shape: Shape, axis: int | None, count: int = 2) -> UOp:
 def copies(*roots: UOp) -> list[tuple[str, str, int]]:
     """From where to where the graph of some roots copies how many elements."""
     computed = [UOp(Op.CONTIGUOUS, root.dtype, (root,)) for root in roots]
-    cut = kernelize(PerDevice(computed).parts)
+    cut = kernelize(ShardedGraph(computed).parts)
     found = []
     for node in UOp.sink(*cut.values()).toposort():
         if node.op is Op.KERNEL and node.arg.ast.op is Op.COPY:
@@ -55,10 +55,10 @@ def copies(*roots: UOp) -> list[tuple[str, str, int]]:
 
 def test_graph_on_one_device_stays_as_it_is() -> None:
     x = memory((4,), "PYTHON")
-    graph = PerDevice([x + x])
+    graph = ShardedGraph([x + x])
 
     assert graph.parts == [x + x]
-    assert graph.together({}) == {}
+    assert graph.unshard({}) == {}
 
 
 def test_shape_and_device_are_those_of_the_whole() -> None:
@@ -78,7 +78,7 @@ def test_text_of_several_devices_parses_back() -> None:
 def test_each_device_does_its_part() -> None:
     x, y = spread((4, 6), 0), spread((4, 6), 0)
 
-    parts = PerDevice([x * y]).parts
+    parts = ShardedGraph([x * y]).parts
 
     assert parts == [a * b for a, b in zip(x.src, y.src, strict=True)]
     verify(parts, "tensor")
@@ -116,7 +116,7 @@ def test_parts_stay_where_they_are(name: str, op: object, axis: int, after: int)
 
     assert axis_of(node) == after
     assert copies(node) == []
-    assert [p.device for p in PerDevice([node]).parts] == list(NAMES[:2])
+    assert [p.device for p in ShardedGraph([node]).parts] == list(NAMES[:2])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_scatter_into_parts_of_a_table_needs_no_copy() -> None:
 def test_insert_beside_the_parts_is_done_in_place() -> None:
     x, value = spread((8, 6), 0), spread((8, 2), 0)
     view = UOp(Op.SHRINK, x.dtype, (x,), ((0, 8), (1, 3)))
-    parts = PerDevice([assign(x, UOp(Op.INSERT, x.dtype, (x, view, value)))]).parts
+    parts = ShardedGraph([assign(x, UOp(Op.INSERT, x.dtype, (x, view, value)))]).parts
 
     assert [part.src[1].src[0] for part in parts] == list(x.src)
     assert len(kernels(*parts)) == 2
@@ -244,12 +244,12 @@ def test_insert_across_the_parts_writes_those_it_touches() -> None:
     x, value = spread((8, 6), 0, 4), spread((3, 6), None, 4)
     view = UOp(Op.SHRINK, x.dtype, (x,), ((3, 6), (0, 6)))
     changed = assign(x, UOp(Op.INSERT, x.dtype, (x, view, value)))
-    parts = PerDevice([changed]).parts
+    parts = ShardedGraph([changed]).parts
 
     assert [part.op for part in parts] == [Op.RESHAPE, Op.ASSIGN, Op.ASSIGN, Op.RESHAPE]
     assert [part.src[1].op for part in parts[1:3]] == [Op.INSERT, Op.SHRINK]
     assert len(kernels(*parts)) == 2
-    assert PerDevice([changed]).together(dict(zip(parts, x.src, strict=True)))[changed] is x
+    assert ShardedGraph([changed]).unshard(dict(zip(parts, x.src, strict=True)))[changed] is x
 
 
 def test_copy_to_a_group_keeps_parts() -> None:
@@ -287,9 +287,9 @@ def test_what_rearranges_memory_goes_on_doing_so() -> None:
     x = spread((4, 6), 1)
     written = assign(x, x + x)
     view = permute(written, 1, 0)
-    graph = PerDevice([view])
+    graph = ShardedGraph([view])
 
-    found = graph.together(dict(zip(graph.parts, x.src, strict=True)))
+    found = graph.unshard(dict(zip(graph.parts, x.src, strict=True)))
 
     assert found[written] is x
     assert found[view] is permute(x, 1, 0)
@@ -300,4 +300,4 @@ def test_kernel_of_ones_own_is_refused() -> None:
     out = assign(spread((4,), 0), kernel)
 
     with pytest.raises(UnsupportedError, match=r"on PYTHON,PYTHON:1: move them with .to"):
-        PerDevice([out])
+        ShardedGraph([out])

@@ -1,8 +1,8 @@
-"""Writing a part of memory: SCATTER and INSERT, done in place.
+"""Partial writes: SCATTER and INSERT change some elements of memory in place.
 
-Floor 3. Both say what a tensor is after some of its elements were changed. Where that is assigned
-to the very memory they change, a kernel writes these elements and touches no other. Anywhere else
-the unchanged elements are first copied into memory of its own.
+Floor 3. Both say what a tensor is after some of its elements changed. Assigned to the very memory
+that they change, a kernel writes those elements and touches no other. Anywhere else the unchanged
+elements are first copied into new memory.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tinycore.dtype import ImageDType, dtypes
-from tinycore.schedule.fuse import is_leaf
 from tinycore.schedule.images import store_pixel
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through
+from tinycore.schedule.storage import is_leaf
 from tinycore.uop.node import UOp
 from tinycore.uop.op import PARTIAL_WRITES, AxisKind, Op
 from tinycore.uop.size import greatest_shape
@@ -26,15 +26,15 @@ def is_partial(node: UOp) -> bool:
 
 
 def values_of(node: UOp) -> tuple[UOp, ...]:
-    """What the kernel of a stored node computes; memory that it only writes is not among it."""
+    """The values that the kernel of a stored node computes, without memory that it only writes."""
     if not is_partial(node):
         return (node.src[1],) if node.op is Op.ASSIGN else (node,)
     change = node.src[1]
     return change.src[1:] if change.op is Op.SCATTER else change.src[2:]
 
 
-def in_memory(roots: Iterable[UOp], memory_for: Callable[[UOp], UOp]) -> dict[UOp, UOp]:
-    """Every node below the roots, with partial writes given the memory that they change.
+def place_partial_writes(roots: Iterable[UOp], memory_for: Callable[[UOp], UOp]) -> dict[UOp, UOp]:
+    """Every node below the roots, with each partial write assigned to the memory it changes.
 
     `memory_for` makes new memory with the shape and device of a node.
     """
@@ -42,17 +42,17 @@ def in_memory(roots: Iterable[UOp], memory_for: Callable[[UOp], UOp]) -> dict[UO
     for node in UOp.sink(*roots).toposort(lambda n: not is_leaf(n))[:-1]:
         if is_partial(node):
             target = done[node.src[0]]
-            done[node] = UOp(Op.ASSIGN, node.dtype, (target, changed(node.src[1], done, target)))
+            done[node] = UOp(Op.ASSIGN, node.dtype, (target, write_into(node.src[1], done, target)))
         elif node.op in PARTIAL_WRITES:
             filled = UOp(Op.ASSIGN, node.dtype, (memory_for(node), done[node.src[0]]))
-            done[node] = UOp(Op.ASSIGN, node.dtype, (filled, changed(node, done, filled)))
+            done[node] = UOp(Op.ASSIGN, node.dtype, (filled, write_into(node, done, filled)))
         else:
             done[node] = node if is_leaf(node) else node.with_src(tuple(done[s] for s in node.src))
     return done
 
 
-def changed(node: UOp, done: dict[UOp, UOp], memory: UOp) -> UOp:
-    """A partial write of `memory`; a view of what was changed becomes one of that memory."""
+def write_into(node: UOp, done: dict[UOp, UOp], memory: UOp) -> UOp:
+    """A partial write of `memory`; the view that an INSERT writes becomes a view of it."""
     first, second, third = node.src
     if node.op is Op.SCATTER:
         return node.with_src((memory, done[second], done[third]))
@@ -90,8 +90,8 @@ def store(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
         offset = flatten(point, greatest_shape(node.shape))
         return store_at(pointer, offset, reader.read(value, point))
     if node.src[1].op is Op.INSERT:
-        return inserted(reader, node.src[1], point, pointer)
-    return scattered(reader, node.src[1], point, pointer)
+        return store_insert(reader, node.src[1], point, pointer)
+    return store_scatter(reader, node.src[1], point, pointer)
 
 
 def store_at(pointer: UOp, offset: UOp, value: UOp) -> UOp:
@@ -100,7 +100,7 @@ def store_at(pointer: UOp, offset: UOp, value: UOp) -> UOp:
     return UOp(Op.STORE, dtypes.void, (index, value))
 
 
-def inserted(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
+def store_insert(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
     """The STORE of an INSERT: a point of the view is a point of the memory it shows."""
     memory, node, value = change.src
     place = point
@@ -110,7 +110,7 @@ def inserted(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> U
     return store_at(pointer, flatten(place, memory.shape), reader.read(value, point))
 
 
-def scattered(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
+def store_scatter(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
     """The STORE of a SCATTER, after what earlier steps of its loop stored."""
     (memory, index, rows), (op, axis) = change.src, change.arg
     if point[axis].op is Op.RANGE:

@@ -1,15 +1,8 @@
-"""Decide which values of the tensor graph get memory of their own.
+"""Storage: which values of the tensor graph get memory, and why; all others are fused.
 
-Floor 3. Everything else is recomputed inside the kernels that use it. The reasons for memory:
-
-1. the user asked (an output, CONTIGUOUS, ASSIGN) or the op needs it (COPY, SCAN_AXIS, MERGE_AXIS
-   and its sources, the table of a GATHER);
-2. a reduction whose result is used by more than one kernel, or repeated (expanded): computing it
-   again costs more than loading it. What is elementwise after it stays with it;
-3. something dear, or a padded image, that a reduction would recompute many times over;
-4. a chain so long that a kernel would outgrow what compilers handle well;
-5. a value that one kernel would compute at many points, as in the stages of a sort;
-6. a kernel that would read more buffers than its device binds (`room.py`).
+Floor 3. A value without memory is recomputed inside every kernel that uses it (loop fusion with
+recomputation, Halide's `compute_inline`; a stored value is `compute_root`). `Reason` lists why a
+value is stored, and DEBUG=3 prints it for each.
 
 See docs/decisions/0007-fusion-boundaries.md.
 """
@@ -18,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import cached_property
 
 from tinycore.schedule.kernel import base_of, custom_of, numel
 from tinycore.schedule.ranges import TRANSPARENT
-from tinycore.schedule.room import PASSED_THROUGH, crowded, limits_below
+from tinycore.schedule.target import limits_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, MOVEMENT, SAME_VALUE, TRANSCENDENTAL, Op
 from tinycore.uop.size import greatest
@@ -29,7 +24,7 @@ from tinycore.uop.size import greatest
 LONGEST_CHAIN = 128
 """Elementwise ops in a row that one kernel may hold."""
 DEAREST_REPEATED = 2
-"""Cost that a reduction may recompute for each time it reads an expanded value."""
+"""Cost that a reduction may recompute each time it reads an expanded value."""
 DEAREST_EXPANDED = 16
 """Cost that elementwise code may recompute for an expanded value."""
 DEAREST_SHARED = 40
@@ -38,13 +33,13 @@ REPEATED_OFTEN = 4
 """Reads of each element from which a padded copy pays."""
 
 MOST_POINTS = 16
-"""Different points at which one kernel may compute a value anew."""
+"""Different points at which one kernel may recompute a value."""
 MOST_GROWTH = 4
-"""How many times its source a padded copy may be."""
+"""Size of a padded copy, in sizes of its source, up to which it is stored."""
 SHORT_REDUCTION = 16
-"""Terms of a sum that may be computed inside another sum that reads it once."""
+"""Terms of a sum that may be fused into another sum that reads it once."""
 MOST_COUNTED = 1 << 20
-"""Where counting of costs stops: shared subgraphs are counted once per use, which doubles fast."""
+"""The cap of cost counts: shared subgraphs count once per use, which doubles at every level."""
 
 COSTS = (
     dict.fromkeys(TRANSCENDENTAL, 10)
@@ -53,18 +48,35 @@ COSTS = (
     | dict.fromkeys((Op.CAST, Op.BITCAST, *COMPARISON), 0)
     | {Op.THREEFRY: 60}
 )
-"""What an op costs, where that is not 1. A comparison is counted with what it selects."""
+"""Costs of ops, where not 1. A comparison is counted with what it selects."""
 ALWAYS_STORED = frozenset({Op.CONTIGUOUS, Op.COPY, Op.ASSIGN, Op.SCAN_AXIS, Op.MERGE_AXIS})
 READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPARENT
 """Ops that read each element of their source at most once, at a place of their own."""
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 """Ops that read each element of their source once."""
 LEAVES = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND})
+PASSED_THROUGH = MOVEMENT | SAME_VALUE
 SHAPE_ONLY = PASSED_THROUGH | {Op.VALUE}
 
 
+class Reason(Enum):
+    """Why a value is stored, as DEBUG=3 says it."""
+
+    ASKED = "asked for"
+    WRITTEN = "its op writes memory"
+    OPERAND = "an op reads it from memory"
+    SHARED_REDUCTION = "a reduction that several kernels, or repetitions, read"
+    DEAR_REPEAT = "dear, and repeated by an expand"
+    PADDED = "padded, and read many times by a reduction"
+    DEAR_SHARED = "dear, and used several times"
+    LONG_CHAIN = "ends a chain too long for one kernel"
+    MANY_POINTS = "read at many points by one kernel"
+    BUFFER_LIMIT = "its kernel would exceed the buffers of the device"
+    PARTIAL = "partial result of a split reduction"
+
+
 def is_stored(node: UOp) -> bool:
-    """Whether a node already is memory: a buffer, or one that a kernel of an earlier call fills."""
+    """Whether a node is memory: a buffer, or an ASSIGN whose kernel exists already."""
     op = node.op
     if op is Op.ASSIGN:
         return node.src[1].op is Op.KERNEL
@@ -77,7 +89,7 @@ def is_leaf(node: UOp) -> bool:
 
 
 def computed_of(node: UOp) -> UOp:
-    """What has to be computed for a node: itself, less repetition and reshapes on top of it."""
+    """The node whose value has to be computed for a node: below reshapes and expands on top."""
     while node.op in SAME_VALUE or node.op is Op.RESHAPE or node.op is Op.EXPAND:
         node = node.src[0]
     below = node
@@ -86,12 +98,13 @@ def computed_of(node: UOp) -> UOp:
     return below if is_leaf(below) or below.op is Op.ASSIGN else node
 
 
-class Boundaries:
-    """The nodes below some roots that get memory, in an order that puts sources first."""
+class Storage:
+    """The stored values below some roots, each with its reason, and the graph they are in."""
 
-    def __init__(self, roots: Iterable[UOp]) -> None:
+    def __init__(self, roots: Iterable[UOp] = ()) -> None:
         self.roots = [b for root in roots if not is_leaf(b := computed_of(root))]
         self.graph = [n for n in self.traverse(self.roots) if n.shape_or_none is not None]
+        """All nodes down to the leaves, in topological order."""
         self.position = {n: place for place, n in enumerate(self.graph)}
         self.users: dict[UOp, list[UOp]] = {n: [] for n in self.graph}
         for node in self.graph:
@@ -99,20 +112,37 @@ class Boundaries:
                 for source in dict.fromkeys(node.src):
                     if source in self.users:
                         self.users[source].append(node)
-        self.stored: set[UOp] = set(self.roots)
-        self.cuts: set[UOp] = (
-            set()
-        )  # stored to end a kernel here, so nothing may take them from registers
-        self.store_required()
-        self.reduced_above = self.below_reductions()
+        self.reasons = dict.fromkeys(self.roots, Reason.ASKED)
+        """The stored nodes, and why they are stored."""
+        self.cuts: set[UOp] = set()
+        """Nodes stored to end a kernel: no other kernel may take them from registers."""
+        self.reduced_above: set[UOp] = set()
         self.cost: dict[UOp, int] = {}
         self.depth: dict[UOp, int] = {}
+
+    def choose(self) -> Storage:
+        """Store every value that one of the reasons holds for, except the buffer limit."""
+        self.store_required()
+        self.reduced_above = self.below_reductions()
         for node in self.graph:
             self.visit(node)
         self.store_what_is_read_at_many_points()
-        self.limits = limits_below(self.graph)
-        if self.limits:
-            self.make_room()
+        return self
+
+    @cached_property
+    def buffer_limits(self) -> dict[str, int]:
+        """The most buffers a kernel may take, for each device that has such a limit."""
+        devices = {n.device_or_none for n in self.graph} - {None}
+        limits = {d: limits_of(d).buffers for d in devices if d is not None}
+        return {d: limit for d, limit in limits.items() if limit is not None}
+
+    def is_memory(self, node: UOp) -> bool:
+        """Whether a kernel reads a node from memory."""
+        return node in self.reasons or is_stored(node)
+
+    def store(self, node: UOp, reason: Reason) -> None:
+        """Store a node; the first reason counts."""
+        self.reasons.setdefault(node, reason)
 
     @staticmethod
     def traverse(roots: list[UOp]) -> list[UOp]:
@@ -122,72 +152,70 @@ class Boundaries:
         return UOp.sink(*roots).toposort(lambda n: not is_leaf(n))[:-1]
 
     def ordered(self) -> list[UOp]:
-        """The nodes that get memory, sources first."""
-        return [n for n in self.graph if n in self.stored and not is_leaf(n)]
+        """The stored nodes, in topological order."""
+        return [n for n in self.graph if n in self.reasons and not is_leaf(n)]
 
-    def store(self, node: UOp) -> None:
-        """Give a node memory, unless it needs none."""
+    def store_computed(self, node: UOp, reason: Reason) -> None:
+        """Store a node, unless it is memory under movement ops."""
         if not is_leaf(computed_of(node)):
-            self.stored.add(node)
+            self.store(node, reason)
 
     def store_flat(self, node: UOp) -> None:
-        """Give memory to a source of COPY or CUSTOM, unless it fills a buffer row by row."""
+        """Store a source of COPY or CUSTOM, unless it is a whole buffer, row by row."""
         node = base_of(node)
         if not is_stored(node):
-            self.stored.add(node)
+            self.store(node, Reason.OPERAND)
 
     def store_required(self) -> None:
-        """Reason 1: asked for, or needed by the op."""
+        """Store what the graph asks for, and the operands of ops that read memory."""
         for node in self.graph:
             if is_leaf(node):
                 continue
             if node.op in ALWAYS_STORED:
-                self.stored.add(node)
+                asked = node.op in (Op.CONTIGUOUS, Op.ASSIGN)
+                self.store(node, Reason.ASKED if asked else Reason.WRITTEN)
             if node.op is Op.GATHER:
-                self.store(node.src[0])
+                self.store_computed(node.src[0], Reason.OPERAND)
             if node.op is Op.MERGE_AXIS:
                 for source in node.src:
-                    self.store(base_of(source))
+                    self.store_computed(base_of(source), Reason.OPERAND)
             if node.op is Op.COPY:
                 self.store_flat(node.src[0])
             if (custom := custom_of(node)) is not None:
                 for source in custom.src:
                     self.store_flat(source)
 
-    def make_room(self) -> None:
-        """Reason 6: a kernel of a device binds only so many buffers."""
-        while cut := crowded(self.graph, lambda n: n in self.stored or is_stored(n), self.limits):
-            self.stored.update(cut)
-            self.cuts.update(cut)
-
     def below_reductions(self) -> set[UOp]:
-        """Nodes that some reduction reads through nothing but fused work."""
+        """Nodes that some reduction reads through fused values only."""
         found: set[UOp] = set()
         for node in reversed(self.graph):
             for user in self.users[node]:
-                if user.op is Op.REDUCE_AXIS or (user in found and user not in self.stored):
+                if user.op is Op.REDUCE_AXIS or (user in found and user not in self.reasons):
                     found.add(node)
         return found
 
     def visit(self, node: UOp) -> None:
-        """Decide one node, all its sources being decided."""
+        """Decide one node after all its sources."""
         if is_leaf(node):
             self.cost[node] = self.depth[node] = 0
             return
-        if node.op is Op.REDUCE_AXIS and node not in self.stored:
+        if node.op is Op.REDUCE_AXIS and node not in self.reasons:
             self.place_reduction(node)
         if node.op is Op.EXPAND:
             self.place_expanded(node)
         self.cost[node] = self.count(node, self.cost, COSTS.get(node.op, 1), sum)
         self.depth[node] = self.count(node, self.depth, 1, max)
-        shared = len(self.users[node]) > 1 and self.cost[node] > DEAREST_SHARED
-        if shared or self.depth[node] > LONGEST_CHAIN:
-            self.store_here(node)
-        if self.depth[node] > LONGEST_CHAIN and node in self.stored:
+        if len(self.users[node]) > 1 and self.cost[node] > DEAREST_SHARED:
+            self.store_arithmetic(node, Reason.DEAR_SHARED)
+        if self.depth[node] > LONGEST_CHAIN:
+            self.store_arithmetic(node, Reason.LONG_CHAIN)
+        if self.depth[node] > LONGEST_CHAIN and node in self.reasons:
             self.cuts.add(node)
 
     def store_what_is_read_at_many_points(self) -> None:
-        """Reason 5: where paths through movement fork and meet, reads multiply stage by stage.
+        """Store values that one kernel would recompute at many points, as in the stages of a sort.
+
+        Where paths through movement fork and meet, reads multiply stage by stage.
 
         A path from a stored node down to another is the movement on it; two paths that differ read
         different points, or so it is assumed.
@@ -198,7 +226,7 @@ class Boundaries:
         paths: dict[UOp, dict[UOp, set[int]]] = {}  # by node, then by the stored node they begin at
         for node in reversed(self.graph):
             found: dict[UOp, set[int]] = {}
-            for user in self.users[node] if node not in self.stored else ():
+            for user in self.users[node] if node not in self.reasons else ():
                 moves = user.op in MOVEMENT or user.op in (Op.REDUCE_AXIS, Op.GATHER)
                 for root, above in paths[user].items():
                     longer = (
@@ -208,46 +236,52 @@ class Boundaries:
                     )
                     found.setdefault(root, set()).update(longer)
             if node.op in ALU and any(len(p) > MOST_POINTS for p in found.values()):
-                self.stored.add(node)
-            if node in self.stored:
+                self.store(node, Reason.MANY_POINTS)
+            if node in self.reasons:
                 found = {node: {numbers.setdefault((-1, node), len(numbers))}}
             paths[node] = found
 
-    def store_here(self, node: UOp) -> None:
-        """Give memory to a node if it is arithmetic: a change of shape is redone at no cost."""
+    def store_arithmetic(self, node: UOp, reason: Reason) -> None:
+        """Store a node if it is arithmetic: movement is redone at no cost."""
         if node.op in ALU:
-            self.stored.add(node)
+            self.store(node, reason)
 
     def count(
         self, node: UOp, known: dict[UOp, int], own: int, join: Callable[[Iterable[int]], int]
     ) -> int:
-        """Work below a node that is not stored, with its own if it is arithmetic."""
-        below = join([0 if s in self.stored else known.get(s, 0) for s in node.src] or [0])
+        """The work fused into a node, with its own if it is arithmetic."""
+        below = join([0 if s in self.reasons else known.get(s, 0) for s in node.src] or [0])
         return min(below + (own if node.op in ALU else 0), MOST_COUNTED)
 
     def place_reduction(self, node: UOp) -> None:
-        """Reason 2: find where the result of a reduction goes to memory, if it must."""
+        """Store the result of a reduction, or the last elementwise value after it, if it must be.
+
+        It must where several kernels use it, or one kernel repeatedly: computing a reduction again
+        costs more than loading its result. What is elementwise after it stays in its kernel.
+        """
         if (tip := self.meeting_point(node)) is not None:
-            self.stored.add(tip)
+            self.store(tip, Reason.SHARED_REDUCTION)
 
     def meeting_point(self, node: UOp) -> UOp | None:
         """The last value, no larger than `node`, that all its elementwise uses go into.
 
-        None when that has memory already, or is a sum that takes a short one in registers.
+        None if it is stored already, or fuses into the consuming reduction.
         """
+        # `open_` is a cut through all paths from the node upwards, advanced at its lowest member.
+        # Whenever it is a single node, all uses have met there: a place to store.
         last, open_ = node, {node}
         while True:
             current = min(open_, key=self.position.__getitem__)
             users = self.users[current]
             if len(open_) == 1:
                 outer = users[0] if len(users) == 1 else None
-                if current in self.stored or (
+                if current in self.reasons or (
                     outer is not None and self.is_part(node, current, outer)
                 ):
                     return None
                 if current.op in ALU and numel(current) <= numel(node):
                     last = current
-            elif current in self.stored:
+            elif current in self.reasons:
                 return last
             alone = not open_.difference((current,)) and len(users) == 1
             if not all(self.takes(user, current, alone) for user in users):
@@ -257,16 +291,16 @@ class Boundaries:
 
     @staticmethod
     def takes(user: UOp, node: UOp, alone: bool) -> bool:
-        """Whether `user` reads each element of `node` at most once; `alone`, it leaves some out."""
+        """Whether `user` reads each element of `node` at most once; `alone`, it may skip some."""
         if user.op in READ_ONCE or (alone and user.op is Op.SHRINK):
             return True
         return user.op in ALU and user.shape == node.shape
 
     @staticmethod
     def is_part(node: UOp, top: UOp, outer: UOp) -> bool:
-        """Whether a sum is added up again as it is, or is short (of a window, say) in another sum.
+        """Whether a sum fuses into the sum `outer`: it is summed as it is, or is short (a window).
 
-        `top` is what the other one reads, and is made of the sum alone.
+        `top` is the operand of `outer`, computed from the sum alone.
         """
         if outer.op is not Op.REDUCE_AXIS:
             return False
@@ -277,27 +311,27 @@ class Boundaries:
         return op is outer.arg[0] is Op.ADD and (top is node or length <= SHORT_REDUCTION)
 
     def place_expanded(self, node: UOp) -> None:
-        """Reason 3: store what would be recomputed for every repetition, if that is dear."""
+        """Store the value below an EXPAND if recomputing it for every repetition is dear."""
         source = node.src[0]
         repeats = numel(node) // max(1, numel(source))
         bottom = source
-        while bottom.op in SHAPE_ONLY and bottom.op is not Op.PAD and bottom not in self.stored:
+        while bottom.op in SHAPE_ONLY and bottom.op is not Op.PAD and bottom not in self.reasons:
             bottom = bottom.src[0]
-        if bottom in self.stored or is_leaf(bottom) or repeats <= 1:
+        if bottom in self.reasons or is_leaf(bottom) or repeats <= 1:
             return
         under_reduction = node in self.reduced_above
         reads = numel(node) // max(1, numel(bottom))
         if bottom.op is Op.PAD and under_reduction and reads >= REPEATED_OFTEN:
             if self.grows(bottom):
-                self.store(bottom.src[0])
+                self.store_computed(bottom.src[0], Reason.PADDED)
             else:
-                self.stored.add(bottom)
+                self.store(bottom, Reason.PADDED)
         elif self.cost.get(bottom, 0) >= (
             DEAREST_REPEATED if under_reduction else DEAREST_EXPANDED
         ):
-            self.store_here(bottom)
+            self.store_arithmetic(bottom, Reason.DEAR_REPEAT)
 
     @staticmethod
     def grows(node: UOp) -> bool:
-        """Whether a PAD makes much more of its source."""
+        """Whether a PAD is many times the size of its source."""
         return numel(node) > MOST_GROWTH * numel(node.src[0])

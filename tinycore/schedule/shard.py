@@ -1,9 +1,9 @@
-"""Turn a graph over several devices into one graph per device, and copies between them.
+"""Sharding: a graph over several devices becomes one graph per device, and copies between them.
 
-Floor 3. What the frontend builds is the whole: nodes of full shape on a group of devices, over
-MULTIs that hold the parts. Here each such node becomes a MULTI of its parts, sources first, so that
-`kernelize` meets single devices only. Every op keeps its operands where they lie if it can; where
-it cannot, they are laid out anew (`multi_rules.py`, `collectives.py`).
+Floor 3. The frontend builds nodes of full shape on a group of devices, over MULTIs that hold the
+shards (GSPMD calls this partitioning). Here each such node becomes a MULTI of its shards, sources
+first, so that later passes meet single devices only. Every op keeps its operands where they lie if
+it can; where it cannot, they are resharded (`shard_rules.py`, `collectives.py`).
 See docs/decisions/0021-sharded-tensors.md.
 """
 
@@ -13,18 +13,18 @@ from collections.abc import Iterable
 
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.collectives import gathered
-from tinycore.schedule.fuse import is_leaf, is_stored
 from tinycore.schedule.kernel import base_of
-from tinycore.schedule.multi_rules import RULES, is_memory
+from tinycore.schedule.shard_rules import RULES, is_memory
+from tinycore.schedule.storage import is_leaf, is_stored
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import is_group
 
 
-class PerDevice:
-    """The graph below some roots with everything on a group of devices done part by part.
+class ShardedGraph:
+    """The graph below some roots, with every node on a group of devices replaced by its shards.
 
-    `done` maps each node to what stands for it: a MULTI for a node on a group, else a node.
+    `done` maps each node to its replacement: a MULTI for a node on a group, else a node.
     """
 
     def __init__(self, roots: Iterable[UOp]) -> None:
@@ -34,10 +34,10 @@ class PerDevice:
         self.several = any(n.op is Op.MULTI or is_on_group(n) for n in order)
         if self.several:
             for node in order:
-                self.done[node] = self.lowered(node)
+                self.done[node] = self.shard(node)
 
-    def lowered(self, node: UOp) -> UOp:
-        """What stands for a node, its sources being done."""
+    def shard(self, node: UOp) -> UOp:
+        """The replacement of a node, after those of its sources."""
         sources = [self.done.get(s, s) for s in node.src]
         if node.op is Op.CUSTOM and is_on_group(node):
             raise UnsupportedError(
@@ -57,16 +57,16 @@ class PerDevice:
 
     @property
     def parts(self) -> list[UOp]:
-        """What has to be computed on single devices for the roots."""
+        """The roots on single devices: the shards of all roots."""
         if not self.several:
             return self.roots
         found = (self.done[viewed(root)] for root in self.roots)
         return [part for n in found for part in (n.src if n.op is Op.MULTI else (n,))]
 
-    def together(self, memory: dict[UOp, UOp]) -> dict[UOp, UOp]:
-        """What is memory now, given that of the parts: the roots, and all whose parts are.
+    def unshard(self, memory: dict[UOp, UOp]) -> dict[UOp, UOp]:
+        """The memory of nodes on groups, given that of shards: of roots, and of fully stored nodes.
 
-        What only rearranges memory goes on doing so, to show what is assigned to it later.
+        A view of memory stays a view, so that it shows later assignments.
         """
         if not self.several:
             return memory
@@ -84,7 +84,7 @@ class PerDevice:
 
 
 def viewed(node: UOp) -> UOp:
-    """What a node rearranges, where that is memory, or what was assigned to it; else the node."""
+    """The memory that a node is a view of, before or after an assignment; else the node."""
     base = node
     while base.op in MOVEMENT:
         base = base.src[0]
@@ -99,6 +99,6 @@ def is_on_group(node: UOp) -> bool:
 
 
 def axis_of(node: UOp) -> int | None:
-    """The axis along which a node on a group lies in parts; None where each device has all."""
-    axis: int | None = PerDevice([node]).done[node].arg
+    """The axis along which a node on a group is sharded; None where it is replicated."""
+    axis: int | None = ShardedGraph([node]).done[node].arg
     return axis

@@ -1,8 +1,8 @@
-"""How each op is done by several devices, each with the parts it has.
+"""Sharding rules: how each op is done shard by shard, one row per op.
 
-Floor 3. A rule gets a node of full shape and its sources, each already a MULTI of parts or, what is
-on no device, a plain node; it gives the MULTI of the results. It says along which axis they lie,
-and which operands have to be laid out anew for that. See `multi.py`.
+Floor 3. A rule gets a node of full shape and its sources, each already a MULTI of shards or, if it
+is on no device, a plain node; it gives the MULTI of the results. It decides along which axis they
+are sharded, and which operands are resharded for that. See `shard.py`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tinycore.schedule.collectives import (
     stored,
     with_size,
 )
-from tinycore.schedule.fuse import is_stored
 from tinycore.schedule.kernel import base_of, numel
+from tinycore.schedule.storage import is_stored
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element, registers
 from tinycore.uop.shape import Shape, names_of

@@ -1,0 +1,127 @@
+"""The verifier of scheduling: what holds of the state after each pass, checked under VERIFY=1.
+
+Floor 3. `uop.verify` knows which nodes are legal at a stage; here are the invariants of a whole
+graph. A check raises VerifyError: a fault of a pass, never of a user.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from tinycore.errors import VerifyError
+from tinycore.schedule.kernel import numel
+from tinycore.schedule.launch import Launch
+from tinycore.schedule.placement import live_ranges
+from tinycore.schedule.state import State
+from tinycore.schedule.storage import ALWAYS_STORED, is_leaf
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+from tinycore.uop.shape import is_group
+from tinycore.uop.text import inline
+from tinycore.uop.verify import verify
+
+
+def illegal(stage: str, problem: str) -> VerifyError:
+    """The error of an invariant that does not hold."""
+    return VerifyError(f"illegal after {stage!r}: {problem}")
+
+
+def sharded(state: State) -> None:
+    """The roots are legal, and no root is left on a group of devices."""
+    parts = state.sharded.parts
+    verify(parts, "tensor")
+    for node in parts:
+        if is_group(node.device_or_none or ""):
+            raise illegal("shard", f"{inline(node)} is on several devices: {node.device}")
+
+
+def writes(state: State) -> None:
+    """The graph with partial writes in memory is legal, and every root is still there."""
+    parts = state.sharded.parts
+    for node in parts:
+        if state.rewritten[node].shape != node.shape:
+            raise illegal("partial writes", f"{inline(node)} has another shape than before")
+    verify([state.rewritten[node] for node in parts], "tensor")
+
+
+def stored(state: State) -> None:
+    """Every root, and every node whose op writes memory, is stored."""
+    storage = state.storage
+    for node in (*storage.roots, *(n for n in storage.graph if n.op in ALWAYS_STORED)):
+        if not is_leaf(node) and node not in storage.reasons:
+            raise illegal("choose storage", f"{inline(node)} needs memory and has none")
+
+
+def values(state: State) -> None:
+    """Every stored node is computed once, as a node of its shape and dtype."""
+    computed = [value.node for value in state.values]
+    missing = {n for n in state.storage.ordered() if numel(n)}.difference(computed)
+    if missing:
+        raise illegal("split reductions", f"{inline(missing.pop())} is not computed")
+    for node, found in state.values:
+        if (node.shape, node.dtype) != (found.shape, found.dtype):
+            raise illegal("split reductions", f"{inline(found)} is no {inline(node)}")
+
+
+def grouped(state: State) -> None:
+    """Every value is an output of the group that is its home."""
+    home = state.groups.dependences.home
+    for node, _ in state.values:
+        if node not in home or node not in home[node].outputs:
+            raise illegal("group", f"no kernel stores {inline(node)}")
+
+
+def acyclic(state: State) -> None:
+    """The groups have a topological order. Raises ScheduleError if not."""
+    grouped(state)
+    state.groups.dependences.topological_order()
+
+
+def kernels(state: State) -> None:
+    """Every kernel is legal, and has a source for each of its slots."""
+    for node in UOp.sink(*state.cut.values()).toposort():
+        if node.op is Op.KERNEL:
+            if len(node.src) < node.arg.slots:
+                raise illegal("emit kernels", f"{node.arg!r} has {len(node.src)} sources")
+            check_kernel(node.arg.ast)
+    for node, found in state.cut.items():
+        if node.shape != found.shape or node.dtype != found.dtype:
+            raise illegal("emit kernels", f"{inline(found)} is no {inline(node)}")
+
+
+def steps(state: State) -> None:
+    """Every step is legal, and reads new memory only after a step before it wrote it."""
+    count = len(state.parameters)
+    written: set[int] = set()
+    for step in state.steps:
+        check_kernel(step.ast)
+        if step.ast.op is Op.COPY:
+            reads, writes = {step.places[1]}, {step.places[0]}
+        else:
+            launch = Launch(step.ast, step.places)
+            reads, writes = set(launch.read), set(launch.written)
+        if early := {n for n in reads if n >= count} - written - writes:
+            what = f"reads memory {min(early)}, which no step before has written"
+            raise illegal("number memory", f"{step.kernel.arg!r} {what}")
+        written |= writes
+
+
+def layout(state: State) -> None:
+    """Values of one block whose lives overlap share no bytes."""
+    assert state.layout is not None
+    lives = live_ranges(state.steps, state.memory, len(state.parameters))
+    for block in state.layout.blocks:
+        for defined, first in block.holder.items():
+            last = max(lives[first].last, lives[defined].last)
+            lives[first] = lives[first]._replace(last=last)
+        for (a, start), (b, other) in combinations(block.places, 2):
+            one, two = lives[a], lives[b]
+            at_once = one.first <= two.last and two.first <= one.last
+            if at_once and start < other + two.size_bytes and other < start + one.size_bytes:
+                raise illegal("memory plan", f"memory {a} at {start} and {b} at {other} overlap")
+
+
+def check_kernel(ast: UOp) -> None:
+    """Raise VerifyError for a kernel's graph that is illegal."""
+    if ast.op is not Op.COPY:
+        verify(ast, "kernel")

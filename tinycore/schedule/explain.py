@@ -1,0 +1,78 @@
+"""What DEBUG=3 prints on the decisions of scheduling: a line for each value, kernel and refusal.
+
+Floor 3. A line names a value by its op, dtype and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tinycore.schedule.kernel import kernel_name
+from tinycore.schedule.state import State
+from tinycore.schedule.storage import Reason
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+
+def value(node: UOp) -> str:
+    """A value in few words."""
+    return f"{node.op.name} {node.dtype.name} {node.shape}"
+
+
+def nothing(state: State) -> Iterator[str]:
+    """No line: what this pass decides is seen in the next."""
+    yield from ()
+
+
+def storage(state: State) -> Iterator[str]:
+    """The stored values, each with its reason."""
+    reasons = state.storage.reasons
+    stored = [n for n in state.storage.ordered() if reasons[n] is not Reason.BUFFER_LIMIT]
+    yield f"{len(stored)} values of {len(state.storage.graph)} nodes are stored"
+    yield from (f"{value(n)} is stored: {reasons[n].value}" for n in stored)
+
+
+def buffer_limit(state: State) -> Iterator[str]:
+    """The values that are stored for the buffer limit alone."""
+    for node, reason in state.storage.reasons.items():
+        if reason is Reason.BUFFER_LIMIT:
+            yield f"{value(node)} is stored: {reason.value}"
+
+
+def splits(state: State) -> Iterator[str]:
+    """The partial results, and the values computed from them."""
+    stored = state.storage.reasons
+    for node, computed in state.values:
+        if node not in stored:
+            yield f"{value(node)} is stored: {Reason.PARTIAL.value}"
+        if computed is not node:
+            yield f"{value(node)} is computed from partial results"
+
+
+def groups(state: State) -> Iterator[str]:
+    """Kernels with several outputs, and values with the same loops in two kernels."""
+    for found in state.groups.dependences.groups:
+        if len(found.outputs) > 1:
+            yield f"one kernel: {', '.join(map(value, found.outputs))}"
+    for first, second, refusal in state.groups.refusals:
+        yield f"two kernels: {value(first)} and {value(second)}: {refusal.value}"
+
+
+def hazards(state: State) -> Iterator[str]:
+    """The copies of memory that is overwritten too early."""
+    for found in state.groups.dependences.groups:
+        for version in found.saved:
+            yield f"{value(version)} is copied: {value(found.first)} reads it when overwritten"
+
+
+def kernels(state: State) -> Iterator[str]:
+    """The kernels, in topological order."""
+    for node in UOp.sink(*state.cut.values()).toposort():
+        if node.op is Op.KERNEL:
+            yield repr(node.arg)
+
+
+def order(state: State) -> Iterator[str]:
+    """The launches in their order."""
+    for number, step in enumerate(state.steps):
+        yield f"{number:4d} {kernel_name(step.ast)} ({', '.join(step.metadata)})"

@@ -1,0 +1,177 @@
+"""Grouping: stored values with the same loops and common data share a kernel (horizontal fusion).
+
+Floor 3. A stored value joins a recent group whose loops have the same extents, if both read memory
+in common, or one reads the other elementwise, and no third kernel has to run between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from tinycore.dtype import ImageDType
+from tinycore.schedule.dependence import DependenceGraph, KernelGroup, versions
+from tinycore.schedule.kernel import custom_of, image_of, memory_of, new_buffer, numel
+from tinycore.schedule.partial_writes import is_partial, values_of
+from tinycore.schedule.split_reduction import StoredValue
+from tinycore.schedule.storage import Storage, is_leaf
+from tinycore.uop.node import UOp
+from tinycore.uop.op import MOVEMENT, Op
+
+RECENT_GROUPS = 8
+"""Groups with the same loops that are tried as a home for one more output."""
+MOST_BUFFERS = 24
+"""Buffers that a kernel with several outputs may have; each needs an address register."""
+MOVED = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
+"""Ops that read their source at another point than the one they are read at."""
+
+
+class Refusal(Enum):
+    """Why a value does not join a group with the same loops, as DEBUG=3 says it."""
+
+    UNRELATED = "they read no memory in common"
+    BUFFERS = "one kernel would take too many buffers"
+    CUT = "one reads the other, which is stored to end a kernel"
+    MOVED = "one reads the other through movement or a reduction"
+    OVERWRITTEN = "one overwrites what the other writes"
+    BETWEEN = "a third kernel has to run between them"
+
+
+class KernelGroups:
+    """The groups of a graph, with what decides their kernels: regions, loops, output memory."""
+
+    def __init__(self, storage: Storage, values: Iterable[StoredValue] = ()) -> None:
+        self.storage = storage
+        self.values = tuple(values)
+        self.materialized = {*storage.reasons, *(value.node for value in self.values)}
+        self.dependences = DependenceGraph()
+        self.regions: dict[UOp, list[UOp]] = {}
+        self.outputs: dict[UOp, UOp] = {}
+        """New BUFFERs by the node they are for."""
+        self.refusals: list[tuple[UOp, UOp, Refusal]] = []
+        """Pairs of values with the same loops in two kernels, and the reason."""
+
+    def is_memory(self, node: UOp) -> bool:
+        """Whether kernels read a node from memory."""
+        return node in self.materialized or self.storage.is_memory(node)
+
+    def region(self, node: UOp) -> list[UOp]:
+        """The nodes computed in the kernel of `node`, and the leaves they read."""
+        if node not in self.regions:
+            below = node.toposort(lambda n: n is node or not (is_leaf(n) or self.is_memory(n)))
+            self.regions[node] = [n for n in below if n.shape_or_none is not None]
+        return self.regions[node]
+
+    def reads(self, node: UOp) -> list[UOp]:
+        """The memory that the kernel of `node` loads; the target of an ASSIGN is not read."""
+        found: dict[UOp, None] = {}
+        for value in values_of(node):
+            whole = value is not node and self.is_memory(value)
+            read = [value] if whole else self.region(value)
+            found |= dict.fromkeys(n for n in read if n is not node and self.is_memory(n))
+        return list(found)
+
+    def image_of(self, node: UOp) -> ImageDType | None:
+        """The image that a node is stored in, None for plain memory."""
+        return image_of(self.output_memory(node)) if node.op in (Op.ASSIGN, Op.CONTIGUOUS) else None
+
+    def output_memory(self, node: UOp) -> UOp:
+        """The memory a node is stored in: the target of an ASSIGN, else a new buffer."""
+        if node.op is Op.ASSIGN:
+            return memory_of(node)
+        if node not in self.outputs:
+            self.outputs[node] = new_buffer(node)
+        return self.outputs[node]
+
+
+def group_values(storage: Storage, values: Iterable[StoredValue]) -> KernelGroups:
+    """The values in groups, one for each kernel."""
+    groups = KernelGroups(storage, values)
+    grouper = Grouper(groups)
+    for value in groups.values:
+        grouper.place(value)
+    return groups
+
+
+class Grouper:
+    """Puts stored values into groups, one after another."""
+
+    def __init__(self, groups: KernelGroups) -> None:
+        self.groups = groups
+        self.dependences = groups.dependences
+        self.recent: dict[object, list[KernelGroup]] = {}
+        """Groups by the key of their loops, oldest first."""
+
+    def place(self, value: StoredValue) -> None:
+        """Put a value into a group with the same loops if that is sound, else its own."""
+        node, computed = value
+        inputs = dict.fromkeys(self.groups.reads(computed))
+        group = KernelGroup([node], inputs, computed={} if computed is node else {node: computed})
+        key = self.loops_key(node) if computed is node else None
+        home = self.find_home(group, key) if key is not None else None
+        if home is not None:
+            self.dependences.merge(home, group)
+            return
+        self.dependences.add(group)
+        if key is not None:
+            self.recent.setdefault(key, []).append(group)
+
+    def loops_key(self, node: UOp) -> object | None:
+        """A key under which values can share loops, or None for a node that shares with no one."""
+        alone = node.op in (Op.COPY, Op.SCAN_AXIS) or is_partial(node)
+        if alone or self.groups.image_of(node) is not None:
+            return None
+        if (custom := custom_of(node)) is not None:
+            return custom  # the home of all that it stores
+        if node.op is Op.MERGE_AXIS:
+            return node.device, node.shape, node.arg, node.src[0]
+        sizes = []
+        for n in self.groups.region(node):
+            if n.op is Op.REDUCE_AXIS:
+                below = self.groups.region(n)
+                if any(m.op is Op.EXPAND and numel(m) > numel(m.src[0]) for m in below):
+                    return None  # operands are reused: such kernels want registers of their own
+                sizes.append(tuple(n.src[0].shape[axis] for axis in n.arg[1]))
+            elif n.op is Op.GATHER:
+                return None
+        return node.device, node.shape, tuple(dict.fromkeys(sizes))
+
+    def find_home(self, group: KernelGroup, key: object) -> KernelGroup | None:
+        """The latest group with the same loops that a new group may merge into."""
+        for other in reversed(self.recent.get(key, [])[-RECENT_GROUPS:]):
+            if isinstance(key, UOp):
+                return other
+            if (refusal := self.refusal(group, other)) is None:
+                return other
+            self.groups.refusals.append((other.first, group.first, refusal))
+        return None
+
+    def refusal(self, group: KernelGroup, other: KernelGroup) -> Refusal | None:
+        """Why a group cannot merge into another with the same loops; None if it can."""
+        ours = set(other.outputs)
+        direct = [n for n in group.inputs if n in ours]
+        if not direct and not any(n in other.inputs for n in group.inputs):
+            return Refusal.UNRELATED
+        limits = self.groups.storage.buffer_limits
+        most = min(MOST_BUFFERS, limits.get(group.first.device, MOST_BUFFERS))
+        if len({*group.inputs, *other.inputs}) + len(ours) >= most:
+            return Refusal.BUFFERS
+        for n in direct:
+            if n in self.groups.storage.cuts:
+                return Refusal.CUT
+            if not self.reads_in_place(group.first, n):
+                return Refusal.MOVED
+        if any(self.dependences.home.get(v) is other for v in versions(group.first)):
+            return Refusal.OVERWRITTEN
+        waits = [g for g in self.dependences.predecessors(group) if g is not other]
+        return Refusal.BETWEEN if self.dependences.depends(waits, other) else None
+
+    def reads_in_place(self, node: UOp, source: UOp) -> bool:
+        """Whether every path from `source` to `node` is elementwise."""
+        region = self.groups.region
+        for n in region(node):
+            if source in n.src and not (n.shape == source.shape and n.op not in MOVED):
+                return False
+            if n is not source and n.op in MOVED and source in region(n):
+                return False
+        return True

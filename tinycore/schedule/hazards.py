@@ -1,0 +1,65 @@
+"""Hazards: content that a kernel needs after an ASSIGN has overwritten it is copied first.
+
+Floor 3. The dependence graph orders readers of a version of memory before its writer. That fails
+for a reader that depends on the writer, or that is the writer's own kernel and moves elements
+around. Such a kernel reads a saved copy of the version, made by one more kernel.
+"""
+
+from __future__ import annotations
+
+from tinycore.schedule.dependence import KernelGroup, versions
+from tinycore.schedule.emit import KernelEmitter
+from tinycore.schedule.group import KernelGroups
+from tinycore.schedule.kernel import custom_of, memory_of
+from tinycore.schedule.partial_writes import is_partial
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+
+def save_overwritten(groups: KernelGroups) -> KernelGroups:
+    """The groups, where no kernel reads a version of memory after it was overwritten."""
+    dependences = groups.dependences
+    for node in [n for n in dependences.home if n.op is Op.ASSIGN]:
+        writer = dependences.home[node]
+        for version in versions(node):
+            for reader in dependences.readers(version):
+                if reader is writer:
+                    unsafe = moves_elements(groups, node, writer, version)
+                else:
+                    unsafe = dependences.depends([reader], writer)
+                if unsafe:
+                    reader.saved[version] = saved_copy(groups, version)
+                    dependences.has_levels = False
+    return groups
+
+
+def moves_elements(groups: KernelGroups, node: UOp, writer: KernelGroup, version: UOp) -> bool:
+    """Whether the kernel of an ASSIGN may read elements of a version that it has overwritten."""
+    repeats = is_partial(node) and node.src[1].op is Op.SCATTER
+    one_way = groups.image_of(node) is not None  # a kernel reads an image, or writes it
+    return repeats or one_way or not reads_in_place(groups, writer, memory_of(version))
+
+
+def reads_in_place(groups: KernelGroups, group: KernelGroup, target: UOp) -> bool:
+    """Whether each element of `target` is read only by the iteration that overwrites it.
+
+    Custom kernels are assumed to be safe; their author guarantees it.
+    """
+    if custom_of(group.first) is not None:
+        return True
+    ast, memory = KernelEmitter(groups).lower(group)
+    slots = {number for number, m in enumerate(memory) if memory_of(m) is target}
+    touched = [
+        n for n in ast.toposort() if n.op in (Op.LOAD, Op.STORE) and n.src[0].src[0].arg in slots
+    ]
+    stored = {n.src[0] for n in touched if n.op is Op.STORE}
+    return all(n.src[0] in stored for n in touched)
+
+
+def saved_copy(groups: KernelGroups, version: UOp) -> UOp:
+    """A copy of the present content of a buffer, made by a kernel of its own."""
+    copy = UOp(Op.CONTIGUOUS, version.dtype, (version,), "saved")
+    if copy not in groups.dependences.home:
+        groups.dependences.add(KernelGroup([copy], {version: None}))
+        groups.materialized.add(copy)
+    return copy

@@ -1,0 +1,190 @@
+"""From a tensor graph to launches over numbered memory: the list of passes.
+
+Floor 3. In: roots of a tensor graph (stage "tensor" of `uop.verify`). Out: a `State` with kernels,
+steps and a memory layout. The order of the passes is stated here and nowhere else. `VERIFY=1`
+checks the state after every pass; DEBUG=3 (TRACE=schedule) prints what each pass decided and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from tinycore.config import settings
+from tinycore.schedule import checks, explain
+from tinycore.schedule.buffer_limit import limit_buffers
+from tinycore.schedule.emit import emit_kernels
+from tinycore.schedule.group import group_values
+from tinycore.schedule.hazards import save_overwritten
+from tinycore.schedule.items import Step, kernels_below
+from tinycore.schedule.kernel import memory_of, new_memory, with_shape
+from tinycore.schedule.order import order_for_liveness
+from tinycore.schedule.partial_writes import place_partial_writes
+from tinycore.schedule.placement import plan_memory
+from tinycore.schedule.results import Replacements
+from tinycore.schedule.row_fusion import fuse_rows
+from tinycore.schedule.shard import ShardedGraph
+from tinycore.schedule.split_reduction import split_reductions
+from tinycore.schedule.state import State
+from tinycore.schedule.storage import Storage
+from tinycore.trace import Trace
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+trace = Trace("schedule")
+
+
+class Pass(NamedTuple):
+    """One step of scheduling: what it does to a state, and what holds afterwards."""
+
+    name: str
+    run: Callable[[State], State]
+    check: Callable[[State], None]
+    """Raise VerifyError, or what an illegal graph raises, for a state that breaks an invariant."""
+    told: Callable[[State], Iterable[str]]
+    """Lines of DEBUG=3 on what was decided."""
+
+
+def shard(state: State) -> State:
+    """Nodes on groups of devices become nodes on single devices, and copies."""
+    return replace(state, sharded=ShardedGraph(state.roots))
+
+
+def place_writes(state: State) -> State:
+    """Each partial write is assigned to the memory that it changes."""
+    return replace(state, rewritten=place_partial_writes(state.sharded.parts, new_memory))
+
+
+def choose_storage(state: State) -> State:
+    """Values that are not worth recomputing are stored, each for a reason."""
+    roots = [state.rewritten[root] for root in state.sharded.parts]
+    return replace(state, storage=Storage(roots).choose())
+
+
+def respect_buffer_limit(state: State) -> State:
+    """More values are stored where a kernel would take too many buffers."""
+    return replace(state, storage=limit_buffers(state.storage))
+
+
+def split(state: State) -> State:
+    """Long reductions are computed from stored partial results."""
+    return replace(state, values=split_reductions(state.storage))
+
+
+def group(state: State) -> State:
+    """Stored values with the same loops and common data share a kernel."""
+    return replace(state, groups=group_values(state.storage, state.values))
+
+
+def save_hazards(state: State) -> State:
+    """Content that is read after it was overwritten is copied first."""
+    return replace(state, groups=save_overwritten(state.groups))
+
+
+def emit(state: State) -> State:
+    """Each group becomes a KERNEL over the memory of its slots."""
+    built = emit_kernels(state.groups, state.sharded.parts)
+    stored = state.storage.reasons
+    cut = {
+        old: with_shape(built[new], old.shape)
+        for old, new in state.rewritten.items()
+        if new in built and new in stored
+    }
+    return replace(state, cut=cut)
+
+
+def number_memory(state: State) -> State:
+    """Memory gets numbers, kernels become steps, and nodes give way to their memory."""
+    parts = state.sharded.parts
+    sink = UOp.sink(*parts).substitute(state.cut)
+    kernels = kernels_below(sink)
+    ran = set(kernels)  # one kernel may have stored more than the roots
+    stored = UOp.sink(sink, *state.cut.values()).toposort()
+    done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
+    memory = {node: found.substitute(done) for node, found in state.cut.items()}
+    given, held = state.keep(list(state.roots), state.sharded.unshard(done | memory))
+    results = {old: new for old, new in given.items() if old in state.known}
+    numbers = {node: number for number, node in enumerate(state.parameters)}
+    shown = UOp.sink(*results.values()).toposort()
+    for node in (*shown, *(n for k in kernels for n in k.src[: k.arg.slots])):
+        if (found := memory_of(node)).op in (Op.BUFFER, Op.BUFFER_VIEW):
+            numbers.setdefault(found, len(numbers))
+    return replace(
+        state,
+        memory=tuple(numbers),
+        steps=tuple([step_of(kernel, numbers) for kernel in kernels]),
+        results=results,
+        held={old: new for old, new in held.items() if old in state.known},
+        persistent=frozenset(numbers[m] for n in shown if (m := memory_of(n)) in numbers),
+    )
+
+
+def step_of(kernel: UOp, numbers: dict[UOp, int]) -> Step:
+    """The launch of a KERNEL over numbered memory."""
+    places = tuple([numbers[memory_of(slot)] for slot in kernel.src[: kernel.arg.slots]])
+    return Step(kernel.arg.ast, places, kernel.arg.metadata, kernel)
+
+
+def order(state: State) -> State:
+    """Kernels that free more memory than they allocate run as early as they may."""
+    count = len(state.parameters)
+    ordered = order_for_liveness(state.steps, state.memory, count, state.persistent)
+    return replace(state, steps=tuple(ordered))
+
+
+def fuse(state: State) -> State:
+    """Neighbors that share a loop over rows become one kernel."""
+    count = len(state.parameters)
+    fused = fuse_rows(state.steps, state.memory, count, state.persistent)
+    return replace(state, steps=tuple(fused))
+
+
+def place_memory(state: State) -> State:
+    """Temporary values share blocks, some in place of an operand; others get their own memory."""
+    layout = plan_memory(
+        state.steps, state.memory, len(state.parameters), state.results, state.held, state.needed
+    )
+    return replace(state, layout=layout)
+
+
+SCHEDULE_PIPELINE: Final = (
+    Pass("shard", shard, checks.sharded, explain.nothing),
+    Pass("partial writes", place_writes, checks.writes, explain.nothing),
+    Pass("choose storage", choose_storage, checks.stored, explain.storage),
+    Pass("limit buffers", respect_buffer_limit, checks.stored, explain.buffer_limit),
+    Pass("split reductions", split, checks.values, explain.splits),
+    Pass("group", group, checks.grouped, explain.groups),
+    Pass("hazards", save_hazards, checks.acyclic, explain.hazards),
+    Pass("emit kernels", emit, checks.kernels, explain.kernels),
+    Pass("number memory", number_memory, checks.steps, explain.nothing),
+    Pass("order", order, checks.steps, explain.order),
+    Pass("row fusion", fuse, checks.steps, explain.order),
+    Pass("memory plan", place_memory, checks.layout, explain.nothing),
+)
+"""The whole of scheduling. The memory plan runs once for each set of nodes that are read later."""
+
+NAMES: Final = tuple(step.name for step in SCHEDULE_PIPELINE)
+
+
+def run_passes(state: State, first: str = NAMES[0], last: str = NAMES[-1]) -> State:
+    """The state after the passes from `first` to `last`."""
+    for step in SCHEDULE_PIPELINE[NAMES.index(first) : NAMES.index(last) + 1]:
+        state = step.run(state)
+        if settings.VERIFY:
+            step.check(state)
+        if trace.on:
+            for line in step.told(state):
+                trace(f"{step.name:<16} {line}")
+    return state
+
+
+def kernelize(roots: Iterable[UOp]) -> Replacements:
+    """Cut the graph below `roots` into kernels: the passes up to their emission.
+
+    Returns, for each node that got memory, its replacement of the same shape: a (reshaped)
+    ASSIGN(BUFFER, KERNEL), or a BUFFER where there is nothing to compute. Fused nodes are not in
+    it. The sources of a KERNEL are all it depends on, and kernels of earlier calls stay as they
+    are, so a second call finds nothing left to do.
+    """
+    return run_passes(State(tuple(roots)), last="emit kernels").cut

@@ -1,0 +1,307 @@
+"""Split reductions: split-K into partial results, and one reduction per term of a sum of products.
+
+Floor 3. There are three reasons to split. With few results, all threads can share the work: the sum
+over n elements becomes a sum of c partial sums. Where operands are read many times (a contraction),
+the operands of one part of K stay in near memory until they are read again. And the sum of a sum of
+products, as gradients of a value that several layers read, is faster as one contraction per term.
+See docs/decisions/0043-long-sums.md and docs/decisions/0047-sums-of-products.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from tinycore.schedule.kernel import numel
+from tinycore.schedule.storage import Storage, is_leaf
+from tinycore.schedule.target import limits_of
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+from tinycore.uop.size import Size
+
+LONG_REDUCTION: Final = 1 << 15
+FEW_RESULTS: Final = 64
+"""Results that are too few to distribute over threads."""
+FEW_COLUMNS: Final = 256
+"""Adjacent results a thread should own when it reads memory row by row."""
+MOST_FACTOR: Final = 512
+ENOUGH_FACTOR: Final = 16
+"""Parts that an outer axis must give to be split in place of a longer inner one."""
+
+LONG_PRODUCT: Final = 1 << 13
+"""Terms of a contraction from which K is split for reuse in near memory."""
+SHORTEST_PART: Final = 1 << 10
+LEAST_AGAIN: Final = 8
+"""Terms each operand element takes part in, from which it counts as reused."""
+SMALLER: Final = 4
+"""Elements read for each partial result, at least."""
+LEAST_TERMS: Final = 1 << 6
+"""Terms of a sum from which storing its result is cheap beside computing it."""
+LEAST_PRODUCT: Final = 1 << 20
+"""Multiply-adds of a contraction from which one more kernel launch is amortized."""
+
+IsMemory = Callable[[UOp], bool]
+
+
+class StoredValue(NamedTuple):
+    """A stored node, and the equal node that is computed for it."""
+
+    node: UOp
+    computed: UOp
+
+
+def split_reductions(storage: Storage) -> tuple[StoredValue, ...]:
+    """The values to compute, in an order in which each comes after its partial results."""
+    found: dict[UOp, None] = {}
+    values: list[StoredValue] = []
+
+    def is_memory(node: UOp) -> bool:
+        return storage.is_memory(node) or node in found
+
+    def add(node: UOp) -> None:
+        computed, partials = split_below(node, is_memory)
+        for partial in partials:
+            add(partial)
+        found[node] = None
+        values.append(StoredValue(node, computed))
+
+    for node in storage.ordered():
+        if numel(node):
+            add(node)
+    return tuple(values)
+
+
+def split_below(node: UOp, is_memory: IsMemory) -> tuple[UOp, list[UOp]]:
+    """`node` over its reductions after the split, and the partial results they read."""
+    replacements: dict[UOp, UOp] = {}
+    partials: list[UOp] = []
+    unsplit: list[Reduction] = []
+
+    def is_fused(n: UOp) -> bool:
+        return n is node or not is_memory(n)
+
+    for n in node.toposort(is_fused):
+        if n.op is not Op.REDUCE_AXIS or (n is not node and is_memory(n)):
+            continue
+        reduction = Reduction(n, is_memory)
+        if sums := reduction.terms_apart:
+            *before, replacements[n] = itertools.accumulate(sums)
+            partials += before
+        elif (factor := reduction.factor) > 1:
+            partial = reduction.partial(factor)
+            replacements[n] = reduction.combine(factor, partial)
+            partials.append(partial)
+        elif reduction.is_contraction:
+            unsplit.append(reduction)
+    partials += shorter_contractions(unsplit)
+    return node.substitute(replacements, is_fused) if replacements else node, partials
+
+
+def shorter_contractions(found: list[Reduction]) -> list[UOp]:
+    """Contractions of one kernel whose K is shorter than the longest; each gets its own kernel.
+
+    In one kernel each would have loops of its own, and no tiling suits both.
+    """
+    if any(a.node in b.below for a in found for b in found):
+        return []
+    longest = max((r.length for r in found), default=0)
+    return [r.node for r in found if r.length < longest]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The analysis of one REDUCE_AXIS: whether and how to split it."""
+
+    node: UOp
+    is_memory: IsMemory
+
+    @property
+    def source(self) -> UOp:
+        """The operand."""
+        return self.node.src[0]
+
+    @cached_property
+    def sizes(self) -> dict[int, int]:
+        """The sizes of the reduced axes of fixed size."""
+        shape = self.source.shape
+        return {a: shape[a] for a in self.node.arg[1] if not isinstance(shape[a], Size)}
+
+    @cached_property
+    def length(self) -> int:
+        """The terms of each result: K, for a contraction."""
+        return math.prod(self.sizes.values())
+
+    @cached_property
+    def below(self) -> list[UOp]:
+        """The nodes fused into the reduction, and the memory that is read."""
+        node, is_memory = self.node, self.is_memory
+        below = node.toposort(lambda n: n is node or not (is_leaf(n) or is_memory(n)))
+        return [n for n in below if n is not node and n.shape_or_none is not None]
+
+    @cached_property
+    def read(self) -> list[int]:
+        """The elements of each memory that is read."""
+        memory = (n for n in self.below if n.op is not Op.CONST)
+        return [numel(n) for n in memory if self.is_read(n)]
+
+    @cached_property
+    def reuses_operands(self) -> bool:
+        """Whether operands are reused as in a matrix product.
+
+        Overlapping windows do not count: they share elements that are near already.
+        """
+        return self.has_shared_operands and not any(n.op is Op.SKEW for n in self.below)
+
+    @cached_property
+    def has_shared_operands(self) -> bool:
+        """Whether each operand element takes part in many terms, for whatever reason."""
+        return 0 < max(self.read, default=0) * LEAST_AGAIN <= self.work
+
+    @cached_property
+    def work(self) -> int:
+        """The terms of all results together."""
+        return numel(self.node) * self.length
+
+    @cached_property
+    def is_contraction(self) -> bool:
+        """Whether this is a contraction large enough to amortize an extra kernel launch."""
+        enough = self.length >= LEAST_TERMS and self.work >= LEAST_PRODUCT
+        return self.node.arg[0] is Op.ADD and enough and self.has_shared_operands
+
+    @cached_property
+    def goes_down_columns(self) -> bool:
+        """Whether the reduced axis has a stride above 1 in the largest memory that is read."""
+        strides = self.strides(max(self.sizes))
+        return bool(strides) and strides[max(strides, key=numel)] > 1
+
+    def strides(self, axis: int) -> dict[UOp, int]:
+        """The stride of an axis in each operand, where it is statically known."""
+        found: dict[UOp, int] = {}
+        seen = {(self.source, axis)}
+        stack = [(self.source, axis)]
+        while stack:
+            node, at = stack.pop()
+            if self.is_read(node) or (node.op is Op.RESHAPE and self.is_read(node.src[0])):
+                found[node] = math.prod(node.shape[at + 1 :])
+                continue
+            below = [(s, axis_below(node, at, s)) for s in node.src]
+            stack += [(s, a) for s, a in below if a is not None and (s, a) not in seen]
+            seen.update(stack)
+        return found
+
+    def is_read(self, node: UOp) -> bool:
+        """Whether a node is read from memory."""
+        return is_leaf(node) or self.is_memory(node)
+
+    @cached_property
+    def most_factor(self) -> int:
+        """The largest useful split factor; 1 for a reduction that should stay whole."""
+        results, limits = numel(self.node), limits_of(self.node.device)
+        room = (sum(self.read) or results * self.length) // (results * SMALLER)
+        by_column = limits.grid is None and self.goes_down_columns
+        few = max(FEW_COLUMNS * limits.threads - 1, FEW_RESULTS) if by_column else FEW_RESULTS
+        if self.length >= LONG_REDUCTION and results <= few:
+            return min(room, MOST_FACTOR)
+        if limits.grid is not None or not self.reuses_operands:
+            return 1
+        return min(room, MOST_FACTOR, self.length // SHORTEST_PART)
+
+    @cached_property
+    def axis(self) -> int:
+        """The axis to split: the outermost that is long enough, else the longest."""
+        enough = (a for a, n in self.sizes.items() if n >= min(self.most_factor, ENOUGH_FACTOR))
+        return next(enough, max(self.sizes, key=self.sizes.__getitem__))
+
+    @cached_property
+    def factor(self) -> int:
+        """The split factor with the smallest remainder.
+
+        Of equal remainders the larger factor for few results, which has more for threads to share;
+        the smaller one for contractions, whose parts are short enough.
+        """
+        if self.length < LONG_PRODUCT or self.most_factor < 2:
+            return 1
+        size = self.sizes[self.axis]
+        most, more = min(self.most_factor, size), 1 if self.reuses_operands else -1
+        some = range(max(most // 2, 2), most + 1)
+        return min(some, key=lambda n: (size % n, more * n), default=1)
+
+    # --- sums of products
+
+    @cached_property
+    def terms_apart(self) -> list[UOp]:
+        """One reduction per added term, if each of them is a contraction that reuses operands."""
+        op, axes = self.node.arg
+        if self.source.op is not Op.ADD or not self.is_contraction:
+            return []
+        found = [reduce_axes(term, op, axes) for term in self.terms(self.source)]
+        return found if all(Reduction(n, self.is_memory).reuses_operands for n in found) else []
+
+    def terms(self, node: UOp) -> Iterator[UOp]:
+        """The added terms, from left to right."""
+        if node.op is not Op.ADD or self.is_memory(node):
+            yield node
+            return
+        for source in node.src:
+            yield from self.terms(source)
+
+    # --- split-K
+
+    def partial(self, factor: int) -> UOp:
+        """The partial results: the reduction of each part.
+
+        The parts of a contraction become the outermost axis, so that each is a matrix product with
+        a shorter K; elsewhere they stay in place, so that memory is read in order.
+        """
+        op, axes = self.node.arg
+        axis, size = self.axis, self.sizes[self.axis] // factor
+        main = self.between(0, factor * size)
+        shape = (*main.shape[:axis], factor, size, *main.shape[axis + 1 :])
+        main = UOp(Op.RESHAPE, main.dtype, (main,), shape)
+        if not self.reuses_operands:
+            return reduce_axes(main, op, tuple(a + (a >= axis) for a in axes))
+        order = (axis, *(a for a in range(len(shape)) if a != axis))
+        main = UOp(Op.PERMUTE, main.dtype, (main,), order)
+        return reduce_axes(main, op, tuple(a + 1 for a in axes))
+
+    def combine(self, factor: int, partial: UOp) -> UOp:
+        """The reduction of the partial results, and of the remainder of the axis."""
+        op, axes = self.node.arg
+        total = reduce_axes(partial, op, (0 if self.reuses_operands else self.axis,))
+        total = UOp(Op.RESHAPE, self.node.dtype, (total,), self.node.shape)
+        size = self.sizes[self.axis]
+        if size % factor == 0:
+            return total
+        rest = reduce_axes(self.between(size - size % factor, size), op, axes)
+        return UOp(op, self.node.dtype, (total, rest))
+
+    def between(self, start: int, stop: int) -> UOp:
+        """The operand between two steps of the axis."""
+        shape = self.source.shape
+        if (start, stop) == (0, shape[self.axis]):
+            return self.source
+        box = tuple((start, stop) if a == self.axis else (0, n) for a, n in enumerate(shape))
+        return UOp(Op.SHRINK, self.source.dtype, (self.source,), box)
+
+
+def axis_below(node: UOp, axis: int, source: UOp) -> int | None:
+    """The axis of a source that an axis of a node moves along; None if there is no single one."""
+    shape = source.shape_or_none
+    if not shape or node.op in (Op.SKEW, Op.UNSKEW, Op.REDUCE_AXIS, Op.GATHER):
+        return None
+    if node.op is Op.PERMUTE:
+        return int(node.arg[axis])
+    if node.op is Op.RESHAPE:
+        place = node.shape[axis], math.prod(node.shape[axis + 1 :])
+        places = [(size, math.prod(shape[a + 1 :])) for a, size in enumerate(shape)]
+        return places.index(place) if place in places else None
+    return axis if len(shape) == len(node.shape) and shape[axis] > 1 else None
+
+
+def reduce_axes(node: UOp, op: Op, axes: tuple[int, ...]) -> UOp:
+    """REDUCE_AXIS of `node` over `axes`."""
+    return UOp(Op.REDUCE_AXIS, node.dtype, (node,), (op, axes))

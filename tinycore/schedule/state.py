@@ -1,0 +1,55 @@
+"""`State`, what scheduling has decided about a graph so far.
+
+Floor 3. See `pipeline.py` for the passes that fill it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from tinycore.schedule.group import KernelGroups
+from tinycore.schedule.items import Step
+from tinycore.schedule.placement import Layout
+from tinycore.schedule.results import Keep, Replacements, Settled
+from tinycore.schedule.shard import ShardedGraph
+from tinycore.schedule.split_reduction import StoredValue
+from tinycore.schedule.storage import Storage
+from tinycore.uop.node import UOp
+
+
+def everything(roots: list[UOp], memory: Replacements) -> Settled:
+    """The `Keep` that replaces every node with memory by it."""
+    return Settled(memory, {})
+
+
+@dataclass(frozen=True)
+class State:
+    """A graph on its way to launches. Each pass fills in what it decides, and nothing before it."""
+
+    roots: tuple[UOp, ...]
+    keep: Keep = everything
+    parameters: tuple[UOp, ...] = ()
+    """Memory that exists before the launches, which is numbered first."""
+    known: Collection[UOp] = ()
+    """The nodes whose replacement matters; the passes make others."""
+    sharded: ShardedGraph = field(default_factory=lambda: ShardedGraph(()))
+    rewritten: Replacements = field(default_factory=dict)
+    """Every node below the roots on single devices, with partial writes assigned to memory."""
+    storage: Storage = field(default_factory=Storage)
+    values: tuple[StoredValue, ...] = ()
+    groups: KernelGroups = field(default_factory=lambda: KernelGroups(Storage()))
+    cut: Replacements = field(default_factory=dict)
+    """Nodes with memory, and ASSIGN(BUFFER, KERNEL) for each, or a BUFFER of no elements."""
+    memory: tuple[UOp, ...] = ()
+    """All memory by number, parameters first."""
+    steps: tuple[Step, ...] = ()
+    results: Replacements = field(default_factory=dict)
+    """Nodes that are replaced by memory, and that memory."""
+    held: Replacements = field(default_factory=dict)
+    """Nodes that stay in the graph, and temporary memory that may cache their value."""
+    persistent: frozenset[int] = frozenset()
+    """New memory, by number, that is read when all steps are done."""
+    needed: Collection[UOp] = ()
+    """The nodes with memory that are read later."""
+    layout: Layout | None = None
