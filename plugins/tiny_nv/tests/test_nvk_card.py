@@ -126,6 +126,13 @@ def test_all_is_given_back() -> None:
     assert [gpu.bar1_used for gpu in machine.gpus] == [0, 0]
 
 
+def test_cards_are_counted_by_the_numbers_of_their_files() -> None:
+    with system.use(Machine((H200, GA102, H200))):
+        found = [info.node for info in driver_of_process().infos()]
+
+    assert found == ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2"]
+
+
 def test_a_card_is_opened_once_for_all_its_users() -> None:
     machine = Machine((H200,))
     with opened(machine) as (driver, (card,)):

@@ -93,8 +93,8 @@ class Driver:
         """Memory that all cards address, by address."""
 
     def infos(self) -> list[CardInfo]:
-        """The cards there are."""
-        return self.rm.cards()
+        """The cards there are, by the numbers of their files."""
+        return sorted(self.rm.cards(), key=lambda info: info.minor)
 
     def open(self, info: CardInfo) -> Card:
         """A card, opened once for all its users; each closes it."""

@@ -161,7 +161,7 @@ class NvDevice(HCQCompiled):
 
     def rest(self) -> None:
         """Let others run while there is no room."""
-        super().sleep(self.timeline_signal, self.timeline_value, _REST_SECONDS)
+        self.sleep(self.timeline_signal, self.timeline_value, _REST_SECONDS)
 
     def fault(self) -> str:
         """What the driver reports of the channels, and what ran then."""

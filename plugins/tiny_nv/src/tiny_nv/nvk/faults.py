@@ -67,7 +67,7 @@ WARPS: Final[Mapping[int, str]] = {
 
 
 class Submissions:
-    """Kernels by the timeline value that says they are done."""
+    """Kernels by the timeline value that says they are done; none for copies."""
 
     def __init__(self) -> None:
         self._recent: deque[tuple[int, Sequence[str]]] = deque(maxlen=REMEMBERED)
@@ -77,14 +77,15 @@ class Submissions:
         self._recent.append((value, kernels))
 
     def under_way(self, done: int) -> str:
-        """The first kernels that are not done, as they run in order."""
-        for value, kernels in self._recent:
-            if value > done:
-                names = list(dict.fromkeys(kernels))
-                more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-                one = "kernel" if len(names) == 1 else "one of the kernels"
-                return f"{one} {', '.join(names[:NAMED])}{more}"
-        return "no kernel, so a copy"
+        """What the first submission that is not done asked for, as they run in order."""
+        first = next((value for value, _ in self._recent if value > done), None)
+        asked = [kernels for value, kernels in self._recent if value == first]
+        names = list(dict.fromkeys(name for kernels in asked for name in kernels))
+        if not names:
+            return "a copy" if asked else "nothing that is remembered"
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        one = "kernel" if len(names) == 1 else "one of the kernels"
+        return f"{one} {', '.join(names[:NAMED])}{more}"
 
 
 class Faults:

@@ -123,8 +123,7 @@ class NvQueue(HWQueue):
         words = memoryview(self.words)
         if not words:
             return
-        if self.kernels:
-            self.device.submissions.add(self.device.timeline_value - 1, self.kernels)
+        self.device.submissions.add(self.device.timeline_value - 1, self.kernels)
         channel = self.channel
         with channel.lock:
             memory = self.bound or self._lend(words)
