@@ -32,11 +32,15 @@ SUITES: Final = {
     "METAL-OLD": "plugins/tiny_metal/tests/conformance.py",
     "CUDA": "plugins/tiny_nv/tests/conformance.py",
     "CUDA:PTX": "plugins/tiny_nv/tests/conformance.py",
+    "NV:PTX-AMPERE": "plugins/tiny_nv/tests/nvk_conformance.py",
+    "NV:PTX-HOPPER": "plugins/tiny_nv/tests/nvk_conformance.py",
+    "NV:PTX-BLACKWELL": "plugins/tiny_nv/tests/nvk_conformance.py",
     "WEBGPU": "plugins/tiny_webgpu/tests/conformance.py",
 }
 """Every device with a table, and the file that says why it does without some capabilities. What
 follows a "-" says which hardware is played."""
-NVIDIA: Final = ("plugins/tiny_nv/tests", "tests/support"), "simulated:BACKEND"
+NVIDIA_FOLDERS: Final = ("plugins/tiny_nv/tests", "tests/support")
+NVIDIA: Final = NVIDIA_FOLDERS, "simulated:BACKEND"
 AMD: Final = ("plugins/tiny_amd/tests", "tests/support")
 APPLE: Final = ("plugins/tiny_metal/tests", "tests/support")
 REGISTERED: Final = {
@@ -44,6 +48,9 @@ REGISTERED: Final = {
     "AMD-AQL": (AMD, "simulated_amd:BACKEND_AQL"),
     "CUDA": NVIDIA,
     "CUDA:PTX": NVIDIA,
+    "NV:PTX-AMPERE": (NVIDIA_FOLDERS, "simulated_nv:BACKEND_AMPERE"),
+    "NV:PTX-HOPPER": (NVIDIA_FOLDERS, "simulated_nv:BACKEND"),
+    "NV:PTX-BLACKWELL": (NVIDIA_FOLDERS, "simulated_nv:BACKEND_BLACKWELL"),
     "METAL": (APPLE, "simulated_metal:BACKEND"),
     "METAL-M3": (APPLE, "simulated_metal:BACKEND_M3"),
     "METAL-OLD": (APPLE, "simulated_metal:BACKEND_OLD"),

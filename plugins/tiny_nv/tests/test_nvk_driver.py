@@ -228,6 +228,76 @@ def test_rings_are_used_again(make: Make, monkeypatch: Any) -> None:
     assert min(device.group.compute.written, device.group.copies.written) > 32
 
 
+def test_signals_have_64_bits(hopper: NvDevice) -> None:
+    passed, noted = hopper.new_signal(1 << 33), hopper.new_signal()
+    for make_queue in (hopper.compute_queue, hopper.copy_queue):
+        with hopper.lock:
+            queue = make_queue().wait(passed, 7).signal(noted, 1 << 34 | 5)
+            hopper.finish(queue)
+        hopper.synchronize()
+        assert noted.value == 1 << 34 | 5
+        noted.value = 0
+
+
+def test_a_wait_takes_any_later_value(hopper: NvDevice) -> None:
+    passed = hopper.new_signal(9)
+    with hopper.lock:
+        hopper.finish(hopper.compute_queue().wait(passed, 7))
+        hopper.finish(hopper.copy_queue().wait(passed, 8))
+    with Context(WAIT_TIMEOUT_MS=500):
+        hopper.synchronize()
+
+
+def test_clocks_of_both_queues_only_grow(hopper: NvDevice) -> None:
+    times = [hopper.new_signal() for _ in range(4)]
+    with hopper.lock:
+        queue = hopper.compute_queue().timestamp(times[0]).timestamp(times[1])
+        done = hopper.finish(queue)
+        queue = hopper.copy_queue().wait(done.signal, done.value)
+        hopper.finish(queue.timestamp(times[2]).timestamp(times[3]))
+    hopper.synchronize()
+    stamps = [signal.timestamp for signal in times]
+    assert 0 < stamps[0] < stamps[1] < stamps[2] < stamps[3]
+
+
+def test_copies_of_one_queue_happen_in_order(hopper: NvDevice) -> None:
+    a, b, c = written(hopper, range(64)), *(hopper.allocator.alloc(BYTES) for _ in range(2))
+    with hopper.lock:
+        hopper.ready()
+        queue = hopper.copy_queue().wait(hopper.timeline_signal, hopper.timeline_value - 1)
+        queue.copy(b.address, a.address, BYTES).copy(c.address, b.address, BYTES)
+        hopper.finish(queue)
+    assert content(hopper, c).tolist() == list(range(64))
+
+
+def test_each_of_many_signals_comes_after_the_launch(hopper: NvDevice) -> None:
+    program = load(hopper)
+    source = written(hopper, range(64))
+    target, seen = (written(hopper, [0] * 64) for _ in range(2))
+    signals = [hopper.new_signal() for _ in range(5)]
+    with hopper.lock:
+        hopper.ready()
+        arguments = program.arguments(
+            hopper.kernel_arguments.take(program.argument_bytes), [target, source], [1]
+        )
+        queue = hopper.compute_queue().wait(hopper.timeline_signal, hopper.timeline_value - 1)
+        queue.memory_barrier().exec(program, arguments, INFO.grid, INFO.block)
+        for signal in signals:
+            queue.signal(signal, 1)
+        hopper.finish(queue)
+        copies = hopper.copy_queue().wait(signals[4], 1)
+        hopper.finish(copies.copy(seen.address, target.address, BYTES))
+    assert content(hopper, seen).tolist() == list(range(1, 65))
+
+
+def test_memory_goes_back_at_once(hopper: NvDevice) -> None:
+    gpu = machine_of(hopper).gpus[0]
+    hopper.synchronize()
+    before = gpu.used_bytes
+    hopper.allocator.free(hopper.allocator.alloc(1 << 20))
+    assert gpu.used_bytes == before
+
+
 def test_a_kernel_with_a_stack(device: NvDevice) -> None:
     target = device.allocator.alloc(BYTES)
     load(device)([target, written(device, range(64))], [1])
@@ -241,6 +311,10 @@ def test_a_larger_stack_replaces_the_memory_of_all_stacks(hopper: NvDevice) -> N
     before = hopper.local_memory
     load(hopper, SPILLS.replace("[96]", "[960]"), SPILLS_INFO)([target, target], [])
     assert hopper.local_memory is not before
+    assert before is not None
+    hopper.synchronize()
+    hopper.reap()
+    assert before.address not in addresses(hopper)
     assert content(hopper, target)[:32].tolist() == list(range(32))
 
 
@@ -279,8 +353,7 @@ def test_commands_lie_where_pushbuffers_may(device: NvDevice) -> None:
     graph = device.graph([(load(device), [written(device, range(64))] * 2, [1])])
     graph()
     device.synchronize()
-    low = [a for a in addresses(device) if a < 1 << 40]
-    assert low
+    assert [a for a in addresses(device) if a < 1 << 40]
 
 
 def addresses(device: NvDevice) -> list[int]:
@@ -411,6 +484,7 @@ def test_everything_is_given_back(machine: Machine, make: Make) -> None:
 
     assert [gpu.used_bytes for gpu in machine.gpus] == [0, 0]
     assert machine.resources.channels == []
+    assert [uvm.ranges for file in machine.files.values() if (uvm := file.uvm)] == [{}, {}]
 
 
 @pytest.mark.parametrize(
