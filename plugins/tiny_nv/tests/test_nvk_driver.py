@@ -210,8 +210,9 @@ def test_many_launches_in_one_submission(hopper: NvDevice) -> None:
     assert content(hopper, a).tolist() == list(range(20, 84))
 
 
-def test_rings_are_used_again(make: Make, monkeypatch: Any) -> None:
-    monkeypatch.setattr("tiny_nv.nvk.channel.ENTRIES", 16)
+@pytest.mark.parametrize("entries", [16, 64])
+def test_rings_are_used_again(make: Make, monkeypatch: Any, entries: int) -> None:
+    monkeypatch.setattr("tiny_nv.nvk.channel.ENTRIES", entries)
     monkeypatch.setattr("tiny_nv.nvk.device.COMMAND_BYTES", 4096)
     machine = Machine((H200,))
     device = make(machine)
@@ -290,6 +291,21 @@ def test_each_of_many_signals_comes_after_the_launch(hopper: NvDevice) -> None:
     assert content(hopper, seen).tolist() == list(range(1, 65))
 
 
+def test_a_launch_after_a_wait_comes_after_the_launch_before(hopper: NvDevice) -> None:
+    program, passed = load(hopper), hopper.new_signal(1)
+    a, b = written(hopper, range(64)), hopper.allocator.alloc(BYTES)
+    with hopper.lock:
+        hopper.ready()
+        queue = hopper.compute_queue().wait(hopper.timeline_signal, hopper.timeline_value - 1)
+        for buffers in ([b, a], [a, b]):
+            place = hopper.kernel_arguments.take(program.argument_bytes)
+            arguments = program.arguments(place, buffers, [1])
+            queue.wait(passed, 1).memory_barrier()
+            queue.exec(program, arguments, INFO.grid, INFO.block)
+        hopper.finish(queue)
+    assert content(hopper, a).tolist() == list(range(2, 66))
+
+
 def test_memory_goes_back_at_once(hopper: NvDevice) -> None:
     gpu = machine_of(hopper).gpus[0]
     hopper.synchronize()
@@ -318,9 +334,10 @@ def test_a_larger_stack_replaces_the_memory_of_all_stacks(hopper: NvDevice) -> N
     assert content(hopper, target)[:32].tolist() == list(range(32))
 
 
-def test_a_kernel_with_shared_memory(device: NvDevice) -> None:
+@pytest.mark.parametrize("size", [128, 12288])
+def test_a_kernel_with_shared_memory(device: NvDevice, size: int) -> None:
     source, target = written(device, range(32)), device.allocator.alloc(128)
-    load(device, SHARES, SHARES_INFO)([target, source], [])
+    load(device, SHARES.replace("[128]", f"[{size}]"), SHARES_INFO)([target, source], [])
     assert content(device, target).tolist() == list(range(31, -1, -1))
 
 
