@@ -22,9 +22,8 @@ from tinycore.schedule.canonical import CanonicalGraph
 from tinycore.schedule.compiled import BoundSchedule, schedule_for
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
-from tinycore.schedule.pipeline import kernelize
+from tinycore.schedule.pipeline import kernelize_as_run
 from tinycore.schedule.results import Computed, Keep, Replacements, Settled, Told
-from tinycore.schedule.shard import ShardedGraph
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -137,8 +136,8 @@ class Engine:
         yield Device.DEFAULT
         yield from Device.get_available_devices()
 
-    def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
-        """Cut the graph below the roots into kernels without running them.
+    def kernelize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
+        """Cut the graph into the kernels that would run; the nodes that `keep` replaces by them.
 
         Raises ShapeError for symbolic shapes: the kernels would not know their numbers.
         """
@@ -147,8 +146,7 @@ class Engine:
                 f"kernelize: the graph depends on {sizes[0]!r}, which a launch is given; realize() "
                 "it instead"
             )
-        graph = ShardedGraph(roots)
-        return graph.unshard(kernelize(graph.parts))
+        return kernelize_as_run(roots, keep)
 
     def schedule(self, canonical: CanonicalGraph) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""

@@ -22,7 +22,8 @@ from tinycore.schedule.kernel import memory_of, new_memory, with_shape
 from tinycore.schedule.order import order_for_liveness
 from tinycore.schedule.partial_writes import place_partial_writes
 from tinycore.schedule.placement import plan_memory
-from tinycore.schedule.results import Replacements
+from tinycore.schedule.relink import relink
+from tinycore.schedule.results import Keep, Replacements
 from tinycore.schedule.row_fusion import fuse_rows
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import split_reductions
@@ -98,7 +99,7 @@ def number_memory(state: State) -> State:
     """Memory gets numbers, kernels become steps, and nodes give way to their memory."""
     parts = state.sharded.parts
     sink = UOp.sink(*parts).substitute(state.cut)
-    kernels = kernels_below(sink)
+    kernels = [k for k in kernels_below(sink) if k not in state.pending]
     ran = set(kernels)  # one kernel may have stored more than the roots
     stored = UOp.sink(sink, *state.cut.values()).toposort()
     done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
@@ -137,7 +138,8 @@ def fuse(state: State) -> State:
     """Neighbors that share a loop over rows become one kernel."""
     count = len(state.parameters)
     fused = fuse_rows(state.steps, state.memory, count, state.persistent)
-    return replace(state, steps=tuple(fused))
+    steps = tuple([step for step, _ in fused])
+    return replace(state, steps=steps, members=tuple([tuple(run) for _, run in fused]))
 
 
 def place_memory(state: State) -> State:
@@ -188,3 +190,20 @@ def kernelize(roots: Iterable[UOp]) -> Replacements:
     are, so a second call finds nothing left to do.
     """
     return run_passes(State(tuple(roots)), last="emit kernels").cut
+
+
+def kernelize_as_run(roots: Iterable[UOp], keep: Keep) -> Replacements:
+    """Cut the graph below `roots` into the kernels that run: with row fusion, in their order.
+
+    Returns the nodes that `keep` replaces. Values inside a fused kernel have no memory.
+    """
+    sink = UOp.sink(*roots)
+    nodes = sink.toposort()
+    state = State(
+        sink.src,
+        keep,
+        parameters=tuple([n for n in nodes if n.op in (Op.BUFFER, Op.BUFFER_VIEW)]),
+        known=set(nodes),
+        pending=frozenset(n for n in nodes if n.op is Op.KERNEL),
+    )
+    return relink(run_passes(state, last="row fusion"))

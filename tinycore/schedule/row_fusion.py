@@ -140,21 +140,21 @@ Run = tuple[list[Step], FusionGroup | None]
 
 def fuse_rows(
     steps: Sequence[Step], memory: Sequence[UOp], parameters: int, persistent: frozenset[int]
-) -> list[Step]:
-    """The steps, with neighbors that can share one loop over rows made one kernel.
+) -> list[tuple[Step, list[Step]]]:
+    """The steps, with neighbors that can share one loop over rows made one kernel: and its members.
 
     `memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
     temporary: it is dead when all steps are done.
     """
     uses = Counter(place for step in steps for place in step.places)
-    found: list[Step] = []
+    found: list[tuple[Step, list[Step]]] = []
     for run, group in group_neighbors(steps, memory, parameters):
         if group is None or len(run) == 1:
-            found += run
+            found += [(step, [step]) for step in run]
             continue
         inside = Counter(place for step in run for place in step.places)
         kept = frozenset(p for p in inside if p in persistent or uses[p] > inside[p])
-        found.append(fused_step(run, group.fuse(kept), memory))
+        found.append((fused_step(run, group.fuse(kept), memory), run))
     return found
 
 

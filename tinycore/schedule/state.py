@@ -33,6 +33,8 @@ class State:
     """Memory that exists before the launches, which is numbered first."""
     known: Collection[UOp] = ()
     """The nodes whose replacement matters; the passes make others."""
+    pending: frozenset[UOp] = frozenset()
+    """KERNELs of earlier calls that stay as they are, and are no steps."""
     sharded: ShardedGraph = field(default_factory=lambda: ShardedGraph(()))
     rewritten: Replacements = field(default_factory=dict)
     """Every node below the roots on single devices, with partial writes assigned to memory."""
@@ -44,6 +46,8 @@ class State:
     memory: tuple[UOp, ...] = ()
     """All memory by number, parameters first."""
     steps: tuple[Step, ...] = ()
+    members: tuple[tuple[Step, ...], ...] = ()
+    """For each step, those that row fusion made it of."""
     results: Replacements = field(default_factory=dict)
     """Nodes that are replaced by memory, and that memory."""
     held: Replacements = field(default_factory=dict)

@@ -75,7 +75,7 @@ class Realization(Random):
         6.0
         """
         if roots := with_readers(unrealized([self, *lst])):
-            replace_nodes(settled(roots, runtime().kernelize(roots)).given)
+            replace_nodes(runtime().kernelize(roots, settled))
         return self
 
     def schedule(self, *lst: Self) -> list[ScheduleItem]:

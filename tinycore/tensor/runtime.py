@@ -88,8 +88,8 @@ class Runtime(Protocol):
     def finish(self) -> None:
         """Compute what an interrupt left half done, if it wrote to memory from before."""
 
-    def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
-        """Cut the graph into kernels without running them; what now is, or will be, memory."""
+    def kernelize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
+        """Cut the graph into the kernels that would run; the nodes that `keep` replaces by them."""
 
     def schedule(self, canonical: CanonicalGraph) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""

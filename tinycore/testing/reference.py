@@ -323,7 +323,7 @@ class ReferenceRuntime:
             found[node] = graph.reshape(target, node.shape)
         return Computed(keep(roots, found).given, [])
 
-    def kernelize(self, roots: list[UOp]) -> dict[UOp, UOp]:
+    def kernelize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
         """There are no kernels here."""
         return {}
 

@@ -28,7 +28,7 @@ on_loops = pytest.mark.device("CPU")
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any size are made smaller, no strips pass values on, nothing was laid out yet."""
     monkeypatch.setattr(placement, "LEAST_BYTES", 0)
-    monkeypatch.setattr(pipeline, "fuse_rows", lambda steps, *_: steps)
+    monkeypatch.setattr(pipeline, "fuse_rows", lambda steps, *_: [(step, [step]) for step in steps])
     monkeypatch.setattr(compiled, "schedules", {})
 
 

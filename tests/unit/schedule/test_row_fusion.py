@@ -257,3 +257,48 @@ def test_like_layers_are_like_kernels() -> None:
     assert len(kernels) == len(weights) // MOST_PRODUCTS
     assert len(set(kernels)) == 2, "the last one stores nothing for others"
     numpy.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-3)
+
+
+def kernels_of(result: Tensor) -> list[UOp]:
+    """The graphs of the kernels that a kernelized result needs."""
+    return [n.arg.ast for n in result.uop.toposort() if n.op is Op.KERNEL]
+
+
+def test_kernelize_shows_what_runs() -> None:
+    x = numbers(64, 64)
+    result = (Tensor(x).realize().softmax(-1) @ Tensor(x).realize()).softmax(-1)
+    run = [item.ast for item in result.schedule()]
+
+    result.kernelize()
+
+    assert kernels_of(result) == run
+    assert [item.ast for item in result.schedule()] == run
+    inner = torch.tensor(x).double().softmax(-1) @ torch.tensor(x).double()
+    numpy.testing.assert_allclose(result.numpy(), inner.softmax(-1).numpy(), 1e-5, 1e-7)
+
+
+def test_what_is_computed_from_a_kernelized_value_loads_it() -> None:
+    x = numbers(64, 100)
+    inner = Tensor(x).realize().softmax(-1)
+    inner.kernelize()
+    result = (inner * 2).sum(-1).kernelize()
+
+    assert len(kernels_of(inner)) == 1
+    assert len(kernels_of(result)) == 2
+    numpy.testing.assert_allclose(result.numpy(), numpy.full(64, 2.0), 1e-5)
+    numpy.testing.assert_allclose(inner.numpy().sum(-1), numpy.ones(64), 1e-5)
+
+
+def test_kernelized_writes_keep_their_order() -> None:
+    x, y = numbers(64, 32), numbers(64, 32, seed=1)
+    target = Tensor(x).realize()
+    before = target.softmax(-1)
+    before.kernelize()
+    target.assign(Tensor(y).realize().softmax(-1))
+    target.kernelize()
+    after = target.softmax(-1).kernelize()
+
+    soft = [torch.tensor(v).double().softmax(-1) for v in (x, y)]
+    numpy.testing.assert_allclose(after.numpy(), soft[1].softmax(-1).numpy(), 1e-5, 1e-7)
+    numpy.testing.assert_allclose(target.numpy(), soft[1].numpy(), 1e-5, 1e-7)
+    numpy.testing.assert_allclose(before.numpy(), soft[0].numpy(), 1e-5, 1e-7)
