@@ -14,6 +14,7 @@ Floor 3. The files, in the order in which a graph passes them:
 - `emit.py`, `ranges.py`, `merging.py`, `images.py`, `templates.py`: the graph of each kernel
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
 - `launch.py`, `row_fusion.py`: neighbors over the same rows become one kernel
+- `relink.py`: the node graph of kernels as they run, for `Tensor.kernelize`
 - `placement.py`, `memory.py`, `inplace.py`: where temporary values lie
 - `results.py`, `device_memory.py`: what nodes are replaced by, and the buffers behind them
 

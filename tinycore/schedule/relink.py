@@ -8,7 +8,6 @@ the kernels before fusion in the same way (`emit.py`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import memory_of
@@ -37,7 +36,7 @@ class Relinking:
                 self.stores[node.src[1]].append(node)
         self.final: dict[UOp, UOp] = {}
 
-    def run(self) -> Mapping[UOp, UOp]:
+    def run(self) -> dict[UOp, UOp]:
         """The final ASSIGN of each that was emitted, in the order of the steps."""
         for step, members in zip(self.state.steps, self.state.members, strict=True):
             kernels = [member.kernel for member in members]
