@@ -1,10 +1,9 @@
-"""Values spread over several devices, and how they travel between them.
+"""Collectives: all-gather, all-reduce and resharding of values on several devices.
 
-Floor 3. A MULTI holds one value per device: parts that lie side by side along axis `arg`, or, with
-`arg` None, the same value on each. Here it is laid out anew: parts are cut, copied and joined, and
-partial results are folded. What comes out is COPY and arithmetic on single devices, scheduled as
-any other. The ring follows Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations" (2009). See docs/decisions/0021-sharded-tensors.md.
+Floor 3. A MULTI holds one value per device: shards along axis `arg`, or replicas where `arg` is
+None. All of this becomes COPY and arithmetic on single devices, scheduled as any other. The ring
+follows Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations"
+(2009). See docs/decisions/0021-sharded-tensors.md.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def device_node(device: str) -> UOp:
     return UOp(Op.DEVICE, dtypes.void, (), device)
 
 
-def filled(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
-    """A constant of any shape."""
+def constant(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
+    """A constant expanded to a shape."""
     scalar = UOp(Op.CONST, dtype, (device_node(device),), as_scalar(value, dtype))
     thin = with_shape(scalar, (1,) * len(shape))
     return thin if thin.shape == shape else UOp(Op.EXPAND, dtype, (thin,), shape)
@@ -44,7 +43,7 @@ def with_size(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def piece(x: UOp, axis: int, start: int, stop: int) -> UOp:
+def narrow(x: UOp, axis: int, start: int, stop: int) -> UOp:
     """The elements from start to stop of one axis."""
     if (start, stop) == (0, x.shape[axis]):
         return x
@@ -53,8 +52,8 @@ def piece(x: UOp, axis: int, start: int, stop: int) -> UOp:
     return UOp(Op.SHRINK, x.dtype, (x,), tuple(box))
 
 
-def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
-    """Zeros around along one axis."""
+def pad(x: UOp, axis: int, before: int, after: int) -> UOp:
+    """The value padded with zeros along one axis."""
     if not (before or after):
         return x
     around = [(0, 0)] * len(x.shape)
@@ -62,27 +61,27 @@ def padded(x: UOp, axis: int, before: int, after: int) -> UOp:
     return UOp(Op.PAD, x.dtype, (x,), tuple(around))
 
 
-def joined(parts: Sequence[UOp], axis: int) -> UOp:
-    """Parts on one device side by side.
+def concatenate(parts: Sequence[UOp], axis: int) -> UOp:
+    """The concatenation of values on one device along an axis.
 
-    Not their padded sum: that would make 0.0 of -0.0.
+    Not the sum of padded values: that would turn -0.0 into 0.0.
     """
     total = sum(part.shape[axis] for part in parts)
-    result, stop = padded(parts[0], axis, 0, total - parts[0].shape[axis]), 0
+    result, stop = pad(parts[0], axis, 0, total - parts[0].shape[axis]), 0
     for part, following in pairwise(parts):
         stop += part.shape[axis]
-        inside = filled(with_size(part.shape, axis, stop), dtypes.bool, True, part.device)
-        rest = padded(following, axis, stop, total - stop - following.shape[axis])
-        result = padded(inside, axis, 0, total - stop).where(result, rest)
+        inside = constant(with_size(part.shape, axis, stop), dtypes.bool, True, part.device)
+        rest = pad(following, axis, stop, total - stop - following.shape[axis])
+        result = pad(inside, axis, 0, total - stop).where(result, rest)
     return result
 
 
-def stored(x: UOp) -> UOp:
-    """The value in memory of its own, so that those who use it do not compute it again."""
+def store(x: UOp) -> UOp:
+    """The value in new memory, so that its users do not recompute it."""
     return UOp(Op.CONTIGUOUS, x.dtype, (x,))
 
 
-def copied(x: UOp, device: str) -> UOp:
+def copy_to(x: UOp, device: str) -> UOp:
     """The value on a device: itself where it is there, a constant rebuilt, else a copy."""
     if x.device == device:
         return x
@@ -98,79 +97,79 @@ def copied(x: UOp, device: str) -> UOp:
 
 
 def multi(parts: Sequence[UOp], axis: int | None) -> UOp:
-    """One value of parts on different devices, side by side along an axis, or alike."""
+    """The MULTI of shards along an axis, or of replicas."""
     return UOp(Op.MULTI, parts[0].dtype, tuple(parts), axis)
 
 
-def can_lie_along(shape: Shape, axis: int, count: int) -> bool:
-    """Whether an axis falls into so many equal parts."""
+def is_divisible(shape: Shape, axis: int, count: int) -> bool:
+    """Whether an axis splits into `count` equal shards."""
     return shape[axis] > 0 and shape[axis] % count == 0
 
 
-def part_of(x: UOp, axis: int, number: int, count: int) -> UOp:
-    """One of `count` equal parts along an axis."""
+def shard_of(x: UOp, axis: int, number: int, count: int) -> UOp:
+    """One of `count` equal shards along an axis."""
     size = x.shape[axis] // count
-    return piece(x, axis, number * size, (number + 1) * size)
+    return narrow(x, axis, number * size, (number + 1) * size)
 
 
-def laid_along(value: UOp, axis: int | None) -> UOp:
-    """A MULTI in another layout: cut where it is whole, gathered where it is wanted whole.
+def reshard(value: UOp, axis: int | None) -> UOp:
+    """A MULTI in another layout: replicas are sliced, shards are gathered.
 
-    From one axis to another each device sends every other one what that needs of its part.
+    From one axis to another is an all-to-all: each device sends every other one its slice.
     """
     devices, count = [s.device for s in value.src], len(value.src)
     if value.arg == axis:
         return value
     if axis is None:
-        return multi([gathered(value, device) for device in devices], None)
+        return multi([all_gather(value, device) for device in devices], None)
     if value.arg is None:
-        return multi([part_of(s, axis, k, count) for k, s in enumerate(value.src)], axis)
+        return multi([shard_of(s, axis, k, count) for k, s in enumerate(value.src)], axis)
     found = [
-        stored(joined([copied(part_of(s, axis, k, count), d) for s in value.src], value.arg))
+        store(concatenate([copy_to(shard_of(s, axis, k, count), d) for s in value.src], value.arg))
         for k, d in enumerate(devices)
     ]
     return multi(found, axis)
 
 
-def gathered(value: UOp, device: str) -> UOp:
-    """The whole of a MULTI on one device, in memory that no part of it is."""
+def all_gather(value: UOp, device: str) -> UOp:
+    """The whole of a MULTI on one device, in new memory."""
     if value.arg is not None:
-        return stored(joined([copied(s, device) for s in value.src], value.arg))
+        return store(concatenate([copy_to(s, device) for s in value.src], value.arg))
     near = next((s for s in value.src if s.device == device), None)
-    return stored(near) if near is not None else copied(value.src[0], device)
+    return store(near) if near is not None else copy_to(value.src[0], device)
 
 
 # --- folding over devices
 
 
-def all_reduced(op: Op, parts: Sequence[UOp]) -> UOp:
-    """On every device the fold of the parts on all of them, the same bits on each.
+def all_reduce(op: Op, parts: Sequence[UOp]) -> UOp:
+    """The reduction of the values of all devices, with the same bits on each device.
 
-    The setting RING chooses how they travel.
+    The setting RING chooses the algorithm.
     """
     size = numel(parts[0])
     large = len(parts) >= FEWEST_IN_RING and size >= SMALLEST_RING
     in_ring = size >= len(parts) and (settings.RING == ALWAYS or (settings.RING and large))
-    return multi(by_ring(op, parts) if in_ring else by_all(op, parts), None)
+    return multi(ring_all_reduce(op, parts) if in_ring else direct_all_reduce(op, parts), None)
 
 
 ALWAYS = 2
 """The value of RING that asks for the ring whatever the size."""
 
 
-def by_all(op: Op, parts: Sequence[UOp]) -> list[UOp]:
-    """Every device gets all parts and folds them in the same order: n * (n - 1) copies."""
+def direct_all_reduce(op: Op, parts: Sequence[UOp]) -> list[UOp]:
+    """Every device gets all values and reduces them in the same order: n * (n - 1) copies."""
     results = []
     for part in parts:
-        first, *others = [copied(p, part.device) for p in parts]
+        first, *others = [copy_to(p, part.device) for p in parts]
         for other in others:
             first = first.alu(op, other)
         results.append(first)
     return results
 
 
-def by_ring(op: Op, parts: Sequence[UOp]) -> list[UOp]:
-    """Each n-th travels around the ring twice, folded and then handed on: 2 * n * (n - 1) copies.
+def ring_all_reduce(op: Op, parts: Sequence[UOp]) -> list[UOp]:
+    """Reduce-scatter, then all-gather, of n chunks around the ring: 2 * n * (n - 1) copies.
 
     Every device sends 2 * (n - 1) / n of the size, however many there are.
     """
@@ -180,16 +179,16 @@ def by_ring(op: Op, parts: Sequence[UOp]) -> list[UOp]:
     chunks: list[dict[int, UOp]] = []  # of each n-th, the fold by device
     for number in range(count):
         box = (size * number // count, size * (number + 1) // count)
-        total = piece(flat[number], 0, *box)
+        total = narrow(flat[number], 0, *box)
         for step in range(1, count):
             here = (number + step) % count
-            total = copied(total, devices[here]).alu(op, piece(flat[here], 0, *box))
+            total = copy_to(total, devices[here]).alu(op, narrow(flat[here], 0, *box))
         held = {here: total}
         for step in range(1, count):
             here = (number - 1 + step) % count
-            held[here] = total = copied(total, devices[here])
+            held[here] = total = copy_to(total, devices[here])
         chunks.append(held)
     return [
-        with_shape(stored(joined([held[k] for held in chunks], 0)), parts[0].shape)
+        with_shape(store(concatenate([held[k] for held in chunks], 0)), parts[0].shape)
         for k in range(count)
     ]

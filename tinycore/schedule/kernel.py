@@ -43,12 +43,12 @@ class Kernel:
 
     @cached_property
     def slots(self) -> int:
-        """How many buffers it takes."""
+        """The number of buffers it takes."""
         return slot_count(self.ast)
 
     @property
     def without_gradient(self) -> Kernel:
-        """The same launch as far as computing it goes."""
+        """The same launch without its gradient."""
         return self if self.gradient is None else Kernel(self.ast, self.metadata)
 
 
@@ -56,7 +56,7 @@ register_argument(Kernel, lambda kernel: (kernel.ast, kernel.metadata), Kernel)
 
 
 def kernel_name(ast: UOp) -> str:
-    """What a kernel does and the extents of its loops, outputs first."""
+    """The kind of a kernel and the extents of its loops, outputs first."""
     if ast.op is Op.COPY:
         return "copy"
     nodes = ast.toposort()
@@ -74,13 +74,13 @@ def kernel_name(ast: UOp) -> str:
 
 
 def custom_of(node: UOp) -> UOp | None:
-    """The CUSTOM whose result a node holds, if it does."""
+    """The CUSTOM that computes a node, if one does."""
     custom = node.src[1] if node.op is Op.ASSIGN else node
     return custom if custom.op is Op.CUSTOM else None
 
 
 def slot_count(ast: UOp) -> int:
-    """How many buffers a kernel takes."""
+    """The number of buffers a kernel takes."""
     return sum(n.op is Op.DEFINE_GLOBAL for n in ast.toposort())
 
 
@@ -91,26 +91,26 @@ def extent(counter: UOp) -> str:
 
 
 def numel(node: UOp) -> int:
-    """How many elements a tensor-graph node has, the most where that varies."""
+    """The elements of a tensor-graph node; the upper bound of a symbolic size."""
     return math.prod(greatest_shape(node.shape))
 
 
 def base_of(node: UOp) -> UOp:
-    """What lies under reshapes."""
+    """The node below reshapes."""
     while node.op is Op.RESHAPE:
         node = node.src[0]
     return node
 
 
 def memory_of(node: UOp) -> UOp:
-    """The BUFFER or BUFFER_VIEW behind something stored."""
+    """The BUFFER or BUFFER_VIEW behind a stored node."""
     while node.op in (Op.ASSIGN, Op.RESHAPE):
         node = node.src[0]
     return node
 
 
 def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
-    """A kernel and its memory without the slots that it turned out not to use."""
+    """A kernel and its memory without unused slots."""
     used = sorted({n.arg for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL})
     if len(used) == len(memory):
         return ast, memory
@@ -145,7 +145,7 @@ def new_memory(node: UOp) -> UOp:
 
 
 def with_shape(memory: UOp, shape: tuple[int, ...]) -> UOp:
-    """Flat memory under the shape of what is stored there: where sizes vary, at the greatest."""
+    """Flat memory in the shape of the value stored there; symbolic sizes at their upper bound."""
     whole = greatest_shape(shape)
     if memory.shape != whole:
         memory = UOp(Op.RESHAPE, memory.dtype, (memory,), whole)

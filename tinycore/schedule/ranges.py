@@ -24,7 +24,7 @@ Point = tuple[UOp, ...]
 ZERO = UOp.index(0)
 NONE: Final[Mapping[UOp, UOp]] = {}
 TRANSPARENT = SAME_VALUE | {Op.CONTIGUOUS, Op.VALUE}
-"""Ops that say something to the scheduler and change no value."""
+"""Hints to the scheduler, which change no value."""
 
 
 class Place(NamedTuple):
@@ -180,7 +180,7 @@ class RegionReader:
     ) -> None:
         self.leaf = leaf
         self.constants = constants
-        """What stands for a CONST, where it is not itself."""
+        """The template holes that replace constants."""
         self.next_range = first_range
         self.done: dict[Place, UOp] = {}
         self.opened: dict[tuple[object, ...], tuple[UOp, ...]] = {}
@@ -204,7 +204,7 @@ class RegionReader:
         return self.done[root]
 
     def step(self, place: Place) -> UOp | list[Place]:
-        """The value at a place, or the places that must be read first."""
+        """The value at a place, or the places that must be read before it."""
         node, point, gate = place
         if (pointer := self.leaf(node)) is not None:
             return load(pointer, flatten(point, greatest_shape(node.shape)), gate)
@@ -243,7 +243,7 @@ class RegionReader:
         return UOp(node.op, node.dtype, tuple([self.done[s] for s in sources]), node.arg)
 
     def rearranged(self, place: Place) -> UOp | list[Place]:
-        """What lies under a row of movement ops, all of them passed at once."""
+        """The value below a chain of movement ops, composed in one step."""
         node, point, gate = place
         if (constant := repeated_constant(node)) is not None:
             return self.constant(constant)
@@ -262,7 +262,7 @@ class RegionReader:
         return value if valid is None else valid.where(value, value.const_like(0))
 
     def reduce(self, place: Place) -> UOp | list[Place]:
-        """A fold over counters opened for the reduced axes."""
+        """A REDUCE over new counters of the reduced axes."""
         node, point, gate = place
         op, axes = node.arg
         source_shape = node.src[0].shape
@@ -283,7 +283,7 @@ class RegionReader:
         return UOp(Op.REDUCE, value.dtype, (value, *ranges), op) if ranges else value
 
     def scan(self, place: Place) -> UOp | list[Place]:
-        """A fold over the steps so far of the loop along the axis, which is one over outputs."""
+        """A SCAN over the previous iterations of the loop along the axis, a loop over outputs."""
         node, point, gate = place
         op, axis = node.arg
         value = self.done.get(source := Place(node.src[0], point, gate))
@@ -293,7 +293,7 @@ class RegionReader:
         return UOp(Op.SCAN, value.dtype, (value, counter), op) if counter is not ZERO else value
 
     def counters(self, place: Place, sizes: list[int]) -> tuple[UOp, ...]:
-        """Counters for reduced axes. Reductions that do not feed each other share their loops."""
+        """Counters of reduced axes. Independent reductions of one shape share their loops."""
         level = self.level(place.node)
         key = (level, place.point, place.gate, *sizes)
         if key not in self.opened:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinycore.errors import UnsupportedError
-from tinycore.schedule.collectives import gathered
+from tinycore.schedule.collectives import all_gather
 from tinycore.schedule.kernel import base_of
 from tinycore.schedule.shard_rules import RULES, is_memory
 from tinycore.schedule.storage import is_leaf, is_stored
@@ -52,7 +52,7 @@ class ShardedGraph:
                     return sources[0]
             return RULES[node.op](node, sources)
         if node.op is Op.COPY and sources[0].op is Op.MULTI:
-            return gathered(sources[0], node.device)
+            return all_gather(sources[0], node.device)
         return node if is_leaf(node) else node.with_src(tuple(sources))
 
     @property

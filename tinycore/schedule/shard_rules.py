@@ -14,17 +14,17 @@ from typing import Any, Final
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError
 from tinycore.schedule.collectives import (
-    all_reduced,
-    can_lie_along,
-    copied,
+    all_gather,
+    all_reduce,
+    concatenate,
+    constant,
+    copy_to,
     device_node,
-    filled,
-    gathered,
-    joined,
-    laid_along,
+    is_divisible,
     multi,
-    piece,
-    stored,
+    narrow,
+    reshard,
+    store,
     with_size,
 )
 from tinycore.schedule.kernel import base_of, numel
@@ -37,13 +37,13 @@ Sources = list[UOp]
 Rule = Callable[[UOp, Sources], UOp]
 
 RULES: Final[dict[Op, Rule]] = {}
-"""How each op is done part by part. A rule gets the node and its sources, already done."""
+"""The rule of each op, which gets the node and its sharded sources."""
 rule: Final = registers(RULES)
-"""Register a function as the way to do some ops part by part."""
+"""Register a function as the rule of some ops."""
 
 
 def each(node: UOp, sources: Sources, axis: int | None, arg: Any = None) -> UOp:
-    """The node done on each device with the parts it has."""
+    """The node applied to the shards of each device."""
     count = max(len(s.src) for s in sources if s.op is Op.MULTI)
     arg = node.arg if arg is None else arg
     found = [
@@ -53,7 +53,7 @@ def each(node: UOp, sources: Sources, axis: int | None, arg: Any = None) -> UOp:
 
 
 def part(source: UOp, number: int) -> UOp:
-    """What a device has of a source; what is on no device, as a bound variable, it has whole."""
+    """The shard of a source; a source on no device, as a bound variable, is whole."""
     if source.op is Op.MULTI:
         return source.src[number]
     if source.device_or_none is not None:
@@ -68,13 +68,13 @@ def part(source: UOp, number: int) -> UOp:
 
 @rule(Op.MULTI)
 def of_multi(node: UOp, sources: Sources) -> UOp:
-    """The parts as they are."""
+    """The shards as they are."""
     return node.with_src(tuple(sources))
 
 
 @rule(Op.CONST, Op.ARANGE)
 def of_constant(node: UOp, sources: Sources) -> UOp:
-    """The same on every device; a part of it is cut without any copy."""
+    """Replicated: slicing a shard of a constant needs no copy."""
     return multi([node.with_src((device_node(d),)) for d in names_of(node.device)], None)
 
 
@@ -86,26 +86,26 @@ def of_identity(node: UOp, sources: Sources) -> UOp:
 
 @rule(Op.COPY)
 def of_copy(node: UOp, sources: Sources) -> UOp:
-    """To a group: part to part from one of the same size, else everything to every device."""
+    """To a group: shard by shard from a group of the same size, else all to every device."""
     (source, _), devices = sources, names_of(node.device)
     if source.op is not Op.MULTI:
         return multi([fresh(source, d) for d in devices], None)
     if len(source.src) == len(devices):
         return multi([fresh(s, d) for s, d in zip(source.src, devices, strict=True)], source.arg)
-    return multi([gathered(source, d) for d in devices], None)
+    return multi([all_gather(source, d) for d in devices], None)
 
 
 def fresh(x: UOp, device: str) -> UOp:
-    """The value on a device, in memory that nothing else is."""
-    found = copied(x, device)
-    return stored(x) if found is x else found
+    """The value on a device, in new memory."""
+    found = copy_to(x, device)
+    return store(x) if found is x else found
 
 
 @rule(*ALU)
 def of_arithmetic(node: UOp, sources: Sources) -> UOp:
-    """Where the first operand in parts lies; the others are laid beside it."""
+    """In the layout of the first sharded operand; the others are resharded."""
     axis = next((s.arg for s in sources if s.op is Op.MULTI and s.arg is not None), None)
-    return each(node, [laid_along(s, axis) if s.op is Op.MULTI else s for s in sources], axis)
+    return each(node, [reshard(s, axis) if s.op is Op.MULTI else s for s in sources], axis)
 
 
 # --- movement
@@ -113,14 +113,14 @@ def of_arithmetic(node: UOp, sources: Sources) -> UOp:
 
 @rule(*(MOVEMENT - {Op.SHRINK, Op.FLIP}))
 def of_movement(node: UOp, sources: Sources) -> UOp:
-    """Part by part, after laying the source along an axis that comes through whole if need be."""
+    """Shard by shard, if need be after resharding along an axis that the movement keeps whole."""
     (source,) = sources
     count = len(source.src)
     for axis in layouts(source):
         after = None if axis is None else axis_after(node, source.shape, axis, count)
         if axis is None or after is not None:
             break
-    return each(node, [laid_along(source, axis)], after, local_argument(node, after, count))
+    return each(node, [reshard(source, axis)], after, local_argument(node, after, count))
 
 
 def layouts(source: UOp) -> Iterator[int | None]:
@@ -128,13 +128,13 @@ def layouts(source: UOp) -> Iterator[int | None]:
     yield source.arg
     if source.arg is not None:
         for axis in range(len(source.shape)):
-            if can_lie_along(source.shape, axis, len(source.src)):
+            if is_divisible(source.shape, axis, len(source.src)):
                 yield axis
         yield None
 
 
 def axis_after(node: UOp, shape: Shape, axis: int, count: int) -> int | None:
-    """Where the parts along an axis lie after a movement; None where it mixes them."""
+    """The sharded axis after a movement; None where it mixes shards."""
     arg = node.arg
     match node.op:
         case Op.RESHAPE:
@@ -154,19 +154,19 @@ def axis_after(node: UOp, shape: Shape, axis: int, count: int) -> int | None:
 
 
 def axis_reshaped(old: Shape, new: Shape, axis: int, count: int) -> int | None:
-    """The axis of the new shape that falls into the same parts as one of the old shape.
+    """The axis of the new shape that splits into the same shards as one of the old shape.
 
     As much lies outside of it, and it has a multiple of `count` elements.
     """
     outside = math.prod(old[:axis])
     for candidate in range(len(new)):
-        if math.prod(new[:candidate]) == outside and can_lie_along(new, candidate, count):
+        if math.prod(new[:candidate]) == outside and is_divisible(new, candidate, count):
             return candidate
     return None
 
 
 def local_argument(node: UOp, axis: int | None, count: int) -> Any:
-    """The argument of a movement on a part of what lies along `axis` of the result."""
+    """The argument of a movement on one shard, for a result sharded along `axis`."""
     if axis is None or node.op not in (Op.RESHAPE, Op.EXPAND, Op.SHRINK):
         return node.arg
     size = node.shape[axis] // count
@@ -177,7 +177,7 @@ def local_argument(node: UOp, axis: int | None, count: int) -> Any:
 
 @rule(Op.SHRINK)
 def of_shrink(node: UOp, sources: Sources) -> UOp:
-    """As any movement; a small box across the parts is gathered from those it touches."""
+    """As any movement; a small box across shards is gathered from those it touches."""
     (source,) = sources
     axis, count = source.arg, len(source.src)
     if axis is None or node.arg[axis] == (0, source.shape[axis]):
@@ -192,19 +192,19 @@ def of_shrink(node: UOp, sources: Sources) -> UOp:
         if low < high:
             box = (*node.arg[:axis], (low, high), *node.arg[axis + 1 :])
             touched.append(UOp(Op.SHRINK, shard.dtype, (shard,), box))
-    found = [stored(joined([copied(t, s.device) for t in touched], axis)) for s in source.src]
+    found = [store(concatenate([copy_to(t, s.device) for t in touched], axis)) for s in source.src]
     return multi(found, None)
 
 
 @rule(Op.FLIP)
 def of_flip(node: UOp, sources: Sources) -> UOp:
-    """Part by part; along the axis of the parts they also change places."""
+    """Shard by shard; along the sharded axis shards also swap devices."""
     (source,) = sources
     flipped = each(node, sources, source.arg)
     if source.arg is None or not node.arg[source.arg]:
         return flipped
     places = zip(reversed(flipped.src), source.src, strict=True)
-    return multi([copied(part, s.device) for part, s in places], source.arg)
+    return multi([copy_to(part, s.device) for part, s in places], source.arg)
 
 
 # --- folds and rows
@@ -212,29 +212,29 @@ def of_flip(node: UOp, sources: Sources) -> UOp:
 
 @rule(Op.REDUCE_AXIS)
 def of_reduce(node: UOp, sources: Sources) -> UOp:
-    """Part by part; along the axis of the parts, the devices' results are folded as well."""
+    """Shard by shard; along the sharded axis an all-reduce follows."""
     (source,) = sources
     op, axes = node.arg
     if source.arg not in axes:
         return each(node, sources, source.arg)
-    return all_reduced(op, each(node, sources, None).src)
+    return all_reduce(op, each(node, sources, None).src)
 
 
 @rule(Op.SCAN_AXIS)
 def of_scan(node: UOp, sources: Sources) -> UOp:
-    """Part by part; what lies in parts along the axis itself, each device does whole."""
+    """Shard by shard; a value sharded along the scanned axis is gathered first."""
     (source,) = sources
     if source.arg == node.arg[1]:
-        source = laid_along(source, None)
+        source = reshard(source, None)
     return each(node, [source], source.arg)
 
 
 @rule(Op.MERGE_AXIS)
 def of_merge(node: UOp, sources: Sources) -> UOp:
-    """Part by part; an axis of runs that lies in parts, each device does whole."""
+    """Shard by shard; a value sharded along the axis of runs is gathered first."""
     last = len(node.shape) - 2
     axis = sources[0].arg if sources[0].arg != last else None
-    return each(node, [laid_along(source, axis) for source in sources], axis)
+    return each(node, [reshard(source, axis) for source in sources], axis)
 
 
 @rule(Op.GATHER)
@@ -242,14 +242,14 @@ def of_gather(node: UOp, sources: Sources) -> UOp:
     """Where the rows or the index lie; from a table cut into rows each device takes what it has."""
     table, index = sources
     if table.arg == 0 and index.arg is not None and numel(table) <= numel(node):
-        table = laid_along(table, None)
+        table = reshard(table, None)
     if table.arg is None:
         return each(node, [table, index], index.arg)
-    index = laid_along(index, None)
+    index = reshard(index, None)
     if table.arg:
         return each(node, [table, index], len(index.shape) + table.arg - 1)
     found = each(node, [table, inside_parts(index, table.shape[0])], None)
-    return all_reduced(Op.OR if node.dtype is dtypes.bool else Op.ADD, found.src)
+    return all_reduce(Op.OR if node.dtype is dtypes.bool else Op.ADD, found.src)
 
 
 def inside_parts(index: UOp, size: int) -> UOp:
@@ -261,7 +261,7 @@ def inside_parts(index: UOp, size: int) -> UOp:
     found = []
     for number, part in enumerate(index.src):
         wide = part.cast(dtypes.int64)
-        found.append(wide - filled(wide.shape, wide.dtype, number * step, wide.device))
+        found.append(wide - constant(wide.shape, wide.dtype, number * step, wide.device))
     return multi(found, index.arg)
 
 
@@ -272,20 +272,20 @@ def of_scatter(node: UOp, sources: Sources) -> UOp:
     op, axis = node.arg
     beside = next((s.arg for s in (x, rows, index) if s.arg not in (None, axis)), None)
     if beside is not None and x.arg != axis:
-        return each(node, [laid_along(s, beside) for s in sources], beside)
+        return each(node, [reshard(s, beside) for s in sources], beside)
     if x.arg is None and op is not None and axis in (rows.arg, index.arg):
         start = [x.src[0], *[neutral(s, op) for s in x.src[1:]]]
-        laid = [laid_along(s, axis) for s in (index, rows)]
-        return all_reduced(op, each(node, [multi(start, None), *laid], None).src)
-    index, rows = laid_along(index, None), laid_along(rows, None)
+        laid = [reshard(s, axis) for s in (index, rows)]
+        return all_reduce(op, each(node, [multi(start, None), *laid], None).src)
+    index, rows = reshard(index, None), reshard(rows, None)
     if x.arg == axis:
         return each(node, [x, inside_parts(index, x.shape[axis]), rows], axis)
     return each(node, [x, index, rows], None)
 
 
 def neutral(x: UOp, op: Op) -> UOp:
-    """What changes nothing when folded in, in the shape of `x`."""
-    return filled(x.shape, x.dtype, neutral_element(op, x.dtype), x.device)
+    """The neutral element of an op, in the shape of `x`."""
+    return constant(x.shape, x.dtype, neutral_element(op, x.dtype), x.device)
 
 
 # --- writing
@@ -296,16 +296,16 @@ def of_insert(node: UOp, sources: Sources) -> UOp:
     """Part by part where the view shows each part's own elements, or a box; else in the whole."""
     x, view, value = sources
     if all(shows(v, s) for v, s in zip(view.src, x.src, strict=True)):
-        return each(node, [x, view, laid_along(value, view.arg)], x.arg)
+        return each(node, [x, view, reshard(value, view.arg)], x.arg)
     steps = steps_between(node.src[1], node.src[0])
     if steps[0].op is Op.SHRINK and all(step.op in UNDONE for step in steps[1:]):
-        value = laid_along(value, None)
+        value = reshard(value, None)
         for step in reversed(steps[1:]):
             value = undone(step, value)
         return inserted_across(x, steps[0].arg, value)
-    whole = laid_along(x, None)
+    whole = reshard(x, None)
     views = [node.src[1].substitute({node.src[0]: s}) for s in whole.src]
-    return each(node, [whole, multi(views, None), laid_along(value, None)], None)
+    return each(node, [whole, multi(views, None), reshard(value, None)], None)
 
 
 def steps_between(view: UOp, x: UOp) -> list[UOp]:
@@ -340,7 +340,7 @@ def inserted_across(x: UOp, box: tuple[tuple[int, int], ...], value: UOp) -> UOp
         if low >= high:
             results.append(part)
             continue
-        mine = piece(value.src[number], axis, first + low - start, first + high - start)
+        mine = narrow(value.src[number], axis, first + low - start, first + high - start)
         inner = (*box[:axis], (low, high), *box[axis + 1 :])
         view = UOp(Op.SHRINK, part.dtype, (part,), inner)
         whole = view.shape == part.shape
@@ -357,16 +357,16 @@ def shows(view: UOp, x: UOp) -> bool:
 
 @rule(Op.ASSIGN)
 def of_assign(node: UOp, sources: Sources) -> UOp:
-    """Part by part, in the layout of the memory."""
+    """Shard by shard, in the layout of the memory."""
     target, value = sources
     assert all(is_memory(s) for s in target.src), f"{node!r} is assigned to what is no memory"
-    value = laid_along(value, target.arg)
+    value = reshard(value, target.arg)
     pairs = zip(target.src, value.src, strict=True)
     found = [t if t is v else UOp(Op.ASSIGN, node.dtype, (t, v)) for t, v in pairs]
     return multi(found, target.arg)
 
 
 def is_memory(part: UOp) -> bool:
-    """Whether a part is memory, or what was assigned to it."""
+    """Whether a shard is memory, before or after an assignment."""
     base = base_of(part)
     return is_stored(base) or base.op is Op.ASSIGN

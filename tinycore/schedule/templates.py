@@ -1,9 +1,9 @@
-"""Kernels of like regions, made once.
+"""Kernel templates: one kernel for all regions that differ in memory and constants only.
 
-Floor 3. The layers of a network are the same regions over other memory, and often with other
-constants. A region is told by what it computes, apart from both; the kernel of the first of a kind,
-with holes where the constants stand, serves all others. What a constant makes possible (a product
-with 1 is none) is done when it has been put in.
+Floor 3. The layers of a network are equal regions over other memory, often with other constants.
+The key of a region is its structure; the kernel of the first region with a key, with holes in place
+of its constants, serves all others. Simplifications that a constant allows (a product with 1) run
+after it is filled in.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 MOST_TEMPLATES: Final = 512
-"""How many are kept; the one unused longest goes."""
-TELLING: Final = frozenset({0.0, 1.0, -1.0})
-"""Constants that are part of what is computed: there is hardly a rule that is about others."""
+"""The size of the cache, which drops the least recently used."""
+SIGNIFICANT: Final = frozenset({0.0, 1.0, -1.0})
+"""Constants that rewrite rules test for; they stay in the key."""
 
 Slot = Callable[[UOp], UOp | None]
 """The slot that a node is loaded from; None for one that is computed."""
 
 
 class Region(NamedTuple):
-    """What a kernel computes, apart from memory and from the values of constants."""
+    """The structure of what a kernel computes, without memory and values of constants."""
 
     key: tuple[Hashable, ...]
     constants: tuple[UOp, ...]
-    """Those whose values are not in the key, as they stand in the tensor graph."""
+    """Constants whose values are not in the key, as they stand in the tensor graph."""
 
 
 class Template(NamedTuple):
-    """A kernel with holes."""
+    """A kernel with holes for constants."""
 
     ast: UOp
     holes: tuple[UOp, ...]
     filled: dict[tuple[UOp, ...], UOp]
-    """The last kernel that was made of it, by its constants."""
+    """The kernel filled in last, by its constants."""
 
 
 templates: Final[dict[tuple[Hashable, ...], Template]] = {}
 table: Final = lock()
-"""Held to look a template up, never while one is made."""
+"""Held during a lookup, never while a template is made."""
 
 
 def region_of(
@@ -79,14 +79,14 @@ def region_of(
 
 
 def is_hole(node: UOp) -> bool:
-    """Whether a constant may be any other."""
+    """Whether a constant becomes a hole."""
     if node.op is not Op.CONST or not dtypes.is_float(node.dtype):
         return False
-    return math.isfinite(node.arg) and node.arg not in TELLING
+    return math.isfinite(node.arg) and node.arg not in SIGNIFICANT
 
 
 def kernel_of(region: Region, make: Callable[[Mapping[UOp, UOp]], UOp]) -> UOp:
-    """The kernel of a region; `make` makes one, given what stands for each constant in it."""
+    """The kernel of a region; `make` makes one, given the hole of each constant."""
     template = looked_up(region.key)
     if template is None:
         holes = tuple(map(hole, range(len(region.constants)), dtypes_of(region.constants)))
@@ -108,7 +108,7 @@ def kernel_of(region: Region, make: Callable[[Mapping[UOp, UOp]], UOp]) -> UOp:
 
 
 def looked_up(key: tuple[Hashable, ...]) -> Template | None:
-    """The template of a key, if it is kept; from now on it is the one used last."""
+    """The template of a key, which becomes the most recently used; None if there is none."""
     with table:
         if (found := templates.pop(key, None)) is not None:
             templates[key] = found
@@ -121,5 +121,5 @@ def dtypes_of(nodes: Iterable[UOp]) -> Iterator[DType]:
 
 
 def hole(number: int, dtype: DType) -> UOp:
-    """What stands for a constant: a value of which nothing is known."""
+    """A hole: a variable of unknown value in place of a constant."""
     return UOp(Op.DEFINE_VAR, dtype, (), (f"constant {number}", dtype.min, dtype.max))

@@ -9,7 +9,7 @@ from tinycore import Context
 from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.schedule import kernelize
-from tinycore.schedule.collectives import copied, joined
+from tinycore.schedule.collectives import concatenate, copy_to
 from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.shard import ShardedGraph, axis_of
 from tinycore.schedule.shard_rules import axis_reshaped
@@ -272,15 +272,15 @@ def test_constant_is_made_where_it_is_wanted() -> None:
     one = UOp(Op.CONST, dtypes.float32, (device("PYTHON"),), 1.0)
     ones = expand(reshape(one, (1,)), (4,))
 
-    assert copied(ones, "PYTHON:1").device == "PYTHON:1"
-    assert not any(n.op is Op.COPY for n in copied(ones, "PYTHON:1").toposort())
+    assert copy_to(ones, "PYTHON:1").device == "PYTHON:1"
+    assert not any(n.op is Op.COPY for n in copy_to(ones, "PYTHON:1").toposort())
 
 
 def test_joined_parts_have_the_sizes_together() -> None:
     parts = [memory((2, 3), "PYTHON"), memory((5, 3), "PYTHON"), memory((1, 3), "PYTHON")]
 
-    assert joined(parts, 0).shape == (8, 3)
-    verify(joined(parts, 0), "tensor")
+    assert concatenate(parts, 0).shape == (8, 3)
+    verify(concatenate(parts, 0), "tensor")
 
 
 def test_what_rearranges_memory_goes_on_doing_so() -> None:
