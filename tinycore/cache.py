@@ -10,6 +10,7 @@ See docs/decisions/0002-disk-cache.md.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -36,8 +37,11 @@ _MAGIC: Final = b"tinycore"
 _DIGEST_BYTES: Final = 20
 _HEADER_BYTES: Final = len(_MAGIC) + _DIGEST_BYTES
 _TEMPORARY: Final = ".writing-"
+_SWEPT: Final = ".swept"
+"""A file whose time is that of the last sweep, by any process."""
 _ABANDONED_SECONDS: Final = 3600.0
 _TOUCH_SECONDS: Final = 3600.0
+_SWEEP_SECONDS: Final = 3600.0
 _KEEP_SHARE: Final = 0.8
 _SWEEP_SHARE: Final = 1 / 16
 
@@ -56,7 +60,8 @@ class DiskCache:
         self.limit_bytes = limit_bytes
         self._lock = lock()
         self._usable: bool | None = None  # not known before the first use
-        self._unswept_bytes = limit_bytes  # the first write of a process looks once around
+        self._unswept_bytes = 0
+        self._began = False
 
     def get(self, table: str, key: str | bytes) -> bytes | None:
         """What was put under this key, or None. Raises CacheError when `table` is no plain word."""
@@ -140,17 +145,31 @@ class DiskCache:
             )
 
     def _sweep_when_due(self, written_bytes: int) -> None:
+        """Sweep after each sixteenth of the limit, and at the first write if nobody did for long.
+
+        To go through 300,000 entries takes seconds, more than most processes compile for.
+        """
         with self._lock:
             self._unswept_bytes += written_bytes
-            if self._unswept_bytes < self.limit_bytes * _SWEEP_SHARE:
+            first, self._began = not self._began, True
+            due = self._unswept_bytes >= self.limit_bytes * _SWEEP_SHARE
+            if not due and not (first and self._swept_long_ago()):
                 return
             self._unswept_bytes = 0
         self._sweep()
+
+    def _swept_long_ago(self) -> bool:
+        try:
+            return time.time() - (self.folder / _SWEPT).stat().st_mtime > _SWEEP_SECONDS
+        except OSError:
+            return True
 
     def _sweep(self) -> None:
         """Remove abandoned temporary files and, over the limit, the entries unused for longest."""
         now = time.time()
         kept = []
+        with contextlib.suppress(OSError):  # first, so that no other process sweeps beside this one
+            (self.folder / _SWEPT).touch(mode=0o600)
         for path, facts in _files(self.folder):
             if path.name.startswith(_TEMPORARY):
                 if now - facts.st_mtime > _ABANDONED_SECONDS:
@@ -196,9 +215,11 @@ def _write_whole(path: Path, entry: bytes) -> None:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """All files below `folder`; what vanishes meanwhile is passed over."""
+    """All files in tables of `folder`; what vanishes meanwhile is passed over."""
     for parent, _, names in os.walk(folder):
         for name in names:
+            if name == _SWEPT:
+                continue
             path = Path(parent, name)
             try:
                 yield path, path.stat()

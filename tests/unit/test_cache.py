@@ -192,11 +192,52 @@ def test_files_left_by_a_killed_process_are_removed(disk: DiskCache) -> None:
     left.write_bytes(b"half an ent")
     fresh.write_bytes(b"half an ent")
     os.utime(left, (0, 0))
+    os.utime(disk.folder / ".swept", (0, 0))  # an hour after the last sweep, and longer
 
     DiskCache(disk.folder, MIB).put("kernel", "other", b"content")
 
     assert not left.exists()
     assert fresh.exists()
+
+
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders that are gone through from now on."""
+    swept: list[Path] = []
+
+    def files(folder: Path) -> tuple[()]:
+        swept.append(folder)
+        return ()
+
+    monkeypatch.setattr(cache, "_files", files)
+    return swept
+
+
+def test_a_process_goes_through_the_entries_once_an_hour(
+    disk: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept = sweeps(monkeypatch)
+    disk.put("kernel", "key", b"content")
+    assert swept == [disk.folder]
+
+    for number in range(3):  # processes that start soon after
+        DiskCache(disk.folder, 64 * MIB).put("kernel", f"key {number}", b"content")
+    assert swept == [disk.folder]
+
+    hour = time.time() - 3700
+    os.utime(disk.folder / ".swept", (hour, hour))
+    DiskCache(disk.folder, 64 * MIB).put("kernel", "key", b"content")
+    assert swept == [disk.folder] * 2
+
+
+def test_a_process_that_writes_much_goes_through_the_entries(
+    disk: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.put("kernel", "key", b"content")
+    swept = sweeps(monkeypatch)
+    for number in range(5):
+        disk.put("kernel", f"key {number}", bytes(MIB))
+
+    assert swept == [disk.folder]
 
 
 # Folders that cannot be used
