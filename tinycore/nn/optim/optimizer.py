@@ -9,7 +9,7 @@ the first step, that would be another graph than the second, and both would have
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from reprlib import repr as shorten
 from typing import TYPE_CHECKING, Any, Final
@@ -118,8 +118,12 @@ class Optimizer:
         Whatever ends it, all parameters and state are changed once or not at all. Raises as
         `schedule_step` does.
         """
+        self.realize_step(self.schedule_step)
+
+    def realize_step(self, schedule: Callable[[], list[Tensor]]) -> None:
+        """Realize what `schedule` assigns, so that all of a step happens or nothing does."""
         with Together(lambda: [*self.params, *get_parameters(self)]):
-            changed = self.schedule_step()
+            changed = schedule()
         Tensor.realize(*changed)
 
     def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:

@@ -19,7 +19,6 @@ from tinycore.dtype import DTypeLike, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, GradientError
 from tinycore.nn.optim.optimizer import Optimizer
 from tinycore.nn.state import get_parameters
-from tinycore.tensor.together import Together
 
 __all__ = ["GradScaler", "compute_in"]
 
@@ -133,9 +132,7 @@ class GradScaler:
 
     def step(self, optimizer: Optimizer) -> None:
         """Change the optimizer's parameters, unless gradients overflowed, now."""
-        with Together(lambda: [*optimizer.params, *get_parameters(optimizer)]):
-            changed = self.schedule_step(optimizer)
-        Tensor.realize(*changed)
+        optimizer.realize_step(lambda: self.schedule_step(optimizer))
 
     def schedule_update(self) -> list[Tensor]:
         """Assign the scale of the next step, and return what must be realized.
