@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy
 import pytest
 from adreno import opencl
 from adreno.kgsl import Kgsl
 from simulated_qcom import backend_of, execute
+from tensor_programs import TensorPrograms, numbers
 
-from tinycore import Context, Tensor, TinyJit, Variable
+from tinycore import Context, Tensor
 from tinycore.errors import CompileError, FileFormatError
 from tinycore.plugin import register, unregister
-from tinycore.testing.kernels import Array
 
 if why := opencl.missing():
     pytest.skip(why, allow_module_level=True)
@@ -35,14 +34,8 @@ def on_the_device(driver: Kgsl) -> Iterator[None]:
         yield
 
 
-def numbers(*shape: int, seed: int = 0) -> Array:
-    return numpy.random.default_rng(seed).standard_normal(shape).astype("f")
-
-
-def close(found: Tensor, expected: Array, tolerance: float = 1e-5) -> None:
-    assert found.device == "QCOM"
-    scale = float(numpy.abs(expected).max())
-    numpy.testing.assert_allclose(found.numpy(), expected, rtol=tolerance, atol=tolerance * scale)
+PROGRAMS = TensorPrograms("QCOM")
+close = PROGRAMS.close
 
 
 def test_elements() -> None:
@@ -56,8 +49,7 @@ def test_a_sum_by_a_group() -> None:
 
 
 def test_a_product_of_matrices() -> None:
-    a, b = numbers(33, 40), numbers(40, 17, seed=1)
-    close(Tensor(a) @ Tensor(b), a.astype("d") @ b)
+    PROGRAMS.matmul(33, 40, 17)
 
 
 def test_views_that_start_anywhere() -> None:
@@ -73,11 +65,7 @@ def test_memory_of_this_process() -> None:
 
 
 def test_a_captured_step_with_a_variable() -> None:
-    a = numbers(10, 32)
-    step = TinyJit(lambda x, n: x[:n].sum(0).realize())
-    for size in (3, 4, 5, 9):
-        n = Variable("n", 1, 10).bind(size)
-        close(step(Tensor(a).realize(), n), a[:size].sum(0))
+    PROGRAMS.sums_of_a_variable_size()
 
 
 def test_what_the_compiler_says_is_shown() -> None:
