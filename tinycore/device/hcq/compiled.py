@@ -101,7 +101,7 @@ class HCQCompiled(ABC):
         """Make what a toolchain of this backend compiled ready to launch."""
 
     def fault(self) -> str:
-        """What the hardware reports to be wrong; "" when it does not. Asked while waiting."""
+        """Fault reported by the hardware; "" without one. Polled while waiting."""
         return ""
 
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
@@ -146,7 +146,7 @@ class HCQCompiled(ABC):
         return moment
 
     def upcoming(self) -> Moment:
-        """When the submission being made will be done."""
+        """Timeline value at which the submission being made is done."""
         return Moment(self, self.era, self.timeline_signal, self.timeline_value)
 
     @contextmanager
@@ -224,7 +224,7 @@ class HCQCompiled(ABC):
         return ""
 
     def state(self) -> str:
-        """Where the timeline stands, and what the hardware reports."""
+        """State of the timeline, and faults reported by the hardware."""
         told = f", {reason}" if (reason := self.fault()) else ""
         return f"{self._progress()}{told}"
 
@@ -311,6 +311,6 @@ class HCQCompiled(ABC):
             self.release()
 
     def _leave_signals(self) -> None:
-        """What the device says of itself is no longer read from memory that is given back."""
+        """Stop reading the device's state from memory that is given back."""
         place = HCQBuffer(0, HCQSignal.BYTES, self, view=memoryview(bytearray(HCQSignal.BYTES)))
         self.timeline_signal = self._shadow_signal = HCQSignal(place, self.timeline_value - 1)

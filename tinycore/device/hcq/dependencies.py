@@ -1,4 +1,4 @@
-"""Which launch of a graph must wait for which: by the memory they touch, and by what is implied.
+"""Dependencies of a graph's launches, by the memory they touch, less those that others imply.
 
 Floor 1. Imports nothing. Launches are known by their number in the order in which they were asked.
 """
@@ -57,7 +57,7 @@ def _covers(a: Access, b: Access) -> bool:
 
 
 def pattern(launches: Iterable[Sequence[Access]]) -> tuple[tuple[int, int, int], ...]:
-    """How the memory of launches overlaps, whatever it is: equal patterns, equal dependencies."""
+    """Overlap pattern of the launches' memory; equal patterns have equal dependencies."""
     names: dict[Hashable, int] = {}
     return tuple(
         (names.setdefault(access.root, len(names)), access.start, access.size)

@@ -52,7 +52,7 @@ class Node:
 
     @property
     def lane(self) -> LaneKey:
-        """Where it runs: programs on their device, copies at their source."""
+        """Device that executes it: a program's own, a copy's source."""
         if isinstance(self.program, HCQTransfer):
             source = self.program.source
             return source, source.has_copy_queue

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["HCQSignal", "Moment", "SignalPlace", "SymbolicSignal"]
 
 _EAGER_SECONDS: Final = 2e-4
-"""How long a wait asks again at once: most are over by then."""
+"""Time of busy waiting, by which most waits are over."""
 _LONGEST_SLEEP_SECONDS: Final = 1e-3
 
 
 class SignalPlace(Protocol):
-    """Where a command finds a signal: what queues take."""
+    """Address of a signal, as queues take it."""
 
     @property
     def address(self) -> Number:
@@ -71,7 +71,7 @@ class HCQSignal:
 
     @property
     def value(self) -> int:
-        """What it stands at."""
+        """Current value."""
         return self._words[0]
 
     @value.setter
@@ -80,7 +80,7 @@ class HCQSignal:
 
     @property
     def timestamp(self) -> int:
-        """When `HWQueue.timestamp` was last executed on it, in ticks of the device's clock."""
+        """Time of the last `HWQueue.timestamp` on it, in ticks of the device's clock."""
         return self._words[1]
 
     @property
@@ -142,7 +142,7 @@ class Moment:
 
     @property
     def passed(self) -> bool:
-        """Whether all of it is done."""
+        """Whether the timeline has reached it."""
         return self.device.era != self.era or self.signal.value >= self.value
 
     def wait(self, timeout_ms: float | None = None) -> None:

@@ -53,12 +53,12 @@ class Word:
         return self + -subtrahend
 
     def value(self, number: int) -> int:
-        """What the word holds when the symbol stands for `number`."""
+        """Value of the word if the symbol is `number`."""
         return ((number + self.addend) >> self.shift) & ((1 << self.bits) - 1)
 
 
 Number: TypeAlias = int | Word
-"""What commands take: a number, or one that each submission gives."""
+"""Operand of a command: a number, or a symbol whose number each submission gives."""
 
 
 def halves(number: Number) -> tuple[Number, Number]:

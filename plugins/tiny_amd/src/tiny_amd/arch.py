@@ -15,7 +15,7 @@ from tinycore.render.base import Limits
 __all__ = ["ARCHS", "Arch", "arch_of", "limits_of"]
 
 VECTOR_BYTES: Final = 16
-"""What a lane loads at once: global_load_b128."""
+"""Widest load of a lane: global_load_b128."""
 SHARED_BYTES: Final = 64 << 10
 WANTED_THREADS: Final = 256
 THREADS_OF_A_UNIT: Final = 256
@@ -24,7 +24,7 @@ THREADS_OF_A_UNIT: Final = 256
 
 @dataclass(frozen=True)
 class Arch:
-    """What cards of one architecture have."""
+    """Hardware features of one architecture."""
 
     units: int
     """Compute units."""
@@ -51,7 +51,7 @@ def arch_of(name: str) -> Arch:
 
 
 def limits_of(arch: Arch) -> Limits:
-    """What plans may ask of a card."""
+    """Limits of a card, which plans respect."""
     return Limits(
         threads=arch.units * THREADS_OF_A_UNIT,
         vector_bytes=VECTOR_BYTES,

@@ -17,7 +17,7 @@ __all__ = ["CodeObject", "Descriptor"]
 AMDGPU_MACHINE: Final = 224
 DESCRIPTOR_BYTES: Final = 64
 PREFETCHED_BYTES: Final = 256
-"""What the instruction prefetcher may read behind the code."""
+"""Padding behind the code, which the instruction prefetcher may read."""
 
 
 def _upper_half(memory: bytearray, offset: int, value: int) -> None:
@@ -47,13 +47,13 @@ AMDGPU: Final = Machine(
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What the 64 bytes of a kernel descriptor say."""
+    """Fields of a kernel descriptor (64 bytes)."""
 
     shared_bytes: int
     private_bytes: int
     kernarg_bytes: int
     entry: int
-    """Where the code begins, from the descriptor's own address."""
+    """Entry point, relative to the descriptor's address."""
     rsrc3: int
     rsrc1: int
     rsrc2: int
@@ -80,7 +80,7 @@ class CodeObject:
         if self.descriptor_offset + DESCRIPTOR_BYTES > self._image.size:
             raise FileFormatError(f"{name}: the kernel descriptor is cut off")
         self.size = self._image.size + PREFETCHED_BYTES
-        """How many bytes of memory it needs."""
+        """Size of the loaded image in bytes."""
 
     def place(self, base: int) -> bytes:
         """The bytes for an address, which must be a multiple of 4096."""

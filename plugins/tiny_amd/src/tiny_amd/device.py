@@ -24,14 +24,14 @@ from tinycore.plugin import HCQBuffer, HCQCompiled, HCQSignal, ProgramInfo, Tool
 __all__ = ["AmdDevice", "toolchain"]
 
 DEFAULT_ARCH: Final = "gfx1100"
-"""What is compiled for where no ARCH is named and there is no card."""
+"""Target architecture if ARCH is not given and there is no card."""
 COMPUTE_RING_BYTES: Final = 1 << 20
 COPY_RING_BYTES: Final = 1 << 20
 COMMAND_BYTES: Final = 1 << 20
 """Memory for PM4 that packets of AQL name."""
 CLOCK_HZ: Final = 100e6
 _SPIN_SECONDS: Final = 2e-4
-"""How long a wait polls memory before it sleeps by an interrupt, which takes some tens of
+"""Polling time of a wait before it sleeps until an interrupt, which takes some tens of
 microseconds to wake."""
 _SLEEP_MILLISECONDS: Final = 5
 
@@ -129,7 +129,7 @@ class AmdDevice(HCQCompiled):
             self.wait_for_events()
 
     def fault(self) -> str:
-        """What the kernel's driver reports of the card, and what ran then."""
+        """Fault reported by KFD, with the kernels under way; "" without one."""
         self.faults.poll()
         if not self.faults.found:
             return ""

@@ -1,4 +1,4 @@
-"""What goes wrong on a card, as KFD's events tell it, in words: address, kernel and reason.
+"""Faults of a card, from KFD's events, in words: address, kernel and reason.
 
 Linux, include/uapi/linux/kfd_ioctl.h, `kfd_hsa_memory_exception_data` and
 `kfd_hsa_hw_exception_data`.
@@ -51,7 +51,7 @@ class Faults:
         self.kfd, self.card = kfd, card
         self.events: list[Event] = []
         self.found = ""
-        """What went wrong first; "" as long as nothing did."""
+        """Description of the first fault; "" without one."""
         self.address = 0
         """The address of a memory fault."""
         try:
@@ -63,7 +63,7 @@ class Faults:
 
     @property
     def done(self) -> Event:
-        """What a queue signals at the end of its work."""
+        """Completion event, which a queue signals at the end of its work."""
         return self.events[0]
 
     def wait(self, milliseconds: int) -> None:

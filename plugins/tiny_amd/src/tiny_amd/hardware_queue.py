@@ -38,7 +38,7 @@ _PERCENTAGE: Final = 100
 
 
 class QueueType(IntEnum):
-    """What a queue executes."""
+    """Command format of a queue: PM4, SDMA or AQL."""
 
     COMPUTE = 0
     SDMA = 1
@@ -47,7 +47,7 @@ class QueueType(IntEnum):
 
 @dataclass(frozen=True)
 class SavedWaves:
-    """How much memory the waves of a queue take when they are put aside (CWSR), per partition."""
+    """Sizes of the context save area (CWSR) of a queue's waves, per partition, in bytes."""
 
     control_stack: int
     total: int
@@ -135,12 +135,12 @@ class HardwareQueue:
 
     @property
     def written(self) -> int:
-        """How far commands have been written, in the unit of the hardware; only grows."""
+        """Write pointer of the ring, in the unit of the hardware; it never wraps."""
         return self._write[0]
 
     @property
     def consumed(self) -> int:
-        """How far the card has read."""
+        """Read pointer of the ring, which the card advances."""
         return self._read[0]
 
     def ring_doorbell(self, written: int, doorbell: int) -> None:

@@ -84,7 +84,7 @@ OF_HOST: Final = Kind.GTT | Kind.COHERENT | Kind.UNCACHED | Kind.PUBLIC | ALWAYS
 
 
 class EventType(IntEnum):
-    """What an event tells of."""
+    """Event type: the end of work, a hardware exception or a memory fault."""
 
     SIGNAL = 0
     HARDWARE = 3
@@ -97,8 +97,7 @@ class Event:
 
     id: int
     mailbox: int
-    """Where a card writes the id before it interrupts; 0 for events that only the kernel signals.
-    """
+    """Address at which a card writes the id before it interrupts; 0 for events of KFD alone."""
 
 
 @dataclass
@@ -109,7 +108,7 @@ class Allocation:
     size: int
     handle: int
     is_visible: bool
-    """Whether the host may touch it."""
+    """Host-visible: mapped into this process's address space."""
     mapped: list[int] = field(default_factory=list)
     """Cards that address it, by gpu_id."""
 

@@ -72,7 +72,7 @@ class AmdProgram(HCQProgram):
             raise DeviceError(f"{name} was compiled for waves of 64, and {self.card.arch} has 32")
 
     def user_data(self, arguments: int) -> tuple[int, ...]:
-        """What the first scalar registers hold: the address of the arguments, if it has any."""
+        """Initial user SGPRs: the kernarg address, if the kernel has arguments."""
         return split(arguments) if self.has_arguments else ()
 
     def scratch_registers(self) -> tuple[int, Scratch | None]:

@@ -67,7 +67,7 @@ def pieces(words: memoryview) -> list[tuple[int, int]]:
 
 
 class AmdQueue(HWQueue):
-    """What queues of all kinds have in common."""
+    """Command recording common to compute and copy queues."""
 
     FORMAT: ClassVar[Literal["I", "Q"]] = "I"
 
@@ -78,7 +78,7 @@ class AmdQueue(HWQueue):
         self.kernels: list[str] = []
         """Names of what it launches, for the text of an error."""
         self.kept: list[object] = []
-        """What the commands name and the hardware reads."""
+        """References to the memory that the commands address, which must outlive them."""
 
     def view(self) -> memoryview:
         """The commands as they are now."""
@@ -245,7 +245,7 @@ class AqlQueue(Pm4Queue):
     def __init__(self, device: AmdDevice, hardware: HardwareQueue) -> None:
         super().__init__(device, hardware)
         self.launches: list[int] = []
-        """Where among the words packets of launches begin."""
+        """Offsets, in words, of dispatch packets."""
 
     def exec(
         self,
@@ -271,7 +271,7 @@ class AqlQueue(Pm4Queue):
         )
 
     def packets(self, address: int) -> list[memoryview]:
-        """What goes into the ring, where all words lie at an address."""
+        """Packets for the ring; the words that they name lie at an address."""
         found, begin, words = [], 0, self.view()
         for at in [*self.launches, len(words)]:
             for start, count in pieces(words[begin:at]):

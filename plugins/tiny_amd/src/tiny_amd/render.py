@@ -29,7 +29,7 @@ UNUSED: Final = (
     *("multigrid-sync-arg", "hostcall-ptr", "default-queue", "completion-action"),
     *("flat-scratch-init", "cluster-id-x", "cluster-id-y", "cluster-id-z"),
 )
-"""What a kernel could be given at launch and none of ours reads: it takes registers."""
+"""Implicit kernel arguments, declined: none of our kernels reads them, and each takes registers."""
 
 
 @dataclass(frozen=True)

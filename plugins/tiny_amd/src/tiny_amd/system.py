@@ -40,10 +40,10 @@ _INTERRUPTED: Final = (errno.EINTR, errno.EAGAIN)
 
 
 class System(Protocol):
-    """What the driver asks of the operating system. Paths are absolute."""
+    """System calls that the driver makes. Paths are absolute."""
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; [] where there is none, or none that may be read."""
+        """Names in a folder; [] where there is none, or none that may be read."""
         ...
 
     def read_text(self, path: str) -> str:
@@ -51,11 +51,11 @@ class System(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file."""
+        """Whether a file exists."""
         ...
 
     def is_usable(self, path: str) -> bool:
-        """Whether this process may read and write a file. Opens nothing."""
+        """Whether this process has read and write permission for a file. Opens nothing."""
         ...
 
     def open(self, path: str) -> int:
@@ -95,7 +95,7 @@ class Linux:
         return self._libc
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder."""
+        """Names in a folder."""
         try:
             return sorted(os.listdir(folder))
         except OSError:
@@ -109,11 +109,11 @@ class Linux:
             return ""
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file."""
+        """Whether a file exists."""
         return os.path.exists(path)
 
     def is_usable(self, path: str) -> bool:
-        """Whether this process may read and write a file."""
+        """Whether this process has read and write permission for a file."""
         return os.access(path, os.R_OK | os.W_OK)
 
     def open(self, path: str) -> int:

@@ -1,4 +1,4 @@
-"""Which cards the kernel's compute driver knows, and what each is: KFD's topology in sysfs.
+"""Discovery of cards and their properties: KFD's topology in sysfs.
 
 Linux, Documentation/ABI/testing/sysfs-devices-... and drivers/gpu/drm/amd/amdkfd/kfd_topology.c: a
 folder per node, with `gpu_id` (0 for processors) and `properties`, a name and a number a line.
@@ -31,7 +31,7 @@ class Card:
 
     node: int
     gpu_id: int
-    """What KFD calls it by."""
+    """Identifier of the card in ioctls."""
     arch: str
     """As LLVM calls it: gfx1100."""
     render_minor: int
@@ -73,7 +73,7 @@ def properties_of(path: str) -> dict[str, int]:
 
 
 def card_at(node: int) -> Card | None:
-    """What a node is; None for a processor, and for a card that this process may not use."""
+    """Card of a node; None for a processor, and for a card that this process may not use."""
     folder = f"{TOPOLOGY}/nodes/{node}"
     gpu_id = system().read_text(f"{folder}/gpu_id").strip()
     if not gpu_id.isdigit() or not int(gpu_id):
@@ -107,7 +107,7 @@ def known_cards() -> list[Card]:
 
 
 def is_supported(card: Card) -> bool:
-    """Whether this plugin compiles for it and drives it."""
+    """Whether the plugin supports the card's architecture."""
     return card.arch in ARCHS and card.units > 0
 
 
@@ -141,7 +141,7 @@ def obstacle(found: list[Card]) -> str:
 
 
 def count() -> int:
-    """How many cards can be used; 0 without a driver."""
+    """Number of usable cards; 0 without a driver."""
     found = [card for card in known_cards() if is_supported(card)]
     return 0 if obstacle(found) else len(found)
 
@@ -152,5 +152,5 @@ def reason() -> str:
 
 
 def driver() -> tuple[str, ...]:
-    """What the answers above depend on."""
+    """Inputs of the count of cards: nodes and files whose change renews it."""
     return (KFD, f"{TOPOLOGY}/generation_id", "/dev/dri")

@@ -21,7 +21,7 @@ NEWEST: Final = (3, 1)
 LANGUAGES: Final = ((3, 1), (3, 0), (2, 4), (2, 3), (2, 2))
 """The versions that are tried, the newest first. 2.2 is the first whose long is whole."""
 VECTOR_BYTES: Final = 16
-"""What a thread loads at once: float4."""
+"""Widest load of a thread: float4."""
 WANTED_THREADS: Final = 128
 """Threads in a group: four SIMD groups."""
 THREADS_OF_A_CORE: Final = 384
@@ -32,14 +32,14 @@ MOST_BUFFERS: Final = 30
 
 @dataclass(frozen=True)
 class Family:
-    """What GPUs of one family have."""
+    """Hardware features of one GPU family."""
 
     number: int
     """The value of MTLGPUFamily."""
     cores: int
     """GPU cores of the smallest that runs macOS."""
     has_bfloat: bool
-    """Whether its compiler knows bfloat, in language 3.1 and later."""
+    """Whether it has the type bfloat, in language 3.1 and later."""
     has_matrices: bool
     """Whether SIMD groups multiply matrices of 8 by 8."""
     shared_bytes: int = 32 << 10
@@ -64,7 +64,7 @@ class Arch:
 
     @property
     def facts(self) -> Family:
-        """What its family has."""
+        """Features of its family."""
         return FAMILIES[self.family]
 
     @property
@@ -101,7 +101,7 @@ def parsed(name: str) -> Arch:
 
 
 def limits_of(arch: Arch) -> Limits:
-    """What plans may ask of a GPU."""
+    """Limits of a GPU, which plans respect."""
     return Limits(
         threads=arch.facts.cores * THREADS_OF_A_CORE,
         vector_bytes=VECTOR_BYTES,

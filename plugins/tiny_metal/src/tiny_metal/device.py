@@ -22,7 +22,7 @@ from tinycore.plugin import Launch, ProgramInfo, Toolchain, recursive_lock
 __all__ = ["MetalDevice", "toolchain"]
 
 DEFAULT_ARCH: Final = "apple7"
-"""What is written for where there is no GPU and no ARCH is named: M1, which all later ones can."""
+"""Target family without a GPU or ARCH: M1, which all later ones support."""
 MOST_IN_FLIGHT: Final = 48
 """Command buffers that may be unfinished: a queue has room for 64."""
 _FAILED: Final = 5
@@ -64,10 +64,10 @@ class MetalDevice:
         """Held while a command buffer is filled and given: so their order is that of the calls."""
         self._running: deque[tuple[Object, str, object]] = deque()
         self.submitted = 0
-        """How many command buffers were given."""
+        """Number of submitted command buffers."""
         self._failure: DeviceError | None = None
         self.holds_graphs = not self.info.is_virtual
-        """Whether pipelines are made for indirect command buffers too."""
+        """Whether pipelines support indirect command buffers."""
         self.queue = self.send(self.handle, "newCommandQueue")
         if self.queue == NIL:
             self.send(self.handle, "release")
@@ -197,7 +197,7 @@ class MetalDevice:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What this GPU can do of what the backend declares."""
+        """Capabilities of the backend that this GPU has."""
         lacking = set() if self.info.shares_memory else {"host_memory"}
         return BACKEND.capabilities - lacking
 

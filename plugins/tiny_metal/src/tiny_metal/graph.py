@@ -27,9 +27,9 @@ _DISPATCHES: Final = 32
 """MTLIndirectCommandTypeConcurrentDispatch."""
 _READ_AND_WRITE: Final = 3
 _VALUES_ALIGNMENT: Final = 256
-"""What the start of `constant` memory is a multiple of: AMD's and Intel's GPUs need that much."""
+"""Alignment of buffers in `constant` memory: AMD's and Intel's GPUs need that much."""
 _FARTHEST: Final = 1 << 32
-"""Where offsets of indirect commands end."""
+"""Limit of buffer offsets in indirect commands."""
 PIPELINES_FIRST: Final = frozenset({"apple7", "apple8"})
 """GPUs that fault on an indirect command unless its pipeline was set on the encoder before."""
 
@@ -63,7 +63,7 @@ def graph_of(device: MetalDevice, launches: Sequence[Launch]) -> EncodedGraph | 
 
 
 def reachable(steps: Sequence[Step]) -> bool:
-    """Whether every span starts where an indirect command can name it."""
+    """Whether every span's offset is below the limit of indirect commands."""
     return all(memory.start < _FARTHEST for step in steps for memory in step.buffers)
 
 

@@ -22,7 +22,7 @@ _SHARED: Final = 0
 _PRIVATE: Final = 32
 _PRIVATE_MODE: Final = 2
 PIECE_BYTES: Final = 32 << 20
-"""What is copied through a shared buffer at a time."""
+"""Size of the staging buffer of copies."""
 
 
 class MetalMemory:
@@ -34,7 +34,7 @@ class MetalMemory:
         self.buffer = buffer
         self.start = start
         self.host = host
-        """Where the host finds the buffer's first byte; None where it cannot."""
+        """Host address of the buffer's first byte; None for private memory."""
 
     def __repr__(self) -> str:
         return f"MetalMemory({self.buffer}, from byte {self.start})"

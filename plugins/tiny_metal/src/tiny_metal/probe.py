@@ -1,4 +1,4 @@
-"""Which GPUs there are, what they are, and why there is none."""
+"""Discovery of GPUs and their properties, and the reason if there is none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GpuInfo:
     """The newest of FAMILIES that it supports."""
     registry: int
     shares_memory: bool
-    """Whether the host addresses its memory."""
+    """Unified memory: the host addresses the GPU's memory."""
     most_bytes: int
     """The longest buffer."""
     shared_bytes: int
@@ -32,7 +32,7 @@ class GpuInfo:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether a virtual machine plays it: such a GPU has no indirect command buffers."""
+        """Paravirtual, in a virtual machine: such a GPU has no indirect command buffers."""
         return _VIRTUAL in self.name.lower()
 
 
@@ -90,7 +90,7 @@ def names() -> list[str]:
 
 
 def count() -> int:
-    """How many GPUs there are; 0 off macOS."""
+    """Number of GPUs; 0 off macOS."""
     try:
         return len(names())
     except DeviceUnavailable:
@@ -98,7 +98,7 @@ def count() -> int:
 
 
 def driver() -> list[str]:
-    """What decides which GPUs there are: the system, which these folders come with."""
+    """Files whose change renews the count: these folders come with the system."""
     return ["/System/Library/Frameworks/Metal.framework", "/System/Library/CoreServices"]
 
 

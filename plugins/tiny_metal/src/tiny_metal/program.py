@@ -70,7 +70,7 @@ def library_of(device: MetalDevice, source: str, language: tuple[int, int]) -> O
 
 
 def told(device: MetalDevice, error: Object) -> str:
-    """What an NSError says."""
+    """Description of an NSError."""
     if error == NIL:
         return "no reason was given"
     text = text_of(device.metal, device.send(error, "localizedDescription"))
@@ -85,7 +85,7 @@ class MetalProgram:
         self.info = info
         self.device = device
         self.is_indirect = False
-        """Whether it can be a command of an indirect command buffer."""
+        """Whether the pipeline supports indirect command buffers."""
         self.pipeline = self._pipeline(binary.decode())
         device.keep(self, self.pipeline)
         self._verify_threads()

@@ -221,5 +221,5 @@ class MslWithBfloat(Msl):
 
 
 def entry_name(name: str) -> str:
-    """What a kernel is called in MSL: no word of the language, nor one of its functions."""
+    """Name of a kernel in MSL: no keyword, nor one of its functions."""
     return f"{name}_"

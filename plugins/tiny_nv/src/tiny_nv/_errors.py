@@ -60,4 +60,4 @@ ADVICE: Final = {
     803: "The driver's library and kernel module differ: reboot after an upgrade of the driver.",
     999: "See the kernel's log (`dmesg`) for NVRM messages; a reboot or reload may be needed.",
 }
-"""What to do about a status."""
+"""Advice on a status."""

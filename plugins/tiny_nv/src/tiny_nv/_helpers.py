@@ -1,4 +1,4 @@
-"""What CUDA C lacks or leaves undefined, as functions that are written before a kernel.
+"""Helper functions written before a kernel, for what CUDA C lacks or leaves undefined.
 
 They include no header, so that nvrtc needs none: a half is its bits, and its arithmetic the
 instructions of PTX. Integers wrap, a quotient by zero is 0, a float that does not fit an integer
@@ -17,7 +17,7 @@ template <class T, int N> struct alignas(sizeof(T) * N > 16 ? 16 : sizeof(T) * N
 template <class T> FUNCTION T load(const void *p) { return *(const T *)p; }
 template <class T> FUNCTION void store(void *p, T x) { *(T *)p = x; }
 template <class T, class S> FUNCTION T as(S x) { T y; memcpy(&y, &x, sizeof(T)); return y; }"""
-"""What every kernel has: vectors that are only moved, and bits of one type as another."""
+"""Helpers of every kernel: vectors that are only moved, and bits of one type as another."""
 
 HALF: Final = """\
 struct half { unsigned short bits; };

@@ -30,7 +30,7 @@ _LINUX_NAMES: Final = (
 )
 
 _FOR_GOOD: Final = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
-"""How the driver is opened: for as long as the process lives, as it has threads of its own."""
+"""Flags of dlopen: the driver stays until the process ends, as it has threads of its own."""
 
 _opened: list[Any] = []
 """The driver, once it is open."""
@@ -57,7 +57,7 @@ def _open() -> Any:
 
 
 def _candidates() -> Iterator[str]:
-    """Where the driver may be, the likeliest first."""
+    """Candidate paths of the driver, the likeliest first."""
     if named := os.environ.get("CUDA_LIBRARY"):
         yield named
         return
@@ -109,7 +109,7 @@ def call(name: str, *arguments: Any, what: str = "") -> None:
 
 
 def got(kind: str, name: str, *arguments: Any, what: str = "") -> Any:
-    """What a function of the driver puts where its first argument points. Raises as `call` does."""
+    """Result that a function of the driver stores through its first argument. Raises as `call`."""
     place = ffi.new(kind)
     call(name, place, *arguments, what=what)
     return place[0]

@@ -40,7 +40,7 @@ INSTALL: Final = 'pip install "tinycore[cuda]"'
 _found: list[tuple[Any, str]] = []
 """The library and its path, once it is open."""
 _kept: list[Any] = []
-"""What it needs, which stays open as well."""
+"""Libraries that it depends on, which stay open as well."""
 
 
 def library() -> Any:
@@ -49,7 +49,7 @@ def library() -> Any:
 
 
 def path() -> str:
-    """Where the library was found."""
+    """Path of the library."""
     return _opened()[1]
 
 
@@ -74,7 +74,7 @@ def _opened() -> tuple[Any, str]:
 
 
 def _builtins_beside(file: Path) -> Iterator[Any]:
-    """What the compiler opens by name alone when it compiles, opened by its path."""
+    """Libraries that the compiler opens by name when it compiles, opened by path beforehand."""
     if file.is_absolute():
         for beside in sorted(file.parent.glob("libnvrtc-builtins.so.*")):
             with suppress(OSError):
@@ -82,7 +82,7 @@ def _builtins_beside(file: Path) -> Iterator[Any]:
 
 
 def _candidates() -> Iterator[str]:
-    """Where the compiler may be: the system's, a toolkit's, a wheel's."""
+    """Candidate paths of the compiler: the system's, a toolkit's, a wheel's."""
     if named := os.environ.get("NVRTC_LIBRARY"):
         yield named
         return
@@ -100,7 +100,7 @@ def _toolkits() -> Iterator[Path]:
 
 
 def _roots() -> list[Path]:
-    """Where CUDA toolkits may be."""
+    """Candidate folders of CUDA toolkits."""
     named = [os.environ[name] for name in _TOOLKIT_VARIABLES if os.environ.get(name)]
     return [Path(root) for root in (*named, *_TOOLKITS)]
 

@@ -17,7 +17,7 @@ __all__ = ["ARCHS", "Arch", "arch_of", "limits_of", "number_of"]
 
 OLDEST: Final = 80
 VECTOR_BYTES: Final = 16
-"""What a thread loads at once: LDG.128."""
+"""Widest load of a thread: LDG.128."""
 WANTED_THREADS: Final = 256
 """Threads in a group: two of them fill a multiprocessor with room for registers."""
 THREADS_OF_A_UNIT: Final = 256
@@ -28,7 +28,7 @@ MOST_BUFFERS: Final = 500
 
 @dataclass(frozen=True)
 class Arch:
-    """What cards of one compute capability have."""
+    """Hardware features of one compute capability."""
 
     shared_bytes: int
     """Shared memory that a block can have, once it asks for more than 48 KB."""
@@ -69,7 +69,7 @@ def arch_of(name: str) -> Arch:
 
 
 def limits_of(arch: Arch) -> Limits:
-    """What plans may ask of a card."""
+    """Limits of a card, which plans respect."""
     return Limits(
         threads=arch.units * THREADS_OF_A_UNIT,
         vector_bytes=VECTOR_BYTES,

@@ -29,7 +29,7 @@ from tinycore.plugin import Launch, ProgramInfo, Toolchain
 __all__ = ["CudaDevice", "ptx_toolchain", "toolchain"]
 
 DEFAULT_ARCH: Final = "sm_80"
-"""What is compiled for where there is no card and no ARCH is named: all later cards resemble it."""
+"""Target architecture without a card or ARCH: all later cards resemble it."""
 REMEMBERED: Final = 64
 """Launches that an error may be about, the last ones."""
 _WAITS_FOR_DEFAULT_STREAM: Final = 0
@@ -94,7 +94,7 @@ class CudaDevice:
             self._fail(status, name, what)
 
     def got(self, kind: str, name: str, *arguments: Any, what: str = "") -> Any:
-        """What a function puts where its first argument points. Raises as `call` does."""
+        """Result that a function stores through its first argument. Raises as `call` does."""
         place = ffi.new(kind)
         self.call(name, place, *arguments, what=what)
         return place[0]
@@ -135,7 +135,7 @@ class CudaDevice:
             self._fail(status, "cuGraphLaunch", names)
 
     def forget_launches(self) -> None:
-        """What was launched before has ended well."""
+        """Forget the launches kept for error messages: all of them have ended well."""
         self._recent.clear()
 
     def new_event(self, timed: bool = True) -> Any:

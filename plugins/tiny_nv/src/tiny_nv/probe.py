@@ -1,4 +1,4 @@
-"""Which cards there are, and what each is. Makes no context."""
+"""Discovery of cards and their properties. Makes no context."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FOLDERS: Final = (
     "/usr/lib/wsl/lib",
     "/usr/local/nvidia/lib64",
 )
-"""What changes when a driver is installed, upgraded or removed."""
+"""Files that change when a driver is installed, upgraded or removed."""
 
 # Values of CUdevice_attribute.
 _UNITS: Final = 16
@@ -115,13 +115,13 @@ def cards() -> tuple[CardInfo, ...]:
 
 
 def driver() -> list[str]:
-    """What decides which cards there are: settings of the driver, its nodes and its library."""
+    """Inputs of the count of cards: settings of the driver, its nodes and its library."""
     named = os.environ.get("CUDA_LIBRARY")
     return [*_VARIABLES, *_NODES, *_FOLDERS, *filter(None, [named])]
 
 
 def count() -> int:
-    """How many cards there are; 0 without a driver."""
+    """Number of cards; 0 without a driver."""
     try:
         return len(cards())
     except (DeviceUnavailable, DeviceError):

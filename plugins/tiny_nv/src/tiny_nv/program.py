@@ -39,7 +39,7 @@ _OPTIONS: Final = ("--std=c++17", "--device-as-default-execution-space")
 
 
 def entry_name(name: str) -> str:
-    """What a kernel is called in CUDA C: no word of the language, nor one of its functions."""
+    """Name of a kernel in CUDA C: no keyword, nor one of its functions."""
     return f"{name}_"
 
 
@@ -112,7 +112,7 @@ def _version_of(assembler: str) -> str:
 
 
 def target_of(number: int, supported: Sequence[int], assembles: bool) -> tuple[str, str]:
-    """What nvrtc is to compile for, and whether to a CUBIN or to PTX.
+    """Target of nvrtc: an architecture, and CUBIN or PTX.
 
     Raises CompilerUnavailable where it knows neither the architecture nor an older one.
     """

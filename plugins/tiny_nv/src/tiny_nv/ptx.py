@@ -44,7 +44,7 @@ Lanes = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """How values of a type are held: the letters of their registers, and what instructions say."""
+    """Registers of a type's values: the letters of their names, and the types in instructions."""
 
     register: str
     declared: str
@@ -107,9 +107,9 @@ INTEGER_OPERATIONS: Final = {
 BIT_OPERATIONS: Final = {Op.AND: "and", Op.OR: "or", Op.XOR: "xor", Op.SHL: "shl"}
 COMPARISONS: Final = {Op.CMPLT: "lt", Op.CMPEQ: "eq", Op.CMPNE: "ne"}
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.MULACC, Op.SHL, Op.IDIV, Op.MOD})
-"""What may leave the range of a narrow integer."""
+"""Ops whose result may leave the range of a narrow integer."""
 THROUGH_FLOAT: Final = frozenset({Op.FDIV, Op.RECIPROCAL, Op.SQRT})
-"""What halves have no instruction for."""
+"""Ops without an instruction for halves."""
 
 
 class Text:
@@ -198,7 +198,7 @@ class Ptx(Renderer):
         return "\n".join(lines) + "\n"
 
     def kind(self, dtype: DType, text: Text) -> Kind:
-        """How values of a scalar type are held."""
+        """Registers of a scalar type's values."""
         scalar = dtype.scalar()
         if scalar is dtypes.index:
             return INT if text.kernel.index_bits == 32 else LONG
@@ -318,7 +318,7 @@ class Ptx(Renderer):
     # --- memory
 
     def address(self, index: UOp, text: Text) -> str:
-        """Where an INDEX is, as a memory operand."""
+        """Memory operand of an INDEX."""
         pointer, place = pointer_of(index), index.src[1]
         assert isinstance(pointer.dtype, PointerDType)
         size = pointer.dtype.base.scalar().itemsize
@@ -352,7 +352,7 @@ class Ptx(Renderer):
         return "global" if pointer.op is Op.DEFINE_GLOBAL else "local"
 
     def write_load(self, u: UOp, text: Text) -> None:
-        """What is at an INDEX, or the alternative where its gate is false."""
+        """Load at an INDEX, or the alternative if its gate is false."""
         index = u.src[0]
         pointer, kind = pointer_of(index), self.kind(u.dtype, text)
         if is_register(pointer):
@@ -694,7 +694,7 @@ class Ptx(Renderer):
 
 
 def variable_of(u: UOp) -> str:
-    """What the parameter of a variable is called."""
+    """Name of a variable's parameter."""
     return f"value_{u.arg[0]}"
 
 

@@ -42,10 +42,10 @@ _INTERRUPTED: Final = (errno.EINTR, errno.EAGAIN)
 
 
 class System(Protocol):
-    """What the driver asks of the operating system. Paths are absolute."""
+    """System calls that the driver makes. Paths are absolute."""
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; [] where there is none, or none that may be read."""
+        """Names in a folder; [] where there is none, or none that may be read."""
         ...
 
     def read_text(self, path: str) -> str:
@@ -93,7 +93,7 @@ class Linux:
         return self._libc
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder."""
+        """Names in a folder."""
         try:
             return sorted(os.listdir(folder))
         except OSError:
@@ -160,7 +160,7 @@ def use(other: System) -> Iterator[None]:
 
 
 def address_of(memory: bytearray | memoryview) -> int:
-    """Where bytes lie. They must be kept while the address is used."""
+    """Address of bytes. They must be kept while the address is used."""
     return int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
 
 

@@ -40,7 +40,7 @@ class Chip:
     """Threads that a shader processor keeps private memory for."""
 
     def private_bytes(self, per_thread: int) -> tuple[int, int]:
-        """What a thread gets of private memory, and a shader processor."""
+        """Private memory of a thread, and of a shader processor, in bytes."""
         granules = -(-per_thread // PRIVATE_GRANULE)
         thread = PRIVATE_GRANULE << max(granules - 1, 0).bit_length()
         return thread, thread * self.threads_of_a_core
@@ -78,13 +78,13 @@ def chip_of_id(number: int) -> Chip:
 
 
 def waves_of(full: int, half: int, merged: bool) -> int:
-    """How many waves of a group can run beside each other, by the registers that code uses."""
+    """Number of resident waves of a group, by the registers that code uses."""
     used = full if merged else full + -(-half // 2)
     return min(REGISTER_FILE // max(used, 1) * 2, MOST_WAVES)
 
 
 def limits_of(chip: Chip, images: bool = True) -> Limits:
-    """What plans may ask of a chip."""
+    """Limits of a chip, which plans respect."""
     return Limits(
         threads=chip.cores * 1024,
         vector_bytes=16,

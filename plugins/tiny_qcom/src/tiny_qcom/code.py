@@ -26,7 +26,7 @@ class Route:
 
 
 class Image:
-    """How a slot that holds an image is read or written."""
+    """Access of an image slot: read (a texture) or written."""
 
     READ: Final = "read"
     WRITTEN: Final = "written"
@@ -40,9 +40,9 @@ class Code:
     route: str
     machine: bytes
     arguments: tuple[int, ...]
-    """Where each argument goes: addresses of buffers by slot (8 bytes), then values."""
+    """Offset of each argument: addresses of buffers by slot (8 bytes), then values."""
     constants: tuple[tuple[int, bytes], ...] = ()
-    """What the compiler wants in the constant file: place and bytes."""
+    """Immediates of the compiler in the constant file: place and bytes."""
     constant_bytes: int = 0
     """The size of the constant file that the code reads."""
     entry: int = 0

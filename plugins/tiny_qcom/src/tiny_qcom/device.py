@@ -18,12 +18,12 @@ __all__ = ["QcomDevice", "priority_of"]
 PAGE: Final = 4096
 BORDER_BYTES: Final = 128
 EAGER_SECONDS: Final = 5e-4
-"""How long a wait looks at the signal itself before it sleeps in the kernel."""
+"""Polling time of a wait before it sleeps in the kernel."""
 SLEEP_MS: Final = 5
 
 
 def priority_of(text: str) -> int:
-    """What QCOM_PRIORITY asks for: 1 (most urgent) to 15. Raises ArgumentError."""
+    """Context priority from QCOM_PRIORITY: 1 (most urgent) to 15. Raises ArgumentError."""
     if not text:
         return MEDIUM_PRIORITY
     if not text.isdecimal() or not 1 <= int(text) <= LEAST_PRIORITY:
@@ -73,7 +73,7 @@ class QcomDevice(HCQCompiled):
 
     @property
     def border_color(self) -> int:
-        """Where the color of what is outside of images lies: zeros."""
+        """Address of the border color of images: zeros."""
         return self._page.address
 
     @property
@@ -105,7 +105,7 @@ class QcomDevice(HCQCompiled):
         return found.address, thread, core
 
     def fault(self) -> str:
-        """What KGSL reported."""
+        """Fault reported by KGSL; "" without one."""
         return self.kgsl.fault
 
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:

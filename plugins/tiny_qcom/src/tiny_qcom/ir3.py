@@ -26,7 +26,7 @@ VERSION: Final = "25.2.7.2"
 
 @cache
 def library_path() -> Path:
-    """Where the wheel keeps the library. Raises CompilerUnavailable."""
+    """Path of the library in the wheel. Raises CompilerUnavailable."""
     found = importlib.util.find_spec("tinymesa")
     origin = found.origin if found is not None else None
     path = Path(origin).with_name("libtinymesa.so") if origin else None

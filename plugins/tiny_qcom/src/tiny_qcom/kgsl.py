@@ -32,7 +32,7 @@ NUMBER_MASK: Final = (1 << 32) - 1
 
 
 class System(Protocol):
-    """What is asked of the operating system."""
+    """System calls that the driver makes."""
 
     def open(self, path: Path) -> int:
         """A file descriptor, for reading and writing. Raises OSError."""
@@ -96,7 +96,7 @@ class Call:
 
     @property
     def request(self) -> int:
-        """What ioctl is called with."""
+        """Request number of the ioctl."""
         return self.direction << 30 | self.layout.size << 16 | 0x09 << 8 | self.number
 
     def pack(self, **values: int) -> bytearray:
@@ -188,7 +188,7 @@ MEMORY_USER: Final = 2
 
 
 class Waited:
-    """How a wait for a timestamp ended."""
+    """Outcome of a wait for a timestamp."""
 
     DONE: Final = "done"
     LATE: Final = "late"
@@ -205,12 +205,12 @@ class Allocation:
 
 
 def address_of(memory: Any) -> int:
-    """Where a buffer lies in this process."""
+    """Host address of a buffer."""
     return int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
 
 
 def is_later(timestamp: int, other: int) -> bool:
-    """Whether a timestamp is at or behind another, both modulo 2**32."""
+    """Order of two timestamps modulo 2**32: whether one is at or past the other."""
     return (timestamp - other) & NUMBER_MASK < 1 << 31
 
 
@@ -225,7 +225,7 @@ class Kgsl:
     def __init__(self, system: System, priority: int = MEDIUM_PRIORITY) -> None:
         self.system = system
         self.fault = ""
-        """What the driver reported to be wrong; "" when nothing."""
+        """Fault reported by the driver; "" without one."""
         try:
             self.file = system.open(DEVICE_FILE)
         except OSError as error:

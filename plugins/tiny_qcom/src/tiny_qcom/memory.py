@@ -18,7 +18,7 @@ CHANNELS: Final = 4
 
 @dataclass(frozen=True)
 class Pixels:
-    """What an image is: pixels of four floats of so many bytes each, in rows."""
+    """Layout of an image: pixels of four floats of so many bytes each, in rows."""
 
     height: int
     width: int
@@ -131,6 +131,6 @@ class QcomAllocator(HCQAllocator):
 
 
 def pixels_of(buffer: HCQBuffer) -> Pixels | None:
-    """What an image is; None for plain memory."""
+    """Layout of the image; None for plain memory."""
     meta: Any = buffer.meta
     return meta[1] if isinstance(meta, tuple) else None

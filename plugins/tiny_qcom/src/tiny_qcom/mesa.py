@@ -70,7 +70,7 @@ BASE, WRITE_MASK, RANGE_BASE, RANGE = 0, 1, 4, 5
 IMAGE_DIMENSION, ACCESS, ALIGN, ALIGN_OFFSET = 14, 17, 20, 21
 SOURCE_TYPE, DESTINATION_TYPE = 23, 24
 SEMANTICS, MODES, MEMORY_SCOPE, EXECUTION_SCOPE = 37, 38, 39, 40
-"""Which constant of an intrinsic is meant."""
+"""Indices of the constants of an intrinsic."""
 PLANE: Final = 1
 FLOAT_32: Final = 160
 CAN_REORDER: Final = 64
@@ -182,7 +182,7 @@ class Replay:
             HANDLERS[words[0]](self, *words[1:])
 
     def value(self, verb: str, operands: list[str]) -> Any:
-        """What an instruction gives."""
+        """Result of an instruction."""
         if verb in PRODUCERS:
             return PRODUCERS[verb](self, *operands)
         build = getattr(self.lib, f"nir_build_alu{len(operands)}")
@@ -250,7 +250,7 @@ class Replay:
         return definition
 
     def argument(self, bits: str, offset: str) -> Any:
-        """What a launch gives: 8 bytes, of which 32 bits or all are used."""
+        """Argument of a launch: 8 bytes, of which 32 bits or all are used."""
         facts = {ACCESS: 0, ALIGN: 8, ALIGN_OFFSET: 0, RANGE_BASE: 0, RANGE: self.argument_bytes}
         sources = [self.constant(32, 0), self.constant(32, offset)]
         return self.intrinsic("load_ubo", sources, facts, (1, int(bits)), 1)
@@ -389,7 +389,7 @@ class Replay:
         self.lib.nir_pop_if(self.builder, ffi.NULL)
 
     def phi(self, yes: str, no: str) -> Any:
-        """Which of two values the branch before has left."""
+        """Phi of the two values of the preceding branch."""
         return self.lib.nir_if_phi(self.builder, self.values[yes], self.values[no])
 
     def push_loop(self) -> None:
@@ -454,7 +454,7 @@ class Replay:
         )
 
     def argument_places(self, state: Any) -> tuple[int, ...]:
-        """Where each argument goes in the constant file, -1 where it is not read."""
+        """Offset of each argument in the constant file; -1 if it is not read."""
         count = int(at(state, 384 + 1024, "uint32_t")[0])
         ranges = []
         for number in range(count):

@@ -57,7 +57,7 @@ INTEGER_OPERATIONS: Final = {
 SIGNED: Final = {Op.MAX: "imax", Op.MIN: "imin", Op.IDIV: "idiv", Op.MOD: "irem", Op.SHR: "ishr"}
 UNSIGNED: Final = {Op.MAX: "umax", Op.MIN: "umin", Op.IDIV: "udiv", Op.MOD: "umod", Op.SHR: "ushr"}
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.MULACC, Op.SHL, Op.IDIV, Op.MOD})
-"""What may leave the range of a narrow integer."""
+"""Ops whose result may leave the range of a narrow integer."""
 COMPARISONS: Final = {
     "float": {Op.CMPLT: "flt", Op.CMPEQ: "feq", Op.CMPNE: "fneu"},
     "int": {Op.CMPLT: "ilt", Op.CMPEQ: "ieq", Op.CMPNE: "ine"},
@@ -257,7 +257,7 @@ class Nir(Renderer):
         return out.new("iadd", base, out.new("ishl", number, shift) if size > 1 else number)
 
     def write_load(self, u: UOp, out: Listing) -> None:
-        """What is at an INDEX, or the alternative where its gate is false."""
+        """Load at an INDEX, or the alternative if its gate is false."""
         index = u.src[0]
         if index.op is Op.PIXEL:
             self.write_pixel_load(u, out)
@@ -305,7 +305,7 @@ class Nir(Renderer):
         return out.new("iadd", number, out.constant(32, lane)) if lane else number
 
     def extended(self, value: str, dtype: DType, out: Listing) -> str:
-        """What was read, as wide as values of its type are held."""
+        """Loaded value, widened to the register size of its type."""
         scalar = dtype.scalar()
         if scalar is dtypes.bool:
             return out.new("ine", out.new("u2u32", value), out.constant(32, 0))

@@ -49,7 +49,7 @@ class QcomOpenClC(OpenClC):
         return bases + [f"const long {writer[u]}" for u in writer.kernel.variables]
 
     def parameter(self, buffer: UOp, writer: Writer) -> str:
-        """What a slot holds: a buffer, or an image, which a kernel either reads or writes."""
+        """Declaration of a slot: a buffer, or an image, which a kernel either reads or writes."""
         if isinstance(buffer.dtype, ImageDType):
             return super().parameter(buffer, writer)
         return f"{self.pointer_type(buffer, writer)}{self.restrict}{writer[buffer]}"

@@ -40,7 +40,7 @@ class Event:
 
 
 class StateKind:
-    """What LOAD_STATE loads. Of the block of textures, SHADER are samplers, CONSTANTS textures."""
+    """State type of LOAD_STATE. Among textures, SHADER are samplers, CONSTANTS are textures."""
 
     SHADER: Final = 0
     CONSTANTS: Final = 1
@@ -48,7 +48,7 @@ class StateKind:
 
 
 class StateSource:
-    """Where LOAD_STATE finds it."""
+    """State source of LOAD_STATE."""
 
     DIRECT: Final = 0
     INDIRECT: Final = 2

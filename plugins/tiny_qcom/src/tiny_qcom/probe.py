@@ -1,4 +1,4 @@
-"""Whether there is an Adreno that the KGSL driver gives access to. Opens nothing."""
+"""Availability of an Adreno through the KGSL driver. Opens nothing."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class QcomQueue(HWQueue):
         super().__init__()
         self.device = device
         self._bound: int | None = None
-        """Where bound commands lie."""
+        """Address of bound commands."""
 
     # --- packets
 
@@ -158,7 +158,7 @@ class QcomQueue(HWQueue):
         return self._start(code, groups)
 
     def _modes(self, code: Code) -> None:
-        """What all launches of a kind of code have in common."""
+        """State common to all launches of a kind of code."""
         from_mesa = code.route == Route.IR3
         isam = reg.ISAM_GL if from_mesa else reg.ISAM_CL
         self.write(reg.SP_CS_TSIZE, 0x80)

@@ -20,7 +20,7 @@ LOW: Final = (0x10_0000_0000, 0x100_0000_0000)
 HIGH: Final = (0x100_0000_0000, 0x7000_0000_0000)
 LOCAL_WINDOW: Final = 0x7293_0000_0000
 SHARED_WINDOW: Final = 0x7294_0000_0000
-"""Where kernels address their local and their shared memory: 4 GiB each, with nothing else."""
+"""Windows of local and shared memory in the address space: 4 GiB each, with nothing else."""
 
 
 class Addresses:

@@ -61,14 +61,14 @@ class Allocation:
     handle: int
     owner: Card
     host: int = 0
-    """Where the host has it; 0 where it does not."""
+    """Host address; 0 if it is not mapped."""
     mapped: list[Card] = field(default_factory=list)
     """Cards that address it."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """How many there are of what in a card."""
+    """Unit counts of a card."""
 
     sm_version: int
     warps_per_sm: int

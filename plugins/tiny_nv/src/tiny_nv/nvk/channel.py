@@ -40,7 +40,7 @@ _LENGTH_SHIFT: Final = 42
 _GRAPHICS: Final = 1
 _ASYNCHRONOUS: Final = 1
 _CONTEXT_BYTES: Final = 64 << 20
-"""What the contexts of a channel take where the driver does not tell."""
+"""Default size of a channel's contexts, if the driver does not tell it."""
 
 
 class ChannelGroup:
@@ -115,7 +115,7 @@ class ChannelGroup:
         return int.from_bytes(note[_CODE : _CODE + 4], "little") if recorded else 0
 
     def ask(self, command: Control, record: Record) -> Record | None:
-        """What the object that tells of errors says; None where it says nothing."""
+        """Reply of the debugger object to a control command; None if there is none."""
         if not self.debugger:
             return None
         with suppress(DeviceError):
@@ -214,7 +214,7 @@ class Channel:
             sleep()
 
     def state(self) -> str:
-        """How far the card is."""
+        """Progress of the card through the entries of the ring, in words."""
         pending = self.pending
         of = f"of {self.written} entries"
         return f"the {self.name} channel has taken {self.written - pending} {of}"

@@ -127,7 +127,7 @@ COPIES: Final = (0xCAB5, 0xC9B5, 0xC8B5, 0xC7B5, 0xC6B5)
 
 @dataclass(frozen=True)
 class Generation:
-    """What the compute class of a card decides."""
+    """Parameters of a compute class."""
 
     compute: int
     """The class."""

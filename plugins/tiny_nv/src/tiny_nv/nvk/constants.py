@@ -16,13 +16,13 @@ from tiny_nv.nvk.addresses import LOCAL_WINDOW, SHARED_WINDOW
 __all__ = ["Bank", "bank_of"]
 
 STACK: Final = 0xFFFDC0
-"""Where the stack of a thread begins: at the end of its window, but for what the system keeps."""
+"""Initial stack pointer of a thread: the end of its window, less what the system reserves."""
 _ALIGNMENT: Final = 256
 
 
 @dataclass(frozen=True)
 class Bank:
-    """Where in bank 0 the driver's words lie."""
+    """Offsets of the driver's words in constant bank 0."""
 
     block: int
     grid: int

@@ -18,7 +18,7 @@ __all__ = ["Cubin", "Kernel"]
 
 CUDA_MACHINE: Final = 190
 PREFETCHED_BYTES: Final = 4096
-"""What instructions are fetched ahead of the last one."""
+"""Padding behind the code, which the instruction prefetcher may read."""
 SYSTEM_SHARED_BYTES: Final = 1024
 """Shared memory that the system takes of each block."""
 _ALIGNMENT: Final = 256
@@ -36,16 +36,16 @@ _CLUSTER: Final = 0x3D
 
 _ABSOLUTE_64, _LOW_32, _HIGH_32 = 0x02, 0x38, 0x39
 _IMMEDIATE: Final = 4
-"""Where in an instruction its immediate lies."""
+"""Byte offset of the immediate in an instruction."""
 _UNDEFINED: Final = 0
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a launch must say of a kernel."""
+    """Attributes of a kernel that a launch needs."""
 
     entry: int
-    """Where its code begins, from the start of the image."""
+    """Entry point, as an offset in the image."""
     code_bytes: int
     registers: int
     barriers: int
@@ -54,7 +54,7 @@ class Kernel:
     stack_bytes: int
     """Local memory of a thread."""
     parameter_base: int
-    """Where in bank 0 its parameters begin."""
+    """Offset of its parameters in constant bank 0."""
     parameter_bytes: int
     offsets: tuple[int, ...]
     """Of the parameters, from the first one on."""
@@ -77,7 +77,7 @@ class Cubin:
         self._places = self._layout()
         end = max((at + file.sections[index].size for index, at in self._places.items()), default=0)
         self.size = end + PREFETCHED_BYTES
-        """How many bytes of memory it needs."""
+        """Size of the loaded image in bytes."""
         self.kernel = self._kernel(kernel)
 
     # --- layout
@@ -163,7 +163,7 @@ class Cubin:
         return found
 
     def _of_symbol(self, attributes: Attributes, attribute: int, symbol: int) -> int | None:
-        """What a list of symbols with numbers says of one."""
+        """Number of a symbol in a list of pairs."""
         for content in attributes[attribute]:
             if len(content) >= 8:
                 number, value = struct.unpack_from("<II", content)

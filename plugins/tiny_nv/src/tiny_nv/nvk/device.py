@@ -164,14 +164,14 @@ class NvDevice(HCQCompiled):
         self.sleep(self.timeline_signal, self.timeline_value, _REST_SECONDS)
 
     def fault(self) -> str:
-        """What the driver reports of the channels, and what ran then."""
+        """Fault reported for the channels, with the kernels under way; "" without one."""
         if not self.faults.poll():
             return ""
         running = self.submissions.under_way(self.timeline_signal.value)
         return f"{self.faults.found}. What ran: {running}"
 
     def state(self) -> str:
-        """Where the timeline stands, what the hardware reports, and how far the channels are."""
+        """State of the timeline, reported faults, and pointers of the channels."""
         channels = (self.group.compute, self.group.copies)
         where = ", ".join(channel.state() for channel in channels)
         running = self.submissions.under_way(self.timeline_signal.value)

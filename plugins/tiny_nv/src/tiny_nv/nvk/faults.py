@@ -1,4 +1,4 @@
-"""What goes wrong on a card, in words: error, address, kernel.
+"""Faults of a card, in words: error, address, kernel.
 
 The driver writes a notifier when it stops a group of channels; what a kernel did it tells by the
 object that debuggers ask. NVIDIA, "XID Errors"; ctrl83dedebug.h of 580.142.
@@ -89,14 +89,14 @@ class Submissions:
 
 
 class Faults:
-    """What the driver tells of one group of channels."""
+    """Error notifications of one group of channels."""
 
     def __init__(self, group: ChannelGroup, kernel_at: Callable[[int], str], sms: int) -> None:
         self.group = group
         self.kernel_at = kernel_at
         self.sms = sms
         self.found = ""
-        """What went wrong; "" as long as nothing did."""
+        """Description of the first fault; "" without one."""
 
     def poll(self) -> str:
         """Look at the notifier, and ask for more when it tells of an error."""

@@ -56,7 +56,7 @@ class Record:
 
     @property
     def address(self) -> int:
-        """Where the structure lies."""
+        """Address of the structure."""
         return address_of(self.data)
 
     @property

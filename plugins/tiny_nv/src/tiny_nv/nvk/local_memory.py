@@ -9,7 +9,7 @@ from tiny_nv.nvk.card import Units
 __all__ = ["bytes_of_thread", "bytes_of_tpc", "total_bytes"]
 
 SYSTEM_BYTES: Final = 0x240
-"""What the system keeps at the end of a thread's stack."""
+"""Reserved bytes at the end of a thread's stack."""
 _THREADS: Final = 32
 
 

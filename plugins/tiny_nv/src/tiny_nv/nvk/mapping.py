@@ -1,4 +1,4 @@
-"""How memory gets addresses that cards see: by nvidia-uvm, or by the resource manager alone.
+"""Mapping of memory into cards' address spaces, by nvidia-uvm or the resource manager alone.
 
 Unified memory manages the page tables of all cards of a process: one range, mapped for each. Where
 there is no nvidia-uvm, each card's address space is the resource manager's own, and memory is
@@ -160,7 +160,7 @@ class DmaMapping:
 
 
 Mapping: TypeAlias = UvmMapping | DmaMapping
-"""Who owns the page tables."""
+"""Owner of the page tables."""
 
 
 def mapping_of(rm: ResourceManager) -> Mapping:

@@ -125,7 +125,7 @@ def release_time(address: Number) -> Words:
 
 
 def windows(local: int, shared: int) -> Words:
-    """Where kernels address their local and their shared memory."""
+    """Windows of local and of shared memory in the address space of kernels."""
     return (
         *method(COMPUTE, _LOCAL_WINDOW, *upper_first(local)),
         *method(COMPUTE, _SHARED_WINDOW, *upper_first(shared)),

@@ -1,4 +1,4 @@
-"""Whether NV can be used, and how many cards there are, without opening the driver."""
+"""Availability of NV and number of cards, without opening the driver."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def nodes() -> list[str]:
 
 
 def driver() -> list[str]:
-    """What decides which cards there are."""
+    """Inputs of the count of cards: nodes and files whose change renews it."""
     return [VERSION, CONTROL_NODE, "/dev/nvidia0", "/dev/nvidia-uvm"]
 
 
 def count() -> int:
-    """How many cards there are; 0 without a driver."""
+    """Number of cards; 0 without a driver."""
     return 0 if reason() else len(nodes())
 
 

@@ -31,7 +31,7 @@ _COUNTS_SYSTEM_SHARED: Final = 90
 """The first architecture whose files count the shared memory that the system takes."""
 
 Patch = tuple[Symbol, Callable[[int], None]]
-"""What to do with the number that a submission gives for a symbol."""
+"""Symbol, and the function that writes the number which a submission gives for it."""
 
 
 class NvProgram(HCQProgram):
@@ -83,7 +83,7 @@ class NvProgram(HCQProgram):
             self.nv.give_back(self.memory)
 
     def covers(self, address: int) -> bool:
-        """Whether an address lies in the kernel's code."""
+        """Whether the address range of the code contains an address."""
         begin = self.memory.address + self.kernel.entry
         return begin <= address < begin + self.kernel.code_bytes
 

@@ -37,7 +37,7 @@ CONSTANTS: Final = 8
 
 
 class Span(NamedTuple):
-    """Where a field lies: its highest and lowest bit; of several fields, by how much each of them
+    """Bit range of a field: its highest and lowest bit; of several fields, by how much each of them
     lies behind the first.
     """
 
@@ -52,7 +52,7 @@ def every(step: int, count: int = CONSTANTS) -> tuple[int, ...]:
 
 
 _IN_3: Final = (0, 128, 896)
-"""Where the three releases of version 3 lie."""
+"""Bit offsets of the three releases in version 3."""
 _IN_5: Final = (0, 288, 416)
 _BY_16: Final = every(16, RELEASES)
 _BY_128: Final = every(128, RELEASES)
@@ -168,7 +168,7 @@ SHARED_KIB: Final[Mapping[int, tuple[int, ...]]] = {
     90: (0, 8, 16, 32, 64, 100, 132, 164, 196, 228),
     120: (8, 16, 32, 64, 100),
 }
-"""How much of its cache a multiprocessor can have as shared memory, by architecture: an
+"""Configurable sizes of a multiprocessor's shared memory, by architecture: an
 architecture that is not named has what the one before it has."""
 
 
@@ -203,7 +203,7 @@ def put_wide(memory: memoryview, version: Version, name: str, value: int, index:
 
 @dataclass(frozen=True)
 class Launch:
-    """What a descriptor says of a kernel; the rest is the same for all."""
+    """Fields of a descriptor that depend on the kernel; the rest is the same for all."""
 
     arch: str
     sm_version: int

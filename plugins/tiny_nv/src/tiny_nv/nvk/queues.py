@@ -85,7 +85,7 @@ class CommandRing:
 
 
 class NvQueue(HWQueue):
-    """What queues of both kinds have in common."""
+    """Command recording common to compute and copy queues."""
 
     FORMAT: ClassVar[Literal["I", "Q"]] = "I"
 
@@ -149,7 +149,7 @@ class ComputeQueue(NvQueue):
         self.last: NvArguments | None = None
         """The launch after which nothing else has been asked for."""
         self.kept: list[NvArguments] = []
-        """What descriptors name, until the commands are done."""
+        """References to the memory that descriptors address, which must outlive the commands."""
         self._patches: dict[Symbol, list[Callable[[int], None]]] = {}
 
     def wait(self, signal: SignalPlace, value: Number) -> Self:
