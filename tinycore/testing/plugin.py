@@ -19,7 +19,7 @@ from tinycore.device.registry import Device
 from tinycore.testing.suite.case import Case, Level, Trial
 from tinycore.testing.suite.judge import Outcome, Skips, Verdict
 from tinycore.testing.suite.report import Report
-from tinycore.testing.suite.run import Result, attempt, verdict_on
+from tinycore.testing.suite.run import run_one
 from tinycore.testing.suite.subject import Subject
 
 reports = pytest.StashKey[dict[str, Report]]()
@@ -94,16 +94,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     assert isinstance(found, Subject)
     name = pyfuncitem.callspec.id if hasattr(pyfuncitem, "callspec") else ""
     variant = next((v for v in case.variants if v.name == name), None)
-    trial = Trial(case, variant)
-    outcome, detail, figure = attempt(trial, found)
-    judgement = verdict_on(trial, found, outcome, detail)
-    needs = tuple(sorted(trial.needs))
-    result = Result(trial.name, int(case.level), needs, outcome, detail, 0.0, judgement, figure)
+    result = run_one(Trial(case, variant), found)
     pyfuncitem.config.stash[reports][str(found.target)].add(result)
-    if judgement.verdict is Verdict.FAILED:
-        pytest.fail(judgement.reason, pytrace=False)
-    if outcome is not Outcome.PASSED:
-        pytest.skip(judgement.reason.partition("\n")[0])
+    if result.judgement.verdict is Verdict.FAILED:
+        pytest.fail(result.judgement.reason, pytrace=False)
+    if result.outcome is not Outcome.PASSED:
+        pytest.skip(result.judgement.reason.partition("\n")[0])
     return True
 
 

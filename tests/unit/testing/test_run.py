@@ -14,14 +14,16 @@ import pytest
 
 from tinycore.cli.main import main
 from tinycore.device.registry import Device
-from tinycore.errors import PluginError, SettingError
+from tinycore.errors import DeviceError, PluginError, SettingError
 from tinycore.plugin import Backend, deferred
+from tinycore.testing.accelerator.device import CORRECT, Memory, Span, backend_of
 from tinycore.testing.suite.case import CASES, Case, Level, NotApplicable, Trial, trials
 from tinycore.testing.suite.judge import Outcome, Verdict
 from tinycore.testing.suite.report import Report
 from tinycore.testing.suite.run import Plan, run_apart, run_here, subject_for, work
 from tinycore.testing.suite.subject import Subject
 
+MIB = 1 << 20
 COPIES = "test_what_is_written_is_read[6"
 
 
@@ -107,6 +109,78 @@ def skips(subject: Subject) -> None:
 def case_of(function: object, *needs: str) -> Case:
     name = getattr(function, "__name__", "")
     return Case(name, Level.MEMORY, frozenset(needs), function, ())  # type: ignore[arg-type]
+
+
+class LosingMemory(Memory):
+    """Memory of a device that is lost by its third block; opened anew, it works."""
+
+    lives = 1
+    """How many devices of this process are lost so."""
+
+    def alloc(self, size: int) -> Span:
+        """`size` bytes, while there is a device."""
+        kind = type(self)
+        if kind.lives and self.used > 2 * MIB:
+            self.is_lost = True
+            kind.lives -= 1
+        if getattr(self, "is_lost", False):
+            raise DeviceError("the device is lost")
+        return super().alloc(size)
+
+
+def takes_much(subject: Subject) -> None:
+    """Loses the device."""
+    with subject.memory(3 * MIB):
+        subject.allocator.alloc(1)
+
+
+def copies(subject: Subject) -> None:
+    """A copy."""
+    assert subject.copies()
+
+
+def test_a_trial_that_loses_the_device_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LosingMemory, "lives", 1)
+    Device.register(backend_of(replace(CORRECT, name="LOSING", memory=LosingMemory)))
+    try:
+        subject = Subject("LOSING")
+        cases = [case_of(copies), case_of(takes_much), case_of(copies), case_of(fails)]
+        found = list(run_here(subject, [Trial(case, None) for case in cases]))
+    finally:
+        Device.close("LOSING")
+        Device.unregister("LOSING")
+
+    assert [r.outcome for r in found] == [
+        Outcome.PASSED, Outcome.FAILED, Outcome.PASSED, Outcome.FAILED,
+    ]  # fmt: skip
+    assert [r.lost for r in found] == [False, True, False, False]
+    assert "the device is lost" in found[1].detail
+    assert found[1].detail.endswith("opened anew for the next trial")
+
+
+def one_trial_a_process(plan: Plan, first: int, pipe: Connection) -> None:
+    """As a device that is lost in each trial, and cannot be opened again in the process."""
+    for result in run_here(subject_for(plan), trials(plan.highest, plan.named)[first : first + 1]):
+        pipe.send(first)
+        pipe.send(result)
+    pipe.send(None)
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_early_is_followed_by_another() -> None:
+    plan = Plan("PYTHON", Level.MEMORY, COPIES)
+    found = list(run_apart(plan, worker=one_trial_a_process))
+
+    assert [r.name for r in found] == [t.name for t in trials(plan.highest, plan.named)]
+
+
+def idle_worker(plan: Plan, first: int, pipe: Connection) -> None:
+    """Runs nothing."""
+    pipe.send(None)
+
+
+def test_a_process_that_runs_nothing_is_followed_by_none() -> None:
+    assert list(run_apart(Plan("PYTHON", Level.MEMORY, COPIES), worker=idle_worker)) == []
 
 
 def test_a_claim_is_proven_or_disproven() -> None:

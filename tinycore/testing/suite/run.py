@@ -24,7 +24,7 @@ from tinycore.testing.suite.case import NotApplicable, Trial, trials
 from tinycore.testing.suite.judge import Judgement, Outcome, Skips, claims_of, judge
 from tinycore.testing.suite.subject import Subject
 
-__all__ = ["Plan", "Result", "chosen_trials", "run_apart", "run_here", "subject_for", "verdict_on"]
+__all__ = ["Plan", "Result", "chosen_trials", "run_apart", "run_here", "run_one", "subject_for"]
 
 TRIAL_SECONDS: Final = 180.0
 """How long one trial may take before its process is ended."""
@@ -50,7 +50,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a trial. `figure` is what a performance case measured."""
+    """What came of a trial. `figure` is what a performance case measured.
+
+    `lost` tells that the device did not work afterwards, and was closed for the next trial to open.
+    """
 
     name: str
     level: int
@@ -60,6 +63,7 @@ class Result:
     seconds: float
     judgement: Judgement
     figure: str = ""
+    lost: bool = False
 
 
 def subject_for(plan: Plan) -> Subject:
@@ -112,17 +116,16 @@ def attempt(trial: Trial, subject: Subject) -> tuple[Outcome, str, str]:
     return Outcome.PASSED, "", str(measured or "")
 
 
-def verdict_on(trial: Trial, subject: Subject, outcome: Outcome, detail: str) -> Judgement:
-    """The judgement of a trial's outcome on a device."""
-    return judge(trial.needs, subject.backend.capabilities, subject.skips, outcome, detail)
-
-
 def run_one(trial: Trial, subject: Subject) -> Result:
     """Run a trial in this process, and judge it."""
     began = time.perf_counter()
     outcome, detail, figure = attempt(trial, subject)
     seconds = time.perf_counter() - began
-    judgement = verdict_on(trial, subject, outcome, detail)
+    lost = outcome is Outcome.FAILED and subject.close_if_lost()
+    if lost:
+        detail += "\nthe device was lost, and is opened anew for the next trial"
+    claims = subject.backend.capabilities
+    judgement = judge(trial.needs, claims, subject.skips, outcome, detail)
     return Result(
         trial.name,
         int(trial.case.level),
@@ -132,6 +135,7 @@ def run_one(trial: Trial, subject: Subject) -> Result:
         seconds,
         judgement,
         figure,
+        lost,
     )
 
 
@@ -145,12 +149,18 @@ def run_here(subject: Subject, chosen: Sequence[Trial]) -> Iterator[Result]:
 
 
 def work(plan: Plan, first: int, pipe: Connection) -> None:
-    """The other process: trials from number `first` on, each announced before it is run."""
+    """The other process: trials from number `first` on, each announced before it is run.
+
+    It ends early where a device was lost that cannot be opened again in the same process.
+    """
     subject = subject_for(plan)
     for number, trial in enumerate(chosen_trials(plan, subject)):
         if number >= first:
             pipe.send(number)
-            pipe.send(run_one(trial, subject))
+            result = run_one(trial, subject)
+            pipe.send(result)
+            if result.lost and not subject.copies():
+                break
     pipe.send(None)
 
 
@@ -159,22 +169,25 @@ def run_apart(
 ) -> Iterator[Result]:
     """The results of a plan's trials. One that kills its process, or hangs, has crashed.
 
-    Raises PluginError when the process dies before its first trial.
+    A process that ends early is followed by another one, unless it ran no trial. Raises PluginError
+    when the process dies before its first trial.
     """
     subject = subject_for(plan)
     chosen = chosen_trials(plan, subject)
     capabilities, skips = subject.backend.capabilities, subject.skips
     done = 0
     while done < len(chosen):
-        number, died = done - 1, ""
+        number, died, before = done - 1, "", done
         for number, said in watched(plan, done, seconds, worker):
             if isinstance(said, Result):
                 done = number + 1
                 yield said
             else:
                 died = said
-        if not died:
+        if not died and done == before:
             return
+        if not died:
+            continue
         if number < done:
             raise PluginError(f"the process that runs the trials {died} before trial {done + 1}")
         trial = chosen[number]

@@ -6,7 +6,7 @@ Floor 6. Opened at the first need, so that what is said of a declaration is trie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import numpy
@@ -117,6 +117,23 @@ class Subject:
     def bench(self) -> Bench:
         """Runs kernels written by hand."""
         return Bench(self.runtime, self.toolchain)
+
+    def close_if_lost(self) -> bool:
+        """Close the device if it is open and no longer copies, so that the next use opens it."""
+        if all(device.name != self.name for device in Device.opened()) or self.copies():
+            return False
+        with suppress(Exception):  # it may fail at everything, and is forgotten either way
+            Device.close(self.target.device)
+        return True
+
+    def copies(self) -> bool:
+        """Whether the device, opened if it is closed, takes and returns bytes."""
+        content = b"conformance"
+        try:
+            with self.memory(content) as handle:
+                return self.read(handle, len(content)) == content
+        except Exception:  # a device that is lost may raise anything
+            return False
 
     # --- memory
 
