@@ -4,6 +4,7 @@ commands of any length, what is refused, other ways to map memory.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from simulated_nv import opened
 from tiny_nv.nvk import compilers, methods, qmd, queues
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.nvk.program import NvProgram
+from tiny_nv.system import address_of
 from tinycore import Context
 from tinycore.errors import (
     CompilerUnavailable,
@@ -128,7 +130,8 @@ def test_launches_in_a_row_launch_each_other(device: NvDevice, machine: Machine)
     program, buffer = loaded(device), filled(device)
     graph = device.graph([(program, [buffer, buffer], [1])] * 5)
     lane = next(iter(graph._lanes.values()))
-    sent = [word for word in lane.queue.words if word == methods.schedule(0)[2]]
+    schedules = methods.method(methods.COMPUTE, 0x2C0, 0)[0]
+    sent = [word for word in lane.queue.words if word == schedules]
 
     graph()
 
@@ -213,6 +216,21 @@ def test_copies_larger_than_the_engine_takes(monkeypatch: pytest.MonkeyPatch) ->
     ]
     assert lengths == [1000, 1000, 500]
     assert methods.method(methods.COPY, 0x400, 2, 2000, 1, 2000) == words[-9:-4]
+
+
+def test_a_card_reads_pages_of_the_host(device: NvDevice) -> None:
+    pages = mmap.mmap(-1, 8192)
+    pages[4096 : 4096 + BYTES] = numpy.arange(5, 5 + BYTES // 4, dtype=numpy.uint32).tobytes()
+    pinned = device.card.pin(address_of(memoryview(pages)), 8192)
+    buffer = filled(device)
+
+    with device.lock:
+        queue = device.copy_queue().wait(device.timeline_signal, device.timeline_value - 1)
+        device.finish(queue.copy(buffer.address, pinned.address + 4096, BYTES))
+
+    assert content(device, buffer)[0] == 5
+    device.card.free(pinned)
+    assert pinned.mapped == []
 
 
 # --- what cannot run

@@ -6,10 +6,10 @@ What a launch descriptor, a command buffer or a semaphore of Ampere addresses li
 from __future__ import annotations
 
 import bisect
-import threading
 from typing import Final
 
 from tinycore.errors import OutOfMemory
+from tinycore.plugin import lock
 
 __all__ = ["HIGH", "HUGE_PAGE", "LOCAL_WINDOW", "LOW", "PAGE", "SHARED_WINDOW", "Addresses"]
 
@@ -27,7 +27,7 @@ class Addresses:
     """Spans of addresses that are free, given out from the lowest on."""
 
     def __init__(self, bounds: tuple[int, int]) -> None:
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._free: list[tuple[int, int]] = [bounds]
         """Begin and end of each span, in order, none beside another."""
 

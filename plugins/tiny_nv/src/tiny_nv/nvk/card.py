@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -26,6 +25,7 @@ from tiny_nv.nvk.mapping import ADDRESS_BYTES, FIRST_ADDRESS, mapping_of
 from tiny_nv.nvk.rm import CONTROL_NODE, CardInfo, Refused, ResourceManager
 from tiny_nv.system import System, address_of, bytes_at, system
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.plugin import lock, recursive_lock
 
 __all__ = ["Allocation", "Card", "Driver", "Units", "driver_of_process"]
 
@@ -83,7 +83,7 @@ class Driver:
     def __init__(self, machine: System) -> None:
         self.machine = machine
         self.process = os.getpid()
-        self.lock = threading.RLock()
+        self.lock = recursive_lock()
         self.rm = ResourceManager(machine)
         self.mapping = mapping_of(self.rm)
         self.low, self.high = Addresses(LOW), Addresses(HIGH)
@@ -351,7 +351,7 @@ class Card:
 
 
 _drivers: Final[dict[System, Driver]] = {}
-_lock: Final = threading.Lock()
+_lock: Final = lock()
 
 
 def driver_of_process() -> Driver:

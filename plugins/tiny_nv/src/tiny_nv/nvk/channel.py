@@ -6,7 +6,6 @@ A fault stops the whole group.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from tiny_nv.nvk.rm import Refused
 from tiny_nv.system import bytes_at
 from tinycore.config import settings
 from tinycore.errors import DeviceError
+from tinycore.plugin import lock
 
 if TYPE_CHECKING:
     from tiny_nv.nvk.layouts import Record
@@ -48,7 +48,6 @@ class ChannelGroup:
 
     def __init__(self, card: Card) -> None:
         self.card, self.rm = card, card.rm
-        self.lock = threading.Lock()
         self._undo = ExitStack()
         try:
             self._open()
@@ -135,8 +134,8 @@ class Channel:
     ) -> None:
         card, rm = group.card, group.rm
         self.group, self.card, self.name = group, card, name
-        self.lock = threading.Lock()
-        self._fence = threading.Lock()
+        self.lock = lock()
+        self._fence = lock()
         self._place(memory)
         params = rm.record(
             "channel",

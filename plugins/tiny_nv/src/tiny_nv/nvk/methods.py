@@ -46,6 +46,7 @@ _WHEN_IDLE, _LONG, _WITH_TIME = 1 << 20, 1 << 24, 1 << 25
 # Methods of compute.
 _WAIT_FOR_IDLE: Final = 0x110
 _SHARED_WINDOW: Final = 0x2A0
+_INVALIDATE_DESCRIPTORS: Final = 0x298
 _SEND_PCAS: Final = 0x2B4
 _SEND_SIGNALING_PCAS: Final = 0x2C0
 _PREFETCH_SCHEDULE: Final = 9
@@ -150,8 +151,9 @@ INVALIDATE: Final = method(COMPUTE, _INVALIDATE_CACHES, 0x1011)
 
 
 def schedule(descriptor: int) -> Words:
-    """Launch what a descriptor in memory says."""
+    """Launch what a descriptor in memory says, as it is now."""
     return (
+        *method(COMPUTE, _INVALIDATE_DESCRIPTORS, 0),
         *method(COMPUTE, _SEND_PCAS, descriptor >> 8),
         *method(COMPUTE, _SEND_SIGNALING_PCAS, _PREFETCH_SCHEDULE),
     )

@@ -70,6 +70,7 @@ class NvProgram(HCQProgram):
                 parameter_bytes=self.bank.parameters + kernel.parameter_bytes,
             ),
         )
+        self.bank_word = qmd.bank_word(self.descriptor, self.version)
         slack = ALIGNMENT - GIVEN_ALIGNMENT
         self.bank_offset = -(-len(self.descriptor) // ALIGNMENT) * ALIGNMENT
         size = self.bank_offset + len(self.bank_content) + slack
@@ -129,7 +130,7 @@ class NvArguments(HCQArgsState):
     Both are memory that the card reads when the launch is due, so a graph changes them in place.
     """
 
-    __slots__ = ("address", "bank", "bank_address", "content", "descriptor", "releases", "version")
+    __slots__ = ("address", "bank", "bank_address", "descriptor", "releases", "version")
 
     program: NvProgram
 
@@ -144,7 +145,6 @@ class NvArguments(HCQArgsState):
         self.bank = view[start : start + len(program.bank_content)]
         self.bank_address = self.memory.address + start
         self.releases = 0
-        self.content = with_bank(program, self.bank_address)
         bank, facts = self.bank, program.bank
         bank[:] = program.bank_content
         if facts.own_address is not None:
@@ -166,7 +166,8 @@ class NvArguments(HCQArgsState):
     def begin(self, grid: tuple[Number, ...], block: tuple[Number, ...]) -> list[Patch]:
         """Write the descriptor anew, with nothing after it; say what each submission changes."""
         program = self.program
-        self.descriptor[:] = self.content
+        self.descriptor[:] = program.descriptor
+        qmd.put_bank(self.descriptor, self.version, program.bank_word, self.bank_address)
         self.releases = 0
         if block != program.info.block:
             raise UnsupportedError(
@@ -217,11 +218,3 @@ class NvArguments(HCQArgsState):
 
 
 NvProgram.ARGS_STATE = NvArguments
-
-
-def with_bank(program: NvProgram, address: int) -> bytes:
-    """The program's descriptor with the address of bank 0."""
-    content = bytearray(program.descriptor)
-    bytes_of_bank = program.bank.parameters + program.kernel.parameter_bytes
-    qmd.put_constants(memoryview(content), program.version, 0, address, bytes_of_bank)
-    return bytes(content)

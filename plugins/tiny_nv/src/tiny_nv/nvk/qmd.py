@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from struct import pack_into, unpack_from
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tiny_nv.arch import number_of
@@ -19,8 +21,10 @@ __all__ = [
     "RELEASES",
     "Launch",
     "Span",
+    "bank_word",
     "descriptor",
     "put",
+    "put_bank",
     "put_constants",
     "put_grid",
     "put_next",
@@ -187,6 +191,7 @@ def put(memory: memoryview, version: Version, name: str, value: int, index: int 
     memory[first:last] = (around | value << shift).to_bytes(last - first, "little")
 
 
+@cache
 def _place(version: Version, name: str, index: int) -> tuple[int, int, int, int]:
     """First byte, end, bits below, and the mask of a field."""
     high, low, offsets = FIELDS[name][version]
@@ -281,6 +286,17 @@ def put_grid(view: memoryview, version: Version, grid: tuple[int, ...]) -> None:
         put(view, version, name, value)
 
 
+def bank_word(content: bytes, version: Version) -> tuple[int, int]:
+    """Where the address of bank 0 stands in a descriptor that has none, and the bits around it."""
+    at = _place(version, "CONSTANT_BUFFER_ADDR_LOWER", 0)[0]
+    return at, unpack_from("<Q", content, at)[0]
+
+
+def put_bank(view: memoryview, version: Version, word: tuple[int, int], address: int) -> None:
+    """Set the address of bank 0 in a copy of the descriptor that `word` is of."""
+    pack_into("<Q", view, word[0], word[1] | address >> _CONSTANT_SHIFTS[version])
+
+
 def put_constants(view: memoryview, version: Version, index: int, address: int, size: int) -> None:
     """Set the place of a bank of constants."""
     put_wide(view, version, "CONSTANT_BUFFER_ADDR", address >> _CONSTANT_SHIFTS[version], index)
@@ -289,16 +305,44 @@ def put_constants(view: memoryview, version: Version, index: int, address: int, 
     put(view, version, "CONSTANT_BUFFER_INVALIDATE", 1, index)
 
 
+class ReleaseForm(NamedTuple):
+    """How a release is written at once: its address with bits around it, its value, its bits."""
+
+    address_at: int
+    around_address: int
+    value_at: int
+    bits_at: int
+    bits: int
+
+
+@cache
+def release_form(version: Version, index: int, timed: bool) -> ReleaseForm:
+    """The bytes that `put_release` writes, with their constant bits."""
+    content = bytearray(BYTES[version])
+    view = memoryview(content)
+    put(view, version, "RELEASE_STRUCTURE_SIZE", 0 if timed else _WITHOUT_TIME, index)
+    put(view, version, "RELEASE_MEMBAR_TYPE", 1, index)
+    put(view, version, "RELEASE_PAYLOAD64B", 1, index)
+    put(view, version, "RELEASE_ENABLE", 1, index)
+    address_at = _place(version, "RELEASE_ADDRESS_LOWER", index)[0]
+    bits_at = _place(version, "RELEASE_ENABLE", index)[0] & ~1
+    return ReleaseForm(
+        address_at,
+        unpack_from("<Q", content, address_at)[0],
+        _place(version, "RELEASE_PAYLOAD_LOWER", index)[0],
+        bits_at,
+        unpack_from("<H", content, bits_at)[0],
+    )
+
+
 def put_release(
     view: memoryview, version: Version, index: int, address: int, value: int, *, timed: bool
 ) -> None:
     """Set a value, or note the time beside a value, when the kernel has ended."""
-    put(view, version, "RELEASE_STRUCTURE_SIZE", 0 if timed else _WITHOUT_TIME, index)
-    put(view, version, "RELEASE_MEMBAR_TYPE", 1, index)
-    put(view, version, "RELEASE_PAYLOAD64B", 1, index)
-    put_wide(view, version, "RELEASE_ADDRESS", address, index)
-    put_wide(view, version, "RELEASE_PAYLOAD", value, index)
-    put(view, version, "RELEASE_ENABLE", 1, index)
+    form = release_form(version, index, timed)
+    pack_into("<H", view, form.bits_at, form.bits)
+    pack_into("<Q", view, form.address_at, form.around_address | address)
+    pack_into("<Q", view, form.value_at, value)
 
 
 def put_next(view: memoryview, version: Version, address: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
@@ -22,6 +21,7 @@ from tinycore.plugin import (
     HCQBuffer,
     HCQProgram,
     HWQueue,
+    Moment,
     Number,
     SignalPlace,
     Symbol,
@@ -29,7 +29,6 @@ from tinycore.plugin import (
 
 if TYPE_CHECKING:
     from tiny_nv.nvk.device import NvDevice
-    from tinycore.plugin import Moment
 
 __all__ = ["CommandRing", "ComputeQueue", "CopyQueue"]
 
@@ -72,14 +71,17 @@ class CommandRing:
                 f"{size} bytes of commands do not fit the {self.memory.size} there are for them: "
                 "split the work"
             )
+        used = self.used
         if self.next + size > self.memory.size:
+            while used and used[0][0] >= self.next:  # they are done before what is used next is
+                used.popleft()
             self.next = 0
         begin, end = self.next, self.next + size
-        late = [n for n, (a, b, _) in enumerate(self.used) if a < end and begin < b]
-        for _ in range(late[-1] + 1 if late else 0):
+        while used and used[0][0] < end and begin < used[0][1]:
             self.used.popleft()[2].wait()
         upcoming = self.device.upcoming()  # of the next submission: this one's value is taken
-        self.used.append((begin, end, replace(upcoming, value=upcoming.value - 1)))
+        moment = Moment(upcoming.device, upcoming.era, upcoming.signal, upcoming.value - 1)
+        used.append((begin, end, moment))
         self.next = -(-end // _ALIGNMENT) * _ALIGNMENT
         return self.memory.offset(begin, size)
 
