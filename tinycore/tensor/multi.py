@@ -1,7 +1,7 @@
 """Tensors over several devices: in parts along one axis, or the same on each.
 
 Floor 5. Such a tensor has the shape of the whole and is used as any other; what each device does,
-and what travels between them, is found when it is computed (`schedule/multi.py`).
+and what travels between them, is found when it is computed (`schedule/shard.py`).
 See docs/decisions/0021-sharded-tensors.md.
 """
 

@@ -9,11 +9,11 @@ import numpy
 import pytest
 import torch
 
-from tinycore import Variable
+from tinycore import Context, Variable
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.engine.counters import GlobalCounters
 from tinycore.schedule.launch import Launch, row_size
-from tinycore.schedule.row_fusion import MOST_PRODUCTS, footprint
+from tinycore.schedule.row_fusion import MOST_PRODUCTS, Refusal, footprint
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -302,3 +302,24 @@ def test_kernelized_writes_keep_their_order() -> None:
     numpy.testing.assert_allclose(after.numpy(), soft[1].softmax(-1).numpy(), 1e-5, 1e-7)
     numpy.testing.assert_allclose(target.numpy(), soft[1].numpy(), 1e-5, 1e-7)
     numpy.testing.assert_allclose(before.numpy(), soft[0].numpy(), 1e-5, 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (lambda x: numbers(64, 100, seed=1), Refusal.UNRELATED),
+        (lambda x: x.T.contiguous(), Refusal.ROWS),
+    ],
+)
+def test_why_two_kernels_are_not_one_is_told(
+    second: Callable[[Tensor], Any], reason: Refusal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = (Tensor(numbers(64, 100)).realize() + 1).contiguous()
+    other = second(first)
+    other = other if isinstance(other, Tensor) else Tensor(other).realize().exp()
+    with Context(TRACE="schedule"):
+        count = len(first.schedule(other.sum(0)))
+    text = capsys.readouterr().err
+
+    assert count > 1
+    assert f": {reason.value}" in text, text
