@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.unit.tensor.helpers import compare, numbers
-from tinycore.errors import ArgumentError, ShapeError
+from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import Tensor
 
 Function = Callable[..., Any]
@@ -145,6 +145,7 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Tensor([]).median(), ShapeError, "median: no elements"),
     (lambda: Tensor([1.0]).quantile(1.5), ArgumentError, "between 0 and 1, got 1.5"),
     (lambda: Tensor([-1]).bincount(), ArgumentError, "-1 is below 0"),
+    (lambda: Tensor([1.5]).bincount(), DTypeError, "bincount: the operand must be an integer"),
     (lambda: Tensor([1, 2]).narrow(0, 1, 2), ShapeError, "narrow: 2 elements from 1"),
     (lambda: Tensor([1, 2]).cross(Tensor([1, 2])), ShapeError, "not of size 3"),
     (lambda: Tensor([1.0, 2.0, 3.0]).glu(), ShapeError, "no two halves"),

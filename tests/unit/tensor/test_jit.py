@@ -251,3 +251,12 @@ def test_numbers_as_arguments_are_content_not_code() -> None:
 
     for rate in (1.0, 2.0, 3.0, 4.0):
         assert step(x, Tensor(rate)).tolist() == (x.numpy() * rate).tolist()
+
+
+def test_a_captured_function_says_what_it_is() -> None:
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        """One more."""
+        return x + 1
+
+    assert (step.__name__, step.__doc__) == ("step", "One more.")  # type: ignore[attr-defined]
