@@ -148,7 +148,7 @@ def tensors(session: nox.Session, device: str) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Put random faults into the core; tests notice 97 % (`-- --seed 1 --count 200`: hours)."""
+    """Put random faults into the core; tests should notice 97 % (`-- --seed 1 --count 200`)."""
     install(session)
     session.run("python", "-m", "tests.faults", *session.posargs)
 
