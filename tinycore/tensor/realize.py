@@ -246,7 +246,8 @@ class Realization(Random):
         """Write a value, broadcast, into the memory of this tensor; returns itself.
 
         A slice of a buffer writes into that buffer. A tensor with no memory yet takes over the
-        value. Raises ShapeError, DTypeError or DeviceError when the value does not fit.
+        value. Raises ShapeError, DTypeError or DeviceError when the value does not fit,
+        AliasError where this tensor shows an element more than once.
 
         >>> x = Tensor([1, 2, 3])
         >>> _ = x[1:].assign(7)
@@ -266,7 +267,10 @@ class Realization(Random):
                 "of its place, or is repeated to it"
             )
         node = graph.broadcast_to(node, self.shape)
-        if node is self.uop or not self.numel():
+        if not self.numel():
+            return self
+        if node is self.uop:
+            self._target(node)  # raises where an element is shown more than once
             return self
         self._overwrite(node)
         return self

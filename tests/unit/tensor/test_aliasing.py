@@ -436,3 +436,15 @@ def test_what_reads_memory_is_kernelized_before_what_overwrites_it() -> None:
 
     assert x.tolist() == [7.0, 2.0]
     assert before.tolist() == [10.0, 20.0]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_expanded_memory_is_not_assigned_to_itself(lazy: bool) -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    x = x + 1 if lazy else x
+
+    with pytest.raises(AliasError, match="made by expand shows elements more than once"):
+        x.expand(3, 2).assign(x)
+    with pytest.raises(AliasError, match="made by expand"):
+        x.expand(3, 2).copy_(x)
+    assert x.assign(x) is x
