@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from numbers import Integral
 from typing import Final, Literal, NamedTuple
 
 from tinycore.errors import DTypeError
@@ -256,10 +257,14 @@ def pointer(base: DType, size: int, space: Space) -> PointerDType:
 
 def image(base: DType, size: tuple[int, ...]) -> ImageDType:
     """The one image type of (height, width) or (height, width, 4). Raises DTypeError."""
-    channels = size[2:] or (ImageDType.CHANNELS,)
-    if len(size) < 2 or channels != (ImageDType.CHANNELS,) or min(size) < 1:
-        raise DTypeError(f"an image is (height, width) of pixels with 4 channels, got {size}")
-    return interned_image(base, *size[:2])
+    sizes = tuple(size) if isinstance(size, (tuple, list)) else ()
+    are_counts = all(isinstance(n, Integral) and type(n) is not bool and n > 0 for n in sizes)
+    channels = sizes[2:] or (ImageDType.CHANNELS,)
+    if len(sizes) < 2 or not are_counts or channels != (ImageDType.CHANNELS,):
+        raise DTypeError(
+            f"an image is (height, width) of pixels with 4 channels, two positive ints, got {size}"
+        )
+    return interned_image(base, *map(int, sizes[:2]))
 
 
 @cache

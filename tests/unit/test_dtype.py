@@ -6,6 +6,7 @@ import itertools
 import math
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import numpy
 import pytest
@@ -302,3 +303,13 @@ def test_no_array_holds_what_has_no_bytes(dtype: DType) -> None:
 def test_arrays_of_what_is_no_number_have_no_counterpart(name: str) -> None:
     with pytest.raises(DTypeError, match="has no counterpart"):
         from_numpy_dtype(numpy.dtype(name))
+
+
+@pytest.mark.parametrize("size", [(4.5, 4), (True, 4), ("4", 4), 4, (4,), (0, 4), (2, 3, 5)])
+def test_the_size_of_an_image_is_two_positive_ints(size: Any) -> None:
+    with pytest.raises(DTypeError, match="two positive ints"):
+        dtypes.imagef(size)
+
+
+def test_the_size_of_an_image_may_be_ints_of_numpy() -> None:
+    assert dtypes.imagef((numpy.int64(2), numpy.int32(3))) is dtypes.imagef((2, 3))

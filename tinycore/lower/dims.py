@@ -19,6 +19,8 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 AXES: Final = 3
+MOST_TRIED: Final = 1 << 16
+"""Divisors that are tried for the size of an axis: of 2**62 elements they would be billions."""
 UNLIMITED: Final = (1 << 62,) * AXES
 """For loops that a plan by hand gave to a grid, on a device that names no limits."""
 
@@ -105,7 +107,7 @@ def cut_to_fit(total: int, prefix: str, most: Dims) -> list[int]:
     sizes = []
     for limit in most:
         needed = -(-total // limit)
-        exact = (n for n in range(needed, 2 * needed) if total % n == 0)
+        exact = (n for n in range(needed, min(2 * needed, needed + MOST_TRIED)) if total % n == 0)
         rest = next(exact, needed)
         sizes.append(-(-total // rest))
         total = rest

@@ -116,7 +116,7 @@ class Creation(Scan):
     ) -> Self:
         """One number everywhere; its dtype follows the number.
 
-        Raises ShapeError for a negative size.
+        Raises ShapeError for a negative size, and for memory of 2**63 bytes or more.
 
         >>> Tensor.full((2, 2), 7).tolist(), Tensor.full((1,), 7.0).dtype
         ([[7, 7], [7, 7]], dtypes.float32)

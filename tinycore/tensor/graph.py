@@ -24,6 +24,7 @@ axis_of: Final[Callable[[UOp], int | None]] = deferred("tinycore.schedule.shard:
 Pair = tuple[int, int]
 
 MOST_ELEMENTS: Final = dtypes.max(dtypes.int64)
+MOST_BYTES: Final = dtypes.max(dtypes.int64)
 
 # --- sources
 
@@ -65,7 +66,9 @@ def new_buffer(shape: Shape, dtype: DType, device: str) -> UOp:
 
     Where sizes vary it is as large as they may be, and the first elements of each axis are shown.
     """
-    if (whole := greatest_shape(countable(shape))) != shape:
+    if (size := math.prod(greatest_shape(countable(shape))) * dtype.itemsize) > MOST_BYTES:
+        raise ShapeError(f"shape {shape} of {dtype!r} takes {size:,} bytes; there are 2**63 - 1")
+    if (whole := greatest_shape(shape)) != shape:
         return shrink(new_buffer(whole, dtype, device), [(0, n) for n in shape])
     if is_group(device):
         parts = [new_buffer(shape, dtype, name) for name in names_of(device)]

@@ -362,3 +362,9 @@ def test_threads_meet_at_a_barrier_in_the_same_step() -> None:
 )
 def test_loops_are_launched_as_just_as_many_threads(extents: list[int], expected: bool) -> None:
     assert launches(extents, "block", (8, 8, 8)) is expected
+
+
+def test_a_grid_of_very_many_is_cut_at_once() -> None:
+    sizes = cut_to_fit((1 << 61) - 1, "grid", (1 << 20, 1 << 21, 1 << 40))  # a prime
+
+    assert math.prod(sizes) >= (1 << 61) - 1

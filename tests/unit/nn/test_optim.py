@@ -526,3 +526,17 @@ def test_a_step_that_fails_half_way_changes_nothing(lazy: bool, scaled: bool) ->
         assert first.tolist() == pytest.approx([0.5, 1.5], abs=1e-3)
         assert view.tolist() == pytest.approx([1.5], abs=1e-3)
         assert second.tolist() == [0.5, 1.0]
+
+
+def test_a_rate_may_be_a_tensor_of_one_element() -> None:
+    weight, rate = Tensor([1.0, 2.0], requires_grad=True), Tensor(0.5)
+    optimizer = SGD([weight], lr=rate)
+    rate += 1  # its number is taken when the optimizer is made
+    _ = (weight * weight).sum().backward()
+    with Tensor.train():
+        optimizer.step()
+
+    assert weight.tolist() == [0.0, 0.0]
+    assert optimizer.initial_lr == 0.5
+    with pytest.raises(ArgumentError, match=r"SGD: lr is one number, got shape \(2,\)"):
+        SGD([weight], lr=Tensor([0.1, 0.2]))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tinycore.dtype import dtypes
-from tinycore.errors import ArgumentError, ShapeError
+from tinycore.errors import ArgumentError, OutOfMemory, ShapeError
 from tinycore.tensor import Tensor
 
 RANGES: list[tuple[Any, ...]] = [
@@ -159,3 +159,16 @@ def test_a_list_of_numpy_numbers() -> None:
     assert Tensor([numpy.float32(1.5), numpy.float32(2)]).tolist() == [1.5, 2.0]
     assert Tensor([[numpy.int64(3)], [numpy.int64(4)]]).tolist() == [[3], [4]]
     assert Tensor([numpy.bool_(True)]).dtype is dtypes.bool
+
+
+@pytest.mark.parametrize("make", [Tensor.zeros, Tensor.empty, Tensor.ones])
+def test_memory_of_more_bytes_than_can_be_counted_is_refused_at_the_call(make: Any) -> None:
+    with pytest.raises(ShapeError, match="takes 36,893,488,147,419,103,228 bytes"):
+        make((1 << 63) - 1)
+
+
+def test_more_memory_than_there_is_ends_in_an_error_when_it_is_needed() -> None:
+    huge = Tensor.zeros(1 << 60)
+
+    with pytest.raises(OutOfMemory):
+        huge[-1].item()

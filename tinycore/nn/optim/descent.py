@@ -85,7 +85,7 @@ class SGD(Descent):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.001,
+        lr: float | Tensor = 0.001,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
@@ -115,7 +115,7 @@ class LARS(Descent):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.001,
+        lr: float | Tensor = 0.001,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
         ns_steps: int = 0,
@@ -164,7 +164,7 @@ class Muon(Descent):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.001,
+        lr: float | Tensor = 0.001,
         momentum: float = 0.95,
         weight_decay: float = 0.1,
         ns_steps: int = 5,

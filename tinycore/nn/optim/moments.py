@@ -34,7 +34,7 @@ class AdamW(Optimizer):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.001,
+        lr: float | Tensor = 0.001,
         b1: float = 0.9,
         b2: float = 0.999,
         eps: float = 1e-8,
@@ -80,7 +80,7 @@ class Adam(AdamW):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.001,
+        lr: float | Tensor = 0.001,
         b1: float = 0.9,
         b2: float = 0.999,
         eps: float = 1e-8,
@@ -102,7 +102,7 @@ class LAMB(AdamW):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.001,
+        lr: float | Tensor = 0.001,
         b1: float = 0.9,
         b2: float = 0.999,
         eps: float = 1e-6,

@@ -42,8 +42,9 @@ class Optimizer:
     Tensors marked `is_param_(False)`, such as running statistics, are kept in `buffers`: they have
     no gradient, and a step realizes them. A tensor given twice is taken once. `lr` is a tensor (1,)
     that may be assigned to between steps (`optimizer.lr = 0.01` does), also under a TinyJit;
-    `initial_lr` is the number it began with. State lives on `device`, which is the first
-    parameter's unless given. `fused` keeps the state of all parameters in one tensor of each kind.
+    `initial_lr` is the number it began with, where a tensor gave it too. State lives on `device`,
+    which is the first parameter's unless given. `fused` keeps the state of all parameters in one
+    tensor of each kind.
 
     A subclass implements `_updates`. Raises ArgumentError when there is nothing to optimize, or for
     a negative rate.
@@ -56,7 +57,11 @@ class Optimizer:
     """What `get_state_dict` leaves out: these belong to the model."""
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float, device: str | None = None, fused: bool = False
+        self,
+        params: Iterable[Tensor],
+        lr: float | Tensor,
+        device: str | None = None,
+        fused: bool = False,
     ) -> None:
         self._refuse_strange(params, lr)
         distinct = _distinct(params)
@@ -68,7 +73,7 @@ class Optimizer:
             raise ArgumentError("an optimizer needs at least one parameter, and none was given")
         self.device = self.params[0].device if device is None else device
         self.fused, self.initial_lr = fused, nonnegative(type(self).__name__, lr=lr)
-        self.lr = self._single(lr)
+        self.lr = self._single(self.initial_lr)
 
     def _refuse_strange(self, params: object, lr: object) -> None:
         """Raises ArgumentTypeError unless given tensors, and a number or a tensor as rate."""
@@ -296,9 +301,16 @@ def norm(tensor: Tensor) -> Tensor:
     return tensor.square().sum().sqrt()
 
 
-def nonnegative(what: str, **numbers: float) -> float:
-    """The one number itself. Raises ArgumentError when it is negative or no number at all."""
+def nonnegative(what: str, **numbers: float | Tensor) -> float:
+    """The one number itself, or that of a tensor of one element as it is now.
+
+    Raises ArgumentError when it is negative or no number at all.
+    """
     ((name, number),) = numbers.items()
+    if isinstance(number, Tensor):
+        if number.numel() != 1:
+            raise ArgumentError(f"{what}: {name} is one number, got shape {number.shape}")
+        number = float(number.item())
     if not number >= 0:
         raise ArgumentError(f"{what}: {name} cannot be negative, got {number}")
     return number
