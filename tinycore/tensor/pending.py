@@ -166,8 +166,8 @@ def memory_with(tensor: Core) -> UOp:
 def values_read(node: UOp, memory: UOp, form: CanonicalGraph) -> list[HeldValue]:
     """That memory holds a node, if it is new, and the node the same whenever it is computed."""
     below = set(memory.toposort())
-    is_new = graph.is_buffer(memory) and below.isdisjoint(form.memory)
-    if node.op in MOVEMENT or not is_new or form.values:
+    is_new = graph.is_buffer(under(memory)) and below.isdisjoint(form.memory)
+    if node.op in MOVEMENT or not is_new:
         return []
     return [made_held(node, graph.reshape(memory, node.shape), form.memory)]
 

@@ -32,7 +32,7 @@ from tinycore.tensor.pending import (
 )
 from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
-from tinycore.tensor.showing import buffers_below
+from tinycore.tensor.showing import buffers_below, under
 from tinycore.tensor.storage import decode
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.node import UOp
@@ -105,10 +105,13 @@ class Realization(Random):
 
     def _symbolic_array(self) -> HostArray:
         """The elements of a graph with Sizes, as many as there are with the numbers of now."""
-        tensor = self.realize()
-        while (found := numbers_shown(tensor.uop)) is None:
-            tensor = self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (tensor.uop,))).realize()
-        return found
+        if graph.is_memory(under(self.uop)):
+            self.realize()  # a slice of memory, with what is still to be written there
+        found = numbers_shown(self.uop)
+        if found is None:
+            found = numbers_shown(memory_with(self))
+        assert found is not None, "memory of its own is a slice of a buffer"
+        return found.reshape(known(self.uop).shape)
 
     def numpy(self) -> HostArray:
         """The elements as a NumPy array of its own; bfloat16 and fp8 become float32.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 
-from tinycore import Device, Tensor, TinyJit, Variable, dtypes
+from tinycore import Device, GlobalCounters, Tensor, TinyJit, Variable, dtypes
 from tinycore.engine.compile import compile_kernel, programs
 from tinycore.errors import (
     ArgumentError,
@@ -241,6 +241,42 @@ def test_work_for_several_threads() -> None:
             (part.T * 2).sum(1).numpy(), (expected * 2).sum(0), 1e-4, 1e-4
         )
         numpy.testing.assert_allclose((part @ part.T).numpy(), expected @ expected.T, 1e-4, 1e-3)
+
+
+def test_a_symbolic_value_that_was_read_keeps_its_gradient() -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True).realize()
+    n = Variable("n", 1, 4).bind(3)
+    row = x[:n] * x[:n]
+    loss = (row * 2).sum()
+
+    assert row.tolist() == [1.0, 4.0, 9.0]
+    assert loss.item() == 28.0
+    assert loss.gradient(x)[0].tolist() == [4.0, 8.0, 12.0, 0.0]
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [4.0, 8.0, 12.0, 0.0]
+
+
+def test_a_symbolic_value_that_was_read_is_not_computed_again() -> None:
+    x, size = Tensor([1.0, 2.0, 3.0, 4.0]).realize(), Variable("n", 1, 4)
+    three, two = x[: size.bind(3)] * 2, x[: size.bind(2)] * 2
+    assert (three.tolist(), two.tolist()) == ([2.0, 4.0, 6.0], [2.0, 4.0])
+
+    GlobalCounters.reset()
+    assert (three.tolist(), two.tolist()) == ([2.0, 4.0, 6.0], [2.0, 4.0])
+    assert GlobalCounters.kernel_count == 0
+    x[0] = 10
+    assert three.tolist() == [2.0, 4.0, 6.0]
+    assert (x[: size.bind(2)] * 2).tolist() == [20.0, 4.0]
+
+
+def test_a_turned_symbolic_slice_is_read_row_by_row() -> None:
+    x = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).realize()
+    n = Variable("n", 1, 3).bind(2)
+    x[:, :n].assign(x[:, :n] * 10)
+
+    assert x[:, :n].T.tolist() == [[10.0, 40.0], [20.0, 50.0]]
+    assert (x[:, :n] + 1).T.tolist() == [[11.0, 41.0], [21.0, 51.0]]
 
 
 def test_gradients_flow_through_symbolic_slices() -> None:
