@@ -20,6 +20,7 @@ from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.grad import passes_gradient
+from tinycore.tensor.showing import SHOWING
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -233,34 +234,43 @@ class Past:
             if reference() is base and (found := graph.reshape(stand_in, node.shape)) in below:
                 yield found
 
-    def check(self, node: UOp, lasting: Callable[[], set[UOp]]) -> None:
+    def check(
+        self, node: UOp, lasting: Callable[[], set[UOp]], computed: Collection[UOp] = ()
+    ) -> None:
         """Raises GradientError for a derivative that needs content which was overwritten.
 
-        A copy, and the value of what is `lasting`, is computed before the write and stays.
+        A copy, and the value of what is `lasting`, is computed before the write and stays. While
+        the write waits, so is what the derivative needs of the nodes that were `computed`.
         """
         if self.overwritten(node, frozenset()) is None:
             return
-        if (found := self.overwritten(node, lasting())) is not None:
+        if (found := self.overwritten(node, lasting(), computed)) is not None:
             raise GradientError(
                 f"backward: a derivative needs the values that memory of shape {found.shape} "
-                "had before it was written to in place. Differentiate before the write, or "
-                "compute with a copy: clone()"
+                "had before it was written to in place. Differentiate before the write, keep "
+                "what was computed from them in a tensor, or compute with a copy: clone()"
             )
 
-    def overwritten(self, node: UOp, lasting: Collection[UOp]) -> UOp | None:
+    def overwritten(
+        self, node: UOp, lasting: Collection[UOp], computed: Collection[UOp] = ()
+    ) -> UOp | None:
         """Memory below a node whose content it needs and which was overwritten, at least soon."""
         if not (self.former or self.pending):
             return None
-        seen, stack = {node}, [node]
+        seen = {(node, False)}
+        stack = [*seen]
         while stack:
-            node = stack.pop()
-            is_memory = node.op in (Op.BUFFER, Op.ASSIGN)
-            if is_memory and (self.is_former(node) or self.pending.get(id(node)) is not None):
-                return node
+            node, is_value = stack.pop()
+            if node.op in (Op.BUFFER, Op.ASSIGN):
+                is_waiting = not is_value and self.pending.get(id(node)) is not None
+                if is_waiting or self.is_former(node):
+                    return node
             if node.op is Op.ASSIGN or graph.is_alone(node) or node in lasting:
                 continue  # an ASSIGN has the value that was written last
-            stack += [s for s in node.src if s not in seen]
-            seen.update(node.src)
+            is_value = is_value or (node.op not in SHOWING and node in computed)
+            below = {(s, is_value) for s in node.src} - seen
+            stack += below
+            seen |= below
         return None
 
     def is_former(self, node: UOp) -> bool:

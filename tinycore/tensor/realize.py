@@ -377,7 +377,7 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
         terms = [found[node] for node in parts if node in found]
         if terms:
             result[target] = reduce(UOp.__add__, terms).substitute(back)
-            past.check(result[target], values_of_tensors)
+            past.check(result[target], values_of_tensors, nodes)
     return result
 
 

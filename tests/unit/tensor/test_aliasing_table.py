@@ -66,7 +66,7 @@ def test_a_row_is_so_in_numpy(row: tuple[str, ...]) -> None:
 
 
 def test_the_table_of_gradients_has_its_rows() -> None:
-    assert len(SLOPES) == 8
+    assert len(SLOPES) == 10
 
 
 def expected_of(cell: str) -> list[float] | None:
@@ -78,7 +78,7 @@ def expected_of(cell: str) -> list[float] | None:
 @pytest.mark.parametrize("row", SLOPES, ids=lambda row: row[0])
 def test_a_gradient_is_so(row: tuple[str, ...], read: bool) -> None:
     w = Tensor([1.0, 2.0], requires_grad=True).realize()
-    scope: dict[str, Any] = {"w": w, "zeros": Tensor.zeros(2)}
+    scope: dict[str, Any] = {"w": w, "zeros": Tensor.zeros(2), "ones": Tensor.ones(2)}
     exec(row[0], scope)
     if read:
         scope["loss"].item()
@@ -101,7 +101,12 @@ def test_a_gradient_is_so_in_torch(row: tuple[str, ...]) -> None:
         with torch.no_grad():
             w.copy_(value)
 
-    scope: dict[str, Any] = {"w": w, "zeros": torch.zeros(2), "assign": assign}
+    scope: dict[str, Any] = {
+        "w": w,
+        "zeros": torch.zeros(2),
+        "ones": torch.ones(2),
+        "assign": assign,
+    }
     exec(row[0].replace("w.assign(", "assign("), scope)
     wanted = expected_of(row[2])
     if wanted is None:

@@ -71,6 +71,43 @@ def test_a_derivative_of_what_was_overwritten_is_refused(read: str) -> None:
 
 
 @pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_computed_before_a_write_and_lives_is_what_a_derivative_needs(
+    kind: str, read: str
+) -> None:
+    w, memory = Tensor([3.0, 4.0, 5.0], requires_grad=True), KINDS[kind]()
+    value = memory + 2
+    memory *= 0.5
+    READS[read](memory)
+
+    (w * value.detach()).sum().backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == value.tolist()
+
+
+def test_what_was_computed_before_a_write_that_waits_needs_no_tensor() -> None:
+    w, memory = Tensor([3.0, 4.0], requires_grad=True), Tensor([1.0, 2.0]).realize()
+    loss = (w * (memory * 2).exp().detach()).sum() + (w * (memory + 1)).sum()
+    memory *= 0.5
+
+    loss.backward()
+
+    assert w.grad is not None
+    assert memory.tolist() == [0.5, 1.0]
+    assert w.grad.tolist() == pytest.approx([2 + 7.389056, 3 + 54.59815])
+
+
+def test_memory_that_is_overwritten_soon_is_no_such_value() -> None:
+    w, memory = Tensor([3.0, 4.0], requires_grad=True), Tensor([1.0, 2.0]).realize()
+    loss = (w * memory.flip(0)).sum()
+    memory *= 0.5
+
+    with pytest.raises(GradientError, match="keep what was computed from them in a tensor"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("read", READS)
 def test_a_derivative_that_needs_no_former_content_is_right(read: str) -> None:
     x = Tensor([1.0, 2.0], requires_grad=True).realize()
     y = x * 3
