@@ -255,16 +255,16 @@ def pointer(base: DType, size: int, space: Space) -> PointerDType:
     return PointerDType(base, size, space)
 
 
-def image(base: DType, size: tuple[int, ...]) -> ImageDType:
+def image(base: DType, size: object) -> ImageDType:
     """The one image type of (height, width) or (height, width, 4). Raises DTypeError."""
-    sizes = tuple(size) if isinstance(size, (tuple, list)) else ()
-    are_counts = all(isinstance(n, Integral) and type(n) is not bool and n > 0 for n in sizes)
+    sizes: tuple[object, ...] = tuple(size) if isinstance(size, (tuple, list)) else ()
+    counts = [int(n) for n in sizes if isinstance(n, Integral) and type(n) is not bool and n > 0]
     channels = sizes[2:] or (ImageDType.CHANNELS,)
-    if len(sizes) < 2 or not are_counts or channels != (ImageDType.CHANNELS,):
+    if len(sizes) < 2 or len(counts) < len(sizes) or channels != (ImageDType.CHANNELS,):
         raise DTypeError(
             f"an image is (height, width) of pixels with 4 channels, two positive ints, got {size}"
         )
-    return interned_image(base, *map(int, sizes[:2]))
+    return interned_image(base, *counts[:2])
 
 
 @cache
