@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from functools import cache
 from numbers import Integral
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from tinycore.errors import DTypeError
 
@@ -255,16 +255,21 @@ def pointer(base: DType, size: int, space: Space) -> PointerDType:
     return PointerDType(base, size, space)
 
 
+def is_count(value: Any) -> bool:
+    """Whether something is a positive integer, of Python or of NumPy."""
+    is_integer = issubclass(type(value), Integral) and type(value) is not bool
+    return is_integer and value > 0
+
+
 def image(base: DType, size: object) -> ImageDType:
     """The one image type of (height, width) or (height, width, 4). Raises DTypeError."""
-    sizes: tuple[object, ...] = tuple(size) if isinstance(size, (tuple, list)) else ()
-    counts = [int(n) for n in sizes if isinstance(n, Integral) and type(n) is not bool and n > 0]
+    sizes = tuple(size) if isinstance(size, (tuple, list)) else ()
     channels = sizes[2:] or (ImageDType.CHANNELS,)
-    if len(sizes) < 2 or len(counts) < len(sizes) or channels != (ImageDType.CHANNELS,):
+    if len(sizes) < 2 or not all(map(is_count, sizes)) or channels != (ImageDType.CHANNELS,):
         raise DTypeError(
             f"an image is (height, width) of pixels with 4 channels, two positive ints, got {size}"
         )
-    return interned_image(base, *counts[:2])
+    return interned_image(base, *map(int, sizes[:2]))
 
 
 @cache
