@@ -312,4 +312,6 @@ def test_the_size_of_an_image_is_two_positive_ints(size: Any) -> None:
 
 
 def test_the_size_of_an_image_may_be_ints_of_numpy() -> None:
-    assert dtypes.imagef((numpy.int64(2), numpy.int32(3))) is dtypes.imagef((2, 3))
+    size: Any = (numpy.int64(2), numpy.int32(3))
+
+    assert dtypes.imagef(size) is dtypes.imagef((2, 3))
