@@ -13,7 +13,7 @@ wait for each other until one of them reads a saved copy (`hazards.py`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tinycore.errors import ScheduleError
@@ -72,7 +72,7 @@ class DependenceGraph:
         for node in inputs:
             self.reading[node].append(group)
         for node in outputs:
-            for version in versions(node):
+            for version in self.overwritten(node):
                 self.writing[version].append(group)
         if self.has_levels:
             self.raise_level(group)
@@ -123,9 +123,20 @@ class DependenceGraph:
         found = [self.home.get(group.saved.get(n, n)) for n in group.inputs]
         for node in group.outputs:
             if node.op is Op.ASSIGN:
-                for version in versions(node):
+                for version in self.overwritten(node):
                     found += [self.home.get(version), *self.readers(version)]
         return [g for g in found if g is not None and g is not group]
+
+    def overwritten(self, node: UOp) -> Iterator[UOp]:
+        """The versions of the memory of an ASSIGN before it, back to the last that a group stores.
+
+        That group depends on all versions before, and on their readers.
+        """
+        while node.op is Op.ASSIGN:
+            node = base_of(node.src[0])
+            yield node
+            if node in self.home:
+                return
 
     def topological_order(self) -> list[KernelGroup]:
         """All groups, each after its predecessors. Raises ScheduleError for a cycle."""
@@ -146,12 +157,3 @@ class DependenceGraph:
             open_.add(id(group))
             stack.extend(waiting)
         return list(ordered.values())
-
-
-def versions(node: UOp) -> list[UOp]:
-    """The earlier versions of the memory of an ASSIGN: each ASSIGN before it, then the BUFFER."""
-    found: list[UOp] = []
-    while node.op is Op.ASSIGN:
-        node = base_of(node.src[0])
-        found.append(node)
-    return found

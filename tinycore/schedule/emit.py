@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from tinycore.dtype import dtypes
-from tinycore.schedule.dependence import KernelGroup, versions
+from tinycore.schedule.dependence import KernelGroup
 from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.images import pixels_of
 from tinycore.schedule.kernel import (
@@ -72,7 +72,10 @@ class KernelEmitter:
         ast, memory = self.lower(group)
         waits = [self.built[n] for g in self.dependences.predecessors(group) for n in g.outputs]
         waits += [
-            v for n in group.outputs for v in versions(n) if is_stored(v) and v.op is Op.ASSIGN
+            v
+            for n in group.outputs
+            for v in self.dependences.overwritten(n)
+            if is_stored(v) and v.op is Op.ASSIGN
         ]
         waits += [r for n in group.outputs if n.op is Op.ASSIGN for r in self.pending_readers(n)]
         later = dict.fromkeys(w for w in waits if w not in memory)
@@ -83,7 +86,9 @@ class KernelEmitter:
 
     def pending_readers(self, node: UOp) -> list[UOp]:
         """ASSIGNs of pending kernels that read an earlier version of the memory of an ASSIGN."""
-        old = set(versions(node))
+        if not self.pending:
+            return []
+        old = set(self.dependences.overwritten(node))
         return [n for n in self.pending if not old.isdisjoint(n.src[1].src)]
 
     @cached_property

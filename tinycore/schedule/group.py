@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from enum import Enum
 
 from tinycore.dtype import ImageDType
-from tinycore.schedule.dependence import DependenceGraph, KernelGroup, versions
-from tinycore.schedule.kernel import custom_of, image_of, memory_of, new_buffer, numel
+from tinycore.schedule.dependence import DependenceGraph, KernelGroup
+from tinycore.schedule.kernel import custom_of, image_of, new_buffer, numel
 from tinycore.schedule.partial_writes import is_partial, values_of
 from tinycore.schedule.split_reduction import StoredValue
 from tinycore.schedule.storage import Storage, is_leaf
@@ -48,6 +48,8 @@ class KernelGroups:
         self.regions: dict[UOp, list[UOp]] = {}
         self.outputs: dict[UOp, UOp] = {}
         """New BUFFERs by the node they are for."""
+        self.targets: dict[UOp, UOp] = {}
+        """The memory of ASSIGNs."""
         self.refusals: list[tuple[UOp, UOp, Refusal]] = []
         """Pairs of values with the same loops in two kernels, and the reason."""
 
@@ -78,10 +80,27 @@ class KernelGroups:
     def output_memory(self, node: UOp) -> UOp:
         """The memory a node is stored in: the target of an ASSIGN, else a new buffer."""
         if node.op is Op.ASSIGN:
-            return memory_of(node)
+            return self.memory_of(node)
         if node not in self.outputs:
             self.outputs[node] = new_buffer(node)
         return self.outputs[node]
+
+    def memory_of(self, node: UOp) -> UOp:
+        """The memory behind something stored, found once: it may have a thousand versions."""
+        passed = []
+        while node not in self.targets and node.op in (Op.ASSIGN, Op.RESHAPE):
+            passed.append(node)
+            node = node.src[0]
+        memory = self.targets.get(node, node)
+        self.targets.update(dict.fromkeys(passed, memory))
+        return memory
+
+    def writes_memory_of(self, group: KernelGroup, node: UOp) -> bool:
+        """Whether a group writes to the memory that a node is an ASSIGN to."""
+        if node.op is not Op.ASSIGN:
+            return False
+        memory = self.memory_of(node)
+        return any(n.op is Op.ASSIGN and self.memory_of(n) is memory for n in group.outputs)
 
 
 def group_values(storage: Storage, values: Iterable[StoredValue]) -> KernelGroups:
@@ -161,7 +180,7 @@ class Grouper:
                 return Refusal.CUT
             if not self.reads_in_place(group.first, n):
                 return Refusal.MOVED
-        if any(self.dependences.home.get(v) is other for v in versions(group.first)):
+        if self.groups.writes_memory_of(other, group.first):
             return Refusal.OVERWRITTEN
         waits = [g for g in self.dependences.predecessors(group) if g is not other]
         return Refusal.BETWEEN if self.dependences.depends(waits, other) else None

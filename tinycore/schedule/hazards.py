@@ -7,7 +7,7 @@ around. Such a kernel reads a saved copy of the version, made by one more kernel
 
 from __future__ import annotations
 
-from tinycore.schedule.dependence import KernelGroup, versions
+from tinycore.schedule.dependence import KernelGroup
 from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.kernel import custom_of, memory_of
@@ -21,7 +21,7 @@ def save_overwritten(groups: KernelGroups) -> KernelGroups:
     dependences = groups.dependences
     for node in [n for n in dependences.home if n.op is Op.ASSIGN]:
         writer = dependences.home[node]
-        for version in versions(node):
+        for version in dependences.overwritten(node):
             for reader in dependences.readers(version):
                 if reader is writer:
                     unsafe = moves_elements(groups, node, writer, version)
@@ -37,7 +37,7 @@ def moves_elements(groups: KernelGroups, node: UOp, writer: KernelGroup, version
     """Whether the kernel of an ASSIGN may read elements of a version that it has overwritten."""
     repeats = is_partial(node) and node.src[1].op is Op.SCATTER
     one_way = groups.image_of(node) is not None  # a kernel reads an image, or writes it
-    return repeats or one_way or not reads_in_place(groups, writer, memory_of(version))
+    return repeats or one_way or not reads_in_place(groups, writer, groups.memory_of(version))
 
 
 def reads_in_place(groups: KernelGroups, group: KernelGroup, target: UOp) -> bool:

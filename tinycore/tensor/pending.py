@@ -175,13 +175,16 @@ def values_read(node: UOp, memory: UOp, form: CanonicalGraph) -> list[HeldValue]
 def memory_written(assigned: Iterable[UOp]) -> set[UOp]:
     """The BUFFERs that ASSIGNs write to."""
     found = set()
-    stack = [node.src[0] for node in assigned]
+    seen = {node.src[0] for node in assigned}
+    stack = [*seen]
     while stack:
         node = stack.pop()
         if node.op is Op.BUFFER:
             found.add(node)
         else:
-            stack += node.src if node.op is Op.MULTI else node.src[:1]
+            below = node.src if node.op is Op.MULTI else node.src[:1]
+            stack += [s for s in below if s not in seen]
+            seen.update(below)
     return found
 
 
