@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -128,6 +129,83 @@ def test_a_capture_sees_the_launches_of_its_own_thread_only() -> None:
     assert results == [1.0, 3.0, 5.0, 7.0]
     assert step.captured is not None
     assert len(step.captured.items) == 2
+
+
+def captured_beside(
+    inside: Callable[[Tensor], Tensor], beside: Callable[[], object]
+) -> tuple[TinyJit[..., Tensor], list[float]]:
+    """Five calls of a function, the second of which waits inside for what another thread does."""
+    began, ended = threading.Event(), threading.Event()
+    runs = itertools.count(1)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        result = inside(x)
+        if next(runs) == 2:
+            began.set()
+            assert ended.wait(SECONDS)
+        return (result + 1).realize()
+
+    def other() -> None:
+        assert began.wait(SECONDS)
+        try:
+            beside()
+        finally:
+            ended.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(other)
+        results = [float(step(Tensor([float(i)]).realize()).item()) for i in range(5)]
+        done.result()
+    return step, results
+
+
+def test_writes_that_another_thread_writes_down_meanwhile_are_no_part_of_a_capture() -> None:
+    state = Tensor([0.0]).realize()
+    step, results = captured_beside(lambda x: x * 2, lambda: state.assign(state + 1))
+
+    assert results == [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert state.tolist() == [1.0]
+    assert step.captured is not None
+    assert len(step.captured.items) == 1
+
+
+def test_tensors_that_another_thread_replaces_meanwhile_do_not_end_a_capture() -> None:
+    held = Tensor([0.0]).realize()
+    step, results = captured_beside(lambda x: x * 2, lambda: held.replace(Tensor([5.0]).realize()))
+
+    assert results == [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert held.tolist() == [5.0]
+    assert step.captured is not None
+
+
+def test_gradients_that_another_thread_computes_meanwhile_are_no_part_of_a_capture() -> None:
+    weight = Tensor([3.0], requires_grad=True).realize()
+    step, results = captured_beside(lambda x: x * 2, lambda: (weight * weight).sum().backward())
+
+    assert results == [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [6.0]
+    assert step.captured is not None
+    assert len(step.captured.items) == 1
+
+
+def test_a_write_inside_a_capture_is_not_done_by_the_capture_of_another_thread() -> None:
+    total = Tensor([0.0]).realize()
+
+    def inside(x: Tensor) -> Tensor:
+        total.assign(total + x)
+        return x * 2
+
+    def beside() -> None:
+        other = TinyJit(lambda x: (x * 3).realize())
+        assert [other(Tensor([float(i)]).realize()).item() for i in range(4)] == [0, 3, 6, 9]
+
+    step, results = captured_beside(inside, beside)
+
+    assert results == [1.0, 3.0, 5.0, 7.0, 9.0]
+    assert total.tolist() == [10.0]
+    assert step.captured is not None
 
 
 # Processes

@@ -25,6 +25,7 @@ from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns
 from tinycore.tensor.taken import Left, Output, State, Taken, realized_buffers
 from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.watching import Watch, watching
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import shown_name
@@ -96,6 +97,7 @@ class Attempt:
         self.other: list[Change] = []
         """Other changes of what is around the function."""
         self.gradients: list[tuple[Tensor, Before]] = []
+        self.watch = Watch()
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -103,6 +105,11 @@ class Attempt:
         """Run the function, and compute all that it leaves behind; its result."""
         stands = self.parts.instead((args, kwargs))
         held = identities(stands)
+        with watching() as self.watch:
+            return self.run_on(function, stands, held)
+
+    def run_on(self, function: Callable[..., Any], stands: Any, held: list[tuple[str, int]]) -> Any:
+        """Run the function on stand-ins, of which it is known what they hold; its result."""
         result = function(*stands[0], **stands[1])
         if (path := first_difference(held, identities(stands))) is not None:
             raise JitError(
@@ -113,12 +120,16 @@ class Attempt:
         changes = self.walk.changes()
         self.kept = [change for change in changes if is_left(change)]
         self.other = [change for change in changes if not is_left(change)]
-        self.gradients = changed_gradients(self.before)
+        self.gradients = changed_gradients(self.before, self.watch)
         now = [(b.tensor(), b.node) for b in self.before]
-        moved = [t for t, node in now if t is not None and t.uop is not node]
+        moved = [t for t, node in now if t is not None and t.uop is not node and self.is_own(t)]
         if left := [*self.tensors, *self.left, *moved, *self.parts.tensors]:
             Tensor.realize(*left)
         return result
+
+    def is_own(self, tensor: Tensor) -> bool:
+        """Whether this run has changed what a tensor shows."""
+        return id(tensor) in self.watch.changed
 
     @property
     def left(self) -> list[Tensor]:
@@ -269,6 +280,8 @@ class Attempt:
             tensor = reference()
             if tensor is None or tensor.uop is node or id(tensor) in passing:
                 continue
+            if not self.is_own(tensor):
+                continue
             if not is_realized(node):
                 settled = False
             elif buffers_below(node) != buffers_below(tensor.uop):
@@ -385,10 +398,11 @@ def tensors_in(value: Any) -> list[Tensor]:
     return []
 
 
-def changed_gradients(before: Iterable[Before]) -> list[tuple[Tensor, Before]]:
-    """The tensors whose gradient is another one now."""
+def changed_gradients(before: Iterable[Before], watch: Watch) -> list[tuple[Tensor, Before]]:
+    """The tensors whose gradient is another one now, less those to which other threads gave it."""
     now = [(entry.tensor(), entry) for entry in before]
-    return [(t, entry) for t, entry in now if t is not None and t.grad is not entry.grad]
+    changed = [(t, entry) for t, entry in now if t is not None and t.grad is not entry.grad]
+    return [(t, entry) for t, entry in changed if id(t) not in watch.graded_elsewhere]
 
 
 def described(change: Change) -> str:

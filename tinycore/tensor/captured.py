@@ -33,6 +33,7 @@ from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns, finish_writes, with_names
 from tinycore.tensor.taken import NOTHING, Output, Spare, State, Taken, node_of
 from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.watching import watching
 from tinycore.uop.bindings import Naming
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
@@ -127,12 +128,17 @@ class Capture:
         finish_writes()
         walk, before = self.around.walk(given.objects), Before.all()
         args, kwargs = with_names(given, args), with_names(given, kwargs)
-        with capture(refuses=False) as recording, holdings.apart(), noting() as conditions:
+        with (
+            capture(refuses=False) as recording,
+            holdings.apart(),
+            noting() as conditions,
+            watching() as watch,
+        ):
             result = function(*args, **kwargs)
             tensors = realized(self.name, result)
             changes = walk.changes()
             left = [t for change in changes for t in tensors_in(change.now)]
-            left += [t.grad for t, _ in changed_gradients(before) if t.grad is not None]
+            left += [t.grad for t, _ in changed_gradients(before, watch) if t.grad is not None]
             if left:
                 Tensor.realize(*tensors, *left)
         self.note(conditions)

@@ -38,6 +38,7 @@ from tinycore.tensor.runtime import runtime
 from tinycore.tensor.showing import Shown, under
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.views import Value, is_detached, place_in
+from tinycore.tensor.watching import note, watches
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
@@ -111,6 +112,8 @@ class Core:
 
     def _become(self, node: UOp) -> None:
         """Take another node as value."""
+        if watches:
+            note([self])
         reference = living[id(self)]
         shown.note(reference)  # before it is so: an interrupt must not come between
         self.uop = node
@@ -488,6 +491,8 @@ def waiting_tensors() -> list[Core]:
 
 def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
     """Give tensors other nodes as values, all or none: no interrupt comes between two of them."""
+    if watches:
+        note(tensors)
     references = [living[id(tensor)] for tensor in tensors]
     shown.note(*references)
     deque(map(setattr, tensors, repeat("uop"), nodes), maxlen=0)  # one step, as all of it is C

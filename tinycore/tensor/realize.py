@@ -34,6 +34,7 @@ from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.showing import buffers_below, under
 from tinycore.tensor.storage import decode
+from tinycore.tensor.watching import note_gradients, watches
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -325,6 +326,8 @@ class Realization(Random):
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
         past.check_ended(root, [n for t in floats if t.requires_grad for n in buffers_below(t.uop)])
         found = derivatives(self.uop, seed, chosen)
+        if watches:
+            note_gradients(chosen)
         for tensor in chosen:
             if (node := found.get(tensor)) is not None:
                 tensor.grad = self.from_uop(node if tensor.grad is None else tensor.grad.uop + node)

@@ -19,6 +19,7 @@ from tinycore.tensor.core import live_tensors
 from tinycore.tensor.graph import base_of
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.watching import changed_elsewhere, watches
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import MOVEMENT, Op
@@ -124,7 +125,9 @@ def names_given(given: Arguments) -> Iterator[None]:
         yield
     finally:
         for tensor in live_tensors():
-            tensor._become(exchanging(tensor.uop, naming.back))
+            node = tensor.uop
+            if (new := exchanging(node, naming.back)) is not node and tensor.uop is node:
+                tensor._become(new)
 
 
 def with_names(given: Arguments, arguments: Any) -> Any:
@@ -134,9 +137,15 @@ def with_names(given: Arguments, arguments: Any) -> Any:
 
 
 def finish_writes() -> None:
-    """Do all writes to memory that wait, so that no capture takes them for a part of its step."""
+    """Do all writes to memory that wait, so that no capture takes them for a part of its step.
+
+    Those that another thread has written down in a function that it captures are a part of that.
+    """
     waiting: list[Any] = []
+    others = changed_elsewhere() if watches else ()
     for tensor in live_tensors():
+        if id(tensor) in others:
+            continue
         node = tensor.uop
         while node.op in MOVEMENT or node.op is Op.DETACH:
             node = node.src[0]
