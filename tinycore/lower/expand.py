@@ -9,7 +9,7 @@ its address moves, whether it is one vector access or one per lane.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tinycore.dtype import dtypes
 from tinycore.lower.join import folded, inside, join
@@ -44,15 +44,35 @@ def without(closer: UOp, counters: Iterable[UOp]) -> tuple[UOp, ...]:
 
 
 def instances(body: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
-    """The body once for every combination of the counters' values."""
-    steps = [range(c.extent) for c in counters]
-    places = (map(UOp.index, values) for values in itertools.product(*steps))
-    return [placed(body, dict(zip(counters, values, strict=True))) for values in places]
+    """The body once for every combination of the counters' values, found in one walk."""
+    depends = depends_on(counters)
+    moving = [n for n in body.toposort(depends) if depends(n)]
+    steps = [map(UOp.index, range(c.extent)) for c in counters]
+    return [rebuilt(body, moving, counters, values) for values in itertools.product(*steps)]
+
+
+def rebuilt(
+    body: UOp, moving: list[UOp], counters: tuple[UOp, ...], values: tuple[UOp, ...]
+) -> UOp:
+    """A body for one value of each of some counters; `moving` has what depends on them."""
+    new = dict(zip(counters, values, strict=True))
+    get = new.get
+    for n in moving:
+        if n not in new:
+            src = n.src
+            new[n] = UOp(n.op, n.dtype, tuple(map(get, src, src)), n.arg)
+    return get(body, body)
 
 
 def placed(node: UOp, values: dict[UOp, UOp]) -> UOp:
     """A node for one value of each of some counters; what does not depend on them is shared."""
-    return node.substitute(values, lambda below: not below.ranges.isdisjoint(values))
+    return node.substitute(values, depends_on(values))
+
+
+def depends_on(counters: Iterable[UOp]) -> Callable[[UOp], bool]:
+    """Whether a node depends on any of some loop counters."""
+    gone = frozenset(counters)
+    return lambda node: not gone.isdisjoint(node.ranges)
 
 
 unroll = RuleSet("unroll")
@@ -271,7 +291,7 @@ class Lanes:
         if move is None and (steps := self.steps_of_repeated(index)):
             return self.load_repeated(node, steps)
         if move not in (1, -1):
-            scalars = tuple(self.at(node, i) for i in range(self.count))
+            scalars = tuple(instances(node, (self.counter,)))
             return UOp(Op.VECTORIZE, node.dtype.vec(self.count), scalars)
         first = self.at(index, 0 if move == 1 else self.count - 1)
         alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
@@ -282,7 +302,7 @@ class Lanes:
         """How far each lane is from the first, where several read the same; else nothing."""
         if len(index.src) > 2 or repetition(index.src[1], self.counter) is None:
             return []
-        places = [self.at(index.src[1], i) for i in range(self.count)]
+        places = instances(index.src[1], (self.counter,))
         apart = [rewrite(p - places[0], simplify, name="simplify lanes") for p in places]
         steps = [n.arg for n in apart if n.op is Op.CONST]
         size = len(set(steps))
@@ -350,14 +370,18 @@ class Lanes:
         value = self.widened(self.done[node.src[1]])
         if self.movement(index) == 1:
             return node.with_src((self.at(index, 0), value))
-        scalars = (node.with_src((self.at(index, i), lane(value, i))) for i in range(self.count))
+        places = instances(index, (self.counter,))
+        scalars = (node.with_src((place, lane(value, i))) for i, place in enumerate(places))
         return UOp(Op.GROUP, dtypes.void, tuple(scalars))
 
 
 def expand(kernel: UOp) -> UOp:
     """The kernel without UNROLL, PARTIAL and VECTOR loops."""
+    kinds = {n.arg.kind for n in kernel.toposort() if n.op is Op.RANGE}
     kernel = rewrite(kernel, unroll + join, name="unroll")
     kernel = rewrite(kernel, simplify, name="simplify unrolled")
-    kernel = rewrite(kernel, vectorize, name="vectorize")
-    kernel = rewrite(kernel, pair_rest, name="pair rest")
+    if AxisKind.VECTOR in kinds:
+        kernel = rewrite(kernel, vectorize, name="vectorize")
+    if AxisKind.PAIR in kinds:
+        kernel = rewrite(kernel, pair_rest, name="pair rest")
     return transpose_loads(rewrite(kernel, simplify, name="simplify vectors"))

@@ -7,8 +7,8 @@ equality is identity, and graphs share structure without any effort. Nodes are h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.bounds import bounds_of
@@ -293,17 +293,21 @@ class UOp:
 
     def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
         """Fill `slot` of this node and of all below by `rule`, sources first, without recursion."""
-        for source in self.src:
-            if not hasattr(source, slot):
-                break
-        else:
-            fact = rule(self)
-            setattr(self, slot, fact)
-            return fact
-        for node in ordered(self, lambda n: not hasattr(n, slot)):
-            if not hasattr(node, slot):
-                setattr(node, slot, rule(node))
-        return cast(Fact, getattr(self, slot))
+        stack: list[tuple[UOp, Iterator[UOp]]] = []
+        push, pop = stack.append, stack.pop
+        node, sources = self, iter(self.src)
+        while True:
+            for source in sources:
+                if not hasattr(source, slot):
+                    push((node, sources))
+                    node, sources = source, iter(source.src)
+                    break
+            else:
+                fact = rule(node)
+                setattr(node, slot, fact)
+                if not stack:
+                    return fact
+                node, sources = pop()
 
     @property
     def vmin(self) -> Any:
@@ -373,23 +377,53 @@ class UOp:
 def ordered(
     root: UOp, enter: Callable[[UOp], bool] | None, leaves: Container[UOp] = ()
 ) -> dict[UOp, None]:
-    """A node and all below it, sources first; not what is below `leaves` or fails `enter`."""
+    """A node and all below it, sources first; not what is below `leaves` or fails `enter`.
+
+    Depth-first over iterators of sources: a node is looked at once for each of its users, and
+    pushed once.
+    """
     order: dict[UOp, None] = {}
-    open_: set[UOp] = set()
-    stack = [root]
-    push, pop, opened = stack.append, stack.pop, open_.add
-    while stack:
-        node = pop()
-        if node in order:
-            continue
-        src = node.src
-        if not src or node in open_ or node in leaves or not (enter is None or enter(node)):
+    if root in leaves or not (enter is None or enter(root)):
+        return {root: None}
+    everywhere = enter is None and not leaves
+    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    push, pop = stack.append, stack.pop
+    node, sources = root, iter(root.src)
+    while True:
+        for s in sources:
+            if s in order:
+                continue
+            src = s.src
+            if src and (everywhere or (s not in leaves and (enter is None or enter(s)))):
+                push((node, sources))
+                node, sources = s, iter(src)
+                break
+            order[s] = None
+        else:
             order[node] = None
-            continue
-        opened(node)
-        push(node)
-        stack += src[::-1]
-    return order
+            if not stack:
+                return order
+            node, sources = pop()
+
+
+def not_normal(root: UOp, bit: int) -> dict[UOp, None]:
+    """A node and all below it that lack a bit of `_normal`, sources first; none below others."""
+    order: dict[UOp, None] = {}
+    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    push, pop = stack.append, stack.pop
+    node, sources = root, iter(root.src)
+    while True:
+        for s in sources:
+            if s._normal & bit or s in order:
+                continue
+            push((node, sources))
+            node, sources = s, iter(s.src)
+            break
+        else:
+            order[node] = None
+            if not stack:
+                return order
+            node, sources = pop()
 
 
 def as_scalar(value: Scalar, dtype: DType) -> Scalar:

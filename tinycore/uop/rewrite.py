@@ -16,8 +16,8 @@ from typing import Final
 
 from tinycore.errors import VerifyError
 from tinycore.trace import Trace
-from tinycore.uop.node import UOp
-from tinycore.uop.pattern import Rule, RuleSet, Tell
+from tinycore.uop.node import UOp, not_normal
+from tinycore.uop.pattern import Matchers, Rule, RuleSet, Tell
 from tinycore.uop.text import inline
 
 __all__ = ["count_hits", "observe", "rewrite"]
@@ -43,11 +43,54 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
     bit = rules.bit if context is None else 0
     if root._normal & bit and not observers:
         return root
-    watched = bool(observers) or trace.on
-    matchers = rules.recording(teller(name or rules.name)) if watched else rules.matchers
     done: dict[UOp, UOp] = {}
-    pending: dict[UOp, UOp] = {}  # rewritten nodes, and the nodes whose normal form they take
-    stack = [root]
+    if observers or trace.on:
+        recording = rules.recording(teller(name or rules.name))
+        finish([root], {}, done, recording, rules, context)
+        return done[root]
+    if context is not None:
+        finish([root], {}, done, rules.matchers, rules, context)
+        return done[root]
+    matchers = rules.matchers
+    changed, get = done.keys(), done.get
+    # Most nodes are changed by no rule: they cost this loop; `finish` is for what rules make.
+    for node in not_normal(root, bit):
+        if node in changed:  # reached before, from what a rule made
+            continue
+        src = node.src
+        rebuilt = node
+        if not changed.isdisjoint(src):
+            rebuilt = UOp(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
+            if rebuilt in changed:
+                done[node] = done[rebuilt]
+                continue
+        if not rebuilt._normal & bit:
+            matcher = matchers[rebuilt.op]
+            new = None if matcher is None else matcher(rebuilt, None)
+            if new is not None:
+                again = [node] if rebuilt is node else [rebuilt, node]
+                finish([*again, new], dict.fromkeys(again, new), done, matchers, rules, None)
+                continue
+            rebuilt._normal |= bit
+        if rebuilt is not node:
+            done[node] = rebuilt
+    return get(root, root)
+
+
+def finish(
+    stack: list[UOp],
+    pending: dict[UOp, UOp],
+    done: dict[UOp, UOp],
+    matchers: Matchers,
+    rules: RuleSet,
+    context: object,
+) -> None:
+    """Put the normal forms of all nodes of a stack into `done`, the last one first.
+
+    `pending` has rewritten nodes, and the nodes whose normal form they take.
+    """
+    bit = rules.bit if context is None else 0
+    watched = matchers is not rules.matchers
     push, get = stack.append, done.get
     while stack:
         node = stack.pop()
@@ -93,7 +136,6 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
             if rebuilt is not node:
                 stack.append(rebuilt)
             stack += (node, new)
-    return done[root]
 
 
 def endless(rules: RuleSet, pending: list[UOp], context: object) -> VerifyError:
