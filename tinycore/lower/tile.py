@@ -203,13 +203,13 @@ def closing(node: UOp, exchange: dict[UOp, tuple[UOp, ...]]) -> UOp:
 def substitute_once(kernel: UOp, replacements: dict[UOp, UOp]) -> UOp:
     """Replace nodes from the inside out, so that one replaced node may contain another."""
     done: dict[UOp, UOp] = {}
+    changed, get = done.keys(), done.get
     for node in kernel.toposort():
-        rebuilt = node.with_src(tuple([done[s] for s in node.src]))
         if (new := replacements.get(node)) is not None:
-            body = done[node.src[0]]
-            rebuilt = new.with_src((body, *new.src[1:]))
-        done[node] = rebuilt
-    return done[kernel]
+            done[node] = new.with_src((get(node.src[0], node.src[0]), *new.src[1:]))
+        elif not changed.isdisjoint(node.src):
+            done[node] = node.with_src(tuple(map(get, node.src, node.src)))
+    return get(kernel, kernel)
 
 
 def split_with_rest(kernel: UOp, counter: UOp, by: int) -> UOp:

@@ -7,7 +7,7 @@ equality is identity, and graphs share structure without any effort. Nodes are h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tinycore.dtype import DType, Scalar, dtypes
@@ -375,7 +375,7 @@ class UOp:
 
 
 def ordered(
-    root: UOp, enter: Callable[[UOp], bool] | None, leaves: Container[UOp] = ()
+    root: UOp, enter: Callable[[UOp], bool] | None, leaves: Collection[UOp] = ()
 ) -> dict[UOp, None]:
     """A node and all below it, sources first; not what is below `leaves` or fails `enter`.
 
