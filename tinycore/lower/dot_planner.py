@@ -18,7 +18,7 @@ from tinycore.lower.tile import REST, Assign, Overlap, Split
 from tinycore.lower.tile_planner import LEAST_CHUNKS, TilePlanner
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind
 
 MOST_ROWS: Final = 5
 """Rows and columns of a tile: each is a stream of loads."""
@@ -45,7 +45,7 @@ class DotPlanner(TilePlanner):
         size = axis.extent
         width = 1 << (min(lanes, size).bit_length() - 1)
         number = axis.arg.number
-        loops = self.hold_outputs(axis) or [r for r in self.outputs if r.extent > 1]
+        loops = self.hold_outputs(axis) or [r for r in self.facts.outputs if r.extent > 1]
         rows = self.reused_rows(loops)
         stream = None if rows else self.row_of_streams(axis)
         self.cut_row(number, size, width)
@@ -81,13 +81,13 @@ class DotPlanner(TilePlanner):
 
     def row_of_streams(self, axis: UOp) -> Number | None:
         """The loop over results whose sums along `axis` read pages of their own, if any."""
-        outputs = [r for r in self.outputs if r.extent > 1]
-        if not outputs or not self.is_fixed or not self.are_side_by_side(self.reductions):
+        outputs = [r for r in self.facts.outputs if r.extent > 1]
+        if not outputs or not self.facts.is_fixed or not self.facts.are_side_by_side:
             return None
         row, least = outputs[-1], STREAMS * max(self.limits.threads, 1)
-        loads = [n.src[1] for n in self.loads() if axis in n.src[1].ranges]
+        loads = [n.src[1] for n in self.facts.loads if axis in n.src[1].ranges]
         moves = [coefficient(place, row) for place in loads if row in place.ranges]
-        far = [m is not None and abs(m) * self.itemsize() >= PAGE for m in moves]
+        far = [m is not None and abs(m) * self.facts.itemsize >= PAGE for m in moves]
         return row.arg.number if far and all(far) and row.extent >= least else None
 
     # --- tiles
@@ -97,7 +97,7 @@ class DotPlanner(TilePlanner):
 
         None if no tile shares any. Its sums must fit the registers with the operands of a step.
         """
-        loads = self.loads()
+        loads = self.facts.loads
         best, tile = float(len(loads)), dict[UOp, int]()
         for pair in itertools.combinations(reversed(loops), 2):
             for sizes in itertools.product(range(1, MOST_ROWS + 1), repeat=2):
@@ -109,7 +109,7 @@ class DotPlanner(TilePlanner):
         return [(r.arg.number, size) for r, size in tile.items() if size > 1]
 
     @staticmethod
-    def time_of(loads: set[UOp], tall: dict[UOp, int]) -> float:
+    def time_of(loads: frozenset[UOp], tall: dict[UOp, int]) -> float:
         """What a multiplication of a tile costs, with those that uneven tiles do twice."""
         size = math.prod(tall.values())
         read = sum(math.prod(t for r, t in tall.items() if r in n.ranges) for n in loads)
@@ -124,12 +124,12 @@ class DotPlanner(TilePlanner):
         The loops over the held sums; none if they are not held.
         """
         around = self.loops_around(axis)
-        if not around or not self.is_fixed or not self.are_side_by_side(self.reductions):
+        if not around or not self.facts.is_fixed or not self.facts.are_side_by_side:
             return []
-        if self.overwrites:
+        if self.facts.overwrites:
             return []
-        held = [r.arg.number for r in self.outputs if r.extent > 1]
-        first = next(r for r in self.outputs if r.extent > 1)
+        held = [r.arg.number for r in self.facts.outputs if r.extent > 1]
+        first = next(r for r in self.facts.outputs if r.extent > 1)
         share = self.share_of(first)
         if 1 < share < first.extent:
             self.do(Split(first.arg.number, share))
@@ -139,7 +139,7 @@ class DotPlanner(TilePlanner):
         if not held:
             return []
         self.do(Hold(tuple(held), tuple(r.arg.number for r in around)))
-        return [r for r in self.nodes() if r.op is Op.RANGE and r.arg.number[-2:] == (HELD, 1)]
+        return [r for r in self.facts.loops if r.arg.number[-2:] == (HELD, 1)]
 
     def share_of(self, first: UOp) -> int:
         """How many steps of the outermost loop hold their sums together: fewer for more threads."""
@@ -149,9 +149,9 @@ class DotPlanner(TilePlanner):
 
     def loops_around(self, axis: UOp) -> list[UOp]:
         """The outer reduced loops that have to run around held sums; none if it would not pay."""
-        reduced, cache = self.reduced(), self.limits.cache_bytes // 2
-        outputs = [r for r in self.outputs if r.extent > 1]
-        sums = math.prod(r.extent for r in outputs) * self.itemsize()
+        reduced, cache = self.facts.reduced, self.limits.cache_bytes // 2
+        outputs = [r for r in self.facts.outputs if r.extent > 1]
+        sums = math.prod(r.extent for r in outputs) * self.facts.itemsize
         if not outputs or axis is not reduced[-1] or sums > cache:
             return []
         for place in range(len(reduced)):
@@ -165,9 +165,9 @@ class DotPlanner(TilePlanner):
     def spanned(self, loops: list[UOp]) -> int:
         """The bytes that some loops read and that are read again, an operand's from end to end."""
         total = 0
-        for load in self.loads():
+        for load in self.facts.loads:
             again = math.prod(r.extent for r in loops if r not in load.ranges)
-            moves = [(abs(coefficient(load.src[1], r) or 0), r.extent) for r in loops]
+            moves = [(abs(self.facts.stride(load, r) or 0), r.extent) for r in loops]
             if again >= LEAST_AGAIN:
                 total += 1 + sum(move * (extent - 1) for move, extent in moves)
-        return total * self.itemsize()
+        return total * self.facts.itemsize

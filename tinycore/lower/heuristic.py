@@ -13,8 +13,9 @@ from typing import Final
 
 from tinycore.lower.dot_planner import PARTIAL_SUMS, DotPlanner
 from tinycore.lower.expand import LONGEST_STRIDE
+from tinycore.lower.facts import work_of
 from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.planner import SERIAL_WORK, work_of
+from tinycore.lower.planner import SERIAL_WORK
 from tinycore.lower.stage import LINE_BYTES
 from tinycore.lower.tile import (
     Assign,
@@ -71,9 +72,9 @@ class LoopPlanner(DotPlanner):
         """Lanes along the loop that suits best, or along each part of it."""
         parts = self.peel_borders()
         best = self.best_vector_loop()
-        if best is None and self.reductions:
+        if best is None and self.facts.reductions:
             self.sum_in_parts()
-        elif best is None and self.has_scan:
+        elif best is None and self.facts.has_scan:
             self.scan_rows_together()
         elif best is None:
             self.transpose_blocks(lanes)
@@ -89,7 +90,7 @@ class LoopPlanner(DotPlanner):
         The parts of the loop; none if no loop has borders.
         """
         for counter in reversed(self.loops_with_borders()):
-            contiguous = any(coefficient(n.src[1], counter) == 1 for n in self.accesses())
+            contiguous = any(self.facts.stride(n, counter) == 1 for n in self.facts.accesses)
             steps = self.steps_compared(counter)
             edges = (0, *steps, counter.extent)
             widest = max(b - a for a, b in itertools.pairwise(edges))
@@ -100,9 +101,9 @@ class LoopPlanner(DotPlanner):
 
     def loops_with_borders(self) -> list[UOp]:
         """The loops to look for borders in: of a sum its own, unless it is just a small window."""
-        reduced = self.reduced()
+        reduced = self.facts.reduced
         is_window = all(r.extent <= SMALL_LOOP for r in reduced)
-        return [*(self.outputs if is_window else ()), *reduced]
+        return [*(self.facts.outputs if is_window else ()), *reduced]
 
     def alike(self, best: UOp | None, parts: list[Number]) -> list[UOp]:
         """The loop that lanes suit best; if it is a part of one, all parts that lanes suit.
@@ -111,19 +112,19 @@ class LoopPlanner(DotPlanner):
         """
         if best is None or best.arg.number not in parts:
             return [best] if best is not None else []
-        left = [n for n in self.nodes() if n.op is Op.RANGE and n.arg.number in parts]
+        left = [n for n in self.facts.loops if n.arg.number in parts]
         return [r for r in left if r.extent >= LEAST_LANES and self.score(r) > 0]
 
     def sum_in_parts(self) -> None:
         """Several sums where lanes suit none: less waiting for each other, and smaller errors."""
-        loops = [r for r in self.reduced() if r.extent >= 2 * PARTIAL_SUMS[0]]
-        if loops and math.prod(r.extent for r in self.all_of(AxisKind.UNROLL)) == 1:
+        loops = [r for r in self.facts.reduced if r.extent >= 2 * PARTIAL_SUMS[0]]
+        if loops and math.prod(r.extent for r in self.facts.loops_of_kind(AxisKind.UNROLL)) == 1:
             number = loops[-1].arg.number
             self.do(Split(number, PARTIAL_SUMS[0]), Assign((*number, 1), AxisKind.PARTIAL))
 
     def scan_rows_together(self) -> None:
         """Several scans at a time where lanes suit none: each waits for its last step."""
-        rows = [r for r in self.outputs if r.extent >= SCANNED_ROWS]
+        rows = [r for r in self.facts.outputs if r.extent >= SCANNED_ROWS]
         if rows:
             self.do(Split(number := rows[-1].arg.number, SCANNED_ROWS))
             self.do(Assign((*number, 1), AxisKind.UNROLL))
@@ -134,7 +135,7 @@ class LoopPlanner(DotPlanner):
         Where short loops move what is compared, too: from which on it does for all of their steps.
         """
         found = set[int]()
-        for node in self.nodes():
+        for node in self.facts.nodes:
             if node.op is Op.CMPLT and counter in node.ranges:
                 a, b = node.src
                 if b.op is Op.CONST:
@@ -159,9 +160,9 @@ class LoopPlanner(DotPlanner):
         Short loops count for less, as they leave lanes empty. Of equals an output, which needs no
         sum over its lanes, and of these the innermost.
         """
-        if self.has_recurrence:
+        if self.facts.has_recurrence:
             return None
-        loops = [r for r in (*self.reduced(), *self.outputs) if r.extent >= LEAST_LANES]
+        loops = [r for r in (*self.facts.reduced, *self.facts.outputs) if r.extent >= LEAST_LANES]
         scores = {r: self.score(r) * self.filled(r) for r in loops}
         best = max(reversed(loops), key=lambda r: scores[r], default=None)
         return best if best is not None and scores[best] > 0 else None
@@ -173,7 +174,7 @@ class LoopPlanner(DotPlanner):
         if counter.arg.kind is not AxisKind.REDUCE:
             return size / (-(-size // width) * lanes)
         steps = -(-size // width)
-        again = math.prod(r.extent for r in self.reduced()) // size
+        again = math.prod(r.extent for r in self.facts.reduced) // size
         return size * again / ((steps * again + SUM_ACROSS) * lanes)
 
     def score(self, counter: UOp) -> float:
@@ -183,12 +184,12 @@ class LoopPlanner(DotPlanner):
         picking lanes out of longer vectors in every step counts more. An operand that all lanes
         share is as good as one that lies along them.
         """
-        total, summed = 0.0, self.loads()
+        total, summed = 0.0, self.facts.loads
         shares = any(counter not in n.src[1].ranges for n in summed)
         rare = self.rare() if shares else 1.0
-        stored = {n.src[0] for n in self.nodes() if n.op is Op.STORE}
-        for access in self.accesses():
-            move = coefficient(access.src[1], counter)
+        stored = set(self.facts.stored)
+        for access in self.facts.accesses:
+            move = self.facts.stride(access, counter)
             strided = move is not None and 1 < move <= LONGEST_STRIDE
             strided = strided and (
                 access not in stored or bool(self.loops_between_steps(access, counter))
@@ -211,7 +212,7 @@ class LoopPlanner(DotPlanner):
 
     def is_shifted(self, access: UOp, counter: UOp) -> bool:
         """Whether lanes along an output loop begin anywhere, as those that windows share do."""
-        return coefficient(access.src[1], counter) == 1 and self.is_window(access.src[1], counter)
+        return self.facts.stride(access, counter) == 1 and self.is_window(access.src[1], counter)
 
     def is_repeated(self, access: UOp, counter: UOp) -> bool:
         """Whether lanes along a loop read few neighboring elements, each for several of them."""
@@ -230,20 +231,20 @@ class LoopPlanner(DotPlanner):
         """
         lengths = [
             math.prod(r.extent for r in n.src[1:] if r.op is Op.RANGE and r.is_fixed)
-            for n in self.reductions
+            for n in self.facts.reductions
         ]
         longest = max(lengths, default=1)
         return min(1.0, times / longest) if times else 1 / min(longest, MOST_STEPS)
 
     def loops_between_steps(self, access: UOp, counter: UOp) -> list[UOp]:
         """The short loop whose steps lie between those of another, if there is one."""
-        place, move = access.src[1], coefficient(access.src[1], counter)
-        loops = [r for r in self.outputs if r is not counter and 1 < r.extent <= SMALL_LOOP]
+        place, move = access.src[1], self.facts.stride(access, counter)
+        loops = [r for r in self.facts.outputs if r is not counter and 1 < r.extent <= SMALL_LOOP]
         return [r for r in loops if coefficient(place, r) == 1 and r.extent == move]
 
     def write_out_between(self, axis: UOp) -> None:
         """Write out a short loop whose steps are stored between those of the lanes."""
-        stored = [n.src[0] for n in self.nodes() if n.op is Op.STORE]
+        stored = self.facts.stored
         loops = [self.loops_between_steps(n, axis) for n in stored if axis in n.ranges]
         if loops and loops[0] and all(found == loops[0] for found in loops):
             self.do(Assign(loops[0][0].arg.number, AxisKind.UNROLL))
@@ -253,16 +254,16 @@ class LoopPlanner(DotPlanner):
         self.write_out_between(axis)
         size = axis.extent
         width = 1 << (min(lanes, size).bit_length() - 1)
-        if self.overwrites:
+        if self.facts.overwrites:
             width = math.gcd(width, size)
         if width < LEAST_LANES:
             return
-        tiled = bool(self.reductions) and self.is_fixed
+        tiled = bool(self.facts.reductions) and self.facts.is_fixed
         row = self.row_loop(axis) if tiled else None
         if tiled and self.hold_columns(axis, row, width):
             return
         vectors = -(-size // width)
-        alone = Tile(1, min(vectors, SCANNED_VECTORS if self.has_scan else 1))
+        alone = Tile(1, min(vectors, SCANNED_VECTORS if self.facts.has_scan else 1))
         tile = self.tile_of(axis, row, vectors) if tiled else alone
         column, panel = self.cut_columns(axis, width, tile.wide)
         if row is not None and tile.below is not None:
@@ -273,23 +274,23 @@ class LoopPlanner(DotPlanner):
 
     def transpose_blocks(self, lanes: int) -> None:
         """Squares of elements, loaded row by row and stored column by column."""
-        stored = [n.src[0] for n in self.nodes() if n.op is Op.STORE]
-        loaded = [n for n in self.accesses() if n not in stored]
-        for column in reversed(self.outputs):
+        stored = self.facts.stored
+        loaded = [n for n in self.facts.accesses if n not in stored]
+        for column in reversed(self.facts.outputs):
             if column.extent < lanes or any(
-                coefficient(n.src[1], column) != 1 or len(n.src) > 2 for n in stored
+                self.facts.stride(n, column) != 1 or len(n.src) > 2 for n in stored
             ):
                 continue
             apart = [n for n in loaded if self.is_apart(n, column)]
-            rows = [r for r in self.outputs if r is not column and r.extent >= lanes]
-            row = next((r for r in rows for n in apart if coefficient(n.src[1], r) == 1), None)
+            rows = [r for r in self.facts.outputs if r is not column and r.extent >= lanes]
+            row = next((r for r in rows for n in apart if self.facts.stride(n, r) == 1), None)
             if row is not None:
                 self.do(Split(column.arg.number, lanes))
                 self.do(Split(row.arg.number, self.squares_of_line(row, lanes)))
                 self.do(Assign((*column.arg.number, 1), AxisKind.VECTOR))
                 self.do(Assign((*row.arg.number, 1), AxisKind.UNROLL))
                 outer = ((*row.arg.number, 0), (*column.arg.number, 0))
-                loops = [r.arg for r in self.outputs if r.arg.kind is AxisKind.LOOP]
+                loops = [r.arg for r in self.facts.outputs if r.arg.kind is AxisKind.LOOP]
                 rest = [axis.number for axis in loops if axis.number not in outer]
                 self.do(Reorder((*rest, *outer)))
                 return
@@ -300,21 +301,20 @@ class LoopPlanner(DotPlanner):
         Rows far apart are of few sets of a cache. One square where whole lines would do much twice,
         or where computing takes longer than reading, and more of it at a time more registers.
         """
-        line = max(LINE_BYTES // self.itemsize(), lanes)
+        line = max(LINE_BYTES // self.facts.itemsize, lanes)
         again = -row.extent % line
-        plain = not any(n.op in TRANSCENDENTAL for n in self.nodes())
+        plain = not any(n.op in TRANSCENDENTAL for n in self.facts.nodes)
         return line if plain and again * MOST_AGAIN <= row.extent else lanes
 
-    @staticmethod
-    def is_apart(access: UOp, counter: UOp) -> bool:
+    def is_apart(self, access: UOp, counter: UOp) -> bool:
         """Whether the steps of a loop read far from each other, by a constant distance."""
-        move = coefficient(access.src[1], counter)
+        move = self.facts.stride(access, counter)
         return move is not None and abs(move) > LONGEST_STRIDE and len(access.src) == 2
 
     def unroll_small_reductions(self) -> None:
         """Write out short innermost reduced loops, such as the width of a convolution's window."""
-        instances = math.prod(r.extent for r in self.all_of(AxisKind.UNROLL))
-        for node in self.reductions:
+        instances = math.prod(r.extent for r in self.facts.loops_of_kind(AxisKind.UNROLL))
+        for node in self.facts.reductions:
             loops = [r for r in node.src[1:] if r.op is Op.RANGE and r.arg.kind is AxisKind.REDUCE]
             if (
                 loops
@@ -352,12 +352,12 @@ class LoopPlanner(DotPlanner):
 
     def is_worth_repeating(self, chunks: int) -> bool:
         """Whether what is filled before all loops may be filled anew for each chunk of steps."""
-        fills = {n.src[1] for n in self.nodes() if n.op is Op.AFTER and n.src[1].op is Op.END}
+        fills = {n.src[1] for n in self.facts.nodes if n.op is Op.AFTER and n.src[1].op is Op.END}
         outside = [n for n in fills if not n.ranges]
         repeated = work_of(UOp.sink(*outside).toposort()) if outside else 0
         return repeated * (chunks - 1) * MOST_REPEATED <= self.work
 
     def is_stage_between(self, outer: Number, inner: UOp) -> bool:
         """Whether something is staged in each step of one loop for all steps of another."""
-        fills = (n.src[1].ranges for n in self.nodes() if n.op is Op.AFTER)
+        fills = (n.src[1].ranges for n in self.facts.nodes if n.op is Op.AFTER)
         return any(counter_of(self.kernel, outer) in r and inner not in r for r in fills)

@@ -15,7 +15,6 @@ from tinycore.lower.share import fills_of
 from tinycore.lower.shared_planner import SharedPlanner
 from tinycore.lower.stage_planner import LEAST_REUSE
 from tinycore.lower.tile import Assign, Cover, Split, overwrites_what_it_reads
-from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -58,10 +57,10 @@ class GridPlanner(SharedPlanner):
             return None
         loops = [
             r
-            for r in self.reduced()
+            for r in self.facts.reduced
             if r.src[0].op is Op.CONST
             and r.extent >= SHORTEST_SHARED
-            and all(n.ranges <= set(outputs) for n in self.reductions if r in n.src[1:])
+            and all(n.ranges <= set(outputs) for n in self.facts.reductions if r in n.src[1:])
         ]
         return max(loops, key=lambda r: (self.contiguous(r), r.extent), default=None)
 
@@ -72,11 +71,11 @@ class GridPlanner(SharedPlanner):
 
     def contiguous(self, counter: UOp) -> int:
         """How many accesses move by one element with a loop."""
-        return sum(coefficient(n.src[1], counter) == 1 for n in self.accesses())
+        return sum(self.facts.stride(n, counter) == 1 for n in self.facts.accesses)
 
     def share(self, counter: UOp, wanted: int) -> int:
         """Give the steps of a sum to threads; returns to how many."""
-        members = [n for n in self.reductions if counter in n.src[1:]]
+        members = [n for n in self.facts.reductions if counter in n.src[1:]]
         # Each thread leaves a part there, and some leave another.
         most = self.limits.shared_bytes // sum(2 * max(n.dtype.itemsize, 4) for n in members)
         threads = power_of_two(min(wanted, most, counter.extent, self.limits.block[0]))
@@ -89,7 +88,7 @@ class GridPlanner(SharedPlanner):
 
     def give_lanes(self) -> None:
         """Lanes along an output that every access moves along, or not at all."""
-        lanes = 1 if self.has_recurrence else self.lanes()
+        lanes = 1 if self.facts.has_recurrence else self.lanes()
         for counter in reversed(self.launched()):
             if lanes > 1 and counter.extent % lanes == 0 and self.suits_lanes(counter):
                 number = counter.arg.number
@@ -98,13 +97,13 @@ class GridPlanner(SharedPlanner):
 
     def suits_lanes(self, counter: UOp) -> bool:
         """Whether lanes along a loop make every access one of a vector or of one element."""
-        moves = [coefficient(n.src[1], counter) for n in self.accesses()]
-        gated = any(counter in gate.ranges for n in self.accesses() for gate in n.src[2:])
+        moves = [self.facts.stride(n, counter) for n in self.facts.accesses]
+        gated = any(counter in gate.ranges for n in self.facts.accesses for gate in n.src[2:])
         return not gated and 1 in moves and set(moves) <= {0, 1}
 
     def tile_rows(self) -> None:
         """Several outputs to a thread along a loop over which a load stands still."""
-        loads = [n for r in self.reductions for n in r.toposort() if n.op is Op.INDEX]
+        loads = [n for r in self.facts.reductions for n in r.toposort() if n.op is Op.INDEX]
         rows = [r for r in self.launched() if any(r not in n.ranges for n in loads)]
         if not rows or not any(rows[0] in n.ranges for n in loads):
             return
@@ -118,7 +117,9 @@ class GridPlanner(SharedPlanner):
 
     def unroll_sums(self) -> None:
         """Write out a few steps of the innermost loop of a sum."""
-        innermost = dict.fromkeys(n.src[-1] for n in self.reductions if n.src[-1].op is Op.RANGE)
+        innermost = dict.fromkeys(
+            n.src[-1] for n in self.facts.reductions if n.src[-1].op is Op.RANGE
+        )
         for loop in innermost:  # in the order of the kernel, which is the same in every process
             if loop.arg.kind is AxisKind.REDUCE and loop.src[0].op is Op.CONST:
                 self.unroll_sum(loop.arg.number, loop.extent)
@@ -134,7 +135,7 @@ class GridPlanner(SharedPlanner):
 
     def launch(self, wanted: int) -> None:
         """Groups of up to `wanted` threads, filled from the innermost output on."""
-        room = list(self.limits.block[len(self.all_of(AxisKind.GROUP)) :])
+        room = list(self.limits.block[len(self.facts.loops_of_kind(AxisKind.GROUP)) :])
         for counter in reversed(self.launched()):
             number, extent = counter.arg.number, counter.extent
             most = min(wanted, room[0]) if room and not self.is_filled_inside(counter) else 1

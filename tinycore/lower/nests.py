@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from tinycore.lower.facts import KernelFacts
 from tinycore.lower.heuristic import LoopPlanner
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.stage import Dimension, Stage
@@ -34,10 +35,9 @@ class NestPlanner(LoopPlanner):
     sharers: int = 1
     """Threads that the loops around are shared among."""
 
-    @property
-    def roots(self) -> tuple[UOp, ...]:
-        """The loops of the nest, in however many parts they are by now."""
-        return tuple(self.parts(self.kernel))
+    def found(self) -> KernelFacts:
+        """The facts of the nest: its loops, in however many parts they are by now."""
+        return KernelFacts(self.kernel, tuple(self.parts(self.kernel)), self.others)
 
     def parts(self, statement: UOp) -> Iterator[UOp]:
         """The outermost statements that write to nothing but the memory of the nest."""
@@ -47,10 +47,6 @@ class NestPlanner(LoopPlanner):
         elif statement.op in COMPOUND:
             for inner in statement.src if statement.op is not Op.END else statement.src[:1]:
                 yield from self.parts(inner)
-
-    def below(self, root: UOp) -> list[UOp]:
-        """A node of the nest and all below it, but not how other nests fill what it reads."""
-        return root.toposort(lambda n: n.op is not Op.AFTER or n.src[0] not in self.others)
 
     def stage_panel(self, at: Number | None, panel: Dimension) -> bool:
         """Stage all panels before the first strip, where that leaves enough to share."""

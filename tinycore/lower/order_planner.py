@@ -27,10 +27,10 @@ class OrderPlanner(StagePlanner):
 
         They stay outside, so that what the rows read is read in the order in which it lies.
         """
-        order = self.outputs[: self.outputs.index(row)]
+        order = self.facts.outputs[: self.facts.outputs.index(row)]
         # Columns of one step have no loop: then what is staged, is so inside of the outermost.
         last = max((i for i, r in enumerate(order) if r.arg.number in columns), default=0)
-        along = [n.src[1].ranges for n in self.loads() if row not in n.src[1].ranges]
+        along = [n.src[1].ranges for n in self.facts.loads if row not in n.src[1].ranges]
         still = [r for r in order[last + 1 :] if r.arg.kind is AxisKind.LOOP]
         return [r.arg.number for r in still if not any(r in ranges for ranges in along)]
 
@@ -39,10 +39,10 @@ class OrderPlanner(StagePlanner):
 
         What the columns read stands still over them.
         """
-        along = [n.src[1].ranges for n in self.loads() if row not in n.src[1].ranges]
-        inside = [r.extent for r in self.outputs if r.arg.number in between]
+        along = [n.src[1].ranges for n in self.facts.loads if row not in n.src[1].ranges]
+        inside = [r.extent for r in self.facts.outputs if r.arg.number in between]
         rows, found = math.prod(inside) * row.extent, list[Number]()
-        for r in reversed([r for r in self.outputs[:place] if r.arg.number not in between]):
+        for r in reversed([r for r in self.facts.outputs[:place] if r.arg.number not in between]):
             if rows >= ENOUGH_READ or any(r in ranges for ranges in along):
                 break
             rows *= r.extent
@@ -58,12 +58,12 @@ class OrderPlanner(StagePlanner):
 
     def to_front(self, place: int, front: list[Number]) -> None:
         """Move some loops so that they begin at a place in the order of all."""
-        there = [r.arg.number for r in self.outputs]
+        there = [r.arg.number for r in self.facts.outputs]
         rest = [n for n in there if n not in front]
         self.do(Reorder((*rest[:place], *(n for n in front if n in there), *rest[place:])))
 
     def loop_before(self, axis: Number) -> Number | None:
         """The loop right around another; None if that is the outermost, or was of one step."""
-        order = [r.arg.number for r in self.outputs if r.arg.kind is AxisKind.LOOP]
+        order = [r.arg.number for r in self.facts.outputs if r.arg.kind is AxisKind.LOOP]
         before = order[: order.index(axis)] if axis in order else []
         return before[-1] if before else None

@@ -97,11 +97,14 @@ def finished(start: Candidate, limits: Limits) -> Candidate:
     planner: LoopPlanner | GridPlanner
     if limits.grid is None:
         planner = LoopPlanner(start.tiled, limits, list(start.plan))
-        if not planner.all_of(AxisKind.PARALLEL):
+        if not planner.facts.loops_of_kind(AxisKind.PARALLEL):
             planner.share_among_threads()
     else:
         planner = GridPlanner(start.tiled, limits, list(start.plan))
-        taken = [*planner.all_of(AxisKind.BLOCK), *planner.all_of(AxisKind.GROUP)]
+        taken = [
+            *planner.facts.loops_of_kind(AxisKind.BLOCK),
+            *planner.facts.loops_of_kind(AxisKind.GROUP),
+        ]
         wanted = min(limits.block_wanted, limits.block_threads)
         planner.launch(max(wanted // math.prod(r.extent for r in taken), 1))
     plan = tuple(planner.steps)
@@ -214,8 +217,8 @@ def merged(tiled: UOp) -> Iterator[Plan]:
 def staged(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     """What the innermost tile reads, staged at each of the loops around it or before them all."""
     planner = LoopPlanner(tiled, limits)
-    outputs = [r for r in planner.outputs if r.arg.kind is AxisKind.LOOP]
-    for panel in panels(planner.outputs):
+    outputs = [r for r in planner.facts.outputs if r.arg.kind is AxisKind.LOOP]
+    for panel in panels(planner.facts.outputs):
         for at in (None, *(r.arg.number for r in outputs)):
             trying = LoopPlanner(tiled, limits)
             first = sum(n.op is Op.DEFINE_LOCAL for n in tiled.toposort())

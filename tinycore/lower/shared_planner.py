@@ -100,9 +100,9 @@ class SharedPlanner(StagePlanner):
     def sides(self) -> Sides | None:
         """The rows and the columns of what is reduced; None where it has not both."""
         launched = self.launched()
-        if not self.is_fixed or self.has_order() or launched != self.outputs:
+        if not self.facts.is_fixed or self.has_order() or launched != self.facts.outputs:
             return None
-        if not self.reductions or not self.are_side_by_side(self.reductions):
+        if not self.facts.reductions or not self.facts.are_side_by_side:
             return None
         read = self.operands()
         stored = [n.src[0].src[1] for n in stores_to_buffers(self.kernel)]
@@ -118,8 +118,8 @@ class SharedPlanner(StagePlanner):
 
     def operands(self) -> list[UOp]:
         """Every INDEX at which the innermost step of a reduction reads what a buffer holds."""
-        below = UOp.sink(*self.reductions).toposort(lambda n: n.op is not Op.AFTER)
-        reduced = set(self.reduced())
+        below = UOp.sink(*self.facts.reductions).toposort(lambda n: n.op is not Op.AFTER)
+        reduced = set(self.facts.reduced)
         return [n for n in below if n.op is Op.INDEX and not reduced.isdisjoint(n.ranges)]
 
     # --- a tile
@@ -149,8 +149,8 @@ class SharedPlanner(StagePlanner):
 
     def suits_vectors(self, counter: UOp) -> bool:
         """Whether what is read and stored after the reduction lies side by side along a loop."""
-        reduced = {n for total in self.reductions for n in total.toposort()}
-        moves = {coefficient(n.src[1], counter) for n in self.accesses() if n not in reduced}
+        reduced = {n for total in self.facts.reductions for n in total.toposort()}
+        moves = {self.facts.stride(n, counter) for n in self.facts.accesses if n not in reduced}
         return 1 in moves and moves <= {0, 1}
 
     def cut_side(
@@ -184,7 +184,7 @@ class SharedPlanner(StagePlanner):
 
     def steps_of(self, dimensions: list[Dimension]) -> int:
         """How many outputs of a side a tile has."""
-        loops = {r.arg.number: r for r in self.nodes() if r.op is Op.RANGE}
+        loops = {r.arg.number: r for r in self.facts.loops}
         return math.prod(loops[axis].extent for d in dimensions for axis, _ in d)
 
     def cut_depth(self, depth: int) -> tuple[Number | None, list[Dimension]]:
@@ -194,7 +194,7 @@ class SharedPlanner(StagePlanner):
         """
         inner: list[Dimension] = []
         room = depth
-        for loop in reversed(self.reduced()):
+        for loop in reversed(self.facts.reduced):
             number = loop.arg.number
             if loop.extent > 2 * room:
                 if room == 1:
@@ -218,7 +218,7 @@ class SharedPlanner(StagePlanner):
 
     def innermost_group(self) -> Number | None:
         """The innermost loop over groups, if there is one."""
-        groups = [r.arg.number for r in self.outputs if r.arg.kind is AxisKind.GRID]
+        groups = [r.arg.number for r in self.facts.outputs if r.arg.kind is AxisKind.GRID]
         return groups[-1] if groups else None
 
     # --- stages
@@ -255,7 +255,7 @@ class SharedPlanner(StagePlanner):
 
         Where a value is no function of its place in them, each loop is a dimension of its own.
         """
-        loops = {r.arg.number: r for r in self.nodes() if r.op is Op.RANGE}
+        loops = {r.arg.number: r for r in self.facts.loops}
         axes = {axis for dimension in dimensions for axis, _ in dimension}
         moving = [n.src[1] for n in self.operands() if axes <= {r.arg.number for r in n.ranges}]
         try:
@@ -271,8 +271,8 @@ class SharedPlanner(StagePlanner):
         """Whether a group has as much shared memory, and axes for its threads."""
         kinds = [n.dtype for n in self.arrays() if isinstance(n.dtype, PointerDType)]
         size = sum(map(shared_size, kinds))
-        if self.all_of(AxisKind.GROUP):  # a thread leaves its part there, and some another
-            parts = sum(2 * max(n.dtype.itemsize, 4) for n in self.reductions)
+        if self.facts.loops_of_kind(AxisKind.GROUP):  # each thread leaves its part, some another
+            parts = sum(2 * max(n.dtype.itemsize, 4) for n in self.facts.reductions)
             size += parts * self.threads()
         axes = [r.extent for r in threads_of(self.kernel)]
         return launches(axes, "block", self.limits.block) and size <= self.limits.shared_bytes
@@ -288,7 +288,7 @@ class SharedPlanner(StagePlanner):
         last, lanes = loops[-1], self.lanes()
         names = [r.arg.number for r in loops]
         steps: list[Step] = [Reorder(tuple(names))]
-        moves = {coefficient(n.src[1], last) for n in loads if len(n.src) == 2}
+        moves = {self.facts.stride(n, last) for n in loads if len(n.src) == 2}
         busy = self.threads() * lanes <= math.prod(r.extent for r in loops)
         if lanes > 1 and busy and last.extent % lanes == 0 and 1 in moves <= {0, 1}:
             row = names.pop()

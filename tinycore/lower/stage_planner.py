@@ -50,17 +50,17 @@ class StagePlanner(Planner):
 
     def depth(self) -> tuple[Dimension, ...]:
         """Every reduced loop as a dimension, but for steps of pairs."""
-        plain = (r for r in self.reduced() if r.arg.kind is not AxisKind.PAIR)
+        plain = (r for r in self.facts.reduced if r.arg.kind is not AxisKind.PAIR)
         return tuple(((r.arg.number, 1),) for r in plain)
 
     def paired(self) -> tuple[Dimension, ...]:
         """The two steps of a pair as a dimension, if there are pairs."""
-        inside = (r for r in self.reduced() if r.arg.kind is AxisKind.PAIR)
+        inside = (r for r in self.facts.reduced if r.arg.kind is AxisKind.PAIR)
         return tuple(((r.arg.number, 1),) for r in inside)
 
     def stage(self, step: Stage, most_bytes: int) -> bool:
         """Add a Stage if it pays for all that it stages, and plan the loops that fill it."""
-        if not step.axes <= {r.arg.number for r in self.nodes() if r.op is Op.RANGE}:
+        if not step.axes <= {r.arg.number for r in self.facts.loops}:
             return False  # some loop has but one step
         values = staged_values(self.kernel, step)
         if not values or not all(self.pays(value, step, most_bytes) for value in values):
@@ -88,7 +88,7 @@ class StagePlanner(Planner):
 
     def inside(self, at: Number | None) -> list[UOp]:
         """The loops inside of the loop `at` in which no value is written out."""
-        own = set(self.nodes())
+        own = set(self.facts.nodes)
         plain = [r for r in nest_of(self.kernel) if r in own and r.arg.kind not in WITHIN]
         place = next((i for i, r in enumerate(plain) if r.arg.number == at), -1)
         return plain[place + 1 :]

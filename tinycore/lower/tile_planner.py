@@ -68,25 +68,25 @@ class TilePlanner(OrderPlanner):
 
     def row_loop(self, axis: UOp) -> UOp | None:
         """An output loop over which a load along `axis` stands still: its rows share the load."""
-        inside = [n for n in self.loads() if axis in n.src[1].ranges]
+        inside = [n for n in self.facts.loads if axis in n.src[1].ranges]
         others = [r for r in self.nest_of(axis) if r is not axis and r.extent > 1]
         still = [r for r in others if any(r not in n.src[1].ranges for n in inside)]
         return max(still, key=lambda r: (min(r.extent, ENOUGH_ROWS), r.arg.number), default=None)
 
     def nest_of(self, axis: UOp) -> list[UOp]:
         """The output loops around a loop or inside of it, and not in another part of a loop."""
-        ends = [n for n in self.nodes() if n.op is Op.END and axis in n.src[1:]]
+        ends = [n for n in self.facts.nodes if n.op is Op.END and axis in n.src[1:]]
         inner = [n for e in ends for n in e.src[0].toposort(lambda n: n.op in COMPOUND)]
         found = {r for e in ends for r in (*e.src[1:], *e.ranges)}
         found |= {r for n in inner if n.op is Op.END for r in n.src[1:]}
-        return [r for r in self.outputs if r in found]
+        return [r for r in self.facts.outputs if r in found]
 
     def hold_columns(self, axis: UOp, row: UOp | None, width: int) -> bool:
         """Add rows of a matrix to rows of sums, if the sums would read down its columns.
 
         Done for one row of sums, and for a few, which hardly share what a panel would hold.
         """
-        reduced, number = self.reduced(), axis.arg.number
+        reduced, number = self.facts.reduced, axis.arg.number
         if not reduced or axis.extent < LEAST_HELD or not self.reads_down(axis, reduced[-1]):
             return False
         rows = 1 if row is None else row.extent
@@ -102,7 +102,7 @@ class TilePlanner(OrderPlanner):
             self.do(Split(depth, ROWS_AT_ONCE), Assign((*depth, 1), AxisKind.UNROLL))
             around.append((*depth, 0))
         held = (number,) if row is None else (row.arg.number, number)
-        rest = [r.arg.number for r in self.outputs if r.arg.number not in held]
+        rest = [r.arg.number for r in self.facts.outputs if r.arg.number not in held]
         self.do(Reorder((*rest, *held)), Hold(held, tuple(around)))
         for part in ((*number, HELD, 0), (*number, HELD, 1), number):
             self.do(Split(part, width), Assign((*part, 1), AxisKind.VECTOR))
@@ -110,7 +110,7 @@ class TilePlanner(OrderPlanner):
 
     def lies_near(self, axis: UOp, reduced: list[UOp]) -> bool:
         """Whether all that is read along `axis` in the loops of a sum fits the near cache."""
-        size = axis.extent * math.prod(r.extent for r in reduced) * self.itemsize()
+        size = axis.extent * math.prod(r.extent for r in reduced) * self.facts.itemsize
         return size <= self.limits.cache_bytes
 
     def held_columns(self, columns: int, rows: int, width: int) -> int:
@@ -126,22 +126,22 @@ class TilePlanner(OrderPlanner):
         """Whether what is folded over `depth` are vectors along `axis` that lie far apart."""
         if depth.extent < 2 * ROWS_AT_ONCE or overwrites_what_it_reads(self.kernel):
             return False
-        along = [n for n in self.loads() if axis in n.ranges]
-        moves = [coefficient(n.src[1], depth) for n in along if len(n.src) == 2]
+        along = [n for n in self.facts.loads if axis in n.ranges]
+        moves = [self.facts.stride(n, depth) for n in along if len(n.src) == 2]
         return (
             len(moves) == len(along) > 0
             and all(m is not None and m >= axis.extent // 2 for m in moves)
-            and all(coefficient(n.src[1], axis) == 1 for n in along)
-            and self.are_side_by_side(self.reductions)
+            and all(self.facts.stride(n, axis) == 1 for n in along)
+            and self.facts.are_side_by_side
         )
 
     def can_be_panel(self, access: UOp, counter: UOp) -> bool:
         """Whether what a load reads along an output loop will be staged, whatever its stride."""
-        place, outputs = access.src[1], self.outputs
+        place, outputs = access.src[1], self.facts.outputs
         if (
-            not self.is_fixed
+            not self.facts.is_fixed
             or counter not in outputs
-            or not place.ranges.intersection(self.reduced())
+            or not place.ranges.intersection(self.facts.reduced)
         ):
             return False
         rows = [r for r in outputs if r not in place.ranges]
@@ -150,7 +150,7 @@ class TilePlanner(OrderPlanner):
         # It is staged right outside of the rows, where each loop that it moves with is open.
         if others and rows and outputs.index(others[-1]) > outputs.index(rows[-1]):
             return False
-        depth = math.prod(r.extent for r in self.reduced()) * self.limits.vector_bytes
+        depth = math.prod(r.extent for r in self.facts.reduced) * self.limits.vector_bytes
         return (
             coefficient(place, counter) not in (0, None)
             and len(access.src) == 2
@@ -165,7 +165,7 @@ class TilePlanner(OrderPlanner):
         A panel would hold each of them several times.
         """
         move = abs(coefficient(place, counter) or 0) or math.inf
-        steps = [(abs(coefficient(place, r) or 0), r.extent - 1) for r in self.reduced()]
+        steps = [(abs(coefficient(place, r) or 0), r.extent - 1) for r in self.facts.reduced]
         return any(step < move * counter.extent and step * last >= move for step, last in steps)
 
     def tile_of(self, axis: UOp, row: UOp | None, vectors: int) -> Tile:
@@ -187,9 +187,9 @@ class TilePlanner(OrderPlanner):
 
     def lines_overlap(self, axis: UOp, below: UOp) -> bool:
         """Whether lines below each other read the same elements, as windows of an image do."""
-        for place in (n.src[1] for n in self.accesses() if axis in n.src[1].ranges):
+        for place in (n.src[1] for n in self.facts.accesses if axis in n.src[1].ranges):
             apart = coefficient(place, below)
-            for r in self.reduced():
+            for r in self.facts.reduced:
                 step = coefficient(place, r)
                 if apart and step and apart % step == 0 and abs(apart) < abs(step) * r.extent:
                     return True
@@ -197,7 +197,7 @@ class TilePlanner(OrderPlanner):
 
     def loop_beside(self, axis: UOp, row: UOp) -> UOp | None:
         """An output loop that moves what is read along `axis`, and nothing that rows read."""
-        places = [n.src[1] for n in self.loads()]
+        places = [n.src[1] for n in self.facts.loads]
         along = [p for p in places if axis in p.ranges]
         across = [p for p in places if row in p.ranges]
         if set(along) & set(across):
@@ -218,7 +218,7 @@ class TilePlanner(OrderPlanner):
         come out even.
         """
         best, tile, sums = math.inf, (1, 1), self.sums_at_once()
-        even = self.overwrites
+        even = self.facts.overwrites
         for wide in range(1, min(columns, self.limits.vector_registers) + 1):
             for tall in range(1, min(rows, MOST_ROWS) + 1):
                 if tall * wide * sums + wide + 1 > room:
@@ -234,20 +234,20 @@ class TilePlanner(OrderPlanner):
 
     def sums_at_once(self) -> int:
         """How many sums the same loops fold, whose accumulators take registers at the same time."""
-        return max(Counter(node.src[1:] for node in self.reductions).values(), default=1)
+        return max(Counter(node.src[1:] for node in self.facts.reductions).values(), default=1)
 
     def room_for_tile(self, row: UOp | None) -> int:
         """The registers a tile may take."""
         room = self.limits.vector_registers - SPARE_REGISTERS
         if not self.has_short_reduction():
             return room
-        read = [n.src[1] for n in self.loads()]
+        read = [n.src[1] for n in self.facts.loads]
         shared = row is not None and any(self.is_window(p, row) for p in read if row in p.ranges)
         return room - SPARE_FOR_WINDOWS - SPARE_FOR_SHARED * shared
 
     def has_short_reduction(self) -> bool:
         """Whether an innermost reduced loop is short enough to be written out, if by compilers."""
-        return any(r.extent <= COMPILERS_WRITE_OUT for r in self.reduced()[-1:])
+        return any(r.extent <= COMPILERS_WRITE_OUT for r in self.facts.reduced[-1:])
 
     def cut_columns(self, axis: UOp, width: int, wide: int) -> tuple[Number, Dimension]:
         """Cut a loop into panels of `wide` vectors: the loop over panels, and places in a panel.
@@ -286,11 +286,11 @@ class TilePlanner(OrderPlanner):
 
     def loop_of_pairs(self) -> UOp | None:
         """The reduced loop whose neighboring steps one instruction can fold, if there is any."""
-        if self.limits.pair_bytes < self.limits.vector_bytes or not self.reductions:
+        if self.limits.pair_bytes < self.limits.vector_bytes or not self.facts.reductions:
             return None
-        if not all(map(is_paired, self.reductions)) or not self.are_side_by_side(self.reductions):
+        if not all(map(is_paired, self.facts.reductions)) or not self.facts.are_side_by_side:
             return None
-        loops = self.reduced()
+        loops = self.facts.reduced
         even = [r for r in loops if r.extent % 2 == 0 or len(loops) == 1]
         return max(reversed(even), key=lambda r: r.extent > 2, default=None)
 
@@ -299,17 +299,17 @@ class TilePlanner(OrderPlanner):
 
         Whether the columns were staged.
         """
-        number, order = row.arg.number, [r.arg.number for r in self.outputs]
+        number, order = row.arg.number, [r.arg.number for r in self.facts.outputs]
         place = min(order.index(n) for n in (number, *columns) if n in order)
         scattered = tall > 1 and self.is_scattered(row)
-        panels = math.prod(r.extent for r in self.outputs if r.arg.number in columns)
-        narrow = panels >= LEAST_REUSE and self.is_narrow(row, self.outputs[:place])
+        panels = math.prod(r.extent for r in self.facts.outputs if r.arg.number in columns)
+        narrow = panels >= LEAST_REUSE and self.is_narrow(row, self.facts.outputs[:place])
         copied = scattered or (tall > 1 and narrow)
         between = [] if copied else self.loops_between(columns, row)
         if panel and not copied:
             between = [*self.loops_outside(place, row, between), *between]
         outside = [n for n in order[:place] if n not in between]
-        around = [r.extent for r in self.outputs if r.arg.number in (*outside, *columns)]
+        around = [r.extent for r in self.facts.outputs if r.arg.number in (*outside, *columns)]
         block = self.block_of_rows(row, tall, math.prod(around), copied)
         front = columns
         place = min(order.index(n) for n in (order[place], *between))
@@ -331,9 +331,9 @@ class TilePlanner(OrderPlanner):
 
     def is_scattered(self, row: UOp) -> bool:
         """Whether what the rows of a tile read lies far apart along the innermost reduced loop."""
-        inner = self.reduced()[-1]
-        for access in self.loads():
-            move = coefficient(access.src[1], inner)
+        inner = self.facts.reduced[-1]
+        for access in self.facts.loads:
+            move = self.facts.stride(access, inner)
             if row in access.src[1].ranges and (move is None or abs(move) > LONGEST_STRIDE):
                 return True
         return False
@@ -343,10 +343,10 @@ class TilePlanner(OrderPlanner):
 
         Not where it moves with other loops inside of those around the rows.
         """
-        loads = [n for r in self.reductions for n in self.below(r) if n.op is Op.LOAD]
+        loads = [n for r in self.facts.reductions for n in self.facts.below(r) if n.op is Op.LOAD]
         read = [n for n in loads if row in n.ranges]
-        inside = {r for r in self.outputs if r is not row and r not in around}
-        return any(n.dtype.itemsize < self.itemsize() for n in read) and all(
+        inside = {r for r in self.facts.outputs if r is not row and r not in around}
+        return any(n.dtype.itemsize < self.facts.itemsize for n in read) and all(
             inside.isdisjoint(n.ranges) for n in read
         )
 
@@ -358,7 +358,7 @@ class TilePlanner(OrderPlanner):
         """
         blocks = 1
         if copied:
-            depth = math.prod(r.extent for r in self.reduced()) * self.itemsize()
+            depth = math.prod(r.extent for r in self.facts.reduced) * self.facts.itemsize
             most = max(MOST_SCRATCH // depth // tall, LEAST_REUSE) * tall
             blocks = max(-(-row.extent // most), 2 * self.limits.threads)
         elif self.limits.threads > 1 and self.work >= SERIAL_WORK:
