@@ -56,7 +56,7 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
     last = {n for n in order if writes_memory(n)} - awaited(order)
     body: list[UOp] = []
     emit(items, None, last, body)
-    return resolved(body)
+    return resolved(body, order)
 
 
 def awaited(order: list[UOp]) -> set[UOp]:
@@ -82,19 +82,24 @@ def writes_memory(node: UOp) -> bool:
     return node.op is Op.STORE and pointer_of(node.src[0]).op is Op.DEFINE_GLOBAL
 
 
-def resolved(body: list[UOp]) -> tuple[UOp, ...]:
-    """The list with AFTER taken out, now that order says what it said; definitions first."""
-    new: dict[UOp, UOp] = {NOTHING: NOTHING}
+def resolved(body: list[UOp], order: list[UOp]) -> tuple[UOp, ...]:
+    """The list with AFTER taken out, now that order says what it said; definitions first.
 
-    def final(node: UOp) -> UOp:
-        while node.op is Op.AFTER:
-            node = node.src[0]
-        return new[node]
-
+    `order` has all nodes of the kernel, sources first.
+    """
+    what: dict[UOp, UOp] = {}  # what comes AFTER something
+    for node in order:
+        if node.op is Op.AFTER:
+            what[node] = what.get(node.src[0], node.src[0])
+    new = dict(what)
+    changed, get = new.keys(), new.get
     for node in body:
-        kept = [s for s in node.src if node.op is not Op.BARRIER or s.op not in COMPOUND]
-        new[node] = node.with_src(tuple([final(s) for s in kept]))
-    lines = [new[n] for n in body]
+        src = node.src
+        if node.op is Op.BARRIER:
+            src = tuple([s for s in src if s.op not in COMPOUND])
+        if src is not node.src or not changed.isdisjoint(src):
+            new[node] = node.with_src(tuple([get(p := what.get(s, s), p) for s in src]))
+    lines = [get(n, n) for n in body]
     front = [n for n in lines if n.op in DEFINITIONS]
     front.sort(key=lambda n: (DEFINITIONS.index(n.op), n.arg))
     return (*front, *(n for n in lines if n.op not in DEFINITIONS))

@@ -37,16 +37,16 @@ def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
     """How often the text of each value would be written."""
     emitted = list(range(len(uops)))
     """Where the text of each value ends up."""
+    texts = [is_text(u) for u in uops]
     found: set[int] = set()
     for place in range(len(uops) - 1, -1, -1):
-        u = uops[place]
-        counts[place] = sum(counts[p] if is_text(uops[p]) else 1 for p in users[place])
-        last = max((emitted[p] for p in users[place]), default=place)
-        if is_text(u) or (
-            counts[place] == 1
-            and all(loops[p] == loops[place] for p in users[place])
-            and may_move(u, place, last, writes)
-        ):
+        count, last, loop, together = 0, place, loops[place], True
+        for p in users[place]:
+            count += counts[p] if texts[p] else 1
+            last = max(last, emitted[p])
+            together = together and loops[p] == loop
+        counts[place] = count
+        if texts[place] or (count == 1 and together and may_move(uops[place], place, last, writes)):
             emitted[place] = last
             found.add(place)
     return frozenset(found)

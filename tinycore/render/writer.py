@@ -102,6 +102,9 @@ def unwrapped(text: str) -> str:
     """
     if not (text.startswith("(") and text.endswith(")")) or text.startswith("({"):
         return text
+    inner = text[1:-1]
+    if "(" not in inner and ")" not in inner:
+        return text if "," in inner else inner
     depth = 0
     for i, char in enumerate(text):
         depth += (char == "(") - (char == ")")
