@@ -311,6 +311,10 @@ class RuleSet:
         self.matchers = Matchers(self, None)
         """The matcher of each op, None where no rule can apply; compiled at first use."""
         self.sums: dict[RuleSet, RuleSet] = {}
+        self.addends: tuple[RuleSet, ...] = ()
+        """The sets that this one is the sum of."""
+        self.covers = Covers(self)
+        """The bits of `UOp._normal` that each say of a node of an op that no rule here applies."""
 
     def __repr__(self) -> str:
         return f"<RuleSet {self.name}: {len(self.rules)} rules>"
@@ -323,7 +327,9 @@ class RuleSet:
         if other not in self.sums:
             own = set(self.rules)
             added = [rule for rule in other.rules if rule not in own]
-            self.sums[other] = RuleSet(f"{self.name}+{other.name}", [*self.rules, *added])
+            total = RuleSet(f"{self.name}+{other.name}", [*self.rules, *added])
+            total.addends = self, other
+            self.sums[other] = total
         return self.sums[other]
 
     def rule(self, pattern: Pattern) -> Callable[[Function], Function]:
@@ -338,11 +344,17 @@ class RuleSet:
             name = getattr(function, "__name__", "rule")
             self.rules.append(Rule(name, pattern, function, inspect.getdoc(function) or ""))
             self.matchers.clear()
+            self.covers.clear()
+            self.addends = ()
             self.sums.clear()
             self.bit = 1 << next(numbers)
             return function
 
         return add
+
+    def of(self, op: Op) -> tuple[Rule, ...]:
+        """The rules for one op."""
+        return tuple([r for r in self.rules if r.pattern.ops is None or op in r.pattern.ops])
 
     def recording(self, tell: Tell) -> Matchers:
         """Matchers that tell of every rule that fires: the rule, the node, what it became."""
@@ -358,6 +370,22 @@ compiled: Final[dict[tuple[Op, tuple[Rule, ...]], Matcher]] = {}
 """Matchers that rule sets share: sums of sets often have the same rules for an op."""
 
 
+class Covers(dict[Op, int]):
+    """By op, the bits of a rule set and of its addends that have the same rules for it."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        super().__init__()
+        self.rules = rules
+
+    def __missing__(self, op: Op) -> int:
+        own, bits = set(self.rules.of(op)), self.rules.bit
+        for addend in self.rules.addends:
+            if own == set(addend.of(op)):
+                bits |= addend.covers[op]
+        self[op] = bits
+        return bits
+
+
 class Matchers(dict[Op, "Matcher | None"]):
     """The compiled functions of a rule set by op, filled at first use."""
 
@@ -367,7 +395,7 @@ class Matchers(dict[Op, "Matcher | None"]):
         self.tell = tell
 
     def __missing__(self, op: Op) -> Matcher | None:
-        found = tuple(r for r in self.rules if r.pattern.ops is None or op in r.pattern.ops)
+        found = self.rules.of(op)
         if not found:
             matcher = None
         elif self.tell is not None:

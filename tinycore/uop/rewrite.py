@@ -8,7 +8,7 @@ set, and later rewrites do not go there again.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -51,7 +51,7 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
     if context is not None:
         finish([root], {}, done, rules.matchers, rules, context)
         return done[root]
-    matchers = rules.matchers
+    matchers, covers = rules.matchers, rules.covers
     changed, get = done.keys(), done.get
     # Most nodes are changed by no rule: they cost this loop; `finish` is for what rules make.
     for node in not_normal(root, bit):
@@ -64,14 +64,14 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
             if rebuilt in changed:
                 done[node] = done[rebuilt]
                 continue
-        if not rebuilt._normal & bit:
-            matcher = matchers[rebuilt.op]
-            new = None if matcher is None else matcher(rebuilt, None)
+        matcher = matchers[rebuilt.op]
+        if matcher is not None and not rebuilt._normal & covers[rebuilt.op]:
+            new = matcher(rebuilt, None)
             if new is not None:
                 again = [node] if rebuilt is node else [rebuilt, node]
                 finish([*again, new], dict.fromkeys(again, new), done, matchers, rules, None)
                 continue
-            rebuilt._normal |= bit
+        rebuilt._normal |= bit
         if rebuilt is not node:
             done[node] = rebuilt
     return get(root, root)
@@ -90,6 +90,7 @@ def finish(
     `pending` has rewritten nodes, and the nodes whose normal form they take.
     """
     bit = rules.bit if context is None else 0
+    known = rules.covers if context is None else defaultdict(int)
     watched = matchers is not rules.matchers
     push, get = stack.append, done.get
     while stack:
@@ -121,7 +122,7 @@ def finish(
             if rebuilt in pending:
                 raise endless(rules, list(pending), context)
         new = None
-        if not rebuilt._normal & bit or watched:
+        if watched or not rebuilt._normal & known[rebuilt.op]:
             matcher = matchers[rebuilt.op]
             new = None if matcher is None else matcher(rebuilt, context)
         if new is None:

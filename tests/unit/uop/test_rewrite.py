@@ -168,3 +168,43 @@ def test_rewrite_in_one_process_keeps_dtypes_apart() -> None:
     one = UOp.const(dtypes.int32, 1)
 
     assert rewrite(one + 0, fold) is one
+
+
+def test_a_sum_of_sets_does_not_ask_again_what_its_addend_was_asked() -> None:
+    asked: list[UOp] = []
+    adds, products = RuleSet("adds"), RuleSet("products")
+    adds.rule(node(Op.ADD, var("x"), var(), ordered=True))(lambda root, x: asked.append(root))
+    products.rule(node(Op.MUL, var("x"), var(), ordered=True))(lambda root, x: asked.append(root))
+    graph = UOp.sink((i + 11) * 7)
+
+    rewrite(graph, adds)
+    rewrite(graph, adds + products)
+
+    assert [u.op for u in asked] == [Op.ADD, Op.MUL]
+
+
+def test_a_sum_of_sets_asks_the_rules_that_another_addend_has_for_an_op() -> None:
+    asked: list[str] = []
+    first, second = RuleSet("first"), RuleSet("second")
+    first.rule(node(Op.ADD, var("x"), var(), ordered=True))(lambda x: asked.append("first"))
+    second.rule(node(Op.ADD, var("x"), var(), ordered=True))(lambda x: asked.append("second"))
+    graph = UOp.sink(i + 13)
+
+    rewrite(graph, first)
+    rewrite(graph, first + second)
+
+    assert asked == ["first", "first", "second"]
+
+
+def test_an_addend_that_got_a_rule_later_says_nothing_of_the_old_sum() -> None:
+    asked: list[str] = []
+    first, second = RuleSet("first"), RuleSet("second")
+    second.rule(node(Op.MUL, var("x"), var(), ordered=True))(lambda x: asked.append("second"))
+    both = first + second
+    second.rule(node(Op.ADD, var("x"), var(), ordered=True))(lambda x: asked.append("later"))
+    graph = UOp.sink((i + 17) * 3)
+
+    rewrite(graph, both)
+    rewrite(graph, second)
+
+    assert asked == ["second", "later", "second"]
