@@ -291,7 +291,7 @@ def test_a_number_per_row_beside_a_product_speaks_for_no_lanes_along_columns() -
     scores = []
     for graph in (plain, plain + row):
         planner = LoopPlanner(kernels(graph)[-1].arg.ast, CPU)
-        (columns,) = (r for r in planner.outputs if r.extent == 50)
+        (columns,) = (r for r in planner.facts.outputs if r.extent == 50)
         scores.append(planner.score(columns))
 
     assert scores[0] == scores[1] > 0
