@@ -9,15 +9,17 @@ a public one is on no page or shows no example, or when a page is not what this 
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import tinycore
-from tinycore import Tensor, dtypes, nn
+from tinycore import Tensor, dtypes, nn, plugin, render
 
 FOLDER: Final = Path(__file__).with_name("reference")
 
@@ -163,6 +165,19 @@ NN: Final = {
 """Modules whose `__all__` is listed whole."""
 
 
+AUTHORS: Final = {
+    "plugin": (
+        plugin,
+        "The names that a backend imports; [Write a backend](../write-a-backend.md) has them all.",
+    ),
+    "render": (
+        render,
+        "What renderers are made of; [Write a backend in C](../write-a-backend-in-c.md) has one.",
+    ),
+}
+"""Modules for authors of backends, listed with fields and methods."""
+
+
 FIELDS: Final = {
     "grad": "What `backward` added up for this tensor, a tensor of its shape; None before.",
     "requires_grad": "True asks `backward` for a gradient, False refuses one, None leaves it open.",
@@ -231,6 +246,57 @@ def module_members(module: ModuleType) -> list[tuple[str, Any]]:
     return [(n, v) for n, v in members if not isinstance(v, ModuleType)]
 
 
+PARAGRAPH: Final = "\n\n"
+
+
+def fields(kind: type) -> Iterator[str]:
+    """A line on each field of a class: its annotation, and the string below it in the source."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    body = definition.body
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign) or ast.unparse(node.target).startswith("_"):
+            continue
+        value = f" = {ast.unparse(node.value)}" if node.value is not None else ""
+        value = value if len(value) < 40 else " = ..."
+        head = f"- `{ast.unparse(node.target)}: {ast.unparse(node.annotation)}{value}`"
+        told = after.value.value if is_text(after) else ""
+        yield f"{head}: {' '.join(told.split())}" if told else head
+
+
+def is_text(node: ast.stmt | None) -> Any:
+    """Whether a statement is a string."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def methods(kind: type) -> Iterator[str]:
+    """A line on each public method and property of a class: its arguments and first paragraph."""
+    for name, value in vars(kind).items():
+        function = getattr(value, "__func__", getattr(value, "func", value))
+        is_method = inspect.isfunction(function) or isinstance(value, property)
+        if name.startswith("_") or name in inspect.get_annotations(kind) or not is_method:
+            continue
+        told = inspect.getdoc(function) or ""
+        yield f"- `{signature(name, value)}`: {' '.join(told.partition(PARAGRAPH)[0].split())}"
+
+
+def author_page(module: ModuleType, about: str) -> str:
+    """A module for authors of backends: classes with fields and methods, and functions."""
+    lines = [f"# `{module.__name__}`", "", about, ""]
+    for name, value in module_members(module):
+        if not inspect.isclass(value):
+            if inspect.isfunction(value):
+                lines += block(name, value)
+            continue
+        lines += [f"### `{name}`", "", *docstring(value).splitlines(), ""]
+        lines += [*fields(value), *methods(value), ""]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
+
+
 def dtype_page() -> str:
     """Every dtype with its width, and its other names."""
     lines = [
@@ -278,6 +344,9 @@ def generate() -> dict[str, str]:
         title = f"`{prefix}`"
         written[file] = page(title, about, prefix, members)
         listed[file] = title, [n for n, _ in members]
+    for file, (module, about) in AUTHORS.items():
+        written[file] = author_page(module, about)
+        listed[file] = f"`{module.__name__}`", [n for n, _ in module_members(module)]
     top = [(n, getattr(tinycore, n)) for n in sorted(tinycore.__all__)]
     functions = [(n, v) for n, v in top if inspect.isroutine(v) or inspect.isclass(v)]
     written["top"] = page("`tinycore`", "What `from tinycore import` gives.", "tinycore", functions)

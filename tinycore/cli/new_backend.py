@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Final
 from tinycore import Device
 from tinycore.errors import ArgumentError
 
-__all__ = ["FILES", "add", "run", "write"]
+__all__ = ["FILES", "KINDS", "add", "run", "write"]
 
 FILES: Final = {
     "pyproject.toml": "pyproject.toml.txt",
@@ -26,11 +28,72 @@ FILES: Final = {
     "tox.ini": "tox.ini.txt",
     ".github/workflows/release.yml": "github/release.yml.txt",
     "src/@package@/__init__.py": "src/init.py.txt",
-    "src/@package@/device.py": "src/device.py.txt",
     "tests/test_conformance.py": "tests/conformance.py.txt",
     "tests/test_device.py": "tests/device.py.txt",
 }
-"""Every file of the package, with the template it is made of."""
+"""Files of every package, with the templates that they are made of."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of device to start from: its sources, and the words of the other templates."""
+
+    sources: Mapping[str, str]
+    words: Mapping[str, str]
+    capabilities: str
+    page: str = "docs/write-a-backend.md"
+
+    def filling(self) -> dict[str, str]:
+        """Words in place of the marks."""
+        lines = "\n".join(f'            "{word}",' for word in self.capabilities.split())
+        return {**self.words, "@capabilities@": lines}
+
+
+_ONE_FILE: Final = (
+    "- `src/@package@/device.py` is the device: a renderer, a compiler, memory, programs."
+)
+_TWO_FILES: Final = """\
+- `src/@package@/c.py` is the language: a renderer, a compiler, memory, loading.
+- `src/@package@/device.py` is the device: """
+_OF_C: Final = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64"
+_C: Final = {"@renderer@": "C", "@module@": "c"}
+
+KINDS: Final = {
+    ("numpy", False): Kind(
+        {"device.py": "src/device.py.txt"},
+        {
+            "@renderer@": "NUMPY",
+            "@module@": "device",
+            "@runtime@": "Runtime",
+            "@does@": "computes with NumPy",
+            "@parts@": _ONE_FILE,
+        },
+        "bool int32 int64 uint32 float32 float64",
+    ),
+    ("c", False): Kind(
+        {"c.py": "src/c.py.txt", "device.py": "src/device_in_c.py.txt"},
+        {
+            **_C,
+            "@runtime@": "Runtime",
+            "@does@": "compiles C for this processor",
+            "@parts@": _TWO_FILES + "programs.",
+        },
+        _OF_C,
+        "docs/write-a-backend-in-c.md",
+    ),
+    ("c", True): Kind(
+        {"c.py": "src/c.py.txt", "device.py": "src/device_with_queues.py.txt"},
+        {
+            **_C,
+            "@runtime@": "QueueRuntime",
+            "@does@": "runs C in threads that execute commands",
+            "@parts@": _TWO_FILES + "queues, memory, programs.",
+        },
+        f"{_OF_C} queues graph host_memory",
+        "docs/write-a-queue-backend.md",
+    ),
+}
+"""Packages by language, and whether the device takes commands through queues."""
 
 WORD: Final = re.compile(r"[A-Z][A-Z0-9]*")
 
@@ -42,7 +105,7 @@ NEXT: Final = """\
   tinycore doctor {name}
   tinycore conformance {name} --level 2
 
-docs/write-a-backend.md of tinycore's sources explains it line by line, as does the docstring of
+{page} of tinycore's sources explains it line by line, as does the docstring of
 tinycore.plugin; what a device owes is in tinycore.device.protocols.
 """
 
@@ -52,29 +115,48 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "new-backend",
         help="write a package that drives a device, to start from",
-        description="Write a complete package: a device that computes with NumPy, its entry "
-        "point, tests that prove it, and what is needed to build and release it.",
+        description="Write a complete package: a device that computes on this processor, its "
+        "entry point, tests that prove it, and what is needed to build and release it.",
     )
     command.add_argument("name", help="the word that users will write in DEV")
     command.add_argument(
         "--into", type=Path, default=Path(), metavar="FOLDER", help="where the package goes"
+    )
+    command.add_argument(
+        "--language", choices=("numpy", "c"), default="numpy", help="what its programs are"
+    )
+    command.add_argument(
+        "--queues", action="store_true", help="drive it through command queues; for --language c"
     )
     command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the package, and say what to do with it."""
-    folder = write(arguments.name, arguments.into)
-    print(NEXT.format(folder=folder, name=arguments.name.upper()), end="")
+    kind = kind_of(arguments.language, arguments.queues)
+    folder = write(arguments.name, arguments.into, arguments.language, arguments.queues)
+    print(NEXT.format(folder=folder, name=arguments.name.upper(), page=kind.page), end="")
     return 0
 
 
-def write(name: str, into: Path) -> Path:
-    """The folder of a new package for the device `name`, below `into`.
+def kind_of(language: str, queues: bool) -> Kind:
+    """The kind of device. Raises ArgumentError for queues whose commands could hold no address."""
+    found = KINDS.get((language, queues))
+    if found is None:
+        raise ArgumentError(
+            f"queues need programs and memory that have addresses, which {language} does not give: "
+            "add --language c"
+        )
+    return found
+
+
+def write(name: str, into: Path, language: str = "numpy", queues: bool = False) -> Path:
+    """The folder of a new package for the device `name`, below `into`: tiny-NAME.
 
     Raises ArgumentError for what is no device name, for the name of a backend that is installed,
-    and when the folder is there already.
+    for queues in a language without addresses, and when the folder is there already.
     """
+    kind = kind_of(language, queues)
     word = name.upper()
     if not WORD.fullmatch(word):
         raise ArgumentError(
@@ -82,17 +164,20 @@ def write(name: str, into: Path) -> Path:
         )
     if (known := Device.plugins.find(word)) is not None:
         raise ArgumentError(f"{word} is the device of {known.origin}; choose another name")
+    distribution = f"tiny-{word.lower()}"
     words = {
+        **kind.filling(),
         "@NAME@": word,
-        "@package@": f"tinycore_{word.lower()}",
-        "@distribution@": f"tinycore-{word.lower()}",
+        "@package@": distribution.replace("-", "_"),
+        "@distribution@": distribution,
         "@version@": core_version(),
     }
     folder = into / words["@distribution@"]
     if folder.exists():
         raise ArgumentError(f"{folder} is there already; remove it, or choose another place")
     templates = files("tinycore.cli") / "scaffold"
-    for path, template in FILES.items():
+    sources = {f"src/@package@/{path}": template for path, template in kind.sources.items()}
+    for path, template in (FILES | sources).items():
         target = folder / filled(path, words)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(filled((templates / template).read_text("utf-8"), words), "utf-8")

@@ -69,7 +69,8 @@ class Backend:
     """Writes a model to a folder, for `tinycore export`; the weights are there already. None where
     models cannot be exported."""
     dlpack: int | None = None
-    """Its DLDeviceType, where it can exchange memory by DLPack."""
+    """Its DLDeviceType, by which other libraries take its memory without a copy: 1 is memory of
+    the host, 2 of CUDA, 10 of ROCm. None: memory is exchanged by copies through the host."""
     priority_here: Callable[[], int] | None = None
     """The priority of what was found on this machine, asked after `count`, for a backend that may
     reach a card or a driver in software; None where `priority` holds in any case. Opens nothing."""

@@ -32,8 +32,10 @@ class Limits:
     """
 
     vector_bytes: int = 0
-    """The widest SIMD register, or the widest vector worth loading at once; 0: scalars only."""
+    """The widest SIMD register, or the widest vector worth loading at once. 0: scalars only, one
+    element per load, which costs a device with vectors most of its rate."""
     vector_registers: int = 16
+    """Vector registers of a thread, which the accumulators and operands of a tile share."""
     pair_bytes: int = 0
     """The widest vectors of int16 that DOT multiplies, from 16 bytes on; 0: there is no DOT."""
     threads: int = 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tinycore.cli.main import main
-from tinycore.cli.new_backend import FILES, write
+from tinycore.cli.new_backend import FILES, KINDS, write
 from tinycore.errors import ArgumentError
 
 ROOT = Path(__file__).parents[3]
@@ -47,18 +47,24 @@ def empty_environment(folder: Path, *wheels: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_package_passes_in_an_empty_environment(tmp_path: Path) -> None:
-    folder = write("toy", tmp_path)
+@pytest.mark.parametrize(
+    ("language", "queues", "highest"), [("numpy", False, 2), ("c", False, 2), ("c", True, 3)]
+)
+def test_the_package_passes_in_an_empty_environment(
+    tmp_path: Path, language: str, queues: bool, highest: int
+) -> None:
+    folder = write("toy", tmp_path, language, queues)
     python = empty_environment(
         tmp_path / "environment", wheel_of(ROOT, tmp_path), wheel_of(folder, tmp_path)
     )
     environment = os.environ | {"TINYCORE_PLUGINS": "TOY", "XDG_CACHE_HOME": str(tmp_path)}
     environment.pop("PYTHONPATH", None)
     script = (
-        "import json, sys, tinycore, tinycore_toy\n"
+        "import json, sys, tinycore, tiny_toy\n"
         "from tinycore.cli.main import main\n"
-        "places = [tinycore.__file__, tinycore_toy.__file__]\n"
-        "status = main(['conformance', 'TOY', '--level', '2', '--claimed', '--in-process',\n"
+        "places = [tinycore.__file__, tiny_toy.__file__]\n"
+        f"status = main(['conformance', 'TOY', '--level', '{highest}', '--claimed', '--in-process',"
+        "\n"
         "               '--json', 'told.json', '--suite', sys.argv[1]])\n"
         "print(json.dumps([status, places]))\n"
     )
@@ -73,9 +79,9 @@ def test_the_package_passes_in_an_empty_environment(tmp_path: Path) -> None:
     assert status == 0, done.stdout
     assert all(str(tmp_path) in place for place in places)  # the wheels, and not this tree
     assert told["conforms"] is True
-    assert told["distribution"] == "tinycore-toy"
+    assert told["distribution"] == "tiny-toy"
     assert told["counts"]["passed"] > 300
-    assert {trial["level"] for trial in told["trials"]} == {0, 1, 2}
+    assert {trial["level"] for trial in told["trials"]} == set(range(highest + 1))
 
 
 @pytest.mark.slow
@@ -94,18 +100,20 @@ def test_its_own_tests_run_under_pytest(tmp_path: Path) -> None:
 
 def metadata(folder: Path) -> Path:
     """A folder with the entry point of the package, as installing it would leave."""
-    info = folder / "installed/tinycore_toy-0.1.0.dist-info"
+    info = folder / "installed/tiny_toy-0.1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tinycore-toy\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[tinycore.backends]\nTOY = tinycore_toy:BACKEND\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-toy\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[tinycore.backends]\nTOY = tiny_toy:BACKEND\n")
     return info.parent
 
 
-def test_every_word_is_filled_in(tmp_path: Path) -> None:
-    folder = write("toy", tmp_path)
+@pytest.mark.parametrize(("language", "queues"), KINDS)
+def test_every_word_is_filled_in(tmp_path: Path, language: str, queues: bool) -> None:
+    folder = write("toy", tmp_path, language, queues)
     texts = [path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()]
 
-    assert len(texts) == len(FILES)
+    assert folder.name == "tiny-toy"
+    assert len(texts) == len(FILES) + len(KINDS[language, queues].sources)
     assert [text for text in texts if "@" in text.replace("@v", "").replace("@release", "")] == []
 
 
@@ -127,6 +135,20 @@ def test_the_command_says_what_to_do_next(
 def test_a_name_that_does_not_do(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         write(name, tmp_path)
+
+
+def test_queues_need_a_language_with_addresses(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="which numpy does not give: add --language c"):
+        write("toy", tmp_path, queues=True)
+
+
+def test_a_device_with_queues_names_its_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["new-backend", "toy", "--into", str(tmp_path), "--language", "c", "--queues"]
+
+    assert main(command) == 0
+    assert "docs/write-a-queue-backend.md" in capsys.readouterr().out
 
 
 def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
