@@ -11,6 +11,7 @@ See docs/aliasing.md.
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,7 +20,7 @@ from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
-from tinycore.tensor.grad import passes_gradient
+from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.tensor.showing import SHOWING
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -222,17 +223,29 @@ class Past:
         entry = self.kept.get(id(node)) if node.op is Op.BUFFER else None
         return None if entry is None or entry.memory() is not node else entry.graph
 
-    def versions(self, node: UOp, below: set[UOp]) -> Iterator[UOp]:
-        """What a graph has of the former content of some memory."""
-        base = graph.base_of(node)
-        while base.op is Op.ASSIGN:
-            older = base.src[0]
-            if (found := graph.reshape(older, node.shape)) in below:
-                yield found
-            base = graph.base_of(older)
-        for stand_in, reference in list(self.former.items()) if base.op is Op.BUFFER else ():
-            if reference() is base and (found := graph.reshape(stand_in, node.shape)) in below:
-                yield found
+    def versions_in(self, below: Collection[UOp]) -> Callable[[UOp], Iterator[UOp]]:
+        """For memory that a tensor shows, the nodes of a graph that are its former content."""
+        former: defaultdict[UOp, list[UOp]] = defaultdict(list)
+        known = [(node, reference()) for node, reference in list(self.former.items())]
+        held = {node: buffer for node, buffer in known if buffer is not None}
+        for stand_in, buffer in held.items():
+            former[buffer].append(stand_in)
+        for node in below if held else ():
+            if node.op is Op.ASSIGN and (written := held.get(origin(node))) is not None:
+                former[written].append(node)
+
+        def versions(node: UOp) -> Iterator[UOp]:
+            base = graph.base_of(node)
+            while base.op is Op.ASSIGN:
+                older = base.src[0]
+                if (found := graph.reshape(older, node.shape)) in below:
+                    yield found
+                base = graph.base_of(older)
+            for before in former.get(base, ()):
+                if (found := graph.reshape(before, node.shape)) in below:
+                    yield found
+
+        return versions
 
     def check(
         self, node: UOp, lasting: Callable[[], set[UOp]], computed: Collection[UOp] = ()
@@ -275,9 +288,7 @@ class Past:
 
     def is_former(self, node: UOp) -> bool:
         """Whether memory, after some writes or none, stands for content that is gone."""
-        while node.op is Op.ASSIGN:
-            node = graph.base_of(node.src[0])
-        return node in self.former
+        return origin(node) in self.former
 
     def check_ended(self, root: UOp, wanted: Iterable[UOp]) -> None:
         """Raises GradientError where `realize` cut the way to some BUFFERs off."""
@@ -324,10 +335,19 @@ def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp
     return found
 
 
+def origin(node: UOp) -> UOp:
+    """The memory that a node is, or has written to in place."""
+    while node.op is Op.ASSIGN:
+        node = graph.base_of(node.src[0])
+    return node
+
+
 def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
     """Whether a gradient of a node arrives at memory, but for some, or at what it is known of."""
     if is_source(node):
         return node not in own
+    if node.op is Op.ASSIGN and node.arg is LEAF:
+        return True  # content that a tensor with a gradient had before a later write
     return not arrives.isdisjoint(node.src) and passes_gradient(node)
 
 

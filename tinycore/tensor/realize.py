@@ -321,7 +321,8 @@ class Realization(Random):
         (root,), _ = past.unrolled([self.uop])
         nodes = {*self.uop.toposort(), *root.toposort()}
         floats = [t for t in live_tensors() if dtypes.is_float(t.dtype)]
-        tensors = [t for t in floats if t.uop in nodes or [*past.versions(t.uop, nodes)]]
+        versions = past.versions_in(nodes)
+        tensors = [t for t in floats if t.uop in nodes or [*versions(t.uop)]]
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
         past.check_ended(root, [n for t in floats if t.requires_grad for n in buffers_below(t.uop)])
@@ -368,10 +369,11 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
     Raises GradientError where content is needed that is gone, or `realize` ended the way.
     """
     (whole, *shown), back = past.unrolled([root, *[t.uop for t in targets]])
-    nodes = set(whole.toposort())
+    nodes = dict.fromkeys(whole.toposort())
+    versions = past.versions_in(nodes)
     wanted = {
         target: [node] * (node in nodes)
-        + [*(past.versions(target.uop, nodes) if target.requires_grad or node not in nodes else ())]
+        + [*(versions(target.uop) if target.requires_grad or node not in nodes else ())]
         for target, node in zip(targets, shown, strict=True)
     }
     found = gradients(whole, seed, [node for parts in wanted.values() for node in parts])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -299,3 +300,23 @@ def test_runs_that_leave_no_graph_leave_no_group() -> None:
 
     assert y.tolist() == [8, 10, 12]
     assert past.size == before
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_was_computed_between_two_writes_to_a_leaf_has_its_gradient_or_is_refused(
+    read: str,
+) -> None:
+    w = Tensor([0.5, -1.0, 2.0], requires_grad=True).realize()
+    x = Tensor([1.5, 1.0, -0.5]).realize()
+    w.assign(x * 0.5)
+    sums, squares = w + 1, (w + 1) * (w + 1)
+    w.assign(x * 0.25)
+    READS[read](w)
+
+    sums.sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [1.0, 1.0, 1.0]
+    w.grad = None
+    with suppress(GradientError):
+        squares.sum().backward()
+        assert w.grad.tolist() == [3.5, 3.0, 1.5]
