@@ -392,6 +392,8 @@ class Core:
         if value is not None and value.refusal is not None:
             raise AliasError(value.refusal)
         if value is None or len(tensors := value.tensors()) == 1:
+            if value is not None:
+                place_in(self.uop, value.base)  # refused though what it was made of is gone
             self._value = None
             return place_in(node, self.uop), self.uop, [self]
         return place_in(node, value.base), value.base, tensors

@@ -151,7 +151,7 @@ def memory_with(tensor: Core) -> UOp:
     """Memory with the elements of a tensor row by row, computed if need be; its graph stays."""
     while True:
         node = tensor.uop
-        base = graph.base_of(node)
+        base = shown_whole(node)
         if (memory := holdings.memory_of(base)) is not None:
             return memory
         copy = UOp(Op.CONTIGUOUS, node.dtype, (node,))
@@ -163,11 +163,19 @@ def memory_with(tensor: Core) -> UOp:
             return found[copy]
 
 
+def shown_whole(node: UOp) -> UOp:
+    """The node whose elements a node has in the same order: below reshapes and DETACHs."""
+    base = graph.base_of(node)
+    while base.op is Op.DETACH:
+        base = graph.base_of(base.src[0])
+    return base
+
+
 def values_read(node: UOp, memory: UOp, form: CanonicalGraph) -> list[HeldValue]:
     """That memory holds a node, if it is new, and the node the same whenever it is computed."""
     below = set(memory.toposort())
     is_new = graph.is_buffer(under(memory)) and below.isdisjoint(form.memory)
-    if node.op in MOVEMENT or not is_new:
+    if node.op in MOVEMENT or graph.is_memory(node) or not is_new:
         return []
     return [made_held(node, graph.reshape(memory, node.shape), form.memory)]
 

@@ -448,3 +448,41 @@ def test_expanded_memory_is_not_assigned_to_itself(lazy: bool) -> None:
     with pytest.raises(AliasError, match="made by expand"):
         x.expand(3, 2).copy_(x)
     assert x.assign(x) is x
+
+
+@pytest.mark.parametrize("is_memory", [True, False])
+@pytest.mark.parametrize("read", [Tensor.tolist, lambda y: (y + 1).tolist(), lambda y: None])
+def test_a_detached_tensor_that_was_read_and_realized_is_a_view_still(
+    read: Callable[[Tensor], object], is_memory: bool
+) -> None:
+    x = Tensor([[2.0, 9.0, 1.0], [1.0, 3.0, 8.0]]) * 1
+    if is_memory:
+        x.realize()
+    y = x.detach()
+    read(y)
+    y.realize()
+
+    y += 1
+    y.diagonal().assign(0.0)
+
+    assert x.tolist() == [[0.0, 10.0, 2.0], [2.0, 0.0, 9.0]]
+    assert y.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+@pytest.mark.parametrize("is_memory", [True, False])
+@pytest.mark.parametrize(
+    "view", [lambda x: x.unfold(0, 2, 1), lambda x: x.expand(3, 4), lambda x: x.unfold(0, 2, 1)[1]]
+)
+def test_writes_to_repeated_elements_are_refused_whoever_else_shows_them(
+    view: Callable[[Tensor], Tensor], is_memory: bool, is_dropped: bool
+) -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0]) * 2
+    if is_memory:
+        x.realize()
+    y = view(x)
+    if is_dropped:
+        del x
+
+    with pytest.raises(AliasError, match="elements more than once"):
+        y += 1
