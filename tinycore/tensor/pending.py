@@ -27,6 +27,7 @@ from tinycore.tensor.held import Known, holdings
 from tinycore.tensor.past import past
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.showing import under
+from tinycore.tensor.views import shows_repeated
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
@@ -215,15 +216,22 @@ def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
     The roots give way, and what is memory by nature. Other intermediate results do only if they
     come from no memory that may have a gradient, like random numbers: the graph above memory is
     lost to `backward`, and nobody asked for that here. They stay, and are read from memory while
-    they live, unless they depend on the number of a Variable.
+    they live, unless they depend on the number of a Variable. What only shows another value, as a
+    detached one, stays a view of that, whatever memory a kernel had for it.
     """
     asked = {below for root in roots for below in moved_from(root)}
     comes = {node: source for node, source in sources_below(memory).items() if source}
-    given = {n: m for n, m in memory.items() if n in asked or n.op is Op.ASSIGN or n not in comes}
+    values = {n: m for n, m in memory.items() if n in asked or not is_view(n)}
+    given = {n: m for n, m in values.items() if n in asked or n.op is Op.ASSIGN or n not in comes}
     shown = UOp.sink(*roots).substitute(memory).src
     given |= {root: ended(node) for root, node in zip(roots, shown, strict=True)}
-    stays = [n for n in memory if n not in given and n.op not in MOVEMENT]
+    stays = [n for n in values if n not in given and n.op not in MOVEMENT]
     return made_settled(given, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
+
+
+def is_view(node: UOp) -> bool:
+    """Whether a node is detached, or rearranges memory: both show what a write to it changes."""
+    return node.op is Op.DETACH or (node.op in MOVEMENT and is_shared(under(node)))
 
 
 def ended(node: UOp) -> UOp:
@@ -263,7 +271,8 @@ def unrealized(tensors: Iterable[Core]) -> list[UOp]:
 def root_of(tensor: Core) -> UOp:
     """What is computed for a tensor: with views that live, what all of them show."""
     if (value := tensor._value) is not None:
-        return tensor.uop if len(value.tensors()) == 1 else value.base
+        is_alone = len(value.tensors()) == 1 and not shows_repeated(tensor.uop, value.base)
+        return tensor.uop if is_alone else value.base
     base = under(tensor.uop)
     is_part = base is not tensor.uop and graph.is_copy(base)
     return base if is_part and len(shown.of(base)) > 1 else tensor.uop

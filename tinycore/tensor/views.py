@@ -71,6 +71,15 @@ def place_in(node: UOp, base: UOp) -> UOp:
     return view
 
 
+def shows_repeated(node: UOp, base: UOp) -> bool:
+    """Whether a view shows an element of its base more than once, or what is not there."""
+    while node is not base and node.op in SHOWING:
+        if repeats(node):
+            return True
+        node = node.src[0]
+    return False
+
+
 def repeats(node: UOp) -> bool:
     """Whether a movement op shows an element of its source more than once, or something else."""
     if node.op is Op.SKEW:

@@ -486,3 +486,25 @@ def test_writes_to_repeated_elements_are_refused_whoever_else_shows_them(
 
     with pytest.raises(AliasError, match="elements more than once"):
         y += 1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_a_detached_tensor_that_a_run_read_elements_of_is_a_view_still(dtype: str) -> None:
+    x = Tensor([-2, -1, 5], dtype=dtype).realize()
+    y = x.detach()
+    x[x > 0] = 0
+
+    assert y[Tensor([2, 0])].realize().tolist() == [0, -2]
+
+    y -= 1
+    assert x.tolist() == [-3, -2, -1]
+
+
+def test_repeated_elements_stay_so_when_a_write_makes_them_computed() -> None:
+    x = Tensor([[1.0, 2.0, 3.0]]).realize()
+    y = (x + 1).unfold(1, 2, 1)
+    x.assign(x * 2).realize()
+
+    assert y.tolist() == [[[2.0, 3.0], [3.0, 4.0]]]
+    with pytest.raises(AliasError, match="elements more than once"):
+        y.assign(0.0)
