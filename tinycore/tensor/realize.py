@@ -241,6 +241,8 @@ class Realization(Random):
         """
         if x.shape != self.shape:
             raise ShapeError(f"replace: {x.shape} in place of {self.shape}")
+        if x is self:
+            return self  # a view stays one
         self._value = None
         self._become(x.uop)
         x._share(self)

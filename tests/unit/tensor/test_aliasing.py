@@ -508,3 +508,15 @@ def test_repeated_elements_stay_so_when_a_write_makes_them_computed() -> None:
     assert y.tolist() == [[[2.0, 3.0], [3.0, 4.0]]]
     with pytest.raises(AliasError, match="elements more than once"):
         y.assign(0.0)
+
+
+def test_a_view_that_is_replaced_by_itself_or_by_another_is_a_view_still() -> None:
+    x = Tensor([1.0, 2.0, 3.0]) * 2
+    y, z = x.permute(0), x.reshape(3)
+
+    y.replace(y)
+    y += 1
+    z.replace(y)
+    z += 1
+
+    assert x.tolist() == [4.0, 6.0, 8.0]
