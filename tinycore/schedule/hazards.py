@@ -25,6 +25,8 @@ def save_overwritten(groups: KernelGroups) -> KernelGroups:
             for reader in dependences.readers(version):
                 if reader is writer:
                     unsafe = moves_elements(groups, node, writer, version)
+                elif dependences.home.get(version) is reader:
+                    continue  # a copy of what a kernel stores itself would come too late for it
                 else:
                     unsafe = dependences.depends([reader], writer)
                 if unsafe:

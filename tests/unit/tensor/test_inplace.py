@@ -239,3 +239,19 @@ def test_a_write_that_is_done_leaves_the_graph_as_small_as_it_was(name: str) -> 
     written = Tensor(numpy.zeros_like(expected)).realize()
     VIEWS[name](written).assign(VIEWS[name](written) + 4)
     assert x.tolist() == (expected + written.numpy()).tolist()
+
+
+def test_kernels_that_overwrite_what_each_other_reads_are_ordered_by_a_copy() -> None:
+    w = Tensor([0.5, -1.0, 2.0]).realize()
+    v = Tensor([1.5, 1.0, -0.5]).realize()
+    x = Tensor.zeros(3)
+    y = w + v
+    x.add_(x)
+    w.assign(x * 0.5)
+    x.copy_(v)
+    z = y * y.sum()
+
+    assert x.sum().item() == 2.0
+    assert z.tolist() == [7.0, 0.0, 5.25]
+    assert w.tolist() == [0.0, 0.0, 0.0]
+    assert x.tolist() == [1.5, 1.0, -0.5]
