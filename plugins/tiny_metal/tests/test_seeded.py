@@ -219,7 +219,7 @@ def test_a_fault_is_found(mock: None, tmp_path: Path, name: str) -> None:
     assert before in text, f"{file} has changed: state the fault anew"
     (copied / file).write_text(text.replace(before, after))
     files = [str(HERE / word) if word.endswith(".py") else word for word in tests]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:xdist"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist"]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", *files],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
