@@ -9,21 +9,20 @@ the copy; a fault that passes them all is printed, and the status is 1.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
+
+sys.path.append(str(Path(__file__).parents[3] / "tests/support"))  # where this is run as a program
+
+from seeded_faults import Fault, Seeded
 
 TESTS: Final = Path(__file__).parent
 SOURCES: Final = TESTS.parent / "src/tiny_nv"
 RUN: Final = ("test_nvk_driver.py",)
-OPTIONS: Final = ("-p", "no:cacheprovider", "--override-ini=addopts=")
 CHOSEN: Final = "not changes_one_text"
 
-FAULTS: Final[tuple[tuple[str, str, str], ...]] = (
+FAULTS: Final[tuple[Fault, ...]] = (
     (
         "methods.py",
         "    return method(0, _SEMAPHORE, *halves(address), *halves(value), operation | _LONG)",
@@ -144,42 +143,9 @@ FAULTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("device.py", "            undo.callback(group.close)\n", ""),
     ("device.py", "            if before is not None:", "            if False:"),
 )
-"""A file, a text that is in it once, and what is put in its place."""
 
-
-def is_found(fault: tuple[str, str, str]) -> bool:
-    """Whether a test fails on a copy with the fault."""
-    name, old, new = fault
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "tiny_nv"
-        shutil.copytree(SOURCES, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        changed = (copy / "nvk" / name).read_text("utf-8")
-        assert changed.count(old) == 1, f"{name} has {old!r} {changed.count(old)} times"
-        (copy / "nvk" / name).write_text(changed.replace(old, new), "utf-8")
-        environment = {**os.environ, "PYTHONPATH": folder, "WAIT_TIMEOUT_MS": "1000"}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", *OPTIONS, *RUN, "-k", CHOSEN],
-            capture_output=True,
-            check=False,
-            cwd=TESTS,
-            env=environment,
-        )
-        return done.returncode not in (0, 5)
-
-
-def main(first: int, last: int) -> int:
-    """Try faults by their numbers; 1 when one of them is not found."""
-    left = []
-    for number, fault in enumerate(FAULTS[first:last], first):
-        found = is_found(fault)
-        print(
-            f"{number:3} {'found' if found else 'NOT FOUND'}  {fault[0]}: {fault[1]!r}", flush=True
-        )
-        left += [] if found else [number]
-    print(f"{len(FAULTS[first:last]) - len(left)} of {len(FAULTS[first:last])} are found")
-    return 1 if left else 0
+SEEDED: Final = Seeded(TESTS, SOURCES, "nvk", RUN, CHOSEN, 1000, FAULTS)
 
 
 if __name__ == "__main__":
-    bounds = [int(text) for text in sys.argv[1:]] or [0, len(FAULTS)]
-    sys.exit(main(bounds[0], bounds[-1]))
+    sys.exit(SEEDED.main(sys.argv[1:]))
