@@ -46,6 +46,9 @@ def torch_api(shown: list[Any]) -> dict[str, Any]:
         def contiguous(self) -> Any:
             if self.is_contiguous():
                 raise Unlike("contiguous of a part is no copy")
+            root = self._base if self._is_view() else self
+            if root is not None and not root.is_contiguous():
+                raise Unlike("a result has the order of its operands")
             return self.clone()
 
         def clone(self) -> Any:
@@ -180,6 +183,11 @@ class InNumpy(numpy.ndarray[Any, numpy.dtype[Any]]):
     def contiguous(self) -> Any:
         if self.flags.c_contiguous:
             raise Unlike("contiguous of a part is no copy")
+        root: Any = self
+        while isinstance(root.base, numpy.ndarray):
+            root = root.base
+        if not root.flags.c_contiguous:
+            raise Unlike("a result has the order of its operands")
         return self.copy()
 
     def cast(self, dtype: str) -> Any:
