@@ -23,7 +23,7 @@ from tinycore.schedule.compiled import BoundSchedule, schedule_for
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.pipeline import kernelize_as_run
-from tinycore.schedule.results import Computed, Keep, Replacements, Settled, Told
+from tinycore.schedule.results import OnResult, Realized, Replacements, RetentionPolicy, RunResult
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -78,11 +78,11 @@ class Engine:
                 recordings.innermost.host.append(hash((dtype, array.tobytes())))
         return node
 
-    def repeat(self, action: Callable[[], None], told: Hashable) -> None:
-        """A captured step does this again before each replay; `told` is what must not differ."""
+    def repeat(self, action: Callable[[], None], fingerprint: Hashable) -> None:
+        """A captured step does this again before each replay; runs must agree in `fingerprint`."""
         if recordings.open:
             recordings.innermost.repeated.append((None, action))
-            recordings.innermost.host.append(hash(told))
+            recordings.innermost.host.append(hash(fingerprint))
 
     def to_host(self, buffer: UOp) -> HostArray:
         """The content of a realized BUFFER or BUFFER_VIEW, as a flat array of its own.
@@ -136,8 +136,8 @@ class Engine:
         yield Device.DEFAULT
         yield from Device.get_available_devices()
 
-    def kernelize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
-        """Cut the graph into the kernels that would run; the nodes that `keep` replaces by them.
+    def kernelize(self, roots: list[UOp], policy: RetentionPolicy) -> dict[UOp, UOp]:
+        """Cut the graph into the kernels that would run; the nodes that `policy` replaces by them.
 
         Raises ShapeError for symbolic shapes: the kernels would not know their numbers.
         """
@@ -146,11 +146,11 @@ class Engine:
                 f"kernelize: the graph depends on {sizes[0]!r}, which a launch is given; realize() "
                 "it instead"
             )
-        return kernelize_as_run(roots, keep)
+        return kernelize_as_run(roots, policy)
 
     def schedule(self, canonical: CanonicalGraph) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""
-        bound = BoundSchedule(schedule_for(canonical, nothing), canonical)
+        bound = BoundSchedule(schedule_for(canonical, replace_none), canonical)
         return [
             replace(item, kernel=kernel)
             for item, kernel in zip(bound.items(), bound.kernels(), strict=True)
@@ -159,12 +159,12 @@ class Engine:
     def realize(
         self,
         canonical: CanonicalGraph,
-        keep: Keep,
+        policy: RetentionPolicy,
         others: Sequence[UOp] = (),
-        told: Told | None = None,
-    ) -> Computed:
-        """Compute the roots; map them, and what `keep` chooses of other nodes, to their memory."""
-        schedule = schedule_for(canonical, keep, on_disk=True)
+        on_result: OnResult | None = None,
+    ) -> RunResult:
+        """Compute the roots; map them, and other nodes that `policy` selects, to their memory."""
+        schedule = schedule_for(canonical, policy, on_disk=True)
         bound = BoundSchedule(schedule, canonical, schedule.layout(others, canonical))
         if recordings:
             recordings.innermost.passing.update(bound.temporary)
@@ -172,13 +172,15 @@ class Engine:
             recordings.innermost.values |= canonical.bound
         if not canonical.assigned:
             run_schedule(bound.items(), canonical.values)
-            computed = Computed(bound.results(), bound.held())
-            if told is not None:
-                told(computed)
+            computed = RunResult(bound.results(), bound.cached_values())
+            if on_result is not None:
+                on_result(computed)
             return computed
         items = lower_all(bound.items())
-        computed = Computed(bound.results(), bound.held())
-        transactions.commit(Transaction(items, canonical.values, computed, told or nobody))
+        computed = RunResult(bound.results(), bound.cached_values())
+        transactions.commit(
+            Transaction(items, canonical.values, computed, on_result or ignore_result)
+        )
         return computed
 
     def finish(self) -> None:
@@ -190,13 +192,13 @@ class Engine:
         return repr(buffer_of(buffer))
 
 
-def nobody(computed: Computed) -> None:
-    """Where nobody is told what a run made."""
+def ignore_result(computed: RunResult) -> None:
+    """The callback of a run whose result nobody waits for."""
 
 
-def nothing(roots: list[UOp], memory: Replacements) -> Settled:
-    """The `Keep` of those who only look at the launches."""
-    return Settled({}, {})
+def replace_none(roots: list[UOp], memory: Replacements) -> Realized:
+    """The retention policy of callers that only look at the launches."""
+    return Realized({}, {})
 
 
 def new_node(size: int, dtype: DType, device: str) -> UOp:

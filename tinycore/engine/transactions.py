@@ -28,7 +28,7 @@ from tinycore.engine.profiler import profilers
 from tinycore.engine.run import ExecItem, recordings
 from tinycore.errors import DeviceError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.schedule.results import Computed, Told
+from tinycore.schedule.results import OnResult, RunResult
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -37,7 +37,11 @@ class Transaction:
     """The launches of one run, the log of those completed, and the callback after the last."""
 
     def __init__(
-        self, items: list[ExecItem], values: Mapping[str, int], computed: Computed, told: Told
+        self,
+        items: list[ExecItem],
+        values: Mapping[str, int],
+        computed: RunResult,
+        on_result: OnResult,
     ) -> None:
         for item in items:
             if recordings:
@@ -53,7 +57,7 @@ class Transaction:
         self.counted = 0
         """The number of completed launches that statistics include."""
         self.computed = computed
-        self.told = told
+        self.on_result = on_result
         self.turn = lock()
         """Held by the thread that executes it."""
         self.is_torn = False
@@ -64,7 +68,7 @@ class Transaction:
         with self.turn, deferred(self.calls):
             self.done.extend(map(call, self.calls[len(self.done) :]))
         self.count()
-        self.told(self.computed)
+        self.on_result(self.computed)
 
     def count(self) -> None:
         """Report completed launches to profilers, counters, hooks and DEBUG=2."""
@@ -81,10 +85,10 @@ class Transaction:
         missing = {whole(item.bufs[slot]) for item in left for slot in item.written}
         given = {
             node: memory
-            for node, memory in self.computed.given.items()
+            for node, memory in self.computed.replaced.items()
             if missing.isdisjoint(whole(buffer_of(b)) for b in memory_in(memory))
         }
-        self.told(Computed(given, []))
+        self.on_result(RunResult(given, []))
 
 
 def memory_in(node: UOp) -> list[UOp]:

@@ -21,7 +21,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 INTS: Final = frozenset({int})
-NONE_HELD: Final[Mapping[UOp, UOp]] = {}
+NONE_CACHED: Final[Mapping[UOp, UOp]] = {}
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class CanonicalGraph:
     sink: UOp
     memory: tuple[UOp, ...]
     nodes: dict[UOp, UOp]
-    """The canonical node of every node below the roots. It is unique, except that a node in `held`
-    shares that of its memory."""
+    """The canonical node of every node below the roots. It is unique, except that a node in
+    `cached` shares that of its memory."""
     naming: Naming
     """The canonical names of bound variables, whose Sizes are free there, and their values."""
     assigned: list[UOp]
     """The ASSIGNs below the roots, sources first."""
-    held: Mapping[UOp, UOp]
+    cached: Mapping[UOp, UOp]
     """Nodes in the value cache, and the memory that is read in their place."""
 
     @property
@@ -62,10 +62,10 @@ class CanonicalGraph:
         return {found: node for node, found in self.nodes.items()}
 
 
-def canonicalize(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> CanonicalGraph:
+def canonicalize(roots: list[UOp], cached: Mapping[UOp, UOp] = NONE_CACHED) -> CanonicalGraph:
     """The canonical graph of some roots, in one walk that visits each node once.
 
-    It does not go below nodes of `held`, which are read from their memory.
+    It does not go below nodes of `cached`, which are read from their memory.
 
     Raises ArgumentError for a variable that holds no number.
     """
@@ -83,8 +83,8 @@ def canonicalize(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> Canon
             stack.pop()
             continue
         op, src = node.op, node.src
-        if node in held:
-            place = held[node]
+        if node in cached:
+            place = cached[node]
             if place in canonical:
                 canonical[node] = canonical[place]
                 stack.pop()
@@ -121,7 +121,9 @@ def canonicalize(roots: list[UOp], held: Mapping[UOp, UOp] = NONE_HELD) -> Canon
         found = tuple([canonical[s] for s in src])
         same = found == src and argument is node.arg
         canonical[node] = node if same else UOp(op, node.dtype, found, argument)
-    return CanonicalGraph(roots, canonical[sink], tuple(memory), canonical, naming, assigned, held)
+    return CanonicalGraph(
+        roots, canonical[sink], tuple(memory), canonical, naming, assigned, cached
+    )
 
 
 def plain(argument: object) -> bool:

@@ -26,7 +26,7 @@ from tinycore.schedule.device_memory import buffer_of, buffers, new_memory
 from tinycore.schedule.items import ScheduleItem, Step
 from tinycore.schedule.pipeline import run_passes
 from tinycore.schedule.placement import Block, Layout
-from tinycore.schedule.results import HeldValue, Keep, Replacements, alone_in
+from tinycore.schedule.results import CachedValue, Replacements, RetentionPolicy, select_exclusive
 from tinycore.schedule.state import State
 from tinycore.schedule.target import elsewhere
 from tinycore.uop.bindings import exchanging
@@ -46,7 +46,7 @@ class Schedule:
     parameters: int
     results: Replacements
     """Nodes that are replaced by memory, both as they stand in the canonical graph."""
-    held: Replacements = field(default_factory=dict)
+    cached: Replacements = field(default_factory=dict)
     """Nodes whose value temporary memory could cache, likewise."""
     layouts: dict[frozenset[UOp], Layout] = field(default_factory=dict)
     kinds: dict[int, Buffer] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Schedule:
                 mask |= masks[source]
             masks[node] = mask
         numbers = range(self.parameters)
-        return {n: tuple([k for k in numbers if masks[n] >> k & 1]) for n in self.held}
+        return {n: tuple([k for k in numbers if masks[n] >> k & 1]) for n in self.cached}
 
     def layout(self, others: Sequence[UOp], canonical: CanonicalGraph) -> Layout:
         """The placement of new memory when only some nodes with memory are needed later.
@@ -91,15 +91,17 @@ class Schedule:
             stops = set(canonical.roots) | {
                 n for n, f in canonical.nodes.items() if f in self.results
             }
-            holds = (
-                {n for n, f in canonical.nodes.items() if f in self.held} if self.held else set()
+            cached_here = (
+                {n for n, f in canonical.nodes.items() if f in self.cached}
+                if self.cached
+                else set()
             )
-            first = stops | holds | canonical.held.keys()
+            first = stops | cached_here | canonical.cached.keys()
             met = UOp.sink(*others).toposort(lambda n: n not in first)
-            holding = [n for n in met if n in holds or n in canonical.held]
-            needed |= {canonical.nodes[n] for n in holding if n in holds}
-            if holding:
-                met += UOp.sink(*holding).toposort(lambda n: n not in stops)
+            reached = [n for n in met if n in cached_here or n in canonical.cached]
+            needed |= {canonical.nodes[n] for n in reached if n in cached_here}
+            if reached:
+                met += UOp.sink(*reached).toposort(lambda n: n not in stops)
             needed |= {canonical.nodes[n] for n in met if n in stops}
         if (found := self.layouts.get(needed)) is None:
             found = self.layouts[needed] = self.plan(needed)
@@ -113,7 +115,7 @@ class Schedule:
             memory=self.memory,
             steps=self.steps,
             results=self.results,
-            held=self.held,
+            cached=self.cached,
             needed=needed,
         )
         found = run_passes(state, first="memory plan").layout
@@ -136,11 +138,11 @@ class BoundSchedule:
         self.memory: dict[int, Buffer] = {n: buffer_of(canonical.memory[n]) for n in schedule.used}
         self.temporary: list[Buffer] = []
         self.persistent: list[tuple[weakref.ref[UOp], Buffer]] = []
-        everything = range(schedule.parameters, len(schedule.memory))
+        created = range(schedule.parameters, len(schedule.memory))
         self.shown = schedule.results if layout is None else layout.results
-        self.holds = {} if layout is None else layout.held
+        self.cached = {} if layout is None else layout.cached
         self.steps = schedule.steps if layout is None else layout.steps
-        for place in everything if layout is None else layout.persistent:
+        for place in created if layout is None else layout.persistent:
             self.add_persistent(place)
         for block in () if layout is None else layout.blocks:
             self.add_block(block)
@@ -180,14 +182,14 @@ class BoundSchedule:
         actual = self.canonical.originals
         return {actual[old]: self.over(new) for old, new in self.shown.items() if old in actual}
 
-    def held(self) -> list[HeldValue]:
+    def cached_values(self) -> list[CachedValue]:
         """Nodes that stay in the graph, and the memory that caches their value."""
-        actual, reads = self.canonical.originals, self.schedule.reads if self.holds else {}
+        actual, reads = self.canonical.originals, self.schedule.reads if self.cached else {}
         return [
-            HeldValue(
+            CachedValue(
                 actual[old], self.over(new), tuple([self.canonical.memory[k] for k in reads[old]])
             )
-            for old, new in self.holds.items()
+            for old, new in self.cached.items()
             if old in actual
         ]
 
@@ -199,7 +201,7 @@ class BoundSchedule:
         return exchanging(found, self.canonical.naming.back) if self.canonical.values else found
 
 
-Key = tuple[UOp, Keep, int, Limits | None]
+Key = tuple[UOp, RetentionPolicy, int, Limits | None]
 
 schedules: dict[Key, Schedule] = {}
 MOST_SCHEDULES: Final = 1024
@@ -208,16 +210,18 @@ table = lock()
 """Held during a lookup, never while a schedule is compiled."""
 
 
-def schedule_for(canonical: CanonicalGraph, keep: Keep, on_disk: bool = False) -> Schedule:
+def schedule_for(
+    canonical: CanonicalGraph, policy: RetentionPolicy, on_disk: bool = False
+) -> Schedule:
     """The schedule of a canonical graph, from the cache, or compiled; `on_disk` looks there too."""
-    key = canonical.sink, keep, settings.RING, elsewhere.get()
+    key = canonical.sink, policy, settings.RING, elsewhere.get()
     with table:
         if (found := schedules.pop(key, None)) is not None:
             schedules[key] = found
             return found
     with without_collecting:
         compile_new = load_or_compile if on_disk else compile_schedule
-        made = compile_new(canonical, keep)
+        made = compile_new(canonical, policy)
     with table:
         schedules[key] = made
         if len(schedules) > MOST_SCHEDULES:
@@ -225,24 +229,24 @@ def schedule_for(canonical: CanonicalGraph, keep: Keep, on_disk: bool = False) -
     return made
 
 
-def load_or_compile(canonical: CanonicalGraph, keep: Keep) -> Schedule:
+def load_or_compile(canonical: CanonicalGraph, policy: RetentionPolicy) -> Schedule:
     """The schedule from disk, else a new one, which goes there."""
-    key = disk.key_of(canonical, keep)
+    key = disk.key_of(canonical, policy)
     if key is not None and (found := disk.find(key, canonical)) is not None:
-        steps, memory, results, held = found
-        return Schedule(canonical.sink, steps, memory, len(canonical.memory), results, held)
-    made = compile_schedule(canonical, keep)
+        steps, memory, results, cached = found
+        return Schedule(canonical.sink, steps, memory, len(canonical.memory), results, cached)
+    made = compile_schedule(canonical, policy)
     if key is not None:
-        disk.put(key, canonical, (made.steps, made.memory, made.results, made.held))
+        disk.put(key, canonical, (made.steps, made.memory, made.results, made.cached))
     return made
 
 
-def compile_schedule(canonical: CanonicalGraph, keep: Keep) -> Schedule:
+def compile_schedule(canonical: CanonicalGraph, policy: RetentionPolicy) -> Schedule:
     """Schedule a graph: all passes but the memory plan, which depends on what is read later."""
     state = run_passes(
         State(
             canonical.sink.src,
-            keep,
+            policy,
             parameters=tuple([canonical.nodes[node] for node in canonical.memory]),
             known=canonical.originals,
         ),
@@ -257,5 +261,5 @@ def compile_schedule(canonical: CanonicalGraph, keep: Keep) -> Schedule:
         state.memory,
         len(state.parameters),
         state.results,
-        alone_in(state.held, free),
+        select_exclusive(state.cached, free),
     )

@@ -47,7 +47,7 @@ Parts = tuple[tuple[Step, ...], tuple[UOp, ...], dict[UOp, UOp], dict[UOp, UOp]]
 """Steps and memory of a schedule, its results, and the values that memory may cache."""
 
 
-def key_of(canonical: CanonicalGraph, keep: Callable[..., Any]) -> str | None:
+def key_of(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str | None:
     """Everything that a schedule depends on; None for one that is not kept on disk."""
     if not settings.CCACHE or settings.VERIFY or trace.on or elsewhere.get() is not None:
         return None
@@ -58,7 +58,7 @@ def key_of(canonical: CanonicalGraph, keep: Callable[..., Any]) -> str | None:
         text = to_text(canonical.sink)
     except TinycoreError:  # a device that is not here, an argument without text
         return None
-    about += [f"{keep.__module__}.{keep.__qualname__}", f"RING={settings.RING}"]
+    about += [f"{policy.__module__}.{policy.__qualname__}", f"RING={settings.RING}"]
     return "\n".join([stamp(SCHEDULING), *decisive_settings(), *about, text])
 
 
@@ -80,7 +80,7 @@ def find(key: str, canonical: CanonicalGraph) -> Parts | None:
 
 
 def put(key: str, canonical: CanonicalGraph, parts: Parts) -> None:
-    """Keep a schedule for later processes, unless it has no text."""
+    """Store a schedule for later processes, unless it has no text."""
     try:
         content = to_entry(canonical, parts)
     except FileFormatError:
@@ -90,17 +90,17 @@ def put(key: str, canonical: CanonicalGraph, parts: Parts) -> None:
 
 def to_entry(canonical: CanonicalGraph, parts: Parts) -> str:
     """A schedule as text."""
-    steps, memory, results, held = parts
+    steps, memory, results, cached = parts
     given = len(canonical.memory)
     counted = dict(zip(fresh(memory[given:]), markers(given), strict=False))
-    nodes = [*(s.kernel for s in steps), *memory[given:], *results.values(), *held.values()]
+    nodes = [*(s.kernel for s in steps), *memory[given:], *results.values(), *cached.values()]
     everything = UOp.sink(*nodes).substitute(counted)
     numbers = {node: number for number, node in enumerate(canonical.nodes.values())}
     header = {
         "places": [step.places for step in steps],
         "memory": len(memory) - given,
         "results": [numbers[node] for node in results],
-        "held": [numbers[node] for node in held],
+        "cached": [numbers[node] for node in cached],
     }
     return f"{json.dumps(header)}\n{to_text(everything)}"
 
@@ -112,7 +112,7 @@ def from_entry(text: str, canonical: CanonicalGraph) -> Parts:
     nodes = program_from_text(graph)[-1].src
     places, count, numbers = header["places"], header["memory"], header["results"]
     results = len(numbers)
-    numbers += header["held"]
+    numbers += header["cached"]
     if len(nodes) != len(places) + count + len(numbers):
         raise ValueError(f"{len(nodes)} nodes where {header} asks for others")
     kernels, rest = nodes[: len(places)], nodes[len(places) :]

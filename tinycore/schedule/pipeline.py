@@ -23,7 +23,7 @@ from tinycore.schedule.order import order_for_liveness
 from tinycore.schedule.partial_writes import place_partial_writes
 from tinycore.schedule.placement import plan_memory
 from tinycore.schedule.relink import relink
-from tinycore.schedule.results import Keep, Replacements
+from tinycore.schedule.results import Replacements, RetentionPolicy
 from tinycore.schedule.row_fusion import fuse_rows
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import split_reductions
@@ -104,7 +104,7 @@ def number_memory(state: State) -> State:
     stored = UOp.sink(sink, *state.cut.values()).toposort()
     done = {n: memory_of(n) for n in stored if n.op is Op.ASSIGN and n.src[1] in ran}
     memory = {node: found.substitute(done) for node, found in state.cut.items()}
-    given, held = state.keep(list(state.roots), state.sharded.unshard(done | memory))
+    given, cached = state.policy(list(state.roots), state.sharded.unshard(done | memory))
     results = {old: new for old, new in given.items() if old in state.known}
     numbers = {node: number for number, node in enumerate(state.parameters)}
     shown = UOp.sink(*results.values()).toposort()
@@ -116,7 +116,7 @@ def number_memory(state: State) -> State:
         memory=tuple(numbers),
         steps=tuple([step_of(kernel, numbers) for kernel in kernels]),
         results=results,
-        held={old: new for old, new in held.items() if old in state.known},
+        cached={old: new for old, new in cached.items() if old in state.known},
         persistent=frozenset(numbers[m] for n in shown if (m := memory_of(n)) in numbers),
     )
 
@@ -145,7 +145,7 @@ def fuse(state: State) -> State:
 def place_memory(state: State) -> State:
     """Temporary values share blocks, some in place of an operand; others get their own memory."""
     layout = plan_memory(
-        state.steps, state.memory, len(state.parameters), state.results, state.held, state.needed
+        state.steps, state.memory, len(state.parameters), state.results, state.cached, state.needed
     )
     return replace(state, layout=layout)
 
@@ -192,16 +192,16 @@ def kernelize(roots: Iterable[UOp]) -> Replacements:
     return run_passes(State(tuple(roots)), last="emit kernels").cut
 
 
-def kernelize_as_run(roots: Iterable[UOp], keep: Keep) -> Replacements:
+def kernelize_as_run(roots: Iterable[UOp], policy: RetentionPolicy) -> Replacements:
     """Cut the graph below `roots` into the kernels that run: with row fusion, in their order.
 
-    Returns the nodes that `keep` replaces. Values inside a fused kernel have no memory.
+    Returns the nodes that `policy` replaces. Values inside a fused kernel have no memory.
     """
     sink = UOp.sink(*roots)
     nodes = sink.toposort()
     state = State(
         sink.src,
-        keep,
+        policy,
         parameters=tuple([n for n in nodes if n.op in (Op.BUFFER, Op.BUFFER_VIEW)]),
         known=set(nodes),
         pending=frozenset(n for n in nodes if n.op is Op.KERNEL),

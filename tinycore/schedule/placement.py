@@ -33,7 +33,7 @@ class Layout:
     """The placement of new memory: in blocks, but for persistent memory and images."""
 
     results: Replacements
-    held: Replacements
+    cached: Replacements
     persistent: tuple[int, ...]
     blocks: tuple[Block, ...]
     steps: tuple[Step, ...]
@@ -58,17 +58,17 @@ def plan_memory(
     memory: Sequence[UOp],
     parameters: int,
     results: Replacements,
-    held: Replacements,
+    cached: Replacements,
     needed: Collection[UOp],
 ) -> Layout:
     """The layout of new memory when the nodes `needed` are read later.
 
     `memory` is by number, parameters first. Of the nodes with memory, `results` are replaced by it
-    and `held` may be cached in it.
+    and the values of `cached` may be read from it.
     """
     results = {node: found for node, found in results.items() if node in needed}
-    held = {node: found for node, found in held.items() if node in needed}
-    shown = set(UOp.sink(*results.values(), *held.values()).toposort())
+    cached = {node: found for node, found in cached.items() if node in needed}
+    shown = set(UOp.sink(*results.values(), *cached.values()).toposort())
     new = range(parameters, len(memory))
     images = {place for place in new if image_of(memory[place]) is not None}
     persistent = tuple([place for place in new if place in images or memory[place] in shown])
@@ -83,7 +83,7 @@ def plan_memory(
             placed[number] = reuse_in_place(placed[number], dying, defined)
         if trace.on:
             trace_block(block, lives)
-    return Layout(results, held, persistent, tuple(blocks), tuple(placed))
+    return Layout(results, cached, persistent, tuple(blocks), tuple(placed))
 
 
 def live_ranges(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -> dict[int, Life]:

@@ -20,7 +20,7 @@ from tinycore.uop.op import Op
 def relink(state: State) -> Replacements:
     """The nodes that are replaced by memory, over the kernels that fill it."""
     final = Relinking(state).run()
-    given, _ = state.keep(list(state.roots), state.sharded.unshard(state.cut))
+    given, _ = state.policy(list(state.roots), state.sharded.unshard(state.cut))
     return {n: found.substitute(final) for n, found in given.items() if n in state.results}
 
 

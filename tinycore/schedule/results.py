@@ -1,7 +1,7 @@
-"""What becomes of nodes whose value a run put into memory.
+"""Retention: which computed nodes are replaced by their memory, and which are only cached in it.
 
-Floor 3. Some give way to the memory. Others stay in the graph, which is still needed, and the
-memory may be read in their place. See docs/decisions/0042-held-values.md.
+Floor 3. A replaced node is gone: its tensors show the memory. A cached node stays in the graph,
+which is still needed, and its memory is read in its place. See docs/decisions/0042-held-values.md.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from tinycore.uop.op import Op
 Replacements = dict[UOp, UOp]
 
 
-class Settled(NamedTuple):
-    """What becomes of nodes whose value is in memory now."""
+class Realized(NamedTuple):
+    """The decision of a retention policy on the nodes whose value is in memory now."""
 
-    given: Replacements
-    """Those that give way to the memory for good."""
-    held: Replacements
-    """Those that stay in the graph. The memory may be read in their place."""
+    replaced: Replacements
+    """Nodes that give way to their memory for good."""
+    cached: Replacements
+    """Nodes that stay in the graph. Their memory may be read in their place."""
 
 
-class HeldValue(NamedTuple):
-    """A node that stays in the graph, the memory of its value, and what that was computed from."""
+class CachedValue(NamedTuple):
+    """A node that stays in the graph, the memory of its value, and the BUFFERs it was read from."""
 
     node: UOp
     memory: UOp
@@ -33,28 +33,27 @@ class HeldValue(NamedTuple):
     """BUFFERs, and views of them."""
 
 
-class Computed(NamedTuple):
-    """What a run made."""
+class RunResult(NamedTuple):
+    """Nodes whose value a run has put into memory."""
 
-    given: Replacements
-    held: list[HeldValue]
+    replaced: Replacements
+    cached: list[CachedValue]
 
 
-Told = Callable[[Computed], None]
-"""Who is told what a run made. Telling it again changes nothing."""
+OnResult = Callable[[RunResult], None]
+"""Callback with the result of a run. It is idempotent."""
 
-Keep = Callable[[list[UOp], Replacements], Settled]
-"""Which of the nodes that now are memory give way to it, and which may be read from it, given the
-roots and all such nodes.
+RetentionPolicy = Callable[[list[UOp], Replacements], Realized]
+"""Function from the roots of a graph and all its nodes with memory to those replaced and cached.
 
-It may look at the graph only: what it says of one is taken to hold for all of its form.
+It may look at the graph only: its answer is reused for every graph with the same canonical form.
 """
 
 
-def alone_in(held: Replacements, free: set[UOp]) -> Replacements:
-    """Those nodes whose value fills free memory that no other of them is in."""
+def select_exclusive(cached: Replacements, free: set[UOp]) -> Replacements:
+    """Cached values that fill free memory which no other of them lies in."""
     found: Replacements = {}
-    for node, memory in held.items():
+    for node, memory in cached.items():
         below = [m for m in memory.toposort() if m.op in (Op.BUFFER, Op.BUFFER_VIEW)]
         if below and free.issuperset(below):
             free.difference_update(below)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.items import Step
 from tinycore.schedule.placement import Layout
-from tinycore.schedule.results import Keep, Replacements, Settled
+from tinycore.schedule.results import Realized, Replacements, RetentionPolicy
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import StoredValue
 from tinycore.schedule.storage import Storage
 from tinycore.uop.node import UOp
 
 
-def everything(roots: list[UOp], memory: Replacements) -> Settled:
-    """The `Keep` that replaces every node with memory by it."""
-    return Settled(memory, {})
+def replace_all(roots: list[UOp], memory: Replacements) -> Realized:
+    """The retention policy that replaces every node by its memory."""
+    return Realized(memory, {})
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class State:
     """A graph on its way to launches. Each pass fills in what it decides, and nothing before it."""
 
     roots: tuple[UOp, ...]
-    keep: Keep = everything
+    policy: RetentionPolicy = replace_all
     parameters: tuple[UOp, ...] = ()
     """Memory that exists before the launches, which is numbered first."""
     known: Collection[UOp] = ()
@@ -50,7 +50,7 @@ class State:
     """For each step, those that row fusion made it of."""
     results: Replacements = field(default_factory=dict)
     """Nodes that are replaced by memory, and that memory."""
-    held: Replacements = field(default_factory=dict)
+    cached: Replacements = field(default_factory=dict)
     """Nodes that stay in the graph, and temporary memory that may cache their value."""
     persistent: frozenset[int] = frozenset()
     """New memory, by number, that is read when all steps are done."""

@@ -27,12 +27,12 @@ from tinycore.tensor.attempt import (
 )
 from tinycore.tensor.core import replace_nodes
 from tinycore.tensor.environment import Environment, Guard
-from tinycore.tensor.held import holdings
 from tinycore.tensor.past import past
 from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns, finish_writes, with_names
 from tinycore.tensor.taken import NOTHING, Output, Spare, State, Taken, node_of
 from tinycore.tensor.tensor import Tensor
+from tinycore.tensor.value_cache import value_cache
 from tinycore.tensor.watching import watching
 from tinycore.uop.bindings import Naming
 from tinycore.uop.node import UOp
@@ -130,7 +130,7 @@ class Capture:
         args, kwargs = with_names(given, args), with_names(given, kwargs)
         with (
             capture(refuses=False) as recording,
-            holdings.apart(),
+            value_cache.isolated(),
             noting() as conditions,
             watching() as watch,
         ):
@@ -158,11 +158,11 @@ class Capture:
         """Run the function and capture it, if that can be done already; its result."""
         assert self.around is not None, "there is a function to run"
         finish_writes()
-        holdings.drop(given.nodes)  # to which the function may write, under the names of stand-ins
+        value_cache.invalidate(given.nodes)  # the function may write to them, by other names
         parts = StandIns(given)
         try:
             attempt = Attempt(self, self.around.walk(given.objects), given, parts)
-            with capture() as recording, sealed(), holdings.apart(), noting() as conditions:
+            with capture() as recording, sealed(), value_cache.isolated(), noting() as conditions:
                 result = attempt.run(function, args, kwargs)
             self.note(conditions)
             taken = attempt.taken(recording, result)
@@ -225,8 +225,8 @@ class Capture:
         if not step.used.isdisjoint(given.buffers):
             self.refuse_shared(step, given)
         numbers, naming = given.numbers, given.naming
-        if holdings.entries:
-            holdings.drop(self.memory_of(given))
+        if value_cache.entries:
+            value_cache.invalidate(self.memory_of(given))
         if past.kept:
             past.end(self.memory_of(given))
         spares = taken.unseen() if taken.spares else {}

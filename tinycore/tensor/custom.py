@@ -21,10 +21,10 @@ from tinycore.errors import (
 from tinycore.tensor import graph
 from tinycore.tensor.checks import same_device
 from tinycore.tensor.core import Core
-from tinycore.tensor.held import holdings
 from tinycore.tensor.interop import Interop
-from tinycore.tensor.pending import unrealized
+from tinycore.tensor.realization import unrealized
 from tinycore.tensor.rules import Gradients, rule
+from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -157,7 +157,7 @@ class Custom(Interop):
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
         """What `schedule_linear` gives, and the values of the variables that are bound."""
-        form = canonicalize(unrealized([self, *lst]), holdings.known().memory)
+        form = canonicalize(unrealized([self, *lst]), value_cache.snapshot().memory)
         return self.schedule_linear(*lst), dict(form.values)
 
 

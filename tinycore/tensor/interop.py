@@ -27,11 +27,11 @@ from tinycore.errors import (
 from tinycore.tensor import graph
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
-from tinycore.tensor.held import holdings
 from tinycore.tensor.inplace import InPlace
 from tinycore.tensor.layout import VIEWS, memory_below, shown
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import FOREIGN
+from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.bindings import known
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -66,7 +66,7 @@ class Interop(InPlace):
             memory = memory_below(self.uop)
         flat = None if memory is None else runtime().shared(memory)
         if memory is not None and flat is not None:
-            holdings.lend(memory)
+            value_cache.mark_escaped(memory)
         return None if flat is None else shown(known(self.uop), flat, VIEWS)
 
     def data(self) -> memoryview:
@@ -246,7 +246,7 @@ class Interop(InPlace):
                 f"{kind.itemsize}"
             )
         node = runtime().wrap(ptr, math.prod(sizes), kind, place, owner)
-        holdings.lend(node)
+        value_cache.mark_escaped(node)
         return cls.from_uop(graph.reshape(node, sizes))._marked(requires_grad)
 
     @classmethod
@@ -323,7 +323,7 @@ def shared_node(found: dlpack.Lent, place: str) -> UOp:
         )
     size = math.prod(found.shape)
     flat = runtime().wrap(found.pointer, size, found.dtype, place, found.lease)
-    holdings.lend(flat)
+    value_cache.mark_escaped(flat)
     outermost_first = graph.reshape(flat, tuple([found.shape[axis] for axis in order]))
     return graph.permute(outermost_first, [order.index(axis) for axis in range(len(order))])
 

@@ -17,23 +17,23 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
-from tinycore.tensor.held import holdings
 from tinycore.tensor.layout import COPIES, moved_from, shown
 from tinycore.tensor.past import past
-from tinycore.tensor.pending import (
+from tinycore.tensor.random import Random
+from tinycore.tensor.realization import (
     canonicalize,
+    choose_retention,
     compute,
-    memory_with,
-    settled,
-    told_apart,
+    materialize,
     unrealized,
+    unshare,
     values_of_tensors,
     with_readers,
 )
-from tinycore.tensor.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.showing import buffers_below, under
 from tinycore.tensor.storage import decode
+from tinycore.tensor.value_cache import value_cache
 from tinycore.tensor.watching import note_gradients, watches
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.node import UOp
@@ -62,7 +62,7 @@ class Realization(Random):
         >>> x.realize().tolist()
         [2.0, 3.0]
         """
-        told_apart([self, *lst])
+        unshare([self, *lst])
         compute(lambda: unrealized([self, *lst]), [self, *lst])
         return self
 
@@ -76,7 +76,7 @@ class Realization(Random):
         6.0
         """
         if roots := with_readers(unrealized([self, *lst])):
-            replace_nodes(runtime().kernelize(roots, settled))
+            replace_nodes(runtime().kernelize(roots, choose_retention))
         return self
 
     def schedule(self, *lst: Self) -> list[ScheduleItem]:
@@ -86,7 +86,9 @@ class Realization(Random):
         >>> len(total.schedule())
         1
         """
-        return runtime().schedule(canonicalize(unrealized([self, *lst]), holdings.known().memory))
+        return runtime().schedule(
+            canonicalize(unrealized([self, *lst]), value_cache.snapshot().memory)
+        )
 
     # --- reading back
 
@@ -98,7 +100,7 @@ class Realization(Random):
             return self._symbolic_array()
         node = self.uop
         if not graph.is_memory(node):
-            node = memory_with(self)
+            node = materialize(self)
         elif not graph.is_buffer(node):
             compute(lambda: unrealized([self]))
             node = self.uop
@@ -110,7 +112,7 @@ class Realization(Random):
             self.realize()  # a slice of memory, with what is still to be written there
         found = numbers_shown(self.uop)
         if found is None:
-            found = numbers_shown(memory_with(self))
+            found = numbers_shown(materialize(self))
         assert found is not None, "memory of its own is a slice of a buffer"
         return found.reshape(known(self.uop).shape)
 

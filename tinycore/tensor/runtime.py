@@ -17,7 +17,7 @@ from tinycore.uop.node import UOp
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
     from tinycore.schedule.items import ScheduleItem
-    from tinycore.schedule.results import Computed, Keep, Told
+    from tinycore.schedule.results import OnResult, RetentionPolicy, RunResult
 
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
@@ -41,10 +41,10 @@ class Runtime(Protocol):
         A step being captured calls `refresh` before each replay and writes the result.
         """
 
-    def repeat(self, action: Callable[[], None], told: Hashable) -> None:
+    def repeat(self, action: Callable[[], None], fingerprint: Hashable) -> None:
         """A step being captured does this again before each replay, in order with each `refresh`.
 
-        Runs of a function that differ in `told` do not do the same.
+        Runs of a function that differ in `fingerprint` do not do the same.
         """
 
     def to_host(self, buffer: UOp) -> HostArray:
@@ -72,24 +72,24 @@ class Runtime(Protocol):
     def realize(
         self,
         canonical: CanonicalGraph,
-        keep: Keep,
+        policy: RetentionPolicy,
         others: Sequence[UOp] = (),
-        told: Told | None = None,
-    ) -> Computed:
+        on_result: OnResult | None = None,
+    ) -> RunResult:
         """Compute the roots of a canonical graph; map nodes that now are memory to that memory.
 
-        That is `told` before it returns. Where memory from before is written to and an interrupt
-        comes in the middle, it is told once all is computed: by `finish` at the latest.
-        Among these are the roots, and of what is met below `others`, which live on, all that `keep`
-        chooses, given the roots and all nodes with memory. It is asked once for all graphs that
+        `on_result` is called with the result before this returns. If existing memory is written to
+        and an interrupt arrives in between, it is called once all is computed, by `finish` at the
+        latest. The result has the roots, and of the nodes below `others`, which live on, those that
+        `policy` selects from all nodes with memory. The policy is called once for all graphs that
         differ in their buffers only.
         """
 
     def finish(self) -> None:
         """Compute what an interrupt left half done, if it wrote to memory from before."""
 
-    def kernelize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
-        """Cut the graph into the kernels that would run; the nodes that `keep` replaces by them."""
+    def kernelize(self, roots: list[UOp], policy: RetentionPolicy) -> dict[UOp, UOp]:
+        """The nodes that `policy` replaces by kernels, cut from the graph as they would run."""
 
     def schedule(self, canonical: CanonicalGraph) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""

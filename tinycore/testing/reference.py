@@ -19,7 +19,7 @@ from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
-from tinycore.schedule.results import Computed, Keep, Told
+from tinycore.schedule.results import OnResult, RetentionPolicy, RunResult
 from tinycore.tensor import graph
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode
@@ -244,7 +244,7 @@ class ReferenceRuntime:
         """Any name in capitals is a device."""
         return device.upper().removesuffix(":0")
 
-    def repeat(self, action: Callable[[], None], told: Hashable) -> None:
+    def repeat(self, action: Callable[[], None], fingerprint: Hashable) -> None:
         """Nothing: no step is captured here."""
 
     def from_host(
@@ -285,20 +285,20 @@ class ReferenceRuntime:
     def realize(
         self,
         canonical: CanonicalGraph,
-        keep: Keep,
+        policy: RetentionPolicy,
         others: Sequence[UOp] = (),
-        told: Told | None = None,
-    ) -> Computed:
+        on_result: OnResult | None = None,
+    ) -> RunResult:
         """Evaluate the roots, and tell what they gave way to."""
-        computed = self.evaluated(canonical, keep)
-        if told is not None:
-            told(computed)
+        computed = self.evaluated(canonical, policy)
+        if on_result is not None:
+            on_result(computed)
         return computed
 
     def finish(self) -> None:
         """Nothing is ever left half done that tests look at."""
 
-    def evaluated(self, canonical: CanonicalGraph, keep: Keep) -> Computed:
+    def evaluated(self, canonical: CanonicalGraph, policy: RetentionPolicy) -> RunResult:
         """Evaluate the roots, and put what is not memory already into new buffers.
 
         Sizes are the numbers that they have now: the shapes of results are fixed.
@@ -306,9 +306,9 @@ class ReferenceRuntime:
         roots = canonical.roots
         if sizes_below(roots):
             numbers = with_sizes(roots, Size.known)
-            fixed = self.evaluated(canonicalize([numbers[root] for root in roots]), keep)
-            given = {o: fixed.given[new] for o, new in numbers.items() if new in fixed.given}
-            return Computed(given, [])
+            fixed = self.evaluated(canonicalize([numbers[root] for root in roots]), policy)
+            given = {o: fixed.replaced[new] for o, new in numbers.items() if new in fixed.replaced}
+            return RunResult(given, [])
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
         wanted = list(
             dict.fromkeys([*below, *[r for r in roots if graph.base_of(r).op is not Op.BUFFER]])
@@ -321,9 +321,9 @@ class ReferenceRuntime:
                 target = graph.new_buffer((value.size,), node.dtype, node.device)
                 self.memory[target] = encode(value, node.dtype).reshape(-1)
             found[node] = graph.reshape(target, node.shape)
-        return Computed(keep(roots, found).given, [])
+        return RunResult(policy(roots, found).replaced, [])
 
-    def kernelize(self, roots: list[UOp], keep: Keep) -> dict[UOp, UOp]:
+    def kernelize(self, roots: list[UOp], policy: RetentionPolicy) -> dict[UOp, UOp]:
         """There are no kernels here."""
         return {}
 

@@ -14,7 +14,7 @@ from tinycore.engine import compile as compiling
 from tinycore.schedule import compiled
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.compiled import Schedule, compile_schedule
-from tinycore.schedule.results import Keep
+from tinycore.schedule.results import RetentionPolicy
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     whole = compile_schedule
 
-    def counted(canonical: CanonicalGraph, keep: Keep) -> Schedule:
+    def counted(canonical: CanonicalGraph, policy: RetentionPolicy) -> Schedule:
         found.append(1)
-        return whole(canonical, keep)
+        return whole(canonical, policy)
 
     monkeypatch.setattr(compiled, "compile_schedule", counted)
     monkeypatch.setattr(compiled, "schedules", {})

@@ -30,7 +30,7 @@ SAMPLED = {
 }
 """Files that run by default on targets whose drivers compile slowly; TENSOR_TESTS runs them all."""
 
-SAME_EVERYWHERE = frozenset({"test_held.py", "test_held_memory.py"})
+SAME_EVERYWHERE = frozenset({"test_value_cache.py", "test_value_cache_memory.py"})
 ANYWHERE = frozenset({"PYTHON", "CPU:LLVM"})
 """Files about graphs, not about kernels, and where they run unless TENSOR_TESTS asks for more."""
 

@@ -1,8 +1,8 @@
-"""What a run has to compute, and what the living tensors see after it.
+"""Realization: which nodes a run computes, and which nodes of living tensors its memory replaces.
 
 Floor 5. Two promises are kept here. A tensor computed from memory shows what that memory held when
-the tensor was written down, also if an assignment came later. And computing a tensor takes the
-graph, and with it the gradient, from nobody who did not ask for that.
+the tensor was made, also if an assignment came later. And computing a tensor cuts the graph, and
+with it the gradient, of no other tensor.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tinycore.tensor.core import (
     waiting_tensors,
 )
 from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.held import Known, holdings
 from tinycore.tensor.past import past
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.showing import under
+from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.views import shows_repeated
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp
@@ -34,59 +34,61 @@ from tinycore.uop.op import MOVEMENT, Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
-    from tinycore.schedule.results import Computed, HeldValue, Settled
+    from tinycore.schedule.results import CachedValue, Realized, RunResult
 
 canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
     "tinycore.schedule.canonical:canonicalize"
 )
-made_settled: Final[Callable[..., Settled]] = deferred("tinycore.schedule.results:Settled")
-made_held: Final[Callable[..., HeldValue]] = deferred("tinycore.schedule.results:HeldValue")
+make_realized: Final[Callable[..., Realized]] = deferred("tinycore.schedule.results:Realized")
+make_cached_value: Final[Callable[..., CachedValue]] = deferred(
+    "tinycore.schedule.results:CachedValue"
+)
 
 SOURCES: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.ASSIGN, Op.CALL})
-"""Where a gradient may have arrived."""
+"""Ops at which a gradient may arrive."""
 
 
 class Writes:
-    """How many runs that wrote to memory living tensors have been told of."""
+    """Count of the runs that wrote to memory and whose results living tensors have."""
 
     done = 0
 
 
 def compute(
-    asked: Callable[[], list[UOp]], owners: Sequence[Core] = (), read: UOp | None = None
+    requested: Callable[[], list[UOp]], owners: Sequence[Core] = (), read: UOp | None = None
 ) -> dict[UOp, UOp]:
-    """Run what is asked for, tell all living tensors, and give the memory of each root.
+    """Compute the requested roots, publish the result to living tensors; the memory of each root.
 
-    Runs that write to memory follow one another: what one thread has written, as a part of what
-    it asked for, another one that waited for it need not write again, so it asks once more.
+    Runs that write to memory exclude one another. A thread that waited for another one may find
+    its writes done, so it calls `requested` again.
     """
     while True:
         runtime().finish()
         before = Writes.done
-        if not (roots := asked()):
+        if not (roots := requested()):
             return {}
-        known = holdings.known()
-        form = canonicalize(roots, at_hand(known.memory, roots))
-        while more := readers_of_what_changes(form):
+        known = value_cache.snapshot()
+        form = canonicalize(roots, readable_from_cache(known.memory, roots))
+        while more := readers_of_overwritten(form):
             more = [*form.roots, *more]
-            form = canonicalize(more, at_hand(known.memory, more))
+            form = canonicalize(more, readable_from_cache(known.memory, more))
         if not form.assigned:
-            return carried_out(known, form, owners, read, set(roots) if owners else set())
+            return run_and_publish(known, form, owners, read, set(roots) if owners else set())
         with writing:
             if Writes.done == before:
-                return carried_out(known, form, owners, read, set(roots) if owners else set())
+                return run_and_publish(known, form, owners, read, set(roots) if owners else set())
 
 
-def carried_out(
-    known: Known, form: CanonicalGraph, owners: Sequence[Core], read: UOp | None, asked: set[UOp]
+def run_and_publish(
+    known: Snapshot, form: CanonicalGraph, owners: Sequence[Core], read: UOp | None, asked: set[UOp]
 ) -> dict[UOp, UOp]:
-    """Run what the roots of a form need, and tell living tensors; the memory of each root.
+    """Run a canonical graph and publish its results to living tensors; the memory of each root.
 
-    What living tensors still have to read from memory about to be overwritten is computed with it.
-    The memory of a root is its owner's and its views'. Another tensor that was written down as the
-    very same node keeps the value only: an assignment to one must not show in the other.
+    What living tensors still have to read from memory about to be overwritten is computed too.
+    The memory of a root belongs to its owner and the owner's views. Another tensor with the very
+    same node gets the value only: an assignment to one must not show in the other.
 
-    A value that is `read` is the one root, which has no owner; its memory holds it from then on.
+    A value that is `read` is the only root and has no owner; the value cache takes its memory.
     """
     waiting = waiting_tensors()
     ours = set(form.roots)
@@ -96,33 +98,33 @@ def carried_out(
         if not (t.uop in ours or graph.base_of(t.uop) is read or graph.is_buffer(t.uop))
     ]
 
-    def tell(computed: Computed) -> None:
-        given, held = computed
+    def publish(computed: RunResult) -> None:
+        replaced, cached = computed
         bases = map(graph.base_of, form.roots)
-        given |= {base: form.held[base] for base in bases if base in form.held}
+        replaced |= {base: form.cached[base] for base in bases if base in form.cached}
         if read is not None and not form.assigned:
-            held += values_read(read, given[form.roots[0]], form)
-        note_past(form, given, asked, owners, read)
-        replace_nodes(given, {id(tensor) for tensor in owners})
-        holdings.note(known, given, held, memory_written(form.assigned))
+            cached += cacheable_reads(read, replaced[form.roots[0]], form)
+        note_history(form, replaced, asked, owners, read)
+        replace_nodes(replaced, {id(tensor) for tensor in owners})
+        value_cache.update(known, replaced, cached, memory_written(form.assigned))
         Writes.done += bool(form.assigned)
 
-    return runtime().realize(form, settled, others, tell).given
+    return runtime().realize(form, choose_retention, others, publish).replaced
 
 
-def note_past(
+def note_history(
     form: CanonicalGraph,
-    given: dict[UOp, UOp],
+    replaced: dict[UOp, UOp],
     asked: set[UOp],
     owners: Sequence[Core],
     read: UOp | None,
 ) -> None:
-    """Keep the graphs, for `backward`, of what was computed though nobody asked for it by name."""
+    """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     past.done(form.assigned)
-    if holdings.scope.innermost is not None:  # of what is captured, gradients are computed inside
+    if value_cache.scope.innermost is not None:  # a capture computes its gradients inside
         past.end(memory_written(form.assigned))
         return
-    memory = {n: b for n, m in given.items() if (b := graph.base_of(m)).op is Op.BUFFER}
+    memory = {n: b for n, m in replaced.items() if (b := graph.base_of(m)).op is Op.BUFFER}
     kept = {n: memory[n] for n in form.roots[read is not None :] if n in memory and n not in asked}
     done: dict[UOp, UOp] = {}
     if form.assigned:
@@ -134,37 +136,39 @@ def note_past(
     past.note(done, kept, {node: memory[node] for node in free})
 
 
-def at_hand(held: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:
-    """What may be read from memory to compute some roots.
+def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:
+    """The cached values that a run of some roots may read.
 
-    A root that shows elements of a value in another order, or a part of them, gets memory of its
-    own: it must not become a view of that which holds the value.
+    A root that permutes or slices a cached value gets memory of its own: it must not become a view
+    of the cached memory.
     """
-    apart = set()
-    for root in roots if held else ():
-        *_, base = moved_from(root)
+    viewed = set()
+    for root in roots if cached else ():
+        *_, base = movement_chain(root)
         if base is not graph.base_of(root):
-            apart.add(base)
-    return held if apart.isdisjoint(held) else {n: held[n] for n in held if n not in apart}
+            viewed.add(base)
+    if viewed.isdisjoint(cached):
+        return cached
+    return {n: cached[n] for n in cached if n not in viewed}
 
 
-def memory_with(tensor: Core) -> UOp:
+def materialize(tensor: Core) -> UOp:
     """Memory with the elements of a tensor row by row, computed if need be; its graph stays."""
     while True:
         node = tensor.uop
-        base = shown_whole(node)
-        if (memory := holdings.memory_of(base)) is not None:
+        base = strip_views(node)
+        if (memory := value_cache.lookup(base)) is not None:
             return memory
         copy = UOp(Op.CONTIGUOUS, node.dtype, (node,))
 
-        def asked(node: UOp = node, copy: UOp = copy) -> list[UOp]:
+        def requested(node: UOp = node, copy: UOp = copy) -> list[UOp]:
             return [copy] if tensor.uop is node else []
 
-        if found := compute(asked, read=base):
+        if found := compute(requested, read=base):
             return found[copy]
 
 
-def shown_whole(node: UOp) -> UOp:
+def strip_views(node: UOp) -> UOp:
     """The node whose elements a node has in the same order: below reshapes and DETACHs."""
     base = graph.base_of(node)
     while base.op is Op.DETACH:
@@ -172,13 +176,13 @@ def shown_whole(node: UOp) -> UOp:
     return base
 
 
-def values_read(node: UOp, memory: UOp, form: CanonicalGraph) -> list[HeldValue]:
-    """That memory holds a node, if it is new, and the node the same whenever it is computed."""
+def cacheable_reads(node: UOp, memory: UOp, form: CanonicalGraph) -> list[CachedValue]:
+    """The entry for a node that was read, if its memory is new and its value deterministic."""
     below = set(memory.toposort())
     is_new = graph.is_buffer(under(memory)) and below.isdisjoint(form.memory)
     if node.op in MOVEMENT or graph.is_memory(node) or not is_new:
         return []
-    return [made_held(node, graph.reshape(memory, node.shape), form.memory)]
+    return [make_cached_value(node, graph.reshape(memory, node.shape), form.memory)]
 
 
 def memory_written(assigned: Iterable[UOp]) -> set[UOp]:
@@ -197,8 +201,8 @@ def memory_written(assigned: Iterable[UOp]) -> set[UOp]:
     return found
 
 
-def told_apart(tensors: Iterable[Core]) -> None:
-    """Give all but the first of different tensors that are the same uncomputed node a copy."""
+def unshare(tensors: Iterable[Core]) -> None:
+    """De-alias: of different tensors over one uncomputed node, all but the first get a copy."""
     owners: dict[UOp, Core] = {}
     for tensor in tensors:
         owner = owners.setdefault(tensor.uop, tensor)
@@ -210,23 +214,24 @@ def told_apart(tensors: Iterable[Core]) -> None:
             tensor._show(value.tensors(), value.base, graph.copied(value.base))
 
 
-def settled(roots: list[UOp], memory: dict[UOp, UOp]) -> Settled:
-    """Which nodes give way to the memory that now holds them, for good, and which are read from it.
+def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
+    """The retention policy of tensors: nodes replaced by their memory, and nodes cached in it.
 
-    The roots give way, and what is memory by nature. Other intermediate results do only if they
-    come from no memory that may have a gradient, like random numbers: the graph above memory is
-    lost to `backward`, and nobody asked for that here. They stay, and are read from memory while
-    they live, unless they depend on the number of a Variable. What only shows another value, as a
-    detached one, stays a view of that, whatever memory a kernel had for it.
+    Roots and ASSIGNs are replaced. Other intermediate results are replaced only if no gradient
+    flows through them, like random numbers: a replaced node is lost to `backward`. All others are
+    cached, unless they depend on a Variable. A view of another value, such as a detached one,
+    stays a view of it, whatever memory a kernel used for it.
     """
-    asked = {below for root in roots for below in moved_from(root)}
-    comes = {node: source for node, source in sources_below(memory).items() if source}
+    asked = {below for root in roots for below in movement_chain(root)}
+    comes = {node: source for node, source in gradient_sources(memory).items() if source}
     values = {n: m for n, m in memory.items() if n in asked or not is_view(n)}
-    given = {n: m for n, m in values.items() if n in asked or n.op is Op.ASSIGN or n not in comes}
+    replaced = {
+        n: m for n, m in values.items() if n in asked or n.op is Op.ASSIGN or n not in comes
+    }
     shown = UOp.sink(*roots).substitute(memory).src
-    given |= {root: ended(node) for root, node in zip(roots, shown, strict=True)}
-    stays = [n for n in values if n not in given and n.op not in MOVEMENT]
-    return made_settled(given, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
+    replaced |= {root: without_calls(node) for root, node in zip(roots, shown, strict=True)}
+    stays = [n for n in values if n not in replaced and n.op not in MOVEMENT]
+    return make_realized(replaced, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
 
 
 def is_view(node: UOp) -> bool:
@@ -234,25 +239,25 @@ def is_view(node: UOp) -> bool:
     return node.op is Op.DETACH or (node.op in MOVEMENT and is_shared(under(node)))
 
 
-def ended(node: UOp) -> UOp:
-    """What a root gives way to: memory of its own, without the CALL that it was computed for."""
+def without_calls(node: UOp) -> UOp:
+    """The memory of a root, without the CALL that computed it."""
     calls = [n for n in node.toposort() if n.op is Op.CALL]
     return node.substitute({n: n.src[0] for n in calls}) if calls else node
 
 
-def moved_from(node: UOp) -> Iterator[UOp]:
-    """A node, and what it is a rearrangement of."""
+def movement_chain(node: UOp) -> Iterator[UOp]:
+    """A node, and the nodes below its movement ops."""
     while node.op in MOVEMENT:
         yield node
         node = node.src[0]
     yield node
 
 
-def sources_below(nodes: Iterable[UOp]) -> dict[UOp, bool]:
-    """For every node below the given ones, whether it is computed from numbers of memory.
+def gradient_sources(nodes: Iterable[UOp]) -> dict[UOp, bool]:
+    """For every node below some nodes, whether a gradient could reach memory of floats through it.
 
-    They may be detached on the way: what is detached is an intermediate result like others.
-    What is below a CALL in a form tells nothing: its gradient goes to arguments that are left out.
+    DETACH does not count as an end: a detached value is an intermediate result like others.
+    Nodes below a CALL do not count: its gradient goes to arguments that a canonical graph lacks.
     """
     found: dict[UOp, bool] = {}
     for node in UOp.sink(*nodes).toposort()[:-1]:
@@ -263,13 +268,13 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, bool]:
 
 
 def unrealized(tensors: Iterable[Core]) -> list[UOp]:
-    """The graphs that have something to compute."""
+    """The roots of tensors that are not in memory yet."""
     nodes = dict.fromkeys(root_of(t) for t in tensors)
     return [n for n in nodes if not graph.is_buffer(n) and 0 not in n.shape]
 
 
 def root_of(tensor: Core) -> UOp:
-    """What is computed for a tensor: with views that live, what all of them show."""
+    """The node computed for a tensor: with other living views, the value that all of them show."""
     if (value := tensor._value) is not None:
         is_alone = len(value.tensors()) == 1 and not shows_repeated(tensor.uop, value.base)
         return tensor.uop if is_alone else value.base
@@ -279,12 +284,12 @@ def root_of(tensor: Core) -> UOp:
 
 
 def values_of_tensors() -> set[UOp]:
-    """What is computed for living tensors before memory that it is computed from is overwritten."""
+    """The roots of living tensors that must be computed before memory they read is overwritten."""
     return {n for t in waiting_tensors() if not shows_memory(n := root_of(t), set())}
 
 
-def readers_of_what_changes(form: CanonicalGraph) -> list[UOp]:
-    """What living tensors still have to compute from memory that some roots overwrite.
+def readers_of_overwritten(form: CanonicalGraph) -> list[UOp]:
+    """Nodes that living tensors still have to compute from memory which some roots overwrite.
 
     Plain views are not among them: they show the new content. Copies on the way are, since a
     derivative may need them.
@@ -303,14 +308,14 @@ def readers_of_what_changes(form: CanonicalGraph) -> list[UOp]:
 
 
 def with_readers(roots: list[UOp]) -> list[UOp]:
-    """Some roots, and all that is to be computed before they overwrite memory."""
-    while more := readers_of_what_changes(canonicalize(roots)):
+    """Some roots, and all nodes to be computed before these overwrite memory."""
+    while more := readers_of_overwritten(canonicalize(roots)):
         roots = [*roots, *more]
     return roots
 
 
 def shows_memory(node: UOp, done: set[UOp]) -> bool:
-    """Whether a node only rearranges memory, or what is about to become memory."""
+    """Whether a node is a view of memory, or of a node in `done` that is about to become memory."""
     while node not in done and (node.op in MOVEMENT or node.op is Op.DETACH):
         node = node.src[0]
     return node in done or graph.is_buffer(node) or node.op in (Op.BUFFER_VIEW, Op.CONST)

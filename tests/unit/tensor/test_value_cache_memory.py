@@ -11,20 +11,20 @@ from collections.abc import Callable
 import numpy
 import pytest
 
-from tests.unit.tensor.test_held import bent, counted, numbers
+from tests.unit.tensor.test_value_cache import bent, counted, numbers
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.engine.counters import GlobalCounters
 from tinycore.errors import SharingError, UnsupportedError
 from tinycore.nn.optim import SGD
-from tinycore.tensor.held import Holding, holdings
+from tinycore.tensor.value_cache import CacheEntry, value_cache
 
 
 @pytest.fixture
-def held_here() -> Callable[[], list[Holding]]:
+def held_here() -> Callable[[], list[CacheEntry]]:
     """What this test holds; a tensor that lives on from another test may hold something, too."""
     gc.collect()
-    before = set(holdings.entries)
-    return lambda: [entry for key, entry in holdings.entries.items() if key not in before]
+    before = set(value_cache.entries)
+    return lambda: [entry for key, entry in value_cache.entries.items() if key not in before]
 
 
 # --- memory that others have
@@ -137,7 +137,7 @@ def test_a_capture_computes_what_was_read_outside(target: str) -> None:
 
 @pytest.mark.slow
 def test_values_are_held_inside_of_a_capture_only(
-    target: str, held_here: Callable[[], list[Holding]]
+    target: str, held_here: Callable[[], list[CacheEntry]]
 ) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no launches to capture")
@@ -166,7 +166,7 @@ def test_values_are_held_inside_of_a_capture_only(
 
 
 def test_memory_goes_with_the_last_tensor_that_needs_it(
-    target: str, held_here: Callable[[], list[Holding]]
+    target: str, held_here: Callable[[], list[CacheEntry]]
 ) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no memory of a device")
@@ -199,7 +199,7 @@ def test_a_write_frees_what_it_ends(target: str) -> None:
 
 
 def test_a_step_of_training_holds_nothing(
-    target: str, held_here: Callable[[], list[Holding]]
+    target: str, held_here: Callable[[], list[CacheEntry]]
 ) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no memory of a device")
@@ -222,7 +222,7 @@ def test_a_step_of_training_holds_nothing(
 
 
 def test_values_of_symbolic_shape_are_held_while_they_live(
-    target: str, held_here: Callable[[], list[Holding]]
+    target: str, held_here: Callable[[], list[CacheEntry]]
 ) -> None:
     x = Tensor([1.0, 2.0, 3.0]).realize()
     length = Variable("length", 1, 3)

@@ -16,8 +16,8 @@ import pytest
 from tinycore import Tensor
 from tinycore.engine.counters import GlobalCounters
 from tinycore.nn.optim import SGD
-from tinycore.schedule.results import HeldValue
-from tinycore.tensor.held import Holdings
+from tinycore.schedule.results import CachedValue
+from tinycore.tensor.value_cache import ValueCache
 
 pytestmark = pytest.mark.sample(2)
 
@@ -342,9 +342,9 @@ def test_a_write_in_another_thread_ends_it() -> None:
 def test_a_value_of_what_is_written_meanwhile_is_not_held() -> None:
     x = Tensor([1.0, 2.0]).realize()
     value, memory = x * 2, Tensor([2.0, 4.0]).realize().uop
-    known = Holdings().known()
+    known = ValueCache().snapshot()
 
     for written, expected in (set(), memory), ({x.uop}, None):
-        found = Holdings()
-        found.note(known, {}, [HeldValue(value.uop, memory, (x.uop,))], written)
-        assert found.memory_of(value.uop) is expected
+        found = ValueCache()
+        found.update(known, {}, [CachedValue(value.uop, memory, (x.uop,))], written)
+        assert found.lookup(value.uop) is expected
