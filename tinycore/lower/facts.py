@@ -1,20 +1,22 @@
-"""`KernelFacts`: the access table of a kernel, which every planner asks.
+"""`KernelFacts`: the access table of a kernel, which every strategy asks.
 
-Floor 3'. Loops, memory accesses, the stride of each access by each loop, reductions and work: what
-TVM calls the features of a program. Each fact is computed once, at the first question; a step of a
-plan makes another kernel, and so another table.
+Floor 3'. Loops, memory accesses, the stride of each access by each loop, footprint, reuse, overlap,
+reductions and work: what TVM calls the features of a program. Each fact is computed once, at the
+first question; a step of a plan makes another kernel, and so another table.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Final
 
 from tinycore.dtype import dtypes
+from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.tile import overwrites_what_it_reads
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import coefficient, repetition, span
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op
 
@@ -22,6 +24,10 @@ WORK: Final = ALU | {Op.DOT, Op.LOAD, Op.STORE}
 """Ops that take time, but for those of addresses."""
 PLAIN: Final = ("index", "bool", "void")
 """Kinds of types that no vector register is filled with."""
+SMALL_LOOP: Final = 4
+"""Steps of a loop that may be unrolled whole, as those over a window of a convolution."""
+LEAST_REUSE: Final = 4
+"""How often an element must be read again for a copy of it to pay."""
 
 
 class KernelFacts:
@@ -36,6 +42,7 @@ class KernelFacts:
         self.kernel = kernel
         self.roots = roots
         self.elsewhere = elsewhere
+        self.strides: dict[tuple[UOp, UOp], int | None] = {}
 
     def below(self, root: UOp) -> list[UOp]:
         """A node and all below it, sources first, without the fills of arrays filled elsewhere."""
@@ -70,6 +77,40 @@ class KernelFacts:
         loops = [r for n in ends for r in n.src[1:] if r.is_fixed]
         return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
 
+    def nest_of(self, axis: UOp) -> list[UOp]:
+        """The output loops around a loop or inside of it, and not in another part of a loop."""
+        ends = [n for n in self.nodes if n.op is Op.END and axis in n.src[1:]]
+        inner = [n for e in ends for n in e.src[0].toposort(lambda n: n.op in COMPOUND)]
+        found = {r for e in ends for r in (*e.src[1:], *e.ranges)}
+        found |= {r for n in inner if n.op is Op.END for r in n.src[1:]}
+        return [r for r in self.outputs if r in found]
+
+    @cached_property
+    def launchable(self) -> list[UOp]:
+        """The outputs that may become threads of a grid, outermost first: those around all stores.
+
+        What is stored outside of such a loop would be stored by every thread.
+        """
+        roots = self.kernel.src
+        if len(roots) != 1 or roots[0].op is not Op.END:
+            return []
+        stores = stores_to_buffers(self.kernel)
+        return [
+            r
+            for r in roots[0].src[1:]
+            if r.arg.kind is AxisKind.LOOP and r.is_fixed and all(r in n.ranges for n in stores)
+        ]
+
+    @property
+    def outputs_launched(self) -> int:
+        """How many threads of a grid there would be with one for each step of these loops."""
+        return math.prod(r.extent for r in self.launchable)
+
+    @cached_property
+    def has_order(self) -> bool:
+        """Whether something is done after something else; of other threads nobody knows when."""
+        return any(n.op is Op.AFTER for n in self.kernel.toposort())
+
     @cached_property
     def reduced(self) -> list[UOp]:
         """The loops of fixed length over what is reduced, each once."""
@@ -98,10 +139,60 @@ class KernelFacts:
         """Every INDEX that a reduction reads."""
         return frozenset(n for r in self.reductions for n in self.below(r) if n.op is Op.INDEX)
 
-    @staticmethod
-    def stride(access: UOp, loop: UOp) -> int | None:
+    def stride(self, access: UOp, loop: UOp) -> int | None:
         """Elements between the places of neighboring steps of a loop; None where that varies."""
-        return coefficient(access.src[1], loop)
+        key = access.src[1], loop
+        if key not in self.strides:
+            self.strides[key] = coefficient(*key)
+        return self.strides[key]
+
+    def is_far(self, access: UOp, loop: UOp, least: int) -> bool:
+        """Whether the steps of a loop access ungated places a constant `least` apart or more."""
+        stride = self.stride(access, loop)
+        return stride is not None and abs(stride) >= least and len(access.src) == 2
+
+    def repeats(self, access: UOp, loop: UOp, lanes: int) -> bool:
+        """Whether lanes along a loop read few neighboring elements, each for several of them."""
+        again = repetition(access.src[1], loop)
+        is_plain = again is not None and len(access.src) == 2
+        return is_plain and lanes % (again or 1) == 0 and loop.extent % lanes == 0
+
+    def is_window(self, access: UOp, output: UOp) -> bool:
+        """Whether neighboring outputs read the same elements, at other steps of the reduction.
+
+        A packed panel would hold each of them several times.
+        """
+        move = abs(self.stride(access, output) or 0) or math.inf
+        steps = [(abs(self.stride(access, r) or 0), r.extent - 1) for r in self.reduced]
+        return any(step < move * output.extent and step * last >= move for step, last in steps)
+
+    def rows_overlap(self, axis: UOp, row: UOp) -> bool:
+        """Whether neighboring image rows read the same elements, as those of a window do."""
+        for access in (n for n in self.accesses if axis in n.src[1].ranges):
+            apart = self.stride(access, row)
+            for r in self.reduced:
+                step = self.stride(access, r)
+                if apart and step and apart % step == 0 and abs(apart) < abs(step) * r.extent:
+                    return True
+        return False
+
+    def interleaved(self, access: UOp, axis: UOp) -> list[UOp]:
+        """The short output loop whose steps lie between those of another, if there is one."""
+        stride = self.stride(access, axis)
+        loops = [r for r in self.outputs if r is not axis and 1 < r.extent <= SMALL_LOOP]
+        return [r for r in loops if self.stride(access, r) == 1 and r.extent == stride]
+
+    def footprint(self, loops: list[UOp], least_reuse: int = 0) -> int:
+        """The bytes that reductions read in some loops, each access from its first to its last.
+
+        Of accesses that are read again at least so often.
+        """
+        reused = (
+            n
+            for n in self.loads
+            if math.prod(r.extent for r in loops if r not in n.ranges) >= least_reuse
+        )
+        return sum(span(n.src[1], loops) for n in reused) * self.itemsize
 
     @cached_property
     def overwrites(self) -> bool:
@@ -135,6 +226,17 @@ class KernelFacts:
             if (n.op in ALU or n.op in (Op.LOAD, Op.CONST)) and n.dtype.kind not in PLAIN
         ]
         return max([*sizes, 1])
+
+    @cached_property
+    def longest_reduction(self) -> int:
+        """The steps of the longest reduction; 1 without any."""
+        nests = ([r for r in n.src[1:] if r.op is Op.RANGE] for n in self.reductions)
+        return max((math.prod(r.extent for r in n if r.is_fixed) for n in nests), default=1)
+
+    @cached_property
+    def simultaneous(self) -> int:
+        """How many reductions share their loops, and so registers for accumulators."""
+        return max(Counter(node.src[1:] for node in self.reductions).values(), default=1)
 
     @cached_property
     def are_side_by_side(self) -> bool:

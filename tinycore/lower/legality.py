@@ -1,7 +1,7 @@
 """What the tile language allows: why a step must not be done to a kernel, if it must not.
 
-Floor 3'. The heuristic makes legal plans by how it is written. A plan that comes from elsewhere, a
-search or the disk, is applied through `checked`, which asks here before every step.
+Floor 3'. Strategies propose legal plans by how they are written. A plan from elsewhere, a search or
+the disk, is applied through `checked`, which asks here before every step.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.expand import WRITTEN_OUT
 from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import Number
+from tinycore.lower.packing import MOST_SCRATCH
 from tinycore.lower.share import fills_of
 from tinycore.lower.stage import THREADS, Stage, shared_size
-from tinycore.lower.stage_planner import MOST_SCRATCH
 from tinycore.lower.tile import (
     Assign,
     Cover,

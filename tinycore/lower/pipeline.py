@@ -114,7 +114,7 @@ KERNEL_PIPELINE: Final = (
     Pass("tidy", tidy),
     Pass("stream", stream),
 )
-"""What follows tiling, which alone looks at the device's limits (`heuristic.py`, `tile.py`)."""
+"""What follows tiling, which alone looks at the device's limits (`plan.py`, `tile.py`)."""
 
 
 NOTHING: Final[Mapping[str, RuleSet]] = {}
@@ -137,7 +137,7 @@ def lower(
     plan: Plan | None = None,
     added: Mapping[str, RuleSet] = NOTHING,
 ) -> LinearKernel:
-    """The linear form of a kernel under a plan; without one, under the heuristic's.
+    """The linear form of a kernel under a plan; without one, under the cheapest proposed.
 
     `added` has rules that run before a pass, by its name.
     `NOOPT=1` leaves the loops as they are. `VERIFY=1` checks the graph at every stage.

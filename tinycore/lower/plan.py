@@ -1,18 +1,20 @@
 """The plan of a kernel, and what DEBUG=3 prints of it.
 
-Floor 3'. Which planner a kernel gets depends on the device, which runs loops or a grid, and on how
-many nests of loops the kernel has.
+Floor 3'. Which strategies may propose plans depends on the device, which runs loops or a grid, and
+on how many nests of loops the kernel has.
 """
 
 from __future__ import annotations
 
-from tinycore.lower.heuristic import LoopPlanner
-from tinycore.lower.heuristic_grid import GridPlanner
+from tinycore.lower.draft import Draft
 from tinycore.lower.hold import Hold
 from tinycore.lower.loops import Number
-from tinycore.lower.nests import nests_of, plan_nests
 from tinycore.lower.pair import Pair
 from tinycore.lower.stage import Stage
+from tinycore.lower.strategies.fused_rows import nests_of, plan_nests
+from tinycore.lower.strategies.grid import plan_grid
+from tinycore.lower.strategies.loops import plan_loops
+from tinycore.lower.threads import share_among_threads
 from tinycore.lower.tile import (
     Assign,
     Cover,
@@ -39,26 +41,25 @@ def plan_for(kernel: UOp, limits: Limits) -> Plan:
 
 def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
     """A plan for `kernel` on a device with these limits, and the kernel with all of it done."""
-    plan, done = steps_for(kernel, limits)
+    draft = drafted(kernel, limits)
     if trace.on:
-        trace(" ".join(map(describe, plan)) or "as it stands")
-    return plan, done if plan else apply_plan(kernel, ())
+        trace(" ".join(map(describe, draft.steps)) or "as it stands")
+    return tuple(draft.steps), draft.kernel if draft.steps else apply_plan(kernel, ())
 
 
-def steps_for(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
-    """What the planner does that suits the kernel and the device, and the kernel after it."""
+def drafted(kernel: UOp, limits: Limits) -> Draft:
+    """The plan of the cheapest proposals for the kernel, with the kernel after it."""
+    draft = Draft(kernel, limits)
     if limits.grid is not None:
-        grid = GridPlanner(kernel, limits)
-        grid.merge_loops()
-        grid.plan_grid()
-        return tuple(grid.steps), grid.kernel
-    if len(nests_of(kernel)) > 1:
-        return plan_nests(kernel, limits)
-    planner = LoopPlanner(kernel, limits)
-    planner.order_sums()
-    planner.merge_loops()
-    planner.plan_loops()
-    return tuple(planner.steps), planner.kernel
+        plan_grid(draft)
+        return draft
+    nests = nests_of(kernel)
+    if len(nests) > 1:
+        plan_nests(draft, nests)
+    else:
+        plan_loops(draft)
+    share_among_threads(draft)
+    return draft
 
 
 def describe(step: Step) -> str:

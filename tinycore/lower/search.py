@@ -15,13 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.heuristic import LoopPlanner
-from tinycore.lower.heuristic_grid import GridPlanner
+from tinycore.lower.borders import steps_compared
+from tinycore.lower.draft import Draft, fuse_loops
+from tinycore.lower.facts import KernelFacts
 from tinycore.lower.join import loops_of
 from tinycore.lower.legality import PLAIN, checked
 from tinycore.lower.loops import Number
+from tinycore.lower.packing import plan_fill, reduced_dimensions
 from tinycore.lower.plan import plan_for
 from tinycore.lower.stage import Dimension, Stage
+from tinycore.lower.strategies.grid import launch
+from tinycore.lower.threads import share_among_threads
 from tinycore.lower.tile import Assign, Cover, Merge, Overlap, Peel, Plan, Reorder, Split, Step
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -78,14 +82,14 @@ def nodes_written(tiled: UOp) -> int:
 
 
 def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
-    """Where a search begins: the heuristic's plan first, then loops as they stand, merged.
+    """Where a search begins: the planner's plan first, then loops as they stand, fused.
 
-    On a grid also the plan that shares operands, or the one that does not: not the heuristic's.
+    On a grid also the plan that shares operands, or the one that does not: not the planner's.
     """
-    merged = LoopPlanner(kernel, limits)
-    merged.merge_loops()
+    fused = Draft(kernel, limits)
+    fuse_loops(fused)
     other = replace(limits, shared_is_near=not limits.shared_is_near)
-    plans = (plan_for(kernel, limits), plan_for(kernel, other), tuple(merged.steps))
+    plans = (plan_for(kernel, limits), plan_for(kernel, other), tuple(fused.steps))
     return tuple(dict.fromkeys(plans))
 
 
@@ -94,21 +98,19 @@ def finished(start: Candidate, limits: Limits) -> Candidate:
 
     On a CPU that is the outermost loops, where that pays; on a grid all that can be launched.
     """
-    planner: LoopPlanner | GridPlanner
+    draft = Draft(start.tiled, limits, list(start.plan))
     if limits.grid is None:
-        planner = LoopPlanner(start.tiled, limits, list(start.plan))
-        if not planner.facts.loops_of_kind(AxisKind.PARALLEL):
-            planner.share_among_threads()
+        if not draft.facts.loops_of_kind(AxisKind.PARALLEL):
+            share_among_threads(draft)
     else:
-        planner = GridPlanner(start.tiled, limits, list(start.plan))
         taken = [
-            *planner.facts.loops_of_kind(AxisKind.BLOCK),
-            *planner.facts.loops_of_kind(AxisKind.GROUP),
+            *draft.facts.loops_of_kind(AxisKind.BLOCK),
+            *draft.facts.loops_of_kind(AxisKind.GROUP),
         ]
         wanted = min(limits.block_wanted, limits.block_threads)
-        planner.launch(max(wanted // math.prod(r.extent for r in taken), 1))
-    plan = tuple(planner.steps)
-    return start if plan == start.plan else Candidate(plan, planner.kernel)
+        launch(draft, max(wanted // math.prod(r.extent for r in taken), 1))
+    plan = tuple(draft.steps)
+    return start if plan == start.plan else Candidate(plan, draft.kernel)
 
 
 def neighbors(kernel: UOp, start: Candidate, limits: Limits, seed: int = 0) -> Iterator[Candidate]:
@@ -129,8 +131,9 @@ def neighbors(kernel: UOp, start: Candidate, limits: Limits, seed: int = 0) -> I
 
 def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     """What may be done next to a kernel, legal or not."""
-    loops = [n for n in tiled.toposort() if n.op is Op.RANGE and n.arg.kind in PLAIN]
-    lanes = LoopPlanner(tiled, limits).lanes()
+    facts = KernelFacts(tiled, (tiled,))
+    loops = [r for r in facts.loops if r.arg.kind in PLAIN]
+    lanes = limits.vector_bytes // facts.itemsize
     for loop in loops:
         yield from as_lanes(loop, lanes)
         yield from written_out(loop)
@@ -145,7 +148,7 @@ def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     if limits.grid is None:
         yield from staged(tiled, limits)
     for loop in loops:
-        if at := LoopPlanner(tiled, limits).steps_compared(loop):
+        if at := steps_compared(facts, loop):
             yield (Peel(loop.arg.number, at),)
 
 
@@ -216,16 +219,16 @@ def merged(tiled: UOp) -> Iterator[Plan]:
 
 def staged(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     """What the innermost tile reads, staged at each of the loops around it or before them all."""
-    planner = LoopPlanner(tiled, limits)
-    outputs = [r for r in planner.facts.outputs if r.arg.kind is AxisKind.LOOP]
-    for panel in panels(planner.facts.outputs):
+    facts = KernelFacts(tiled, (tiled,))
+    outputs = [r for r in facts.outputs if r.arg.kind is AxisKind.LOOP]
+    for panel in panels(facts.outputs):
         for at in (None, *(r.arg.number for r in outputs)):
-            trying = LoopPlanner(tiled, limits)
+            trying = Draft(tiled, limits, known=facts)
             first = sum(n.op is Op.DEFINE_LOCAL for n in tiled.toposort())
             try:
-                trying.do(Stage(at, (*trying.depth(), panel)))
+                trying.do(Stage(at, (*reduced_dimensions(trying), panel)))
                 for number in range(first, sum(map(is_array, trying.kernel.toposort()))):
-                    trying.plan_fill(number)
+                    plan_fill(trying, number)
             except (ArgumentError, StopIteration, AssertionError):
                 continue
             yield tuple(trying.steps)

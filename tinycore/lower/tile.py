@@ -2,7 +2,7 @@
 
 Floor 3'. A plan is a tuple of steps; each names loops by their axis number, a path that grows with
 every split: splitting (1,) gives (1, 0) outside and (1, 1) inside. Steps change loops and never
-values, so a plan that is legal is right; what it costs is the business of `heuristic.py`.
+values, so a plan that is legal is right; what it costs is the business of `cost.py`.
 """
 
 from __future__ import annotations

@@ -62,6 +62,16 @@ class Limits:
     """Columns and rows of the largest image; None: the device has none."""
     cache_bytes: int = 256 << 10
     """The second cache, the nearest that holds more than the tile in hand."""
+    near_cache_bytes: int = 32 << 10
+    """The first cache."""
+    line_bytes: int = 64
+    """What caches and memory exchange."""
+    page_bytes: int = 4096
+    """What is contiguous in memory; prefetching in hardware ends where a page does."""
+    sums_in_flight: int = 8
+    """Independent multiply-adds that hide the latency of one: latency times those begun at once."""
+    wake_operations: int = 200_000
+    """Operations that a thread does while others are woken; a smaller kernel stays on one."""
     access_alignment: int = 1
     """The alignment in bytes that a vector access needs, as far as it is as wide: 16 where float4
     must lie at a multiple of 16 bytes, 1 where elements may lie anywhere."""

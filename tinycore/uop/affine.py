@@ -5,6 +5,7 @@ Floor 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import gcd
 from typing import Final
 
@@ -29,6 +30,11 @@ def coefficient(expression: UOp, counter: UOp) -> int | None:
     if any(base is not counter and counter in base.ranges for base in bases):
         return None
     return bases.get(counter, 0)
+
+
+def span(expression: UOp, counters: Iterable[UOp]) -> int:
+    """Places from the first to the last that an index addresses as some counters run."""
+    return 1 + sum(abs(coefficient(expression, r) or 0) * (r.extent - 1) for r in counters)
 
 
 def repetition(expression: UOp, counter: UOp) -> int | None:

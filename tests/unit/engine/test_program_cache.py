@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import tinycore
 from tinycore import Context, Device, Tensor
-from tinycore._stamp import ELSEWHERE, content_of, stamp
+from tinycore._stamp import ELSEWHERE, content_of, sources, stamp
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
-from tinycore.engine.program_cache import load_program, program_key
+from tinycore.engine.program_cache import LOWERING, load_program, program_key
 from tinycore.schedule import ScheduleItem
 
 
@@ -101,3 +102,10 @@ def test_a_second_process_loads_no_lowering(folder: Path) -> None:
     ]
 
     assert results == ["[2.0, 3.0]\nTrue\n", "[2.0, 3.0]\nFalse\n"]
+
+
+def test_every_file_that_lowers_a_kernel_is_stamped() -> None:
+    root = Path(tinycore.__file__).parent
+    stamped = {file for part in LOWERING for file in sources(root / part)}
+
+    assert set((root / "lower").rglob("*.py")) <= stamped

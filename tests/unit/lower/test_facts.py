@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.unit.lower.test_tile import CPU
 from tinycore import Context, Tensor
+from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.planner import Planner
 from tinycore.lower.tile import Assign, Split
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
@@ -53,14 +53,14 @@ def test_work_counts_each_node_in_the_steps_of_its_own_loops() -> None:
 
 
 def test_facts_are_found_once_for_each_kernel() -> None:
-    planner = Planner(product(), CPU)
-    before = planner.facts
+    draft = Draft(product(), CPU)
+    before = draft.facts
 
-    assert planner.facts is before
+    assert draft.facts is before
     assert before.nodes is before.nodes
 
     number = before.outputs[1].arg.number
-    planner.do(Split(number, 4), Assign((*number, 1), AxisKind.VECTOR))
+    draft.do(Split(number, 4), Assign((*number, 1), AxisKind.VECTOR))
 
-    assert planner.facts is not before
-    assert [r.extent for r in planner.facts.loops_of_kind(AxisKind.VECTOR)] == [4]
+    assert draft.facts is not before
+    assert [r.extent for r in draft.facts.loops_of_kind(AxisKind.VECTOR)] == [4]

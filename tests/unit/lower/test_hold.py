@@ -14,8 +14,8 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.hold import HELD, Hold, hold
 from tinycore.lower.plan import plan_for
+from tinycore.lower.strategies.matrix_vector import LEAST_HELD
 from tinycore.lower.tile import Assign, Plan, Split, apply_plan
-from tinycore.lower.tile_planner import LEAST_HELD
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

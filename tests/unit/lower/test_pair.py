@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy
 import pytest
 
+from tests.unit.lower.test_matrix_product import converted_product
 from tests.unit.lower.test_stage import stages_of
 from tests.unit.lower.test_tile import run
-from tests.unit.lower.test_tile_planner import converted_product
 from tinycore import Tensor
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
 from tinycore.dtype import dtypes

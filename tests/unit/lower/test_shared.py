@@ -19,8 +19,8 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.legality import checked
 from tinycore.lower.plan import describe, plan_for
 from tinycore.lower.search import starts
-from tinycore.lower.shared_planner import block_of, tile_of
 from tinycore.lower.stage import STAGED, Stage
+from tinycore.lower.strategies.grid_shared import block_of, tile_of
 from tinycore.lower.tile import Assign, Cover, Plan, Split
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.testing.kernels import Array

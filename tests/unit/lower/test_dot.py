@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.lower.test_tile import CPU, run
 from tinycore import Context, Tensor
-from tinycore.lower.dot_planner import STREAMS
 from tinycore.lower.hold import Hold
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
+from tinycore.lower.strategies.dot import STREAMS
 from tinycore.lower.tile import Assign, Plan, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp

@@ -1,0 +1,68 @@
+"""Loop peeling: borders of padded operands get loops of their own, so that the rest needs no gates.
+
+Floor 3'. A gate compares an index with a constant; where the loop crosses it, it is cut in two.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from tinycore.lower.cost import LEAST_LANES
+from tinycore.lower.draft import Draft
+from tinycore.lower.facts import SMALL_LOOP, KernelFacts
+from tinycore.lower.loops import Number
+from tinycore.lower.tile import Peel
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+MOST_BORDERS: Final = 4
+
+
+def peel_borders(draft: Draft) -> list[Number]:
+    """Peel the borders of one loop. The parts of the loop; none if no loop has borders."""
+    facts = draft.facts
+    for loop in reversed(loops_with_borders(facts)):
+        contiguous = any(facts.stride(n, loop) == 1 for n in facts.accesses)
+        steps = steps_compared(facts, loop)
+        edges = (0, *steps, loop.extent)
+        widest = max(b - a for a, b in itertools.pairwise(edges))
+        if contiguous and 1 <= len(steps) <= MOST_BORDERS and widest >= LEAST_LANES:
+            draft.do(Peel(number := loop.arg.number, steps))
+            return [(*number, part) for part in range(len(edges) - 1)]
+    return []
+
+
+def loops_with_borders(facts: KernelFacts) -> list[UOp]:
+    """The loops to look for borders in: the reduction's own, unless it is just a small window."""
+    is_window = all(r.extent <= SMALL_LOOP for r in facts.reduced)
+    return [*(facts.outputs if is_window else ()), *facts.reduced]
+
+
+def steps_compared(facts: KernelFacts, loop: UOp) -> tuple[int, ...]:
+    """The steps of a loop from which on a comparison with a constant turns out differently.
+
+    Where short loops move what is compared, too: from which on it does for all of their steps.
+    """
+    found = set[int]()
+    for node in facts.nodes:
+        if node.op is Op.CMPLT and loop in node.ranges:
+            a, b = node.src
+            if b.op is Op.CONST:
+                found |= steps_reaching(a, loop, b.arg)
+            elif a.op is Op.CONST:
+                found |= steps_reaching(b, loop, a.arg + 1)
+    return tuple(sorted(s for s in found if 0 < s < loop.extent))
+
+
+def steps_reaching(value: UOp, loop: UOp, bound: int) -> set[int]:
+    """The steps of a loop from which on a value may reach a bound, and does for certain."""
+    move = coefficient(value, loop) or 0
+    others = [r for r in value.ranges if r is not loop]
+    if move < 1 or any(not r.is_fixed or r.extent > SMALL_LOOP for r in others):
+        return set()
+    rest = rewrite(value - loop * move, simplify, name="simplify borders")
+    return {-((least - bound) // move) for least in (int(rest.vmin), int(rest.vmax))}

@@ -1,0 +1,199 @@
+"""What plans cost: how well lanes are used, how fast register tiles are, which proposal is best.
+
+Floor 3'. In terms of the machine (`Limits`) and of facts. A proposal costs cycles for each access
+that its lanes do, and then what it waits for memory; the cheapest one is applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from tinycore.lower.draft import Draft
+from tinycore.lower.expand import LONGEST_STRIDE
+from tinycore.lower.facts import LEAST_REUSE, KernelFacts
+from tinycore.render.base import Limits
+from tinycore.trace import Trace
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+
+trace = Trace("plan")
+
+LEAST_LANES: Final = 4
+SCATTER_CYCLES: Final = 3
+"""What an access of scattered lanes costs more than one of contiguous lanes."""
+SHUFFLE_CYCLES: Final = 0.25
+"""What an access costs more whose lanes are shuffled out of two vectors."""
+AMORTIZED_STEPS: Final = 16
+"""Steps of a reduction from which on what is done once for all of them counts for no less."""
+HORIZONTAL_STEPS: Final = 6
+"""What adding up the lanes of a sum costs, in steps of it."""
+MOST_ROWS: Final = 8
+"""Rows of the tallest register tile."""
+PANEL_VECTORS: Final = 4
+"""Vectors in a row of the widest register tile, roughly."""
+
+
+FILL_CYCLES: Final = 0.5
+"""What filling shared memory costs a multiply-add of the steps that follow, with its barriers."""
+BUFFER_CYCLES: Final = 4.0
+"""What loading both operands of a multiply-add from buffers costs: more than from shared memory."""
+
+
+class Cost(NamedTuple):
+    """The price of a proposal; costs are compared field by field."""
+
+    cycles: float
+    """For each access of a vector of the kernel's widest type, where a scalar one takes 1."""
+    waits: float = 0.0
+    """For each, while what it needs comes from memory; of proposals for the same lanes."""
+
+
+class Proposal(NamedTuple):
+    """What a strategy would do to a kernel, and what that costs."""
+
+    strategy: str
+    axis: UOp | None
+    """The loop that gets lanes, if one does."""
+    cost: Cost
+    apply: Callable[[Draft], bool | None]
+    """False where it turns out that it cannot be done."""
+
+    def __str__(self) -> str:
+        axis = "" if self.axis is None else f" along {'.'.join(map(str, self.axis.arg.number))}"
+        waits = f" + {self.cost.waits:.2f}" if self.cost.waits else ""
+        return f"{self.strategy}{axis}: {self.cost.cycles:.2f}{waits}"
+
+
+Lanes = Mapping[UOp, float]
+"""Loops that may get lanes, and cycles for each access with them; of equals the better first."""
+
+
+def ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
+    """Proposals by cost, the cheapest first. DEBUG=3 prints them."""
+    found = sorted(proposals, key=lambda proposal: proposal.cost)
+    if trace.on:
+        for proposal in found:
+            trace(f"proposed {proposal}")
+    return found
+
+
+def apply_cheapest(draft: Draft, proposals: Iterable[Proposal]) -> None:
+    """Do to a draft what the cheapest proposal says that can be done."""
+    for proposal in ranked(proposals):
+        before = draft.copy()
+        if proposal.apply(draft) is not False:
+            return
+        draft.become(before)
+
+
+# --- lanes
+
+
+def width_of(extent: int, lanes: int) -> int:
+    """Lanes along a loop: the greatest power of two that fits both the loop and a register."""
+    return 1 << (min(lanes, extent).bit_length() - 1)
+
+
+def costs_of_lanes(facts: KernelFacts, limits: Limits) -> dict[UOp, float]:
+    """The loops along which lanes beat scalars, each with its cost.
+
+    Of equals an output comes first, which needs no sum over its lanes, and of these the innermost.
+    """
+    if facts.has_recurrence:
+        return {}
+    loops = [r for r in (*facts.reduced, *facts.outputs) if r.extent >= LEAST_LANES]
+    costs = {r: cost_of_lanes(facts, limits, r) for r in reversed(loops)}
+    return {r: cost for r, cost in costs.items() if cost < 1}
+
+
+def cost_of_lanes(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
+    """The cycles of an access with lanes along a loop, where a scalar one takes 1."""
+    lanes = limits.vector_bytes // facts.itemsize
+    gain = accesses_served(facts, limits, axis) * part_filled(facts, lanes, axis)
+    return 1 - gain / max(len(facts.accesses), 1)
+
+
+def part_filled(facts: KernelFacts, lanes: int, axis: UOp) -> float:
+    """The part of the work of lanes along a loop that is not waste."""
+    width, size = width_of(axis.extent, lanes), axis.extent
+    steps = -(-size // width)
+    if axis.arg.kind is not AxisKind.REDUCE:
+        return size / (steps * lanes)
+    again = math.prod(r.extent for r in facts.reduced) // size
+    return size * again / ((steps * again + HORIZONTAL_STEPS) * lanes)
+
+
+def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
+    """How many accesses suit lanes along a loop, less what others cost.
+
+    Where lanes share an operand of a long sum, scattering the sums once counts for little, and
+    shuffling lanes out of longer vectors in every step counts more. An operand that is broadcast to
+    all lanes is as good as one that lies along them.
+    """
+    total, read, lanes = 0.0, facts.loads, limits.vector_bytes // facts.itemsize
+    shares = any(axis not in n.src[1].ranges for n in read)
+    once = 1 / min(facts.longest_reduction, AMORTIZED_STEPS) if shares else 1.0
+    stored = set(facts.stored)
+    for access in facts.accesses:
+        stride = facts.stride(access, axis)
+        strided = stride is not None and 1 < stride <= LONGEST_STRIDE
+        strided = strided and (access not in stored or bool(facts.interleaved(access, axis)))
+        weight = 1 if access in read else once
+        if stride == 1 or (access not in stored and can_be_packed(facts, limits, access, axis)):
+            total += weight
+            if shares and access in read and stride == 1 and facts.is_window(access, axis):
+                total -= SHUFFLE_CYCLES  # a vector of a window begins anywhere in a line
+        elif strided:
+            total -= SHUFFLE_CYCLES * (1 - once)
+        elif access not in stored and facts.repeats(access, axis, lanes):
+            total += 1 - SHUFFLE_CYCLES
+        elif stride != 0:
+            # A scattered store takes as long as two vectors' worth of steps of the reduction.
+            rare = min(1.0, 2 * lanes / facts.longest_reduction)
+            total -= SCATTER_CYCLES * (rare if access in stored else weight)
+        elif shares and access in read:
+            total += 1
+        if len(access.src) > 2 and axis in access.src[2].ranges:
+            total -= SCATTER_CYCLES
+    return total
+
+
+def can_be_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) -> bool:
+    """Whether what a load reads along an output loop will be packed, whatever its stride."""
+    outputs, ranges = facts.outputs, access.src[1].ranges
+    if not facts.is_fixed or axis not in outputs or ranges.isdisjoint(facts.reduced):
+        return False
+    rows = [r for r in outputs if r not in ranges]
+    again = math.prod(r.extent for r in rows)
+    others = [r for r in outputs if r in ranges and r is not axis]
+    # It is packed right outside of the rows, where each loop that it moves with is open.
+    if others and rows and outputs.index(others[-1]) > outputs.index(rows[-1]):
+        return False
+    depth = math.prod(r.extent for r in facts.reduced) * limits.vector_bytes
+    return (
+        facts.stride(access, axis) not in (0, None)
+        and len(access.src) == 2
+        and not facts.is_window(access, axis)
+        and again >= MOST_ROWS * LEAST_REUSE
+        and PANEL_VECTORS * depth <= 2 * limits.cache_bytes
+    )
+
+
+# --- register tiles
+
+
+def cycles_of_step(multiply_adds: int, loads: int) -> float:
+    """Half cycles of a step of a tile: two multiply-adds and two loads are begun in each cycle."""
+    return max(multiply_adds, loads) + loads / 8
+
+
+def cycles_of_shared_tile(wide: int, tall: int, depth: int) -> float:
+    """Of a multiply-add in a thread's tile whose operands the group shares, for `depth` steps."""
+    return 1 + 1 / wide + 1 / tall + FILL_CYCLES / depth
+
+
+def cycles_of_thread(sharers: int = 1) -> float:
+    """Of a multiply-add whose operands a thread loads from a buffer itself."""
+    return 1 + BUFFER_CYCLES * (1 + 1 / sharers)

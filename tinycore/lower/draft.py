@@ -1,0 +1,150 @@
+"""A plan in the making: its steps so far, and the kernel after them.
+
+Floor 3'. What strategies decide by is asked of `facts.py`. Here, too, are two preparations that
+plans on loops begin with: the order of reduced loops, and the fusion of loops that are one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tinycore.dtype import dtypes
+from tinycore.lower.facts import KernelFacts
+from tinycore.lower.loops import Number
+from tinycore.lower.tile import Merge, Reorder, Step, apply_plan, stores_of
+from tinycore.render.base import Limits, pointer_of
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import CLOSERS, COMPOUND, Op
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The nest of loops to plan, of a kernel with several that share loops over strips of rows."""
+
+    written: frozenset[UOp]
+    """What the nest writes."""
+    others: frozenset[UOp]
+    """What the other nests write."""
+    around: tuple[Number, ...]
+    """The loops over strips, outermost first."""
+    threads: int
+    """Threads that the loops around are shared among."""
+
+    def statements(self, statement: UOp) -> Iterator[UOp]:
+        """The outermost statements that write to nothing but the memory of the nest."""
+        written = {pointer_of(n.src[0]) for n in stores_of(statement)}
+        if written <= self.written:
+            yield statement
+        elif statement.op in COMPOUND:
+            for inner in statement.src if statement.op is not Op.END else statement.src[:1]:
+                yield from self.statements(inner)
+
+
+@dataclass
+class Draft:
+    """Builds a plan step by step, looking at the kernel as the steps so far have made it."""
+
+    kernel: UOp
+    limits: Limits
+    steps: list[Step] = field(default_factory=list)
+    nest: Nest | None = None
+    """The part of the kernel to plan; None: all of it."""
+    known: KernelFacts | None = None
+    """The facts that were asked for last."""
+
+    @property
+    def facts(self) -> KernelFacts:
+        """The access table of what is planned, as the steps so far have made it."""
+        if self.known is None or self.known.kernel is not self.kernel:
+            nest, kernel = self.nest, self.kernel
+            self.known = (
+                KernelFacts(kernel, (kernel,))
+                if nest is None
+                else KernelFacts(kernel, tuple(nest.statements(kernel)), nest.others)
+            )
+        return self.known
+
+    @property
+    def around(self) -> tuple[Number, ...]:
+        """The loops over strips of rows around what is planned, outermost first."""
+        return () if self.nest is None else self.nest.around
+
+    def do(self, *steps: Step) -> None:
+        """Add steps to the plan."""
+        self.kernel = apply_plan(self.kernel, steps)
+        self.steps += steps
+
+    def copy(self) -> Draft:
+        """A draft to try steps on."""
+        return Draft(self.kernel, self.limits, list(self.steps), self.nest, self.known)
+
+    def become(self, other: Draft) -> None:
+        """Take over what was tried on a copy."""
+        self.kernel, self.steps, self.known = other.kernel, other.steps, other.known
+
+    @cached_property
+    def work(self) -> int:
+        """Loads, stores and arithmetic of the whole kernel, roughly."""
+        return self.facts.work
+
+    def lanes(self) -> int:
+        """How many of the widest values loaded or computed fit in a vector register."""
+        return self.limits.vector_bytes // self.facts.itemsize
+
+
+def order_reductions(draft: Draft) -> None:
+    """Put reduced loops in the order in which what they read lies, the longest moves outside.
+
+    So windows are inside of channels: what neighboring windows share is read again at once.
+    Left as they are where two operands want different orders.
+    """
+    for nest in dict.fromkeys(n.src[1:] for n in draft.facts.reductions):
+        facts = draft.facts
+        members = (n for n in facts.reductions if n.src[1:] == nest)
+        read = {n for m in members for n in facts.below(m) if n.op is Op.INDEX}
+        moves = {r: [facts.stride(n, r) for n in read] for r in nest if r.is_fixed}
+        if len(moves) < len(nest) or any(m is None for found in moves.values() for m in found):
+            continue
+        far = {r: [abs(m or 0) for m in found] for r, found in moves.items()}
+        order = sorted(nest, key=lambda r: -max(far[r], default=0))
+        falls = (
+            all(b <= a or a == 0 for a, b in zip(far[outer], far[inner], strict=True))
+            for outer, inner in itertools.combinations(order, 2)
+        )
+        if order != [*nest] and all(falls):
+            draft.do(Reorder(tuple(r.arg.number for r in order)))
+
+
+def fuse_loops(draft: Draft) -> None:
+    """Join neighboring loops that every address sees as one."""
+    while (pair := next(fusible(draft), None)) is not None:
+        draft.do(Merge(pair[0].arg.number, pair[1].arg.number))
+
+
+def fusible(draft: Draft) -> Iterator[tuple[UOp, UOp]]:
+    """Neighbors (outer, inner) where addresses move by a whole inner loop per outer step."""
+    nests = {tuple(n.src[1:]) for n in draft.facts.nodes if n.op in CLOSERS}
+    values = [n for n in draft.facts.nodes if n.op is not Op.RANGE]
+    for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
+        for outer, inner in itertools.pairwise(nest):
+            if outer.is_fixed and inner.is_fixed and are_one_loop(values, outer, inner):
+                yield outer, inner
+
+
+def are_one_loop(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
+    """Whether the counters occur only in addresses, always as outer * extent + inner."""
+    size = inner.extent
+    for node in nodes:
+        for position, source in enumerate(node.src):
+            if source.dtype is not dtypes.index or not source.ranges & {outer, inner}:
+                continue
+            if node.op in CLOSERS or node.dtype is dtypes.index:
+                continue
+            a, b = coefficient(source, outer), coefficient(source, inner)
+            if node.op is not Op.INDEX or position != 1 or a is None or b is None or a != b * size:
+                return False
+    return True

@@ -1,0 +1,186 @@
+"""Packing: whether a copy of a tile of an operand pays, and how the loops that make it run.
+
+Floor 3'. `Stage` is the packing of BLIS, `cache_read` of TVM. Decided by facts: how often what is
+packed is read again, how large it is, and how its address moves with each loop.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from tinycore.lower.draft import Draft
+from tinycore.lower.facts import LEAST_REUSE
+from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.stage import WITHIN, Dimension, Stage, nest_of, staged_values
+from tinycore.lower.tile import Assign, Reorder, Split
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+STRIP_GROUPS: Final = 8
+"""Groups of scattered rows that are filled at a time, each a line that is written."""
+MOST_SCRATCH: Final = 2 << 20
+"""Bytes of one packed array, which lies on a stack."""
+LEAST_CHUNKS: Final = 4
+"""Pieces of work per thread below which some threads would wait for others."""
+
+
+def pack_panel(draft: Draft, at: Number | None, panel: Dimension) -> bool:
+    """Pack what the tiles below the loop `at` share, reduced loops outside and `panel` inside.
+
+    It is read from end to end, which goes at nearly full speed from a far cache, too. In a nest
+    over strips of rows all panels are packed before the first strip, if threads then have enough.
+    """
+    inside = (*reduced_dimensions(draft), panel, *pair_dimension(draft))
+    if draft.nest is not None and at is not None and (outer := draft.around[:-1]):
+        steps = math.prod(counter_of(draft.kernel, axis).extent for axis in outer)
+        every = Stage(outer[-1], (((at, 1),), *inside))
+        if steps >= draft.nest.threads * LEAST_CHUNKS and pack(draft, every, MOST_SCRATCH):
+            return True
+    return pack(draft, Stage(at, inside), min(2 * draft.limits.cache_bytes, MOST_SCRATCH))
+
+
+def pack_rows(draft: Draft, at: Number, groups: Number, rows: Number, scattered: bool) -> bool:
+    """Pack what the rows below the loop `at` read: scattered ones as groups side by side.
+
+    They are read as one long stream, so that they need not be in a near cache. Others stay
+    below each other, and are just computed once for all columns.
+    """
+    row: Dimension = ((rows, 1),)
+    depth = reduced_dimensions(draft)
+    inside = (*depth, row) if scattered else (row, *depth)
+    return pack(draft, Stage(at, (((groups, 1),), *inside, *pair_dimension(draft))), MOST_SCRATCH)
+
+
+def reduced_dimensions(draft: Draft) -> tuple[Dimension, ...]:
+    """Every reduced loop as a dimension, but for steps of pairs."""
+    plain = (r for r in draft.facts.reduced if r.arg.kind is not AxisKind.PAIR)
+    return tuple(((r.arg.number, 1),) for r in plain)
+
+
+def pair_dimension(draft: Draft) -> tuple[Dimension, ...]:
+    """The two steps of a pair as a dimension, if there are pairs."""
+    inside = (r for r in draft.facts.reduced if r.arg.kind is AxisKind.PAIR)
+    return tuple(((r.arg.number, 1),) for r in inside)
+
+
+def pack(draft: Draft, step: Stage, most_bytes: int) -> bool:
+    """Add a Stage if it pays for all that it stages, and plan the loops that fill it."""
+    if not step.axes <= {r.arg.number for r in draft.facts.loops}:
+        return False  # some loop has but one step
+    values = staged_values(draft.kernel, step)
+    if not values or not all(pays(draft, value, step, most_bytes) for value in values):
+        return False
+    first = sum(n.op is Op.DEFINE_LOCAL for n in draft.kernel.toposort())
+    draft.do(step)
+    for number in range(first, first + len(values)):
+        plan_fill(draft, number)
+    return True
+
+
+def pays(draft: Draft, value: UOp, step: Stage, most_bytes: int) -> bool:
+    """Whether a copy of a value is worth its time and its place."""
+    loops = {r.arg.number: r for r in value.ranges}
+    size = math.prod(extent_of(dimension, loops) for dimension in step.dimensions)
+    inside = loops_inside(draft, step.at)
+    again = math.prod(r.extent for r in inside if r.arg.number not in step.axes)
+    return (
+        again >= LEAST_REUSE
+        and size * value.dtype.itemsize <= most_bytes
+        and not has_layout(value, step, loops)
+    )
+
+
+def extent_of(dimension: Dimension, loops: dict[Number, UOp]) -> int:
+    """The places along a dimension."""
+    return sum((loops[axis].extent - 1) * factor for axis, factor in dimension) + 1
+
+
+def loops_inside(draft: Draft, at: Number | None) -> list[UOp]:
+    """The loops inside of the loop `at` in which no value is written out."""
+    own = set(draft.facts.nodes)
+    plain = [r for r in nest_of(draft.kernel) if r in own and r.arg.kind not in WITHIN]
+    place = next((i for i, r in enumerate(plain) if r.arg.number == at), -1)
+    return plain[place + 1 :]
+
+
+def has_layout(value: UOp, step: Stage, loops: dict[Number, UOp]) -> bool:
+    """Whether a value is just loaded from memory that has the layout of the stage already."""
+    if value.op is not Op.LOAD or len(value.src) > 1:
+        return False
+    pitch = 1
+    for dimension in reversed(step.dimensions):
+        for axis, factor in dimension:
+            if coefficient(value.src[0].src[1], loops[axis]) != pitch * factor:
+                return False
+        pitch *= extent_of(dimension, loops)
+    return True
+
+
+# --- the loops that fill a packed array
+
+
+def plan_fill(draft: Draft, number: int) -> None:
+    """Vectors along the rows of an array, loaded as vectors or by transposing squares."""
+    fill = fill_of(draft, number)
+    lanes = draft.limits.vector_bytes // fill.src[0].src[1].dtype.itemsize
+    if pair_dimension(draft):
+        fill_pairs(draft, list(fill.src[1:]), lanes // 2)
+        return
+    loads = loads_of(fill)
+    if len(fill.src) > 3 and longest_stride(fill, 1) < longest_stride(fill, 2):
+        fill_in_strips(draft, list(fill.src[1:]))
+        fill = fill_of(draft, number)
+    *outer, row = fill.src[1:]
+    across = [r for r in outer if any(coefficient(n.src[1], r) == 1 for n in loads)]
+    along = any(coefficient(n.src[1], row) == 1 for n in loads)
+    if row.extent < lanes or lanes < 2:
+        return
+    vector, vectors = row.arg.number, list[Number]()
+    if row.extent > lanes:
+        draft.do(Split(vector, lanes))
+        vector, vectors = (*vector, 1), [(*vector, 0)]
+    draft.do(Assign(vector, AxisKind.VECTOR))
+    if across and not along and across[-1].extent >= lanes:
+        square = across[-1].arg.number
+        draft.do(Split(square, lanes), Assign((*square, 1), AxisKind.UNROLL))
+        rest = [r.arg.number for r in outer if r is not across[-1]]
+        draft.do(Reorder((*rest, (*square, 0), *vectors)))
+
+
+def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:
+    """Vectors of pairs along the rows of an array whose elements are pairs."""
+    row, step = loops[-2:]
+    if row.extent < lanes or lanes < 2:
+        return
+    number = row.arg.number
+    if row.extent > lanes:
+        draft.do(Split(number, lanes))
+        number = (*number, 1)
+    draft.do(Assign(number, AxisKind.VECTOR), Assign(step.arg.number, AxisKind.PAIR))
+
+
+def fill_in_strips(draft: Draft, loops: list[UOp]) -> None:
+    """Fill some groups at a time, so that whole lines are read and few are written at once."""
+    groups = loops[0].arg.number
+    draft.do(Split(groups, min(STRIP_GROUPS, loops[0].extent)))
+    draft.do(Reorder(((*groups, 0), *(r.arg.number for r in loops[1:-1]), (*groups, 1))))
+
+
+def fill_of(draft: Draft, number: int) -> UOp:
+    """The END of the loops that fill a packed array."""
+    arrays = (n for n in draft.kernel.toposort() if n.op is Op.AFTER)
+    own = (n for n in arrays if n.src[0].op is Op.DEFINE_LOCAL and n.src[0].arg == number)
+    return next(own).src[1]
+
+
+def loads_of(fill: UOp) -> list[UOp]:
+    """Where a fill reads."""
+    return [n.src[0] for n in fill.src[0].src[1].toposort() if n.op is Op.LOAD]
+
+
+def longest_stride(fill: UOp, place: int) -> int:
+    """How far apart the steps of the loop at a place read, at most."""
+    moves = [coefficient(n.src[1], fill.src[place]) for n in loads_of(fill)]
+    return max((abs(m) for m in moves if m is not None), default=0)

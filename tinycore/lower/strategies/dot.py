@@ -1,0 +1,186 @@
+"""Dot products and sums of rows: lanes run along the reduced loop, and are added up at its end.
+
+Several rows and columns of sums at a time share what they read; where all sums fit a near cache and
+what they read does not, they are accumulated in a buffer while the outer reduced loops run around
+them. Sums that lanes do not suit get several scalar accumulators.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from tinycore.lower.cost import Cost, Lanes, Proposal, cycles_of_step, width_of
+from tinycore.lower.draft import Draft
+from tinycore.lower.facts import KernelFacts
+from tinycore.lower.hold import HELD, Hold
+from tinycore.lower.loops import Number
+from tinycore.lower.packing import LEAST_CHUNKS
+from tinycore.lower.tile import REST, Assign, Overlap, Split
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+
+MOST_ROWS: Final = 5
+"""Rows and columns of a tile: each is a stream of loads."""
+PARTIAL_SUMS: Final = (8, 4, 2)
+"""Accumulators of one sum: they hide the latency of additions, and round less."""
+STREAMS: Final = 4
+"""Rows read concurrently: hardware prefetching stops at the end of a page, but not in all."""
+MOST_UNROLLED: Final = 128
+"""Copies of a step that a row of a tile is unrolled into."""
+LEAST_LEFT: Final = 4
+"""Lanes of the narrowest vector that what is left of a row is worth."""
+LEAST_STEPS: Final = 64
+"""Elements of a sum in one step of the loops around held sums, so that adding it is little work."""
+LEAST_AGAIN: Final = 8
+"""How often an operand must be read again for holding sums to pay."""
+
+
+def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
+    """Lanes along each reduced loop that they suit, and scalars."""
+    for axis, cycles in lanes.items():
+        if axis.arg.kind is AxisKind.REDUCE:
+            yield Proposal("dot", axis, Cost(cycles), partial(vectorize_reduction, axis=axis))
+    if facts.reductions:
+        yield Proposal("scalar sums", None, Cost(1.0), sum_in_parts)
+
+
+def sum_in_parts(draft: Draft) -> None:
+    """Several scalar accumulators for one sum."""
+    facts = draft.facts
+    loops = [r for r in facts.reduced if r.extent >= 2 * PARTIAL_SUMS[0]]
+    if loops and all(r.extent == 1 for r in facts.loops_of_kind(AxisKind.UNROLL)):
+        number = loops[-1].arg.number
+        draft.do(Split(number, PARTIAL_SUMS[0]), Assign((*number, 1), AxisKind.PARTIAL))
+
+
+def vectorize_reduction(draft: Draft, axis: UOp) -> None:
+    """Lanes along a reduced loop, several accumulators, summed across at the end."""
+    size, number = axis.extent, axis.arg.number
+    width = width_of(size, draft.lanes())
+    loops = hold_outputs(draft, axis) or [r for r in draft.facts.outputs if r.extent > 1]
+    rows = reused_rows(draft.facts, draft.limits, loops)
+    stream = None if rows else row_of_streams(draft.facts, draft.limits, axis)
+    cut_row(draft, number, size, width)
+    for row, tall in rows:
+        draft.do(Split(row, tall), Assign((*row, 1), AxisKind.UNROLL))
+    steps = size // width
+    partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
+    if stream is not None:
+        draft.do(Split(stream, STREAMS), Assign((*stream, 1), AxisKind.UNROLL))
+        partial = min(partial, PARTIAL_SUMS[0] // STREAMS)
+    if rows:
+        unroll(draft, (*number, 0), steps, math.prod(tall for _, tall in rows))
+    elif partial > 1:
+        draft.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
+        unroll(draft, (*number, 0, REST), steps % partial, 1)
+
+
+def cut_row(draft: Draft, number: Number, size: int, width: int) -> None:
+    """Cut a reduced loop into lanes, and what is left of it into one vector.
+
+    That has fewer lanes where a vector has just so many; else it is shifted inwards.
+    """
+    left = size % width
+    narrow = left >= LEAST_LEFT and left.bit_count() == 1
+    cut = Split(number, width) if narrow else Overlap(number, width)
+    draft.do(cut, Assign((*number, 1), AxisKind.VECTOR))
+    if left:
+        draft.do(Assign((*number, REST), AxisKind.VECTOR))
+
+
+def unroll(draft: Draft, number: Number, steps: int, copies: int) -> None:
+    """Unroll a short part of a reduced loop, so that nothing is added up apart from it."""
+    if 1 < steps <= MOST_UNROLLED // copies:
+        draft.do(Assign(number, AxisKind.UNROLL))
+
+
+def row_of_streams(facts: KernelFacts, limits: Limits, axis: UOp) -> Number | None:
+    """The loop over results whose sums along `axis` read pages of their own, if any."""
+    outputs = [r for r in facts.outputs if r.extent > 1]
+    if not outputs or not facts.is_fixed or not facts.are_side_by_side:
+        return None
+    row, least = outputs[-1], STREAMS * max(limits.threads, 1)
+    loads = [n for n in facts.loads if axis in n.src[1].ranges]
+    moves = [facts.stride(n, row) for n in loads if row in n.src[1].ranges]
+    far = [m is not None and abs(m) * facts.itemsize >= limits.page_bytes for m in moves]
+    return row.arg.number if far and all(far) and row.extent >= least else None
+
+
+# --- tiles
+
+
+def reused_rows(facts: KernelFacts, limits: Limits, loops: list[UOp]) -> list[tuple[Number, int]]:
+    """The two of some loops, and how many steps of each, whose tile shares most of its loads.
+
+    None if no tile shares any. Its sums must fit the registers with the operands of a step.
+    """
+    best, tile = float(len(facts.loads)), dict[UOp, int]()
+    for pair in itertools.combinations(reversed(loops), 2):
+        for sizes in itertools.product(range(1, MOST_ROWS + 1), repeat=2):
+            tall = dict(zip(pair, sizes, strict=True))
+            fits = math.prod(sizes) + min(sizes) + 1 <= limits.vector_registers
+            fits = fits and all(size <= r.extent for r, size in tall.items())
+            if fits and (cycles := cycles_of_tile(facts.loads, tall)) < best:
+                best, tile = cycles, tall
+    return [(r.arg.number, size) for r, size in tile.items() if size > 1]
+
+
+def cycles_of_tile(loads: frozenset[UOp], tall: dict[UOp, int]) -> float:
+    """What a multiplication of a tile costs, with those that uneven tiles do twice."""
+    size = math.prod(tall.values())
+    read = sum(math.prod(t for r, t in tall.items() if r in n.ranges) for n in loads)
+    twice = math.prod(-(-r.extent // t) * t / r.extent for r, t in tall.items())
+    return cycles_of_step(size, read) / size * twice
+
+
+# --- sums that are accumulated in a buffer
+
+
+def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
+    """Accumulate all sums in a buffer, if what they read repeatedly would not stay in a near cache.
+
+    The loops over the held sums; none if they are not held.
+    """
+    facts = draft.facts
+    around = loops_around(facts, draft.limits, axis)
+    if not around or not facts.is_fixed or not facts.are_side_by_side or facts.overwrites:
+        return []
+    held = [r.arg.number for r in facts.outputs if r.extent > 1]
+    first = next(r for r in facts.outputs if r.extent > 1)
+    share = share_of(draft, first)
+    if 1 < share < first.extent:
+        draft.do(Split(first.arg.number, share))
+        held[0] = (*held[0], 1)
+    elif share == 1:
+        del held[0]
+    if not held:
+        return []
+    draft.do(Hold(tuple(held), tuple(r.arg.number for r in around)))
+    return [r for r in draft.facts.loops if r.arg.number[-2:] == (HELD, 1)]
+
+
+def share_of(draft: Draft, first: UOp) -> int:
+    """How many steps of the outermost loop hold their sums together: fewer for more threads."""
+    if draft.limits.threads < 2 or draft.work < draft.limits.wake_operations:
+        return first.extent
+    return max(first.extent // (draft.limits.threads * LEAST_CHUNKS), 1)
+
+
+def loops_around(facts: KernelFacts, limits: Limits, axis: UOp) -> list[UOp]:
+    """The outer reduced loops that have to run around held sums; none if it would not pay."""
+    reduced, cache = facts.reduced, limits.cache_bytes // 2
+    outputs = [r for r in facts.outputs if r.extent > 1]
+    sums = math.prod(r.extent for r in outputs) * facts.itemsize
+    if not outputs or axis is not reduced[-1] or sums > cache:
+        return []
+    for place in range(len(reduced)):
+        if math.prod(r.extent for r in reduced[place:]) < LEAST_STEPS:
+            return []
+        if facts.footprint([*outputs, *reduced[place:]], LEAST_AGAIN) <= cache:
+            return reduced[:place]
+    return []

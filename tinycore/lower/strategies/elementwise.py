@@ -1,0 +1,66 @@
+"""Elementwise kernels: lanes along an output loop, one vector at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+from tinycore.lower.cost import LEAST_LANES, Cost, Lanes, Proposal, width_of
+from tinycore.lower.draft import Draft
+from tinycore.lower.facts import KernelFacts
+from tinycore.lower.loops import Number
+from tinycore.lower.stage import Dimension
+from tinycore.lower.tile import Assign, Split
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+
+
+def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
+    """Lanes along each output loop that they suit."""
+    if facts.has_scan or (facts.reductions and facts.is_fixed):
+        return
+    for axis, cycles in lanes.items():
+        if axis.arg.kind is not AxisKind.REDUCE:
+            yield Proposal("elementwise", axis, Cost(cycles), partial(vectorize, axis=axis))
+
+
+def vectorize(draft: Draft, axis: UOp, vectors: int = 1) -> None:
+    """Lanes along an output loop, several vectors at a time."""
+    if width := output_lanes(draft, axis):
+        cut_columns(draft, axis, width, min(vectors, -(-axis.extent // width)))
+
+
+def output_lanes(draft: Draft, axis: UOp) -> int:
+    """Lanes along an output loop; none where an uneven one must not compute anything twice.
+
+    A short loop whose steps are stored between those of the lanes is unrolled.
+    """
+    facts = draft.facts
+    loops = [facts.interleaved(n, axis) for n in facts.stored if axis in n.ranges]
+    if loops and loops[0] and all(found == loops[0] for found in loops):
+        draft.do(Assign(loops[0][0].arg.number, AxisKind.UNROLL))
+    width = width_of(axis.extent, draft.lanes())
+    if draft.facts.overwrites:
+        width = math.gcd(width, axis.extent)
+    return width if width >= LEAST_LANES else 0
+
+
+def cut_columns(draft: Draft, axis: UOp, width: int, wide: int) -> tuple[Number, Dimension]:
+    """Cut a loop into panels of `wide` vectors: the loop over panels, and places in a panel.
+
+    Where vectors do not divide the extent, the last panel as a whole is shifted inwards.
+    """
+    number, size = axis.arg.number, axis.extent
+    if wide == 1:
+        draft.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
+        return (*number, 0), (((*number, 1), 1),)
+    if size % width and size >= width * wide:
+        draft.do(Split(number, width * wide), Split((*number, 1), width))
+        outer, inner, lane = (*number, 0), (*number, 1, 0), (*number, 1, 1)
+    else:
+        draft.do(Split(number, width), Split((*number, 0), wide))
+        outer, inner, lane = (*number, 0, 0), (*number, 0, 1), (*number, 1)
+    draft.do(Assign(inner, AxisKind.UNROLL), Assign(lane, AxisKind.VECTOR))
+    return outer, () if size < width * wide else ((inner, width), (lane, 1))

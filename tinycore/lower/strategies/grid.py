@@ -1,0 +1,188 @@
+"""Devices with a grid: which outputs become groups, threads, lanes and registers.
+
+Every output is a step of a thread. Where there are few outputs and long sums, the threads of a
+group share each sum; where an operand stands still over an output, a thread computes a tile of
+outputs, and loads it once for all of them. `grid_shared.py` shares operands in a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from tinycore.lower.cost import Cost, Proposal, apply_cheapest, cycles_of_thread
+from tinycore.lower.draft import Draft, fuse_loops
+from tinycore.lower.facts import LEAST_REUSE, KernelFacts
+from tinycore.lower.share import fills_of
+from tinycore.lower.strategies import grid_shared
+from tinycore.lower.tile import Assign, Cover, Split
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+SHORTEST_SHARED: Final = 32
+"""Steps of a sum from which on sharing it pays."""
+TILE_ROWS: Final = 4
+"""Outputs of a register tile beside its lanes."""
+UNROLLED: Final = 4
+"""Steps of a sum that are unrolled."""
+
+
+def plan_grid(draft: Draft) -> None:
+    """Threads and groups for the outputs; loops that cannot be launched stay loops."""
+    fuse_loops(draft)
+    wanted = min(draft.limits.block_wanted, draft.limits.block_threads)
+    apply_cheapest(draft, proposals(draft.facts, draft.limits, wanted))
+
+
+def proposals(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
+    """What each strategy proposes for groups of some threads."""
+    shared = shared_sum(facts, limits) if wanted > 1 else None
+    if shared is None:
+        yield Proposal("grid", None, Cost(cycles_of_thread()), partial(thread_each, wanted=wanted))
+    else:
+        steps = partial(group_each, loop=shared, wanted=wanted)
+        yield Proposal("grid of groups", shared, Cost(cycles_of_thread(wanted)), steps)
+    sharers = 1 if shared is None else sharers_of(facts, limits, wanted)
+    if wanted > 1 and (shared is None or sharers > 1):
+        for proposal in grid_shared.propose(facts, limits, wanted, sharers):
+            yield proposal._replace(apply=partial(with_unrolled_sums, apply=proposal.apply))
+
+
+def thread_each(draft: Draft, wanted: int) -> None:
+    """A thread for each output, or for a tile of them where there are many."""
+    if wanted > 1 and draft.facts.outputs_launched >= draft.limits.threads:
+        give_lanes(draft)
+        tile_rows(draft)
+        unroll_sums(draft)
+    launch(draft, wanted)
+
+
+# --- threads of a group share a sum
+
+
+def shared_sum(facts: KernelFacts, limits: Limits) -> UOp | None:
+    """The loop of a sum to share among the threads of a group: the one along memory."""
+    if not limits.sums_are_shared or facts.has_order or facts.outputs_launched >= limits.threads:
+        return None
+    launched = set(facts.launchable)
+    loops = [
+        r
+        for r in facts.reduced
+        if r.extent >= SHORTEST_SHARED
+        and all(n.ranges <= launched for n in facts.reductions if r in n.src[1:])
+    ]
+    return max(loops, key=lambda r: (contiguous_accesses(facts, r), r.extent), default=None)
+
+
+def sharers_of(facts: KernelFacts, limits: Limits, wanted: int) -> int:
+    """How many threads of a group share a sum where the group shares operands, too."""
+    short = -(-limits.threads // facts.outputs_launched)
+    return min(1 << (short - 1).bit_length(), power_of_two(wanted // LEAST_REUSE**2))
+
+
+def contiguous_accesses(facts: KernelFacts, loop: UOp) -> int:
+    """How many accesses move by one element with a loop."""
+    return sum(facts.stride(n, loop) == 1 for n in facts.accesses)
+
+
+def group_each(draft: Draft, loop: UOp, wanted: int) -> None:
+    """A group of threads for each sum."""
+    members = [n for n in draft.facts.reductions if loop in n.src[1:]]
+    # Each thread leaves a part there, and some leave another.
+    most = draft.limits.shared_bytes // sum(2 * max(n.dtype.itemsize, 4) for n in members)
+    threads = power_of_two(min(wanted, most, loop.extent, draft.limits.block[0]))
+    if threads > 1:
+        number = loop.arg.number
+        draft.do(Cover(number, threads), Assign((*number, 1), AxisKind.GROUP))
+    launch(draft, wanted // threads)
+
+
+# --- several outputs to a thread
+
+
+def give_lanes(draft: Draft) -> None:
+    """Lanes along an output that every access moves along, or not at all."""
+    facts, lanes = draft.facts, 1 if draft.facts.has_recurrence else draft.lanes()
+    for loop in reversed(facts.launchable):
+        if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):
+            number = loop.arg.number
+            draft.do(Split(number, lanes), Assign((*number, 1), AxisKind.VECTOR))
+            return
+
+
+def suits_lanes(facts: KernelFacts, loop: UOp) -> bool:
+    """Whether lanes along a loop make every access one of a vector or of one element."""
+    moves = {facts.stride(n, loop) for n in facts.accesses}
+    gated = any(loop in gate.ranges for n in facts.accesses for gate in n.src[2:])
+    return not gated and 1 in moves and moves <= {0, 1}
+
+
+def tile_rows(draft: Draft) -> None:
+    """Several outputs to a thread along a loop over which a load stands still."""
+    facts, limits = draft.facts, draft.limits
+    rows = [r for r in facts.launchable if any(r not in n.ranges for n in facts.loads)]
+    if not rows or not any(rows[0] in n.ranges for n in facts.loads):
+        return
+    extent, number = rows[0].extent, rows[0].arg.number
+    tall = next((t for t in (TILE_ROWS, 2) if extent % t == 0), 1)
+    if extent > 2 * TILE_ROWS and not facts.overwrites:
+        tall = TILE_ROWS
+    if tall > 1 and facts.outputs_launched // tall >= limits.threads:
+        draft.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
+
+
+def with_unrolled_sums(draft: Draft, apply: grid_shared.Apply) -> bool | None:
+    """Apply a proposal, and unroll sums if that can be done."""
+    if apply(draft) is False:
+        return False
+    unroll_sums(draft)
+    return None
+
+
+def unroll_sums(draft: Draft) -> None:
+    """Unroll a few steps of the innermost loop of a sum."""
+    innermost = dict.fromkeys(n.src[-1] for n in draft.facts.reductions if n.src[-1].op is Op.RANGE)
+    for loop in innermost:  # in the order of the kernel, which is the same in every process
+        number = loop.arg.number
+        if loop.arg.kind is not AxisKind.REDUCE or not loop.is_fixed:
+            continue
+        if loop.extent <= UNROLLED:
+            draft.do(Assign(number, AxisKind.UNROLL))
+        elif loop.extent % UNROLLED == 0:
+            draft.do(Split(number, UNROLLED), Assign((*number, 1), AxisKind.UNROLL))
+
+
+# --- the launch
+
+
+def launch(draft: Draft, wanted: int) -> None:
+    """Groups of up to `wanted` threads, filled from the innermost output on."""
+    room = list(draft.limits.block[len(draft.facts.loops_of_kind(AxisKind.GROUP)) :])
+    for loop in reversed(draft.facts.launchable):
+        number, extent = loop.arg.number, loop.extent
+        most = min(wanted, room[0]) if room and not is_filled_inside(draft, loop) else 1
+        threads = extent if extent <= most else power_of_two(most)
+        wanted //= threads
+        room = room[1:] if threads > 1 else room
+        if threads == 1:
+            draft.do(Assign(number, AxisKind.GRID))
+        elif threads == extent:
+            draft.do(Assign(number, AxisKind.BLOCK))
+        else:
+            draft.do(
+                Cover(number, threads),
+                Assign((*number, 0), AxisKind.GRID),
+                Assign((*number, 1), AxisKind.BLOCK),
+            )
+
+
+def is_filled_inside(draft: Draft, loop: UOp) -> bool:
+    """Whether memory that a group shares is filled anew in each step of a loop."""
+    return any(loop in n.ranges for n in fills_of(draft.kernel))
+
+
+def power_of_two(most: int) -> int:
+    """The greatest power of two that is at most `most`, and at least 1."""
+    return 1 << max(most, 1).bit_length() - 1

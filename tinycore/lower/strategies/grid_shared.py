@@ -1,0 +1,365 @@
+"""Devices with a grid: tiles of outputs for a group, their operands in memory that it shares.
+
+A reduction with operands that stand still along some outputs, and others that do along others, has
+M and N axes: a product of matrices, of many, of windows of an image. A group computes a block of
+both. K goes in blocks, too; before each, the threads together load what all of them read, once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tinycore.dtype import PointerDType
+from tinycore.errors import ArgumentError
+from tinycore.lower.cost import Cost, Proposal, cycles_of_shared_tile
+from tinycore.lower.dims import launches
+from tinycore.lower.draft import Draft
+from tinycore.lower.facts import LEAST_REUSE, KernelFacts
+from tinycore.lower.group import threads_of
+from tinycore.lower.guard import stores_to_buffers
+from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.packing import fill_of, loads_of
+from tinycore.lower.stage import Dimension, Stage, shared_size, staged_values
+from tinycore.lower.tile import Assign, Cover, Reorder, Split, Step
+from tinycore.render.base import Limits
+from tinycore.uop.affine import coefficient
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+REGISTER_TILES: Final = ((4, 4), (4, 2), (2, 2), (1, 2), (1, 1))
+"""Columns and rows of outputs that one thread computes."""
+DEPTHS: Final = (16, 8, 4)
+"""Steps of the reduction between two fills, roughly."""
+LOADS_OF_A_COPY: Final = 2
+"""What the loads of a step cost, in multiply-adds, shared by the copies of a thread."""
+LOADS_OF_A_TILE: Final = 8
+"""The same for the fill, shared by a row of the tile."""
+UNEVEN: Final = 1.05
+"""The price of numbers of threads that are no power of two."""
+
+Apply = Callable[[Draft], bool | None]
+Tile = tuple[int, int]
+"""The threads that share a loop, and the copies in each."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The M and N axes: outputs along which some operand stands still, outermost first."""
+
+    rows: tuple[UOp, ...]
+    columns: tuple[UOp, ...]
+
+
+def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> Iterator[Proposal]:
+    """Blocks of outputs for groups of `wanted` threads that share what they read.
+
+    Each sum is shared by `sharers` of the threads, which makes up for few outputs.
+    """
+    found = sides_of(facts)
+    if found is None or not limits.shared_is_near or not limits.shared_bytes:
+        return
+    outputs = facts.outputs_launched * sharers
+    for wide, tall in REGISTER_TILES:
+        few = wide == tall == 1 and outputs >= wanted and sharers == 1
+        if few or outputs >= wide * tall * limits.threads:
+            for depth in DEPTHS:
+                apply = partial(
+                    tile_and_stage,
+                    sides=found,
+                    wanted=wanted // sharers,
+                    registers=(wide, tall),
+                    depth=depth,
+                    sharers=sharers,
+                )
+                cost = Cost(cycles_of_shared_tile(wide, tall, depth))
+                yield Proposal(f"grid shared {wide}x{tall}x{depth}", None, cost, apply)
+
+
+def sides_of(facts: KernelFacts) -> Sides | None:
+    """The M and N axes of what is reduced; None where it has not both."""
+    launched = facts.launchable
+    if not facts.is_fixed or facts.has_order or launched != facts.outputs:
+        return None
+    if not facts.reductions or not facts.are_side_by_side:
+        return None
+    read = operands(facts)
+    stored = [n.src[0] for n in stores_to_buffers(facts.kernel)]
+    inner_first = launched[::-1]
+    for column in sorted(inner_first, key=lambda r: [facts.stride(n, r) != 1 for n in stored]):
+        moving = frozenset().union(*(n.ranges for n in read if column in n.ranges))
+        still = frozenset().union(*(n.ranges for n in read if column not in n.ranges))
+        columns = tuple(r for r in launched if r in moving and r not in still)
+        rows = tuple(r for r in launched if r in still and r not in moving)
+        if rows and columns:
+            return Sides(rows, columns)
+    return None
+
+
+def operands(facts: KernelFacts) -> list[UOp]:
+    """Every INDEX at which the innermost step of a reduction reads what a buffer holds."""
+    below = UOp.sink(*facts.reductions).toposort(lambda n: n.op is not Op.AFTER)
+    reduced = set(facts.reduced)
+    return [n for n in below if n.op is Op.INDEX and not reduced.isdisjoint(n.ranges)]
+
+
+def tile_and_stage(
+    draft: Draft, sides: Sides, wanted: int, registers: Tile, depth: int, sharers: int
+) -> bool:
+    """A block of outputs for each group, and stages for what it reads. False if none fits."""
+    exact = draft.facts.overwrites
+    wide, tall = registers
+    across = 1 << (wanted.bit_length() // 2)
+    lanes = draft.lanes() >= wide > 1 and suits_vectors(draft.facts, sides.columns[-1])
+    kind = AxisKind.VECTOR if lanes else AxisKind.UNROLL
+    # A side that is short leaves its threads to the other.
+    high = tiles_of(sides.rows, wanted // across, tall, exact)
+    broad = tiles_of(sides.columns, wanted // threads_in(high), wide, exact)
+    high = tiles_of(sides.rows, wanted // threads_in(broad), tall, exact)
+    columns = cut_side(draft, sides.columns, broad, kind)
+    rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL)
+    if min(steps_of(draft, columns), steps_of(draft, rows)) < LEAST_REUSE:
+        return False
+    draft.do(*(Assign(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
+    at, inner = cut_depth(draft, depth)
+    if sharers > 1 and not share_sums(draft, inner, sharers):
+        return False
+    return stage_all(draft, at, inner, (*rows, *columns)) and fits(draft)
+
+
+def suits_vectors(facts: KernelFacts, loop: UOp) -> bool:
+    """Whether what is read and stored after the reduction lies side by side along a loop."""
+    moves = {facts.stride(n, loop) for n in facts.accesses if n not in facts.loads}
+    return 1 in moves and moves <= {0, 1}
+
+
+def cut_side(
+    draft: Draft, loops: tuple[UOp, ...], tiles: list[Tile], kind: AxisKind
+) -> list[Dimension]:
+    """Cut output loops; `kind` is that of the copies of the innermost.
+
+    For each loop how the steps of the tile are counted.
+    """
+    return [
+        cut(draft, loop, *tile, kind if loop is loops[-1] else AxisKind.UNROLL)
+        for loop, tile in zip(loops, tiles, strict=True)
+        if math.prod(tile) > 1
+    ]
+
+
+def cut(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind) -> Dimension:
+    """Cut a loop into groups, threads and the copies of a thread."""
+    number, steps = loop.arg.number, threads * copies
+    groups: list[Step] = [Split(number, steps)] if steps < loop.extent else []
+    if groups:
+        number = (*number, 1)
+    if threads == 1 or copies == 1:
+        draft.do(*groups, Assign(number, AxisKind.BLOCK if copies == 1 else kind))
+        return ((number, 1),)
+    # Lanes lie side by side. Copies lie apart, so that threads side by side store side by side.
+    inner = copies if kind is AxisKind.VECTOR else threads
+    order = (AxisKind.BLOCK, kind) if kind is AxisKind.VECTOR else (kind, AxisKind.BLOCK)
+    own = (Assign((*number, part), kind) for part, kind in enumerate(order))
+    draft.do(*groups, Split(number, inner), *own)
+    return ((*number, 0), inner), ((*number, 1), 1)
+
+
+def steps_of(draft: Draft, dimensions: list[Dimension]) -> int:
+    """How many outputs of a side a tile has."""
+    loops = {r.arg.number: r for r in draft.facts.loops}
+    return math.prod(loops[axis].extent for d in dimensions for axis, _ in d)
+
+
+def cut_depth(draft: Draft, depth: int) -> tuple[Number | None, list[Dimension]]:
+    """Cut what is reduced into blocks of about `depth` steps.
+
+    The loop in which there is one block, and the loops of a block.
+    """
+    inner: list[Dimension] = []
+    room = depth
+    for loop in reversed(draft.facts.reduced):
+        number = loop.arg.number
+        if loop.extent > 2 * room:
+            if room == 1:
+                return number, inner
+            by = block_of(loop.extent, room)
+            draft.do(Cover(number, by))
+            return (*number, 0), [(((*number, 1), 1),), *inner]
+        inner.insert(0, ((number, 1),))
+        room = max(room // loop.extent, 1)
+    return innermost_group(draft), inner
+
+
+def share_sums(draft: Draft, inner: list[Dimension], sharers: int) -> bool:
+    """Give a loop of a block to threads that share each sum; False if no loop suits."""
+    for place, ((axis, _),) in enumerate(inner):
+        extent = counter_of(draft.kernel, axis).extent
+        if extent % sharers == 0 and extent > sharers:
+            draft.do(Split(axis, sharers), Assign((*axis, 1), AxisKind.GROUP))
+            inner[place] = (((*axis, 0), sharers), ((*axis, 1), 1))
+            return True
+    return False
+
+
+def innermost_group(draft: Draft) -> Number | None:
+    """The innermost loop over groups, if there is one."""
+    groups = [r.arg.number for r in draft.facts.outputs if r.arg.kind is AxisKind.GRID]
+    return groups[-1] if groups else None
+
+
+def stage_all(
+    draft: Draft, at: Number | None, inner: list[Dimension], outer: tuple[Dimension, ...]
+) -> bool:
+    """Stage what moves with some steps of a block and of a tile; whether anything does."""
+    first = len(arrays(draft))
+    for dimensions in layouts(draft, inner, outer):
+        if staged_values(draft.kernel, Stage(at, dimensions)):
+            stage_windows(draft, at, dimensions)
+    for number in range(first, len(arrays(draft))):
+        deal_out(draft, number)
+    return len(arrays(draft)) > first
+
+
+def layouts(
+    draft: Draft, inner: list[Dimension], outer: tuple[Dimension, ...]
+) -> list[tuple[Dimension, ...]]:
+    """The loops that operands move with, each way once, those with most loops first."""
+    found = set()
+    for place in operands(draft.facts):
+        moving = {r.arg.number for r in place.ranges}
+        parts = [
+            tuple(d for d in dimensions if any(axis in moving for axis, _ in d))
+            for dimensions in (inner, outer)
+        ]
+        if all(parts):
+            found.add((*parts[0], *parts[1]))
+    return sorted(found, key=lambda d: (-len(d), d))
+
+
+def stage_windows(draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...]) -> None:
+    """Stage what moves with some loops, and what windows have in common once.
+
+    Where a value is no function of its place in them, each loop is a dimension of its own.
+    """
+    loops = {r.arg.number: r for r in draft.facts.loops}
+    axes = {axis for dimension in dimensions for axis, _ in dimension}
+    moving = [n.src[1] for n in operands(draft.facts) if axes <= {r.arg.number for r in n.ranges}]
+    try:
+        draft.do(Stage(at, with_overlaps(dimensions, moving, loops)))
+    except ArgumentError:
+        draft.do(Stage(at, tuple(((axis, 1),) for d in dimensions for axis, _ in d)))
+
+
+def arrays(draft: Draft) -> list[UOp]:
+    """Every piece of shared memory."""
+    return [n for n in draft.kernel.toposort() if n.op is Op.DEFINE_LOCAL]
+
+
+def fits(draft: Draft) -> bool:
+    """Whether a group has as much shared memory, and axes for its threads."""
+    kinds = [n.dtype for n in arrays(draft) if isinstance(n.dtype, PointerDType)]
+    size = sum(map(shared_size, kinds))
+    if draft.facts.loops_of_kind(AxisKind.GROUP):  # each thread leaves its part, some another
+        parts = sum(2 * max(n.dtype.itemsize, 4) for n in draft.facts.reductions)
+        size += parts * threads(draft)
+    axes = [r.extent for r in threads_of(draft.kernel)]
+    return launches(axes, "block", draft.limits.block) and size <= draft.limits.shared_bytes
+
+
+def threads(draft: Draft) -> int:
+    """The threads of a group."""
+    return math.prod(r.extent for r in threads_of(draft.kernel))
+
+
+def deal_out(draft: Draft, number: int) -> None:
+    """Give a fill to the threads of a group, neighbors what lies side by side."""
+    fill = fill_of(draft, number)
+    loads = loads_of(fill)
+    loops = sorted(fill.src[1:], key=lambda r: -least_stride(loads, r))
+    last, lanes = loops[-1], draft.lanes()
+    names = [r.arg.number for r in loops]
+    steps: list[Step] = [Reorder(tuple(names))]
+    moves = {draft.facts.stride(n, last) for n in loads if len(n.src) == 2}
+    busy = threads(draft) * lanes <= math.prod(r.extent for r in loops)
+    if lanes > 1 and busy and last.extent % lanes == 0 and 1 in moves <= {0, 1}:
+        row = names.pop()
+        if last.extent == lanes:
+            steps.append(Assign(row, AxisKind.VECTOR))
+        else:
+            steps += [Split(row, lanes), Assign((*row, 1), AxisKind.VECTOR)]
+            names.append((*row, 0))
+    draft.do(*steps, *(Assign(name, AxisKind.FILL) for name in names))
+
+
+def with_overlaps(
+    dimensions: tuple[Dimension, ...], places: list[UOp], loops: dict[Number, UOp]
+) -> tuple[Dimension, ...]:
+    """Dimensions, two of them joined where steps of both lead to the same place."""
+    for taps, windows in itertools.permutations(dimensions, 2):
+        (tap, one), *others = taps
+        strides = {stride_of(place, loops[tap], loops[windows[-1][0]]) for place in places}
+        stride = strides.pop() if len(strides) == 1 else None
+        if not others and one == 1 and stride and stride < loops[tap].extent:
+            joined = (*((axis, factor * stride) for axis, factor in windows), (tap, 1))
+            rest = tuple(joined if d is windows else d for d in dimensions if d is not taps)
+            return with_overlaps(rest, places, loops)
+    return dimensions
+
+
+def stride_of(place: UOp, tap: UOp, window: UOp) -> int | None:
+    """How many steps of one loop lead as far as a step of the other; None for no whole number."""
+    near, far = coefficient(place, tap), coefficient(place, window)
+    return far // near if near and far and far % near == 0 and far // near > 0 else None
+
+
+def least_stride(loads: list[UOp], counter: UOp) -> int:
+    """How far apart the steps of a loop read, at least; a lot where that is unknown."""
+    moves = [coefficient(n.src[1], counter) for n in loads]
+    return min((abs(m) for m in moves if m), default=1 << 62)
+
+
+def tiles_of(loops: tuple[UOp, ...], most: int, copies: int, exact: bool) -> list[Tile]:
+    """The threads, up to `most` together, and copies of each loop, the innermost filled first."""
+    found: list[Tile] = []
+    for loop in reversed(loops):
+        threads, own = tile_of(loop.extent, most, copies, exact)
+        found.insert(0, (threads, own))
+        most //= threads
+        copies //= own
+    return found
+
+
+def threads_in(tiles: list[Tile]) -> int:
+    """The threads of some tiles together."""
+    return math.prod(threads for threads, _ in tiles)
+
+
+def tile_of(extent: int, most: int, copies: int, exact: bool) -> Tile:
+    """The threads, at most `most`, and the copies in each that suit a loop best.
+
+    What counts are all outputs computed, those that are computed twice too, and the loads for each.
+    With `exact` none may be computed twice.
+    """
+    best, tile = math.inf, (1, 1)
+    for own in (n for n in (4, 2, 1) if n <= copies):
+        for threads in range(1, min(most, extent // own) + 1):
+            steps = threads * own
+            if exact and extent % steps:
+                continue
+            computed = -(-extent // steps) * steps
+            time = computed * (1 + LOADS_OF_A_COPY / own + LOADS_OF_A_TILE / steps)
+            if threads & (threads - 1):
+                time *= UNEVEN
+            if time < best:
+                best, tile = time, (threads, own)
+    return tile
+
+
+def block_of(extent: int, wanted: int) -> int:
+    """The steps of a block: near what is wanted, and a divisor of the whole if one is near."""
+    near = [n for n in range(max(wanted // 2, 2), 2 * wanted + 1) if extent % n == 0]
+    return min(near, key=lambda n: abs(n - wanted), default=wanted)

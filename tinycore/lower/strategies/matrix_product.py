@@ -1,0 +1,327 @@
+"""Matrix products, and convolutions as products of windows: register tiles over packed panels.
+
+The scheme of BLIS. N (columns, which get lanes) is cut into panels of a few vectors and M (rows)
+into groups that share each vector; the accumulators of a tile stay in registers. What many groups
+read of a panel is packed, and so are blocks of rows that lie scattered. Nothing here knows a matmul
+from a convolution: rows are an output over which what lies along the columns stands still.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, NamedTuple
+
+from tinycore.lower.cost import MOST_ROWS, Cost, Lanes, Proposal, cycles_of_step
+from tinycore.lower.draft import Draft
+from tinycore.lower.expand import LONGEST_STRIDE
+from tinycore.lower.facts import LEAST_REUSE, KernelFacts
+from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.packing import LEAST_CHUNKS, MOST_SCRATCH, pack_panel, pack_rows
+from tinycore.lower.pair import Pair, is_paired
+from tinycore.lower.stage import Dimension
+from tinycore.lower.strategies.elementwise import cut_columns, output_lanes
+from tinycore.lower.tile import Assign, Reorder, Split
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+ENOUGH_ROWS: Final = 6
+"""Rows from which on a loop has enough of them for any tile, so that the innermost is taken."""
+SPARE_REGISTERS: Final = 1
+"""Registers a tile leaves to the compiler; a tile that spills is slower than a smaller one."""
+SPARE_FOR_WINDOWS: Final = 2
+"""More of them where a body holds several taps of a window, whose loads the compiler mixes."""
+SPARE_FOR_SHARED: Final = 1
+"""And more where the rows themselves share taps, which then stay in registers."""
+COMPILERS_UNROLL: Final = 8
+"""Steps of a loop that a compiler unrolls by itself."""
+WHOLE_LINES: Final = 0.75
+"""The part of the time of a tile of image rows that a wide tile takes: it reads whole lines."""
+ENOUGH_READ: Final = 1024
+"""How often an element of a panel is read when packing it takes no time to speak of."""
+LINE_WAIT: Final = 6.0
+"""Cycles that a vector from another line of the matrix is waited for, if that is far away."""
+NEAR_LINE_WAIT: Final = 0.3
+"""The same where the matrix fits the near cache: loads of several rows hide it."""
+
+
+class Tile(NamedTuple):
+    """Accumulators in registers: `tall` rows of `wide` vectors, or of a vector of `lines` each.
+
+    `below` is the loop over image rows whose steps are the lines.
+    """
+
+    tall: int
+    wide: int
+    below: Number | None = None
+    lines: int = 1
+
+
+def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
+    """A tile of registers along each output loop that lanes suit."""
+    if not facts.reductions or not facts.is_fixed:
+        return
+    for axis, cycles in lanes.items():
+        if axis.arg.kind is not AxisKind.REDUCE:
+            cost = Cost(cycles, wait_for_lines(facts, limits, axis))
+            yield Proposal("matrix product", axis, cost, partial(cut_tiles, axis=axis))
+
+
+def wait_for_lines(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
+    """Cycles that a row waits for each vector that is read down the columns of a matrix."""
+    row = row_loop(facts, axis)
+    size = axis.extent * math.prod(r.extent for r in facts.reduced) * facts.itemsize
+    wait = NEAR_LINE_WAIT if size <= limits.cache_bytes else LINE_WAIT
+    return wait if row is None else wait / row.extent
+
+
+def cut_tiles(draft: Draft, axis: UOp) -> None:
+    """Cut columns and rows into the best tile, and pack what pays."""
+    width = output_lanes(draft, axis)
+    if not width:
+        return
+    row = row_loop(draft.facts, axis)
+    tile = tile_of(draft.facts, draft.limits, axis, row, -(-axis.extent // width))
+    column, panel = cut_columns(draft, axis, width, tile.wide)
+    if row is not None and tile.below is not None:
+        draft.do(Split(tile.below, tile.lines), Assign((*tile.below, 1), AxisKind.UNROLL))
+        cut_rows(draft, row, tile.tall, [(*tile.below, 0), column], ())
+    elif row is not None and not cut_pairs(draft, row, tile.tall, [column], panel):
+        cut_rows(draft, row, tile.tall, [column], panel)
+
+
+# --- the tile
+
+
+def row_loop(facts: KernelFacts, axis: UOp) -> UOp | None:
+    """M: an output loop over which a load along `axis` stands still, so that rows share it."""
+    along = [n for n in facts.loads if axis in n.src[1].ranges]
+    others = [r for r in facts.nest_of(axis) if r is not axis and r.extent > 1]
+    still = [r for r in others if any(r not in n.src[1].ranges for n in along)]
+    return max(still, key=lambda r: (min(r.extent, ENOUGH_ROWS), r.arg.number), default=None)
+
+
+def tile_of(facts: KernelFacts, limits: Limits, axis: UOp, row: UOp | None, vectors: int) -> Tile:
+    """The tile with the least estimated time for the whole.
+
+    It is as wide as some vectors along `axis`, or as some steps of another loop over which
+    the rows stand still: for windows of an image, lines of it that lie below each other.
+    """
+    rows = 1 if row is None else row.extent
+    below = None if row is None else image_rows(facts, axis, row)
+    room = room_for_tile(facts, limits, row)
+    time, tall, wide = register_tile(facts, limits, rows, vectors, room)
+    if below is not None:
+        other, taller, lines = register_tile(facts, limits, rows, below.extent, room)
+        bound = time * below.extent * (1 if facts.rows_overlap(axis, below) else WHOLE_LINES)
+        if lines > 1 and other * vectors <= bound:
+            return Tile(taller, 1, below.arg.number, lines)
+    return Tile(tall, wide)
+
+
+def image_rows(facts: KernelFacts, axis: UOp, row: UOp) -> UOp | None:
+    """An output loop that moves what is read along `axis`, and nothing that rows read."""
+    read = [n.src[1].ranges for n in facts.loads]
+    along = [ranges for ranges in read if axis in ranges]
+    across = [ranges for ranges in read if row in ranges]
+    if any(axis in ranges for ranges in across):
+        return None
+    for loop in reversed(facts.nest_of(axis)):
+        if loop not in (axis, row) and loop.extent > 1:
+            moves = all(loop in ranges for ranges in along)
+            if moves and not any(loop in ranges for ranges in across):
+                return loop
+    return None
+
+
+def register_tile(
+    facts: KernelFacts, limits: Limits, rows: int, columns: int, room: int
+) -> tuple[float, int, int]:
+    """The time of the best tile, and its rows and columns of accumulators.
+
+    All must fit in `room` registers with the operands. What overwrites what it reads can do nothing
+    twice: its tiles come out even.
+    """
+    best, tile, sums = math.inf, (1, 1), facts.simultaneous
+    for wide in range(1, min(columns, limits.vector_registers) + 1):
+        for tall in range(1, min(rows, MOST_ROWS) + 1):
+            if tall * wide * sums + wide + 1 > room:
+                break
+            if facts.overwrites and (rows % tall or columns % wide):
+                continue
+            tiles = -(-rows // tall) * -(-columns // wide)
+            work = max(tall * wide * sums, limits.sums_in_flight)
+            step = cycles_of_step(work, (tall + wide) * sums)
+            if tiles * step < best:
+                best, tile = tiles * step, (tall, wide)
+    return best, *tile
+
+
+def room_for_tile(facts: KernelFacts, limits: Limits, row: UOp | None) -> int:
+    """The registers a tile may take."""
+    room = limits.vector_registers - SPARE_REGISTERS
+    if not any(r.extent <= COMPILERS_UNROLL for r in facts.reduced[-1:]):
+        return room
+    shared = row is not None and any(
+        facts.is_window(n, row) for n in facts.loads if row in n.src[1].ranges
+    )
+    return room - SPARE_FOR_WINDOWS - SPARE_FOR_SHARED * shared
+
+
+# --- rows
+
+
+def cut_pairs(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Dimension) -> bool:
+    """Cut the rows with steps of the sums in pairs, if columns can be packed as such."""
+    loop = loop_of_pairs(draft.facts, draft.limits)
+    if not panel or loop is None:
+        return False
+    before = draft.copy()
+    draft.do(Pair(loop.arg.number))
+    if cut_rows(draft, row, tall, columns, panel):
+        return True
+    draft.become(before)
+    return False
+
+
+def loop_of_pairs(facts: KernelFacts, limits: Limits) -> UOp | None:
+    """The reduced loop whose neighboring steps one instruction can fold, if there is any."""
+    if limits.pair_bytes < limits.vector_bytes:
+        return None
+    if not all(map(is_paired, facts.reductions)) or not facts.are_side_by_side:
+        return None
+    loops = facts.reduced
+    even = [r for r in loops if r.extent % 2 == 0 or len(loops) == 1]
+    return max(reversed(even), key=lambda r: r.extent > 2, default=None)
+
+
+def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Dimension) -> bool:
+    """Cut the loop over rows, put it inside of the panels, and pack what pays.
+
+    Whether the columns were packed.
+    """
+    facts, number = draft.facts, row.arg.number
+    order = [r.arg.number for r in facts.outputs]
+    place = min(order.index(n) for n in (number, *columns) if n in order)
+    scattered = tall > 1 and is_scattered(facts, row)
+    panels = math.prod(r.extent for r in facts.outputs if r.arg.number in columns)
+    widened = panels >= LEAST_REUSE and is_widened(facts, row, facts.outputs[:place])
+    copied = scattered or (tall > 1 and widened)
+    between = [] if copied else loops_between(facts, columns, row)
+    if panel and not copied:
+        between = [*loops_outside(facts, place, row, between), *between]
+    outside = [n for n in order[:place] if n not in between]
+    around = [r.extent for r in facts.outputs if r.arg.number in (*outside, *columns)]
+    block = block_of_rows(draft, row, tall, math.prod(around), copied)
+    front = columns
+    place = min(order.index(n) for n in (order[place], *between))
+    if block < row.extent and (pieces := pieces_of(draft, between, -(-row.extent // block))):
+        draft.do(pieces)
+        front, between[0] = [(*pieces.axis, 0), *columns], (*pieces.axis, 1)
+    elif block < row.extent:
+        draft.do(Split(number, block))
+        front, number, between = [(*number, 0), *columns], (*number, 1), []
+    if tall > 1:
+        draft.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
+    front = [*front, *between, (*number, 0) if tall > 1 else number]
+    # The rows of a tile outside of its columns: each number is read for one row at a time.
+    to_front(draft, place, [*front, (*number, 1)] if tall > 1 else front)
+    if copied and block < row.extent:
+        pack_rows(draft, front[0], front[-1], (*number, 1), scattered)
+    around_panel = loop_before(draft, [*between, front[-1]][0])
+    return bool(panel) and pack_panel(draft, around_panel, panel)
+
+
+def is_scattered(facts: KernelFacts, row: UOp) -> bool:
+    """Whether what the rows of a tile read lies far apart along the innermost reduced loop."""
+    read = (facts.stride(n, facts.reduced[-1]) for n in facts.loads if row in n.src[1].ranges)
+    return any(stride is None or abs(stride) > LONGEST_STRIDE for stride in read)
+
+
+def is_widened(facts: KernelFacts, row: UOp, around: list[UOp]) -> bool:
+    """Whether what rows read is widened before it is multiplied: better once than each time.
+
+    Not where it moves with other loops inside of those around the rows.
+    """
+    loads = [n for r in facts.reductions for n in facts.below(r) if n.op is Op.LOAD]
+    read = [n for n in loads if row in n.ranges]
+    inside = {r for r in facts.outputs if r is not row and r not in around}
+    return any(n.dtype.itemsize < facts.itemsize for n in read) and all(
+        inside.isdisjoint(n.ranges) for n in read
+    )
+
+
+def block_of_rows(draft: Draft, row: UOp, tall: int, panels: int, copied: bool) -> int:
+    """MC of BLIS: how many rows to run before the next panel.
+
+    All, as a rule; few enough for scratch memory if rows are packed, and fewer where there
+    are not enough panels to occupy all threads.
+    """
+    facts, limits, blocks = draft.facts, draft.limits, 1
+    if copied:
+        depth = math.prod(r.extent for r in facts.reduced) * facts.itemsize
+        most = max(MOST_SCRATCH // depth // tall, LEAST_REUSE) * tall
+        blocks = max(-(-row.extent // most), 2 * limits.threads)
+    elif limits.threads > 1 and draft.work >= limits.wake_operations:
+        blocks = max(blocks, -(-limits.threads * LEAST_CHUNKS // panels))
+    groups = max(-(-row.extent // (blocks * tall)), LEAST_REUSE)
+    return min(groups * tall, row.extent)
+
+
+# --- the order of loops around and inside of panels
+
+
+def loops_between(facts: KernelFacts, columns: list[Number], row: UOp) -> list[Number]:
+    """The loops outside of the rows over which the columns' loads stand still, too.
+
+    They stay outside, so that what the rows read is read in the order in which it lies.
+    """
+    order = facts.outputs[: facts.outputs.index(row)]
+    # Columns of one step have no loop: then what is packed, is so inside of the outermost.
+    last = max((i for i, r in enumerate(order) if r.arg.number in columns), default=0)
+    still = [r for r in order[last + 1 :] if r.arg.kind is AxisKind.LOOP]
+    return [r.arg.number for r in still if not moves_columns(facts, r, row)]
+
+
+def loops_outside(facts: KernelFacts, place: int, row: UOp, between: list[Number]) -> list[Number]:
+    """Loops outside of the columns that go inside, as few rows would read what is packed.
+
+    What the columns read stands still over them.
+    """
+    inside = [r.extent for r in facts.outputs if r.arg.number in between]
+    rows, found = math.prod(inside) * row.extent, list[Number]()
+    for r in reversed([r for r in facts.outputs[:place] if r.arg.number not in between]):
+        if rows >= ENOUGH_READ or moves_columns(facts, r, row):
+            break
+        rows *= r.extent
+        found.insert(0, r.arg.number)
+    return found
+
+
+def moves_columns(facts: KernelFacts, loop: UOp, row: UOp) -> bool:
+    """Whether an operand that all rows share moves with a loop."""
+    return any(row not in n.src[1].ranges and loop in n.src[1].ranges for n in facts.loads)
+
+
+def pieces_of(draft: Draft, between: list[Number], pieces: int) -> Split | None:
+    """How to cut the outermost of the loops between panels and rows, if it is long enough."""
+    if not between:
+        return None
+    size = counter_of(draft.kernel, between[0]).extent
+    return Split(between[0], -(-size // pieces)) if size >= 2 * pieces else None
+
+
+def to_front(draft: Draft, place: int, front: list[Number]) -> None:
+    """Move some loops so that they begin at a place in the order of all."""
+    there = [r.arg.number for r in draft.facts.outputs]
+    rest = [n for n in there if n not in front]
+    draft.do(Reorder((*rest[:place], *(n for n in front if n in there), *rest[place:])))
+
+
+def loop_before(draft: Draft, axis: Number) -> Number | None:
+    """The loop right around another: of the nest, or of those around it; None if there is none."""
+    order = [r.arg.number for r in draft.facts.outputs if r.arg.kind is AxisKind.LOOP]
+    before = [*draft.around[-1:], *(order[: order.index(axis)] if axis in order else [])]
+    return before[-1] if before else None

@@ -1,0 +1,86 @@
+"""Matrix times vector, and sums down columns: rows are added to a row of sums in a near cache.
+
+Sums of a tile of registers would read down the columns of the matrix, a line for each vector.
+Accumulated in a buffer (`Hold`), they read whole rows, as the level-2 BLAS does by AXPY. Done for
+one row of sums and for a few, which hardly share what a packed panel would hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from tinycore.lower.cost import Cost, Lanes, Proposal
+from tinycore.lower.draft import Draft
+from tinycore.lower.facts import KernelFacts
+from tinycore.lower.hold import HELD, Hold
+from tinycore.lower.strategies.elementwise import output_lanes
+from tinycore.lower.strategies.matrix_product import row_loop
+from tinycore.lower.tile import Assign, Reorder, Split, overwrites_what_it_reads
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+
+ROWS_AT_ONCE: Final = 8
+"""Rows added to the sums in one pass over them, each a stream of loads."""
+LEAST_HELD: Final = 256
+"""Sums below which starting a pass over them shows."""
+UPDATE_WAITS: Final = 2 / ROWS_AT_ONCE
+"""Loading and storing a vector of sums, for each row that is added to it."""
+
+
+def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
+    """Each output along which what is reduced are contiguous rows that lie far apart."""
+    if not facts.reductions or not facts.is_fixed or not facts.reduced:
+        return
+    for axis, cycles in lanes.items():
+        if axis.arg.kind is not AxisKind.REDUCE and reads_down(facts, axis, facts.reduced[-1]):
+            apply = partial(accumulate_rows, axis=axis, row=row_loop(facts, axis))
+            yield Proposal("matrix-vector", axis, Cost(cycles, UPDATE_WAITS), apply)
+
+
+def reads_down(facts: KernelFacts, axis: UOp, depth: UOp) -> bool:
+    """Whether what is folded over `depth` are vectors along `axis` that lie far apart."""
+    if axis.extent < LEAST_HELD or depth.extent < 2 * ROWS_AT_ONCE:
+        return False
+    if overwrites_what_it_reads(facts.kernel):
+        return False
+    along = [n for n in facts.loads if axis in n.ranges]
+    moves = [facts.stride(n, depth) for n in along if len(n.src) == 2]
+    return (
+        len(moves) == len(along) > 0
+        and all(m is not None and m >= axis.extent // 2 for m in moves)
+        and all(facts.stride(n, axis) == 1 for n in along)
+        and facts.are_side_by_side
+    )
+
+
+def accumulate_rows(draft: Draft, axis: UOp, row: UOp | None) -> None:
+    """Add some rows at a time to a block of sums, and cut everything into lanes."""
+    width = output_lanes(draft, axis)
+    reduced, number = draft.facts.reduced, axis.arg.number
+    block = sums_held(draft, axis.extent, 1 if row is None else row.extent, width)
+    if block < axis.extent:
+        draft.do(Split(number, block))
+        number = (*number, 1)
+    depth = reduced[-1].arg.number
+    around = [r.arg.number for r in reduced[:-1]]
+    if reduced[-1].extent > ROWS_AT_ONCE:
+        draft.do(Split(depth, ROWS_AT_ONCE), Assign((*depth, 1), AxisKind.UNROLL))
+        around.append((*depth, 0))
+    held = (number,) if row is None else (row.arg.number, number)
+    rest = [r.arg.number for r in draft.facts.outputs if r.arg.number not in held]
+    draft.do(Reorder((*rest, *held)), Hold(held, tuple(around)))
+    for part in ((*number, HELD, 0), (*number, HELD, 1), number):
+        draft.do(Split(part, width), Assign((*part, 1), AxisKind.VECTOR))
+
+
+def sums_held(draft: Draft, columns: int, rows: int, width: int) -> int:
+    """How many sums to hold at a time: a quarter of the near cache, but as many for each thread."""
+    limits = draft.limits
+    most = max(limits.near_cache_bytes // 16 // rows, LEAST_HELD)
+    if columns <= LEAST_HELD or draft.work < limits.wake_operations:
+        return min(columns, most)
+    share = -(-columns // (limits.threads * -(-columns // (limits.threads * most))))
+    return max(-(-share // width) * width, LEAST_HELD)

@@ -1,0 +1,72 @@
+"""Transposed copies: squares of elements, loaded row by row and stored column by column.
+
+`lower/transpose.py` makes the loads of a square and the shuffles in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+from tinycore.lower.cost import Cost, Lanes, Proposal
+from tinycore.lower.draft import Draft
+from tinycore.lower.expand import LONGEST_STRIDE
+from tinycore.lower.facts import KernelFacts
+from tinycore.lower.tile import Assign, Reorder, Split
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import TRANSCENDENTAL, AxisKind
+
+MOST_AGAIN: Final = 8
+"""Accept up to an eighth of redundant copying to read whole cache lines."""
+
+
+def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
+    """Squares of the first column that is stored contiguously, and of rows that are loaded so.
+
+    Each element is loaded, shuffled and stored as one of a vector; lanes that need no shuffle win.
+    """
+    if facts.reductions or facts.has_scan:
+        return
+    size = limits.vector_bytes // facts.itemsize
+    stored = facts.stored
+    loaded = [n for n in facts.accesses if n not in stored]
+    for column in reversed(facts.outputs):
+        if column.extent < size or any(
+            facts.stride(n, column) != 1 or len(n.src) > 2 for n in stored
+        ):
+            continue
+        apart = [n for n in loaded if facts.is_far(n, column, LONGEST_STRIDE + 1)]
+        rows = [r for r in facts.outputs if r is not column and r.extent >= size]
+        row = next((r for r in rows for n in apart if facts.stride(n, r) == 1), None)
+        if row is not None:
+            squares = partial(transpose_blocks, column=column, row=row, lanes=size)
+            yield Proposal("transpose", None, Cost(1.0), squares)
+            return
+
+
+def transpose_blocks(draft: Draft, column: UOp, row: UOp, lanes: int) -> None:
+    """Cut both loops into squares, and put the loops over squares inside of all others."""
+    inside, across = column.arg.number, row.arg.number
+    draft.do(
+        Split(inside, lanes),
+        Split(across, squares_of_line(draft.facts, draft.limits, row, lanes)),
+        Assign((*inside, 1), AxisKind.VECTOR),
+        Assign((*across, 1), AxisKind.UNROLL),
+    )
+    outer = ((*across, 0), (*inside, 0))
+    loops = [r.arg for r in draft.facts.outputs if r.arg.kind is AxisKind.LOOP]
+    draft.do(Reorder((*(axis.number for axis in loops if axis.number not in outer), *outer)))
+
+
+def squares_of_line(facts: KernelFacts, limits: Limits, row: UOp, lanes: int) -> int:
+    """How many steps along rows take whole lines of them: the other part is soon evicted.
+
+    Rows far apart are of few sets of a cache. One square where whole lines would do much twice,
+    or where computing takes longer than reading, and more of it at a time more registers.
+    """
+    line = max(limits.line_bytes // facts.itemsize, lanes)
+    again = -row.extent % line
+    plain = not any(n.op in TRANSCENDENTAL for n in facts.nodes)
+    return line if plain and again * MOST_AGAIN <= row.extent else lanes

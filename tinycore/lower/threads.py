@@ -1,0 +1,59 @@
+"""The outermost loops of a kernel, shared among the threads of a processor.
+
+Floor 3'. For devices that run loops; those with a grid launch threads for them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tinycore.lower.draft import Draft
+from tinycore.lower.facts import work_of
+from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.tile import Assign, Merge, Reorder
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+CHUNKS_PER_THREAD: Final = 8
+"""Pieces of work per thread, of which a thread that is behind does fewer."""
+MOST_REPEATED: Final = 4
+"""The part of the work that may be repeated so that threads share the rest: a quarter."""
+
+
+def share_among_threads(draft: Draft) -> None:
+    """Give the outermost loops to threads, if there is enough to do."""
+    root, limits = draft.kernel.src[0], draft.limits
+    if limits.threads < 2 or root.op is not Op.END or draft.work < limits.wake_operations:
+        return
+    loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP and r.is_fixed]
+    if not loops:
+        return
+    if root.src[1] is not loops[0]:
+        if root.src[1].is_fixed:
+            return
+        draft.do(Reorder(tuple(r.arg.number for r in loops)))
+    wanted = limits.threads * CHUNKS_PER_THREAD
+    first = loops[0].arg.number
+    for inner in loops[1:]:
+        if counter_of(draft.kernel, first).extent >= wanted or is_packed_between(
+            draft, first, inner
+        ):
+            break
+        draft.do(Merge(first, inner.arg.number))
+    extent = counter_of(draft.kernel, first).extent
+    if extent > 1 and is_worth_repeating(draft, min(wanted, extent)):
+        draft.do(Assign(first, AxisKind.PARALLEL))
+
+
+def is_worth_repeating(draft: Draft, chunks: int) -> bool:
+    """Whether what is filled before all loops may be filled anew for each chunk of steps."""
+    fills = {n.src[1] for n in draft.facts.nodes if n.op is Op.AFTER and n.src[1].op is Op.END}
+    outside = [n for n in fills if not n.ranges]
+    repeated = work_of(UOp.sink(*outside).toposort()) if outside else 0
+    return repeated * (chunks - 1) * MOST_REPEATED <= draft.work
+
+
+def is_packed_between(draft: Draft, outer: Number, inner: UOp) -> bool:
+    """Whether something is packed in each step of one loop for all steps of another."""
+    fills = (n.src[1].ranges for n in draft.facts.nodes if n.op is Op.AFTER)
+    return any(counter_of(draft.kernel, outer) in r and inner not in r for r in fills)
