@@ -17,17 +17,13 @@ from tinycore.lower.loops import numbered
 from tinycore.lower.transpose import transpose_loads
 from tinycore.uop.affine import coefficient, repetition
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, AxisKind, Op
+from tinycore.uop.op import ALU, AxisKind, Op, Part
 from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 LONGEST_STRIDE = 4
 """Stride up to which lanes are picked out of whole vectors; beyond, each is a load of its own."""
-PAIRED = 9
-"""Marks the number of a vector loop whose lanes are pairs."""
-COPIED = 4
-"""Marks the number of a loop inside a body that was copied."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
 """Kinds of loops that become copies of their body."""
 
@@ -118,7 +114,7 @@ def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
         for r in n.src[1:]
     ]
     copies = [
-        copy.substitute({r: numbered(r, COPIED, number) for r in inner})
+        copy.substitute({r: numbered(r, Part.COPY, number) for r in inner})
         for number, copy in enumerate(instances(body, counters))
     ]
     ranges = without(root, counters)
@@ -337,7 +333,7 @@ class Lanes:
         if self.counter not in value.ranges:
             return lanes_of(Lanes(steps).full(value), [i % 2 for i in both])
         if self.is_row_of_pairs(value, steps):
-            number = (*self.counter.arg.number, PAIRED)
+            number = (*self.counter.arg.number, Part.PAIRED)
             lane = UOp.range(len(both), number, AxisKind.VECTOR)
             whole = value.substitute({self.counter: lane // 2, steps: lane % 2})
             return Lanes(lane).full(rewrite(whole, simplify, name="simplify pairs"))

@@ -16,12 +16,10 @@ from tinycore.lower.guard import gate_stores
 from tinycore.lower.join import folded
 from tinycore.lower.stage import THREADS
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 
 MOST_PARTS: Final = 16
 """Partial results that every thread folds at the end."""
-SHARED_FOLD: Final = 7
-"""Marks the number of a loop over partial results."""
 
 
 def threads_of(kernel: UOp) -> list[UOp]:
@@ -70,7 +68,7 @@ class Parts:
 
     def fold(self, op: Op, first: UOp, step: int, times: int) -> UOp:
         """So many of them joined by `op`, a step apart."""
-        counter = UOp.range(times, (self.number, SHARED_FOLD), AxisKind.REDUCE)
+        counter = UOp.range(times, (self.number, Part.FOLD), AxisKind.REDUCE)
         place = self.start + first + counter * step
         index = UOp(Op.INDEX, self.memory.dtype, (self.memory, place))
         assert isinstance(self.memory.dtype, PointerDType)

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.loops import Number, numbered
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op, neutral_element
-
-HELD: Final = 7
-"""Marks the number of a loop that clears (..., HELD, 0) or updates (..., HELD, 1) held sums."""
+from tinycore.uop.op import Op, Part, neutral_element
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,8 @@ class Hold:
 
     The loops `reduced` then run outside of `outputs`, and each step adds to the whole array; other
     reduced loops stay inside. For every loop of `outputs` there are new ones that clear and update
-    the array, numbered (loop, HELD, 0) and (loop, HELD, 1); the loop itself reads the sums.
+    the array, numbered (loop, Part.HELD, 0) and
+    (loop, Part.HELD, 1); the loop itself reads the sums.
     """
 
     outputs: tuple[Number, ...]
@@ -70,7 +67,7 @@ def place(array: UOp, outputs: list[UOp]) -> UOp:
 
 def clearing(total: UOp, array: UOp, outputs: list[UOp]) -> UOp:
     """The STORE that clears one element."""
-    own = [numbered(r, HELD, 0) for r in outputs]
+    own = [numbered(r, Part.HELD, 0) for r in outputs]
     outside = sorted(total.ranges.difference(outputs), key=lambda r: r.arg.number)
     anew = UOp(Op.AFTER, array.dtype, (array, *outside)) if outside else array
     start = UOp.const(total.dtype, neutral_element(total.arg, total.dtype))
@@ -79,7 +76,7 @@ def clearing(total: UOp, array: UOp, outputs: list[UOp]) -> UOp:
 
 def updating(total: UOp, array: UOp, outputs: list[UOp], around: list[UOp], cleared: UOp) -> UOp:
     """The STORE that adds to one element what a step of the loops around brings."""
-    own = {r: numbered(r, HELD, 1) for r in outputs}
+    own = {r: numbered(r, Part.HELD, 1) for r in outputs}
     left = tuple(s for s in total.src[1:] if s not in around)
     value = total.with_src((total.src[0], *left)) if left else total.src[0]
     inside = place(UOp(Op.AFTER, array.dtype, (array, cleared, *around)), list(own.values()))
@@ -96,5 +93,5 @@ def closed(stores: list[UOp], *around: UOp) -> UOp:
 
 def own_loops(store: UOp) -> list[UOp]:
     """The loops over the array that a STORE is in, outermost first."""
-    loops = [r for r in store.src[0].src[1].ranges if HELD in r.arg.number]
+    loops = [r for r in store.src[0].src[1].ranges if Part.HELD in r.arg.number]
     return sorted(loops, key=lambda r: r.arg.number)

@@ -13,10 +13,7 @@ from itertools import count
 from tinycore.dtype import dtypes
 from tinycore.lower.loops import closer_of, numbered
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op, neutral_element
-
-SHARED_PASS = 3
-"""Marks the number of a loop copied for another pass over the same counters."""
+from tinycore.uop.op import Op, Part, neutral_element
 
 CLOSING = (Op.REDUCE, Op.ITERATE)
 """Ops that run loops and have a value after them."""
@@ -64,7 +61,7 @@ def passes_apart(kernel: UOp) -> UOp:
         for nest in nests:
             taken = [owner[r] for r in nest[0] if owner.setdefault(r, nest) != nest]
             if taken:
-                names = {r: numbered(r, SHARED_PASS, number) for r in taken[0][0]}
+                names = {r: numbered(r, Part.SHARED_PASS, number) for r in taken[0][0]}
                 kernel = kernel.substitute({m: m.substitute(names) for m in nests[taken[0]]})
                 break
         else:

@@ -21,11 +21,9 @@ from tinycore.lower.stage import THREADS
 from tinycore.lower.tile import stores_of
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 
 LAUNCHED: Final = (*THREADS, AxisKind.GRID)
-DEALT: Final = 8
-"""Marks the number of a loop over the steps of a fill that one thread does."""
 MOST_WRITTEN_OUT: Final = 8
 """Steps of a thread up to which they are written out."""
 
@@ -114,7 +112,7 @@ def steps_of(counter: UOp, steps: int) -> UOp:
     if steps == 1:
         return UOp.index(0)
     kind = AxisKind.UNROLL if steps <= MOST_WRITTEN_OUT else AxisKind.LOOP
-    dealt = numbered(counter, DEALT)
+    dealt = numbered(counter, Part.SHARE)
     return UOp.range(steps, dealt.arg.number, kind)
 
 

@@ -17,12 +17,10 @@ from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.loops import Number
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
-STAGED: Final = 6
-"""Marks the number of a loop that fills a stage."""
 WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR, AxisKind.PAIR)
 """Kinds of loops that are inside of every other when the code is made."""
 THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
@@ -40,7 +38,8 @@ class Stage:
     """Copy what moves with the loops of `dimensions` to a scratch array, inside the loop `at`.
 
     The array is laid out row by row in these dimensions. With `at` None the copy stands before all
-    loops. The loops that fill the array are numbered (first loop of the dimension, STAGED, array).
+    loops. The loops that fill the array are numbered (first loop of the dimension, Part.FILL,
+    array).
     """
 
     at: Number | None
@@ -105,7 +104,7 @@ def staged(value: UOp, step: Stage, number: int) -> UOp:
     loops = {r.arg.number: r for r in value.ranges}
     places = [place_of(dimension, loops) for dimension in step.dimensions]
     fill = [
-        UOp.range(int(place.vmax) + 1, (*dimension[0][0], STAGED, number))
+        UOp.range(int(place.vmax) + 1, (*dimension[0][0], Part.FILL, number))
         for dimension, place in zip(step.dimensions, places, strict=True)
     ]
     pitches = pitches_of([r.extent for r in fill], value.dtype.itemsize)

@@ -22,15 +22,13 @@ from tinycore.lower.pair import Pair, pair
 from tinycore.lower.stage import Stage, stage
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
-from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
+from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
 OUTER: Final = 0
 INNER: Final = 1
 REST: Final = 2
-BESIDE: Final = 5
-"""Marks the number of a loop inside the rest of a split, whose twin is inside the main loop."""
 WITH_LOOPS: Final = CLOSERS | {Op.ITERATE}
 """Ops that have loops among their sources, and run them."""
 
@@ -228,7 +226,7 @@ def with_rest(closer: UOp, counter: UOp, by: int) -> UOp:
     place = closer.src.index(counter) if closer.op is Op.END else 1
     around = closer.src[1:place]
     own = tuple(r for r in closer.src[place:] if r is not counter)
-    copies = {r: numbered(r, BESIDE) for r in inside(closer, around, counter)}
+    copies = {r: numbered(r, Part.TAIL_COPY) for r in inside(closer, around, counter)}
     main = closer.src[0].substitute({counter: value})
     copy = closer.src[0].substitute(copies | {counter: rest + steps * by})
     copied = tuple(copies[r] for r in own)

@@ -190,6 +190,27 @@ class AxisKind(enum.Enum):
     __hash__ = object.__hash__
 
 
+class Part(enum.IntEnum):
+    """What a loop is for, in its number after that of the loop which it was made of.
+
+    A part differs from every number: the copy (7, Part.COPY) is no inner loop of a split (7, 4).
+    """
+
+    SHARED_PASS = 3  # one of several passes over the same counters
+    COPY = 4  # inside of a body that was copied
+    TAIL_COPY = 5  # inside of the tail of a split, whose twin is inside of the main loop
+    FILL = 6  # fills a staged array, whose number follows
+    HELD = 7  # clears (0) or updates (1) sums that are held in an array
+    SHARE = 8  # the steps of a cooperative fill that one thread does
+    PAIRED = 9  # a vector loop whose lanes are pairs
+    FOLD = 10  # folds what the threads of a group left in shared memory
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = int.__hash__
+
+
 class Scatter(NamedTuple):
     """How SCATTER puts elements: folded by `op` into what is there (None: in its place)."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 from tinycore.dtype import DType, PointerDType, Space, dtypes, image
 from tinycore.errors import FileFormatError
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.text import Fields, argument_types, dtype_text
 
 __all__ = ["from_text", "program_from_text"]
@@ -139,7 +139,7 @@ class Reader:
             self.fail(f"the argument of {name} cannot be part of a node")
 
     def member(self, enumeration: type[Any], name: str) -> Any:
-        """A member of Op or AxisKind."""
+        """A member of Op, AxisKind or Part."""
         if name not in enumeration.__members__:
             self.fail(f"no {enumeration.__name__} is named {name!r}")
         return enumeration[name]
@@ -232,7 +232,7 @@ class Reader:
         if token == "dtypes":
             self.expect(".")
             return self.dtype()
-        for enumeration in (Op, AxisKind):
+        for enumeration in (Op, AxisKind, Part):
             if token == enumeration.__name__:
                 self.expect(".")
                 return self.member(enumeration, self.next("a name"))

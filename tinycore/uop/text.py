@@ -15,7 +15,7 @@ from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
 from tinycore.uop.node import Axis, Skew, UOp
-from tinycore.uop.op import AxisKind, Merge, Op, Scatter
+from tinycore.uop.op import AxisKind, Merge, Op, Part, Scatter
 
 __all__ = ["inline", "register_argument", "to_text"]
 
@@ -31,7 +31,7 @@ def register_argument(
     """Let nodes that have a `cls` as argument be printed and parsed, as `Name(field, ...)`.
 
     `to_fields` gives a tuple of what arguments may hold: None, bool, int, float, str, Op, AxisKind,
-    DType, UOp, tuples of these and registered classes; `from_fields(*fields)` builds it again.
+    Part, DType, UOp, tuples of these and registered classes; `from_fields(*fields)` builds it anew.
     """
     argument_types[cls.__name__] = cls, to_fields, from_fields
 
@@ -113,12 +113,12 @@ def dtype_text(dtype: DType) -> str:
 
 def argument_text(value: Any, numbers: dict[UOp, int]) -> str:
     """An argument as text."""
+    if isinstance(value, Op | AxisKind | Part):
+        return f"{type(value).__name__}.{value.name}"
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
         return str(quoted(value))
-    if isinstance(value, Op | AxisKind):
-        return f"{type(value).__name__}.{value.name}"
     if isinstance(value, DType):
         return f"dtypes.{dtype_text(value)}"
     if isinstance(value, UOp):

@@ -17,7 +17,7 @@ from tinycore.lower.strategies.dot import STREAMS
 from tinycore.lower.tile import Assign, Plan, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind
+from tinycore.uop.op import AxisKind, Op
 
 NARROW = replace(CPU, vector_bytes=32, vector_registers=16, threads=1)
 
@@ -74,6 +74,27 @@ def test_sums_are_not_held_where_all_stays_near() -> None:
     ast = weight_gradient(6, 8, 8, 12, 3)
 
     assert not any(isinstance(s, Hold) for s in plan_for(ast, NARROW))
+
+
+def renumbered(kernel: UOp, more: int) -> UOp:
+    """A kernel whose axes have other numbers, in the same order."""
+    loops = [n for n in kernel.toposort() if n.op is Op.RANGE]
+    others = {
+        r: r.replace(arg=r.arg._replace(number=(r.arg.number[0] + more, *r.arg.number[1:])))
+        for r in loops
+    }
+    return kernel.substitute(others)
+
+
+@pytest.mark.parametrize("more", range(1, 9))
+def test_plans_do_not_depend_on_axis_numbers(more: int) -> None:
+    """The loops that update held sums once were told by a 7, which is an axis number, too."""
+    ast = weight_gradient(6, 3, 16, 15, 3)
+    limits = replace(NARROW, cache_bytes=64 << 10, threads=2)
+    other = renumbered(ast, more)
+    expected = apply_plan(ast, plan_for(ast, limits))
+
+    assert renumbered(apply_plan(other, plan_for(other, limits)), -more) is expected
 
 
 def row_sums(rows: int, columns: int) -> UOp:

@@ -12,13 +12,13 @@ from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.hold import HELD, Hold, hold
+from tinycore.lower.hold import Hold, hold
 from tinycore.lower.plan import plan_for
 from tinycore.lower.strategies.matrix_vector import LEAST_HELD
 from tinycore.lower.tile import Assign, Plan, Split, apply_plan
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 
 F32 = dtypes.float32
 
@@ -52,7 +52,7 @@ def test_sums_of_columns(op: Op) -> None:
 def test_array_is_cleared_for_every_step_outside_of_it() -> None:
     ast = columns_of(13, 21)
     column, depth = ast.src[0].src[1].arg.number, depth_of(ast)
-    block, lane = (*column, 1), (*column, 1, HELD, 1)
+    block, lane = (*column, 1), (*column, 1, Part.HELD, 1)
     plan = (
         *(Split(column, 8), Split(depth, 3), Assign((*depth, 1), AxisKind.UNROLL)),
         *(Hold((block,), ((*depth, 0),)), Split(lane, 4), Assign((*lane, 1), AxisKind.VECTOR)),

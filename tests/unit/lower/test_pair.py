@@ -18,12 +18,12 @@ from tinycore.lower.math import lower_pairs
 from tinycore.lower.pair import Pair, fits
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import STAGED, Stage
+from tinycore.lower.stage import Stage
 from tinycore.lower.tile import Assign, Plan, Reorder, Split, apply_plan
 from tinycore.plugin import ProgramInfo
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
 
 PAIRS = Limits(vector_bytes=32, vector_registers=16, threads=2, pair_bytes=32)
@@ -117,7 +117,10 @@ def test_fills_in_pairs_whatever_the_layout(pairs_inside: bool) -> None:
     ast = converted_product(13, 8, 27, "int8")
     steps, columns = (((3, 1), 1),), (((1, 1), 1),)
     inner = (columns, steps) if pairs_inside else (steps, columns)
-    fill = [Assign((1, 1, STAGED, 0), AxisKind.VECTOR), Assign((3, 1, STAGED, 0), AxisKind.PAIR)]
+    fill = [
+        Assign((1, 1, Part.FILL, 0), AxisKind.VECTOR),
+        Assign((3, 1, Part.FILL, 0), AxisKind.PAIR),
+    ]
     plan: Plan = (
         Split(COLUMNS, 8),
         Assign((1, 1), AxisKind.VECTOR),

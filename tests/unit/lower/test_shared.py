@@ -19,13 +19,13 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.legality import checked
 from tinycore.lower.plan import describe, plan_for
 from tinycore.lower.search import starts
-from tinycore.lower.stage import STAGED, Stage
+from tinycore.lower.stage import Stage
 from tinycore.lower.strategies.grid_shared import block_of, tile_of
 from tinycore.lower.tile import Assign, Cover, Plan, Split
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.testing.kernels import Array
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 
 SMALL = replace(GROUPS, threads=1)
 SCALARS = replace(SMALL, block_threads=32, block_wanted=32, vector_bytes=0)
@@ -272,7 +272,7 @@ def test_the_plan_says_what_is_shared() -> None:
     text = " ".join(map(describe, plan_for(product(64, 64, 64), SMALL)))
 
     assert "stage([3.1][8*0.1.0+0.1.1] at 3.0) stage([3.1][4*1.1.0+1.1.1] at 3.0)" in text
-    assert f"fill(3.1.{STAGED}.1)" in text
+    assert f"fill(3.1.{Part.FILL}.1)" in text
 
 
 # Tiles
@@ -316,7 +316,7 @@ def test_a_fill_that_nobody_dealt_out_is_done_by_every_thread() -> None:
 def test_a_stage_of_a_stage() -> None:
     whole = Stage((1, 0), (((INNER, 1),), RIGHT))
     part = Stage((3, 0), ((((3, 1), 1),), RIGHT))
-    deal = [Assign((*axis, STAGED, n), FILL) for axis, n in ((INNER, 0), ((1, 1), 0))]
+    deal = [Assign((*axis, Part.FILL, n), FILL) for axis, n in ((INNER, 0), ((1, 1), 0))]
     linear = assert_shared(product(10, 24, 20), plan=(*TILE, whole, *deal, Split(INNER, 8), part))
     assert linear.shared_bytes == 4 * (24 * 8 + 8 * 8)
 
@@ -328,8 +328,8 @@ def test_threads_that_share_a_sum_share_operands(inner: int) -> None:
         *TILE,
         *(Cover(INNER, 16), Split((3, 1), 4), Assign((3, 1, 1), GROUP)),
         *(Stage((3, 0), (block, LEFT)), Stage((3, 0), (block, RIGHT))),
-        *(Assign((3, 1, 0, STAGED, n), FILL) for n in (0, 1)),
-        *(Assign((0, 1, STAGED, 0), FILL), Assign((1, 1, STAGED, 1), FILL)),
+        *(Assign((3, 1, 0, Part.FILL, n), FILL) for n in (0, 1)),
+        *(Assign((0, 1, Part.FILL, 0), FILL), Assign((1, 1, Part.FILL, 1), FILL)),
     )
     linear = assert_shared(product(10, inner, 20), plan=plan)
     assert linear.launch("block") == (4, 8, 4)

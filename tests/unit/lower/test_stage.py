@@ -14,11 +14,11 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import STAGED, Stage, nest_of, staged_values
+from tinycore.lower.stage import Stage, nest_of, staged_values
 from tinycore.lower.tile import Assign, Merge, Plan, Reorder, Split, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import Skew, UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 
 AVX2 = Limits(vector_bytes=32, vector_registers=16, threads=2)
 
@@ -64,7 +64,7 @@ def test_panel_of_columns(rows: int, inner: int, columns: int) -> None:
 
 def test_panel_composes_with_every_other_step() -> None:
     panel = Stage((1, 0), (((INNER, 1),), (((1, 1, 0), 4), ((1, 1, 1), 1))))
-    fill = (1, 1, 0, STAGED, 0)
+    fill = (1, 1, 0, Part.FILL, 0)
     plan = (
         *(Split(COLUMNS, 8), Split((1, 1), 4), Split(ROWS, 3), Reorder(((1, 0), (0, 0)))),
         *(Assign((0, 1), AxisKind.UNROLL), Assign((1, 1, 0), AxisKind.UNROLL)),
@@ -97,7 +97,7 @@ def test_windows_share_a_row_and_its_zeros() -> None:
     same(ast, plan)
     assert gated_loads(ast, Op.REDUCE) == 1
     assert gated_loads(tiled, Op.REDUCE) == 0
-    assert {r.extent for r in counters(tiled) if STAGED in r.arg.number} == {23}
+    assert {r.extent for r in counters(tiled) if Part.FILL in r.arg.number} == {23}
 
 
 def test_large_even_pitches_are_made_uneven() -> None:
@@ -171,7 +171,7 @@ def test_transposed_columns_become_panels_by_transposing_squares() -> None:
     ast = kernels(matmul(buffer(50, 24), permute(buffer(37, 24), 1, 0)))[-1].arg.ast
     plan = plan_for(ast, AVX2)
     (stage,) = stages_of(plan)
-    fills = [r for r in counters(apply_plan(ast, plan)) if STAGED in r.arg.number]
+    fills = [r for r in counters(apply_plan(ast, plan)) if Part.FILL in r.arg.number]
 
     same(ast, plan)
     assert (INNER, 1) in stage.dimensions[0]

@@ -16,13 +16,13 @@ from typing import Final
 from tinycore.lower.cost import Cost, Lanes, Proposal, cycles_of_step, width_of
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.hold import HELD, Hold
+from tinycore.lower.hold import Hold
 from tinycore.lower.loops import Number
 from tinycore.lower.packing import LEAST_CHUNKS
 from tinycore.lower.tile import REST, Assign, Overlap, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind
+from tinycore.uop.op import AxisKind, Part
 
 MOST_ROWS: Final = 5
 """Rows and columns of a tile: each is a stream of loads."""
@@ -161,7 +161,7 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
     if not held:
         return []
     draft.do(Hold(tuple(held), tuple(r.arg.number for r in around)))
-    return [r for r in draft.facts.loops if r.arg.number[-2:] == (HELD, 1)]
+    return [r for r in draft.facts.loops if r.arg.number[-2:] == (Part.HELD, 1)]
 
 
 def share_of(draft: Draft, first: UOp) -> int:

@@ -14,13 +14,13 @@ from typing import Final
 from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.hold import HELD, Hold
+from tinycore.lower.hold import Hold
 from tinycore.lower.strategies.elementwise import output_lanes
 from tinycore.lower.strategies.matrix_product import row_loop
 from tinycore.lower.tile import Assign, Reorder, Split, overwrites_what_it_reads
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind
+from tinycore.uop.op import AxisKind, Part
 
 ROWS_AT_ONCE: Final = 8
 """Rows added to the sums in one pass over them, each a stream of loads."""
@@ -72,7 +72,7 @@ def accumulate_rows(draft: Draft, axis: UOp, row: UOp | None) -> None:
     held = (number,) if row is None else (row.arg.number, number)
     rest = [r.arg.number for r in draft.facts.outputs if r.arg.number not in held]
     draft.do(Reorder((*rest, *held)), Hold(held, tuple(around)))
-    for part in ((*number, HELD, 0), (*number, HELD, 1), number):
+    for part in ((*number, Part.HELD, 0), (*number, Part.HELD, 1), number):
         draft.do(Split(part, width), Assign((*part, 1), AxisKind.VECTOR))
 
 
