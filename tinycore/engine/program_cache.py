@@ -28,7 +28,7 @@ PROGRAMS: Final = "program"
 """The cache table."""
 
 LOWERING: Final = (
-    *("_dtype.py", "dtype.py", "uop", "render", "lower", "lower/strategies"),
+    *("_dtype.py", "dtype.py", "uop", "render", "lower", "lower/steps", "lower/strategies"),
     *("engine/compile.py", "engine/program_cache.py", "device/protocols.py", "schedule/kernel.py"),
 )
 """The source files that determine the program made from a kernel."""

@@ -29,7 +29,6 @@ from tinycore.engine.candidate_runner import CandidateLost, CandidateRunner, can
 from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.search_process import Worker
 from tinycore.engine.trial import Outcome
-from tinycore.lower.plan import describe
 from tinycore.lower.search import Candidate, candidate_of, finished, neighbors, starts
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer
@@ -76,7 +75,7 @@ class Report:
         """Count an outcome; tell of it if the candidate was wrong or lost."""
         self.verdicts[outcome.verdict] += 1
         if outcome.verdict in ("wrong", "failed"):
-            steps = " ".join(map(describe, plan))
+            steps = " ".join(map(str, plan))
             self.losses.append(f"{outcome.verdict}: {steps}: {outcome.detail}")
             trace(self.losses[-1])
 
@@ -262,7 +261,7 @@ def tune(
         return None
     plan_cache.store(ast, device, toolchain, found)
     if trace.on:
-        steps = " ".join(map(describe, found.plan)) or "as it stands"
+        steps = " ".join(map(str, found.plan)) or "as it stands"
         times = f"{found.before * 1e6:.1f} -> {found.seconds * 1e6:.1f} us"
         trace(f"{kernel_name(ast)}: {report}: {times} ({found.speedup:.2f} times): {steps}")
     return found

@@ -13,8 +13,8 @@ from functools import cached_property
 
 from tinycore.dtype import dtypes
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.loops import Number
-from tinycore.lower.tile import Merge, Reorder, Step, apply_plan, stores_of
+from tinycore.lower.loops import Number, stores_of
+from tinycore.lower.tile import Fuse, Reorder, Step, apply_plan
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -122,7 +122,7 @@ def order_reductions(draft: Draft) -> None:
 def fuse_loops(draft: Draft) -> None:
     """Join neighboring loops that every address sees as one."""
     while (pair := next(fusible(draft), None)) is not None:
-        draft.do(Merge(pair[0].arg.number, pair[1].arg.number))
+        draft.do(Fuse(pair[0].arg.number, pair[1].arg.number))
 
 
 def fusible(draft: Draft) -> Iterator[tuple[UOp, UOp]]:

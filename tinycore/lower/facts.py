@@ -15,7 +15,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.lower.guard import stores_to_buffers
-from tinycore.lower.tile import overwrites_what_it_reads
+from tinycore.lower.loops import overwrites_what_it_reads
 from tinycore.uop.affine import coefficient, repetition, span
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op

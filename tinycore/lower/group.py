@@ -14,7 +14,7 @@ from tinycore.dtype import PointerDType, dtypes
 from tinycore.lower.expand import counters_of, without
 from tinycore.lower.guard import gate_stores
 from tinycore.lower.join import folded
-from tinycore.lower.stage import THREADS
+from tinycore.lower.loops import THREADS
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 

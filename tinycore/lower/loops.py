@@ -1,14 +1,28 @@
-"""The loops of a kernel: finding them, their closers, and numbers for new ones.
+"""The loops of a kernel: finding them, their closers, numbers for new ones, and exchanging them.
 
-Floor 3'. A loop is named by its number, a path that grows whenever a loop is made out of it.
+Floor 3'. A loop is named by its number, a path that grows whenever a loop is made out of it:
+splitting (1,) gives (1, 0) outside and (1, 1) inside; what else loops are made for, a `Part` says.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
+from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
-from tinycore.uop.op import CLOSERS, Op
+from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
 
 Number = tuple[int, ...]
+
+THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
+"""Kinds of loops that become threads of a workgroup, the fastest first: all of them see a stage."""
+WITH_LOOPS: Final = CLOSERS | {Op.ITERATE}
+"""Ops that have loops among their sources, and run them."""
+
+
+def text_of(*numbers: Number) -> str:
+    """Loop numbers as plans print them: `1.0 2`."""
+    return " ".join(".".join(map(str, number)) for number in numbers)
 
 
 def counters(kernel: UOp) -> list[UOp]:
@@ -30,3 +44,58 @@ def numbered(counter: UOp, *marks: int) -> UOp:
     """A RANGE like this one under a longer number, for a part or a copy of its loop."""
     number, kind = counter.arg
     return counter.replace(arg=Axis((*number, *marks), kind))
+
+
+def closing(node: UOp, exchange: dict[UOp, tuple[UOp, ...]]) -> UOp:
+    """An END or REDUCE whose ranges are exchanged for others; its body is left alone."""
+    ranges = [new for r in node.src[1:] for new in exchange.get(r, (r,))]
+    return node.with_src((node.src[0], *ranges))
+
+
+def substitute_once(kernel: UOp, replacements: dict[UOp, UOp]) -> UOp:
+    """Replace nodes from the inside out, so that one replaced node may contain another."""
+    done: dict[UOp, UOp] = {}
+    changed, get = done.keys(), done.get
+    for node in kernel.toposort():
+        if (new := replacements.get(node)) is not None:
+            done[node] = new.with_src((get(node.src[0], node.src[0]), *new.src[1:]))
+        elif not changed.isdisjoint(node.src):
+            done[node] = node.with_src(tuple(map(get, node.src, node.src)))
+    return get(kernel, kernel)
+
+
+def inside(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
+    """The loops that are run anew within each step of `counter`.
+
+    Not those that give the same in every step, such as what fills an array that all steps read.
+    """
+    anew = {r for r in closer.src[1:] if r.op is Op.RANGE and r not in around}
+    for node in reversed(closer.toposort()[:-1]):
+        if node.op in WITH_LOOPS and any(not anew.isdisjoint(s.ranges) for s in node.src):
+            anew.update(r for r in node.src[1:] if r.op is Op.RANGE)
+    return sorted(anew - {counter}, key=lambda r: r.arg.number)
+
+
+def overwrites_what_it_reads(end: UOp) -> bool:
+    """Whether the memory that the loops of an END store to is also loaded from inside of them."""
+    loaded = {pointer_of(n.src[0]) for n in end.toposort() if n.op is Op.LOAD}
+    return any(pointer_of(n.src[0]) in loaded for n in stores_of(end))
+
+
+def stores_of(end: UOp) -> list[UOp]:
+    """The STOREs that an END closes over, and not those that fill what its values read."""
+    below = end.toposort(lambda n: n.op in COMPOUND)
+    return [n for n in below if n.op is Op.STORE]
+
+
+def fills_of(kernel: UOp) -> list[UOp]:
+    """Shared memory behind its fill, wherever that is in a kernel or below a node."""
+    return [n for n in kernel.toposort() if is_fill(n)]
+
+
+def is_fill(node: UOp) -> bool:
+    """Whether a node is shared memory behind its fill."""
+    if node.op is not Op.AFTER or node.src[0].op is not Op.DEFINE_LOCAL:
+        return False
+    end = node.src[1]
+    return end.op is Op.END and [pointer_of(n.src[0]) for n in stores_of(end)] == [node.src[0]]

@@ -12,16 +12,21 @@ from typing import Final
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import LEAST_REUSE
 from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.stage import WITHIN, Dimension, Stage, nest_of, staged_values
-from tinycore.lower.tile import Assign, Reorder, Split
+from tinycore.lower.steps.stage import (
+    MOST_SCRATCH,
+    WITHIN,
+    Dimension,
+    Stage,
+    nest_of,
+    staged_values,
+)
+from tinycore.lower.tile import Bind, Reorder, Split
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 STRIP_GROUPS: Final = 8
 """Groups of scattered rows that are filled at a time, each a line that is written."""
-MOST_SCRATCH: Final = 2 << 20
-"""Bytes of one packed array, which lies on a stack."""
 LEAST_CHUNKS: Final = 4
 """Pieces of work per thread below which some threads would wait for others."""
 
@@ -141,10 +146,10 @@ def plan_fill(draft: Draft, number: int) -> None:
     if row.extent > lanes:
         draft.do(Split(vector, lanes))
         vector, vectors = (*vector, 1), [(*vector, 0)]
-    draft.do(Assign(vector, AxisKind.VECTOR))
+    draft.do(Bind(vector, AxisKind.VECTOR))
     if across and not along and across[-1].extent >= lanes:
         square = across[-1].arg.number
-        draft.do(Split(square, lanes), Assign((*square, 1), AxisKind.UNROLL))
+        draft.do(Split(square, lanes), Bind((*square, 1), AxisKind.UNROLL))
         rest = [r.arg.number for r in outer if r is not across[-1]]
         draft.do(Reorder((*rest, (*square, 0), *vectors)))
 
@@ -158,7 +163,7 @@ def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:
     if row.extent > lanes:
         draft.do(Split(number, lanes))
         number = (*number, 1)
-    draft.do(Assign(number, AxisKind.VECTOR), Assign(step.arg.number, AxisKind.PAIR))
+    draft.do(Bind(number, AxisKind.VECTOR), Bind(step.arg.number, AxisKind.PAIR))
 
 
 def fill_in_strips(draft: Draft, loops: list[UOp]) -> None:

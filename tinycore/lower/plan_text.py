@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, get_args
 
 from tinycore.errors import FileFormatError
-from tinycore.lower.tile import Plan, Step
+from tinycore.lower.tile import Plan, Step, Tail
 from tinycore.uop.parse import Reader
 from tinycore.uop.text import argument_text, register_argument
 
@@ -23,6 +23,7 @@ def fields_of(step: Any) -> tuple[Any, ...]:
     return tuple(getattr(step, field.name) for field in fields(step))
 
 
+register_argument(Tail, lambda tail: (tail.value,), Tail)
 for kind in KINDS:
     register_argument(kind, fields_of, kind)
 

@@ -19,14 +19,14 @@ from tinycore.lower.borders import steps_compared
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.facts import KernelFacts
 from tinycore.lower.join import loops_of
-from tinycore.lower.legality import PLAIN, checked
+from tinycore.lower.legality import PLAIN
 from tinycore.lower.loops import Number
 from tinycore.lower.packing import plan_fill, reduced_dimensions
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import Dimension, Stage
+from tinycore.lower.steps.stage import Dimension, Stage
 from tinycore.lower.strategies.grid import launch
 from tinycore.lower.threads import share_among_threads
-from tinycore.lower.tile import Assign, Cover, Merge, Overlap, Peel, Plan, Reorder, Split, Step
+from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, Tail, checked
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op
@@ -156,8 +156,8 @@ def cut(loop: UOp, size: int, kind: AxisKind) -> Plan:
     """The first `size` steps of every block of a loop given a kind; the whole loop if it fits."""
     number = loop.arg.number
     if size == loop.extent:
-        return (Assign(number, kind),)
-    return Split(number, size), Assign((*number, 1), kind)
+        return (Bind(number, kind),)
+    return Split(number, size), Bind((*number, 1), kind)
 
 
 def as_lanes(loop: UOp, lanes: int) -> Iterator[Plan]:
@@ -184,10 +184,10 @@ def among_threads(loop: UOp) -> Iterator[Plan]:
     number = loop.arg.number
     for size in THREADS:
         if loop.arg.kind is AxisKind.REDUCE:
-            yield Cover(number, size), Assign((*number, 1), AxisKind.GROUP)
+            yield Split(number, size, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP)
         elif size < loop.extent:
-            inner = Assign((*number, 1), AxisKind.BLOCK)
-            yield Cover(number, size), Assign((*number, 0), AxisKind.GRID), inner
+            inner = Bind((*number, 1), AxisKind.BLOCK)
+            yield Split(number, size, Tail.GUARD), Bind((*number, 0), AxisKind.GRID), inner
 
 
 def in_blocks(loop: UOp, own: list[UOp]) -> Iterator[Plan]:
@@ -214,7 +214,7 @@ def merged(tiled: UOp) -> Iterator[Plan]:
     for node in tiled.toposort():
         if node.op in CLOSERS:
             for outer, inner in itertools.pairwise(loops_of(node)):
-                yield (Merge(outer.arg.number, inner.arg.number),)
+                yield (Fuse(outer.arg.number, inner.arg.number),)
 
 
 def staged(tiled: UOp, limits: Limits) -> Iterator[Plan]:
@@ -259,19 +259,19 @@ def revised(plan: Plan) -> Iterator[Plan]:
         for other in (*others_than(step), *stages_elsewhere(step, plan)):
             yield (*before, other, *after)
         yield (*before, *after)
-        if isinstance(step, Split | Cover | Overlap):
+        if isinstance(step, Split):
             yield (*before, *(s for s in after if not inside_of(s, step.axis)))
 
 
 def others_than(step: Step) -> Iterator[Step]:
     """Steps that differ from one in a number or a kind."""
-    if isinstance(step, Split | Cover | Overlap):
+    if isinstance(step, Split):
         place = sum(size < step.by for size in SIZES)
         near = SIZES[max(place - NEAR, 0) : place + NEAR + 1]
         yield from (replace(step, by=size) for size in near if size != step.by)
-    elif isinstance(step, Assign) and step.kind is AxisKind.PARTIAL:
+    elif isinstance(step, Bind) and step.kind is AxisKind.PARTIAL:
         yield replace(step, kind=AxisKind.UNROLL)
-    elif isinstance(step, Assign) and step.kind is AxisKind.UNROLL:
+    elif isinstance(step, Bind) and step.kind is AxisKind.UNROLL:
         yield replace(step, kind=AxisKind.PARTIAL)
 
 

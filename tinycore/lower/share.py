@@ -16,10 +16,7 @@ from tinycore.dtype import dtypes
 from tinycore.lower.dims import taken_apart
 from tinycore.lower.expand import counters_of, without
 from tinycore.lower.group import threads_of
-from tinycore.lower.loops import numbered
-from tinycore.lower.stage import THREADS
-from tinycore.lower.tile import stores_of
-from tinycore.render.base import pointer_of
+from tinycore.lower.loops import THREADS, fills_of, numbered
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 
@@ -43,19 +40,6 @@ def share_fills(kernel: UOp) -> UOp:
     for (around, _), members in sorted(places.items(), key=lambda item: item[0][1]):
         done |= filled_together(members, around, threads, done)
     return kernel.substitute(done)
-
-
-def fills_of(kernel: UOp) -> list[UOp]:
-    """Shared memory behind its fill, wherever that is in a kernel or below a node."""
-    return [n for n in kernel.toposort() if is_fill(n)]
-
-
-def is_fill(node: UOp) -> bool:
-    """Whether a node is shared memory behind its fill."""
-    if node.op is not Op.AFTER or node.src[0].op is not Op.DEFINE_LOCAL:
-        return False
-    end = node.src[1]
-    return end.op is Op.END and [pointer_of(n.src[0]) for n in stores_of(end)] == [node.src[0]]
 
 
 def is_dealt(fill: UOp) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import work_of
 from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.tile import Assign, Merge, Reorder
+from tinycore.lower.tile import Bind, Fuse, Reorder
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -39,10 +39,10 @@ def share_among_threads(draft: Draft) -> None:
             draft, first, inner
         ):
             break
-        draft.do(Merge(first, inner.arg.number))
+        draft.do(Fuse(first, inner.arg.number))
     extent = counter_of(draft.kernel, first).extent
     if extent > 1 and is_worth_repeating(draft, min(wanted, extent)):
-        draft.do(Assign(first, AxisKind.PARALLEL))
+        draft.do(Bind(first, AxisKind.PARALLEL))
 
 
 def is_worth_repeating(draft: Draft, chunks: int) -> bool:

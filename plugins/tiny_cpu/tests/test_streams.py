@@ -14,7 +14,7 @@ from tiny_cpu import BACKEND
 from tiny_cpu.arch import Arch
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import lower
-from tinycore.lower.tile import Assign, Split
+from tinycore.lower.tile import Bind, Split
 from tinycore.plugin import ProgramInfo
 from tinycore.testing.kernels import Bench, bench, element, elementwise, load, store
 from tinycore.uop.node import UOp
@@ -83,7 +83,7 @@ def centered(rows: int, columns: int) -> UOp:
 
 @only_x86
 def test_the_next_row_is_fetched(cpu: Bench) -> None:
-    plan = [step for n in (1, 2) for step in (Split((n,), 8), Assign((n, 1), AxisKind.VECTOR))]
+    plan = [step for n in (1, 2) for step in (Split((n,), 8), Bind((n, 1), AxisKind.VECTOR))]
     rows = numpy.random.default_rng(0).integers(-99, 99, (6, 32), dtype=numpy.int32)
     linear = lower(centered(6, 32), cpu.toolchain.renderer, "centered", plan=tuple(plan))
     source = cpu.toolchain.renderer.render(linear)

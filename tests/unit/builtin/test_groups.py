@@ -8,7 +8,7 @@ import pytest
 from tinycore import Context, Device, Tensor
 from tinycore.errors import SettingError
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import Stage
+from tinycore.lower.steps.stage import Stage
 from tinycore.uop.op import Op
 
 GROUPS = "PYTHON:PYTHON:groups=16"

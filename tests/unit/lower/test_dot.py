@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.lower.test_tile import CPU, run
 from tinycore import Context, Tensor
-from tinycore.lower.hold import Hold
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
+from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.strategies.dot import STREAMS
-from tinycore.lower.tile import Assign, Plan, apply_plan
+from tinycore.lower.tile import Bind, Plan, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -62,10 +62,10 @@ def test_sums_are_held_where_what_they_read_does_not_stay_near(threads: int) -> 
     ast = weight_gradient(6, 8, 8, 12, 3)
     limits = replace(NARROW, cache_bytes=32 << 10, threads=threads)
     plan = plan_for(ast, limits)
-    (held,) = [s for s in plan if isinstance(s, Hold)]
+    (held,) = [s for s in plan if isinstance(s, Accumulate)]
 
     assert len(held.reduced) == 1, "the images go around the sums"
-    shared = any(isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan)
+    shared = any(isinstance(s, Bind) and s.kind is AxisKind.PARALLEL for s in plan)
     assert shared == (threads > 1)
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
 
@@ -73,7 +73,7 @@ def test_sums_are_held_where_what_they_read_does_not_stay_near(threads: int) -> 
 def test_sums_are_not_held_where_all_stays_near() -> None:
     ast = weight_gradient(6, 8, 8, 12, 3)
 
-    assert not any(isinstance(s, Hold) for s in plan_for(ast, NARROW))
+    assert not any(isinstance(s, Accumulate) for s in plan_for(ast, NARROW))
 
 
 def renumbered(kernel: UOp, more: int) -> UOp:

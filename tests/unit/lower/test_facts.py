@@ -6,7 +6,7 @@ from tests.unit.lower.test_tile import CPU
 from tinycore import Context, Tensor
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.tile import Assign, Split
+from tinycore.lower.tile import Bind, Split
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -60,7 +60,7 @@ def test_facts_are_found_once_for_each_kernel() -> None:
     assert before.nodes is before.nodes
 
     number = before.outputs[1].arg.number
-    draft.do(Split(number, 4), Assign((*number, 1), AxisKind.VECTOR))
+    draft.do(Split(number, 4), Bind((*number, 1), AxisKind.VECTOR))
 
     assert draft.facts is not before
     assert [r.extent for r in draft.facts.loops_of_kind(AxisKind.VECTOR)] == [4]

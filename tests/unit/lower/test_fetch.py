@@ -8,7 +8,7 @@ import pytest
 
 from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
-from tinycore.lower.tile import Assign, Plan, Split
+from tinycore.lower.tile import Bind, Plan, Split
 from tinycore.render.base import Limits, Renderer, pointer_of
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
@@ -18,8 +18,8 @@ ROWS, COLUMNS = 64, 128
 SIZE = ROWS * COLUMNS
 ROW_BYTES = 4 * COLUMNS
 LIMITS = Limits(vector_bytes=32, stream_bytes=4 * SIZE)
-LANES = tuple(step for n in (1, 3) for step in (Split((n,), 8), Assign((n, 1), AxisKind.VECTOR)))
-PARTS = (*LANES, Split((3, 0), 2), Assign((3, 0, 1), AxisKind.PARTIAL))
+LANES = tuple(step for n in (1, 3) for step in (Split((n,), 8), Bind((n, 1), AxisKind.VECTOR)))
+PARTS = (*LANES, Split((3, 0), 2), Bind((3, 0, 1), AxisKind.PARTIAL))
 
 Value = Callable[[UOp, UOp], UOp]
 

@@ -20,7 +20,7 @@ from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.dims import cut_to_fit, folded_axes, launches, loops_to_launch
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import Assign, Cover, Plan, apply_plan
+from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_plan
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.testing.kernels import Array, element, load, store
 from tinycore.uop.node import UOp
@@ -205,7 +205,7 @@ def test_steps_of_sums_are_written_out_in_the_order_of_the_kernel() -> None:
     change = store(element(0, dtypes.float32, 1 << 20, i), functools.reduce(UOp.__add__, sums))
 
     plan = plan_for(UOp.sink(UOp(Op.END, dtypes.void, (change, i))), GROUPS)
-    unrolled = [s.axis for s in plan if isinstance(s, Assign) and s.kind is AxisKind.UNROLL]
+    unrolled = [s.axis for s in plan if isinstance(s, Bind) and s.kind is AxisKind.UNROLL]
     assert unrolled == [n.arg.number for n in loops]
 
 
@@ -317,7 +317,7 @@ def test_loops_inside_a_grid_stay_loops() -> None:
 
 def test_covering_steps_past_the_end_store_nothing() -> None:
     ast = kernels(buffer(10) * buffer(10))[0].arg.ast
-    plan = (Cover((0,), 4), Assign((0, 0), AxisKind.GRID), Assign((0, 1), AxisKind.BLOCK))
+    plan = (Split((0,), 4, Tail.GUARD), Bind((0, 0), AxisKind.GRID), Bind((0, 1), AxisKind.BLOCK))
     (gate,) = {n.src[0].src[2] for n in apply_plan(ast, plan).toposort() if n.op is Op.STORE}
 
     assert gate.op is Op.CMPLT

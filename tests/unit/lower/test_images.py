@@ -8,8 +8,8 @@ from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.images import PIXEL, lower_images
-from tinycore.lower.legality import objection
-from tinycore.lower.tile import Assign
+from tinycore.lower.legality import Loops
+from tinycore.lower.tile import Bind
 from tinycore.render.base import Limits, Renderer
 from tinycore.testing.kernels import element
 from tinycore.uop.node import UOp
@@ -128,6 +128,6 @@ def test_a_kernel_of_pixels_is_not_vectorized_again() -> None:
     body = store(counter * 4, 4)
     moving = UOp(Op.VECTORIZE, PIXEL, tuple([load(counter * 4 + n) for n in range(4)]))
     kernel = UOp.sink(UOp(Op.END, dtypes.void, (body.with_src((body.src[0], moving)), counter)))
-    step = Assign((0,), AxisKind.VECTOR)
+    step = Bind((0,), AxisKind.VECTOR)
 
-    assert "vectors already" in str(objection(kernel, step, Limits(vector_bytes=16)))
+    assert "vectors already" in str(step.objection(Loops(kernel), Limits(vector_bytes=16)))

@@ -15,8 +15,8 @@ from tinycore.lower.cost import accesses_served
 from tinycore.lower.facts import KernelFacts
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import Stage
-from tinycore.lower.tile import Assign, Plan, Split, apply_plan
+from tinycore.lower.steps.stage import Stage
+from tinycore.lower.tile import Bind, Plan, Split, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -128,7 +128,7 @@ def test_lanes_run_along_channels_where_windows_step_over_places(channels: int) 
     """Lanes along a line would be picked out of two vectors each, for every tap."""
     ast = strided(channels, 23)
     plan = plan_for(ast, AVX2)
-    lanes = [s.axis for s in plan if isinstance(s, Assign) and s.kind is AxisKind.VECTOR]
+    lanes = [s.axis for s in plan if isinstance(s, Bind) and s.kind is AxisKind.VECTOR]
     (stage,) = (s for s in plan if isinstance(s, Stage))
 
     assert (2, 1) in lanes
@@ -177,7 +177,7 @@ def test_lanes_run_along_what_can_be_staged_for_all_places_of_an_image() -> None
     weight = Tensor.empty(35, 16, 3, 3, device="PYTHON")
     plan = plan_for(x.conv2d(weight, stride=2).schedule()[-1].ast, AVX2)
 
-    lanes = [s.axis[0] for s in plan if isinstance(s, Assign) and s.kind is AxisKind.VECTOR]
+    lanes = [s.axis[0] for s in plan if isinstance(s, Bind) and s.kind is AxisKind.VECTOR]
     assert set(lanes) == {2}
     assert any(isinstance(s, Stage) for s in plan)
 
@@ -200,7 +200,7 @@ def test_lanes_do_not_follow_what_is_read_once_a_sum() -> None:
     """Numbers of each row lie side by side, and so do the results of a row: these are stored."""
     ast = two_products(96, 64, 96)
     columns = ast.src[0].src[2].arg.number
-    lanes = [s for s in plan_for(ast, AVX2) if isinstance(s, Assign) and s.kind is AxisKind.VECTOR]
+    lanes = [s for s in plan_for(ast, AVX2) if isinstance(s, Bind) and s.kind is AxisKind.VECTOR]
 
     assert lanes[0].axis[: len(columns)] == columns
 

@@ -13,13 +13,12 @@ from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonR
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.expand import expand
-from tinycore.lower.legality import checked
 from tinycore.lower.math import lower_pairs
-from tinycore.lower.pair import Pair, fits
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import Stage
-from tinycore.lower.tile import Assign, Plan, Reorder, Split, apply_plan
+from tinycore.lower.steps.pair import Pair, fits
+from tinycore.lower.steps.stage import Stage
+from tinycore.lower.tile import Bind, Plan, Reorder, Split, apply_plan, checked
 from tinycore.plugin import ProgramInfo
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
@@ -80,7 +79,7 @@ def test_pairs_of_single_numbers(inner: int) -> None:
 @pytest.mark.parametrize("inner", [6, 7])
 def test_pairs_in_lanes_over_columns(inner: int) -> None:
     ast = converted_product(5, inner, 16, "int8")
-    plan = (Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Pair(INNER))
+    plan = (Split(COLUMNS, 8), Bind((1, 1), AxisKind.VECTOR), Pair(INNER))
 
     computed(ast, plan, 5, inner, 16)
     assert dots(ast, plan) == {8}
@@ -90,7 +89,7 @@ def test_a_factor_that_both_steps_of_a_pair_share() -> None:
     left = Tensor.empty(5, 1, dtype="int8", device="PYTHON").expand(5, 6)
     right = Tensor.empty(6, 16, dtype="int8", device="PYTHON")
     ast = left.matmul(right, dtype="int32").schedule()[-1].ast
-    plan = (Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Pair(INNER))
+    plan = (Split(COLUMNS, 8), Bind((1, 1), AxisKind.VECTOR), Pair(INNER))
 
     computed(ast, plan, 5, 6, 16, stored=1)
     assert dots(ast, plan) == {8}
@@ -98,7 +97,7 @@ def test_a_factor_that_both_steps_of_a_pair_share() -> None:
 
 def test_pairs_in_lanes_over_the_sum() -> None:
     ast = converted_product(5, 37, 3, "int8")
-    plan = (Pair(INNER), Split((3, 0), 8), Assign((3, 0, 1), AxisKind.VECTOR))
+    plan = (Pair(INNER), Split((3, 0), 8), Bind((3, 0, 1), AxisKind.VECTOR))
 
     computed(ast, plan, 5, 37, 3)
     assert dots(ast, plan) >= {8}
@@ -107,7 +106,7 @@ def test_pairs_in_lanes_over_the_sum() -> None:
 def test_pairs_compose_with_stages() -> None:
     ast = converted_product(13, 9, 27, "int8")
     panel = Stage((1, 0), ((((3, 0), 1),), (((1, 1), 1),), (((3, 1), 1),)))
-    plan = (Split(COLUMNS, 8), Assign((1, 1), AxisKind.VECTOR), Reorder(((1, 0), ROWS)))
+    plan = (Split(COLUMNS, 8), Bind((1, 1), AxisKind.VECTOR), Reorder(((1, 0), ROWS)))
 
     computed(ast, (*plan, Pair(INNER), panel), 13, 9, 27)
 
@@ -118,12 +117,12 @@ def test_fills_in_pairs_whatever_the_layout(pairs_inside: bool) -> None:
     steps, columns = (((3, 1), 1),), (((1, 1), 1),)
     inner = (columns, steps) if pairs_inside else (steps, columns)
     fill = [
-        Assign((1, 1, Part.FILL, 0), AxisKind.VECTOR),
-        Assign((3, 1, Part.FILL, 0), AxisKind.PAIR),
+        Bind((1, 1, Part.FILL, 0), AxisKind.VECTOR),
+        Bind((3, 1, Part.FILL, 0), AxisKind.PAIR),
     ]
     plan: Plan = (
         Split(COLUMNS, 8),
-        Assign((1, 1), AxisKind.VECTOR),
+        Bind((1, 1), AxisKind.VECTOR),
         Reorder(((1, 0), ROWS)),
         Pair(INNER),
         Stage((1, 0), ((((3, 0), 1),), *inner)),
@@ -138,7 +137,7 @@ def test_loops_over_results_are_no_pairs() -> None:
     ast = converted_product(2, 8, 8, "int8")
 
     with pytest.raises(ArgumentError, match="not one of two steps that fill"):
-        checked(ast, (Assign(ROWS, AxisKind.PAIR),), PAIRS)
+        checked(ast, (Bind(ROWS, AxisKind.PAIR),), PAIRS)
 
 
 def test_only_narrow_products_are_paired() -> None:
@@ -181,7 +180,7 @@ def test_products_of_narrow_integers_are_paired(
 def test_pairs_are_work_that_threads_share() -> None:
     plan = plan_for(converted_product(256, 256, 256, "int8"), PAIRS)
 
-    assert Assign((0, 0), AxisKind.PARALLEL) in plan
+    assert Bind((0, 0), AxisKind.PARALLEL) in plan
 
 
 @pytest.mark.parametrize(

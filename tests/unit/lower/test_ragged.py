@@ -14,10 +14,10 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.expand import expand
 from tinycore.lower.join import join
-from tinycore.lower.legality import checked
+from tinycore.lower.loops import counters
 from tinycore.lower.plan import planned
-from tinycore.lower.stage import Stage
-from tinycore.lower.tile import Assign, Overlap, Plan, Reorder, Split, apply_plan
+from tinycore.lower.steps.stage import Stage
+from tinycore.lower.tile import Bind, Plan, Reorder, Split, Tail, apply_plan, checked
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -94,7 +94,7 @@ def test_the_last_vector_of_a_row_begins_early(op: Op, columns: int) -> None:
     ast = kernels(total(buffer(6, columns), 1, op=op))[-1].arg.ast
     (number,) = {r.arg.number for n in ast.toposort() if n.op is Op.REDUCE for r in n.src[1:]}
     parts = [(*number, 1), (*number, 2)][: 2 if columns % 8 else 1]
-    plan: Plan = (Overlap(number, 8), *(Assign(part, AxisKind.VECTOR) for part in parts))
+    plan: Plan = (Split(number, 8, Tail.SHIFT), *(Bind(part, AxisKind.VECTOR) for part in parts))
     loads = {n.dtype.count for n in expand(apply_plan(ast, plan)).toposort() if n.op is Op.LOAD}
 
     assert loads == {8}
@@ -105,17 +105,33 @@ def test_what_was_added_before_is_not_read_as_a_number() -> None:
     """A product of nothing and what is infinite would be no number."""
     ast = kernels(total(buffer(3, 21) * buffer(3, 21), 1))[-1].arg.ast
     (number,) = {r.arg.number for n in ast.toposort() if n.op is Op.REDUCE for r in n.src[1:]}
-    tiled = apply_plan(ast, (Overlap(number, 8),))
+    tiled = apply_plan(ast, (Split(number, 8, Tail.SHIFT),))
     (product,) = (n for n in tiled.toposort() if n.op is Op.MUL and n.src[0].op is Op.WHERE)
 
     assert [factor.op for factor in product.src] == [Op.WHERE, Op.WHERE]
 
 
-def test_an_overlap_of_results_is_refused() -> None:
+@pytest.mark.parametrize("tail", [Tail.AUTO, Tail.REMAINDER, Tail.SHIFT])
+def test_the_tail_of_results_under_each_strategy(tail: Tail) -> None:
     ast = kernels(buffer(10) * buffer(10))[0].arg.ast
+    plan: Plan = (Split((0,), 4, tail),)
+    loops = {r.arg.number: r.extent for r in counters(checked(ast, plan, NARROW))}
 
-    with pytest.raises(ArgumentError, match="none of a sum"):
-        checked(ast, (Overlap((0,), 4),), NARROW)
+    assert loops.get((0, 2)) == (2 if tail is Tail.REMAINDER else None)
+    numpy.testing.assert_allclose(run(ast, plan), run(ast, ()))
+
+
+def test_what_is_overwritten_is_not_computed_twice() -> None:
+    ast = kernels(buffer(10) * buffer(10))[0].arg.ast
+    output, *operands = sorted(
+        (n for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL), key=lambda n: int(n.arg)
+    )
+    ast = ast.substitute({operands[0]: output})
+
+    with pytest.raises(ArgumentError, match="would be done twice"):
+        checked(ast, (Split((0,), 4, Tail.SHIFT),), NARROW)
+    (rest,) = {r for r in counters(apply_plan(ast, (Split((0,), 4),))) if r.arg.number == (0, 2)}
+    assert rest.extent == 2
 
 
 def sums(*loops: tuple[UOp, ...]) -> list[UOp]:

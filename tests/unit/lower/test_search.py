@@ -12,11 +12,11 @@ from tests.unit.lower.test_tile import CPU, GRAPHS, run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore.config import Context
 from tinycore.errors import ArgumentError, FileFormatError
-from tinycore.lower.legality import checked, objection
+from tinycore.lower.legality import Loops
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
 from tinycore.lower.search import Candidate, as_lanes, candidate_of, finished, neighbors, starts
-from tinycore.lower.stage import Stage
-from tinycore.lower.tile import Assign, Merge, Peel, Plan, Reorder, Split, Step
+from tinycore.lower.steps.stage import Stage
+from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, checked
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -77,7 +77,7 @@ def test_neighbors_are_found_without_names() -> None:
     ast = kernels(matmul(buffer(14, 24), buffer(24, 37)))[-1].arg.ast
     found = {type(step) for c in neighbors(ast, Candidate((), ast), CPU) for step in c.plan}
 
-    assert found == {Split, Assign, Reorder, Merge}
+    assert found == {Split, Bind, Reorder, Fuse}
 
 
 def test_lanes_are_a_register_or_half_of_one_or_two() -> None:
@@ -88,8 +88,8 @@ def test_lanes_are_a_register_or_half_of_one_or_two() -> None:
 
     assert found == [Split(number, 8), Split(number, 4), Split(number, 16)]
     assert list(as_lanes(loop, 64)) == [
-        (Assign(number, AxisKind.VECTOR),),
-        (Split(number, 32), Assign((*number, 1), AxisKind.VECTOR)),
+        (Bind(number, AxisKind.VECTOR),),
+        (Split(number, 32), Bind((*number, 1), AxisKind.VECTOR)),
     ]
 
 
@@ -98,7 +98,7 @@ def test_plan_for_threads_is_finished_by_sharing() -> None:
 
     done = finished(Candidate((), ast), CPU).plan
 
-    assert Assign((0,), AxisKind.PARALLEL) in done
+    assert Bind((0,), AxisKind.PARALLEL) in done
 
 
 VECTOR, UNROLL, PARTIAL, PARALLEL = (
@@ -112,22 +112,22 @@ VECTOR, UNROLL, PARTIAL, PARALLEL = (
         ((), Split((9,), 4), "there is no loop (9,)"),
         ((), Split((0,), 15), "steps of 15 do not cut a loop of 14"),
         ((), Split((0,), 1), "steps of 1 do not cut"),
-        ((Assign((0,), UNROLL),), Split((0,), 2), "loop (0,) is unroll already"),
-        ((), Assign((0,), PARTIAL), "a loop of kind loop does not become partial"),
-        ((), Assign((0,), AxisKind.GRID), "a loop of kind loop does not become grid"),
-        ((), Assign((3,), PARALLEL), "a loop of kind reduce does not become parallel"),
-        ((), Assign((1,), PARALLEL), "threads share the outermost loop"),
-        ((), Assign((1,), VECTOR), "37 lanes are no power of two"),
+        ((Bind((0,), UNROLL),), Split((0,), 2), "loop (0,) is unroll already"),
+        ((), Bind((0,), PARTIAL), "a loop of kind loop does not become partial"),
+        ((), Bind((0,), AxisKind.GRID), "a loop of kind loop does not become grid"),
+        ((), Bind((3,), PARALLEL), "a loop of kind reduce does not become parallel"),
+        ((), Bind((1,), PARALLEL), "threads share the outermost loop"),
+        ((), Bind((1,), VECTOR), "37 lanes are no power of two"),
         (
-            (Split((1,), 8), Assign((1, 1), VECTOR), Split((3,), 8)),
-            Assign((3, 1), VECTOR),
+            (Split((1,), 8), Bind((1, 1), VECTOR), Split((3,), 8)),
+            Bind((3, 1), VECTOR),
             "lanes of another loop already",
         ),
-        ((Assign((0,), UNROLL),), Assign((1,), UNROLL), "518 copies are too many"),
+        ((Bind((0,), UNROLL),), Bind((1,), UNROLL), "518 copies are too many"),
         ((), Reorder(((1,), (7,))), "there is no loop (7,)"),
-        ((Assign((0,), PARALLEL),), Reorder(((1,), (0,))), "stays outermost"),
-        ((), Merge((1,), (0,)), "the loops are not neighbors"),
-        ((), Merge((0,), (3,)), "not closed together"),
+        ((Bind((0,), PARALLEL),), Reorder(((1,), (0,))), "stays outermost"),
+        ((), Fuse((1,), (0,)), "the loops are not neighbors"),
+        ((), Fuse((0,), (3,)), "not closed together"),
         ((), Peel((0,), (5, 5)), "are no steps between 0 and 14"),
         ((), Peel((3,), (24,)), "are no steps between 0 and 24"),
     ],
@@ -135,7 +135,7 @@ VECTOR, UNROLL, PARTIAL, PARALLEL = (
 def test_illegal_step_is_told_why(plan: Plan, step: Step, why: str) -> None:
     ast = kernels(matmul(buffer(14, 24), buffer(24, 37)))[-1].arg.ast
 
-    problem = objection(checked(ast, plan, CPU), step, CPU)
+    problem = step.objection(Loops(checked(ast, plan, CPU)), CPU)
 
     assert problem is not None
     assert why in problem
@@ -145,10 +145,10 @@ def test_illegal_step_is_told_why(plan: Plan, step: Step, why: str) -> None:
 
 def test_loop_that_fills_a_stage_is_not_written_out() -> None:
     ast = kernels(matmul(buffer(14, 24), buffer(24, 64)))[-1].arg.ast
-    tile: Plan = (Split((1,), 16), Assign((1, 1), VECTOR), Reorder(((1, 0), (0,), (1, 1))))
+    tile: Plan = (Split((1,), 16), Bind((1, 1), VECTOR), Reorder(((1, 0), (0,), (1, 1))))
     staged = (*tile, Stage((1, 0), (((((3,), 1),)), ((((1, 1), 1),)))))
 
-    problem = objection(checked(ast, staged, CPU), Assign((1, 0), UNROLL), CPU)
+    problem = Bind((1, 0), UNROLL).objection(Loops(checked(ast, staged, CPU)), CPU)
 
     assert problem == "scratch memory is filled inside of it, which copies would share"
 
@@ -156,7 +156,7 @@ def test_loop_that_fills_a_stage_is_not_written_out() -> None:
 def test_shared_sum_needs_threads_that_meet() -> None:
     ast = kernels(total(buffer(10, 64), 1))[-1].arg.ast
     (loop,) = {r for n in ast.toposort() if n.op is Op.REDUCE for r in n.src[1:]}
-    share = Assign((*loop.arg.number, 1), AxisKind.GROUP)
+    share = Bind((*loop.arg.number, 1), AxisKind.GROUP)
 
     assert candidate_of(ast, (Split(loop.arg.number, 32), share), GRID) is not None
     assert candidate_of(ast, (Split(loop.arg.number, 12), share), GRID) is None

@@ -16,12 +16,11 @@ from tinycore.device import Buffer, Device
 from tinycore.dtype import DType
 from tinycore.engine.compile import info_of
 from tinycore.errors import ArgumentError
-from tinycore.lower.legality import checked
-from tinycore.lower.plan import describe, plan_for
+from tinycore.lower.plan import plan_for
 from tinycore.lower.search import starts
-from tinycore.lower.stage import Stage
+from tinycore.lower.steps.stage import Stage
 from tinycore.lower.strategies.grid_shared import block_of, tile_of
-from tinycore.lower.tile import Assign, Cover, Plan, Split
+from tinycore.lower.tile import Bind, Plan, Split, Tail, checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.testing.kernels import Array
 from tinycore.uop.node import UOp
@@ -269,7 +268,7 @@ def test_a_search_begins_with_both_plans() -> None:
 
 
 def test_the_plan_says_what_is_shared() -> None:
-    text = " ".join(map(describe, plan_for(product(64, 64, 64), SMALL)))
+    text = " ".join(map(str, plan_for(product(64, 64, 64), SMALL)))
 
     assert "stage([3.1][8*0.1.0+0.1.1] at 3.0) stage([3.1][4*1.1.0+1.1.1] at 3.0)" in text
     assert f"fill(3.1.{Part.FILL}.1)" in text
@@ -302,8 +301,8 @@ def test_blocks_divide_what_is_reduced_where_some_number_near_does() -> None:
 # By hand
 
 TILE: Plan = (
-    *(Split(ROWS, 4), Assign((0, 0), GRID), Assign((0, 1), BLOCK)),
-    *(Split(COLUMNS, 8), Assign((1, 0), GRID), Assign((1, 1), BLOCK)),
+    *(Split(ROWS, 4), Bind((0, 0), GRID), Bind((0, 1), BLOCK)),
+    *(Split(COLUMNS, 8), Bind((1, 0), GRID), Bind((1, 1), BLOCK)),
 )
 LEFT, RIGHT = ((((0, 1), 1),), (((1, 1), 1),))
 
@@ -316,7 +315,7 @@ def test_a_fill_that_nobody_dealt_out_is_done_by_every_thread() -> None:
 def test_a_stage_of_a_stage() -> None:
     whole = Stage((1, 0), (((INNER, 1),), RIGHT))
     part = Stage((3, 0), ((((3, 1), 1),), RIGHT))
-    deal = [Assign((*axis, Part.FILL, n), FILL) for axis, n in ((INNER, 0), ((1, 1), 0))]
+    deal = [Bind((*axis, Part.FILL, n), FILL) for axis, n in ((INNER, 0), ((1, 1), 0))]
     linear = assert_shared(product(10, 24, 20), plan=(*TILE, whole, *deal, Split(INNER, 8), part))
     assert linear.shared_bytes == 4 * (24 * 8 + 8 * 8)
 
@@ -326,10 +325,10 @@ def test_threads_that_share_a_sum_share_operands(inner: int) -> None:
     block = (((3, 1, 0), 4), ((3, 1, 1), 1))
     plan: Plan = (
         *TILE,
-        *(Cover(INNER, 16), Split((3, 1), 4), Assign((3, 1, 1), GROUP)),
+        *(Split(INNER, 16, Tail.GUARD), Split((3, 1), 4), Bind((3, 1, 1), GROUP)),
         *(Stage((3, 0), (block, LEFT)), Stage((3, 0), (block, RIGHT))),
-        *(Assign((3, 1, 0, Part.FILL, n), FILL) for n in (0, 1)),
-        *(Assign((0, 1, Part.FILL, 0), FILL), Assign((1, 1, Part.FILL, 1), FILL)),
+        *(Bind((3, 1, 0, Part.FILL, n), FILL) for n in (0, 1)),
+        *(Bind((0, 1, Part.FILL, 0), FILL), Bind((1, 1, Part.FILL, 1), FILL)),
     )
     linear = assert_shared(product(10, inner, 20), plan=plan)
     assert linear.launch("block") == (4, 8, 4)
@@ -338,16 +337,16 @@ def test_threads_that_share_a_sum_share_operands(inner: int) -> None:
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (Assign((1, 0), BLOCK), "filled anew in each of its steps"),
-        (Assign((3, 0), AxisKind.UNROLL), "which copies would share"),
+        (Bind((1, 0), BLOCK), "filled anew in each of its steps"),
+        (Bind((3, 0), AxisKind.UNROLL), "which copies would share"),
         (Split((3, 0), 2), "which the rest would share"),
-        (Assign((0, 0), FILL), "it fills no memory"),
+        (Bind((0, 0), FILL), "it fills no memory"),
         (Stage((3, 0), ((((3, 1), 1),), LEFT)), "bytes of scratch are too many"),
     ],
 )
-def test_illegal_step_is_told_why(step: Assign | Split | Stage, why: str) -> None:
+def test_illegal_step_is_told_why(step: Bind | Split | Stage, why: str) -> None:
     stage = Stage((3, 0), ((((3, 1), 1),), RIGHT))
-    tile = tuple(s for s in TILE if s not in (Assign((1, 0), GRID), Assign((0, 0), GRID)))
+    tile = tuple(s for s in TILE if s not in (Bind((1, 0), GRID), Bind((0, 0), GRID)))
     limits = replace(SMALL, shared_bytes=300)
 
     with pytest.raises(ArgumentError, match=why):

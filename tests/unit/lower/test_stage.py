@@ -14,8 +14,8 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import Stage, nest_of, staged_values
-from tinycore.lower.tile import Assign, Merge, Plan, Reorder, Split, apply_plan
+from tinycore.lower.steps.stage import Stage, nest_of, staged_values
+from tinycore.lower.tile import Bind, Fuse, Plan, Reorder, Split, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import AxisKind, Op, Part
@@ -67,9 +67,9 @@ def test_panel_composes_with_every_other_step() -> None:
     fill = (1, 1, 0, Part.FILL, 0)
     plan = (
         *(Split(COLUMNS, 8), Split((1, 1), 4), Split(ROWS, 3), Reorder(((1, 0), (0, 0)))),
-        *(Assign((0, 1), AxisKind.UNROLL), Assign((1, 1, 0), AxisKind.UNROLL)),
-        *(Assign((1, 1, 1), AxisKind.VECTOR), Assign((1, 0), AxisKind.PARALLEL)),
-        *(panel, Split(fill, 4), Assign((*fill, 1), AxisKind.VECTOR)),
+        *(Bind((0, 1), AxisKind.UNROLL), Bind((1, 1, 0), AxisKind.UNROLL)),
+        *(Bind((1, 1, 1), AxisKind.VECTOR), Bind((1, 0), AxisKind.PARALLEL)),
+        *(panel, Split(fill, 4), Bind((*fill, 1), AxisKind.VECTOR)),
     )
     same(product(13, 6, 27), plan)
 
@@ -188,7 +188,7 @@ def test_rows_of_a_transposed_operand_are_staged_in_groups() -> None:
 
 def test_loops_are_not_merged_across_a_stage() -> None:
     plan = plan_for(product(1023, 25, 77), AVX2)
-    merged = [step for step in plan if isinstance(step, Merge)]
+    merged = [step for step in plan if isinstance(step, Fuse)]
 
     assert stages_of(plan)
-    assert merged == [Merge((0, 0), (1, 0))]  # blocks of rows and panels, not the tiles inside
+    assert merged == [Fuse((0, 0), (1, 0))]  # blocks of rows and panels, not the tiles inside

@@ -16,17 +16,7 @@ from tinycore.engine.compile import info_of
 from tinycore.lower.loops import counters
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import (
-    Assign,
-    Merge,
-    Overlap,
-    Peel,
-    Plan,
-    Reorder,
-    Split,
-    Step,
-    apply_plan,
-)
+from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, Tail, apply_plan
 from tinycore.render import Limits
 from tinycore.testing.kernels import Array, element, load, store
 from tinycore.uop.node import Skew, UOp
@@ -131,19 +121,21 @@ def random_plan(ast: UOp, generator: random.Random) -> Plan:
         if kind == "split" and size > 3:
             plan.append(Split(loop.arg.number, generator.randint(2, min(size, 16))))
         elif kind == "overlap" and size > 3 and loop.arg.kind is AxisKind.REDUCE:
-            plan.append(Overlap(number := loop.arg.number, by := generator.choice([2, 4])))
+            plan.append(
+                Split(number := loop.arg.number, by := generator.choice([2, 4]), Tail.SHIFT)
+            )
             lanes = [(*number, 1), (*number, 2)][: 2 if size % by else 1]
             if not any(r.arg.kind is AxisKind.VECTOR for r in loops):
-                plan += [Assign(part, AxisKind.VECTOR) for part in lanes]
+                plan += [Bind(part, AxisKind.VECTOR) for part in lanes]
         elif kind == "unroll" and size <= 8:
             partial = loop.arg.kind is AxisKind.REDUCE and generator.random() < 0.5
-            plan.append(Assign(loop.arg.number, AxisKind.PARTIAL if partial else AxisKind.UNROLL))
+            plan.append(Bind(loop.arg.number, AxisKind.PARTIAL if partial else AxisKind.UNROLL))
         elif (
             kind == "vector"
             and size <= 16
             and not any(r.arg.kind is AxisKind.VECTOR for r in loops)
         ):
-            plan.append(Assign(loop.arg.number, AxisKind.VECTOR))
+            plan.append(Bind(loop.arg.number, AxisKind.VECTOR))
         elif kind == "reorder":
             plan.append(
                 Reorder(tuple(r.arg.number for r in generator.sample(outputs, len(outputs))))
@@ -153,7 +145,7 @@ def random_plan(ast: UOp, generator: random.Random) -> Plan:
         elif kind == "merge" and len(ends) == 1 and len(outputs) > 1:
             outer, inner = outputs[0], outputs[1]
             if outer.arg.kind is inner.arg.kind is AxisKind.LOOP:
-                plan.append(Merge(outer.arg.number, inner.arg.number))
+                plan.append(Fuse(outer.arg.number, inner.arg.number))
     return tuple(plan)
 
 
@@ -205,21 +197,19 @@ def test_matmul_plan_has_a_register_tile_that_fits() -> None:
 def test_contiguous_loops_become_one() -> None:
     ast = kernels(buffer(3, 4, 5) + buffer(3, 4, 5))[0].arg.ast
 
-    assert plan_for(ast, Limits()) == (Merge((0,), (1,)), Merge((0,), (2,)))
+    assert plan_for(ast, Limits()) == (Fuse((0,), (1,)), Fuse((0,), (2,)))
 
 
 def test_small_kernels_stay_on_one_thread() -> None:
     ast = kernels(buffer(100) + buffer(100))[0].arg.ast
 
-    assert not any(
-        isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU)
-    )
+    assert not any(isinstance(s, Bind) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU))
 
 
 def test_large_kernels_are_shared_among_threads() -> None:
     ast = kernels(buffer(1 << 20) + buffer(1 << 20))[0].arg.ast
 
-    assert any(isinstance(s, Assign) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU))
+    assert any(isinstance(s, Bind) and s.kind is AxisKind.PARALLEL for s in plan_for(ast, CPU))
 
 
 def test_border_of_a_padded_copy_is_peeled_off() -> None:
@@ -246,7 +236,7 @@ def test_a_sum_that_lanes_do_not_suit_is_several_sums() -> None:
     ast = kernels(column_sum())[-1].arg.ast
     plan = plan_for(ast, CPU)
 
-    assert any(isinstance(s, Assign) and s.kind is AxisKind.PARTIAL for s in plan)
+    assert any(isinstance(s, Bind) and s.kind is AxisKind.PARTIAL for s in plan)
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-5)
 
 
@@ -268,4 +258,4 @@ def test_lanes_of_a_gated_load_have_their_own_alternatives(move: int) -> None:
     change = store(element(0, dtypes.float32, 32, here), value)
     ast = UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
 
-    numpy.testing.assert_array_equal(run(ast, (Assign((1,), AxisKind.VECTOR),)), run(ast, ()))
+    numpy.testing.assert_array_equal(run(ast, (Bind((1,), AxisKind.VECTOR),)), run(ast, ()))

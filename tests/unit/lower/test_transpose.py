@@ -12,7 +12,7 @@ from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import expand_loops
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import Assign, Split, apply_plan
+from tinycore.lower.tile import Bind, Split, apply_plan
 from tinycore.lower.transpose import transposed
 from tinycore.render.base import Limits, Renderer
 from tinycore.testing.kernels import element, load, store
@@ -67,7 +67,7 @@ def test_whole_lines_are_read_where_little_is_read_twice(extent: int, tall: int)
 def test_threads_share_a_transpose() -> None:
     plan = plan_for(turned(512, 512), Limits(vector_bytes=32, threads=2))
 
-    assert AxisKind.PARALLEL in {step.kind for step in plan if isinstance(step, Assign)}
+    assert AxisKind.PARALLEL in {step.kind for step in plan if isinstance(step, Bind)}
 
 
 @pytest.mark.sample(3)

@@ -10,7 +10,7 @@ from tinycore import Tensor
 from tinycore.lower.expand import expand
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import Assign, Peel, Plan, Split, apply_plan
+from tinycore.lower.tile import Bind, Peel, Plan, Split, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.affine import repetition
 from tinycore.uop.node import UOp
@@ -71,7 +71,7 @@ def test_repeated_elements_under_any_lanes(times: int, lanes: int) -> None:
     """Where lanes begin in the middle of what is repeated, each reads its own."""
     ast = enlarged(16, times)
     column = ast.src[0].src[-1].arg.number
-    plan = (Split(column, lanes), Assign((*column, 1), AxisKind.VECTOR))
+    plan = (Split(column, lanes), Bind((*column, 1), AxisKind.VECTOR))
     loaded = 1 if lanes % times or lanes == times else lanes // times
 
     assert lanes_of(ast, plan) == {loaded}
@@ -97,5 +97,5 @@ def test_a_short_loop_stored_between_lanes_is_written_out() -> None:
     ast = last_kernel(x.reshape(3, 40, 1).exp2() + Tensor.empty(3, 1, 2, device="PYTHON"))
     plan = plan_for(ast, AVX2)
 
-    assert any(isinstance(s, Assign) and s.kind is AxisKind.UNROLL for s in plan)
+    assert any(isinstance(s, Bind) and s.kind is AxisKind.UNROLL for s in plan)
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-6)

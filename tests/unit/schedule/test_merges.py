@@ -10,9 +10,8 @@ from tests.unit.schedule.graphs import buffer, kernels
 from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import VerifyError
-from tinycore.lower.legality import checked
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import Assign, Split
+from tinycore.lower.tile import Bind, Split, checked
 from tinycore.render.base import Limits
 from tinycore.tensor import graph
 from tinycore.testing.kernels import Array
@@ -95,14 +94,14 @@ def test_a_plan_changes_no_merge(size: int, how: Merge) -> None:
 @pytest.mark.parametrize("by", [2, 3])
 def test_pieces_side_by_side_have_counts_of_their_own(by: int) -> None:
     ast = merge_kernel(112, Merge(32, 64, 8), dtypes.float32)
-    plan = (Split((1,), by), Assign((1, 1), AxisKind.UNROLL))
+    plan = (Split((1,), by), Bind((1, 1), AxisKind.UNROLL))
 
     checked(ast, plan, AVX2)
     numpy.testing.assert_array_equal(run(ast, plan), run(ast, ()))
 
 
 def test_lanes_would_go_apart() -> None:
-    plan = (Split((1,), 4), Assign((1, 1), AxisKind.VECTOR))
+    plan = (Split((1,), 4), Bind((1, 1), AxisKind.VECTOR))
 
     with pytest.raises(ValueError, match="lanes would go apart"):
         checked(merge_kernel(128, Merge(32, 64, 8)), plan, AVX2)

@@ -16,10 +16,11 @@ from typing import Final
 from tinycore.lower.cost import Cost, Lanes, Proposal, cycles_of_step, width_of
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.hold import Hold
 from tinycore.lower.loops import Number
 from tinycore.lower.packing import LEAST_CHUNKS
-from tinycore.lower.tile import REST, Assign, Overlap, Split
+from tinycore.lower.steps.accumulate import Accumulate
+from tinycore.lower.steps.split import REST
+from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Part
@@ -55,7 +56,7 @@ def sum_in_parts(draft: Draft) -> None:
     loops = [r for r in facts.reduced if r.extent >= 2 * PARTIAL_SUMS[0]]
     if loops and all(r.extent == 1 for r in facts.loops_of_kind(AxisKind.UNROLL)):
         number = loops[-1].arg.number
-        draft.do(Split(number, PARTIAL_SUMS[0]), Assign((*number, 1), AxisKind.PARTIAL))
+        draft.do(Split(number, PARTIAL_SUMS[0]), Bind((*number, 1), AxisKind.PARTIAL))
 
 
 def vectorize_reduction(draft: Draft, axis: UOp) -> None:
@@ -67,16 +68,16 @@ def vectorize_reduction(draft: Draft, axis: UOp) -> None:
     stream = None if rows else row_of_streams(draft.facts, draft.limits, axis)
     cut_row(draft, number, size, width)
     for row, tall in rows:
-        draft.do(Split(row, tall), Assign((*row, 1), AxisKind.UNROLL))
+        draft.do(Split(row, tall), Bind((*row, 1), AxisKind.UNROLL))
     steps = size // width
     partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
     if stream is not None:
-        draft.do(Split(stream, STREAMS), Assign((*stream, 1), AxisKind.UNROLL))
+        draft.do(Split(stream, STREAMS), Bind((*stream, 1), AxisKind.UNROLL))
         partial = min(partial, PARTIAL_SUMS[0] // STREAMS)
     if rows:
         unroll(draft, (*number, 0), steps, math.prod(tall for _, tall in rows))
     elif partial > 1:
-        draft.do(Split((*number, 0), partial), Assign((*number, 0, 1), AxisKind.PARTIAL))
+        draft.do(Split((*number, 0), partial), Bind((*number, 0, 1), AxisKind.PARTIAL))
         unroll(draft, (*number, 0, REST), steps % partial, 1)
 
 
@@ -87,16 +88,16 @@ def cut_row(draft: Draft, number: Number, size: int, width: int) -> None:
     """
     left = size % width
     narrow = left >= LEAST_LEFT and left.bit_count() == 1
-    cut = Split(number, width) if narrow else Overlap(number, width)
-    draft.do(cut, Assign((*number, 1), AxisKind.VECTOR))
+    cut = Split(number, width) if narrow else Split(number, width, Tail.SHIFT)
+    draft.do(cut, Bind((*number, 1), AxisKind.VECTOR))
     if left:
-        draft.do(Assign((*number, REST), AxisKind.VECTOR))
+        draft.do(Bind((*number, REST), AxisKind.VECTOR))
 
 
 def unroll(draft: Draft, number: Number, steps: int, copies: int) -> None:
     """Unroll a short part of a reduced loop, so that nothing is added up apart from it."""
     if 1 < steps <= MOST_UNROLLED // copies:
-        draft.do(Assign(number, AxisKind.UNROLL))
+        draft.do(Bind(number, AxisKind.UNROLL))
 
 
 def row_of_streams(facts: KernelFacts, limits: Limits, axis: UOp) -> Number | None:
@@ -160,7 +161,7 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
         del held[0]
     if not held:
         return []
-    draft.do(Hold(tuple(held), tuple(r.arg.number for r in around)))
+    draft.do(Accumulate(tuple(held), tuple(r.arg.number for r in around)))
     return [r for r in draft.facts.loops if r.arg.number[-2:] == (Part.HELD, 1)]
 
 

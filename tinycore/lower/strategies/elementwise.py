@@ -10,8 +10,8 @@ from tinycore.lower.cost import LEAST_LANES, Cost, Lanes, Proposal, width_of
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
 from tinycore.lower.loops import Number
-from tinycore.lower.stage import Dimension
-from tinycore.lower.tile import Assign, Split
+from tinycore.lower.steps.stage import Dimension
+from tinycore.lower.tile import Bind, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
@@ -40,7 +40,7 @@ def output_lanes(draft: Draft, axis: UOp) -> int:
     facts = draft.facts
     loops = [facts.interleaved(n, axis) for n in facts.stored if axis in n.ranges]
     if loops and loops[0] and all(found == loops[0] for found in loops):
-        draft.do(Assign(loops[0][0].arg.number, AxisKind.UNROLL))
+        draft.do(Bind(loops[0][0].arg.number, AxisKind.UNROLL))
     width = width_of(axis.extent, draft.lanes())
     if draft.facts.overwrites:
         width = math.gcd(width, axis.extent)
@@ -54,7 +54,7 @@ def cut_columns(draft: Draft, axis: UOp, width: int, wide: int) -> tuple[Number,
     """
     number, size = axis.arg.number, axis.extent
     if wide == 1:
-        draft.do(Split(number, width), Assign((*number, 1), AxisKind.VECTOR))
+        draft.do(Split(number, width), Bind((*number, 1), AxisKind.VECTOR))
         return (*number, 0), (((*number, 1), 1),)
     if size % width and size >= width * wide:
         draft.do(Split(number, width * wide), Split((*number, 1), width))
@@ -62,5 +62,5 @@ def cut_columns(draft: Draft, axis: UOp, width: int, wide: int) -> tuple[Number,
     else:
         draft.do(Split(number, width), Split((*number, 0), wide))
         outer, inner, lane = (*number, 0, 0), (*number, 0, 1), (*number, 1)
-    draft.do(Assign(inner, AxisKind.UNROLL), Assign(lane, AxisKind.VECTOR))
+    draft.do(Bind(inner, AxisKind.UNROLL), Bind(lane, AxisKind.VECTOR))
     return outer, () if size < width * wide else ((inner, width), (lane, 1))

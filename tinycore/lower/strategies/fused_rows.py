@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinycore.lower.draft import Draft, Nest
+from tinycore.lower.loops import stores_of
 from tinycore.lower.strategies.loops import plan_loops
-from tinycore.lower.tile import stores_of
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

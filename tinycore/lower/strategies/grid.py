@@ -14,9 +14,9 @@ from typing import Final
 from tinycore.lower.cost import Cost, Proposal, apply_cheapest, cycles_of_thread
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.share import fills_of
+from tinycore.lower.loops import fills_of
 from tinycore.lower.strategies import grid_shared
-from tinycore.lower.tile import Assign, Cover, Split
+from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -95,7 +95,7 @@ def group_each(draft: Draft, loop: UOp, wanted: int) -> None:
     threads = power_of_two(min(wanted, most, loop.extent, draft.limits.block[0]))
     if threads > 1:
         number = loop.arg.number
-        draft.do(Cover(number, threads), Assign((*number, 1), AxisKind.GROUP))
+        draft.do(Split(number, threads, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP))
     launch(draft, wanted // threads)
 
 
@@ -108,7 +108,7 @@ def give_lanes(draft: Draft) -> None:
     for loop in reversed(facts.launchable):
         if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):
             number = loop.arg.number
-            draft.do(Split(number, lanes), Assign((*number, 1), AxisKind.VECTOR))
+            draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
             return
 
 
@@ -130,7 +130,7 @@ def tile_rows(draft: Draft) -> None:
     if extent > 2 * TILE_ROWS and not facts.overwrites:
         tall = TILE_ROWS
     if tall > 1 and facts.outputs_launched // tall >= limits.threads:
-        draft.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
+        draft.do(Split(number, tall), Bind((*number, 1), AxisKind.UNROLL))
 
 
 def with_unrolled_sums(draft: Draft, apply: grid_shared.Apply) -> bool | None:
@@ -149,9 +149,9 @@ def unroll_sums(draft: Draft) -> None:
         if loop.arg.kind is not AxisKind.REDUCE or not loop.is_fixed:
             continue
         if loop.extent <= UNROLLED:
-            draft.do(Assign(number, AxisKind.UNROLL))
+            draft.do(Bind(number, AxisKind.UNROLL))
         elif loop.extent % UNROLLED == 0:
-            draft.do(Split(number, UNROLLED), Assign((*number, 1), AxisKind.UNROLL))
+            draft.do(Split(number, UNROLLED), Bind((*number, 1), AxisKind.UNROLL))
 
 
 # --- the launch
@@ -167,14 +167,14 @@ def launch(draft: Draft, wanted: int) -> None:
         wanted //= threads
         room = room[1:] if threads > 1 else room
         if threads == 1:
-            draft.do(Assign(number, AxisKind.GRID))
+            draft.do(Bind(number, AxisKind.GRID))
         elif threads == extent:
-            draft.do(Assign(number, AxisKind.BLOCK))
+            draft.do(Bind(number, AxisKind.BLOCK))
         else:
             draft.do(
-                Cover(number, threads),
-                Assign((*number, 0), AxisKind.GRID),
-                Assign((*number, 1), AxisKind.BLOCK),
+                Split(number, threads, Tail.GUARD),
+                Bind((*number, 0), AxisKind.GRID),
+                Bind((*number, 1), AxisKind.BLOCK),
             )
 
 

@@ -24,8 +24,8 @@ from tinycore.lower.group import threads_of
 from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.packing import fill_of, loads_of
-from tinycore.lower.stage import Dimension, Stage, shared_size, staged_values
-from tinycore.lower.tile import Assign, Cover, Reorder, Split, Step
+from tinycore.lower.steps.stage import Dimension, Stage, shared_size, staged_values
+from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -124,7 +124,7 @@ def tile_and_stage(
     rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL)
     if min(steps_of(draft, columns), steps_of(draft, rows)) < LEAST_REUSE:
         return False
-    draft.do(*(Assign(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
+    draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at, inner = cut_depth(draft, depth)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
@@ -158,12 +158,12 @@ def cut(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind) -> D
     if groups:
         number = (*number, 1)
     if threads == 1 or copies == 1:
-        draft.do(*groups, Assign(number, AxisKind.BLOCK if copies == 1 else kind))
+        draft.do(*groups, Bind(number, AxisKind.BLOCK if copies == 1 else kind))
         return ((number, 1),)
     # Lanes lie side by side. Copies lie apart, so that threads side by side store side by side.
     inner = copies if kind is AxisKind.VECTOR else threads
     order = (AxisKind.BLOCK, kind) if kind is AxisKind.VECTOR else (kind, AxisKind.BLOCK)
-    own = (Assign((*number, part), kind) for part, kind in enumerate(order))
+    own = (Bind((*number, part), kind) for part, kind in enumerate(order))
     draft.do(*groups, Split(number, inner), *own)
     return ((*number, 0), inner), ((*number, 1), 1)
 
@@ -187,7 +187,7 @@ def cut_depth(draft: Draft, depth: int) -> tuple[Number | None, list[Dimension]]
             if room == 1:
                 return number, inner
             by = block_of(loop.extent, room)
-            draft.do(Cover(number, by))
+            draft.do(Split(number, by, Tail.GUARD))
             return (*number, 0), [(((*number, 1), 1),), *inner]
         inner.insert(0, ((number, 1),))
         room = max(room // loop.extent, 1)
@@ -199,7 +199,7 @@ def share_sums(draft: Draft, inner: list[Dimension], sharers: int) -> bool:
     for place, ((axis, _),) in enumerate(inner):
         extent = counter_of(draft.kernel, axis).extent
         if extent % sharers == 0 and extent > sharers:
-            draft.do(Split(axis, sharers), Assign((*axis, 1), AxisKind.GROUP))
+            draft.do(Split(axis, sharers), Bind((*axis, 1), AxisKind.GROUP))
             inner[place] = (((*axis, 0), sharers), ((*axis, 1), 1))
             return True
     return False
@@ -288,11 +288,11 @@ def deal_out(draft: Draft, number: int) -> None:
     if lanes > 1 and busy and last.extent % lanes == 0 and 1 in moves <= {0, 1}:
         row = names.pop()
         if last.extent == lanes:
-            steps.append(Assign(row, AxisKind.VECTOR))
+            steps.append(Bind(row, AxisKind.VECTOR))
         else:
-            steps += [Split(row, lanes), Assign((*row, 1), AxisKind.VECTOR)]
+            steps += [Split(row, lanes), Bind((*row, 1), AxisKind.VECTOR)]
             names.append((*row, 0))
-    draft.do(*steps, *(Assign(name, AxisKind.FILL) for name in names))
+    draft.do(*steps, *(Bind(name, AxisKind.FILL) for name in names))
 
 
 def with_overlaps(

@@ -22,7 +22,7 @@ from tinycore.lower.strategies import (
     scan,
     transpose,
 )
-from tinycore.lower.tile import Assign
+from tinycore.lower.tile import Bind
 from tinycore.uop.op import AxisKind, Op
 
 STRATEGIES: Final = (
@@ -77,4 +77,4 @@ def unroll_short_reductions(draft: Draft) -> None:
             number = loops[-1].arg.number
             is_plain = counter_of(draft.kernel, number).arg.kind is AxisKind.REDUCE
             if copies * loops[-1].extent <= MOST_COPIES and is_plain:
-                draft.do(Assign(number, AxisKind.UNROLL))
+                draft.do(Bind(number, AxisKind.UNROLL))

@@ -18,11 +18,11 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.packing import LEAST_CHUNKS, MOST_SCRATCH, pack_panel, pack_rows
-from tinycore.lower.pair import Pair, is_paired
-from tinycore.lower.stage import Dimension
+from tinycore.lower.packing import LEAST_CHUNKS, pack_panel, pack_rows
+from tinycore.lower.steps.pair import Pair, is_paired
+from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension
 from tinycore.lower.strategies.elementwise import cut_columns, output_lanes
-from tinycore.lower.tile import Assign, Reorder, Split
+from tinycore.lower.tile import Bind, Reorder, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -86,7 +86,7 @@ def cut_tiles(draft: Draft, axis: UOp) -> None:
     tile = tile_of(draft.facts, draft.limits, axis, row, -(-axis.extent // width))
     column, panel = cut_columns(draft, axis, width, tile.wide)
     if row is not None and tile.below is not None:
-        draft.do(Split(tile.below, tile.lines), Assign((*tile.below, 1), AxisKind.UNROLL))
+        draft.do(Split(tile.below, tile.lines), Bind((*tile.below, 1), AxisKind.UNROLL))
         cut_rows(draft, row, tile.tall, [(*tile.below, 0), column], ())
     elif row is not None and not cut_pairs(draft, row, tile.tall, [column], panel):
         cut_rows(draft, row, tile.tall, [column], panel)
@@ -224,7 +224,7 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
         draft.do(Split(number, block))
         front, number, between = [(*number, 0), *columns], (*number, 1), []
     if tall > 1:
-        draft.do(Split(number, tall), Assign((*number, 1), AxisKind.UNROLL))
+        draft.do(Split(number, tall), Bind((*number, 1), AxisKind.UNROLL))
     front = [*front, *between, (*number, 0) if tall > 1 else number]
     # The rows of a tile outside of its columns: each number is read for one row at a time.
     to_front(draft, place, [*front, (*number, 1)] if tall > 1 else front)

@@ -14,10 +14,11 @@ from typing import Final
 from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.hold import Hold
+from tinycore.lower.loops import overwrites_what_it_reads
+from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.strategies.elementwise import output_lanes
 from tinycore.lower.strategies.matrix_product import row_loop
-from tinycore.lower.tile import Assign, Reorder, Split, overwrites_what_it_reads
+from tinycore.lower.tile import Bind, Reorder, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Part
@@ -67,13 +68,13 @@ def accumulate_rows(draft: Draft, axis: UOp, row: UOp | None) -> None:
     depth = reduced[-1].arg.number
     around = [r.arg.number for r in reduced[:-1]]
     if reduced[-1].extent > ROWS_AT_ONCE:
-        draft.do(Split(depth, ROWS_AT_ONCE), Assign((*depth, 1), AxisKind.UNROLL))
+        draft.do(Split(depth, ROWS_AT_ONCE), Bind((*depth, 1), AxisKind.UNROLL))
         around.append((*depth, 0))
     held = (number,) if row is None else (row.arg.number, number)
     rest = [r.arg.number for r in draft.facts.outputs if r.arg.number not in held]
-    draft.do(Reorder((*rest, *held)), Hold(held, tuple(around)))
+    draft.do(Reorder((*rest, *held)), Accumulate(held, tuple(around)))
     for part in ((*number, Part.HELD, 0), (*number, Part.HELD, 1), number):
-        draft.do(Split(part, width), Assign((*part, 1), AxisKind.VECTOR))
+        draft.do(Split(part, width), Bind((*part, 1), AxisKind.VECTOR))
 
 
 def sums_held(draft: Draft, columns: int, rows: int, width: int) -> int:

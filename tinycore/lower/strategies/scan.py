@@ -10,7 +10,7 @@ from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
 from tinycore.lower.strategies.elementwise import vectorize
-from tinycore.lower.tile import Assign, Split
+from tinycore.lower.tile import Bind, Split
 from tinycore.render.base import Limits
 from tinycore.uop.op import AxisKind
 
@@ -37,4 +37,4 @@ def scan_rows_together(draft: Draft) -> None:
     rows = [r for r in draft.facts.outputs if r.extent >= SCANNED_ROWS]
     if rows:
         draft.do(Split(number := rows[-1].arg.number, SCANNED_ROWS))
-        draft.do(Assign((*number, 1), AxisKind.UNROLL))
+        draft.do(Bind((*number, 1), AxisKind.UNROLL))

@@ -13,7 +13,7 @@ from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.tile import Assign, Reorder, Split
+from tinycore.lower.tile import Bind, Reorder, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import TRANSCENDENTAL, AxisKind
@@ -52,8 +52,8 @@ def transpose_blocks(draft: Draft, column: UOp, row: UOp, lanes: int) -> None:
     draft.do(
         Split(inside, lanes),
         Split(across, squares_of_line(draft.facts, draft.limits, row, lanes)),
-        Assign((*inside, 1), AxisKind.VECTOR),
-        Assign((*across, 1), AxisKind.UNROLL),
+        Bind((*inside, 1), AxisKind.VECTOR),
+        Bind((*across, 1), AxisKind.UNROLL),
     )
     outer = ((*across, 0), (*inside, 0))
     loops = [r.arg for r in draft.facts.outputs if r.arg.kind is AxisKind.LOOP]

@@ -13,7 +13,7 @@ import numpy
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.stage import Stage
+from tinycore.lower.steps.stage import Stage
 from tinycore.render.base import LinearKernel
 from tinycore.testing.kernels import product
 from tinycore.testing.suite.case import Level, NotApplicable, Variant, case

@@ -15,7 +15,9 @@ from typing import Final
 
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number
+from tinycore.lower.legality import Loops
+from tinycore.lower.loops import THREADS, Number, text_of
+from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
@@ -23,11 +25,12 @@ from tinycore.uop.symbolic import simplify
 
 WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR, AxisKind.PAIR)
 """Kinds of loops that are inside of every other when the code is made."""
-THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
-"""Kinds of loops that become threads of a workgroup, the fastest first: all of them see a stage."""
 ALIASING_BYTES: Final = 4096
 """Addresses this far apart share a set of a cache of 8 ways and 32 KB."""
 LINE_BYTES: Final = 64
+
+MOST_SCRATCH: Final = 2 << 20
+"""Bytes of one array, which lies on a stack where threads share no memory."""
 
 Dimension = tuple[tuple[Number, int], ...]
 """One dimension of a stage: a place along it is the sum of these loops times these factors."""
@@ -45,10 +48,27 @@ class Stage:
     at: Number | None
     dimensions: tuple[Dimension, ...]
 
+    def __str__(self) -> str:
+        layout = "][".join("+".join(map(term_text, d)) for d in self.dimensions)
+        return f"stage([{layout}] at {text_of(self.at or ())})"
+
+    def apply(self, kernel: UOp) -> UOp:
+        """The kernel with this step done. Raises ArgumentError where no value fits."""
+        return stage(rewrite(kernel, simplify, name="simplify before a stage"), self)
+
+    def objection(self, loops: Loops, limits: Limits) -> None:
+        """None: what cannot be done is refused when it is tried."""
+
     @property
     def axes(self) -> frozenset[Number]:
         """The numbers of all loops of the dimensions."""
         return frozenset(axis for dimension in self.dimensions for axis, _ in dimension)
+
+
+def term_text(term: tuple[Number, int]) -> str:
+    """A loop and its factor as text."""
+    axis, factor = term
+    return text_of(axis) if factor == 1 else f"{factor}*{text_of(axis)}"
 
 
 def nest_of(kernel: UOp) -> list[UOp]:

@@ -12,10 +12,10 @@ from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.hold import Hold, hold
 from tinycore.lower.plan import plan_for
+from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.strategies.matrix_vector import LEAST_HELD
-from tinycore.lower.tile import Assign, Plan, Split, apply_plan
+from tinycore.lower.tile import Bind, Plan, Split, apply_plan
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
@@ -34,8 +34,8 @@ def depth_of(ast: UOp) -> tuple[int, ...]:
     return number
 
 
-def holds_of(plan: Plan) -> list[Hold]:
-    return [step for step in plan if isinstance(step, Hold)]
+def holds_of(plan: Plan) -> list[Accumulate]:
+    return [step for step in plan if isinstance(step, Accumulate)]
 
 
 def same(ast: UOp, plan: Plan) -> None:
@@ -46,7 +46,7 @@ def same(ast: UOp, plan: Plan) -> None:
 def test_sums_of_columns(op: Op) -> None:
     ast = columns_of(13, 21, op)
     column = ast.src[0].src[1].arg.number
-    same(ast, (Hold((column,), (depth_of(ast),)),))
+    same(ast, (Accumulate((column,), (depth_of(ast),)),))
 
 
 def test_array_is_cleared_for_every_step_outside_of_it() -> None:
@@ -54,8 +54,8 @@ def test_array_is_cleared_for_every_step_outside_of_it() -> None:
     column, depth = ast.src[0].src[1].arg.number, depth_of(ast)
     block, lane = (*column, 1), (*column, 1, Part.HELD, 1)
     plan = (
-        *(Split(column, 8), Split(depth, 3), Assign((*depth, 1), AxisKind.UNROLL)),
-        *(Hold((block,), ((*depth, 0),)), Split(lane, 4), Assign((*lane, 1), AxisKind.VECTOR)),
+        *(Split(column, 8), Split(depth, 3), Bind((*depth, 1), AxisKind.UNROLL)),
+        *(Accumulate((block,), ((*depth, 0),)), Split(lane, 4), Bind((*lane, 1), AxisKind.VECTOR)),
     )
     same(ast, plan)
 
@@ -65,7 +65,7 @@ def test_no_sum_over_the_loops_says_so() -> None:
     column = ast.src[0].src[1].arg.number
 
     with pytest.raises(ArgumentError, match="holds nothing"):
-        apply_plan(ast, (Hold((depth_of(ast),), (column,)),))
+        apply_plan(ast, (Accumulate((depth_of(ast),), (column,)),))
 
 
 def test_sums_inside_of_each_other_are_not_held() -> None:
@@ -81,8 +81,8 @@ def test_sums_inside_of_each_other_are_not_held() -> None:
         return UOp.sink(UOp(Op.END, dtypes.void, (change, i)))
 
     with pytest.raises(ArgumentError, match="no sums side by side"):
-        hold(kernel(outer), Hold(((0,),), ((1,),)))
-    same(kernel(inner + beside), (Hold(((0,),), ((1,),)),))
+        Accumulate(((0,),), ((1,),)).apply(kernel(outer))
+    same(kernel(inner + beside), (Accumulate(((0,),), ((1,),)),))
 
 
 # The plan
@@ -119,7 +119,7 @@ def test_held_sums_are_made_once_however_many_threads_there_are(columns: int) ->
     ast = kernels(matmul(buffer(1, 4096), buffer(4096, columns)))[-1].arg.ast
     plan = plan_for(ast, AVX2)
     filled = [n.src[1] for n in apply_plan(ast, plan).toposort() if n.op is Op.AFTER]
-    shared = [s.axis for s in plan if isinstance(s, Assign) and s.kind is AxisKind.PARALLEL]
+    shared = [s.axis for s in plan if isinstance(s, Bind) and s.kind is AxisKind.PARALLEL]
 
     assert holds_of(plan)
     assert bool(shared) == (columns > LEAST_HELD)

@@ -1,7 +1,8 @@
-"""Holding: sums of a row of outputs kept in an array while the reduced loops run around them.
+"""Accumulate: sums of a row of outputs in a buffer, while the reduced loops run around them.
 
 Floor 3'. A sum down the columns of a matrix, one column after the other, reads far apart at every
-step. Held, it reads a few whole rows at a time and adds them to an array in a near cache.
+step. Accumulated in a buffer, it reads a few whole rows at a time and adds them to what is in a
+near cache: `cache_write` and a reorder of TVM.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from dataclasses import dataclass
 
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, numbered
+from tinycore.lower.legality import Loops
+from tinycore.lower.loops import Number, numbered, text_of
+from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
 
 
 @dataclass(frozen=True)
-class Hold:
+class Accumulate:
     """Keep the sums over the loops `reduced` in an array with one element per step of `outputs`.
 
     The loops `reduced` then run outside of `outputs`, and each step adds to the whole array; other
@@ -29,9 +32,19 @@ class Hold:
     outputs: tuple[Number, ...]
     reduced: tuple[Number, ...]
 
+    def __str__(self) -> str:
+        return f"accumulate({text_of(*self.outputs)} in {text_of(*self.reduced)})"
 
-def hold(kernel: UOp, step: Hold) -> UOp:
-    """One Hold. Raises ArgumentError where no sum is over these loops."""
+    def apply(self, kernel: UOp) -> UOp:
+        """The kernel with this step done. Raises ArgumentError where no sum is over these loops."""
+        return accumulate(kernel, self)
+
+    def objection(self, loops: Loops, limits: Limits) -> None:
+        """None: what cannot be done is refused when it is tried."""
+
+
+def accumulate(kernel: UOp, step: Accumulate) -> UOp:
+    """One Accumulate. Raises ArgumentError where no sum is over these loops."""
     loops = {n.arg.number: n for n in kernel.toposort() if n.op is Op.RANGE}
     outputs = [loops[number] for number in step.outputs]
     around = [loops[number] for number in step.reduced]

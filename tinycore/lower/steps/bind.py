@@ -1,0 +1,136 @@
+"""Bind: a loop gets its kind. TVM calls it bind, vectorize, unroll and parallel.
+
+Floor 3'.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.lower.expand import WRITTEN_OUT
+from tinycore.lower.legality import Loops
+from tinycore.lower.loops import THREADS, Number, counter_of, text_of
+from tinycore.render.base import Limits
+from tinycore.uop.node import Axis, UOp
+from tinycore.uop.op import RECURRENCES, AxisKind, Op
+
+ON_LOOPS: Final = {
+    AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARALLEL, AxisKind.PAIR},
+    AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL},
+}
+"""What a loop of a kind may be given to on a device that runs loops."""
+ON_GRIDS: Final = {
+    AxisKind.LOOP: {
+        *(AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GRID, AxisKind.BLOCK, AxisKind.FILL)
+    },
+    AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL, AxisKind.GROUP},
+}
+"""The same on a device that runs a grid."""
+COPYING: Final = (*WRITTEN_OUT, AxisKind.VECTOR)
+"""Kinds of loops that become copies of their body, or lanes."""
+MOST_COPIES: Final = 512
+"""Copies of a value that steps may ask for, lanes included."""
+LONGEST_VECTOR: Final = 64
+"""Lanes."""
+
+
+@dataclass(frozen=True)
+class Bind:
+    """Give a loop its kind: unrolled, lanes of a vector, shared among threads, ..."""
+
+    axis: Number
+    kind: AxisKind
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}({text_of(self.axis)})"
+
+    def apply(self, kernel: UOp) -> UOp:
+        """The kernel with this step done."""
+        counter = counter_of(kernel, self.axis)
+        return kernel.substitute({counter: counter.replace(arg=Axis(self.axis, self.kind))})
+
+    def objection(self, loops: Loops, limits: Limits) -> str | None:
+        """Why the step must not be done; None when it may."""
+        if problem := loops.undecided(self.axis):
+            return problem
+        axis, kind, counter = self.axis, self.kind, loops.by_number[self.axis]
+        allowed = (ON_LOOPS if limits.grid is None else ON_GRIDS)[counter.arg.kind]
+        if kind not in allowed:
+            return f"a loop of kind {counter.arg.kind.value} does not become {kind.value}"
+        if kind is AxisKind.PARALLEL and not loops.is_outermost(counter):
+            return "threads share the outermost loop of the whole kernel only"
+        if kind in (AxisKind.GRID, AxisKind.BLOCK) and axis not in loops.launchable:
+            return "something is stored outside of it, which every thread would store"
+        if kind is AxisKind.PAIR and (axis not in loops.filling or counter.extent != 2):
+            return "it is not one of two steps that fill scratch memory"
+        if kind is AxisKind.FILL and axis not in loops.filling:
+            return "it fills no memory that a group shares"
+        if kind in THREADS:
+            return not_threads(loops, counter, kind, limits)
+        if kind in COPYING:
+            return not_copied(loops, counter, kind)
+        return None
+
+
+def not_copied(loops: Loops, counter: UOp, kind: AxisKind) -> str | None:
+    """Why a loop cannot become copies or lanes."""
+    if loops.is_filled_inside(counter):
+        return "scratch memory is filled inside of it, which copies would share"
+    if kind is AxisKind.VECTOR and (problem := not_lanes(loops, counter)):
+        return problem
+    copies = copies_with(loops, counter)
+    return f"{copies} copies are too many" if copies > MOST_COPIES else None
+
+
+def not_lanes(loops: Loops, counter: UOp) -> str | None:
+    """Why a loop cannot become lanes."""
+    if counter.extent > LONGEST_VECTOR or counter.extent & (counter.extent - 1):
+        return f"{counter.extent} lanes are no power of two up to {LONGEST_VECTOR}"
+    for node in loops.nodes:
+        if counter in node.ranges and node.op is Op.VECTORIZE:
+            return "its body has vectors already"
+        if counter in node.ranges and node.op in RECURRENCES:
+            return "its body has a recurrence, in which lanes would go apart"
+        if counter in node.ranges and any(
+            r.arg.kind is AxisKind.VECTOR for r in node.ranges if r is not counter
+        ):
+            return "its body moves with lanes of another loop already"
+    return None
+
+
+def copies_with(loops: Loops, counter: UOp) -> int:
+    """How often the most copied node is made if this loop is written out too."""
+    around = [n.ranges for n in loops.nodes if counter in n.ranges]
+    return counter.extent * max(
+        (math.prod(r.extent for r in ranges if r.arg.kind in COPYING) for ranges in around),
+        default=1,
+    )
+
+
+def not_threads(loops: Loops, counter: UOp, kind: AxisKind, limits: Limits) -> str | None:
+    """Why the threads of a group cannot take a loop."""
+    if any(counter in n.ranges for n in loops.fills):
+        return "memory of the whole group is filled anew in each of its steps"
+    threads = [r for r in loops.by_number.values() if r.arg.kind in THREADS]
+    total = counter.extent * math.prod(r.extent for r in threads)
+    if total > limits.block_threads or len(threads) >= len(limits.block):
+        return f"{total} threads on {len(threads) + 1} axes are too many for a group"
+    if counter.extent > min(limits.block):
+        return f"{counter.extent} threads are too many for an axis of a group"
+    return not_shared_sum(loops, counter, limits) if kind is AxisKind.GROUP else None
+
+
+def not_shared_sum(loops: Loops, counter: UOp, limits: Limits) -> str | None:
+    """Why the threads of a group cannot share a sum."""
+    members = [n for n in loops.closers(counter) if n.op is Op.REDUCE]
+    around = {r.arg.number for n in members for r in n.ranges}
+    needed = limits.block_threads * sum(max(n.dtype.itemsize, 4) for n in members)
+    if counter.extent & (counter.extent - 1) or needed > limits.shared_bytes:
+        return f"{counter.extent} threads are no power of two, or share too little memory"
+    if any(r.arg.kind is AxisKind.GROUP for n in members for r in n.src[1:]):
+        return "its sum is shared already"
+    if not around <= loops.launchable or any(n.op is Op.AFTER for n in loops.nodes):
+        return "threads would not come to its barriers together"
+    return None

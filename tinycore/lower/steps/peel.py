@@ -1,0 +1,77 @@
+"""Peel: a loop becomes several, one after the other (index set splitting).
+
+Floor 3'. A gate that compares the counter with a step at which it was cut is known in each part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.lower.legality import Loops
+from tinycore.lower.loops import Number, closer_of, counter_of, inside, numbered, text_of
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+
+MOST_PARTS: Final = 5
+
+
+@dataclass(frozen=True)
+class Peel:
+    """Cut a loop into loops of their own at some steps: (axis, 0), (axis, 1), ... in order."""
+
+    axis: Number
+    at: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"peel({text_of(self.axis)} at {' '.join(map(str, self.at))})"
+
+    def apply(self, kernel: UOp) -> UOp:
+        """The kernel with the body once for each part, the loops inside of it copied."""
+        counter = counter_of(kernel, self.axis)
+        edges = (0, *self.at, counter.extent)
+        return kernel.substitute({c: peeled(c, counter, edges) for c in closer_of(kernel, counter)})
+
+    def objection(self, loops: Loops, limits: Limits) -> str | None:
+        """Why the step must not be done; None when it may."""
+        axis, at = self.axis, self.at
+        if problem := loops.undecided(axis):
+            return problem
+        counter = loops.by_number[axis]
+        edges = (0, *at, counter.extent)
+        ascending = all(a < b for a, b in itertools.pairwise(edges))
+        if not ascending or not 1 < len(at) + 1 <= MOST_PARTS:
+            return f"{at} are no steps between 0 and {counter.extent}, in order"
+        if loops.is_filled_inside(counter):
+            return "scratch memory is filled inside of it, which its parts would share"
+        closers = loops.closers(counter)
+        if len(closers) > 1 and any(c.op is Op.END for c in closers):
+            return "several results are written in it"
+        return None
+
+
+def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:
+    """An END or a REDUCE over the parts of a loop, one after the other."""
+    number, kind = counter.arg
+    place = closer.src.index(counter) if closer.op is Op.END else 1
+    around = closer.src[1:place]
+    own = tuple(r for r in closer.src[place:] if r is not counter)
+    found = []
+    for part, (start, stop) in enumerate(itertools.pairwise(edges)):
+        here = UOp.range(stop - start, (*number, part), kind)
+        copies = {r: numbered(r, part) for r in inside(closer, around, counter)}
+        body = closer.src[0].substitute(copies | {counter: here + start})
+        loops = (
+            (*[copies[r] for r in own], here)
+            if closer.op is Op.REDUCE
+            else (here, *[copies[r] for r in own])
+        )
+        found.append(UOp(closer.op, closer.dtype, (body, *loops), closer.arg))
+    if closer.op is Op.REDUCE:
+        return reduce(lambda a, b: a.alu(closer.arg, b), found)
+    group = UOp(Op.GROUP, dtypes.void, tuple(found))
+    return closer.with_src((group, *around)) if around else group

@@ -1,0 +1,160 @@
+"""Split: a loop is cut into steps of some size, with a tail strategy for what is left.
+
+Floor 3'. The split of Halide and TVM; `Tail` names what Halide calls a TailStrategy.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.dtype import dtypes
+from tinycore.lower.guard import gate_stores, gate_sums
+from tinycore.lower.legality import Loops
+from tinycore.lower.loops import (
+    Number,
+    closer_of,
+    closing,
+    counter_of,
+    inside,
+    numbered,
+    overwrites_what_it_reads,
+    substitute_once,
+    text_of,
+)
+from tinycore.render.base import Limits
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op, Part
+
+OUTER: Final = 0
+INNER: Final = 1
+REST: Final = 2
+
+
+class Tail(enum.Enum):
+    """What becomes of the steps that are left where a split does not come out even."""
+
+    AUTO = "auto"
+    """SHIFT for an output, unless the kernel overwrites what it reads; then, and in a reduction,
+    REMAINDER."""
+    REMAINDER = "remainder"
+    """The rest becomes a loop of its own, (axis, 2)."""
+    SHIFT = "shifted"
+    """The last step starts early. An output is computed twice there; in a reduction the rest has a
+    loop of its own, (axis, 2), as long as the others, and what was folded before is masked."""
+    GUARD = "guarded"
+    """The last step passes the end, reads what the last one in range reads, and stores or adds
+    nothing: all steps are alike, as threads of a grid need it, and none is done twice."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Cut a loop into steps of `by`: (axis, 0) counts the steps, (axis, 1) within a step."""
+
+    axis: Number
+    by: int
+    tail: Tail = Tail.AUTO
+
+    def __str__(self) -> str:
+        tail = "" if self.tail is Tail.AUTO else f" {self.tail.value}"
+        return f"split({text_of(self.axis)} by {self.by}{tail})"
+
+    def apply(self, kernel: UOp) -> UOp:
+        """The kernel with this step done."""
+        counter, by = counter_of(kernel, self.axis), self.by
+        if counter.extent % by == 0:
+            return replaced(kernel, counter, *parts(counter, counter.extent // by, by))
+        if self.tail is Tail.GUARD:
+            return guarded(kernel, counter, by)
+        if counter.arg.kind is AxisKind.REDUCE:
+            kernel = with_remainder(kernel, counter, by)
+            return masked_tail(kernel, self.axis, by) if self.tail is Tail.SHIFT else kernel
+        (end,) = closer_of(kernel, counter)
+        repeats = self.tail is Tail.AUTO and not overwrites_what_it_reads(end)
+        if self.tail is Tail.SHIFT or repeats:
+            outer, inner, _ = parts(counter, -(-counter.extent // by), by)
+            start = (outer * by).minimum(counter.extent - by)
+            return replaced(kernel, counter, outer, inner, start + inner)
+        return with_remainder(kernel, counter, by)
+
+    def objection(self, loops: Loops, limits: Limits) -> str | None:
+        """Why the step must not be done; None when it may."""
+        axis, by, tail = self.axis, self.by, self.tail
+        if problem := loops.undecided(axis):
+            return problem
+        counter = loops.by_number[axis]
+        if tail is Tail.GUARD:
+            if limits.grid is None:
+                return "a device that runs loops has no use for steps past the end"
+            return None if by > 1 else f"steps of {by} cut nothing"
+        if not 1 < by <= counter.extent:
+            return f"steps of {by} do not cut a loop of {counter.extent}"
+        if counter.extent % by and loops.is_filled_inside(counter):
+            return "scratch memory is filled inside of it, which the rest would share"
+        outputs = [n for n in loops.closers(counter) if n.op is not Op.REDUCE]
+        if tail is Tail.SHIFT and any(map(overwrites_what_it_reads, outputs)):
+            return f"steps of loop {axis} overwrite what they read, and would be done twice"
+        return None
+
+
+def parts(counter: UOp, steps: int, by: int) -> tuple[UOp, UOp, UOp]:
+    """The outer and the inner counter of a split, and the old counter in terms of them."""
+    number, kind = counter.arg
+    outer = UOp.range(steps, (*number, OUTER), kind)
+    inner = UOp.range(by, (*number, INNER), kind)
+    return outer, inner, outer * by + inner
+
+
+def replaced(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UOp) -> UOp:
+    """The kernel with `counter` replaced by two loops that together give `value`."""
+    swapped = {c: closing(c, {counter: (outer, inner)}) for c in closer_of(kernel, counter)}
+    kernel = substitute_once(kernel, swapped)
+    return kernel.substitute({counter: value})
+
+
+def guarded(kernel: UOp, counter: UOp, by: int) -> UOp:
+    """A split whose last step passes the end."""
+    outer, inner, value = parts(counter, -(-counter.extent // by), by)
+    masked = gate_sums if counter.arg.kind is AxisKind.REDUCE else gate_stores
+    kernel = masked(kernel, value < counter.extent, counter)
+    return replaced(kernel, counter, outer, inner, value.minimum(counter.extent - 1))
+
+
+def masked_tail(kernel: UOp, axis: Number, by: int) -> UOp:
+    """A split with a remainder of as many steps as the others have, the first ones masked."""
+    rest = counter_of(kernel, (*axis, REST))
+    longer = UOp.range(by, *rest.arg)
+    again = by - rest.extent
+    kernel = gate_sums(kernel, longer >= again, rest)
+    swapped = {c: closing(c, {rest: (longer,)}) for c in closer_of(kernel, rest)}
+    return substitute_once(kernel, swapped).substitute({rest: longer - again})
+
+
+def with_remainder(kernel: UOp, counter: UOp, by: int) -> UOp:
+    """A split whose remainder is a second, shorter loop over a copy of the body."""
+    replacements = {c: remainder_of(c, counter, by) for c in closer_of(kernel, counter)}
+    return kernel.substitute(replacements)
+
+
+def remainder_of(closer: UOp, counter: UOp, by: int) -> UOp:
+    """The main loop over whole steps, and the loop over the rest."""
+    extent = counter.extent
+    steps = extent // by
+    outer, inner, value = parts(counter, steps, by)
+    number, kind = counter.arg
+    rest = UOp.range(extent - steps * by, (*number, REST), kind)
+    place = closer.src.index(counter) if closer.op is Op.END else 1
+    around = closer.src[1:place]
+    own = tuple(r for r in closer.src[place:] if r is not counter)
+    copies = {r: numbered(r, Part.TAIL_COPY) for r in inside(closer, around, counter)}
+    main = closer.src[0].substitute({counter: value})
+    copy = closer.src[0].substitute(copies | {counter: rest + steps * by})
+    copied = tuple(copies[r] for r in own)
+    if closer.op is Op.REDUCE:
+        whole = closer.with_src((main, *own, outer, inner))
+        return whole.alu(closer.arg, closer.with_src((copy, *copied, rest)))
+    first = UOp(Op.END, dtypes.void, (main, outer, inner, *own))
+    second = UOp(Op.END, dtypes.void, (copy, rest, *copied))
+    both = UOp(Op.GROUP, dtypes.void, (first, second))
+    return closer.with_src((both, *around)) if around else both
