@@ -80,8 +80,9 @@ def ranked(proposals: Iterable[Proposal]) -> list[Proposal]:
 
 
 def apply_cheapest(draft: Draft, proposals: Iterable[Proposal]) -> None:
-    """Do to a draft what the cheapest proposal says that can be done."""
-    for proposal in ranked(proposals):
+    """Do to a draft what the cheapest proposal says that can be done, or that of its rank."""
+    found = ranked(proposals)
+    for proposal in found[min(draft.rank, len(found) - 1) :]:
         before = draft.copy()
         if proposal.apply(draft) is not False:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tinycore.dtype import dtypes
@@ -53,6 +53,8 @@ class Draft:
     steps: list[Step] = field(default_factory=list)
     nest: Nest | None = None
     """The part of the kernel to plan; None: all of it."""
+    rank: int = 0
+    """Which of the proposals to take, in the order of their costs: the search tries the first."""
     known: KernelFacts | None = None
     """The facts that were asked for last."""
 
@@ -80,7 +82,7 @@ class Draft:
 
     def copy(self) -> Draft:
         """A draft to try steps on."""
-        return Draft(self.kernel, self.limits, list(self.steps), self.nest, self.known)
+        return replace(self, steps=list(self.steps))
 
     def become(self, other: Draft) -> None:
         """Take over what was tried on a copy."""

@@ -35,9 +35,12 @@ def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
     return tuple(draft.steps), draft.kernel if draft.steps else apply_plan(kernel, ())
 
 
-def drafted(kernel: UOp, limits: Limits) -> Draft:
-    """The plan of the cheapest proposals for the kernel, with the kernel after it."""
-    draft = Draft(kernel, limits)
+def drafted(kernel: UOp, limits: Limits, rank: int = 0) -> Draft:
+    """The plan of the cheapest proposals for the kernel, with the kernel after it.
+
+    With a rank that of the next cheaper ones, as a search tries them.
+    """
+    draft = Draft(kernel, limits, rank=rank)
     if limits.grid is not None:
         plan_grid(draft)
         return draft

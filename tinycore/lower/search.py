@@ -22,7 +22,7 @@ from tinycore.lower.join import loops_of
 from tinycore.lower.legality import PLAIN
 from tinycore.lower.loops import Number
 from tinycore.lower.packing import plan_fill, reduced_dimensions
-from tinycore.lower.plan import plan_for
+from tinycore.lower.plan import drafted, plan_for
 from tinycore.lower.steps.stage import Dimension, Stage
 from tinycore.lower.strategies.grid import launch
 from tinycore.lower.threads import share_among_threads
@@ -37,6 +37,8 @@ BLOCKS: Final = (4, 16, 64, 256)
 """Steps of a loop that a block may have."""
 THREADS: Final = (4, 8, 16, 32, 64, 128, 256)
 """Into how many threads of a group a loop may go."""
+PROPOSALS: Final = 3
+"""How many of the planner's proposals a search starts from."""
 PARTIAL_SUMS: Final = (2, 4, 8)
 SIZES: Final = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 """What a split may be changed to, if it is near to what it was."""
@@ -82,15 +84,15 @@ def nodes_written(tiled: UOp) -> int:
 
 
 def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
-    """Where a search begins: the planner's plan first, then loops as they stand, fused.
+    """Where a search begins: the cheapest proposals, best first, and loops as they stand, fused.
 
-    On a grid also the plan that shares operands, or the one that does not: not the planner's.
+    On a grid also the plan that shares operands, or the one that does not: not the cheapest.
     """
     fused = Draft(kernel, limits)
     fuse_loops(fused)
     other = replace(limits, shared_is_near=not limits.shared_is_near)
-    plans = (plan_for(kernel, limits), plan_for(kernel, other), tuple(fused.steps))
-    return tuple(dict.fromkeys(plans))
+    plans = [tuple(drafted(kernel, limits, rank).steps) for rank in range(PROPOSALS)]
+    return tuple(dict.fromkeys((*plans, plan_for(kernel, other), tuple(fused.steps))))
 
 
 def finished(start: Candidate, limits: Limits) -> Candidate:

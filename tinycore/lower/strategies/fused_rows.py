@@ -35,6 +35,7 @@ def plan_nests(draft: Draft, nests: list[frozenset[UOp]]) -> None:
     around = tuple(r.arg.number for r in whole.src[1:]) if whole.op is Op.END else ()
     for written in nests:
         nest = Nest(written, every - written, around, limits.threads)
-        inner = Draft(draft.kernel, replace(limits, threads=1), draft.steps, nest)
+        alone = replace(limits, threads=1)
+        inner = Draft(draft.kernel, alone, draft.steps, nest, draft.rank)
         plan_loops(inner)
         draft.kernel, draft.steps = inner.kernel, inner.steps

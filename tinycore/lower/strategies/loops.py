@@ -55,7 +55,7 @@ def vectorize(draft: Draft, parts: list[Number]) -> None:
     lanes = costs_of_lanes(draft.facts, draft.limits)
     found = proposals(draft, lanes)
     best = min(found, key=lambda proposal: proposal.cost, default=None)
-    if best is None or best.axis is None or best.axis.arg.number not in parts:
+    if best is None or best.axis is None or best.axis.arg.number not in parts or draft.rank:
         apply_cheapest(draft, found)
         return
     for axis in [r for r in draft.facts.loops if r.arg.number in parts and r in lanes]:
