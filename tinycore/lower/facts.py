@@ -16,7 +16,7 @@ from typing import Final
 from tinycore.dtype import dtypes
 from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import overwrites_what_it_reads
-from tinycore.uop.affine import coefficient, repetition, span
+from tinycore.uop.affine import coefficient, interval, repetition
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op
 
@@ -187,12 +187,12 @@ class KernelFacts:
 
         Of accesses that are read again at least so often.
         """
-        reused = (
-            n
-            for n in self.loads
-            if math.prod(r.extent for r in loops if r not in n.ranges) >= least_reuse
-        )
-        return sum(span(n.src[1], loops) for n in reused) * self.itemsize
+        total = 0
+        for access in self.loads:
+            if math.prod(r.extent for r in loops if r not in access.ranges) >= least_reuse:
+                start, stop = interval(access.src[1], access.src[1].ranges.difference(loops))
+                total += stop - start
+        return total * self.itemsize
 
     @cached_property
     def overwrites(self) -> bool:

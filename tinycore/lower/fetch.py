@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tinycore.lower.stream import is_large, marked
 from tinycore.render.base import Limits, pointer_of
+from tinycore.uop.affine import interval
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 from tinycore.uop.sums import terms_of
@@ -69,15 +70,14 @@ def pass_of(load: UOp) -> Pass | None:
 
 def reads_all(found: Pass, loads: list[UOp]) -> bool:
     """Whether vectors are read from as many places of a row as it has, and from end to end."""
-    places = [terms_of(load.src[0].src[1]) for load in loads]
-    kinds = {load.dtype for load in loads}
-    (kind, *others), terms = kinds, places[0][0]
-    if others or kind.count < 2 or kind.kind == "bool" or not all(r.is_fixed for r in terms):
+    kind, *others = {load.dtype for load in loads}
+    loops = (found.row, *found.inside)
+    if others or kind.count < 2 or kind.kind == "bool" or not all(r.is_fixed for r in loops):
         return False
     read = len(loads) * kind.count * math.prod(r.extent for r in found.inside)
-    starts = [start for _, start in places]
-    last = sum(terms[r] * (r.extent - 1) for r in found.inside) + max(starts) - min(starts)
-    return read == last + kind.count == found.size
+    spans = [interval(load.src[0].src[1], (found.row,)) for load in loads]
+    whole = max(stop for _, stop in spans) - min(start for start, _ in spans) + kind.count - 1
+    return read == whole == found.size
 
 
 def stores(order: list[UOp], found: Pass) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tinycore.dtype import PointerDType
 from tinycore.render.base import pointer_of
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import coefficient, interval
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
@@ -142,9 +142,8 @@ class Launch:
             reread: Spans = {}
             own: Spans = {}
             for access, number in self.accesses.items():
-                place = self.within(access, depth)
-                start = max(int(place.vmin), 0)
-                stop = min(int(place.vmax) + 1, start + elements(access))
+                start, stop = interval(access.src[1], self.loops[:depth])
+                start, stop = max(start, 0), min(stop, elements(access))
                 size = pointer_of(access).dtype.itemsize
                 kind = own if self.loops[depth - 1] in access.src[1].ranges else reread
                 widen(kind, number, (start * size, stop * size))

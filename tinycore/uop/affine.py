@@ -5,13 +5,15 @@ Floor 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from math import gcd
 from typing import Final
 
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import terms_of
+from tinycore.uop.symbolic import simplify
 
 CHOOSING: Final = frozenset({Op.ADD, Op.SUB, Op.NEG, Op.MIN, Op.MAX, Op.WHERE})
 """Ops whose result every common divisor of their values divides."""
@@ -32,9 +34,22 @@ def coefficient(expression: UOp, counter: UOp) -> int | None:
     return bases.get(counter, 0)
 
 
-def span(expression: UOp, counters: Iterable[UOp]) -> int:
-    """Places from the first to the last that an index addresses as some counters run."""
-    return 1 + sum(abs(coefficient(expression, r) or 0) * (r.extent - 1) for r in counters)
+def interval(expression: UOp, still: Collection[UOp]) -> tuple[int, int]:
+    """The places that an index addresses, from the first to behind the last.
+
+    All counters run but some, which stand still at 0: this is the footprint of one of their steps.
+    """
+    bases, start = terms_of(expression)
+    stop = start + 1
+    for base, times in bases.items():
+        if base in still:
+            continue
+        if not base.ranges.isdisjoint(still):
+            zero = base.substitute({counter: UOp.index(0) for counter in still})
+            base = rewrite(zero, simplify, name="simplify a footprint")
+        ends = int(base.vmin) * times, int(base.vmax) * times
+        start, stop = start + min(ends), stop + max(ends)
+    return start, stop
 
 
 def repetition(expression: UOp, counter: UOp) -> int | None:

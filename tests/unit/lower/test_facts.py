@@ -64,3 +64,13 @@ def test_facts_are_found_once_for_each_kernel() -> None:
 
     assert draft.facts is not before
     assert [r.extent for r in draft.facts.loops_of_kind(AxisKind.VECTOR)] == [4]
+
+
+def test_footprint_is_what_loops_read_from_end_to_end() -> None:
+    facts = facts_of(product())  # 8x32 times 32x16
+    rows, columns = facts.outputs
+    (depth,) = facts.reduced
+
+    assert facts.footprint([depth]) == 4 * (32 + 31 * 16 + 1)
+    assert facts.footprint([rows, columns, depth]) == 4 * (8 * 32 + 32 * 16)
+    assert facts.footprint([rows, columns, depth], least_reuse=9) == 4 * 8 * 32, "left, 16 times"
