@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinycore.dtype import Scalar, dtypes
-from tinycore.lower.gates import gates
+from tinycore.lower.predicate import gates
 from tinycore.testing.expressions import random_values
 from tinycore.testing.kernels import element, load
 from tinycore.uop.evaluate import evaluate

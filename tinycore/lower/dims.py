@@ -12,8 +12,8 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
-from tinycore.lower.group import threads_of
-from tinycore.lower.guard import gate_stores
+from tinycore.lower.loops import threads_of
+from tinycore.lower.predicate import gate_stores
 from tinycore.render.base import Dims, Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

@@ -12,8 +12,8 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from tinycore.dtype import dtypes
-from tinycore.lower.join import folded, inside, join
 from tinycore.lower.loops import numbered
+from tinycore.lower.merge_reductions import folded, inside, merge_reductions
 from tinycore.lower.transpose import transpose_loads
 from tinycore.uop.affine import coefficient, repetition
 from tinycore.uop.node import UOp
@@ -374,7 +374,7 @@ class Lanes:
 def expand(kernel: UOp) -> UOp:
     """The kernel without UNROLL, PARTIAL and VECTOR loops."""
     kinds = {n.arg.kind for n in kernel.toposort() if n.op is Op.RANGE}
-    kernel = rewrite(kernel, unroll + join, name="unroll")
+    kernel = rewrite(kernel, unroll + merge_reductions, name="unroll")
     kernel = rewrite(kernel, simplify, name="simplify unrolled")
     if AxisKind.VECTOR in kinds:
         kernel = rewrite(kernel, vectorize, name="vectorize")

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import overwrites_what_it_reads
+from tinycore.lower.predicate import stores_to_buffers
 from tinycore.uop.affine import coefficient, interval, repetition
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op

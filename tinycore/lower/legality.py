@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from tinycore.lower.guard import stores_to_buffers
 from tinycore.lower.loops import Number, fills_of
+from tinycore.lower.predicate import stores_to_buffers
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op
 

@@ -99,3 +99,10 @@ def is_fill(node: UOp) -> bool:
         return False
     end = node.src[1]
     return end.op is Op.END and [pointer_of(n.src[0]) for n in stores_of(end)] == [node.src[0]]
+
+
+def threads_of(kernel: UOp) -> list[UOp]:
+    """The loops that become threads of a workgroup, the fastest first."""
+    found = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind in THREADS]
+    found.sort(key=lambda n: n.arg.number, reverse=True)
+    return sorted(found, key=lambda n: THREADS.index(n.arg.kind))

@@ -14,20 +14,18 @@ from tinycore.config import settings
 from tinycore.dtype import PointerDType
 from tinycore.errors import UnsupportedError
 from tinycore.lower.align import align_accesses
+from tinycore.lower.cooperative import group_reductions, share_fills
 from tinycore.lower.dims import loops_to_launch
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.expand import expand
-from tinycore.lower.fetch import mark_fetches
-from tinycore.lower.gates import gates
-from tinycore.lower.group import group_reductions
+from tinycore.lower.hints import mark_nontemporal, mark_prefetches
 from tinycore.lower.images import lower_images
 from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
 from tinycore.lower.plan import planned
+from tinycore.lower.predicate import gates
 from tinycore.lower.registers import reduce_to_registers
 from tinycore.lower.scalars import scalars
-from tinycore.lower.share import share_fills
-from tinycore.lower.stream import mark_streams
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.trace import Trace
@@ -98,7 +96,7 @@ def split_vectors(kernel: UOp, renderer: Renderer) -> UOp:
 
 def stream(kernel: UOp, renderer: Renderer) -> UOp:
     """Large results are stored past the caches, and what large operands are next is fetched."""
-    return mark_fetches(mark_streams(kernel, renderer.limits), renderer.limits)
+    return mark_prefetches(mark_nontemporal(kernel, renderer.limits), renderer.limits)
 
 
 KERNEL_PIPELINE: Final = (

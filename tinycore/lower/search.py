@@ -18,9 +18,9 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.borders import steps_compared
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.join import loops_of
 from tinycore.lower.legality import PLAIN
 from tinycore.lower.loops import Number
+from tinycore.lower.merge_reductions import loops_of
 from tinycore.lower.packing import plan_fill, reduced_dimensions
 from tinycore.lower.plan import drafted, plan_for
 from tinycore.lower.steps.stage import Dimension, Stage

@@ -13,8 +13,8 @@ from tinycore import Context, Tensor
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.expand import expand
-from tinycore.lower.join import join
 from tinycore.lower.loops import counters
+from tinycore.lower.merge_reductions import merge_reductions
 from tinycore.lower.plan import planned
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, Tail, apply_plan, checked
@@ -149,7 +149,7 @@ def counter(size: int, number: int, kind: AxisKind = AxisKind.REDUCE) -> UOp:
 
 def joined(*loops: tuple[UOp, ...]) -> UOp:
     first, second = sums(*loops)
-    return rewrite(first + second, join, name="test")
+    return rewrite(first + second, merge_reductions, name="test")
 
 
 def test_sums_over_loops_alike_are_one() -> None:
@@ -164,7 +164,7 @@ def test_sums_over_the_same_loops_stay_apart() -> None:
     first, second = sums((loop,), (loop,))
     other = first.with_src((first.src[0] * 2.0, loop))
 
-    assert rewrite(other + second, join, name="test").op is Op.ADD
+    assert rewrite(other + second, merge_reductions, name="test").op is Op.ADD
 
 
 def test_lanes_alike_are_added_before_they_are_folded() -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinycore.lower.join import loops_of, values_of
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, substitute_once, text_of
+from tinycore.lower.merge_reductions import loops_of, values_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op

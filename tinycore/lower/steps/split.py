@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.lower.guard import gate_stores, gate_sums
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import (
     Number,
@@ -23,6 +22,7 @@ from tinycore.lower.loops import (
     substitute_once,
     text_of,
 )
+from tinycore.lower.predicate import gate_stores, gate_sums
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part

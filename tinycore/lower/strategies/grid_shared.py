@@ -20,10 +20,9 @@ from tinycore.lower.cost import Cost, Proposal, cycles_of_shared_tile
 from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
 from tinycore.lower.facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.group import threads_of
-from tinycore.lower.guard import stores_to_buffers
-from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.loops import Number, counter_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of
+from tinycore.lower.predicate import stores_to_buffers
 from tinycore.lower.steps.stage import Dimension, Stage, shared_size, staged_values
 from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
 from tinycore.render.base import Limits

@@ -1,7 +1,7 @@
 """Gates of loads."""
 
 from tinycore.dtype import dtypes
-from tinycore.lower.gates import gates, implies
+from tinycore.lower.predicate import gates, implies
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.rewrite import rewrite

@@ -1,7 +1,9 @@
-"""Gates around what threads past the end of a loop would store.
+"""Predicates: stores, loads and reductions that happen only where a gate holds.
 
 Floor 3'. Threads of a grid come in whole groups, so some may have no step of their own. They run
-along, since all threads of a group must meet at its barriers, and read what the last step reads.
+along, since all threads of a group must meet at its barriers, and read what the last step reads:
+their stores and what they add are masked. Rules then simplify gates that are known, or that say
+again what a WHERE says.
 """
 
 from __future__ import annotations
@@ -9,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinycore.render.base import pointer_of
+from tinycore.uop.compare import conjuncts_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, neutral_element
+from tinycore.uop.pattern import RuleSet, node, var
 
 
 def rebuilt(kernel: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
     """The kernel with `change(node, the node over changed sources)` in place of every node."""
     done: dict[UOp, UOp] = {}
-    for node in kernel.toposort():
-        done[node] = change(node, node.with_src(tuple([done[s] for s in node.src])))
+    for old in kernel.toposort():
+        done[old] = change(old, old.with_src(tuple([done[s] for s in old.src])))
     return done[kernel]
 
 
@@ -65,3 +69,42 @@ def left_out(value: UOp, gate: UOp, op: Op) -> UOp:
     if op is Op.ADD and value.op in (Op.MUL, Op.CAST) and value.src[0].dtype.kind != "bool":
         return value.with_src(tuple([left_out(s, gate, op) for s in value.src]))
     return gate.where(value, value.const_like(neutral_element(op, value.dtype)))
+
+
+gates = RuleSet("gates")
+
+
+@gates.rule(node(Op.INDEX, var("pointer"), var("index"), var("gate")))
+def open_gate(pointer: UOp, index: UOp, gate: UOp) -> UOp | None:
+    """p[i] where true == p[i]."""
+    if gate.op is Op.CONST and gate.arg is True:
+        return UOp(Op.INDEX, pointer.dtype, (pointer, index))
+    return None
+
+
+@gates.rule(node(Op.LOAD, node(Op.INDEX, rest=var()).named("index"), var("other")).named("root"))
+def closed_load(root: UOp, index: UOp, other: UOp) -> UOp | None:
+    """A load that never happens == its alternative; one that always happens needs none."""
+    if len(index.src) == 2:
+        return root.with_src((index,))
+    gate = index.src[2]
+    return other if gate.op is Op.CONST and gate.arg is False else None
+
+
+@gates.rule(node(Op.WHERE, var("gate"), node(Op.LOAD, rest=var()).named("load"), var("other")))
+def gated_twice(gate: UOp, load: UOp, other: UOp) -> UOp | None:
+    """gate ? (load where gate and ..., else a) : a == the load."""
+    index = load.src[0]
+    if (
+        len(index.src) == 3
+        and len(load.src) == 2
+        and load.src[1] is other
+        and implies(index.src[2], gate)
+    ):
+        return load
+    return None
+
+
+def implies(condition: UOp, part: UOp) -> bool:
+    """Whether `part` is among the conditions that `condition` joins by AND."""
+    return set(conjuncts_of(part)) <= set(conjuncts_of(condition))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tinycore.dtype import DType, dtypes
-from tinycore.lower.stream import mark_streams
+from tinycore.lower.hints import mark_nontemporal
 from tinycore.render.base import STREAM, Limits, pointer_of
 from tinycore.testing.kernels import element, elementwise, load, store
 from tinycore.uop.node import UOp
@@ -18,7 +18,7 @@ LIMITS = Limits(vector_bytes=32, stream_bytes=256)
 
 def streams(kernel: UOp, limits: Limits = LIMITS) -> set[int]:
     """The slots that are stored past the caches."""
-    stores = [n for n in mark_streams(kernel, limits).toposort() if n.op is Op.STORE]
+    stores = [n for n in mark_nontemporal(kernel, limits).toposort() if n.op is Op.STORE]
     return {pointer_of(n.src[0]).arg for n in stores if n.arg == STREAM}
 
 
@@ -61,7 +61,7 @@ def test_one_result_may_be_stored_before_another() -> None:
     kernel = UOp.sink(UOp(Op.END, dtypes.void, (second, j)))
 
     assert streams(kernel) == {0, 1}
-    assert sum(n.op is Op.STORE for n in mark_streams(kernel, LIMITS).toposort()) == 2
+    assert sum(n.op is Op.STORE for n in mark_nontemporal(kernel, LIMITS).toposort()) == 2
 
 
 def test_lines_are_filled_without_gaps() -> None:

@@ -1,4 +1,4 @@
-"""Join sums over loops alike: what is left of a row is added together with the row.
+"""Merge reductions over loops alike: the tail of a row is added together with the row.
 
 Floor 3'. A split of a reduced loop leaves two sums, of whole steps and of the rest. Where loops of
 one are like those of the other, one pass goes through both; where just lanes are, these are added
@@ -13,10 +13,10 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import REDUCTIONS, AxisKind, Op
 from tinycore.uop.pattern import RuleSet, node, var
 
-join = RuleSet("join")
+merge_reductions = RuleSet("merge reductions")
 
 
-@join.rule(
+@merge_reductions.rule(
     node(
         REDUCTIONS,
         node(Op.REDUCE, var("x"), rest=var(), name="first"),
@@ -25,7 +25,7 @@ join = RuleSet("join")
         ordered=True,
     )
 )
-def join_sums(root: UOp, first: UOp, second: UOp) -> UOp | None:
+def merge_sums(root: UOp, first: UOp, second: UOp) -> UOp | None:
     """(sum of x over loops) + (sum of y over loops alike) == sum of x and y over the loops.
 
     Not over the very same loops: several sums over these are apart to wait less for each other.
@@ -38,10 +38,10 @@ def join_sums(root: UOp, first: UOp, second: UOp) -> UOp | None:
     if list(map(form_of, ours)) == list(map(form_of, theirs)):
         moved = second.substitute(dict(zip(theirs, ours, strict=True)))
         return first.with_src((*values_of(first), *values_of(moved), *ours))
-    return join_lanes(first, second)
+    return merge_lanes(first, second)
 
 
-def join_lanes(first: UOp, second: UOp) -> UOp | None:
+def merge_lanes(first: UOp, second: UOp) -> UOp | None:
     """Two sums that have like lanes and other loops, joined lane by lane."""
     own, other = lanes_of(first), lanes_of(second)
     if own is None or other is None or form_of(own) != form_of(other):

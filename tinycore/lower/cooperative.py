@@ -1,0 +1,185 @@
+"""What the threads of a workgroup do together, through shared memory: reductions and fills.
+
+Floor 3'. A REDUCE over a GROUP loop becomes: every thread folds the steps that are its own and puts
+the result into shared memory; a few threads fold what several have left there, once more into
+shared memory; of what is left every thread folds all. Two barriers, however many threads there are.
+
+A stage in a kernel of threads is one for a whole group, which fills it by cooperative loads where
+it has FILL loops. All wait behind the fill, before they read; and where it is filled anew in each
+step of a loop, once more before the fill, until the last step has been read. Stages that are filled
+at one place share their barriers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from itertools import count
+from typing import Final
+
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.lower.dims import taken_apart
+from tinycore.lower.expand import counters_of, without
+from tinycore.lower.loops import THREADS, fills_of, numbered, threads_of
+from tinycore.lower.merge_reductions import folded
+from tinycore.lower.predicate import gate_stores
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op, Part
+
+MOST_PARTS: Final = 16
+"""Partial results that every thread folds at the end."""
+
+
+def group_reductions(kernel: UOp) -> UOp:
+    """The kernel without REDUCE over GROUP loops; one thread of each group stores the outputs."""
+    members = [n for n in kernel.toposort() if n.op is Op.REDUCE and counters_of(n, AxisKind.GROUP)]
+    if not members:
+        return kernel
+    threads = threads_of(kernel)
+    numbers = count(sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort()))
+    done: dict[UOp, UOp] = {}
+    for member in members:
+        done[member] = shared_fold(member.substitute(done), threads, numbers)
+    kernel = kernel.substitute(done)
+    for counter in threads:
+        if counter.arg.kind is AxisKind.GROUP:
+            kernel = gate_stores(kernel, counter.eq(0))
+    return kernel
+
+
+def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int]) -> UOp:
+    """The value of a REDUCE over one GROUP loop, of an extent that is a power of two."""
+    (mine,) = counters_of(reduce, AxisKind.GROUP)
+    others = [c for c in threads if c is not mine]
+    parts = left(own_part(reduce), mine, others, mine.extent, numbers)
+    few = min(mine.extent, MOST_PARTS)
+    if few < mine.extent:
+        several = parts.fold(reduce.arg, mine % few, few, mine.extent // few)
+        parts = left(several, mine, others, few, numbers)
+    return parts.fold(reduce.arg, UOp.index(0), 1, few)
+
+
+class Parts:
+    """Partial results in shared memory: `size` of them for each thread of the `others`."""
+
+    def __init__(self, memory: UOp, start: UOp, number: int) -> None:
+        self.memory = memory
+        self.start = start
+        self.number = number
+
+    def fold(self, op: Op, first: UOp, step: int, times: int) -> UOp:
+        """So many of them joined by `op`, a step apart."""
+        counter = UOp.range(times, (self.number, Part.FOLD), AxisKind.REDUCE)
+        place = self.start + first + counter * step
+        index = UOp(Op.INDEX, self.memory.dtype, (self.memory, place))
+        assert isinstance(self.memory.dtype, PointerDType)
+        value = UOp(Op.LOAD, self.memory.dtype.base, (index,))
+        return UOp(Op.REDUCE, value.dtype, (value, counter), op)
+
+
+def left(value: UOp, mine: UOp, others: list[UOp], size: int, numbers: count[int]) -> Parts:
+    """Shared memory, after the first `size` threads along `mine` have left their values there."""
+    start, number = UOp.index(0), next(numbers)
+    total = size
+    for counter in others:
+        start, total = start + counter * total, total * counter.extent
+    memory = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(total, "local"), (), number)
+    gate = (mine < size,) if size < mine.extent else ()
+    index = UOp(Op.INDEX, memory.dtype, (memory, start + mine, *gate))
+    change = UOp(Op.STORE, dtypes.void, (index, value))
+    barrier = UOp(Op.BARRIER, dtypes.void, (change,))
+    return Parts(UOp(Op.AFTER, memory.dtype, (memory, barrier)), start, number)
+
+
+def own_part(reduce: UOp) -> UOp:
+    """What one thread folds by itself."""
+    rest = without(reduce, counters_of(reduce, AxisKind.GROUP))
+    if any(s.op is Op.RANGE for s in rest):
+        return reduce.with_src((reduce.src[0], *rest))
+    return folded([reduce.src[0], *rest], reduce.arg)
+
+
+LAUNCHED: Final = (*THREADS, AxisKind.GRID)
+MOST_WRITTEN_OUT: Final = 8
+"""Steps of a thread up to which they are written out."""
+
+Place = tuple[frozenset[UOp], int]
+"""The loops around a fill, and how many fills it waits for one after another."""
+
+
+def share_fills(kernel: UOp) -> UOp:
+    """The kernel with its FILL loops dealt out to the threads of a group, and barriers."""
+    threads = threads_of(kernel)
+    fills = [n for n in fills_of(kernel) if threads or is_dealt(n)]
+    places: dict[Place, list[UOp]] = defaultdict(list)
+    for fill in fills:
+        around = frozenset(r for r in fill.ranges if r.arg.kind not in LAUNCHED)
+        places[around, depth_of(fill)].append(fill)
+    done: dict[UOp, UOp] = {}
+    for (around, _), members in sorted(places.items(), key=lambda item: item[0][1]):
+        done |= filled_together(members, around, threads, done)
+    return kernel.substitute(done)
+
+
+def is_dealt(fill: UOp) -> bool:
+    """Whether a fill has FILL loops."""
+    return bool(counters_of(fill.src[1], AxisKind.FILL))
+
+
+def depth_of(fill: UOp) -> int:
+    """How many fills there are one below the other, this one among them."""
+    below = (depth_of(n) for n in fills_of(fill) if n is not fill)
+    return 1 + max(below, default=0)
+
+
+def filled_together(
+    fills: list[UOp], around: frozenset[UOp], threads: list[UOp], done: dict[UOp, UOp]
+) -> dict[UOp, UOp]:
+    """What becomes of fills at one place: each behind a barrier that is behind all of them."""
+    loops = tuple(sorted(around, key=lambda r: r.arg.number))
+    start = (UOp(Op.BARRIER, dtypes.void, loops),) if loops else ()
+    ends = []
+    for fill in fills:
+        memory, end = fill.src
+        index, value = end.src[0].src
+        if start:
+            memory = UOp(Op.AFTER, memory.dtype, (memory, *start))
+        store = UOp(Op.STORE, dtypes.void, (index.with_src((memory, index.src[1])), value))
+        ends.append(dealt_out(end.with_src((store.substitute(done), *end.src[1:])), threads))
+    barrier = UOp(Op.BARRIER, dtypes.void, tuple(ends))
+    return {fill: fill.with_src((fill.src[0], barrier)) for fill in fills}
+
+
+def dealt_out(end: UOp, threads: list[UOp]) -> UOp:
+    """A fill with its FILL loops as one row of steps, of which thread t does t, t + threads, ..."""
+    counters = counters_of(end, AxisKind.FILL)
+    if not counters:
+        return end
+    total, sharers = (math.prod(c.extent for c in loops) for loops in (counters, threads))
+    thread, pitch = UOp.index(0), 1
+    for counter in threads:
+        thread, pitch = thread + counter * pitch, pitch * counter.extent
+    own = steps_of(counters[0], -(-total // sharers))
+    position = own * sharers + thread
+    store = end.src[0]
+    if total % sharers:
+        store = gated(store, position < total)
+        position = position.minimum(total - 1)
+    store = store.substitute(taken_apart(position, list(reversed(counters))))
+    loops = (*([own] if own.op is Op.RANGE else []), *without(end, counters))
+    return end.with_src((store, *loops)) if loops else store
+
+
+def steps_of(counter: UOp, steps: int) -> UOp:
+    """The loop over the steps of one thread; 0 where that is one."""
+    if steps == 1:
+        return UOp.index(0)
+    kind = AxisKind.UNROLL if steps <= MOST_WRITTEN_OUT else AxisKind.LOOP
+    dealt = numbered(counter, Part.SHARE)
+    return UOp.range(steps, dealt.arg.number, kind)
+
+
+def gated(store: UOp, gate: UOp) -> UOp:
+    """A STORE that is done where a gate holds."""
+    index, value = store.src
+    return store.with_src((index.with_src((*index.src[:2], gate)), value))

@@ -1,0 +1,178 @@
+"""Hints to the memory of a processor: non-temporal stores, and prefetching of the next row.
+
+Floor 3'. An ordinary store reads the line that it changes first. Where a loop fills whole lines of
+an array that the last cache does not hold, and that the kernel does not read, this is a third of
+the traffic for nothing; the next kernel would not find the array in the cache either. Such stores
+are non-temporal.
+
+Kernels that go through each row several times are bound by bandwidth in the first pass, and by
+arithmetic later. The pass that computes most, or the one that stores where none does much,
+prefetches the next row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tinycore.dtype import PointerDType
+from tinycore.render.base import STREAM, Limits, pointer_of
+from tinycore.uop.affine import interval
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, Op
+from tinycore.uop.sums import terms_of
+
+MOST_STREAMS = 4
+"""Lines that a loop may fill at a time: processors gather few of them outside of the caches."""
+LEAST_BYTES = 16
+"""The narrowest vector that can be stored past the caches."""
+
+
+def mark_nontemporal(kernel: UOp, limits: Limits) -> UOp:
+    """The kernel with STOREs marked that a device with these limits does past its caches."""
+    if not limits.stream_bytes:
+        return kernel
+    order = kernel.toposort()
+    read = {pointer_of(n.src[0]) for n in order if n.op is Op.LOAD}
+    said: dict[UOp, Any] = {}
+    for end in (n for n in order if n.op is Op.END):
+        by_array: dict[UOp, list[UOp]] = {}
+        for store in (s for s in stores_in(end.src[0]) if len(s.src[0].src) == 2):
+            by_array.setdefault(pointer_of(store.src[0]), []).append(store)
+        for array, stores in by_array.items():
+            if array not in read and is_large(array, limits) and fills(stores, end.src[-1]):
+                said |= dict.fromkeys(stores, STREAM)
+    return marked(kernel, said)
+
+
+def marked(kernel: UOp, said: Mapping[UOp, Any]) -> UOp:
+    """The kernel with other `arg`s in some nodes, of which one may be below another."""
+    new: dict[UOp, UOp] = {}
+    for node in kernel.toposort():
+        src = tuple([new.get(s, s) for s in node.src])
+        if node in said or src != node.src:
+            new[node] = UOp(node.op, node.dtype, src, said.get(node, node.arg))
+    return new.get(kernel, kernel)
+
+
+def stores_in(body: UOp) -> Iterator[UOp]:
+    """The STOREs of a loop's body that are in no loop inside of it."""
+    if body.op is Op.STORE:
+        yield body
+    elif body.op is Op.GROUP:
+        for part in body.src:
+            yield from stores_in(part)
+
+
+def is_large(array: UOp, limits: Limits) -> bool:
+    """Whether an array in memory is more than the last cache holds."""
+    dtype = array.dtype
+    return (
+        array.op is Op.DEFINE_GLOBAL
+        and isinstance(dtype, PointerDType)
+        and dtype.size * dtype.base.size_bytes >= limits.stream_bytes
+    )
+
+
+def fills(stores: list[UOp], counter: UOp) -> bool:
+    """Whether stores to one array fill the places that each step of a loop moves on by."""
+    kinds = {s.src[1].dtype for s in stores}
+    places = [terms_of_place(s.src[0].src[1]) for s in stores]
+    if len(kinds) > 1 or any(terms != places[0][0] for terms, _ in places):
+        return False
+    (kind,) = kinds
+    if kind.kind == "bool" or kind.size_bytes < LEAST_BYTES:
+        return False
+    terms, first = places[0][0], min(start for _, start in places)
+    move = terms.get(counter, 0)
+    if move <= 0 or any(base is not counter and counter in base.ranges for base in terms):
+        return False
+    streams = {(start - first) // move for _, start in places}
+    return len(streams) <= MOST_STREAMS and len(places) * kind.count == move * len(streams)
+
+
+def terms_of_place(place: UOp) -> tuple[dict[UOp, int], int]:
+    """The terms of a place and its constant; what moves the last vector of a row back is undone."""
+    terms, constant = terms_of(place)
+    found: dict[UOp, int] = {}
+    for base, factor in terms.items():
+        inner, more = terms_of(base.src[0]) if base.op is Op.MIN else ({base: 1}, 0)
+        constant += factor * more
+        for term, count in inner.items():
+            found[term] = found.get(term, 0) + factor * count
+    return found, constant
+
+
+MUCH: Final = 8
+"""Operations on a vector that take longer than reading it from a near cache."""
+
+
+class Pass(NamedTuple):
+    """Vectors of an array that loops inside of another read: a row of it in each step of that."""
+
+    array: UOp
+    row: UOp
+    """The loop over rows."""
+    size: int
+    """Elements from row to row."""
+    inside: frozenset[UOp]
+    """The loops over the places of a row."""
+
+
+def mark_prefetches(kernel: UOp, limits: Limits) -> UOp:
+    """The kernel with LOADs marked by how many bytes ahead of them a device should fetch."""
+    if not limits.stream_bytes:
+        return kernel
+    order = kernel.toposort()
+    passes: dict[Pass, list[UOp]] = defaultdict(list)
+    for load in (n for n in order if n.op is Op.LOAD and len(n.src[0].src) == 2):
+        if is_large(pointer_of(load.src[0]), limits) and (found := pass_of(load)) is not None:
+            passes[found].append(load)
+    said: dict[UOp, int] = {}
+    for rows in dict.fromkeys(p[:3] for p in passes):
+        alike = [p for p in passes if p[:3] == rows]
+        whole = [p for p in alike if reads_all(p, passes[p])]
+        if len(alike) > 1 and whole:
+            work = {p: computing(order, p) / len(passes[p]) for p in whole}
+            most = max(whole, key=lambda p: work[p])
+            wanted = [most] if work[most] >= MUCH else [p for p in whole if stores(order, p)]
+            chosen = (wanted or [most])[0]
+            ahead = chosen.size * passes[chosen][0].dtype.itemsize
+            if ahead <= limits.cache_bytes // 2:
+                said |= dict.fromkeys(passes[chosen], ahead)
+    return marked(kernel, said)
+
+
+def pass_of(load: UOp) -> Pass | None:
+    """The pass over rows that a LOAD is in; None where its place is not a sum over counters."""
+    terms, _ = terms_of(load.src[0].src[1])
+    if not terms or any(base.op is not Op.RANGE for base in terms):
+        return None
+    row = max(terms, key=lambda counter: terms[counter])
+    return Pass(pointer_of(load.src[0]), row, terms[row], frozenset(terms) - {row})
+
+
+def reads_all(found: Pass, loads: list[UOp]) -> bool:
+    """Whether vectors are read from as many places of a row as it has, and from end to end."""
+    kind, *others = {load.dtype for load in loads}
+    loops = (found.row, *found.inside)
+    if others or kind.count < 2 or kind.kind == "bool" or not all(r.is_fixed for r in loops):
+        return False
+    read = len(loads) * kind.count * math.prod(r.extent for r in found.inside)
+    spans = [interval(load.src[0].src[1], (found.row,)) for load in loads]
+    whole = max(stop for _, stop in spans) - min(start for start, _ in spans) + kind.count - 1
+    return read == whole == found.size
+
+
+def stores(order: list[UOp], found: Pass) -> bool:
+    """Whether results are stored in the innermost loop of a pass."""
+    results = (n for n in order if n.op is Op.STORE)
+    outside = (n.src[0] for n in results if pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL)
+    return any(found.inside <= place.ranges for place in outside)
+
+
+def computing(order: list[UOp], found: Pass) -> int:
+    """How many operations on values are done in the innermost loop of a pass."""
+    return sum(n.op in ALU and found.inside <= n.ranges for n in order)
