@@ -1,7 +1,8 @@
 """What plans cost: how well lanes are used, how fast register tiles are, which proposal is best.
 
 Floor 3'. In terms of the machine (`Limits`) and of facts. A proposal costs cycles for each access
-that its lanes do, and then what it waits for memory; the cheapest one is applied.
+that its lanes do, and then what it waits for memory; the cheapest one is applied. Where constants
+come from is in docs/decisions/0051-proposals.md.
 """
 
 from __future__ import annotations
