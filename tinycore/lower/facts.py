@@ -22,7 +22,7 @@ from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op
 
 WORK: Final = ALU | {Op.DOT, Op.LOAD, Op.STORE}
 """Ops that take time, but for those of addresses."""
-PLAIN: Final = ("index", "bool", "void")
+NEVER_IN_VECTORS: Final = ("index", "bool", "void")
 """Kinds of types that no vector register is filled with."""
 SMALL_LOOP: Final = 4
 """Steps of a loop that may be unrolled whole, as those over a window of a convolution."""
@@ -223,7 +223,7 @@ class KernelFacts:
         sizes = [
             n.dtype.itemsize
             for n in values
-            if (n.op in ALU or n.op in (Op.LOAD, Op.CONST)) and n.dtype.kind not in PLAIN
+            if (n.op in ALU or n.op in (Op.LOAD, Op.CONST)) and n.dtype.kind not in NEVER_IN_VECTORS
         ]
         return max([*sizes, 1])
 

@@ -24,22 +24,22 @@ from tinycore.lower.merge_reductions import loops_of
 from tinycore.lower.packing import plan_fill, reduced_dimensions
 from tinycore.lower.plan import drafted, plan_for
 from tinycore.lower.steps.stage import Dimension, Stage
-from tinycore.lower.strategies.grid import launch
+from tinycore.lower.strategies.grid import launch_outputs
 from tinycore.lower.threads import share_among_threads
 from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, Tail, checked
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op
 
-COPIES: Final = (2, 3, 4, 5, 6, 8)
+COPIES_TRIED: Final = (2, 3, 4, 5, 6, 8)
 """Into how many copies a loop may be written out."""
 BLOCKS: Final = (4, 16, 64, 256)
 """Steps of a loop that a block may have."""
-THREADS: Final = (4, 8, 16, 32, 64, 128, 256)
+GROUP_SIZES: Final = (4, 8, 16, 32, 64, 128, 256)
 """Into how many threads of a group a loop may go."""
 PROPOSALS: Final = 3
 """How many of the planner's proposals a search starts from."""
-PARTIAL_SUMS: Final = (2, 4, 8)
+ACCUMULATORS: Final = (2, 4, 8)
 SIZES: Final = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 """What a split may be changed to, if it is near to what it was."""
 NEAR: Final = 2
@@ -110,7 +110,7 @@ def finished(start: Candidate, limits: Limits) -> Candidate:
             *draft.facts.loops_of_kind(AxisKind.GROUP),
         ]
         wanted = min(limits.block_wanted, limits.block_threads)
-        launch(draft, max(wanted // math.prod(r.extent for r in taken), 1))
+        launch_outputs(draft, max(wanted // math.prod(r.extent for r in taken), 1))
     plan = tuple(draft.steps)
     return start if plan == start.plan else Candidate(plan, draft.kernel)
 
@@ -146,15 +146,15 @@ def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
         for loop in own:
             yield from in_blocks(loop, own)
         yield from interchanged(own)
-    yield from merged(tiled)
+    yield from fused_pairs(tiled)
     if limits.grid is None:
-        yield from staged(tiled, limits)
+        yield from packed(tiled, limits)
     for loop in loops:
         if at := steps_compared(facts, loop):
             yield (Peel(loop.arg.number, at),)
 
 
-def cut(loop: UOp, size: int, kind: AxisKind) -> Plan:
+def cut_and_bind(loop: UOp, size: int, kind: AxisKind) -> Plan:
     """The first `size` steps of every block of a loop given a kind; the whole loop if it fits."""
     number = loop.arg.number
     if size == loop.extent:
@@ -166,25 +166,25 @@ def as_lanes(loop: UOp, lanes: int) -> Iterator[Plan]:
     """A loop as lanes: as many as a register has, half of it, two of it."""
     for width in dict.fromkeys((lanes, lanes // 2, lanes * 2)):
         if 1 < width <= loop.extent:
-            yield cut(loop, width, AxisKind.VECTOR)
+            yield cut_and_bind(loop, width, AxisKind.VECTOR)
 
 
 def written_out(loop: UOp) -> Iterator[Plan]:
     """A loop written out, in sums of their own too if it is reduced."""
-    sizes = (*COPIES, loop.extent) if loop.extent <= max(COPIES) * 2 else COPIES
+    sizes = (*COPIES_TRIED, loop.extent) if loop.extent <= max(COPIES_TRIED) * 2 else COPIES_TRIED
     for size in dict.fromkeys(sizes):
         if 1 < size <= loop.extent:
-            yield cut(loop, size, AxisKind.UNROLL)
+            yield cut_and_bind(loop, size, AxisKind.UNROLL)
     if loop.arg.kind is AxisKind.REDUCE:
-        for size in PARTIAL_SUMS:
+        for size in ACCUMULATORS:
             if size <= loop.extent:
-                yield cut(loop, size, AxisKind.PARTIAL)
+                yield cut_and_bind(loop, size, AxisKind.PARTIAL)
 
 
 def among_threads(loop: UOp) -> Iterator[Plan]:
     """A loop given to the threads of a group, in groups of several sizes."""
     number = loop.arg.number
-    for size in THREADS:
+    for size in GROUP_SIZES:
         if loop.arg.kind is AxisKind.REDUCE:
             yield Split(number, size, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP)
         elif size < loop.extent:
@@ -211,7 +211,7 @@ def interchanged(own: list[UOp]) -> Iterator[Plan]:
                 yield (Reorder(tuple(order)),)
 
 
-def merged(tiled: UOp) -> Iterator[Plan]:
+def fused_pairs(tiled: UOp) -> Iterator[Plan]:
     """Neighboring loops as one."""
     for node in tiled.toposort():
         if node.op in CLOSERS:
@@ -219,8 +219,8 @@ def merged(tiled: UOp) -> Iterator[Plan]:
                 yield (Fuse(outer.arg.number, inner.arg.number),)
 
 
-def staged(tiled: UOp, limits: Limits) -> Iterator[Plan]:
-    """What the innermost tile reads, staged at each of the loops around it or before them all."""
+def packed(tiled: UOp, limits: Limits) -> Iterator[Plan]:
+    """What the innermost tile reads, packed at each of the loops around it or before them all."""
     facts = KernelFacts(tiled, (tiled,))
     outputs = [r for r in facts.outputs if r.arg.kind is AxisKind.LOOP]
     for panel in panels(facts.outputs):

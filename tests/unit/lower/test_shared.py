@@ -19,7 +19,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.plan import plan_for
 from tinycore.lower.search import starts
 from tinycore.lower.steps.stage import Stage
-from tinycore.lower.strategies.grid_shared import block_of, tile_of
+from tinycore.lower.strategies.grid_shared import block_of, loop_tile
 from tinycore.lower.tile import Bind, Plan, Split, Tail, checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.testing.kernels import Array
@@ -285,11 +285,11 @@ def test_odd_numbers_of_threads_need_axes_that_take_them() -> None:
 
 
 def test_tiles_waste_little() -> None:
-    assert tile_of(64, 16, 4, exact=False) == (16, 4)
-    assert tile_of(128, 16, 4, exact=False) == (16, 4)
-    assert tile_of(14, 16, 4, exact=True) == (7, 2)
+    assert loop_tile(64, 16, 4, exact=False) == (16, 4)
+    assert loop_tile(128, 16, 4, exact=False) == (16, 4)
+    assert loop_tile(14, 16, 4, exact=True) == (7, 2)
     for extent in range(4, 200):
-        threads, copies = tile_of(extent, 16, 4, exact=False)
+        threads, copies = loop_tile(extent, 16, 4, exact=False)
         steps = threads * copies
         assert -(-extent // steps) * steps <= 1.5 * extent
 

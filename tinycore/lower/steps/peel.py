@@ -17,7 +17,7 @@ from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-MOST_PARTS: Final = 5
+MOST_PEELED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Peel:
         counter = loops.by_number[axis]
         edges = (0, *at, counter.extent)
         ascending = all(a < b for a, b in itertools.pairwise(edges))
-        if not ascending or not 1 < len(at) + 1 <= MOST_PARTS:
+        if not ascending or not 1 < len(at) + 1 <= MOST_PEELED:
             return f"{at} are no steps between 0 and {counter.extent}, in order"
         if loops.is_filled_inside(counter):
             return "scratch memory is filled inside of it, which its parts would share"

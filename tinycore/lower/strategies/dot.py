@@ -25,7 +25,7 @@ from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Part
 
-MOST_ROWS: Final = 5
+LONGEST_SIDE: Final = 5
 """Rows and columns of a tile: each is a stream of loads."""
 PARTIAL_SUMS: Final = (8, 4, 2)
 """Accumulators of one sum: they hide the latency of additions, and round less."""
@@ -45,7 +45,7 @@ def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Propos
     """Lanes along each reduced loop that they suit, and scalars."""
     for axis, cycles in lanes.items():
         if axis.arg.kind is AxisKind.REDUCE:
-            yield Proposal("dot", axis, Cost(cycles), partial(vectorize_reduction, axis=axis))
+            yield Proposal("dot", axis, Cost(cycles), partial(reduce_with_lanes, axis=axis))
     if facts.reductions:
         yield Proposal("scalar sums", None, Cost(1.0), sum_in_parts)
 
@@ -59,7 +59,7 @@ def sum_in_parts(draft: Draft) -> None:
         draft.do(Split(number, PARTIAL_SUMS[0]), Bind((*number, 1), AxisKind.PARTIAL))
 
 
-def vectorize_reduction(draft: Draft, axis: UOp) -> None:
+def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     """Lanes along a reduced loop, several accumulators, summed across at the end."""
     size, number = axis.extent, axis.arg.number
     width = width_of(size, draft.lanes())
@@ -122,7 +122,7 @@ def reused_rows(facts: KernelFacts, limits: Limits, loops: list[UOp]) -> list[tu
     """
     best, tile = float(len(facts.loads)), dict[UOp, int]()
     for pair in itertools.combinations(reversed(loops), 2):
-        for sizes in itertools.product(range(1, MOST_ROWS + 1), repeat=2):
+        for sizes in itertools.product(range(1, LONGEST_SIDE + 1), repeat=2):
             tall = dict(zip(pair, sizes, strict=True))
             fits = math.prod(sizes) + min(sizes) + 1 <= limits.vector_registers
             fits = fits and all(size <= r.extent for r, size in tall.items())
@@ -148,7 +148,7 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
     The loops over the held sums; none if they are not held.
     """
     facts = draft.facts
-    around = loops_around(facts, draft.limits, axis)
+    around = loops_around_sums(facts, draft.limits, axis)
     if not around or not facts.is_fixed or not facts.are_side_by_side or facts.overwrites:
         return []
     held = [r.arg.number for r in facts.outputs if r.extent > 1]
@@ -172,7 +172,7 @@ def share_of(draft: Draft, first: UOp) -> int:
     return max(first.extent // (draft.limits.threads * LEAST_CHUNKS), 1)
 
 
-def loops_around(facts: KernelFacts, limits: Limits, axis: UOp) -> list[UOp]:
+def loops_around_sums(facts: KernelFacts, limits: Limits, axis: UOp) -> list[UOp]:
     """The outer reduced loops that have to run around held sums; none if it would not pay."""
     reduced, cache = facts.reduced, limits.cache_bytes // 2
     outputs = [r for r in facts.outputs if r.extent > 1]

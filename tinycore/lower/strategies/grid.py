@@ -23,7 +23,7 @@ from tinycore.uop.op import AxisKind, Op
 
 SHORTEST_SHARED: Final = 32
 """Steps of a sum from which on sharing it pays."""
-TILE_ROWS: Final = 4
+ROWS_OF_A_THREAD: Final = 4
 """Outputs of a register tile beside its lanes."""
 UNROLLED: Final = 4
 """Steps of a sum that are unrolled."""
@@ -33,10 +33,10 @@ def plan_grid(draft: Draft) -> None:
     """Threads and groups for the outputs; loops that cannot be launched stay loops."""
     fuse_loops(draft)
     wanted = min(draft.limits.block_wanted, draft.limits.block_threads)
-    apply_cheapest(draft, proposals(draft.facts, draft.limits, wanted))
+    apply_cheapest(draft, propose_grid(draft.facts, draft.limits, wanted))
 
 
-def proposals(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
+def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
     """What each strategy proposes for groups of some threads."""
     shared = shared_sum(facts, limits) if wanted > 1 else None
     if shared is None:
@@ -56,7 +56,7 @@ def thread_each(draft: Draft, wanted: int) -> None:
         give_lanes(draft)
         tile_rows(draft)
         unroll_sums(draft)
-    launch(draft, wanted)
+    launch_outputs(draft, wanted)
 
 
 # --- threads of a group share a sum
@@ -96,7 +96,7 @@ def group_each(draft: Draft, loop: UOp, wanted: int) -> None:
     if threads > 1:
         number = loop.arg.number
         draft.do(Split(number, threads, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP))
-    launch(draft, wanted // threads)
+    launch_outputs(draft, wanted // threads)
 
 
 # --- several outputs to a thread
@@ -126,9 +126,9 @@ def tile_rows(draft: Draft) -> None:
     if not rows or not any(rows[0] in n.ranges for n in facts.loads):
         return
     extent, number = rows[0].extent, rows[0].arg.number
-    tall = next((t for t in (TILE_ROWS, 2) if extent % t == 0), 1)
-    if extent > 2 * TILE_ROWS and not facts.overwrites:
-        tall = TILE_ROWS
+    tall = next((t for t in (ROWS_OF_A_THREAD, 2) if extent % t == 0), 1)
+    if extent > 2 * ROWS_OF_A_THREAD and not facts.overwrites:
+        tall = ROWS_OF_A_THREAD
     if tall > 1 and facts.outputs_launched // tall >= limits.threads:
         draft.do(Split(number, tall), Bind((*number, 1), AxisKind.UNROLL))
 
@@ -157,7 +157,7 @@ def unroll_sums(draft: Draft) -> None:
 # --- the launch
 
 
-def launch(draft: Draft, wanted: int) -> None:
+def launch_outputs(draft: Draft, wanted: int) -> None:
     """Groups of up to `wanted` threads, filled from the innermost output on."""
     room = list(draft.limits.block[len(draft.facts.loops_of_kind(AxisKind.GROUP)) :])
     for loop in reversed(draft.facts.launchable):

@@ -121,13 +121,13 @@ def tile_and_stage(
     high = tiles_of(sides.rows, wanted // threads_in(broad), tall, exact)
     columns = cut_side(draft, sides.columns, broad, kind)
     rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL)
-    if min(steps_of(draft, columns), steps_of(draft, rows)) < LEAST_REUSE:
+    if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at, inner = cut_depth(draft, depth)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
-    return stage_all(draft, at, inner, (*rows, *columns)) and fits(draft)
+    return stage_all(draft, at, inner, (*rows, *columns)) and fits_group(draft)
 
 
 def suits_vectors(facts: KernelFacts, loop: UOp) -> bool:
@@ -144,13 +144,13 @@ def cut_side(
     For each loop how the steps of the tile are counted.
     """
     return [
-        cut(draft, loop, *tile, kind if loop is loops[-1] else AxisKind.UNROLL)
+        cut_loop(draft, loop, *tile, kind if loop is loops[-1] else AxisKind.UNROLL)
         for loop, tile in zip(loops, tiles, strict=True)
         if math.prod(tile) > 1
     ]
 
 
-def cut(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind) -> Dimension:
+def cut_loop(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind) -> Dimension:
     """Cut a loop into groups, threads and the copies of a thread."""
     number, steps = loop.arg.number, threads * copies
     groups: list[Step] = [Split(number, steps)] if steps < loop.extent else []
@@ -167,7 +167,7 @@ def cut(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind) -> D
     return ((*number, 0), inner), ((*number, 1), 1)
 
 
-def steps_of(draft: Draft, dimensions: list[Dimension]) -> int:
+def steps_in_tile(draft: Draft, dimensions: list[Dimension]) -> int:
     """How many outputs of a side a tile has."""
     loops = {r.arg.number: r for r in draft.facts.loops}
     return math.prod(loops[axis].extent for d in dimensions for axis, _ in d)
@@ -258,7 +258,7 @@ def arrays(draft: Draft) -> list[UOp]:
     return [n for n in draft.kernel.toposort() if n.op is Op.DEFINE_LOCAL]
 
 
-def fits(draft: Draft) -> bool:
+def fits_group(draft: Draft) -> bool:
     """Whether a group has as much shared memory, and axes for its threads."""
     kinds = [n.dtype for n in arrays(draft) if isinstance(n.dtype, PointerDType)]
     size = sum(map(shared_size, kinds))
@@ -325,7 +325,7 @@ def tiles_of(loops: tuple[UOp, ...], most: int, copies: int, exact: bool) -> lis
     """The threads, up to `most` together, and copies of each loop, the innermost filled first."""
     found: list[Tile] = []
     for loop in reversed(loops):
-        threads, own = tile_of(loop.extent, most, copies, exact)
+        threads, own = loop_tile(loop.extent, most, copies, exact)
         found.insert(0, (threads, own))
         most //= threads
         copies //= own
@@ -337,7 +337,7 @@ def threads_in(tiles: list[Tile]) -> int:
     return math.prod(threads for threads, _ in tiles)
 
 
-def tile_of(extent: int, most: int, copies: int, exact: bool) -> Tile:
+def loop_tile(extent: int, most: int, copies: int, exact: bool) -> Tile:
     """The threads, at most `most`, and the copies in each that suit a loop best.
 
     What counts are all outputs computed, those that are computed twice too, and the loads for each.

@@ -34,7 +34,7 @@ STRATEGIES: Final = (
     transpose.propose,
 )
 """Every strategy; of proposals of equal cost the first is taken."""
-MOST_COPIES: Final = 128
+MOST_UNROLLED: Final = 128
 """Copies of a body that unrolling a short loop may lead to."""
 
 
@@ -43,11 +43,11 @@ def plan_loops(draft: Draft) -> None:
     order_reductions(draft)
     fuse_loops(draft)
     if draft.lanes() >= LEAST_LANES:
-        vectorize(draft, peel_borders(draft))
+        take_cheapest(draft, peel_borders(draft))
     unroll_short_reductions(draft)
 
 
-def vectorize(draft: Draft, parts: list[Number]) -> None:
+def take_cheapest(draft: Draft, parts: list[Number]) -> None:
     """Apply the cheapest proposal; where a loop was cut in parts, one for each that lanes suit.
 
     Not all parts need be left: in the border the value may be a constant.
@@ -76,5 +76,5 @@ def unroll_short_reductions(draft: Draft) -> None:
         if loops and loops[-1].is_fixed and loops[-1].extent <= SMALL_LOOP:
             number = loops[-1].arg.number
             is_plain = counter_of(draft.kernel, number).arg.kind is AxisKind.REDUCE
-            if copies * loops[-1].extent <= MOST_COPIES and is_plain:
+            if copies * loops[-1].extent <= MOST_UNROLLED and is_plain:
                 draft.do(Bind(number, AxisKind.UNROLL))
