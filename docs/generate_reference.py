@@ -139,7 +139,9 @@ PAGES: Final = {
         "What networks are made of, and linear algebra.",
         "avg_pool2d batchnorm conv2d conv_transpose2d dot einsum image image_conv2d image_dot "
         "interpolate layernorm linear matmul max_pool2d max_unpool2d newton_schulz one_hot qr "
-        "scaled_dot_product_attention sequential svd bmm outer kron cross trace cdist",
+        "scaled_dot_product_attention sequential svd bmm outer kron cross trace cdist cholesky det "
+        "eigh eigvalsh inv inverse logdet matrix_norm matrix_power matrix_rank pinv slogdet solve "
+        "svdvals",
     ),
     "losses": Page(
         "Losses",

@@ -13,14 +13,12 @@ from typing import Literal, NamedTuple
 from tinycore.array_api import statistical
 from tinycore.array_api._linear import from_the_end, matmul, matrix_transpose, tensordot, vecdot
 from tinycore.array_api._promotion import array, together
-from tinycore.array_api._solving import factor, parity, reduced, square
-from tinycore.array_api.creation import eye
-from tinycore.array_api.data_types import finfo
-from tinycore.array_api.searching import count_nonzero
 from tinycore.dtype import DType
-from tinycore.errors import ArgumentError, ShapeError
+from tinycore.errors import ShapeError
 from tinycore.tensor import Tensor
-from tinycore.tensor.checks import broadcast_shapes, resolve_axes
+from tinycore.tensor.checks import resolve_axes
+from tinycore.tensor.elimination import SignedLogarithm
+from tinycore.tensor.spectral import Eigen, MatrixNorm
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
@@ -29,13 +27,6 @@ __all__ = [
 ]  # fmt: skip
 
 Axes = int | tuple[int, ...] | None
-
-
-class SignedLogarithm(NamedTuple):
-    """What `slogdet` finds."""
-
-    sign: Tensor
-    logabsdet: Tensor
 
 
 class Orthogonal(NamedTuple):
@@ -51,13 +42,6 @@ class Singular(NamedTuple):
     U: Tensor
     S: Tensor
     Vh: Tensor
-
-
-class Eigen(NamedTuple):
-    """What `eigh` finds: eigenvector i is column i."""
-
-    eigenvalues: Tensor
-    eigenvectors: Tensor
 
 
 # --- products
@@ -90,13 +74,7 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
 
 def matrix_power(x: Tensor, n: int, /) -> Tensor:
     """The matrix multiplied n times by itself; its inverse for n < 0. Raises ShapeError."""
-    size = square("matrix_power", array("matrix_power", x, "numeric"))
-    base = inv(x) if n < 0 else x
-    result = eye(size, dtype=x.dtype, device=x.device).expand(x.shape)
-    for bit in f"{abs(n):b}" if n else "":
-        result = result.dot(result)
-        result = result.dot(base) if bit == "1" else result
-    return result
+    return array("matrix_power", x, "floating-point" if n < 0 else "numeric").matrix_power(n)
 
 
 # --- diagonals
@@ -123,35 +101,24 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     Raises ShapeError unless `x1` is square and the sizes fit.
     """
     left, right = together("solve", "floating-point", array("solve", x1), array("solve", x2))
-    size, vector = square("solve", left), right.ndim == 1
-    right = right.unsqueeze(-1) if vector else right
-    if right.ndim < 2 or right.shape[-2] != size:
-        raise ShapeError(f"solve: shapes {x1.shape} and {x2.shape} do not fit together")
-    batch = broadcast_shapes("solve", left.shape[:-2], right.shape[:-2])
-    right = right.expand((*batch, *right.shape[-2:]))
-    found = reduced(left.expand((*batch, size, size)), right).solution
-    return found.squeeze(-1) if vector else found
+    if right.ndim > 1 and right.ndim < left.ndim:  # Tensor.solve might take it for vectors
+        right = right.reshape((*[1] * (left.ndim - right.ndim), *right.shape))
+    return left.solve(right)
 
 
 def inv(x: Tensor, /) -> Tensor:
     """The inverse of square matrices. Raises ShapeError."""
-    size = square("inv", array("inv", x, "floating-point"))
-    return reduced(x, eye(size, dtype=x.dtype, device=x.device).expand(x.shape)).solution
+    return array("inv", x, "floating-point").inv()
 
 
 def det(x: Tensor, /) -> Tensor:
     """The determinant of square matrices. Raises ShapeError."""
-    square("det", array("det", x, "floating-point"))
-    found = reduced(x, x._between(x.ndim - 1, 0, 0))
-    return found.pivots.prod(-1) * parity(found.order).cast(x.dtype)
+    return array("det", x, "floating-point").det()
 
 
-def slogdet(x: Tensor, /) -> SignedLogarithm:
+def slogdet(x: Tensor, /) -> SignedLogarithm[Tensor]:
     """The sign of the determinant, and the logarithm of its magnitude. Raises ShapeError."""
-    square("slogdet", array("slogdet", x, "floating-point"))
-    found = reduced(x, x._between(x.ndim - 1, 0, 0))
-    sign = found.pivots.sign().prod(-1) * parity(found.order).cast(x.dtype)
-    return SignedLogarithm(sign, found.pivots.abs().log().sum(-1))
+    return array("slogdet", x, "floating-point").slogdet()
 
 
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
@@ -159,9 +126,7 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
 
     Raises ShapeError unless they are square.
     """
-    square("cholesky", array("cholesky", x, "floating-point"))
-    lower = factor(x.transpose(-1, -2) if upper else x)
-    return lower.transpose(-1, -2) if upper else lower
+    return array("cholesky", x, "floating-point").cholesky(upper)
 
 
 # --- factors
@@ -187,7 +152,7 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> Singular:
 
 def svdvals(x: Tensor, /) -> Tensor:
     """The singular values of matrices, descending. Raises ShapeError below two axes."""
-    return svd(x, full_matrices=False).S
+    return array("svdvals", x, "floating-point").svdvals()
 
 
 def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
@@ -196,8 +161,7 @@ def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
     `rtol` is by default the dtype's epsilon times the greater side. Raises ShapeError below two
     axes.
     """
-    values = svdvals(x)
-    return count_nonzero(values > least_value(x, values, rtol), axis=-1)
+    return array("matrix_rank", x, "floating-point").matrix_rank(rtol)
 
 
 def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
@@ -206,35 +170,20 @@ def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
     `rtol` is by default the dtype's epsilon times the greater side. Raises ShapeError below two
     axes.
     """
-    u, values, vh = svd(x, full_matrices=False)
-    kept = values > least_value(x, values, rtol)
-    inverse = kept.where(kept.where(values, 1.0).reciprocal(), 0.0)
-    return (vh.mT * inverse.unsqueeze(-2)).dot(u.mT)
+    return array("pinv", x, "floating-point").pinv(rtol)
 
 
-def least_value(x: Tensor, values: Tensor, rtol: float | Tensor | None) -> Tensor:
-    """The singular value up to which others count as 0, of each matrix, as (.., 1)."""
-    if rtol is None:
-        rtol = max(x.shape[-2:]) * finfo(x.dtype).eps
-    relative = rtol.unsqueeze(-1) if isinstance(rtol, Tensor) else rtol
-    return values._between(values.ndim - 1, 0, min(1, values.shape[-1])) * relative
-
-
-def eigh(x: Tensor, /) -> Eigen:
+def eigh(x: Tensor, /) -> Eigen[Tensor]:
     """The eigenvalues of symmetric matrices, ascending, and orthonormal eigenvectors as columns.
 
-    Moved by its norm the matrix has no negative eigenvalue, so that its singular vectors are the
-    eigenvectors. Accurate to rounding of the greatest eigenvalue. Raises ShapeError unless square.
+    Raises ShapeError unless square.
     """
-    size = square("eigh", array("eigh", x, "floating-point"))
-    shift = matrix_norm(x.detach(), keepdims=True)
-    found = svd(x + eye(size, dtype=x.dtype, device=x.device) * shift)
-    return Eigen((found.S - shift.squeeze(-1)).flip(-1), found.U.flip(-1))
+    return array("eigh", x, "floating-point").eigh()
 
 
 def eigvalsh(x: Tensor, /) -> Tensor:
     """The eigenvalues of symmetric matrices, ascending. Raises ShapeError unless square."""
-    return eigh(x).eigenvalues
+    return array("eigvalsh", x, "floating-point").eigvalsh()
 
 
 # --- norms
@@ -250,18 +199,9 @@ def vector_norm(
 ) -> Tensor:
     """The p-norm over axes for p = `ord`: inf and -inf give extremes, 0 counts what is nonzero."""
     axes = resolve_axes("vector_norm", axis, array("vector_norm", x, "floating-point").ndim)
-    size = x.abs()
-    if ord == math.inf:
-        return size.max(axes, keepdims) if x.numel() else size.sum(axes, keepdims)
-    if ord == -math.inf:
-        return size.min(axes, keepdims)
-    if ord == 0:
-        return x.ne(0).sum(axes, keepdims).cast(x.dtype)
-    if ord == 1:
-        return size.sum(axes, keepdims)
-    if ord == 2:
-        return x.square().sum(axes, keepdims).sqrt()
-    return size.pow(float(ord)).sum(axes, keepdims).pow(1 / ord)
+    if ord == math.inf and not x.numel():
+        return x.sum(axes, keepdims)
+    return x.norm(float(ord), axes, keepdims)
 
 
 def matrix_norm(
@@ -269,25 +209,11 @@ def matrix_norm(
     /,
     *,
     keepdims: bool = False,
-    ord: float | Literal["fro", "nuc"] | None = "fro",  # noqa: A002
+    ord: MatrixNorm = "fro",  # noqa: A002
 ) -> Tensor:
     """The norm of matrices, of which `ord` says which one.
 
     "fro" is of all elements; 1 and -1 are by columns, inf and -inf by rows; 2, -2 and "nuc" the
     greatest, the least and the sum of singular values. Raises ArgumentError for another.
     """
-    if array("matrix_norm", x, "floating-point").ndim < 2:
-        raise ShapeError(f"matrix_norm: needs two axes, got shape {x.shape}")
-    if ord in ("fro", None):
-        return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
-    if ord in (1, -1, math.inf, -math.inf):
-        found = x.abs().sum(-2 if ord in (1, -1) else -1, keepdim=True)
-    elif ord in (2, -2, "nuc"):
-        found = svdvals(x).unsqueeze(-1)
-    else:
-        raise ArgumentError(
-            f"matrix_norm: ord {ord!r} is none of fro, nuc, 1, -1, 2, -2, inf, -inf"
-        )
-    if ord == "nuc":
-        return found.sum((-2, -1), keepdims)
-    return found.max((-2, -1), keepdims) if float(ord) > 0 else found.min((-2, -1), keepdims)
+    return array("matrix_norm", x, "floating-point").matrix_norm(ord, keepdims)

@@ -37,13 +37,21 @@ class Composed(Losses):
         """`min` by the name that torch gives it."""
         return self.min(axis, keepdim)
 
-    def norm(self, p: float = 2.0, axis: Axes = None, keepdim: bool = False) -> Self:
+    def norm(
+        self, p: float | Literal["fro", "nuc"] = 2.0, axis: Axes = None, keepdim: bool = False
+    ) -> Self:
         """(sum of |a|**p)**(1/p): of p inf the greatest |a|, of -inf the least, of 0 how many
-        are not 0. The gradient of p 2 at 0 is 0.
+        are not 0. "fro" is 2, "nuc" the sum of the singular values of matrices (`matrix_norm`). The
+        gradient of p 2 at 0 is 0. Raises ArgumentError for another p.
 
         >>> Tensor([3.0, 4.0]).norm().item(), Tensor([3.0, -4.0]).norm(1).item()
         (5.0, 7.0)
         """
+        if p == "nuc" and axis is None:
+            return self.matrix_norm("nuc", keepdim)
+        p = 2.0 if p == "fro" else p
+        if isinstance(p, str):
+            raise ArgumentError(f"norm: p is a number, 'fro' or 'nuc' (of all axes), got {p!r}")
         x = self._as_float().abs()
         if math.isinf(p):
             return x.max(axis, keepdim) if p > 0 else x.min(axis, keepdim)

@@ -13,8 +13,8 @@ from tinycore._deferred import numpy
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.decompositions import Decompositions
 from tinycore.tensor.runtime import HostArray, runtime
+from tinycore.tensor.spectral import Spectral
 from tinycore.uop.node import Skew
 
 Algorithm = Literal["sha3_224", "sha3_256", "sha3_384", "sha3_512", "shake_128", "shake_256"]
@@ -61,7 +61,7 @@ def round_constants() -> list[int]:
     return constants
 
 
-class Digest(Decompositions):
+class Digest(Spectral):
     """Bytes that stand for all others."""
 
     __slots__ = ()

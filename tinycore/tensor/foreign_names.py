@@ -49,6 +49,19 @@ OF_TENSOR: Final = {
     "share_memory_": "Tensor.from_blob",
     "pin_memory": "nothing: copies are asynchronous where the device can",
     "dropout_": "x.dropout(p)",
+    "linalg": "methods, such as a.solve(b), a.inv() and a.eigh(); "
+    "tinycore.array_api.linalg has the functions of the standard",
+    "pinverse": "x.pinv()",
+    "lstsq": "a.pinv() @ b",
+    "solve_triangular": "a.solve(b)",
+    "triangular_solve": "a.solve(b)",
+    "cholesky_solve": "a.solve(b) of the matrix itself",
+    "cholesky_inverse": "a.inv() of the matrix itself",
+    "lu": "a.solve(b), a.qr()",
+    "eig": "a.eigh(), of symmetric matrices",
+    "eigvals": "a.eigvalsh(), of symmetric matrices",
+    "cond": "x.matrix_norm(2) / x.matrix_norm(-2)",
+    "multi_dot": "a @ b @ c",
 }
 """Attributes of torch.Tensor and numpy.ndarray."""
 
@@ -116,6 +129,7 @@ OF_PACKAGE: Final = {
     "device": "a string, a line of `tinycore devices`",
     "optim": "nn.optim",
     "autograd": "y.gradient(x)",
+    "linalg": OF_TENSOR["linalg"],
 }
 """Attributes of torch."""
 
