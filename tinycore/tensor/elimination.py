@@ -72,7 +72,11 @@ class Elimination(Decompositions):
         return called.cast(self._as_float().dtype)
 
     def inv(self) -> Self:
-        """`inverse` by the name that NumPy and torch.linalg give it."""
+        """`inverse` by the name that NumPy and torch.linalg give it.
+
+        >>> Tensor([[2.0, 0.0], [0.0, 4.0]]).inv().tolist()
+        [[0.5, 0.0], [0.0, 0.25]]
+        """
         return self.inverse()
 
     def det(self) -> Self:
