@@ -112,7 +112,7 @@ class Spectral(Elimination):
         greatest, the least and the sum of singular values. Raises ArgumentError for another.
 
         >>> x = Tensor([[1.0, -2.0], [3.0, 4.0]])
-        >>> x.matrix_norm(1).item(), x.matrix_norm(math.inf).item()
+        >>> x.matrix_norm(1).item(), x.matrix_norm(float("inf")).item()
         (6.0, 7.0)
         """
         if self.ndim < 2:
