@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
+from benchmarks import peak
 from benchmarks.case import Case
 from benchmarks.cases import CASES, selected
 from benchmarks.clock import PROCESSOR, SETTING
@@ -21,6 +23,8 @@ from benchmarks.report import Limits, Row, figures, markdown, slower
 from benchmarks.session import Pace, Worker, WorkerFailed, measure, measure_starts
 
 _DEFAULT_PEERS: Final = ("tinycore", "tinycore-jit", "torch", "jax", "tinygrad", "numpy")
+PEAK: Final = "peak memory"
+"""The name by which `--only` selects the table of `peak.py`."""
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -74,6 +78,8 @@ def main() -> int:
         told["times"] = "of the processor, with one processor for each process; not on the wall"
     told["date"] = date.today().isoformat()
     text = markdown(rows, peers, told)
+    if re.search(given.only, PEAK) and Path("/proc/self/clear_refs").exists():
+        text += f"\n{peak.table()}"
     print(text)
     for row in slower(rows):
         print(f"behind: {row.case.name} {row.against}")

@@ -34,7 +34,6 @@ from tinycore.device.exported import (
     ExportedTensor,
 )
 from tinycore.device.hcq import (
-    ArgumentArena,
     HCQAllocator,
     HCQArgsState,
     HCQBuffer,
@@ -98,7 +97,6 @@ __all__ = [
     "API_VERSION",
     "CAPABILITIES",
     "Allocator",
-    "ArgumentArena",
     "Backend",
     "Compiler",
     "Deferred",
