@@ -34,6 +34,7 @@ from tinycore.device.exported import (
     ExportedTensor,
 )
 from tinycore.device.hcq import (
+    ArgumentArena,
     HCQAllocator,
     HCQArgsState,
     HCQBuffer,
@@ -97,6 +98,7 @@ __all__ = [
     "API_VERSION",
     "CAPABILITIES",
     "Allocator",
+    "ArgumentArena",
     "Backend",
     "Compiler",
     "Deferred",

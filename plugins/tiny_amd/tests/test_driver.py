@@ -250,9 +250,9 @@ def test_everything_is_given_back(machine: Machine, make: Make) -> None:
     device = make(machine)
     program = device.load(compile_kernel(ADD), INFO)
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
-    device.graph([(program, [target, source], [1])])()
-    device.allocator.free(source)
+    device.graph([(program, [target, source], [1])])()  # which dies without waiting
     device.synchronize()
+    device.allocator.free(source)
     device.allocator.free(target)
     device.close()
 

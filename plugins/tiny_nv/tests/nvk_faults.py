@@ -79,7 +79,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "self.append(*methods.wait_for_idle(), *methods.schedule(args_state.address))",
         "self.append(*methods.schedule(args_state.address))",
     ),
-    ("queues.py", "            self.used.popleft()[2].wait()", "            self.used.popleft()"),
     ("queues.py", "channel.wait_for_room(len(parts), self.device.rest)", "pass"),
     ("queues.py", "            channel.ring_doorbell()\n", "            pass\n"),
     (
@@ -111,8 +110,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("qmd.py", "0 if timed else _WITHOUT_TIME", "_WITHOUT_TIME"),
     ("qmd.py", "if each * 1024 >= shared)", "if each * 1024 >= shared // 2)"),
     ("program.py", 'pack_into("<Q", bank, facts.own_address, self.bank_address)', "pass"),
-    ("program.py", "        device.prepare_local_memory(kernel.stack_bytes)\n", ""),
-    ("program.py", "begin = -self.memory.address % ALIGNMENT", "begin = 0"),
+    ("program.py", ", scratch_bytes=kernel.stack_bytes", ""),
+    ("program.py", "ARGUMENT_ALIGNMENT: ClassVar[int] = ALIGNMENT", "ARGUMENT_ALIGNMENT = 64"),
     ("program.py", "return total + SYSTEM_SHARED_BYTES", "return total"),
     (
         "program.py",
@@ -141,7 +140,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("card.py", "        self._destroy(allocation)\n", ""),
     ("card.py", "        self._free(allocation.handle)\n", ""),
     ("device.py", "            undo.callback(group.close)\n", ""),
-    ("device.py", "            if before is not None:", "            if False:"),
+    ("device.py", "        queue.append(*methods.wait_for_idle())\n", ""),
 )
 
 SEEDED: Final = Seeded(TESTS, SOURCES, "nvk", RUN, CHOSEN, 1000, FAULTS)

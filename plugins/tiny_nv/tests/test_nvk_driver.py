@@ -324,9 +324,9 @@ def test_a_kernel_with_a_stack(device: NvDevice) -> None:
 def test_a_larger_stack_replaces_the_memory_of_all_stacks(hopper: NvDevice) -> None:
     target = hopper.allocator.alloc(BYTES)
     load(hopper, SPILLS, SPILLS_INFO)([target, target], [])
-    before = hopper.local_memory
+    before = hopper.scratch
     load(hopper, SPILLS.replace("[96]", "[960]"), SPILLS_INFO)([target, target], [])
-    assert hopper.local_memory is not before
+    assert hopper.scratch is not before
     assert before is not None
     hopper.synchronize()
     hopper.reap()
@@ -494,8 +494,8 @@ def test_everything_is_given_back(machine: Machine, make: Make) -> None:
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
     device.graph([(program, [target, source], [1])])()
     load(device, SPILLS, SPILLS_INFO)([target, target], [])
-    device.allocator.free(source)
     device.synchronize()
+    device.allocator.free(source)
     device.allocator.free(target)
     device.close()
 

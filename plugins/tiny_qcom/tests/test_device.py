@@ -266,5 +266,5 @@ def test_commands_too_long_for_the_ring(device: QcomDevice) -> None:
     queue = QcomQueue(device)
     for _ in range(140_000):
         queue.operation(0x10, 0)
-    with pytest.raises(UnsupportedError, match="words of commands"):
+    with pytest.raises(UnsupportedError, match="bytes of commands"):
         queue.submit()

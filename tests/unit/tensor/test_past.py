@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import numpy
 import pytest
 
 from tinycore import Tensor
@@ -326,3 +328,18 @@ def test_what_was_computed_between_two_writes_to_a_leaf_has_its_gradient_or_is_r
     with suppress(GradientError):
         squares.sum().backward()
         assert numbers(w.grad) == [3.5, 3.0, 1.5]
+
+
+def test_a_value_that_no_tensor_holds_is_not_kept_across_a_computed_write() -> None:
+    w, m = Tensor([2.0], requires_grad=True), Tensor([1.0]).realize()
+    kept = Tensor([1.0]).realize()
+    value = kept.exp()
+    loss, sound = (w * m.exp()).sum(), (w * value).sum()
+    m *= 0.5
+    kept *= 0.5
+    assert (m.tolist(), kept.tolist()) == ([0.5], [0.5])
+
+    with pytest.raises(GradientError, match="clone"):
+        loss.backward()
+    numpy.testing.assert_allclose(loss.item(), 2 * math.e, rtol=1e-6)
+    numpy.testing.assert_allclose(sound.gradient(w)[0].tolist(), [math.e], rtol=1e-6)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tinycore.device.hcq.memory import HCQBuffer
 from tinycore.device.hcq.signal import Moment
 from tinycore.device.protocols import DeviceRuntime
-from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
@@ -59,11 +59,19 @@ class HCQAllocator(ABC):
 
     def alloc(self, size: int) -> HCQBuffer:
         """`size` bytes, aligned, not cleared. Raises OutOfMemory."""
-        return self.allocate(size, visible=False)
+        return self._allocate(size, visible=False)
 
     def alloc_visible(self, size: int) -> HCQBuffer:
         """`size` bytes that the host and all devices of the group see. Raises OutOfMemory."""
-        return self.allocate(size, visible=True)
+        return self._allocate(size, visible=True)
+
+    def _allocate(self, size: int, visible: bool) -> HCQBuffer:
+        try:
+            return self.allocate(size, visible)
+        except OutOfMemory:
+            if not self.device.reclaim():
+                raise
+        return self.allocate(size, visible)
 
     def free(self, handle: HCQBuffer) -> None:
         """Give an allocation back. Never raises."""

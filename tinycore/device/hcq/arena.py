@@ -1,13 +1,16 @@
-"""`ArgumentArena`: memory for the arguments of launches, of which each device has one.
+"""`ArgumentArena`: memory that submissions borrow, such as arguments of launches and commands.
 
-Floor 1. Imports `errors`.
+Floor 1. Imports `errors`. A device has one for arguments; a driver makes others for commands that
+are not bound.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.signal import Moment
 from tinycore.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -15,36 +18,77 @@ if TYPE_CHECKING:
 
 __all__ = ["ArgumentArena"]
 
-_ARGUMENT_ALIGNMENT: Final = 64
-
 
 class ArgumentArena:
-    """Memory for the arguments of launches, taken in a ring: the oldest is used again."""
+    """A ring buffer in two halves: before one half is used again, what borrowed from it is done.
 
-    def __init__(self, device: HCQCompiled, size: int) -> None:
+    Called with the device's lock held, or within a submission.
+    """
+
+    def __init__(
+        self,
+        device: HCQCompiled,
+        size: int,
+        *,
+        purpose: str = "launch with {} bytes of arguments",
+        within_submission: bool = False,
+    ) -> None:
+        """`purpose` is for the text of an error. An arena for commands is used `within_submission`:
+        when the timeline value of the submission is taken already.
+        """
         self._device = device
         self._size = size
+        self._half = size // 2
+        self._purpose = purpose
+        self._within = within_submission
         self._next = 0
+        self._in_second = False
+        self._ends: list[Moment | None] = [None, None]
+        """For each half the moment after which nothing uses it."""
         self._memory: HCQBuffer | None = None
 
-    def take(self, size: int) -> HCQBuffer:
-        """`size` bytes for one launch. Called with the device's lock held.
+    def take(self, size: int, alignment: int = 64) -> HCQBuffer:
+        """`size` bytes for the submission being made, at a multiple of `alignment`.
 
-        At the end of the ring it waits for the launches before. Raises DeviceError when they hang.
+        Raises UnsupportedError for more than there is, DeviceError when earlier work hangs.
         """
-        if size > self._size:
-            raise UnsupportedError(
-                f"a launch with {size} bytes of arguments does not fit the {self._size} that "
-                f"{self._device.name} has for them: compute it in several kernels"
-            )
+        return self.memory.offset(self.reserve(size, alignment), size)
+
+    @property
+    def memory(self) -> HCQBuffer:
+        """All of the memory, allocated at the first use."""
         if self._memory is None:
             self._memory = self._device.allocator.alloc_visible(self._size)
-        if self._next + size > self._size:
-            self._device.synchronize()
-            self._next = 0
-        taken = self._memory.offset(self._next, size)
-        self._next += -(-size // _ARGUMENT_ALIGNMENT) * _ARGUMENT_ALIGNMENT
-        return taken
+        return self._memory
+
+    def reserve(self, size: int, alignment: int = 64) -> int:
+        """`take`, as the offset of the bytes in `memory`."""
+        start = self._next + -(self.memory.address + self._next) % alignment
+        if start + size > self._size:
+            start = -self.memory.address % alignment
+            if start + size > self._size:
+                raise UnsupportedError(
+                    f"a {self._purpose.format(size)} does not fit the {self._size} that "
+                    f"{self._device.name} has for them: compute it in several kernels"
+                )
+            self._enter(0)
+        self._next = start + size
+        if not self._in_second and self._next > self._half:
+            self._enter(1)
+        return start
+
+    def _enter(self, half: int) -> None:
+        """Leave the other half, and wait for what last borrowed from this one."""
+        device = self._device
+        # What borrowed from the other half so far is submitted, or is the submission being made.
+        upcoming = device.upcoming()
+        self._ends[1 - half] = replace(upcoming, value=upcoming.value - self._within)
+        end = self._ends[half]
+        if end is not None and end.value < upcoming.value:  # else nothing came of that submission
+            device.wait_for(end)
+        elif end is not None:
+            device.synchronize()
+        self._in_second = half == 1
 
     def close(self) -> None:
         """Give the memory back."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,12 @@ __all__ = ["HCQCompiled"]
 
 trace: Final = Trace("device")
 
+REMEMBERED: Final = 64
+"""Submissions whose kernels an error can name."""
+NAMED: Final = 4
+"""Kernels of a submission that an error names."""
 _SIGNALS_AT_ONCE: Final = 256
+_REAPED_EVERY: Final = 256
 _numbers: Final = itertools.count()
 
 
@@ -78,6 +84,13 @@ class HCQCompiled(ABC):
         self._process = os.getpid()
         self._pages: list[HCQBuffer] = []
         self._discarded: deque[tuple[HCQBuffer, Moment | None]] = deque()
+        self._kept: deque[tuple[object, Sequence[Moment]]] = deque()
+        self._owned: set[HCQBuffer] = set()
+        self._is_closed = False
+        self.loaded_programs: weakref.WeakSet[HCQProgram] = weakref.WeakSet()
+        """Programs loaded here, for those who ask what lies at an address."""
+        self.recent: deque[tuple[int, int, Sequence[str]]] = deque(maxlen=REMEMBERED)
+        """Era, timeline value and kernels of submissions, the latest last; "" is a copy."""
         self.sources: dict[HCQCompiled, int] = {}
         """Devices that submitted work here waits for, with the timeline value of that work."""
         self.era = 0
@@ -90,6 +103,11 @@ class HCQCompiled(ABC):
         self.timeline_number = Symbol(f"next timeline value of {name}")
         self.symbolic_timeline = SymbolicSignal(self.timeline_address)
         self.kernel_arguments = ArgumentArena(self, argument_bytes)
+        self.scratch: HCQBuffer | None = None
+        """Memory that threads spill to; replaced when a kernel needs more."""
+        self.scratch_address = Symbol(f"address of the scratch of {name}")
+        self.known: dict[Symbol, int] = {}
+        """Numbers that every submission gives: `scratch_address`, and what a driver adds."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}: {self.state()}>"
@@ -107,6 +125,15 @@ class HCQCompiled(ABC):
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
         """Wait a little for a signal, milliseconds at most; by an interrupt if there is one."""
         pause(waited_seconds)
+
+    def scratch_size(self, bytes_per_thread: int) -> int:
+        """Scratch for all threads that may run at once, of kernels that spill so many bytes each.
+
+        Raises UnsupportedError where kernels cannot spill.
+        """
+        raise UnsupportedError(
+            f"{self.name} has no scratch, and a kernel needs {bytes_per_thread} bytes for a thread"
+        )
 
     def release(self) -> None:  # noqa: B027  memory may be all there is
         """Release the hardware. Everything else has been given back."""
@@ -137,13 +164,24 @@ class HCQCompiled(ABC):
         self.timeline_value += 1
         return self.timeline_value - 1
 
-    def finish(self, queue: HWQueue) -> Moment:
-        """Let a queue signal the timeline and submit it. Called with the lock held."""
+    def finish(self, queue: HWQueue, name: str = "") -> Moment:
+        """Let a queue signal the timeline and submit it. Called with the lock held.
+
+        `name` is the kernel's, for the text of an error; "" is a copy.
+        """
         moment = self.upcoming()
+        self.note((name,))
         queue.signal(self.timeline_signal, self.next_timeline())
         with self.submitting():
-            queue.submit()
+            queue.submit(self.known)
         return moment
+
+    def note(self, names: Sequence[str]) -> None:
+        """Remember what the submission being made runs, and free now and then what can be."""
+        value = self.timeline_value
+        self.recent.append((self.era, value, names))
+        if not value % _REAPED_EVERY:
+            self.reap()
 
     def upcoming(self) -> Moment:
         """Timeline value at which the submission being made is done."""
@@ -207,7 +245,9 @@ class HCQCompiled(ABC):
 
     def lost(self, reason: str) -> DeviceError:
         """The error that says why this device is lost, which it is from now on."""
-        self.fail(reason, DeviceError(f"{self.name} is lost, {reason} ({self._progress()})"))
+        ran = f". What ran: {found}" if (found := self.under_way()) else ""
+        text = f"{self.name} is lost, {reason}{ran} ({self._progress()})"
+        self.fail(reason, DeviceError(text))
         assert self.error_state is not None
         return self.error_state
 
@@ -226,11 +266,32 @@ class HCQCompiled(ABC):
     def state(self) -> str:
         """State of the timeline, and faults reported by the hardware."""
         told = f", {reason}" if (reason := self.fault()) else ""
-        return f"{self._progress()}{told}"
+        running = f"; what may be stuck: {found}" if (found := self.under_way()) else ""
+        return f"{self._progress()}{told}{running}"
 
     def _progress(self) -> str:
         done, asked = self.timeline_signal.value, self.timeline_value - 1
         return f"{done} of {asked} submissions are done"
+
+    def under_way(self) -> str:
+        """Kernels of the first submission that is not done; "" when all are."""
+        era, done = self.era, self.timeline_signal.value
+        if done >= self.timeline_value - 1:
+            return ""
+        later = (names for at, value, names in list(self.recent) if at == era and value > done)
+        names = next(later, None)
+        if names is None:
+            return "nothing that is remembered"
+        kernels = [name for name in names if name]
+        if not kernels:
+            return "a copy"
+        more = f" and {len(kernels) - NAMED} more" if len(kernels) > NAMED else ""
+        one = "kernel" if len(names) == 1 else "one of the kernels"
+        return f"{one} {', '.join(kernels[:NAMED])}{more}"
+
+    def program_at(self, address: int) -> HCQProgram | None:
+        """The program whose own memory contains an address, such as that of a fault."""
+        return next((one for one in list(self.loaded_programs) if one.covers(address)), None)
 
     # --- signals, programs, graphs
 
@@ -263,8 +324,23 @@ class HCQCompiled(ABC):
 
     def graph(self, launches: Sequence[Launch]) -> HCQGraph:
         """Launches of programs and copies, of any devices of this group, submitted at once."""
-        self.reap()
         return HCQGraph(self, launches)
+
+    def need_scratch(self, bytes_per_thread: int) -> None:
+        """Have scratch for a kernel that spills so many bytes. Called with the lock held.
+
+        Commands name scratch by `scratch_address`, so those that are bound take the new memory at
+        their next submission. Raises UnsupportedError, OutOfMemory.
+        """
+        size = self.scratch_size(bytes_per_thread)
+        before = self.scratch
+        if before is not None and before.size >= size:
+            return
+        self.ready()
+        self.scratch = self.own(self.allocator.alloc(size))
+        self.known[self.scratch_address] = self.scratch.address
+        if before is not None:  # what was submitted until now may use it
+            self.discard(before, self._last())
 
     def reach(self, buffer: HCQBuffer) -> None:
         """Make memory of another device addressable by this one. Raises UnsupportedError."""
@@ -275,13 +351,30 @@ class HCQCompiled(ABC):
 
     # --- the end
 
+    def own(self, buffer: HCQBuffer) -> HCQBuffer:
+        """Hold memory of the driver's own until `discard`, or until the device is closed."""
+        self._owned.add(buffer)
+        return buffer
+
     def discard(self, buffer: HCQBuffer, after: Moment | None) -> None:
         """Free memory of the driver's own some time after a moment. Never waits."""
-        self._discarded.append((buffer, after))
+        if not self._is_closed:  # else it went with the device
+            self._owned.discard(buffer)
+            self._discarded.append((buffer, after))
+
+    def keep(self, thing: object, until: Sequence[Moment]) -> None:
+        """Hold a reference until some moments have passed. Never waits."""
+        if not self._is_closed:
+            self._kept.append((thing, until))
 
     def reap(self) -> None:
         """Free what was discarded and is no longer used."""
         with self.lock:
+            for _ in range(len(self._kept)):
+                thing, until = self._kept.popleft()
+                if not all(moment.passed for moment in until):
+                    self._kept.append((thing, until))
+                del thing  # which may discard memory
             for _ in range(len(self._discarded)):
                 buffer, after = self._discarded.popleft()
                 if after is None or after.passed:
@@ -289,10 +382,20 @@ class HCQCompiled(ABC):
                 else:
                     self._discarded.append((buffer, after))
 
+    def reclaim(self) -> bool:
+        """Free all that was discarded, waiting for it; whether there was anything."""
+        with self.lock:
+            if not self._discarded and not self._kept:
+                return False
+            with suppress(DeviceError):
+                self.synchronize()
+            self.reap()
+            return True
+
     def close(self) -> None:
         """Wait, then release everything; a second time does nothing."""
         with self.lock:
-            if not self._pages:
+            if self._is_closed:
                 return
             with suppress(DeviceError):
                 self.synchronize()
@@ -306,8 +409,12 @@ class HCQCompiled(ABC):
             self._pages.clear()
             self.kernel_arguments.close()
             self.allocator.close()
+            self._kept.clear()
+            self._is_closed = True
             while self._discarded:
                 self.allocator.free(self._discarded.popleft()[0])
+            while self._owned:
+                self.allocator.free(self._owned.pop())
             self.release()
 
     def _leave_signals(self) -> None:

@@ -11,8 +11,8 @@ timeline moves on when all queues that touch its memory are through.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -24,14 +24,13 @@ from tinycore.device.hcq.signal import HCQSignal, Moment
 from tinycore.device.hcq.transfer import HCQTransfer
 from tinycore.device.hcq.words import Symbol, Word
 from tinycore.device.protocols import Launch
-from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
 __all__ = ["HCQGraph"]
 
-_ALIGNMENT: Final = 64
 _OUTSIDE: Final = "memory that somebody else owns"
 
 
@@ -57,6 +56,11 @@ class Node:
             source = self.program.source
             return source, source.has_copy_queue
         return self.program.device, False
+
+    @property
+    def name(self) -> str:
+        """Name for people: the kernel's; "" for a copy."""
+        return self.program.info.name if isinstance(self.program, HCQProgram) else ""
 
     @property
     def devices(self) -> set[HCQCompiled]:
@@ -112,17 +116,18 @@ class HCQGraph:
         self._copies = [node for node in self._nodes if node.arguments is None]
         programs = (node.program for node in self._nodes)
         self._programs = {p for p in programs if isinstance(p, HCQProgram)}
+        self._names = {device: self._names_on(device) for device in self.devices}
         self._accesses = [node.accesses for node in self._nodes]
         self._before = dependencies(self._accesses)
         self._pattern = pattern(self._accesses)
         self._lanes = self._build()
 
     def __del__(self) -> None:
-        for moment in getattr(self, "_last", ()):  # queues may still read what this holds
-            with contextlib.suppress(DeviceError):
-                moment.wait()
+        if last := getattr(self, "_last", ()):  # queues may still read what this holds
+            self._device.keep((self._lanes, self._nodes), last)
         for buffer in getattr(self, "_memory", ()):
-            buffer.owner.discard(buffer, None)
+            moments = [moment for moment in last if moment.device is buffer.owner]
+            buffer.owner.discard(buffer, moments[0] if moments else None)
 
     # --- what changes
 
@@ -156,7 +161,7 @@ class HCQGraph:
         Raises DeviceError when a device is lost.
         """
         began = perf_counter()
-        with contextlib.ExitStack() as stack:
+        with ExitStack() as stack:
             for device in self.devices:
                 stack.enter_context(device.lock)
             for moment in self._last:
@@ -176,6 +181,7 @@ class HCQGraph:
     def _submit(self) -> None:
         known: dict[Symbol, int] = {}
         for device in self.devices:
+            known.update(device.known)
             known[device.timeline_address] = device.timeline_signal.address
             known[device.timeline_number] = device.timeline_value
         for node in self._copies:
@@ -184,6 +190,7 @@ class HCQGraph:
         self._last = last = [device.upcoming() for device in self.devices]
         try:
             for device in self.devices:
+                device.note(self._names[device])
                 device.next_timeline()
             for _, signal, _ in self._lanes.values():
                 signal.value = 0
@@ -200,6 +207,11 @@ class HCQGraph:
                 device.watched_by(other, by_device[other])
         for program in self._programs:
             program.last_launch = by_device[program.device]
+
+    def _names_on(self, device: HCQCompiled) -> tuple[str, ...]:
+        """What the launches on a device are called, each once."""
+        nodes = [node for node in self._nodes if node.lane[0] is device]
+        return tuple(dict.fromkeys(node.name for node in nodes))
 
     def _apply_changes(self) -> None:
         """Write what changed; build anew when other memory overlaps now than before."""
@@ -230,16 +242,20 @@ class HCQGraph:
         for device in self.devices:
             nodes = [n for n in self._nodes if getattr(n.program, "device", None) is device]
             programs = [(n, n.program) for n in nodes if isinstance(n.program, HCQProgram)]
-            sizes = [-(-p.argument_bytes // _ALIGNMENT) * _ALIGNMENT for _, p in programs]
-            if not sizes:
+            if not programs:
                 continue
-            memory = device.allocator.alloc_visible(sum(sizes))
+            starts, size = [], 0
+            for _, program in programs:
+                size += -size % program.ARGUMENT_ALIGNMENT
+                starts.append(size)
+                size += program.argument_bytes
+            most = max(program.ARGUMENT_ALIGNMENT for _, program in programs)
+            memory = device.allocator.alloc_visible(size + most)
             self._memory.append(memory)
-            start = 0
-            for (node, program), size in zip(programs, sizes, strict=True):
-                place = memory.offset(start, size)
+            first = -memory.address % most
+            for (node, program), start in zip(programs, starts, strict=True):
+                place = memory.offset(first + start, program.argument_bytes)
                 node.arguments = program.arguments(place, node.buffers, node.values)
-                start += size
 
     def _build(self) -> dict[LaneKey, Lane]:
         """The static queues, with their waits, bound where hardware can."""

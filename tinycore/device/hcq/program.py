@@ -6,8 +6,8 @@ hardware needs to know of the code.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct, pack_into
 from typing import TYPE_CHECKING, ClassVar
 
@@ -68,20 +68,51 @@ class HCQProgram:
     ARGS_STATE: ClassVar[type[HCQArgsState]] = HCQArgsState
     VALUE_FORMAT: ClassVar[str] = "q"
     """The type of a variable's value among the arguments, as in `struct`: q or i."""
+    ARGUMENT_ALIGNMENT: ClassVar[int] = 64
+    """Of the memory for the arguments of a launch, in bytes."""
 
-    def __init__(self, device: HCQCompiled, info: ProgramInfo, *, argument_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        device: HCQCompiled,
+        info: ProgramInfo,
+        *,
+        argument_bytes: int = 0,
+        scratch_bytes: int = 0,
+    ) -> None:
+        """`scratch_bytes` is what one thread spills to the device's scratch."""
         self.device = device
         self.info = info
         self.layout = Struct(f"={info.buffers}Q{len(info.values)}{self.VALUE_FORMAT}")
         self.value_bytes = Struct(f"={self.VALUE_FORMAT}").size
         self.argument_bytes = max(self.layout.size, argument_bytes, 1)
         self.last_launch: Moment | None = None
+        self.owned: list[HCQBuffer] = []
+        device.loaded_programs.add(self)
+        with device.lock:
+            device.reap()
+            if scratch_bytes:
+                device.need_scratch(scratch_bytes)
 
     def __del__(self) -> None:
         launched = getattr(self, "last_launch", None)
-        if launched is not None:  # the hardware may still be in its code
-            with contextlib.suppress(DeviceError):
+        owned = getattr(self, "owned", ())
+        for buffer in owned:  # the hardware may still be in its code
+            self.device.discard(buffer, launched)
+        if launched is not None and not owned:  # a driver that frees its code by itself
+            with suppress(DeviceError):
                 launched.wait()
+
+    def owns(self, buffer: HCQBuffer) -> HCQBuffer:
+        """Hold memory such as code, which is freed some time after the last launch.
+
+        Returns the buffer. `covers` says whether an address of a fault lies in it.
+        """
+        self.owned.append(self.device.own(buffer))
+        return buffer
+
+    def covers(self, address: int) -> bool:
+        """Whether memory of its own contains an address."""
+        return any(b.address <= address < b.address + b.size for b in self.owned)
 
     def arguments(
         self, memory: HCQBuffer, buffers: Sequence[HCQBuffer], values: Sequence[int]
@@ -99,7 +130,8 @@ class HCQProgram:
         device, info = self.device, self.info
         with device.lock:
             device.ready()
-            place = device.kernel_arguments.take(self.argument_bytes)
+            arena = device.kernel_arguments
+            place = arena.take(self.argument_bytes, self.ARGUMENT_ALIGNMENT)
             arguments = self.arguments(place, buffers, values)
             queue = device.compute_queue()
             queue.wait(device.timeline_signal, device.timeline_value - 1).memory_barrier()
@@ -108,7 +140,7 @@ class HCQProgram:
                 queue.timestamp(begin).exec(self, arguments, info.grid, info.block).timestamp(end)
             else:
                 queue.exec(self, arguments, info.grid, info.block)
-            self.last_launch = launched = device.finish(queue)
+            self.last_launch = launched = device.finish(queue, info.name)
         if not wait:
             return None
         device.wait_for(launched)

@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="AMD",
-    api=(1, 8),
+    api=(1, 9),
     count=deferred("tiny_amd.topology:count"),
     probe=deferred("tiny_amd.topology:reason"),
     driver=deferred("tiny_amd.topology:driver"),

@@ -8,18 +8,18 @@ from functools import partial
 from typing import Final
 
 from tiny_amd.arch import arch_of, limits_of
-from tiny_amd.faults import Faults, Submissions
+from tiny_amd.faults import Faults
 from tiny_amd.hardware_queue import HardwareQueue, QueueType
 from tiny_amd.kfd import kfd_of_process
 from tiny_amd.llvm import LlvmCompiler
 from tiny_amd.memory import AmdAllocator
 from tiny_amd.program import AmdProgram
-from tiny_amd.queues import AqlQueue, CommandRing, Pm4Queue, SdmaQueue
+from tiny_amd.queues import AqlQueue, Pm4Queue, SdmaQueue
 from tiny_amd.render import AmdLlvm
-from tiny_amd.scratch import Scratch, scratch_bytes
+from tiny_amd.scratch import scratch_bytes
 from tiny_amd.topology import cards
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import HCQBuffer, HCQCompiled, HCQSignal, ProgramInfo, Toolchain
+from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo, Toolchain
 
 __all__ = ["AmdDevice", "toolchain"]
 
@@ -61,9 +61,6 @@ class AmdDevice(HCQCompiled):
         self.card = card = found[index]
         self.arch = card.arch
         self.kfd = kfd = kfd_of_process()
-        self.submissions = Submissions()
-        self.scratch: Scratch | None = None
-        self._own: set[HCQBuffer] = set()
         kfd.acquire(card)
         with ExitStack() as undo:
             self.faults = Faults(kfd, card)
@@ -84,36 +81,24 @@ class AmdDevice(HCQCompiled):
                 peer_group=f"KFD {id(kfd)}",
             )
             if self.uses_aql:
-                self.commands = CommandRing(self, COMMAND_BYTES)
-                self._own.add(self.commands.memory)
+                self.commands = ArgumentArena(
+                    self,
+                    COMMAND_BYTES,
+                    purpose="submission with {} bytes of commands",
+                    within_submission=True,
+                )
+                self.own(self.commands.memory)
             self._opened = undo.pop_all()
 
     # --- programs
 
     def load(self, binary: bytes, info: ProgramInfo) -> AmdProgram:
         """Put a code object into memory. Raises DeviceError for one that cannot run here."""
-        self.reap()
         return AmdProgram(self, binary, info)
 
-    def own_memory(self, size: int) -> HCQBuffer:
-        """Memory for code or scratch, given back with the device at the latest."""
-        buffer = self.allocator.alloc(size)
-        self._own.add(buffer)
-        return buffer
-
-    def give_back(self, buffer: HCQBuffer) -> None:
-        """Free memory of the device's own, which nothing under way uses, some time later."""
-        if buffer in self._own:
-            self._own.remove(buffer)
-            self.discard(buffer, None)
-
-    def prepare_scratch(self, private_bytes: int) -> None:
-        """Have scratch for a kernel that spills so many bytes."""
-        needed = scratch_bytes(self.card, private_bytes)
-        with self.lock:
-            if needed > (self.scratch.size if self.scratch is not None else 0):
-                self.synchronize()
-                self.scratch = Scratch(self, needed)
+    def scratch_size(self, bytes_per_thread: int) -> int:
+        """Memory for all waves that a card may run at once."""
+        return scratch_bytes(self.card, bytes_per_thread)
 
     # --- waiting
 
@@ -129,16 +114,10 @@ class AmdDevice(HCQCompiled):
             self.wait_for_events()
 
     def fault(self) -> str:
-        """Fault reported by KFD, with the kernels under way; "" without one."""
+        """Fault reported by KFD; "" without one."""
         self.faults.poll()
-        if not self.faults.found:
-            return ""
-        running = self.submissions.under_way(self.timeline_signal.value)
-        return f"{self.faults.found}. What ran: {running}"
+        return self.faults.found
 
     def release(self) -> None:
-        """Give queues, events and memory back. The process keeps the card until it ends."""
-        self.scratch = None
-        while self._own:
-            self.allocator.release(self._own.pop())
+        """Give queues and events back. The process keeps the card until it ends."""
         self._opened.close()

@@ -6,42 +6,15 @@ Linux, include/uapi/linux/kfd_ioctl.h, `kfd_hsa_memory_exception_data` and
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
 from typing import Any, Final
 
 from tiny_amd.kfd import Event, EventType, Kfd
 from tiny_amd.topology import Card
 
-__all__ = ["Faults", "Submissions"]
+__all__ = ["Faults"]
 
-REMEMBERED: Final = 256
-"""Submissions that a fault may be about, the last ones."""
-NAMED: Final = 4
-"""Kernels of one submission that a message names."""
 RESETS: Final = {0: "the whole card was reset", 1: "the kernel's queues were reset"}
 CAUSES: Final = {0: "it hung", 1: "its memory has errors that cannot be corrected"}
-
-
-class Submissions:
-    """Kernels by the timeline value that says they are done."""
-
-    def __init__(self) -> None:
-        self._recent: deque[tuple[int, Sequence[str]]] = deque(maxlen=REMEMBERED)
-
-    def add(self, value: int, kernels: Sequence[str]) -> None:
-        """Note the kernels of a submission."""
-        self._recent.append((value, kernels))
-
-    def under_way(self, done: int) -> str:
-        """The first kernels that are not done, as they run in order."""
-        for value, kernels in self._recent:
-            if value > done:
-                names = list(dict.fromkeys(kernels))
-                more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-                one = "kernel" if len(names) == 1 else "one of the kernels"
-                return f"{one} {', '.join(names[:NAMED])}{more}"
-        return "no kernel, so a copy"
 
 
 class Faults:

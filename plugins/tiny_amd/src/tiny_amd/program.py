@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tiny_amd.code import CodeObject
-from tiny_amd.scratch import Scratch, temporary_ring
+from tiny_amd.scratch import temporary_ring
 from tinycore.errors import DeviceError
-from tinycore.plugin import HCQBuffer, HCQProgram, ProgramInfo
+from tinycore.plugin import HCQBuffer, HCQProgram, Number, ProgramInfo, Word
 
 if TYPE_CHECKING:
     from tiny_amd.device import AmdDevice
@@ -40,11 +40,16 @@ class AmdProgram(HCQProgram):
     def __init__(self, device: AmdDevice, binary: bytes, info: ProgramInfo) -> None:
         self.card = device
         code = CodeObject(binary, info.name)
-        self.memory: HCQBuffer = device.own_memory(code.size)
-        placed = code.place(self.memory.address)
-        found = code.descriptor(placed)
+        found = code.descriptor(code.place(0))
         self.verify(info.name, found.properties)
-        device.allocator.write(self.memory, memoryview(placed))
+        super().__init__(
+            device,
+            info,
+            argument_bytes=found.kernarg_bytes,
+            scratch_bytes=found.private_bytes,
+        )
+        self.memory: HCQBuffer = self.owns(device.allocator.alloc(code.size))
+        device.allocator.write(self.memory, memoryview(code.place(self.memory.address)))
         self.descriptor_address = self.memory.address + code.descriptor_offset
         self.entry = self.descriptor_address + found.entry
         self.has_arguments = bool(found.properties >> _KERNARG_POINTER & 1)
@@ -52,13 +57,6 @@ class AmdProgram(HCQProgram):
         self.private_bytes = found.private_bytes
         self.rsrc1, self.rsrc3 = found.rsrc1, found.rsrc3
         self.rsrc2 = found.rsrc2 | -(-found.shared_bytes // _SHARED_UNIT) << _SHARED_SHIFT
-        device.prepare_scratch(found.private_bytes)
-        super().__init__(device, info, argument_bytes=found.kernarg_bytes)
-
-    def __del__(self) -> None:
-        super().__del__()
-        if hasattr(self, "memory"):
-            self.card.give_back(self.memory)
 
     def verify(self, name: str, properties: int) -> None:
         """Raise DeviceError for a kernel that needs what is not given here."""
@@ -75,10 +73,15 @@ class AmdProgram(HCQProgram):
         """Initial user SGPRs: the kernarg address, if the kernel has arguments."""
         return split(arguments) if self.has_arguments else ()
 
-    def scratch_registers(self) -> tuple[int, Scratch | None]:
-        """TMPRING_SIZE, and the memory that waves spill to; 0 and None where nothing is spilled."""
+    def scratch_registers(self) -> tuple[int, Number, Number]:
+        """TMPRING_SIZE and DISPATCH_SCRATCH_BASE; zeros where nothing is spilled.
+
+        The address is what the device has at each submission: larger memory fits as well.
+        """
         if not self.private_bytes:
-            return 0, None
-        scratch = self.card.scratch
-        assert scratch is not None
-        return temporary_ring(self.card.card, self.private_bytes, scratch.size), scratch
+            return 0, 0, 0
+        device = self.card
+        assert device.scratch is not None
+        ring = temporary_ring(device.card, self.private_bytes, device.scratch.size)
+        address = device.scratch_address
+        return ring, Word(address, shift=8, bits=32), Word(address, shift=40, bits=32)

@@ -7,9 +7,7 @@ again and again (graphs) lie in memory of their own, and the ring holds only a p
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, cast
 
 from tiny_amd import aql, pm4, sdma
@@ -29,12 +27,10 @@ from tinycore.plugin import (
 if TYPE_CHECKING:
     from tiny_amd.device import AmdDevice
     from tiny_amd.hardware_queue import HardwareQueue
-    from tinycore.plugin import Moment
 
-__all__ = ["AqlQueue", "CommandRing", "Pm4Queue", "SdmaQueue", "write_words"]
+__all__ = ["AqlQueue", "Pm4Queue", "SdmaQueue", "write_words"]
 
 _WORD_BYTES: Final = 4
-_ALIGNMENT: Final = 64
 
 
 def as_words(numbers: Iterable[Number]) -> memoryview:
@@ -75,10 +71,6 @@ class AmdQueue(HWQueue):
         super().__init__()
         self.device = device
         self.hardware = hardware
-        self.kernels: list[str] = []
-        """Names of what it launches, for the text of an error."""
-        self.kept: list[object] = []
-        """References to the memory that the commands address, which must outlive them."""
 
     def view(self) -> memoryview:
         """The commands as they are now."""
@@ -89,8 +81,6 @@ class AmdQueue(HWQueue):
         """Hand the commands to the hardware."""
         if not len(self.words):
             return
-        if self.kernels:
-            self.device.submissions.add(self.device.timeline_value - 1, self.kernels)
         with self.hardware.lock:
             self.write()
 
@@ -143,17 +133,14 @@ class Pm4Queue(AmdQueue):
     ) -> Self:
         """Describe a kernel by registers, and launch it."""
         assert isinstance(program, AmdProgram)
-        self.kernels.append(program.info.name)
         arguments = args_state.memory.address
-        temporary, scratch = program.scratch_registers()
-        self.kept.append(scratch)
-        begin = scratch.address >> 8 if scratch is not None else 0
+        temporary, *scratch = program.scratch_registers()
         registers: tuple[tuple[Register, tuple[Number, ...]], ...] = (
             (Register.PGM_LO, split(program.entry >> 8)),
             (Register.PGM_RSRC1, (program.rsrc1, program.rsrc2)),
             (Register.PGM_RSRC3, (program.rsrc3,)),
             (Register.TMPRING_SIZE, (temporary,)),
-            (Register.DISPATCH_SCRATCH_BASE_LO, split(begin)),
+            (Register.DISPATCH_SCRATCH_BASE_LO, tuple(scratch)),
             (Register.RESTART_X, (0, 0, 0)),
             (Register.USER_DATA_0, program.user_data(arguments)),
             (Register.RESOURCE_LIMITS, (0,)),
@@ -204,37 +191,6 @@ class Pm4Queue(AmdQueue):
         hardware.ring_doorbell(written + len(words), written + len(words))
 
 
-class CommandRing:
-    """Memory for commands that packets name, in a ring: the oldest is used again when it is done.
-
-    Called with the lock of the hardware's queue held, within a submission.
-    """
-
-    def __init__(self, device: AmdDevice, size: int) -> None:
-        self.device = device
-        self.memory = device.allocator.alloc_visible(size)
-        self.next = 0
-        self.used: deque[tuple[int, int, Moment]] = deque()
-        """Begin, end and the moment after which it is free, the oldest first."""
-
-    def take(self, size: int) -> HCQBuffer:
-        """Memory for the submission being made. Raises DeviceError when earlier ones hang."""
-        if size > self.memory.size:
-            raise UnsupportedError(
-                f"{size} bytes of commands do not fit the {self.memory.size} there are for them"
-            )
-        if self.next + size > self.memory.size:
-            self.next = 0
-        begin, end = self.next, self.next + size
-        late = [n for n, (a, b, _) in enumerate(self.used) if a < end and begin < b]
-        for _ in range(late[-1] + 1 if late else 0):
-            self.used.popleft()[2].wait()
-        upcoming = self.device.upcoming()  # of the next submission: this one's value is taken
-        self.used.append((begin, end, replace(upcoming, value=upcoming.value - 1)))
-        self.next = -(-end // _ALIGNMENT) * _ALIGNMENT
-        return self.memory.offset(begin, size)
-
-
 class AqlQueue(Pm4Queue):
     """Commands in a ring of AQL: launches are packets of their own, all else is PM4 between them.
 
@@ -256,8 +212,6 @@ class AqlQueue(Pm4Queue):
     ) -> Self:
         """Launch a kernel by a packet."""
         assert isinstance(program, AmdProgram)
-        self.kernels.append(program.info.name)
-        self.kept.append(program.scratch_registers()[1])
         self.launches.append(len(self.words))
         return self.append(
             *aql.dispatch(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tiny_amd.topology import Card
 
-if TYPE_CHECKING:
-    from tiny_amd.device import AmdDevice
-
-__all__ = ["Scratch", "temporary_ring"]
+__all__ = ["scratch_bytes", "temporary_ring"]
 
 LANES: Final = 64
 """Scratch is counted for waves of 64."""
@@ -38,17 +35,3 @@ def temporary_ring(card: Card, private_bytes: int, size: int) -> int:
     fitting = size // (units * UNIT) // card.engines
     waves = min(fitting, card.units * card.scratch_slots_per_cu, _MOST_WAVES)
     return waves | units << _WAVE_SIZE_SHIFT
-
-
-class Scratch:
-    """The memory, given back when nothing that was built with it is left."""
-
-    def __init__(self, device: AmdDevice, size: int) -> None:
-        self.device = device
-        self.size = size
-        self.buffer = device.own_memory(size)
-        self.address: int = self.buffer.address
-
-    def __del__(self) -> None:
-        if hasattr(self, "address"):
-            self.device.give_back(self.buffer)

@@ -55,6 +55,10 @@ class QueuedProgram(HCQProgram):
         self.program = CpuProgram(binary, info)
         self.launch = (self.program.entry, self.program.extent, self.program.chunk)
 
+    def __del__(self) -> None:
+        if (launched := getattr(self, "last_launch", None)) is not None:
+            self.device.keep(self.program, (launched,))  # a thread may still be in its code
+
 
 class QueuedCpu(HCQCompiled):
     """An open CPU whose work is done by two threads of queues."""

@@ -11,7 +11,7 @@ _DTYPES = (
 
 CUDA = Backend(
     name="CUDA",
-    api=(1, 8),
+    api=(1, 9),
     count=deferred("tiny_nv.probe:count"),
     probe=deferred("tiny_nv.probe:reason"),
     open=deferred("tiny_nv.device:CudaDevice"),
@@ -28,7 +28,7 @@ CUDA = Backend(
 
 NV = Backend(
     name="NV",
-    api=(1, 8),
+    api=(1, 9),
     count=deferred("tiny_nv.nvk.probe:count"),
     probe=deferred("tiny_nv.nvk.probe:reason"),
     driver=deferred("tiny_nv.nvk.probe:driver"),

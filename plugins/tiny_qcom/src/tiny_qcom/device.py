@@ -9,9 +9,9 @@ from tiny_qcom.chip import TICKS_PER_SECOND, chip_of_id
 from tiny_qcom.kgsl import LEAST_PRIORITY, MEDIUM_PRIORITY, Kgsl, LinuxSystem, System
 from tiny_qcom.memory import QcomAllocator
 from tiny_qcom.program import QcomProgram
-from tiny_qcom.queue import RING_BYTES, CommandRing, QcomQueue
+from tiny_qcom.queue import RING_BYTES, QcomQueue
 from tinycore.errors import ArgumentError, DeviceUnavailable
-from tinycore.plugin import HCQBuffer, HCQCompiled, HCQSignal, ProgramInfo
+from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo
 
 __all__ = ["QcomDevice", "priority_of"]
 
@@ -58,14 +58,19 @@ class QcomDevice(HCQCompiled):
             self.arch = self.chip.name
             allocator = QcomAllocator(self.kgsl)
             allocator.device = self
-            self._private: list[HCQBuffer] = []
             super().__init__(
                 "QCOM", allocator, lambda: QcomQueue(self), argument_bytes=argument_bytes
             )
-            self._page = allocator.alloc_visible(PAGE)
+            self._page = self.own(allocator.alloc_visible(PAGE))
             assert self._page.view is not None
             self._page.view[:] = bytes(PAGE)
-            self.ring = CommandRing(self, ring_bytes)
+            self.commands = ArgumentArena(
+                self,
+                ring_bytes,
+                purpose="submission with {} bytes of commands",
+                within_submission=True,
+            )
+            self.own(self.commands.memory)
         except BaseException:
             self.kgsl.close()
             raise
@@ -84,25 +89,18 @@ class QcomDevice(HCQCompiled):
     def load(self, binary: bytes, info: ProgramInfo) -> QcomProgram:
         """Make what a compiler made ready to launch."""
         with self.lock:
-            self.reap()
             return QcomProgram(self, binary, info)
 
-    def need_private(self, per_thread: int) -> tuple[int, int, int]:
-        """Private memory for all threads that can run at once.
-
-        Its address, and the bytes of a thread and of a shader processor. What was given before
-        stays: captured steps have its address in their commands.
-        """
+    def private_sizes(self, per_thread: int) -> tuple[int, int]:
+        """Private memory of a thread and of a shader processor."""
         if not per_thread:
-            return 0, 0, 0
+            return 0, 0
         thread, core = self.chip.private_bytes(per_thread)
-        core = -(-core // PAGE) * PAGE
-        size = core * self.chip.cores
-        found = next((b for b in self._private if b.size >= size), None)
-        if found is None:
-            found = self.allocator.alloc_visible(size)
-            self._private.append(found)
-        return found.address, thread, core
+        return thread, -(-core // PAGE) * PAGE
+
+    def scratch_size(self, bytes_per_thread: int) -> int:
+        """Private memory for all threads that can run at once."""
+        return self.private_sizes(bytes_per_thread)[1] * self.chip.cores
 
     def fault(self) -> str:
         """Fault reported by KGSL; "" without one."""
@@ -118,8 +116,5 @@ class QcomDevice(HCQCompiled):
             super().sleep(signal, value, waited_seconds)
 
     def release(self) -> None:
-        """Give memory of the driver's own back, and the device file."""
-        for buffer in (*self._private, self._page, self.ring.memory):
-            self.allocator.release(buffer)
-        self._private.clear()
+        """Give the device file back."""
         self.kgsl.close()

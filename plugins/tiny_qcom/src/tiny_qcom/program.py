@@ -73,20 +73,17 @@ class QcomProgram(HCQProgram):
         self.textures = [slot for slot, how in code.images if how == Image.READ]
         self._check(device, code, info)
         size = self._lay_out(code)
-        super().__init__(device, info, argument_bytes=size)
+        super().__init__(device, info, argument_bytes=size, scratch_bytes=code.private_bytes)
         self.argument_bytes = size
-        self.private, self.private_of_thread, self.private_of_core = device.need_private(
-            code.private_bytes
-        )
-        self.memory = device.allocator.alloc_visible(len(code.machine) + MACHINE_ALIGNMENT)
+        self.private: Number = device.scratch_address + 0 if code.private_bytes else 0
+        """Address of private memory: what the device has at each submission."""
+        self.private_of_thread, self.private_of_core = device.private_sizes(code.private_bytes)
+        size = len(code.machine) + MACHINE_ALIGNMENT
+        self.memory = self.owns(device.allocator.alloc_visible(size))
         self.address = -(-self.memory.address // MACHINE_ALIGNMENT) * MACHINE_ALIGNMENT
         start = self.address - self.memory.address
         assert self.memory.view is not None
         self.memory.view[start : start + len(code.machine)] = code.machine
-
-    def __del__(self) -> None:
-        if (memory := getattr(self, "memory", None)) is not None:
-            self.device.discard(memory, self.last_launch)
 
     @staticmethod
     def _check(device: QcomDevice, code: Code, info: ProgramInfo) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
 from tiny_qcom import chip, pm4
@@ -16,51 +15,14 @@ from tinycore.plugin import HCQArgsState, HCQProgram, HWQueue, Number, SignalPla
 if TYPE_CHECKING:
     from tiny_qcom.device import QcomDevice
 
-__all__ = ["CommandRing", "QcomQueue"]
+__all__ = ["QcomQueue"]
 
 RING_BYTES: Final = 1 << 20
-RING_SECONDS: Final = 60.0
 WAIT_CYCLES: Final = 32
 """Between two looks at a word in memory."""
 ALL_BITS: Final = 0xFFFF_FFFF
 WORD: Final = 4
 NO_IDS: Final = (0xFCFC_FCFC, 0xFCFC_FCFC, 0xFCFC_FCFC, 0x0000_00FC)
-
-
-class CommandRing:
-    """Memory for the commands of single submissions, in two halves used in turn."""
-
-    def __init__(self, device: QcomDevice, size: int = RING_BYTES) -> None:
-        self.device = device
-        self.half_bytes = size // 2
-        self.memory = device.allocator.alloc_visible(size)
-        self.half = 0
-        self.used = 0
-        self.ends: list[int | None] = [None, None]
-        """For each half the timestamp of its last submission."""
-
-    def place(self, words: array[int]) -> int:
-        """Copy commands to where the hardware reads them; the address. Raises DeviceError."""
-        size = len(words) * WORD
-        if size > self.half_bytes:
-            raise UnsupportedError(
-                f"{len(words)} words of commands do not fit the {self.half_bytes} bytes that one "
-                "submission may have: capture the step by TinyJit, or split it"
-            )
-        if self.used + size > self.half_bytes:
-            self.half, self.used = 1 - self.half, 0
-            if (end := self.ends[self.half]) is not None:
-                self.device.kgsl.wait_retired(end, RING_SECONDS)
-        start = self.half * self.half_bytes + self.used
-        view = self.memory.view
-        assert view is not None
-        view[start : start + size] = memoryview(words).cast("B")
-        self.used += size
-        return self.memory.address + start
-
-    def submitted(self, timestamp: int) -> None:
-        """Note the submission of what was placed last."""
-        self.ends[self.half] = timestamp
 
 
 class QcomQueue(HWQueue):
@@ -263,14 +225,14 @@ class QcomQueue(HWQueue):
                 f"{len(self.words)} words of commands are more than one submission may have "
                 f"({MOST_WORDS}): capture a shorter step"
             )
-        ring, kgsl = self.device.ring, self.device.kgsl
+        commands, kgsl = self.device.commands, self.device.kgsl
         if self._bound is not None:
             kgsl.submit(self._bound, len(self.words))
             return
-        words = self.words
-        assert isinstance(words, array)
-        address = ring.place(words)
-        ring.submitted(kgsl.submit(address, len(words)))
+        memory = commands.take(len(self.words) * WORD)
+        assert memory.view is not None
+        memory.view[:] = memoryview(self.words).cast("B")
+        kgsl.submit(memory.address, len(self.words))
 
 
 def low(value: Number) -> Number:

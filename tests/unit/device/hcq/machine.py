@@ -35,10 +35,12 @@ from tinycore.plugin import (
 )
 
 WAIT, SIGNAL, TIMESTAMP, BARRIER, EXEC, COPY, STOP = range(1, 8)
-LENGTHS: Final = {"I": {WAIT: 5, SIGNAL: 5, TIMESTAMP: 3, BARRIER: 1, EXEC: 4, COPY: 7}} | {
+LENGTHS: Final = {"I": {WAIT: 5, SIGNAL: 5, TIMESTAMP: 3, BARRIER: 1, EXEC: 6, COPY: 7}} | {
     "Q": {WAIT: 3, SIGNAL: 3, TIMESTAMP: 2, BARRIER: 1, COPY: 4}
 }
 PAGE: Final = 4096
+THREADS: Final = 32
+"""That run at once, each with scratch of its own."""
 Function = Callable[[list[memoryview], tuple[int, ...]], None]
 
 
@@ -135,8 +137,9 @@ class Engine(threading.Thread):
         if device.stalled:
             raise Stopped
         if opcode == EXEC:
-            number, low, high = operands
-            device.programs[number].run(device.bus.resolve(low | high << 32, device))
+            number, *places = operands
+            arguments, scratch = pairs(places)
+            device.programs[number].run(device.bus.resolve(arguments, device), scratch)
         elif opcode == COPY:
             dst, src, size = operands
             target = device.bus.resolve(dst, device, size)
@@ -225,7 +228,10 @@ class ComputeCommands(Commands):
         block: tuple[Number, ...],
     ) -> Self:
         assert isinstance(program, QueuedProgram)
-        return self.append(EXEC, program.number, *halves(args_state.memory.address))
+        scratch: Number = self.device.scratch_address + 0 if program.spills else 0
+        return self.append(
+            EXEC, program.number, *halves(args_state.memory.address), *halves(scratch)
+        )
 
 
 class EveryCommand(ComputeCommands):
@@ -247,15 +253,21 @@ class QueuedProgram(HCQProgram):
 
     VALUE_FORMAT: ClassVar[str] = "i"
 
-    def __init__(self, device: QueuedDevice, info: ProgramInfo, function: Function) -> None:
-        super().__init__(device, info)
+    def __init__(
+        self, device: QueuedDevice, info: ProgramInfo, function: Function, spills: int = 0
+    ) -> None:
+        super().__init__(device, info, scratch_bytes=spills)
         self.queued = device
+        self.spills = spills
         self.function = function
         self.number = len(device.programs) + 1
         device.programs[self.number] = self
 
-    def run(self, arguments: memoryview) -> None:
-        """By the engine: read the arguments, and run."""
+    def run(self, arguments: memoryview, scratch: int) -> None:
+        """By the engine: read the arguments, spill, and run."""
+        if self.spills:
+            size = self.spills * THREADS
+            self.queued.bus.resolve(scratch, self.queued, size)[:size] = bytes(size)
         found = self.layout.unpack_from(arguments)
         count = self.info.buffers
         memories = [self.queued.bus.resolve(a, self.queued) for a in found[:count]]
@@ -331,11 +343,21 @@ class QueuedDevice(HCQCompiled):
 
         return QueuedProgram(self, info, run)
 
-    def function(self, function: Function, buffers: int, values: int = 0) -> QueuedProgram:
+    def function(
+        self,
+        function: Function,
+        buffers: int,
+        values: int = 0,
+        name: str = "function",
+        spills: int = 0,
+    ) -> QueuedProgram:
         """A program that is a function of the test; the first buffer is what it writes."""
         names = tuple(f"v{n}" for n in range(values))
-        info = ProgramInfo("function", buffers, names, written=frozenset({0}))
-        return QueuedProgram(self, info, function)
+        info = ProgramInfo(name, buffers, names, written=frozenset({0}))
+        return QueuedProgram(self, info, function, spills)
+
+    def scratch_size(self, bytes_per_thread: int) -> int:
+        return bytes_per_thread * THREADS
 
     def fault(self) -> str:
         return self.reported

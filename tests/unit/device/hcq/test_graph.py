@@ -160,7 +160,8 @@ def test_a_dropped_graph_gives_its_memory_back(device: QueuedDevice) -> None:
     for number in range(5):
         graph = device.graph([(program, [memory], [1])])
         graph()
-        del graph
+        del graph  # which waits for nothing
+        device.synchronize()
         device.reap()
         if number == 1:
             before = device.allocator.left

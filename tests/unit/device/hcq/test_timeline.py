@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.device.hcq.machine import Bus, QueuedDevice
 from tinycore.config import Context
-from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 from tinycore.plugin import HCQBuffer
 
 Make = Callable[..., QueuedDevice]
@@ -152,19 +152,170 @@ def test_arguments_beyond_all_room_are_refused(make: Make) -> None:
         program([zero(device)] * 20, [1])
 
 
-def test_a_dropped_program_is_kept_while_it_runs(device: QueuedDevice) -> None:
+def test_a_dropped_program_that_owns_no_memory_waits(device: QueuedDevice) -> None:
+    """Drivers of API versions before 1.9 free their code as soon as this returns."""
     gate = device.new_signal()
     device.compute_queue().wait(gate, 1).submit()
     program = device.function(add, 1, 1)
-    del device.programs[program.number]  # the test's own reference
-    number = program.number
-    device.programs[number] = program
     program([zero(device)], [1])
     threading.Timer(0.05, lambda: setattr(gate, "value", 1)).start()
 
     program.__del__()
 
     assert device.timeline_signal.value == device.timeline_value - 1
+
+
+def test_code_of_a_dropped_program_is_kept_while_it_runs(device: QueuedDevice) -> None:
+    memory = zero(device)
+    program = device.function(add, 1, 1)
+    code = program.owns(device.allocator.alloc(4096))
+    program([memory], [1])
+    device.synchronize()
+    left, gate = device.allocator.left, device.new_signal()
+    device.compute_queue().wait(gate, 1).submit()
+    program([memory], [1])
+    began = time.monotonic()
+
+    program.__del__()
+    device.reap()
+
+    assert time.monotonic() - began < 1, "the collector waited for a kernel"
+    assert device.allocator.left == left
+    gate.value = 1
+    device.synchronize()
+    device.reap()
+    assert device.allocator.left == left + code.size
+
+
+def test_memory_that_was_discarded_is_had_again_when_it_is_short(make: Make) -> None:
+    device = make()
+    memory, program = zero(device), device.function(add, 1, 1)
+    size = device.allocator.left - 4096
+    device.own(large := device.allocator.alloc(size))
+    program([memory], [1])
+
+    device.discard(large, device.upcoming())
+    program([memory], [1])
+    again = device.allocator.alloc(size)
+
+    assert again.size == size
+    with pytest.raises(OutOfMemory):
+        device.allocator.alloc(size)
+
+
+def test_memory_that_was_discarded_is_freed_every_few_hundred_submissions(
+    device: QueuedDevice,
+) -> None:
+    memory, program = zero(device), device.function(add, 1, 1)
+    device.discard(device.allocator.alloc(8192), device.upcoming())
+    program([memory], [1])
+    device.synchronize()
+    left = device.allocator.left
+
+    for _ in range(300):
+        program([memory], [1])
+
+    assert device.allocator.left == left + 8192
+
+
+def test_memory_of_programs_and_the_driver_goes_with_the_device(make: Make) -> None:
+    device = make()
+    left = device.allocator.left
+    program = device.function(add, 1, 1)
+    program.owns(device.allocator.alloc(100))
+    device.own(device.allocator.alloc(200))
+
+    device.close()
+    program.__del__()
+
+    assert device.allocator.left >= left
+
+
+def test_arguments_are_aligned_as_a_program_says(device: QueuedDevice) -> None:
+    memory = zero(device)
+    narrow, wide = device.function(add, 1, 1), device.function(add, 1, 1)
+    wide.ARGUMENT_ALIGNMENT = 256  # type: ignore[misc]
+    arena = device.kernel_arguments
+
+    places = [arena.take(12, p.ARGUMENT_ALIGNMENT).address for p in (narrow, wide, narrow, wide)]
+    graph = device.graph([(p, [memory], [1]) for p in (narrow, wide, narrow, wide)])
+    held = [node.arguments.memory.address for node in graph._nodes if node.arguments]
+
+    assert [place % 256 for place in (places[1], places[3], held[1], held[3])] == [0] * 4
+    assert places[2] - places[1] == 64
+    graph()
+    assert number_in(device, memory) == 4
+
+
+def test_half_of_the_arguments_is_used_while_launches_use_the_other(make: Make) -> None:
+    device = make(argument_bytes=512)  # four launches in each half
+    memory, program = zero(device), device.function(add, 1, 1)
+    device.synchronize()
+    for _ in range(5):
+        program([memory], [1])
+    device.synchronize()
+    gate = device.new_signal()
+    device.compute_queue().wait(gate, 1).submit()
+
+    for _ in range(7):  # three end the ring, four begin it anew: nobody need wait
+        program([memory], [1])
+
+    assert device.timeline_signal.value < device.timeline_value - 1
+    gate.value = 1
+    assert number_in(device, memory) == 12
+
+
+# Scratch
+
+
+@pytest.mark.parametrize("binds", [True, False])
+def test_a_graph_follows_scratch_that_grows(make: Make, binds: bool) -> None:
+    device = make(binds=binds)
+    memory = zero(device)
+    small = device.function(add, 1, 1, spills=16)
+    graph = device.graph([(small, [memory], [1])] * 2)
+    graph()
+    before = device.scratch
+    assert before is not None
+
+    large = device.function(add, 1, 1, spills=4096)
+    large([memory], [100])
+    graph()
+    device.synchronize()
+    device.reap()
+    graph()
+
+    assert device.scratch is not None
+    assert device.scratch.size > before.size
+    assert before.address not in device.bus.starts, "the scratch of before is still there"
+    assert number_in(device, memory) == 106
+
+
+def test_scratch_is_kept_while_launches_use_it(device: QueuedDevice) -> None:
+    memory = zero(device)
+    small = device.function(add, 1, 1, spills=16)
+    small([memory], [1])
+    device.synchronize()
+    before, gate = device.scratch, device.new_signal()
+    assert before is not None
+    device.compute_queue().wait(gate, 1).submit()
+    small([memory], [1])
+
+    device.function(add, 1, 1, spills=4096)
+    device.reap()
+
+    assert before.address in device.bus.starts
+    gate.value = 1
+    assert number_in(device, memory) == 2
+
+
+def test_a_kernel_that_spills_is_refused_where_there_is_no_scratch(
+    device: QueuedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(QueuedDevice, "scratch_size")
+
+    with pytest.raises(UnsupportedError, match=r"QUEUED:0 has no scratch.*16 bytes for a thread"):
+        device.function(add, 1, 1, spills=16)
 
 
 # The end of the timeline
@@ -234,8 +385,8 @@ def test_a_hang_is_told_with_the_state(make: Make) -> None:
     asked = device.timeline_value - 1
     assert str(told.value).startswith(
         f"QUEUED:0 did not bring a signal from {asked - 1} to {asked} within 50 ms: "
-        f"{asked - 1} of {asked} submissions are done. If kernels may take that long, set "
-        "WAIT_TIMEOUT_MS higher."
+        f"{asked - 1} of {asked} submissions are done; what may be stuck: kernel function. If "
+        "kernels may take that long, set WAIT_TIMEOUT_MS higher."
     )
 
 
@@ -318,6 +469,60 @@ def test_the_loss_of_another_device_is_told_at_once(make: Make) -> None:
         other.synchronize()
 
     assert time.monotonic() - began < 5
+
+
+def test_a_hang_names_the_kernels(make: Make) -> None:
+    device = make()
+    memory = zero(device)
+    programs = [device.function(add, 1, 1, name=name) for name in ("first", "second", "third")]
+    device.synchronize()
+    device.stalled = True
+    programs[1]([memory], [1])
+    with Context(WAIT_TIMEOUT_MS=20), pytest.raises(DeviceError, match="stuck: kernel second"):
+        device.synchronize()
+
+    other = make()
+    memory = zero(other)
+    names = ["a", "b", "c", "d", "e", "f"]
+    graph = other.graph([(other.function(add, 1, 1, name=name), [memory], [1]) for name in names])
+    other.synchronize()
+    other.stalled = True
+    graph()
+    expected = "stuck: one of the kernels a, b, c, d and 2 more"
+    with Context(WAIT_TIMEOUT_MS=20), pytest.raises(DeviceError, match=expected):
+        other.synchronize()
+
+
+def test_a_hanging_copy_is_told_as_one(device: QueuedDevice) -> None:
+    memory = zero(device)
+    device.synchronize()
+    device.stalled = True
+
+    device.copier(8, device)([memory, memory])
+
+    with Context(WAIT_TIMEOUT_MS=20), pytest.raises(DeviceError, match="stuck: a copy"):
+        device.synchronize()
+
+
+def test_a_fault_names_the_kernel(device: QueuedDevice) -> None:
+    memory, other = zero(device), zero(device)
+    program = device.function(add, 1, 1, name="astray")
+    device.function(add, 1, 1, name="innocent")([other], [1])
+    device.synchronize()
+    device.bus.remove(memory)
+
+    program([memory], [1])
+
+    with pytest.raises(DeviceError, match=r"no memory at .*What ran: kernel astray"):
+        device.synchronize()
+
+
+def test_a_program_is_known_by_an_address_of_its_code(device: QueuedDevice) -> None:
+    program = device.function(add, 1, 1)
+    code = program.owns(device.allocator.alloc(4096))
+
+    assert device.program_at(code.address + 100) is program
+    assert device.program_at(code.address + 4096) is None
 
 
 def test_progress_starts_the_time_limit_anew(device: QueuedDevice) -> None:

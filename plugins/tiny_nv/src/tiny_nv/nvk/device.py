@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from contextlib import ExitStack
 from functools import partial
 from typing import Final
@@ -14,15 +13,15 @@ from tiny_nv.nvk.addresses import LOCAL_WINDOW, SHARED_WINDOW
 from tiny_nv.nvk.card import Card, driver_of_process
 from tiny_nv.nvk.channel import ChannelGroup
 from tiny_nv.nvk.compilers import CubinCompiler, CubinOfPtxCompiler
-from tiny_nv.nvk.faults import Faults, Submissions
+from tiny_nv.nvk.faults import Faults
 from tiny_nv.nvk.local_memory import bytes_of_thread, bytes_of_tpc, total_bytes
 from tiny_nv.nvk.memory import NvAllocator
 from tiny_nv.nvk.program import NvProgram
-from tiny_nv.nvk.queues import CommandRing, ComputeQueue, CopyQueue
+from tiny_nv.nvk.queues import ComputeQueue, CopyQueue
 from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import HCQBuffer, HCQCompiled, ProgramInfo, Toolchain
+from tinycore.plugin import ArgumentArena, HCQCompiled, ProgramInfo, Toolchain
 
 __all__ = ["NvDevice", "ptx_toolchain", "toolchain"]
 
@@ -56,10 +55,6 @@ class NvDevice(HCQCompiled):
         if index >= len(infos):
             names = ", ".join(f"NV:{i} at {info.bus}" for i, info in enumerate(infos)) or "none"
             raise DeviceUnavailable(f"there is no NV:{index}; there are: {names}")
-        self.submissions = Submissions()
-        self.local_memory: HCQBuffer | None = None
-        self._own: set[HCQBuffer] = set()
-        self._programs: weakref.WeakSet[NvProgram] = weakref.WeakSet()
         with ExitStack() as undo:
             self.card: Card = driver.open(infos[index])
             undo.callback(self.card.close)
@@ -80,11 +75,17 @@ class NvDevice(HCQCompiled):
                 partial(CopyQueue, self, group.copies),
                 peer_group=peers if driver.mapping.has_peers else f"{peers} {index}",
             )
-            undo.callback(self._release_own)
             self.commands = {
-                channel: CommandRing(self, COMMAND_BYTES)
+                channel: ArgumentArena(
+                    self,
+                    COMMAND_BYTES,
+                    purpose="submission with {} bytes of commands",
+                    within_submission=True,
+                )
                 for channel in (group.compute, group.copies)
             }
+            for arena in self.commands.values():
+                self.own(arena.memory)
             self._begin()
             self._opened = undo.pop_all()
 
@@ -108,54 +109,36 @@ class NvDevice(HCQCompiled):
         """Put a cubin into memory. Raises FileFormatError and DeviceError for one that cannot run
         here.
         """
-        self.reap()
         return NvProgram(self, binary, info)
-
-    def note_code(self, program: NvProgram) -> None:
-        """Know a program by the addresses of its code."""
-        self._programs.add(program)
 
     def kernel_at(self, address: int) -> str:
         """The kernel whose code is at an address, in words."""
-        for program in list(self._programs):
-            if program.covers(address):
-                return f"kernel {program.info.name}"
-        return "code that is not known"
-
-    def own_memory(self, size: int, *, visible: bool = False) -> HCQBuffer:
-        """Memory for code and the like, given back with the device at the latest."""
-        buffer = self.allocator.alloc_visible(size) if visible else self.allocator.alloc(size)
-        self._own.add(buffer)
-        return buffer
-
-    def give_back(self, buffer: HCQBuffer) -> None:
-        """Free memory of the device's own, which nothing under way uses, some time later."""
-        if buffer in self._own:
-            self._own.remove(buffer)
-            self.discard(buffer, None)
+        program = self.program_at(address)
+        return f"kernel {program.info.name}" if program is not None else "code that is not known"
 
     def local_bytes_of(self, stack_bytes: int) -> int:
         """Local memory of a thread with such a stack."""
         return bytes_of_thread(stack_bytes)
 
-    def prepare_local_memory(self, stack_bytes: int) -> None:
+    def scratch_size(self, bytes_per_thread: int) -> int:
+        """Local memory for kernels with such a stack."""
+        return total_bytes(self.card.units, self._bytes_of_tpc(bytes_per_thread))
+
+    def need_scratch(self, bytes_per_thread: int) -> None:
         """Have local memory for a kernel with such a stack, and tell the card where."""
-        units = self.card.units
-        per_tpc = bytes_of_tpc(units, bytes_of_thread(stack_bytes))
-        needed = total_bytes(units, per_tpc)
-        with self.lock:
-            if needed <= (self.local_memory.size if self.local_memory is not None else 0):
-                return
-            self.ready()
-            before, self.local_memory = self.local_memory, self.own_memory(needed)
-            queue = self.compute_queue()
-            queue.wait(self.timeline_signal, self.timeline_value - 1)
-            queue.append(*methods.wait_for_idle())
-            queue.append(*methods.local_memory(self.local_memory.address, per_tpc))
-            done = self.finish(queue)
-            if before is not None:
-                self._own.discard(before)
-                self.discard(before, done)
+        before = self.scratch
+        super().need_scratch(bytes_per_thread)
+        if self.scratch is before or self.scratch is None:
+            return
+        queue = self.compute_queue()
+        queue.wait(self.timeline_signal, self.timeline_value - 1)
+        queue.append(*methods.wait_for_idle())
+        per_tpc = self._bytes_of_tpc(bytes_per_thread)
+        queue.append(*methods.local_memory(self.scratch.address, per_tpc))
+        self.finish(queue)
+
+    def _bytes_of_tpc(self, stack_bytes: int) -> int:
+        return bytes_of_tpc(self.card.units, bytes_of_thread(stack_bytes))
 
     # --- waiting
 
@@ -164,28 +147,20 @@ class NvDevice(HCQCompiled):
         self.sleep(self.timeline_signal, self.timeline_value, _REST_SECONDS)
 
     def fault(self) -> str:
-        """Fault reported for the channels, with the kernels under way; "" without one."""
-        if not self.faults.poll():
-            return ""
-        running = self.submissions.under_way(self.timeline_signal.value)
-        return f"{self.faults.found}. What ran: {running}"
+        """Fault reported for the channels; "" without one."""
+        return self.faults.poll()
 
     def state(self) -> str:
         """State of the timeline, reported faults, and pointers of the channels."""
         channels = (self.group.compute, self.group.copies)
         where = ", ".join(channel.state() for channel in channels)
-        running = self.submissions.under_way(self.timeline_signal.value)
-        return f"{super().state()}, {where}; what may be stuck: {running}"
+        return f"{super().state()}; {where}"
 
     # --- the end
 
     def release(self) -> None:
         """Give the channels back. The process keeps its files of the driver until it ends."""
         self._opened.close()
-
-    def _release_own(self) -> None:
-        while self._own:
-            self.allocator.release(self._own.pop())
 
 
 def verify_interface(name: str) -> None:

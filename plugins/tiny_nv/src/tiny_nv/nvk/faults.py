@@ -6,19 +6,14 @@ object that debuggers ask. NVIDIA, "XID Errors"; ctrl83dedebug.h of 580.142.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from tiny_nv.nvk.channel import ChannelGroup
 from tiny_nv.nvk.classes import Control
 
-__all__ = ["Faults", "Submissions"]
+__all__ = ["Faults"]
 
-REMEMBERED: Final = 256
-"""Submissions that a fault may be about, the last ones."""
-NAMED: Final = 4
-"""Kernels of one submission that a message names."""
 _MOST_SMS: Final = 100
 _MOST_FAULTS: Final = 4
 
@@ -64,28 +59,6 @@ WARPS: Final[Mapping[int, str]] = {
     0x10: "it accesses an address of another space",
     0x12: "it reads constants that there are not",
 }
-
-
-class Submissions:
-    """Kernels by the timeline value that says they are done; none for copies."""
-
-    def __init__(self) -> None:
-        self._recent: deque[tuple[int, Sequence[str]]] = deque(maxlen=REMEMBERED)
-
-    def add(self, value: int, kernels: Sequence[str]) -> None:
-        """Note the kernels of a submission."""
-        self._recent.append((value, kernels))
-
-    def under_way(self, done: int) -> str:
-        """What the first submission that is not done asked for, as they run in order."""
-        first = next((value for value, _ in self._recent if value > done), None)
-        asked = [kernels for value, kernels in self._recent if value == first]
-        names = list(dict.fromkeys(name for kernels in asked for name in kernels))
-        if not names:
-            return "a copy" if asked else "nothing that is remembered"
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        one = "kernel" if len(names) == 1 else "one of the kernels"
-        return f"{one} {', '.join(names[:NAMED])}{more}"
 
 
 class Faults:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct, pack_into
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from tiny_nv.arch import arch_of
 from tiny_nv.nvk import qmd
@@ -21,8 +21,6 @@ __all__ = ["NvArguments", "NvProgram", "Patch"]
 
 ALIGNMENT: Final = 256
 """Of descriptors and of banks of constants."""
-GIVEN_ALIGNMENT: Final = 64
-"""Of the memory that a launch gets for its arguments."""
 REGISTERS: Final = 65536
 """Of a multiprocessor."""
 _WARP: Final = 32
@@ -37,16 +35,18 @@ Patch = tuple[Symbol, Callable[[int], None]]
 class NvProgram(HCQProgram):
     """A kernel in memory."""
 
+    ARGUMENT_ALIGNMENT: ClassVar[int] = ALIGNMENT
+
     def __init__(self, device: NvDevice, binary: bytes, info: ProgramInfo) -> None:
         self.nv = device
         card = device.card
         cubin = Cubin(binary, entry_name(info.name))
         self.kernel = kernel = cubin.kernel
         self.verify(info)
-        self.memory: HCQBuffer = device.own_memory(cubin.size)
+        super().__init__(device, info, scratch_bytes=kernel.stack_bytes)
+        self.memory: HCQBuffer = self.owns(device.allocator.alloc(cubin.size))
         base = self.memory.address
         device.allocator.write(self.memory, memoryview(cubin.place(base)))
-        device.prepare_local_memory(kernel.stack_bytes)
         self.version = card.generation.qmd
         self.bank = bank_of(card.arch)
         self.bank_content = self.bank.content(info.grid, info.block, kernel.parameter_bytes)
@@ -71,22 +71,9 @@ class NvProgram(HCQProgram):
             ),
         )
         self.bank_word = qmd.bank_word(self.descriptor, self.version)
-        slack = ALIGNMENT - GIVEN_ALIGNMENT
         self.bank_offset = -(-len(self.descriptor) // ALIGNMENT) * ALIGNMENT
-        size = self.bank_offset + len(self.bank_content) + slack
-        super().__init__(device, info, argument_bytes=size)
+        self.argument_bytes = self.bank_offset + len(self.bank_content)
         self.parameters = Struct(f"<{info.buffers}Q{len(info.values)}q")
-        device.note_code(self)
-
-    def __del__(self) -> None:
-        super().__del__()
-        if hasattr(self, "memory"):
-            self.nv.give_back(self.memory)
-
-    def covers(self, address: int) -> bool:
-        """Whether the address range of the code contains an address."""
-        begin = self.memory.address + self.kernel.entry
-        return begin <= address < begin + self.kernel.code_bytes
 
     # --- facts
 
@@ -137,11 +124,10 @@ class NvArguments(HCQArgsState):
     def fill(self, buffers: Sequence[HCQBuffer], values: Sequence[int]) -> None:
         """Write the bank; the descriptor is written when the launch is encoded."""
         program, view = self.program, self.view
-        begin = -self.memory.address % ALIGNMENT
-        self.address = self.memory.address + begin
+        self.address = self.memory.address
         self.version = program.version
-        self.descriptor = view[begin : begin + len(program.descriptor)]
-        start = begin + program.bank_offset
+        self.descriptor = view[: len(program.descriptor)]
+        start = program.bank_offset
         self.bank = view[start : start + len(program.bank_content)]
         self.bank_address = self.memory.address + start
         self.releases = 0

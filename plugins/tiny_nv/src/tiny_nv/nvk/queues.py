@@ -7,7 +7,6 @@ channel is told of the first alone.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 from tiny_nv.nvk import methods, qmd
 from tiny_nv.nvk.channel import LARGEST_ENTRY, Channel
 from tiny_nv.nvk.program import NvArguments, NvProgram, Patch
-from tinycore.errors import ArgumentError, UnsupportedError
+from tinycore.errors import ArgumentError
 from tinycore.plugin import (
     HCQArgsState,
     HCQBuffer,
     HCQProgram,
     HWQueue,
-    Moment,
     Number,
     SignalPlace,
     Symbol,
@@ -30,10 +28,9 @@ from tinycore.plugin import (
 if TYPE_CHECKING:
     from tiny_nv.nvk.device import NvDevice
 
-__all__ = ["CommandRing", "ComputeQueue", "CopyQueue"]
+__all__ = ["ComputeQueue", "CopyQueue"]
 
 _WORD_BYTES: Final = 4
-_ALIGNMENT: Final = 64
 _NOTHING: Final[Mapping[Symbol, int]] = MappingProxyType({})
 
 
@@ -51,41 +48,6 @@ def pieces(words: memoryview) -> list[tuple[int, int]]:
     return [*found, (begin, at - begin)]
 
 
-class CommandRing:
-    """Memory for commands of submissions, in a ring: the oldest is used again when it is done.
-
-    Called with the lock of its channel held, within a submission.
-    """
-
-    def __init__(self, device: NvDevice, size: int) -> None:
-        self.device = device
-        self.memory = device.own_memory(size, visible=True)
-        self.next = 0
-        self.used: deque[tuple[int, int, Moment]] = deque()
-        """Begin, end and the moment after which it is free, the oldest first."""
-
-    def take(self, size: int) -> HCQBuffer:
-        """Memory for the submission being made. Raises DeviceError when earlier ones hang."""
-        if size > self.memory.size:
-            raise UnsupportedError(
-                f"{size} bytes of commands do not fit the {self.memory.size} there are for them: "
-                "split the work"
-            )
-        used = self.used
-        if self.next + size > self.memory.size:
-            while used and used[0][0] >= self.next:  # they are done before what is used next is
-                used.popleft()
-            self.next = 0
-        begin, end = self.next, self.next + size
-        while used and used[0][0] < end and begin < used[0][1]:
-            self.used.popleft()[2].wait()
-        upcoming = self.device.upcoming()  # of the next submission: this one's value is taken
-        moment = Moment(upcoming.device, upcoming.era, upcoming.signal, upcoming.value - 1)
-        used.append((begin, end, moment))
-        self.next = -(-end // _ALIGNMENT) * _ALIGNMENT
-        return self.memory.offset(begin, size)
-
-
 class NvQueue(HWQueue):
     """Command recording common to compute and copy queues."""
 
@@ -95,8 +57,6 @@ class NvQueue(HWQueue):
         super().__init__()
         self.device = device
         self.channel = channel
-        self.kernels: list[str] = []
-        """Names of what it launches, for the text of an error."""
         self.bound: HCQBuffer | None = None
 
     def __del__(self) -> None:
@@ -125,7 +85,6 @@ class NvQueue(HWQueue):
         words = memoryview(self.words)
         if not words:
             return
-        self.device.submissions.add(self.device.timeline_value - 1, self.kernels)
         channel = self.channel
         with channel.lock:
             memory = self.bound or self._lend(words)
@@ -187,7 +146,6 @@ class ComputeQueue(NvQueue):
         """Launch a kernel when all before it has ended."""
         assert isinstance(program, NvProgram)
         assert isinstance(args_state, NvArguments)
-        self.kernels.append(program.info.name)
         self.kept.append(args_state)
         self._note(args_state.begin(grid, block))
         if self.last is not None:
