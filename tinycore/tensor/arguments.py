@@ -19,10 +19,10 @@ from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.graph import base_of, is_constant
 from tinycore.tensor.guard_keys import ATOMS, Same, constant, shortened
 from tinycore.tensor.runtime import runtime
-from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.node import UOp

@@ -17,11 +17,11 @@ from tinycore.engine.jit import CapturedStep
 from tinycore.engine.run import Recording
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
 from tinycore.tensor.core import live_tensors
 from tinycore.tensor.environment import ATOM, FORM, Change, Role, Walk, form_of_value, is_plain
 from tinycore.tensor.guard_keys import shortened
-from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns
 from tinycore.tensor.taken import Left, Output, State, Taken, realized_buffers
 from tinycore.tensor.tensor import Tensor

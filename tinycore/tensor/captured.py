@@ -15,6 +15,7 @@ from tinycore.device.buffer import Buffer
 from tinycore.engine.jit import CapturedStep, capture
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
+from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.attempt import (
     Attempt,
@@ -28,7 +29,6 @@ from tinycore.tensor.attempt import (
 from tinycore.tensor.core import replace_nodes
 from tinycore.tensor.environment import Environment, Guard
 from tinycore.tensor.past import past
-from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.standins import StandIns, finish_writes, with_names
 from tinycore.tensor.taken import NOTHING, Output, Spare, State, Taken, node_of
 from tinycore.tensor.tensor import Tensor

@@ -29,13 +29,13 @@ from tinycore.errors import (
     UnknownDevice,
 )
 from tinycore.tensor import graph, pixels
+from tinycore.tensor.aliases import AliasIndex, base_of_view
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import LEAF
 from tinycore.tensor.past import past
 from tinycore.tensor.runtime import runtime
-from tinycore.tensor.showing import Shown, under
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.views import Value, is_detached, place_in
 from tinycore.tensor.watching import note, watches
@@ -48,7 +48,7 @@ living: Final[dict[int, weakref.ref[Core]]] = {}
 """Every tensor that somebody holds, by id, in order of creation."""
 
 
-shown: Final = Shown(living.values)
+alias_index: Final = AliasIndex(living.values)
 """The same by what they show."""
 
 
@@ -108,16 +108,16 @@ class Core:
         self._value = None
         key = id(self)
         living[key] = reference = weakref.ref(self, lambda _: living.pop(key, None))
-        shown.note(reference)
+        alias_index.note(reference)
 
     def _become(self, node: UOp) -> None:
         """Take another node as value."""
         if watches:
             note([self])
         reference = living[id(self)]
-        shown.note(reference)  # before it is so: an interrupt must not come between
+        alias_index.note(reference)  # before it is so: an interrupt must not come between
         self.uop = node
-        shown.note(reference)  # and after it: another thread may have looked at it between
+        alias_index.note(reference)  # and after it: another thread may have looked at it between
 
     @classmethod
     def from_uop(cls, node: UOp) -> Self:
@@ -141,7 +141,7 @@ class Core:
         """Note that a tensor shows this one; views of memory are known by their nodes."""
         value = self._value
         if value is None:
-            if is_shared(under(self.uop)):
+            if is_shared(base_of_view(self.uop)):
                 return
             self._value = value = Value(self.uop, living[id(self)])
         view._value = value
@@ -299,7 +299,7 @@ class Core:
         if in_order or graph.is_buffer(base):
             return self
         whole = self.uop if self._value is None else self._value.base
-        source = under(whole)
+        source = base_of_view(whole)
         if base is not graph.base_of(whole) or is_shared(source) or source.op is Op.CONST:
             return self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
         tensors: list[Core] = [self] if self._value is None else self._value.tensors()
@@ -385,9 +385,9 @@ class Core:
 
         Raises AliasError where an element is shown more than once, or as other bytes.
         """
-        base = under(self.uop)
+        base = base_of_view(self.uop)
         if is_shared(base):
-            return place_in(node, base), base, shown.of(base)
+            return place_in(node, base), base, alias_index.of(base)
         value = self._value
         if value is not None and value.refusal is not None:
             raise AliasError(value.refusal)
@@ -403,7 +403,7 @@ class Core:
         past.overwrites(new)
         new = graph.reshape(new, base.shape)
         value = self._value
-        lasting = None if value is None or is_shared(under(new)) else value
+        lasting = None if value is None or is_shared(base_of_view(new)) else value
         nodes = [t.uop for t in tensors]
         become(tensors, [new if n is base else view_over(n, base, new) for n in nodes])
         for tensor in tensors:
@@ -496,9 +496,9 @@ def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
     if watches:
         note(tensors)
     references = [living[id(tensor)] for tensor in tensors]
-    shown.note(*references)
+    alias_index.note(*references)
     deque(map(setattr, tensors, repeat("uop"), nodes), maxlen=0)  # one step, as all of it is C
-    shown.note(*references)
+    alias_index.note(*references)
 
 
 def view_over(view: UOp, base: UOp, new: UOp) -> UOp:
@@ -542,7 +542,7 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
         memory = owned_apart(found, moved, owners)
         become(list(found), list(found.values()))
         for node in found.values():
-            past.overwrites(under(node))
+            past.overwrites(base_of_view(node))
         for value, (_, base) in moved.items():
             value.base = base
         for tensor in memory:
@@ -558,7 +558,7 @@ def owned_apart(
     """
     arrived: dict[UOp, list[Core]] = {}
     for tensor, node in found.items():
-        if is_shared(base := under(node)) and not is_shared(under(tensor.uop)):
+        if is_shared(base := base_of_view(node)) and not is_shared(base_of_view(tensor.uop)):
             arrived.setdefault(base, []).append(tensor)
     left: list[Core] = []
     apart: set[Value] = set()

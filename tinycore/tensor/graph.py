@@ -13,7 +13,7 @@ from typing import Any, Final
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ShapeError
-from tinycore.tensor.showing import under
+from tinycore.tensor.aliases import base_of_view
 from tinycore.uop.node import Skew, UOp, as_scalar, unique
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
@@ -381,7 +381,7 @@ def called(value: UOp, arguments: Sequence[UOp], gradient: Callable[..., Any]) -
 
 def value(x: UOp) -> UOp:
     """A node that is no view: of memory, or of what will be, its value alone."""
-    base = under(x)
+    base = base_of_view(x)
     return UOp(Op.VALUE, x.dtype, (x,)) if is_memory(base) or is_copy(base) else x
 
 

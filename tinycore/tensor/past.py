@@ -20,8 +20,8 @@ from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
+from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.tensor.grad import LEAF, passes_gradient
-from tinycore.tensor.showing import SHOWING
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -280,7 +280,7 @@ class Past:
                     return node
             if node.op is Op.ASSIGN or graph.is_alone(node) or node in lasting:
                 continue  # an ASSIGN has the value that was written last
-            is_value = is_value or (node.op not in SHOWING and node in computed)
+            is_value = is_value or (node.op not in VIEW_OPS and node in computed)
             below = {(s, is_value) for s in node.src} - seen
             stack += below
             seen |= below

@@ -14,18 +14,18 @@ from tinycore._deferred import deferred
 from tinycore._locks import writing
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
+from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import (
     Core,
+    alias_index,
     is_shared,
     live_tensors,
     replace_nodes,
-    shown,
     waiting_tensors,
 )
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.past import past
 from tinycore.tensor.runtime import runtime
-from tinycore.tensor.showing import under
 from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.views import shows_repeated
 from tinycore.uop.bindings import sizes_below
@@ -130,7 +130,7 @@ def note_history(
     if form.assigned:
         latest = set(form.assigned) - {graph.base_of(n.src[0]) for n in form.assigned}
         done = {node: memory[node] for node in form.assigned if node in latest and node in memory}
-        named = {under(root) for root in asked}
+        named = {base_of_view(root) for root in asked}
         kept = {n: b for n, b in (done | kept).items() if n not in named}
     free = {root_of(t) for t in owners if t.requires_grad is None} & asked & memory.keys()
     past.note(done, kept, {node: memory[node] for node in free})
@@ -179,7 +179,7 @@ def strip_views(node: UOp) -> UOp:
 def cacheable_reads(node: UOp, memory: UOp, form: CanonicalGraph) -> list[CachedValue]:
     """The entry for a node that was read, if its memory is new and its value deterministic."""
     below = set(memory.toposort())
-    is_new = graph.is_buffer(under(memory)) and below.isdisjoint(form.memory)
+    is_new = graph.is_buffer(base_of_view(memory)) and below.isdisjoint(form.memory)
     if node.op in MOVEMENT or graph.is_memory(node) or not is_new:
         return []
     return [make_cached_value(node, graph.reshape(memory, node.shape), form.memory)]
@@ -206,7 +206,7 @@ def unshare(tensors: Iterable[Core]) -> None:
     owners: dict[UOp, Core] = {}
     for tensor in tensors:
         owner = owners.setdefault(tensor.uop, tensor)
-        if owner is tensor or is_shared(under(tensor.uop)):
+        if owner is tensor or is_shared(base_of_view(tensor.uop)):
             continue
         if (value := tensor._value) is None:
             tensor._become(graph.copied(tensor.uop))
@@ -236,7 +236,7 @@ def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
 
 def is_view(node: UOp) -> bool:
     """Whether a node is detached, or rearranges memory: both show what a write to it changes."""
-    return node.op is Op.DETACH or (node.op in MOVEMENT and is_shared(under(node)))
+    return node.op is Op.DETACH or (node.op in MOVEMENT and is_shared(base_of_view(node)))
 
 
 def without_calls(node: UOp) -> UOp:
@@ -278,9 +278,9 @@ def root_of(tensor: Core) -> UOp:
     if (value := tensor._value) is not None:
         is_alone = len(value.tensors()) == 1 and not shows_repeated(tensor.uop, value.base)
         return tensor.uop if is_alone else value.base
-    base = under(tensor.uop)
+    base = base_of_view(tensor.uop)
     is_part = base is not tensor.uop and graph.is_copy(base)
-    return base if is_part and len(shown.of(base)) > 1 else tensor.uop
+    return base if is_part and len(alias_index.of(base)) > 1 else tensor.uop
 
 
 def values_of_tensors() -> set[UOp]:

@@ -14,6 +14,7 @@ from tinycore._deferred import numpy
 from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError
 from tinycore.tensor import graph
+from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
@@ -31,7 +32,6 @@ from tinycore.tensor.realization import (
     with_readers,
 )
 from tinycore.tensor.runtime import HostArray, runtime
-from tinycore.tensor.showing import buffers_below, under
 from tinycore.tensor.storage import decode
 from tinycore.tensor.value_cache import value_cache
 from tinycore.tensor.watching import note_gradients, watches
@@ -108,7 +108,7 @@ class Realization(Random):
 
     def _symbolic_array(self) -> HostArray:
         """The elements of a graph with Sizes, as many as there are with the numbers of now."""
-        if graph.is_memory(under(self.uop)):
+        if graph.is_memory(base_of_view(self.uop)):
             self.realize()  # a slice of memory, with what is still to be written there
         found = numbers_shown(self.uop)
         if found is None:

@@ -14,10 +14,10 @@ from tinycore.engine.run import Recording
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
+from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.core import live_tensors
 from tinycore.tensor.graph import base_of
-from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.watching import changed_elsewhere, watches
 from tinycore.uop.bindings import exchanging

@@ -17,8 +17,8 @@ from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
+from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import is_realized, rebuilt
-from tinycore.tensor.showing import buffers_below
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.node import UOp, made_anew

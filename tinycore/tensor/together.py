@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
+from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core, become, live_tensors
 from tinycore.tensor.past import past
-from tinycore.tensor.showing import under
 
 __all__ = ["Together"]
 
@@ -47,11 +47,11 @@ class Together:
     def take_back(self) -> None:
         """Give the tensors, and all that show the same, the nodes from before."""
         before = dict(zip(map(id, self.living), self.nodes, strict=True))
-        written = {under(before[id(t)]) for t in self.tensors() if id(t) in before}
+        written = {base_of_view(before[id(t)]) for t in self.tensors() if id(t) in before}
         changed = [
             (tensor, node)
             for tensor, node in zip(self.living, self.nodes, strict=True)
-            if tensor.uop is not node and under(node) in written
+            if tensor.uop is not node and base_of_view(node) in written
         ]
         withdrawn = [tensor.uop for tensor, _ in changed]
         become([tensor for tensor, _ in changed], [node for _, node in changed])

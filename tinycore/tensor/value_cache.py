@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
-from tinycore.tensor.showing import buffers_below
+from tinycore.tensor.aliases import buffers_below
 from tinycore.uop.node import UOp
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Which tensors are views of one value that is not in memory yet.
 
-Floor 5. A view of memory is found by its node (`tinycore.tensor.showing`): two tensors over one
+Floor 5. A view of memory is found by its node (`tinycore.tensor.aliases`): two tensors over one
 BUFFER are the same elements. A node that is still to be computed says nothing of the kind, since
 equal computations are one node, so those that were made as views of such a tensor share a Value.
 See docs/aliasing.md.
@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from tinycore.errors import AliasError
-from tinycore.tensor.showing import SHOWING
+from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -56,7 +56,7 @@ def place_in(node: UOp, base: UOp) -> UOp:
     steps: list[UOp] = []
     below = node
     while below is not base:
-        if below.op not in SHOWING or repeats(below):
+        if below.op not in VIEW_OPS or repeats(below):
             raise AliasError(
                 f"write: a tensor of shape {node.shape} that was made by {name_of(below)} shows "
                 "elements more than once, or such as are not there. Write to the tensor that it "
@@ -73,7 +73,7 @@ def place_in(node: UOp, base: UOp) -> UOp:
 
 def shows_repeated(node: UOp, base: UOp) -> bool:
     """Whether a view shows an element of its base more than once, or what is not there."""
-    while node is not base and node.op in SHOWING:
+    while node is not base and node.op in VIEW_OPS:
         if repeats(node):
             return True
         node = node.src[0]

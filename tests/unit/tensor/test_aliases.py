@@ -12,16 +12,16 @@ import pytest
 
 import tinycore
 from tinycore import Tensor, nn
-from tinycore.tensor import core, showing
-from tinycore.tensor.showing import Shown, under
+from tinycore.tensor import aliases, core
+from tinycore.tensor.aliases import AliasIndex, base_of_view
 
 
 def views_of(tensor: Tensor) -> set[int]:
-    return {id(t) for t in core.shown.of(under(tensor.uop))}
+    return {id(t) for t in core.alias_index.of(base_of_view(tensor.uop))}
 
 
 def found_by_looking(tensor: Tensor) -> set[int]:
-    return {id(t) for t in core.live_tensors() if under(t.uop) is under(tensor.uop)}
+    return {id(t) for t in core.live_tensors() if base_of_view(t.uop) is base_of_view(tensor.uop)}
 
 
 def test_views_are_found_as_they_come_and_go() -> None:
@@ -45,7 +45,7 @@ def test_a_tensor_that_takes_another_value_moves_on() -> None:
 
 
 def test_all_are_looked_at_where_too_many_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(showing, "MOST_NEW", 3)
+    monkeypatch.setattr(aliases, "MOST_NEW", 3)
     x = Tensor([1.0, 2.0, 3.0]).realize()
     views = [x[n : n + 1] for n in range(3)] * 2
     more = [x.reshape(3, 1) for _ in range(5)]
@@ -56,8 +56,8 @@ def test_all_are_looked_at_where_too_many_are_new(monkeypatch: pytest.MonkeyPatc
 
 
 def test_groups_of_what_is_gone_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(showing, "MOST_NEW", 20)
-    group = Shown(core.living.values)
+    monkeypatch.setattr(aliases, "MOST_NEW", 20)
+    group = AliasIndex(core.living.values)
     for _ in range(100):
         x = Tensor([1.0]).realize()
         group.note(core.living[id(x)])
@@ -72,13 +72,13 @@ def test_an_optimizer_looks_at_each_tensor_a_few_times(monkeypatch: pytest.Monke
     optimizer = nn.optim.Adam(nn.state.get_parameters(layers))
     x = Tensor.ones(1, 2)
     looked: list[object] = []
-    one = Shown.place
+    one = AliasIndex.place
 
-    def counted(self: Shown, reference: weakref.ref[Any]) -> None:
+    def counted(self: AliasIndex, reference: weakref.ref[Any]) -> None:
         looked.append(reference)
         one(self, reference)
 
-    monkeypatch.setattr(Shown, "place", counted)
+    monkeypatch.setattr(AliasIndex, "place", counted)
     with tinycore.Context(TRAINING=1):
         for _ in range(2):
             optimizer.zero_grad()

@@ -1,8 +1,9 @@
-"""Which living tensors show some memory, found without looking at all of them for each assignment.
+"""The alias index: from the base of views to the living tensors that show its memory.
 
-Floor 5. Tensors are put in groups by what is under their slices and reshapes when somebody asks,
-and then only those that are new or have changed since. A group holds neither tensors nor nodes
-alive: it goes by the number of the node, so what is found in it is looked at again.
+Floor 5. An assignment asks the index instead of all living tensors. Tensors enter the group of
+their base (the node under slices and reshapes) at the next query, and only those that are new or
+have changed since the last one. A group holds neither tensors nor nodes alive; it is keyed by
+the id of the base, so each entry is checked again when it is read.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from tinycore.uop.op import MOVEMENT, Op
 if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
-SHOWING: Final = MOVEMENT | {Op.DETACH}
-"""Ops whose result shows the elements of their source."""
+VIEW_OPS: Final = MOVEMENT | {Op.DETACH}
+"""Ops whose result is a view of their source."""
 MOST_NEW: Final = 4096
-"""Tensors that may be made while nobody asks; then all are looked at, the next time."""
+"""Tensors that may be made between two queries; with more, the next query rebuilds all groups."""
 
 
-def under(node: UOp) -> UOp:
-    """What a node shows the elements of."""
-    while node.op in SHOWING:
+def base_of_view(node: UOp) -> UOp:
+    """The node that a view shows the elements of, below all movement ops and DETACHs."""
+    while node.op in VIEW_OPS:
         node = node.src[0]
     return node
 
 
 def buffers_below(node: UOp) -> list[UOp]:
-    """The BUFFERs that a node shows, or is over parts of, in a fixed order."""
-    base = under(node)
+    """The BUFFERs that a node is a view of, in a fixed order."""
+    base = base_of_view(node)
     return [base] if base.op is Op.BUFFER else [n for n in base.toposort() if n.op is Op.BUFFER]
 
 
-class Shown:
-    """The groups of tensors; `living` gives all that there are."""
+class AliasIndex:
+    """Groups of tensors by the base of their views; `living` gives all tensors."""
 
     def __init__(self, living: Callable[[], Iterable[weakref.ref[Any]]]) -> None:
         self.living = living
@@ -47,25 +48,25 @@ class Shown:
         self.new: deque[weakref.ref[Any]] = deque()
         self.groups: dict[int, list[weakref.ref[Any]]] = defaultdict(list)
         self.count = 0
-        """Entries in all groups, some of which have died or moved on."""
+        """Entries in all groups, some of which are stale."""
         self.is_known = True
         self.is_whole = True
-        """Whether all tensors were put in groups when that was done last, with no interrupt."""
+        """Whether the last rebuild of the groups was finished, with no interrupt."""
         in_child(self.renew)
 
     def renew(self) -> None:
-        """In a forked child: another thread may have been changing the groups."""
+        """In a forked child: rebuild, since another thread may have been changing the groups."""
         self.is_whole = False
 
     def note(self, *references: weakref.ref[Any]) -> None:
-        """Tensors that are new, or have another node now."""
+        """Record tensors that are new, or have another node now."""
         self.new.extend(references)
         if len(self.new) > MOST_NEW:
             self.is_known = False
             self.new.clear()
 
     def of(self, base: UOp) -> list[Core]:
-        """The living tensors that only reshape, slice or permute `base`."""
+        """The living tensors that are views of `base`."""
         with self.lock:
             self.group()
             known = self.groups.get(id(base), ())
@@ -73,7 +74,11 @@ class Shown:
             shown: list[Core] = []
             for reference in known:
                 tensor = reference()
-                if tensor is not None and id(tensor) not in found and under(tensor.uop) is base:
+                if (
+                    tensor is not None
+                    and id(tensor) not in found
+                    and base_of_view(tensor.uop) is base
+                ):
                     found[id(tensor)] = reference
                     shown.append(tensor)
             if not found:
@@ -84,7 +89,7 @@ class Shown:
         return shown
 
     def group(self) -> None:
-        """Put the new ones in their groups, or all where those are not known any more."""
+        """Put new tensors in their groups, or rebuild all groups if too many are new."""
         if self.is_known and self.is_whole:
             self.place_new()
             if self.count <= 2 * MOST_NEW:
@@ -98,7 +103,7 @@ class Shown:
         self.is_whole = True
 
     def place_new(self) -> None:
-        """Put the new ones in their groups; each is new until it is there."""
+        """Put new tensors in their groups; each counts as new until it is there."""
         new = self.new
         try:
             while new:
@@ -110,5 +115,5 @@ class Shown:
     def place(self, reference: weakref.ref[Any]) -> None:
         """Put a tensor in its group, if it lives."""
         if (tensor := reference()) is not None:
-            self.groups[id(under(tensor.uop))].append(reference)
+            self.groups[id(base_of_view(tensor.uop))].append(reference)
             self.count += 1
