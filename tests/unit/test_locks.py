@@ -13,7 +13,7 @@ import pytest
 import tinycore
 from tinycore import Tensor
 from tinycore._locks import lock, recursive_lock, renewals
-from tinycore.tensor.past import Group, Kept, Past
+from tinycore.tensor.history import GradientHistory, HistoryEntry, RunGraphs
 
 CORE = Path(tinycore.__file__).parent
 PLUGINS = CORE.parent / "plugins"
@@ -105,17 +105,17 @@ def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child(make: type) 
 
 def test_what_a_fork_found_half_dropped_is_kept_whole_in_the_child() -> None:
     memory, other = (Tensor([1.0, 2.0]).realize().uop for _ in range(2))
-    past = Past()
+    history = GradientHistory()
     try:
-        past.keep({memory: other})
-        group: Group = past.kept[id(memory)].group
+        history.retain({memory: other})
+        group: RunGraphs = history.kept[id(memory)].group
         group.keys.add(7)  # of an entry that another thread was dropping
-        past.size += 100
+        history.size += 100
 
-        past.renew()
+        history.renew()
 
         assert group.keys == {id(memory)}
-        assert past.size == group.size
-        assert isinstance(past.kept[id(memory)], Kept)
+        assert history.size == group.size
+        assert isinstance(history.kept[id(memory)], HistoryEntry)
     finally:
-        renewals.remove(past.renew)
+        renewals.remove(history.renew)

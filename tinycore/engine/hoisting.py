@@ -34,7 +34,7 @@ def hoist_invariants(recording: Recording, fixed: Iterable[Buffer]) -> Recording
         recording,
         items=kept,
         made=recording.made - own.keys(),
-        passing=recording.passing - own.keys(),
+        temporary=recording.temporary - own.keys(),
     )
 
 
@@ -49,7 +49,7 @@ class VaryingMemory:
 
     def __init__(self, recording: Recording, fixed: Iterable[Buffer]) -> None:
         self.recording = recording
-        self.blocks = {b.base for b in recording.passing}
+        self.blocks = {b.base for b in recording.temporary}
         used = {b for item in recording.items for b in item.bufs}
         drawn = (b for b, _ in recording.repeated if b is not None and b in used)
         self.memory = {self.whole(b) for b in (*fixed, *drawn)}
@@ -61,7 +61,7 @@ class VaryingMemory:
 
     def whole(self, buffer: Buffer) -> Buffer:
         """The identity of memory: a temporary itself, the base of any other view."""
-        if buffer in self.recording.passing or buffer.base is None:
+        if buffer in self.recording.temporary or buffer.base is None:
             return buffer
         return buffer.base
 
@@ -76,4 +76,4 @@ class VaryingMemory:
     def is_new(self, buffer: Buffer) -> bool:
         """Whether memory was allocated during the capture and is no view of other such memory."""
         made = buffer in self.recording.made
-        return made and (buffer.base is None or buffer in self.recording.passing)
+        return made and (buffer.base is None or buffer in self.recording.temporary)

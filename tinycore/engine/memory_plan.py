@@ -39,17 +39,17 @@ def plan_memory(recording: Recording, kept: Collection[Buffer]) -> tuple[ExecIte
 
 def lifetimes(recording: Recording, kept: set[Buffer]) -> dict[Buffer, Life]:
     """The lifetime of each temporary: first and last launch that uses it. Images are left out."""
-    forgotten = {buffer for node, buffer in recording.lasting if node() is None}
-    passing = (recording.passing | forgotten) - kept
+    forgotten = {buffer for node, buffer in recording.persistent if node() is None}
+    temporary = (recording.temporary | forgotten) - kept
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}
     for number, item in enumerate(recording.items):
         for slot, buffer in enumerate(item.bufs):
             if buffer.base in forgotten:
-                passing.discard(buffer.base)  # a view of it is read too
+                temporary.discard(buffer.base)  # a view of it is read too
             if buffer not in first and slot not in item.written:
-                passing.discard(buffer)
+                temporary.discard(buffer)
             first.setdefault(buffer, number)
             last[buffer] = number
-    alone = passing - {b for b in passing if b.image is not None}
+    alone = temporary - {b for b in temporary if b.image is not None}
     return {b: Life(b.nbytes, first[b], last[b]) for b in first if b in alone}

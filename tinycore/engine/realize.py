@@ -167,8 +167,8 @@ class Engine:
         schedule = schedule_for(canonical, policy, on_disk=True)
         bound = BoundSchedule(schedule, canonical, schedule.layout(others, canonical))
         if recordings:
-            recordings.innermost.passing.update(bound.temporary)
-            recordings.innermost.lasting += bound.persistent
+            recordings.innermost.temporary.update(bound.temporary)
+            recordings.innermost.persistent += bound.persistent
             recordings.innermost.values |= canonical.bound
         if not canonical.assigned:
             run_schedule(bound.items(), canonical.values)

@@ -122,7 +122,7 @@ Repeated = tuple[Buffer | None, Callable[[], Any]]
 
 @dataclass
 class Recording:
-    """What runs while a JIT captures: the launches, their values, the buffers that get memory."""
+    """The record of a capture in progress: launches, their values, newly allocated buffers."""
 
     refuses: bool = True
     """Whether reading values back is refused."""
@@ -130,10 +130,10 @@ class Recording:
     values: set[tuple[str, int]] = field(default_factory=set)
     """Bound variables in what is computed, by the names of their nodes, and their numbers."""
     made: set[Buffer] = field(default_factory=set)
-    passing: set[Buffer] = field(default_factory=set)
-    """Those of intermediate results, which nobody sees."""
-    lasting: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
-    """Those that tensors may show, with the nodes by which they do."""
+    temporary: set[Buffer] = field(default_factory=set)
+    """Memory of intermediate results, which no tensor shows."""
+    persistent: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
+    """Memory that tensors may show, with the nodes by which they do."""
     repeated: list[Repeated] = field(default_factory=list)
     """What the host does anew before each replay, in this order."""
     host: list[int] = field(default_factory=list)

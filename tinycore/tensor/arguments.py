@@ -202,9 +202,9 @@ class Arguments:
         elif isinstance(value, Size):
             key.append(self.names.free(value))
         else:
-            told = constant(value)
-            key.append(told)
-            if type(told) is Same:
+            part = constant(value)
+            key.append(part)
+            if type(part) is Same:
                 self.objects.append(value)
 
     def shown(self, key: list[Any]) -> list[UOp]:
@@ -273,16 +273,16 @@ class Arguments:
     @property
     def facts(self) -> list[tuple[str, Hashable]]:
         """The key with the names of what it tells."""
-        told = [
+        facts = [
             (p, kind_of(v.uop) if isinstance(v, Tensor) else constant(v))
             for p, v in self.leaves
             if not isinstance(v, Size)
         ]
         guarded = zip(GUARDED, settings_in_force(GUARDED), strict=True)
-        told += [(f"setting {name}", constant(value)) for name, value in guarded]
-        told.append(("the default device", self.key[-2]))
-        told.append(("which arguments share memory", self.key[-1]))
-        return told
+        facts += [(f"setting {name}", constant(value)) for name, value in guarded]
+        facts.append(("the default device", self.key[-2]))
+        facts.append(("which arguments share memory", self.key[-1]))
+        return facts
 
 
 def repeated(nodes: list[UOp]) -> tuple[int, ...]:

@@ -19,13 +19,13 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
+from tinycore.tensor.change_tracking import ChangeSet, tracking_changes
 from tinycore.tensor.core import live_tensors
 from tinycore.tensor.environment import ATOM, FORM, Change, Role, Walk, form_of_value, is_plain
 from tinycore.tensor.guard_keys import shortened
-from tinycore.tensor.standins import StandIns
-from tinycore.tensor.taken import Left, Output, State, Taken, realized_buffers
+from tinycore.tensor.proxies import ArgumentProxies
+from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
 from tinycore.tensor.tensor import Tensor
-from tinycore.tensor.watching import Watch, watching
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import shown_name
@@ -86,8 +86,10 @@ class Before(NamedTuple):
 class Attempt:
     """A run of a function on stand-ins, with what was there before."""
 
-    def __init__(self, known: Capture, walk: Walk, given: Arguments, parts: StandIns) -> None:
-        self.known, self.walk, self.given, self.parts = known, walk, given, parts
+    def __init__(
+        self, known: Capture, walk: Walk, given: Arguments, proxies: ArgumentProxies
+    ) -> None:
+        self.known, self.walk, self.given, self.proxies = known, walk, given, proxies
         self.name = known.name
         self.before = Before.all()
         self.tensors: list[Tensor] = []
@@ -97,15 +99,15 @@ class Attempt:
         self.other: list[Change] = []
         """Other changes of what is around the function."""
         self.gradients: list[tuple[Tensor, Before]] = []
-        self.watch = Watch()
+        self.change_set = ChangeSet()
 
     def run(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run the function, and compute all that it leaves behind; its result."""
-        stands = self.parts.instead((args, kwargs))
+        stands = self.proxies.substitute_in((args, kwargs))
         held = identities(stands)
-        with watching() as self.watch:
+        with tracking_changes() as self.change_set:
             return self.run_on(function, stands, held)
 
     def run_on(self, function: Callable[..., Any], stands: Any, held: list[tuple[str, int]]) -> Any:
@@ -120,16 +122,16 @@ class Attempt:
         changes = self.walk.changes()
         self.kept = [change for change in changes if is_left(change)]
         self.other = [change for change in changes if not is_left(change)]
-        self.gradients = changed_gradients(self.before, self.watch)
+        self.gradients = changed_gradients(self.before, self.change_set)
         now = [(b.tensor(), b.node) for b in self.before]
         moved = [t for t, node in now if t is not None and t.uop is not node and self.is_own(t)]
-        if left := [*self.tensors, *self.left, *moved, *self.parts.tensors]:
+        if left := [*self.tensors, *self.left, *moved, *self.proxies.tensors]:
             Tensor.realize(*left)
         return result
 
     def is_own(self, tensor: Tensor) -> bool:
         """Whether this run has changed what a tensor shows."""
-        return id(tensor) in self.watch.changed
+        return id(tensor) in self.change_set.changed
 
     @property
     def left(self) -> list[Tensor]:
@@ -153,7 +155,7 @@ class Attempt:
             for c in self.kept
         }
 
-    def places(self, walk: Walk) -> tuple[Left, ...]:
+    def places(self, walk: Walk) -> tuple[SideOutput, ...]:
         """The same places among the boxes of another walk. Raises JitError for one that is gone."""
         found = []
         for change in self.kept:
@@ -172,18 +174,18 @@ class Attempt:
                     "place of that; do one of the two"
                 )
             place = walk.seen[numbers[0]].box.labels.index(label)
-            found.append(Left(None, box=numbers[0], place=place))
-        return (*found, *(Left(b.tensor, b.grad is None) for _, b in self.gradients))
+            found.append(SideOutput(None, box=numbers[0], place=place))
+        return (*found, *(SideOutput(b.tensor, b.grad is None) for _, b in self.gradients))
 
     # --- what came of it
 
-    def taken(self, recording: Recording, result: Any) -> Taken | None:
+    def recorded(self, recording: Recording, result: Any) -> RecordedCall | None:
         """What replays need; None where the next call is to be captured instead.
 
         Raises JitError where replays would not do what the function does.
         """
         self.check_values(recording)
-        self.parts.check(self.name, recording)
+        self.proxies.check(self.name, recording)
         self.check_replaced(recording)
         if self.known.first is not None:
             compare(self.name, self.known.first, Run.of(recording))
@@ -251,14 +253,14 @@ class Attempt:
 
     def survivors(self, recording: Recording) -> list[Tensor]:
         """Tensors made in this run, of its memory, that are neither results nor found again."""
-        known = [*self.parts.tensors, *self.tensors, *self.left, *self.given.tensors]
+        known = [*self.proxies.tensors, *self.tensors, *self.left, *self.given.tensors]
         before = [tensor for b in self.before if (tensor := b.tensor()) is not None]
         numbers = {id(tensor) for tensor in (*known, *before)}
         drawn = {buffer for buffer, _ in recording.repeated}
         ours = recording.made | drawn
 
         def is_ours(node: UOp) -> bool:
-            return node.op is Op.BUFFER and (node in self.parts.back or buffers.get(node) in ours)
+            return node.op is Op.BUFFER and (node in self.proxies.back or buffers.get(node) in ours)
 
         return [
             tensor
@@ -291,22 +293,22 @@ class Attempt:
                 )
         known = self.known
         known.changed |= {change.path for change in self.other}
-        known.put_off += not settled
-        if known.put_off > MOST_TRIES:
+        known.retries += not settled
+        if known.retries > MOST_TRIES:
             what = "; ".join(f"{c.path}: {described(c)}" for c in self.other)
             raise JitError(
-                f"{self.name} did something for the first time in each of {known.put_off} calls: "
+                f"{self.name} did something for the first time in each of {known.retries} calls: "
                 + (what or "it gave memory to tensors made outside; realize() them before the call")
             )
         return settled
 
-    def kept_step(self, recording: Recording, result: Any) -> Taken:
+    def kept_step(self, recording: Recording, result: Any) -> RecordedCall:
         """The step of a recording."""
         tensors = [*self.tensors, *self.left]
         nodes = list(dict.fromkeys(b for t in tensors for b in buffers_below(t.uop)))
         outputs = [buffer_of(node) for node in nodes]
-        step = CapturedStep.of(recording, self.parts.buffers, tuple(outputs), self.known.prune)
-        sources = [self.parts.number.get(node, -1) for node in nodes]
+        step = CapturedStep.of(recording, self.proxies.buffers, tuple(outputs), self.known.prune)
+        sources = [self.proxies.number.get(node, -1) for node in nodes]
         fixed = [b not in recording.made and s < 0 for b, s in zip(outputs, sources, strict=True)]
 
         def output(tensor: Tensor) -> Output:
@@ -315,7 +317,7 @@ class Attempt:
 
         state = self.found_state(recording)
         left = [*(change.now for change in self.kept), *(t.grad for t, _ in self.gradients)]
-        return Taken(
+        return RecordedCall(
             step,
             rebuilt(result, Tensor, output),
             sources,
@@ -398,11 +400,13 @@ def tensors_in(value: Any) -> list[Tensor]:
     return []
 
 
-def changed_gradients(before: Iterable[Before], watch: Watch) -> list[tuple[Tensor, Before]]:
+def changed_gradients(
+    before: Iterable[Before], change_set: ChangeSet
+) -> list[tuple[Tensor, Before]]:
     """The tensors whose gradient is another one now, less those to which other threads gave it."""
     now = [(entry.tensor(), entry) for entry in before]
     changed = [(t, entry) for t, entry in now if t is not None and t.grad is not entry.grad]
-    return [(t, entry) for t, entry in changed if id(t) not in watch.graded_elsewhere]
+    return [(t, entry) for t, entry in changed if id(t) not in change_set.graded_elsewhere]
 
 
 def described(change: Change) -> str:

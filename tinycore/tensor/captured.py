@@ -1,7 +1,7 @@
-"""A captured function, as far as calls of one kind go: what was taken, and how it is replayed.
+"""The capture of a function for calls with one key: how it is recorded, and how it is replayed.
 
-Floor 5. A replay first looks at the tensors whose memory the launches use: pending writes to them
-are done, and where another tensor has taken the place of one, the capture is of no use any more.
+Floor 5. A replay first looks at the tensors whose memory the launches use: it does pending writes
+to them, and the capture is invalid if one of them was replaced by another tensor.
 See docs/decisions/0028-captures.md.
 """
 
@@ -26,51 +26,58 @@ from tinycore.tensor.attempt import (
     realized,
     tensors_in,
 )
+from tinycore.tensor.change_tracking import tracking_changes
 from tinycore.tensor.core import replace_nodes
 from tinycore.tensor.environment import Environment, Guard
-from tinycore.tensor.past import past
-from tinycore.tensor.standins import StandIns, finish_writes, with_names
-from tinycore.tensor.taken import NOTHING, Output, Spare, State, Taken, node_of
+from tinycore.tensor.history import history
+from tinycore.tensor.proxies import ArgumentProxies, finish_writes, rename_sizes
+from tinycore.tensor.recorded_call import (
+    UNUSED,
+    Output,
+    RecordedCall,
+    ReusableGradient,
+    State,
+    node_of,
+)
 from tinycore.tensor.tensor import Tensor
 from tinycore.tensor.value_cache import value_cache
-from tinycore.tensor.watching import watching
 from tinycore.uop.bindings import Naming
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
 MOST_ADMITTED = 4096
-"""Numbers of which it is kept that conditions hold for them."""
+"""Most numbers that are remembered to satisfy the guards."""
 
 
 @dataclass
 class Capture:
-    """Everything known of the calls of one kind."""
+    """The capture for calls with one key: its guards, and the recorded call."""
 
     name: str
     around: Environment | None = None
     prune: bool = False
     """Whether replays leave out what is the same in each of them."""
     guard: Guard | None = None
-    """What has to be found around the function."""
+    """The guard of the environment of the function."""
     first: Run | None = None
     """What the first run did; None before it."""
     changed: frozenset[str] = frozenset()
     """What runs of the function have changed around it, other than tensors it leaves there."""
-    taken: Taken | None = None
-    """What was captured: it is there as a whole, or not at all."""
+    recorded: RecordedCall | None = None
+    """The recorded call; None until the capture is complete."""
     facts: list[tuple[str, Hashable]] = field(default_factory=list)
-    """What tells these calls from others, with names."""
+    """The guarded facts of these calls, by name."""
     conditions: Conditions = field(default_factory=dict)
-    """What the numbers of Variables decided in the calls that were run."""
+    """The guards on the numbers of Variables, from the calls that were run."""
     admitted: set[tuple[int, ...]] = field(default_factory=set)
-    """Numbers for which these were found to hold."""
-    put_off: int = 0
-    forgotten: int = 0
+    """Numbers that satisfied these guards."""
+    retries: int = 0
+    invalidations: int = 0
 
     @property
     def step(self) -> CapturedStep | None:
         """The launches, once something was captured."""
-        return None if self.taken is None else self.taken.step
+        return None if self.recorded is None else self.recorded.step
 
     def find(self, given: Arguments) -> list[Any] | None:
         """What is around the function, if this capture is for that and for its numbers."""
@@ -82,14 +89,14 @@ class Capture:
         roots = around.alone if around.alone and not given.objects else around.roots(given.objects)
         return self.guard.find(roots)
 
-    def told(self, given: Arguments) -> list[tuple[str, Hashable]]:
-        """What tells a call from others: its arguments, and what is around the function."""
+    def guard_facts(self, given: Arguments) -> list[tuple[str, Hashable]]:
+        """The guarded facts of a call: its arguments, and the environment of the function."""
         around = [] if self.around is None else self.around.walk(given.objects).guard().facts()
         return [*given.facts, *around]
 
     def forget(self) -> None:
         """Give up what was captured: the next two calls run the function again."""
-        self.first = self.taken = None
+        self.first = self.recorded = None
         self.conditions, self.admitted = {}, set()
 
     # --- conditions on numbers
@@ -127,18 +134,18 @@ class Capture:
         assert self.around is not None, "there is a function to run"
         finish_writes()
         walk, before = self.around.walk(given.objects), Before.all()
-        args, kwargs = with_names(given, args), with_names(given, kwargs)
+        args, kwargs = rename_sizes(given, args), rename_sizes(given, kwargs)
         with (
             capture(refuses=False) as recording,
             value_cache.isolated(),
             noting() as conditions,
-            watching() as watch,
+            tracking_changes() as change_set,
         ):
             result = function(*args, **kwargs)
             tensors = realized(self.name, result)
             changes = walk.changes()
             left = [t for change in changes for t in tensors_in(change.now)]
-            left += [t.grad for t, _ in changed_gradients(before, watch) if t.grad is not None]
+            left += [t.grad for t, _ in changed_gradients(before, change_set) if t.grad is not None]
             if left:
                 Tensor.realize(*tensors, *left)
         self.note(conditions)
@@ -159,29 +166,29 @@ class Capture:
         assert self.around is not None, "there is a function to run"
         finish_writes()
         value_cache.invalidate(given.nodes)  # the function may write to them, by other names
-        parts = StandIns(given)
+        proxies = ArgumentProxies(given)
         try:
-            attempt = Attempt(self, self.around.walk(given.objects), given, parts)
+            attempt = Attempt(self, self.around.walk(given.objects), given, proxies)
             with capture() as recording, sealed(), value_cache.isolated(), noting() as conditions:
                 result = attempt.run(function, args, kwargs)
             self.note(conditions)
-            taken = attempt.taken(recording, result)
+            recorded = attempt.recorded(recording, result)
         except Exception:
-            replace_nodes(parts.back)
-            parts.give_back()
+            replace_nodes(proxies.back)
+            proxies.write_back()
             self.guard = self.around.walk(given.objects).guard()
             raise
         except BaseException:
-            replace_nodes(parts.back)
-            parts.give_back()
+            replace_nodes(proxies.back)
+            proxies.write_back()
             raise
-        replace_nodes(parts.back)
-        if taken is None:
+        replace_nodes(proxies.back)
+        if recorded is None:
             self.guard = self.around.walk(given.objects).guard()
         else:
             after = self.around.walk(given.objects, attempt.free)
             self.guard = after.guard()
-            self.taken = replace(taken, left=attempt.places(after))
+            self.recorded = replace(recorded, left=attempt.places(after))
         return result
 
     # --- replaying
@@ -191,8 +198,8 @@ class Capture:
 
         Writes to them that wait are done.
         """
-        assert self.taken is not None, "only what was captured is replayed"
-        state = self.taken.state
+        assert self.recorded is not None, "only what was captured is replayed"
+        state = self.recorded.state
         for place, (reference, node, requires_grad, owner) in enumerate(state):
             tensor = reference()
             if tensor is None or tensor.requires_grad is not requires_grad:
@@ -206,11 +213,11 @@ class Capture:
             if not is_realized(tensor.uop) or buffers_below(tensor.uop) != buffers_below(node):
                 return False
             state[place] = State(reference, tensor.uop, requires_grad, owner)
-        for reference, requires_grad in self.taken.flags:
+        for reference, requires_grad in self.recorded.flags:
             tensor = reference()
             if tensor is None or tensor.requires_grad is not requires_grad:
                 return False
-        for left in self.taken.left:
+        for left in self.recorded.left:
             if left.tensor is not None:
                 owner = left.tensor()
                 if owner is None or (owner.grad is None) is not left.is_first:
@@ -219,32 +226,32 @@ class Capture:
 
     def replay(self, given: Arguments, found: list[Any]) -> Any:
         """Run the captured launches on this call's arguments; the result."""
-        taken = self.taken
-        assert taken is not None, "only what was captured is replayed"
-        step = taken.step
+        recorded = self.recorded
+        assert recorded is not None, "only what was captured is replayed"
+        step = recorded.step
         if not step.used.isdisjoint(given.buffers):
             self.refuse_shared(step, given)
         numbers, naming = given.numbers, given.naming
         if value_cache.entries:
             value_cache.invalidate(self.memory_of(given))
-        if past.kept:
-            past.end(self.memory_of(given))
-        spares = taken.unseen() if taken.spares else {}
+        if history.kept:
+            history.discard(self.memory_of(given))
+        spares = recorded.reusable_gradients() if recorded.spares else {}
         again = {spare.made: spare.buffer for spare in spares.values()}
         written = step.replay(given.buffers, numbers, again)
         kept = {spare.place for spare in spares.values()} if spares else ()
         nodes = []
-        for place, source in enumerate(taken.sources):
+        for place, source in enumerate(recorded.sources):
             if source >= 0:
                 nodes.append(given.nodes[source])
             else:
                 buffer = written[place]
-                nodes.append(NOTHING if place in kept else node_of(taken, place, buffer))
-        if len(spares) < len(taken.left):
+                nodes.append(UNUSED if place in kept else node_of(recorded, place, buffer))
+        if len(spares) < len(recorded.left):
             self.leave(nodes, written, naming, found, spares)
-        if type(taken.result) is Output:
-            return taken.result.shown(nodes, naming)
-        return rebuilt(taken.result, Output, lambda output: output.shown(nodes, naming))
+        if type(recorded.result) is Output:
+            return recorded.result.shown(nodes, naming)
+        return rebuilt(recorded.result, Output, lambda output: output.shown(nodes, naming))
 
     def leave(
         self,
@@ -252,12 +259,12 @@ class Capture:
         written: Sequence[Buffer],
         naming: Naming | None,
         found: list[Any],
-        spares: dict[int, Spare],
+        spares: dict[int, ReusableGradient],
     ) -> None:
         """Put tensors where the function leaves them."""
-        taken, guard = self.taken, self.guard
-        assert taken is not None and guard is not None, "what is left outside was found there"  # noqa: PT018
-        for number, (left, value) in enumerate(zip(taken.left, taken.values, strict=True)):
+        recorded, guard = self.recorded, self.guard
+        assert recorded is not None and guard is not None, "what is left outside was found there"  # noqa: PT018
+        for number, (left, value) in enumerate(zip(recorded.left, recorded.values, strict=True)):
             if number in spares:
                 continue
             new = rebuilt(value, Output, lambda output: output.shown(nodes, naming))
@@ -267,25 +274,25 @@ class Capture:
                 box.store(found[box.parent][box.place], left.place, new)
             elif (owner := left.tensor()) is not None:
                 owner.grad = new
-                if number in taken.alone:
+                if number in recorded.alone:
                     place = value.places[0]
-                    spares[number] = Spare(
+                    spares[number] = ReusableGradient(
                         left.tensor,
                         new,
                         nodes[place],
                         written[place],
-                        taken.step.outputs[place],
+                        recorded.step.outputs[place],
                         place,
                     )
-        taken.spares.clear()
-        taken.spares.update(spares)
+        recorded.spares.clear()
+        recorded.spares.update(spares)
 
     def memory_of(self, given: Arguments) -> list[UOp]:
         """The BUFFERs of arguments and state, which a replay may write to."""
-        assert self.taken is not None, "only what was captured is replayed"
-        state = [memory for entry in self.taken.state for memory in buffers_below(entry.node)]
-        spares = [spare.node for spare in self.taken.spares.values()]
-        fixed = [node for node in self.taken.nodes if node is not None]
+        assert self.recorded is not None, "only what was captured is replayed"
+        state = [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
+        spares = [spare.node for spare in self.recorded.spares.values()]
+        fixed = [node for node in self.recorded.nodes if node is not None]
         return [*given.nodes, *state, *spares, *fixed]
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
@@ -299,7 +306,7 @@ class Capture:
                 )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"name": self.name, "taken": self.taken, "conditions": self.conditions}
+        return {"name": self.name, "recorded": self.recorded, "conditions": self.conditions}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__init__(**kept)  # type: ignore[misc]

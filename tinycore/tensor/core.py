@@ -30,15 +30,15 @@ from tinycore.errors import (
 )
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.aliases import AliasIndex, base_of_view
+from tinycore.tensor.change_tracking import change_sets, record_changes
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.data import Data, node_from_data
 from tinycore.tensor.foreign_names import NO_DEVICES
 from tinycore.tensor.grad import LEAF
-from tinycore.tensor.past import past
+from tinycore.tensor.history import history
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.views import Value, is_detached, place_in
-from tinycore.tensor.watching import note, watches
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
@@ -112,8 +112,8 @@ class Core:
 
     def _become(self, node: UOp) -> None:
         """Take another node as value."""
-        if watches:
-            note([self])
+        if change_sets:
+            record_changes([self])
         reference = living[id(self)]
         alias_index.note(reference)  # before it is so: an interrupt must not come between
         self.uop = node
@@ -400,7 +400,7 @@ class Core:
 
     def _show(self, tensors: list[Core], base: UOp, new: UOp) -> None:
         """Put a new value in the place of what some tensors show."""
-        past.overwrites(new)
+        history.mark_pending(new)
         new = graph.reshape(new, base.shape)
         value = self._value
         lasting = None if value is None or is_shared(base_of_view(new)) else value
@@ -493,8 +493,8 @@ def waiting_tensors() -> list[Core]:
 
 def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:
     """Give tensors other nodes as values, all or none: no interrupt comes between two of them."""
-    if watches:
-        note(tensors)
+    if change_sets:
+        record_changes(tensors)
     references = [living[id(tensor)] for tensor in tensors]
     alias_index.note(*references)
     deque(map(setattr, tensors, repeat("uop"), nodes), maxlen=0)  # one step, as all of it is C
@@ -542,7 +542,7 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
         memory = owned_apart(found, moved, owners)
         become(list(found), list(found.values()))
         for node in found.values():
-            past.overwrites(base_of_view(node))
+            history.mark_pending(base_of_view(node))
         for value, (_, base) in moved.items():
             value.base = base
         for tensor in memory:

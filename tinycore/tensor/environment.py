@@ -95,7 +95,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is told by what it says."""
+    """Whether a value is guarded by equality."""
     kind = type(value)
     if kind in ATOMS:
         return kind is not type
@@ -174,16 +174,16 @@ def contents(cell: types.CellType) -> Any:
 
 def function_reader(function: types.FunctionType, names: Names) -> Reader:
     """Of a function's code, defaults, closure and attributes."""
-    told = tuple([n for n in vars(function) if n == "__wrapped__" or names.has(n)])
+    guarded = tuple([n for n in vars(function) if n == "__wrapped__" or names.has(n)])
     cells = [f"closure variable {name}" for name in function.__code__.co_freevars]
-    labels = ("code", "default", "default", *cells, *(f".{name}" for name in told))
+    labels = ("code", "default", "default", *cells, *(f".{name}" for name in guarded))
 
     def read(f: Any) -> Values:
         found = f.__code__, f.__defaults__, f.__kwdefaults__
         closure = f.__closure__
         if closure:
             found += tuple([contents(cell) for cell in closure])
-        return (*found, *[vars(f).get(name) for name in told]) if told else found
+        return (*found, *[vars(f).get(name) for name in guarded]) if guarded else found
 
     def store(f: Any, place: int, value: Any) -> None:
         if 3 <= place < 3 + len(cells):
@@ -200,23 +200,23 @@ def attribute_reader(value: Any, names: Names) -> Reader:
     kind = type(value)
     is_layer = kind.__module__.startswith(LAYERS)
     slots = tuple([n for n in slots_of(cast(Any, kind)) if is_layer or names.has(n)])
-    told: tuple[str, ...] = ()
+    guarded: tuple[str, ...] = ()
     if own is not None:
-        told = tuple([n for n in own if is_layer or names.has(n)])
+        guarded = tuple([n for n in own if is_layer or names.has(n)])
         if not is_layer:
             later = dict.fromkeys((*sorted(names.stored), *shared_data(kind, names)))
-            told += tuple([n for n in later if n not in own and n not in slots])
-    labels = tuple([f".{name}" for name in (*told, *slots)])
+            guarded += tuple([n for n in later if n not in own and n not in slots])
+    labels = tuple([f".{name}" for name in (*guarded, *slots)])
 
     def store(box: Any, place: int, new: Any) -> None:
         setattr(box, labels[place][1:], new)
 
     if not slots:
-        return Reader(picked(told, own or {}), labels, store, vars) if told else NOTHING
+        return Reader(picked(guarded, own or {}), labels, store, vars) if guarded else NOTHING
 
     def read(box: Any) -> Values:
         found = tuple([getattr(box, name, None) for name in slots])
-        return (*map(vars(box).get, told), *found) if told else found
+        return (*map(vars(box).get, guarded), *found) if guarded else found
 
     return Reader(read, labels, store)
 
@@ -246,13 +246,13 @@ def slots_of(kind: Any) -> tuple[str, ...]:
 
 def module_reader(module: Any, names: Names) -> Reader:
     """Of what code names of a module."""
-    told = tuple([n for n in vars(module) if names.has(n) and not n.startswith("__")])
+    guarded = tuple([n for n in vars(module) if names.has(n) and not n.startswith("__")])
 
     def store(box: Any, place: int, value: Any) -> None:
-        setattr(box, told[place], value)
+        setattr(box, guarded[place], value)
 
-    labels = tuple([f".{name}" for name in told])
-    return Reader(picked(told, vars(module)), labels, store, vars) if told else NOTHING
+    labels = tuple([f".{name}" for name in guarded])
+    return Reader(picked(guarded, vars(module)), labels, store, vars) if guarded else NOTHING
 
 
 def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
@@ -266,13 +266,13 @@ def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
     own = [name for name, value in vars(kind).items() if is_read(name, value)]
     below = [b for b in kind.__mro__[1:] if names.opens(b.__module__)]
     inherited = [name for base in below for name in vars(base) if names.has(name)]
-    told = tuple(dict.fromkeys((*own, *inherited)))
-    table, count = picked(told, vars(kind)), len(kind.__bases__)
+    guarded = tuple(dict.fromkeys((*own, *inherited)))
+    table, count = picked(guarded, vars(kind)), len(kind.__bases__)
 
     def store(box: Any, place: int, value: Any) -> None:
-        setattr(type(box) if of_object else box, told[place - count], value)
+        setattr(type(box) if of_object else box, guarded[place - count], value)
 
-    labels = (*["base"] * count, *(f".{name}" for name in told))
+    labels = (*["base"] * count, *(f".{name}" for name in guarded))
     scope = type if of_object else None
     return Reader(lambda box: (*box.__bases__, *table(vars(box))), labels, store, scope)
 
@@ -345,7 +345,7 @@ SPACES: Final = (types.SimpleNamespace,)
 
 
 def reader_of(value: Any, names: Names) -> Reader | None:
-    """How a value is read; None for one that is told by itself."""
+    """How a value is read; None for one that is guarded by equality."""
     found = WRAPPERS.get(type(value)) or container_reader(value)
     if found is not None or isinstance(value, Tensor):
         return found
@@ -493,11 +493,11 @@ class Walk:
         if not self.names.opens(scope.get("__name__", "")):
             return
         self.names.add(function)
-        if id(scope) not in self.scopes and (told := self.names.globals_of(scope)):
+        if id(scope) not in self.scopes and (guarded := self.names.globals_of(scope)):
             self.scopes[id(scope)] = number, place, function
             root = self.roots and getattr(self.roots[0], "__globals__", None)
             home = "" if not path or root is scope else f"module {scope.get('__name__')}"
-            queue.append((number, place, function, home, global_reader(function, told)))
+            queue.append((number, place, function, home, global_reader(function, guarded)))
 
     # --- what came of it
 
@@ -599,12 +599,12 @@ class Guard:
         for box in self.boxes:
             for place, (role, number) in enumerate(zip(box.roles, box.ids, strict=True)):
                 if role.means == ATOM:
-                    yield box.where(place), constant(role.of) if is_told(role.of) else None
+                    yield box.where(place), constant(role.of) if is_comparable(role.of) else None
                 elif role.means == OBJECT:
                     yield box.where(place), ("object", number)
 
 
-def is_told(value: Any) -> bool:
+def is_comparable(value: Any) -> bool:
     """Whether a plain value can be shown."""
     return not isinstance(value, types.CodeType)
 

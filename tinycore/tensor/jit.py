@@ -19,7 +19,7 @@ from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
 from tinycore.tensor.environment import WRAPPERS, Environment, Reader
-from tinycore.tensor.standins import names_given
+from tinycore.tensor.proxies import naming_variables
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -105,14 +105,14 @@ class TinyJit(Generic[Parameters, Result]):
             else:
                 return self.begin(given, args, kwargs)
             self.last = capture
-            if capture.taken is not None:
+            if capture.recorded is not None:
                 if capture.is_current():
                     result = capture.replay(given, found)
-                    if (taken := capture.taken).spares:
-                        taken.count()
+                    if (recorded := capture.recorded).spares:
+                        recorded.count()
                     return cast(Result, result)
                 self.give_up(capture)
-            with names_given(given):
+            with naming_variables(given):
                 if capture.first is None:
                     return cast(Result, capture.run(self.function, given, args, kwargs))
                 result = capture.take(self.function, given, args, kwargs)
@@ -135,12 +135,12 @@ class TinyJit(Generic[Parameters, Result]):
 
     def give_up(self, capture: Capture) -> None:
         """Forget what was captured. Raises JitError where that happens again and again."""
-        capture.forgotten += 1
+        capture.invalidations += 1
         capture.forget()
-        if capture.forgotten > MOST_RESTARTS:
+        if capture.invalidations > MOST_RESTARTS:
             raise JitError(
-                f"{self.name} was captured {capture.forgotten} times: each time a tensor that it "
-                "works on was replaced by another. Write to it with assign"
+                f"{self.name} was captured {capture.invalidations} times: each time a tensor that "
+                "it works on was replaced by another. Write to it with assign"
             )
 
     def begin(self, given: Arguments, args: Any, kwargs: Any) -> Result:
@@ -156,7 +156,7 @@ class TinyJit(Generic[Parameters, Result]):
         known = self.captures
         if len(known) >= MOST_CAPTURES:
             before = known[next(reversed(known))].facts
-            now = Capture(self.name, self.around).told(given)
+            now = Capture(self.name, self.around).guard_facts(given)
             what = "; ".join([*differences(before, now), *self.broken(given)[-1:]])
             raise JitError(
                 f"{self.name} was called in {MOST_CAPTURES} ways, each of which needs a "
@@ -164,7 +164,7 @@ class TinyJit(Generic[Parameters, Result]):
                 "call to call as a Tensor, and sizes and offsets as Variables"
             )
         capture = self.last = Capture(self.name, self.around, self.prune)
-        with names_given(given):
+        with naming_variables(given):
             result: Result = capture.run(function, given, args, kwargs)
         self.kinds.setdefault(given.key, []).append(capture)
         return result
@@ -179,9 +179,9 @@ class TinyJit(Generic[Parameters, Result]):
             )
 
     def __reduce__(self) -> tuple[object, ...]:
-        taken = [(k, c) for (k, _), c in self.captures.items() if c.taken is not None]
-        kept = {(k, n): c for n, (k, c) in enumerate(taken) if c.conditions}
-        kept |= {(k, -1): c for k, c in taken if not c.conditions}
+        recorded = [(k, c) for (k, _), c in self.captures.items() if c.recorded is not None]
+        kept = {(k, n): c for n, (k, c) in enumerate(recorded) if c.conditions}
+        kept |= {(k, -1): c for k, c in recorded if not c.conditions}
         if not kept:
             raise JitError(f"{self.name} has captured nothing yet; call it twice, then pickle it")
         return loaded, (self.name, list(kept.items()))

@@ -24,7 +24,7 @@ from tinycore.tensor.core import (
     waiting_tensors,
 )
 from tinycore.tensor.grad import passes_gradient
-from tinycore.tensor.past import past
+from tinycore.tensor.history import history
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.views import shows_repeated
@@ -120,9 +120,9 @@ def note_history(
     read: UOp | None,
 ) -> None:
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
-    past.done(form.assigned)
+    history.mark_written(form.assigned)
     if value_cache.scope.innermost is not None:  # a capture computes its gradients inside
-        past.end(memory_written(form.assigned))
+        history.discard(memory_written(form.assigned))
         return
     memory = {n: b for n, m in replaced.items() if (b := graph.base_of(m)).op is Op.BUFFER}
     kept = {n: memory[n] for n in form.roots[read is not None :] if n in memory and n not in asked}
@@ -133,7 +133,7 @@ def note_history(
         named = {base_of_view(root) for root in asked}
         kept = {n: b for n, b in (done | kept).items() if n not in named}
     free = {root_of(t) for t in owners if t.requires_grad is None} & asked & memory.keys()
-    past.note(done, kept, {node: memory[node] for node in free})
+    history.record(done, kept, {node: memory[node] for node in free})
 
 
 def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:

@@ -15,11 +15,12 @@ from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
+from tinycore.tensor.change_tracking import change_sets, record_gradients
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
+from tinycore.tensor.history import history
 from tinycore.tensor.layout import COPIES, moved_from, shown
-from tinycore.tensor.past import past
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,
@@ -34,7 +35,6 @@ from tinycore.tensor.realization import (
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import decode
 from tinycore.tensor.value_cache import value_cache
-from tinycore.tensor.watching import note_gradients, watches
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -305,8 +305,8 @@ class Realization(Random):
                 raise GradientError(
                     f"gradient: only floats have gradients, got a target of {tensor.dtype!r}"
                 )
-        (root,), _ = past.unrolled([self.uop])
-        past.check_ended(root, [n for t in targets for n in buffers_below(t.uop)])
+        (root,), _ = history.unroll([self.uop])
+        history.check_ended(root, [n for t in targets for n in buffers_below(t.uop)])
         found = derivatives(self.uop, seed, targets)
         return [self.from_uop(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
@@ -322,17 +322,19 @@ class Realization(Random):
         ([1.0, 2.0], None)
         """
         seed = self._seed_gradient(gradient)
-        (root,), _ = past.unrolled([self.uop])
+        (root,), _ = history.unroll([self.uop])
         nodes = {*self.uop.toposort(), *root.toposort()}
         floats = [t for t in live_tensors() if dtypes.is_float(t.dtype)]
-        versions = past.versions_in(nodes)
+        versions = history.versions_in(nodes)
         tensors = [t for t in floats if t.uop in nodes or [*versions(t.uop)]]
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
-        past.check_ended(root, [n for t in floats if t.requires_grad for n in buffers_below(t.uop)])
+        history.check_ended(
+            root, [n for t in floats if t.requires_grad for n in buffers_below(t.uop)]
+        )
         found = derivatives(self.uop, seed, chosen)
-        if watches:
-            note_gradients(chosen)
+        if change_sets:
+            record_gradients(chosen)
         for tensor in chosen:
             if (node := found.get(tensor)) is not None:
                 tensor.grad = self.from_uop(node if tensor.grad is None else tensor.grad.uop + node)
@@ -352,7 +354,9 @@ class Realization(Random):
                 raise GradientError(
                     f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it"
                 )
-            is_plain = graph.is_buffer(self.uop) and past.graph_of(graph.base_of(self.uop)) is None
+            is_plain = (
+                graph.is_buffer(self.uop) and history.graph_of(graph.base_of(self.uop)) is None
+            )
             if is_plain and not self._shows_parameter():
                 raise GradientError(
                     "backward: this tensor is plain memory, its graph is gone; differentiate "
@@ -372,9 +376,9 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
     That of one that requires a gradient counts what memory held before it was written to, too.
     Raises GradientError where content is needed that is gone, or `realize` ended the way.
     """
-    (whole, *shown), back = past.unrolled([root, *[t.uop for t in targets]])
+    (whole, *shown), back = history.unroll([root, *[t.uop for t in targets]])
     nodes = dict.fromkeys(whole.toposort())
-    versions = past.versions_in(nodes)
+    versions = history.versions_in(nodes)
     wanted = {
         target: [node] * (node in nodes)
         + [*(versions(target.uop) if target.requires_grad or node not in nodes else ())]
@@ -386,7 +390,7 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
         terms = [found[node] for node in parts if node in found]
         if terms:
             result[target] = reduce(UOp.__add__, terms).substitute(back)
-            past.check(result[target], values_of_tensors, nodes)
+            history.check(result[target], values_of_tensors, nodes)
     return result
 
 

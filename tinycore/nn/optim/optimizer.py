@@ -19,8 +19,8 @@ from tinycore.config import settings
 from tinycore.dtype import least_upper_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.state import get_parameters
+from tinycore.tensor.atomic_writes import AtomicWrites
 from tinycore.tensor.foreign_names import unknown_name
-from tinycore.tensor.together import Together
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]
 
@@ -127,7 +127,7 @@ class Optimizer:
 
     def realize_step(self, schedule: Callable[[], list[Tensor]]) -> None:
         """Realize what `schedule` assigns, so that all of a step happens or nothing does."""
-        with Together(lambda: [*self.params, *get_parameters(self)]):
+        with AtomicWrites(lambda: [*self.params, *get_parameters(self)]):
             changed = schedule()
         Tensor.realize(*changed)
 

@@ -44,7 +44,7 @@ TOO_MUCH: Final = (1 << 60, 1 << 62)
 """Bytes that no address space has."""
 CHURN_BYTES: Final = 64 << 20
 CHURN_ROUNDS: Final = 4096
-"""Together 256 GiB: more than a device has, so a leak runs out of memory."""
+"""AtomicWrites 256 GiB: more than a device has, so a leak runs out of memory."""
 CHURN_SECONDS: Final = 2.0
 RESIDENT_ROUNDS: Final = 24
 RESIDENT_BYTES: Final = 32 << 20

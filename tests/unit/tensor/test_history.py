@@ -13,7 +13,7 @@ import pytest
 
 from tinycore import Tensor
 from tinycore.errors import GradientError
-from tinycore.tensor.past import past
+from tinycore.tensor.history import history
 
 KINDS: dict[str, Callable[[], Tensor]] = {
     "zeros": lambda: Tensor.zeros(3),
@@ -168,32 +168,32 @@ def test_realize_that_ends_a_gradient_is_told() -> None:
 def test_a_counter_that_is_read_keeps_nothing() -> None:
     count = Tensor([0.0]).realize()
     gc.collect()
-    before = len(past.kept)
+    before = len(history.kept)
     for number in range(3):
         count += 1
         assert count.item() == number + 1
-    assert len(past.kept) == before
+    assert len(history.kept) == before
 
 
 @pytest.mark.slow
 def test_what_is_kept_goes_with_its_memory() -> None:
     gc.collect()
-    before, size = len(past.kept), past.size
+    before, size = len(history.kept), history.size
     x, out = Tensor([1.0, 2.0]).realize(), Tensor.zeros(2).contiguous().realize()
     for number in range(4):
         out.assign(out * 2 + x * number)
         out.tolist()
-    assert len(past.kept) > before
+    assert len(history.kept) > before
 
     del x, out
     gc.collect()
-    assert (len(past.kept), past.size) == (before, size)
+    assert (len(history.kept), history.size) == (before, size)
 
 
 def test_what_is_kept_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past, "kept", {})  # of other tests, whatever still lives
-    monkeypatch.setattr(past, "size", 0)
-    monkeypatch.setattr("tinycore.tensor.past.MOST_NODES", 60)
+    monkeypatch.setattr(history, "kept", {})  # of other tests, whatever still lives
+    monkeypatch.setattr(history, "size", 0)
+    monkeypatch.setattr("tinycore.tensor.history.MOST_NODES", 60)
     x = Tensor([1.0, 2.0], requires_grad=True).realize()
     out = Tensor.zeros(2).contiguous().realize()
     for number in range(20):
@@ -230,7 +230,7 @@ def test_a_write_that_is_done_is_not_waited_for_by_who_refers_to_its_node() -> N
         nodes += w.uop.toposort()
         w.realize()
 
-    assert not [node for node in past.pending.values() if node in nodes]
+    assert not [node for node in history.pending.values() if node in nodes]
     assert w.tolist() == [[8.0, 8.0], [8.0, 8.0]]
 
 
@@ -242,14 +242,14 @@ def test_graphs_that_one_run_leaves_are_kept_together() -> None:
     for _ in range(30):
         hidden = (hidden * x).exp()
     others = [(hidden * n).sum() for n in range(20)]
-    before = past.size
+    before = history.size
 
     x.assign(x.detach() + 1).realize()
 
-    assert 20 < past.size - before < 30 * 10
+    assert 20 < history.size - before < 30 * 10
     del others, hidden
     gc.collect()
-    assert past.size == before
+    assert history.size == before
 
 
 @pytest.mark.parametrize("read", READS)
@@ -295,14 +295,14 @@ def test_squares_of_what_was_written_and_is_zero_now_are_refused(read: str) -> N
 def test_runs_that_leave_no_graph_leave_no_group() -> None:
     x = Tensor([1, 2, 3]).realize()
     gc.collect()
-    before = past.size
+    before = history.size
 
     for _ in range(4):
         y = x * 2  # waits for the content that the write overwrites
         x.assign(x + 1).realize()
 
     assert y.tolist() == [8, 10, 12]
-    assert past.size == before
+    assert history.size == before
 
 
 def numbers(gradient: Tensor | None) -> Any:

@@ -1,10 +1,10 @@
-"""How memory came to hold what it holds, for `backward`.
+"""Gradient history: the graphs from which the content of memory was computed, for `backward`.
 
-Floor 5. A write in place is done once, so after a run its node gives way to the memory. Where a run
-was only to read something, nobody asked that the gradient end there: then the graph that was
-written is kept here, by the BUFFER that it was written to. What memory held before a write is gone;
-in the kept graphs a BUFFER that nobody computes stands for it. A derivative that needs its value
-cannot be had, and is refused; one that only passes through it can.
+Floor 5. An in-place write is done once, so after a run its node is replaced by the memory. If the
+run only had to read a value, the gradient must not end there: the written graph is kept here, by
+the BUFFER that it was written to. Content from before the write is gone; in the kept graphs a
+BUFFER that is never computed stands for it. A derivative that needs its value is refused; one that
+only passes through it is not.
 See docs/aliasing.md.
 """
 
@@ -26,12 +26,12 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 MOST_NODES: Final = 50_000
-"""Nodes in all graphs that are kept; beyond that the oldest are given up."""
+"""Most nodes in all kept graphs; beyond that the oldest are evicted."""
 NOBODY: Final[frozenset[int]] = frozenset()
 
 
-class Group:
-    """Graphs that one run left, which share most of their nodes."""
+class RunGraphs:
+    """The graphs that one run recorded, which share most of their nodes."""
 
     def __init__(self, graphs: Iterable[UOp]) -> None:
         nodes = UOp.sink(*graphs).toposort()
@@ -39,77 +39,77 @@ class Group:
         """The ids of the BUFFERs in them, which may be those of some of the graphs."""
         self.size = len(nodes)
         self.keys: set[int] = set()
-        """Of those that are kept still."""
+        """The ids of the BUFFERs whose graphs are still kept."""
 
 
-class Kept(NamedTuple):
+class HistoryEntry(NamedTuple):
     """The graph that a BUFFER was computed by, in its shape."""
 
     memory: weakref.ref[UOp]
     graph: UOp
-    group: Group
+    group: RunGraphs
 
 
-class Past:
-    """What is known of all memory. `past` is the one instance."""
+class GradientHistory:
+    """The graphs of memory, by BUFFER. `history` is the one instance."""
 
     def __init__(self) -> None:
         self.lock = recursive_lock()
-        self.kept: dict[int, Kept] = {}
+        self.kept: dict[int, HistoryEntry] = {}
         """By the id of the BUFFER, the oldest first."""
         self.size = 0
         self.former: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
-        """For what stands for content that is gone, the BUFFER that held it."""
+        """From the stand-in of overwritten content to the BUFFER that held it."""
         self.ended: weakref.WeakKeyDictionary[UOp, frozenset[int]] = weakref.WeakKeyDictionary()
-        """For BUFFERs that were asked for, the numbers of those they were computed from."""
+        """From realized BUFFERs, where gradients end, to the numbers of their sources."""
         self.pending: weakref.WeakValueDictionary[int, UOp] = weakref.WeakValueDictionary()
-        """For memory by its id, the ASSIGN that waits to overwrite it."""
+        """From the id of memory to the pending ASSIGN that will overwrite it."""
         in_child(self.renew)
 
     def renew(self) -> None:
-        """In a forked child: another thread may have been changing what is kept."""
-        keys: dict[Group, set[int]] = {}
+        """In a forked child: restore consistency, as another thread may have been changing this."""
+        keys: dict[RunGraphs, set[int]] = {}
         for key, entry in self.kept.items():
             keys.setdefault(entry.group, set()).add(key)
         for group, found in keys.items():
             group.keys = found
         self.size = sum(group.size for group in keys)
 
-    # --- noting
+    # --- recording
 
-    def overwrites(self, written: UOp) -> None:
-        """Note memory with a write that is not done yet."""
+    def mark_pending(self, written: UOp) -> None:
+        """Record a write to memory that is not done yet."""
         node = graph.base_of(written)
         if node.op is Op.ASSIGN:
             self.pending[id(graph.base_of(node.src[0]))] = node
 
-    def done(self, writes: Iterable[UOp]) -> None:
-        """Writes wait no longer; somebody may still refer to their nodes."""
+    def mark_written(self, writes: Iterable[UOp]) -> None:
+        """Record that writes are done; tensors may still refer to their nodes."""
         for node in writes:
             key = id(graph.base_of(node.src[0]))
             if self.pending.get(key) is node:
                 self.pending.pop(key, None)
 
-    def withdrawn(self, written: UOp) -> None:
-        """A write that was noted is not to be done."""
+    def cancel_pending(self, written: UOp) -> None:
+        """Remove a pending write that was rolled back."""
         node = graph.base_of(written)
         if node.op is Op.ASSIGN:
-            self.done([node])
+            self.mark_written([node])
 
-    def end(self, memory: Iterable[UOp]) -> None:
-        """Memory may get content that no graph says anything of."""
+    def discard(self, memory: Iterable[UOp]) -> None:
+        """Drop the graphs of memory whose content may change without a graph."""
         with self.lock:
             for buffer in memory:
                 if (node := self.graph_of(buffer)) is not None:
                     self.ended[buffer] = self.numbers(node)
                     self.drop(id(buffer))
 
-    def note(
+    def record(
         self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], asked: Mapping[UOp, UOp]
     ) -> None:
-        """What a run did, each node with the BUFFER that has its value now.
+        """Record a run, each node with the BUFFER that has its value now.
 
-        `done` are writes, `kept` what is to be differentiable, `asked` what ends gradients.
+        `done` are writes, `kept` stays differentiable, and gradients end at `asked`.
         """
         with self.lock:
             for node, memory in asked.items():
@@ -117,18 +117,18 @@ class Past:
                     self.ended[memory] = numbers
             if not (kept or (done and self.kept)):
                 return
-            gone = self.gone(set(done.values()))
+            gone = self.retire(set(done.values()))
             shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
             if computed := {n: m for n, m in kept.items() if n not in done}:
-                self.keep(with_sources(computed, shown | gone))
+                self.retain(with_sources(computed, shown | gone))
             for node in kept.keys() & done.keys():
                 memory, others = kept[node], {n: m for n, m in shown.items() if n is not node}
                 before = node.substitute(others | gone)
                 if self.has_source(before, gone.get(memory)):
-                    self.keep({memory: before})
+                    self.retain({memory: before})
 
-    def gone(self, written: set[UOp]) -> dict[UOp, UOp]:
-        """What stands for the former content of BUFFERs, from now on in all that is kept."""
+    def retire(self, written: set[UOp]) -> dict[UOp, UOp]:
+        """Replace overwritten BUFFERs by stand-ins for their former content, in all kept graphs."""
         gone = {n: graph.base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in written}
         for buffer, stand_in in gone.items():
             self.former[stand_in] = weakref.ref(buffer)
@@ -142,33 +142,33 @@ class Past:
             after = UOp.sink(*found.values()).substitute(gone).src
             for key in list(group.keys):
                 self.drop(key)
-            self.keep({gone.get(m, m): node for m, node in zip(found, after, strict=True)})
+            self.retain({gone.get(m, m): node for m, node in zip(found, after, strict=True)})
         return gone
 
-    def keep(self, graphs: Mapping[UOp, UOp]) -> None:
+    def retain(self, graphs: Mapping[UOp, UOp]) -> None:
         """Keep the graphs of some BUFFERs."""
         if not graphs:
             return  # a group that no graph is in would never be given up
-        group = Group(graphs.values())
+        group = RunGraphs(graphs.values())
         for memory, node in graphs.items():
             key = id(memory)
             self.drop(key)
             reference = weakref.ref(memory, partial(self.drop, key))
-            self.kept[key] = Kept(reference, graph.reshape(node, memory.shape), group)
+            self.kept[key] = HistoryEntry(reference, graph.reshape(node, memory.shape), group)
             group.keys.add(key)
         self.size += group.size
         while self.size > MOST_NODES:
-            self.give_up(next(iter(self.kept.values())).group)
+            self.evict(next(iter(self.kept.values())).group)
 
-    def give_up(self, group: Group) -> None:
-        """Keep nothing of what a run left."""
+    def evict(self, group: RunGraphs) -> None:
+        """Drop all graphs of a run."""
         for key in list(group.keys):
             if (buffer := self.kept[key].memory()) is not None:
-                self.end([buffer])
+                self.discard([buffer])
             self.drop(key)
 
     def drop(self, key: int, reference: weakref.ref[UOp] | None = None) -> None:
-        """Give up a graph."""
+        """Drop a graph."""
         entry = self.kept.get(key)
         if entry is not None and reference in (None, entry.memory):
             del self.kept[key]
@@ -176,14 +176,14 @@ class Past:
             self.size -= 0 if entry.group.keys else entry.group.size
 
     def has_source(self, node: UOp, own: UOp | None) -> bool:
-        """Whether a gradient of a node goes to memory, other than `own`, of which nothing is known.
+        """Whether a gradient of a node goes to memory, other than `own`, without a graph.
 
-        Else a counter that is read again and again would keep all that it ever was.
+        Otherwise a counter that is read again and again would keep all its former values.
         """
         return any(n is not own or id(n) in self.kept for n in sources(node))
 
     def numbers(self, node: UOp) -> frozenset[int]:
-        """The numbers of the BUFFERs that a gradient of a node goes to, now or had it not ended."""
+        """The numbers of the BUFFERs that a gradient of a node goes to, or would if not ended."""
         found: set[int] = set()
         seen, stack = {node}, [node]
         while stack:
@@ -202,10 +202,10 @@ class Past:
             stack += below
         return frozenset(found)
 
-    # --- asking
+    # --- queries
 
-    def unrolled(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
-        """Graphs over what memory was computed from, and the way back from these to the memory."""
+    def unroll(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
+        """Graphs with memory replaced by its kept graphs, and the map from those back to memory."""
         back: dict[UOp, UOp] = {}
         root = UOp.sink(*nodes)
         while self.kept:
@@ -267,7 +267,7 @@ class Past:
     def overwritten(
         self, node: UOp, lasting: Collection[UOp], computed: Collection[UOp] = ()
     ) -> UOp | None:
-        """Memory below a node whose content it needs and which was overwritten, at least soon."""
+        """Memory below a node whose content it needs and which was, or will be, overwritten."""
         if not (self.former or self.pending):
             return None
         seen = {(node, False)}
@@ -287,7 +287,7 @@ class Past:
         return None
 
     def is_former(self, node: UOp) -> bool:
-        """Whether memory, after some writes or none, stands for content that is gone."""
+        """Whether memory, after any writes, is the stand-in of overwritten content."""
         return origin(node) in self.former
 
     def check_ended(self, root: UOp, wanted: Iterable[UOp]) -> None:
@@ -343,7 +343,7 @@ def origin(node: UOp) -> UOp:
 
 
 def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
-    """Whether a gradient of a node arrives at memory, but for some, or at what it is known of."""
+    """Whether a gradient of a node arrives at memory not in `own`, or at a node in `arrives`."""
     if is_source(node):
         return node not in own
     if node.op is Op.ASSIGN and node.arg is LEAF:
@@ -356,4 +356,4 @@ def is_source(node: UOp) -> bool:
     return node.op is Op.BUFFER and dtypes.is_float(node.dtype)
 
 
-past: Final = Past()
+history: Final = GradientHistory()

@@ -1,6 +1,6 @@
-"""What one capture took: launches, what its results show, the state it works on, what it leaves.
+"""The record of a captured call: launches, the form of results, state, and side outputs.
 
-Floor 5. Replays are made of this alone; see `captured.py`.
+Floor 5. A replay needs nothing else; see `captured.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tinycore.uop.op import Op
 
 @dataclass(frozen=True)
 class Output:
-    """A tensor of a result: how it shows buffers, and which of the step's these are."""
+    """A tensor of a result: its graph over buffers, and their numbers among the step's outputs."""
 
     form: UOp
     places: tuple[int, ...]
@@ -52,7 +52,7 @@ class Output:
 
 
 class State(NamedTuple):
-    """A tensor whose memory the launches work on, and what it was when that was seen."""
+    """A tensor whose memory the launches work on, with its node at the capture."""
 
     tensor: weakref.ref[Any]
     node: UOp
@@ -61,8 +61,8 @@ class State(NamedTuple):
     """The tensor whose gradient it is."""
 
 
-class Left(NamedTuple):
-    """Where the function leaves something: in a box of its guard, or as a tensor's gradient."""
+class SideOutput(NamedTuple):
+    """A place outside where the function puts a tensor: a box of its guard, or a gradient."""
 
     tensor: weakref.ref[Any] | None
     is_first: bool = False
@@ -75,12 +75,12 @@ COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether counts of references say who else has seen a tensor."""
 
 
-NOTHING: Final = UOp(Op.SINK, dtypes.void, ())
-"""Stands for a node that is not needed."""
+UNUSED: Final = UOp(Op.SINK, dtypes.void, ())
+"""Placeholder for a node that is not needed."""
 
 
-class Spare:
-    """A gradient that a replay left, which the next one overwrites if nobody else has seen it."""
+class ReusableGradient:
+    """A gradient that a replay made; the next one reuses its memory if nobody else refers to it."""
 
     __slots__ = ("buffer", "known", "made", "node", "owner", "place", "shown", "tensor")
 
@@ -104,8 +104,8 @@ class Spare:
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
-    """What was captured. Replays need nothing else."""
+class RecordedCall:
+    """A captured call: all that a replay needs."""
 
     step: CapturedStep
     result: Any
@@ -116,11 +116,11 @@ class Taken:
     """For each buffer of the step's outputs, its BUFFER node where that stays the same."""
     state: list[State] = field(default_factory=list)
     """Tensors whose memory the launches work on."""
-    left: tuple[Left, ...] = ()
+    left: tuple[SideOutput, ...] = ()
     """Where the function leaves tensors that outlive the call."""
     values: tuple[Any, ...] = ()
     """What it leaves there, with an Output for each tensor."""
-    spares: dict[int, Spare] = field(default_factory=dict)
+    spares: dict[int, ReusableGradient] = field(default_factory=dict)
     """Gradients of the last replay, by their place in `left`."""
 
     flags: tuple[tuple[weakref.ref[Any], bool | None], ...] = ()
@@ -158,7 +158,7 @@ class Taken:
             if not any(spare.known):
                 spare.known = spare.counts()
 
-    def unseen(self) -> dict[int, Spare]:
+    def reusable_gradients(self) -> dict[int, ReusableGradient]:
         """The gradients of the last replay that the next one may overwrite, in their places.
 
         Those to which nothing refers that did not when they were left.
@@ -182,7 +182,7 @@ class Taken:
         return found
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Taken, (
+        return RecordedCall, (
             self.step,
             self.result,
             self.sources,
@@ -193,14 +193,14 @@ class Taken:
         )
 
 
-def node_of(taken: Taken, place: int, buffer: Buffer) -> UOp:
+def node_of(recorded: RecordedCall, place: int, buffer: Buffer) -> UOp:
     """The BUFFER node of a result that is no argument: a new one, unless it is state."""
-    node = taken.nodes[place]
+    node = recorded.nodes[place]
     if node is None:
-        node = made_anew(taken.kinds[place])
+        node = made_anew(recorded.kinds[place])
         buffers[node] = buffer
-        if buffer in taken.step.used:
-            taken.nodes[place] = node
+        if buffer in recorded.step.used:
+            recorded.nodes[place] = node
     return node
 
 

@@ -1,7 +1,8 @@
-"""Tensors that stand for the arguments of a captured call, and writes done before it.
+"""Argument proxies: tensors in place of the arguments of a call while it is captured.
 
-Floor 5. A stand-in shows the memory of its argument through another BUFFER node, so that launches
-tell whether the function reached that memory through the argument or in another way.
+Floor 5. A proxy shows the memory of its argument through another BUFFER node (a tracer, in terms
+of JAX), so that a launch tells whether the function reached that memory through the argument or in
+another way.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
+from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.core import live_tensors
 from tinycore.tensor.graph import base_of
 from tinycore.tensor.tensor import Tensor
-from tinycore.tensor.watching import changed_elsewhere, watches
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.size import Size
 
 
-class StandIns:
-    """Tensors over other BUFFER nodes, of the same memory, in the place of arguments."""
+class ArgumentProxies:
+    """Proxies of all tensors among the arguments of a call."""
 
     def __init__(self, given: Arguments) -> None:
         self.given = given
@@ -42,15 +43,15 @@ class StandIns:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The stand-ins that were handed out."""
+        """The proxies that were handed out."""
         return list(self.made.values())
 
-    def instead(self, arguments: Any) -> Any:
-        """The same arguments over stand-ins."""
-        return with_names(self.given, rebuilt(arguments, Tensor, self.tensor))
+    def substitute_in(self, arguments: Any) -> Any:
+        """The same arguments with a proxy for each tensor."""
+        return rename_sizes(self.given, rebuilt(arguments, Tensor, self.tensor))
 
     def tensor(self, original: Tensor) -> Tensor:
-        """The stand-in of a tensor."""
+        """The proxy of a tensor."""
         if id(original) not in self.made:
             tensor = Tensor.from_uop(original.uop.substitute(self.nodes))
             tensor.requires_grad = original.requires_grad
@@ -60,13 +61,13 @@ class StandIns:
         return self.made[id(original)]
 
     def gradient_of(self, original: Tensor) -> Tensor | None:
-        """The stand-in of a tensor's gradient."""
+        """The proxy of a tensor's gradient."""
         return None if original.grad is None else self.made.get(id(original.grad))
 
-    def give_back(self) -> None:
-        """What was done to stand-ins is done to the arguments: the function did not finish.
+    def write_back(self) -> None:
+        """Copy changes of proxies to their arguments, if the capture failed.
 
-        The stand-ins show the memory of the arguments again.
+        The proxies show the memory of the arguments again.
         """
         changed = []
         for tensor in self.given.tensors:
@@ -84,7 +85,7 @@ class StandIns:
                 tensor.replace(new)
 
     def check(self, name: str, recording: Recording) -> None:
-        """Raises JitError where an argument was reached in another way, or given something new."""
+        """Raises JitError if an argument was also reached in another way, or replaced."""
         used = {b for item in recording.items for b in item.bufs}
         for path, original in self.given.named_tensors:
             tensor = self.made[id(original)]
@@ -109,7 +110,7 @@ class StandIns:
 
 
 @contextmanager
-def names_given(given: Arguments) -> Iterator[None]:
+def naming_variables(given: Arguments) -> Iterator[None]:
     """Inside, tensors show bound variables under the names under which a function is given them.
 
     Names that tell nothing of the numbers, so that captured launches serve all, and no variable
@@ -130,19 +131,19 @@ def names_given(given: Arguments) -> Iterator[None]:
                 tensor._become(new)
 
 
-def with_names(given: Arguments, arguments: Any) -> Any:
+def rename_sizes(given: Arguments, arguments: Any) -> Any:
     """Arguments in which Sizes are over the names under which a function is given variables."""
     naming = given.naming
     return arguments if naming is None else rebuilt(arguments, Size, naming.held)
 
 
 def finish_writes() -> None:
-    """Do all writes to memory that wait, so that no capture takes them for a part of its step.
+    """Do all pending writes to memory, so that no capture records them as a part of its step.
 
     Those that another thread has written down in a function that it captures are a part of that.
     """
     waiting: list[Any] = []
-    others = changed_elsewhere() if watches else ()
+    others = changed_elsewhere() if change_sets else ()
     for tensor in live_tensors():
         if id(tensor) in others:
             continue

@@ -1,8 +1,8 @@
-"""Writes in place that are written down together: all of them, or none.
+"""Atomic writes: a group of in-place writes of which all are recorded, or none.
 
 Floor 5. A write waits in the node of a tensor until something is computed. Where several belong
-together, as those of an optimizer's step, what interrupts the writing down takes back what is
-written down by then. See docs/threads.md.
+together, as those of an optimizer's step, an exception between two of them rolls back those that
+were recorded before it. See docs/threads.md.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from types import TracebackType
 
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.core import Core, become, live_tensors
-from tinycore.tensor.past import past
+from tinycore.tensor.history import history
 
-__all__ = ["Together"]
+__all__ = ["AtomicWrites"]
 
 
-class Together:
-    """`with Together(tensors):` takes the writes inside to `tensors()` back when it is left by an
-    exception, for all their views.
+class AtomicWrites:
+    """Context manager that rolls back the writes to `tensors()`, and to all their views, when it is
+    left by an exception.
     """
 
     __slots__ = ("living", "nodes", "tensors", "values")
@@ -32,7 +32,7 @@ class Together:
         self.nodes = [t.uop for t in self.living]
         shared = [(t, value) for t in self.living if (value := t._value) is not None]
         self.values = {id(t): (value, value.base) for t, value in shared}
-        """What some of them share with their views, and what that was."""
+        """The Value that a tensor shares with its views, and the base of that Value."""
 
     def __exit__(
         self,
@@ -41,11 +41,11 @@ class Together:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self.take_back()
+            self.roll_back()
         del self.living, self.nodes, self.values
 
-    def take_back(self) -> None:
-        """Give the tensors, and all that show the same, the nodes from before."""
+    def roll_back(self) -> None:
+        """Give the tensors, and all tensors that alias them, their former nodes."""
         before = dict(zip(map(id, self.living), self.nodes, strict=True))
         written = {base_of_view(before[id(t)]) for t in self.tensors() if id(t) in before}
         changed = [
@@ -60,6 +60,6 @@ class Together:
             if tensor._value is not None and base is not None:
                 tensor._value.base = base
         for node in withdrawn:
-            past.withdrawn(node)
+            history.cancel_pending(node)
         for _, node in changed:
-            past.overwrites(node)
+            history.mark_pending(node)
