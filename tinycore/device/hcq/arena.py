@@ -42,7 +42,8 @@ class ArgumentArena:
         self._purpose = purpose
         self._within = within_submission
         self._next = 0
-        self._in_second = False
+        self._limit = self._half
+        """End of the half in use."""
         self._ends: list[Moment | None] = [None, None]
         """For each half the moment after which nothing uses it."""
         self._memory: HCQBuffer | None = None
@@ -52,7 +53,12 @@ class ArgumentArena:
 
         Raises UnsupportedError for more than there is, DeviceError when earlier work hangs.
         """
-        return self.memory.offset(self.reserve(size, alignment), size)
+        memory = self._memory or self.memory
+        start = self._next + -(memory.address + self._next) % alignment
+        if start + size > self._limit:
+            start = self._cross(start, size, alignment)
+        self._next = start + size
+        return memory.offset(start, size)
 
     @property
     def memory(self) -> HCQBuffer:
@@ -61,9 +67,8 @@ class ArgumentArena:
             self._memory = self._device.allocator.alloc_visible(self._size)
         return self._memory
 
-    def reserve(self, size: int, alignment: int = 64) -> int:
-        """`take`, as the offset of the bytes in `memory`."""
-        start = self._next + -(self.memory.address + self._next) % alignment
+    def _cross(self, start: int, size: int, alignment: int) -> int:
+        """Where bytes lie that do not fit the half in use: its end may lie in the other one."""
         if start + size > self._size:
             start = -self.memory.address % alignment
             if start + size > self._size:
@@ -72,8 +77,7 @@ class ArgumentArena:
                     f"{self._device.name} has for them: compute it in several kernels"
                 )
             self._enter(0)
-        self._next = start + size
-        if not self._in_second and self._next > self._half:
+        if start + size > self._half and self._limit == self._half:
             self._enter(1)
         return start
 
@@ -88,7 +92,7 @@ class ArgumentArena:
             device.wait_for(end)
         elif end is not None:
             device.synchronize()
-        self._in_second = half == 1
+        self._limit = self._size if half else self._half
 
     def close(self) -> None:
         """Give the memory back."""

@@ -369,6 +369,8 @@ class HCQCompiled(ABC):
 
     def reap(self) -> None:
         """Free what was discarded and is no longer used."""
+        if not self._kept and not self._discarded:
+            return
         with self.lock:
             for _ in range(len(self._kept)):
                 thing, until = self._kept.popleft()
