@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -23,6 +23,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Thousands of tests and their modules need not be gone through by each `gc.collect()`."""
+    leave_alone_what_lives()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Nor need what the tests of a file leave in caches."""
+    is_run = yield
+    if nextitem is None or nextitem.path != item.path:
+        leave_alone_what_lives()
+    return is_run
+
+
+def leave_alone_what_lives() -> None:
+    """Have the collector look at what is made from now on only."""
     gc.collect()
     gc.freeze()
 

@@ -2,15 +2,17 @@
 
 TENSOR_TESTS=CPU:LLVM,PYTHON chooses; the word `reference` stands for the plain evaluator of graphs.
 `nox -s tensors` runs all of them on one target, which takes long where a driver compiles slowly.
-Each test is marked as slow on all of its targets but one.
+Each test is marked as slow on all of its targets but one, which SHARES chooses.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
+from bisect import bisect
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,11 @@ SAME_EVERYWHERE = frozenset({"test_value_cache.py", "test_value_cache_memory.py"
 ANYWHERE = frozenset({"PYTHON", "CPU:LLVM"})
 """Files about graphs, not about kernels, and where they run unless TENSOR_TESTS asks for more."""
 
+SHARES = {"CPU:LLVM": 4, "PYTHON": 3, "CPU:CLANG": 1, "CL": 1, "WEBGPU": 1}
+"""How often a target is the one that a test is not slow on. CPU:CLANG takes the most time for it,
+PYTHON the least; CPU:LLVM is what the most programs run on.
+"""
+
 os.environ.setdefault("OPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # what is tested runs once
 
 
@@ -54,17 +61,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def mark_other_targets(items: Iterable[pytest.Item], folder: Path) -> None:
     """Mark the tests of a folder as slow on all targets but one, which their names decide."""
-    alike: dict[str, list[pytest.Item]] = defaultdict(list)
+    alike: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
         if item.path.parent != folder or not hasattr(item, "callspec"):
             continue
         target = item.callspec.params.get("target")
         if isinstance(target, str):  # else the test has a parameter of its own of this name
-            alike[item.nodeid.replace(target, "")].append(item)
-    for name, group in alike.items():
-        kept = zlib.crc32(name.encode()) % len(group)
-        for item in (*group[:kept], *group[kept + 1 :]):
-            item.add_marker("slow")
+            alike[item.nodeid.replace(target, "")][target] = item
+    for name, by_target in alike.items():
+        fast = chosen_of(name, list(by_target))
+        for target, item in by_target.items():
+            if target != fast:
+                item.add_marker("slow")
+
+
+def chosen_of(name: str, targets: Sequence[str]) -> str:
+    """The target on which a test is fast."""
+    ends = list(accumulate(SHARES.get(target, 1) for target in targets))
+    return targets[bisect(ends, zlib.crc32(name.encode()) % ends[-1])]
 
 
 def is_sampled(item: pytest.Item) -> bool:

@@ -165,6 +165,18 @@ def test_realize_that_ends_a_gradient_is_told() -> None:
     assert w.grad.tolist() == [2.0, 4.0]
 
 
+def test_realize_of_what_is_said_to_want_no_gradient_ends_it() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    y = w * 2
+    y.requires_grad = False
+    y.realize()
+
+    (y * w).sum().backward()
+
+    assert w.grad is not None
+    assert w.grad.tolist() == [2.0, 4.0]
+
+
 def test_a_counter_that_is_read_keeps_nothing() -> None:
     count = Tensor([0.0]).realize()
     gc.collect()

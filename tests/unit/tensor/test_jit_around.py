@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import gc
 import pickle
@@ -119,6 +120,16 @@ def test_attributes_of_a_class_and_slots() -> None:
     obeys(shared.run, change)
     slotted = Slots()
     obeys(slotted.run, lambda k: setattr(slotted, "k", k))
+
+
+def test_attributes_of_a_class_of_another_metaclass() -> None:
+    class Shared(abc.ABC):
+        k = 2.0
+
+    def change(k: float) -> None:
+        Shared.k = k
+
+    obeys(TinyJit(lambda x: x * Shared.k), change)
 
 
 def test_an_optimizer_behind_a_decorator() -> None:
@@ -411,6 +422,16 @@ def last_in_a_variable() -> tuple[Any, Any]:
     return step, lambda: last.item() if last is not None else None
 
 
+def two_in_variables() -> tuple[Any, Any]:
+    first = second = None
+
+    def step(x: Tensor) -> None:
+        nonlocal first, second
+        first, second = (x * 3).realize(), (x * 5).realize()
+
+    return step, lambda: [x.item() if x is not None else None for x in (first, second)]
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -419,6 +440,7 @@ def last_in_a_variable() -> tuple[Any, Any]:
         last_in_a_dict,
         last_in_an_attribute,
         last_in_a_variable,
+        two_in_variables,
     ],
     ids=lambda make: make.__name__,
 )

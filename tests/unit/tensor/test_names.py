@@ -1,0 +1,21 @@
+"""What the code of a captured function names."""
+
+from __future__ import annotations
+
+import sys
+
+from tinycore.tensor.names import Names
+
+
+def test_libraries_that_code_imports_are_not_looked_into() -> None:
+    def function() -> object:
+        import json  # noqa: PLC0415
+
+        import tests.unit.tensor.helpers  # noqa: PLC0415
+
+        return json, tests
+
+    names = Names("somewhere")
+    names.add(function)
+
+    assert names.imported() == (sys.modules["tests.unit.tensor.helpers"],)
