@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import gc
 import pickle
@@ -123,7 +122,10 @@ def test_attributes_of_a_class_and_slots() -> None:
 
 
 def test_attributes_of_a_class_of_another_metaclass() -> None:
-    class Shared(abc.ABC):
+    class Meta(type):
+        pass
+
+    class Shared(metaclass=Meta):
         k = 2.0
 
     def change(k: float) -> None:
