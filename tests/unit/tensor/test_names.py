@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 from tinycore.tensor.names import Names
 
@@ -16,6 +17,7 @@ def test_libraries_that_code_imports_are_not_looked_into() -> None:
         return json, tests
 
     names = Names("somewhere")
+    assert isinstance(function, types.FunctionType)
     names.add(function)
 
     assert names.imported() == (sys.modules["tests.unit.tensor.helpers"],)
