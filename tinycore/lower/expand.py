@@ -16,7 +16,7 @@ from tinycore.lower.loops import numbered
 from tinycore.lower.merge_reductions import folded, inside, merge_reductions
 from tinycore.lower.transpose import transpose_loads
 from tinycore.uop.affine import coefficient, repetition
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import ALU, AxisKind, Op, Part
 from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
@@ -56,7 +56,7 @@ def rebuilt(
     for n in moving:
         if n not in new:
             src = n.src
-            new[n] = UOp(n.op, n.dtype, tuple(map(get, src, src)), n.arg)
+            new[n] = interned(n.op, n.dtype, tuple(map(get, src, src)), n.arg)
     return get(body, body)
 
 

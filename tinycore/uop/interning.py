@@ -2,18 +2,17 @@
 
 Floor 1. The table holds nodes weakly, but a key holds the sources of its node. So an entry has to
 go with its node, or no graph below it is ever freed, nor the device memory of its buffers.
-Looking a node up takes no lock, nor does entering one where none stood. Forgetting takes one, and
-so does taking the place of a node that died, or two threads would each make a node of their own of
-the same parts; it may be taken again by a thread that holds it, since nodes die wherever the
-collector runs.
+No lock is taken: looking up, entering and removing what is dead are one step of the dictionary
+each, whoever else is there. A node still has its sources when its entry goes and loses them after
+that, so a graph that dies is taken down entry by entry, however deep it is.
 """
 
 from __future__ import annotations
 
 import weakref
+from _weakref import _remove_dead_weakref as remove_dead  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from tinycore._locks import lock, recursive_lock
 from tinycore.dtype import DType
 from tinycore.uop.op import Op
 
@@ -33,49 +32,19 @@ class Reference(weakref.ref["UOp"]):
 
 nodes: Final[dict[Key, Reference]] = {}
 """Every living node by what it is made of."""
-dead: Final[list[Reference]] = []
-"""References whose entries have yet to go."""
-
-
-changing: Final = recursive_lock()
-"""Held while an entry is made or removed."""
-
-
-forgetting: Final = lock()
-"""Held while entries are being removed."""
 
 
 def enter(key: Key, node: UOp) -> UOp:
     """Put a new node into the table, until it dies; the one of another thread if that was first."""
     reference = Reference(node, forget)
     reference.key = key
-    if nodes.setdefault(key, reference) is reference:  # one step, whoever else tries
-        return node
-    with changing:
-        earlier = nodes.get(key)
-        if earlier is not None and (found := earlier()) is not None:
+    while (first := nodes.setdefault(key, reference)) is not reference:
+        if (found := first()) is not None:
             return found
-        nodes[key] = reference
+        remove_dead(nodes, key)
     return node
 
 
 def forget(reference: weakref.ref[UOp]) -> None:
-    """Remove the entry of a node that died, and then those of sources that die of it.
-
-    One after the other, not one inside the other: a graph may be deeper than any stack. An entry
-    that belongs to a newer equal node stays.
-    """
-    last: Reference = reference  # type: ignore[assignment]
-    dead.append(last)
-    if forgetting.locked():
-        return
-    del last, reference
-    with changing:
-        if forgetting.locked():  # by a frame below this one
-            return
-        with forgetting:
-            while dead:
-                last = dead.pop()
-                if nodes.get(last.key) is last:
-                    del nodes[last.key]
-                del last
+    """Remove the entry of a node that died; one that belongs to a newer equal node stays."""
+    remove_dead(nodes, reference.key)  # type: ignore[attr-defined]

@@ -18,6 +18,8 @@ from tinycore.uop.shape import Shape, device_of, shape_of
 
 Fact = TypeVar("Fact")
 
+blank: Final = object.__new__
+
 printer: Callable[[UOp], str] = repr
 """What `str` makes of a node; text.py puts its own here, which parses back."""
 
@@ -75,16 +77,7 @@ class UOp:
         cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None
     ) -> UOp:
         """The one node made of these: the living one if there is one, else a new one."""
-        # 0.0 and -0.0 are equal keys, and NaN equals nothing: floats are keyed by their text.
-        # 1 == True == 1.0 do no harm, since the dtype is in the key.
-        key = (op, dtype, src, arg if type(arg) is not float else arg.hex())
-        reference = nodes.get(key)
-        if reference is not None and (found := reference()) is not None:
-            return found
-        self = object.__new__(cls)
-        self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
-        self._normal = 0
-        return enter(key, self)
+        return interned(op, dtype, src, arg)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return UOp, (self.op, self.dtype, self.src, self.arg)
@@ -113,7 +106,7 @@ class UOp:
     @staticmethod
     def index(value: int) -> UOp:
         """A constant of dtype `index`."""
-        return UOp(Op.CONST, dtypes.index, (), value)
+        return interned(Op.CONST, dtypes.index, (), value)
 
     @staticmethod
     def variable(name: str, least: int, greatest: int, dtype: DType = dtypes.index) -> UOp:
@@ -134,7 +127,7 @@ class UOp:
     def alu(self, op: Op, *others: UOp) -> UOp:
         """The node `op(self, *others)`, its dtype given by the op's row."""
         src = (self, *others)
-        return UOp(op, op.dtype_rule(src) or self.dtype, src)
+        return interned(op, op.dtype_rule(src) or self.dtype, src)
 
     def replace(self, **changes: Any) -> UOp:
         """The same node with some of op, dtype, src and arg changed."""
@@ -143,7 +136,7 @@ class UOp:
 
     def with_src(self, src: tuple[UOp, ...]) -> UOp:
         """The same node over other sources."""
-        return self if src == self.src else UOp(self.op, self.dtype, src, self.arg)
+        return self if src == self.src else interned(self.op, self.dtype, src, self.arg)
 
     def cast(self, dtype: DType) -> UOp:
         """The value converted to `dtype`, with as many lanes as it has."""
@@ -370,8 +363,22 @@ class UOp:
                 continue
             if enter is None or enter(node):
                 src = node.src
-                new[node] = UOp(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
+                new[node] = interned(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
         return get(self, self)
+
+
+def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+    """What `UOp(...)` gives, at the price of a plain function: for loops over whole graphs."""
+    # 0.0 and -0.0 are equal keys, and NaN equals nothing: floats are keyed by their text.
+    # 1 == True == 1.0 do no harm, since the dtype is in the key.
+    key = (op, dtype, src, arg if type(arg) is not float else arg.hex())
+    reference = nodes.get(key)
+    if reference is not None and (found := reference()) is not None:
+        return found
+    node = blank(UOp)
+    node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+    node._normal = 0
+    return enter(key, node)
 
 
 def ordered(

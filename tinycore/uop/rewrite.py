@@ -16,7 +16,7 @@ from typing import Final
 
 from tinycore.errors import VerifyError
 from tinycore.trace import Trace
-from tinycore.uop.node import UOp, not_normal
+from tinycore.uop.node import UOp, interned, not_normal
 from tinycore.uop.pattern import Matchers, Rule, RuleSet, Tell
 from tinycore.uop.text import inline
 
@@ -60,7 +60,7 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
         src = node.src
         rebuilt = node
         if not changed.isdisjoint(src):
-            rebuilt = UOp(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
+            rebuilt = interned(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
             if rebuilt in changed:
                 done[node] = done[rebuilt]
                 continue
@@ -115,7 +115,7 @@ def finish(
             continue
         rebuilt = node
         if src and (new_src := tuple(map(get, src, src))) != src:
-            rebuilt = UOp(node.op, node.dtype, new_src, node.arg)
+            rebuilt = interned(node.op, node.dtype, new_src, node.arg)
             if rebuilt in done:
                 done[node] = done[rebuilt]
                 continue

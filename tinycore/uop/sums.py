@@ -11,7 +11,7 @@ from math import gcd
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import Op
 from tinycore.uop.order import order_of
 from tinycore.uop.pattern import Const, RuleSet, const, node, var
@@ -70,11 +70,11 @@ def sum_of(terms: Mapping[UOp, int], constant: int) -> UOp:
         factor = terms[base]
         if not factor:
             continue
-        part = base if factor == 1 else UOp(Op.MUL, index, (base, UOp.index(factor)))
-        total = part if total is None else UOp(Op.ADD, index, (total, part))
+        part = base if factor == 1 else interned(Op.MUL, index, (base, UOp.index(factor)))
+        total = part if total is None else interned(Op.ADD, index, (total, part))
     if total is None:
         return UOp.index(constant)
-    return UOp(Op.ADD, index, (total, UOp.index(constant))) if constant else total
+    return interned(Op.ADD, index, (total, UOp.index(constant))) if constant else total
 
 
 def scaled(terms: Mapping[UOp, int], divisor: int) -> Terms:
