@@ -49,6 +49,8 @@ def mark_nontemporal(kernel: UOp, limits: Limits) -> UOp:
 
 def marked(kernel: UOp, said: Mapping[UOp, Any]) -> UOp:
     """The kernel with other `arg`s in some nodes, of which one may be below another."""
+    if not said:
+        return kernel
     new: dict[UOp, UOp] = {}
     for node in kernel.toposort():
         src = tuple([new.get(s, s) for s in node.src])

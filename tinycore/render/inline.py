@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
@@ -19,56 +20,66 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
 
+TEXTS: Final = frozenset({Op.CONST, Op.INDEX, Op.PIXEL, Op.AFTER})
+"""Ops whose text is written anew at every use."""
+
+
 def is_text(u: UOp) -> bool:
     """Whether a node is written anew at every use: a constant, an address, another's name."""
     if u.op is Op.VECTORIZE:
         return u.src[0].op is Op.CONST and len(set(u.src)) == 1
-    return u.op in (Op.CONST, Op.INDEX, Op.PIXEL, Op.AFTER)
+    return u.op in TEXTS
+
+
+class Uses(NamedTuple):
+    """The uses of a value after one of its places, as far as they are known."""
+
+    count: int
+    """How often its text would be written."""
+    last: int
+    """The last place that its text would end up at."""
+    loop: int | None
+    """The loop that all of them are in, by the place of its END; None where that is not one."""
+
+
+OUTSIDE: Final = -1
+"""The loop of what is in none."""
+UNUSED: Final = Uses(0, 0, None)
 
 
 def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
     """The places whose value may be written at its only use.
 
     That use is in the same loop body, and for a LOAD nothing writes to the same memory in between.
+    Goes through the kernel backwards: what uses a value is known before its place is reached.
     """
-    users, loops = uses_of(uops)
     writes = writes_of(uops)
-    counts = [0] * len(uops)
-    """How often the text of each value would be written."""
-    emitted = list(range(len(uops)))
-    """Where the text of each value ends up."""
-    texts = [is_text(u) for u in uops]
     found: set[int] = set()
+    uses: dict[UOp, Uses] = {}
+    loops = [OUTSIDE]
     for place in range(len(uops) - 1, -1, -1):
-        count, last, loop, together = 0, place, loops[place], True
-        for p in users[place]:
-            count += counts[p] if texts[p] else 1
-            last = max(last, emitted[p])
-            together = together and loops[p] == loop
-        counts[place] = count
-        if texts[place] or (count == 1 and together and may_move(uops[place], place, last, writes)):
-            emitted[place] = last
-            found.add(place)
-    return frozenset(found)
-
-
-def uses_of(uops: Sequence[UOp]) -> tuple[list[list[int]], list[int]]:
-    """For each place, the places that use its value, and the place of the loop it is in."""
-    users: list[list[int]] = [[] for _ in uops]
-    loops: list[int] = []
-    latest: dict[UOp, int] = {}
-    open_loops = [-1]
-    for place, u in enumerate(uops):
-        if u.op is Op.END:
-            open_loops.pop()
-        loops.append(open_loops[-1])
+        u = uops[place]
         if u.op is Op.RANGE:
-            open_loops.append(place)
+            loops.pop()
+        loop = loops[-1]
+        if u.op is Op.END:
+            loops.append(place)
+        count, last, together = uses.pop(u, UNUSED)
+        last = max(last, place)
+        written, end = 1, place
+        if is_text(u):
+            written, end = count, last
+            found.add(place)
+        elif count == 1 and together == loop and may_move(u, place, last, writes):
+            end = last
+            found.add(place)
         for source in written_sources(u):
-            if source in latest:
-                users[latest[source]].append(place)
-        latest[u] = place
-    return users, loops
+            if (others := uses.get(source)) is None:
+                uses[source] = Uses(written, end, loop)
+            else:
+                same = loop if others.loop == loop else None
+                uses[source] = Uses(others.count + written, max(others.last, end), same)
+    return frozenset(found)
 
 
 def written_sources(u: UOp) -> tuple[UOp, ...]:

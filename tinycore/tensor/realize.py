@@ -385,13 +385,14 @@ def derivatives(root: UOp, seed: UOp, targets: Sequence[Core]) -> dict[Core, UOp
         for target, node in zip(targets, shown, strict=True)
     }
     found = gradients(whole, seed, [node for parts in wanted.values() for node in parts])
-    result: dict[Core, UOp] = {}
+    totals: dict[Core, UOp] = {}
     for target, parts in wanted.items():
         terms = [found[node] for node in parts if node in found]
         if terms:
-            result[target] = reduce(UOp.__add__, terms).substitute(back)
-            history.check(result[target], values_of_tensors, nodes)
-    return result
+            totals[target] = reduce(UOp.__add__, terms)
+    results = UOp.sink(*totals.values()).substitute(back)  # in one walk, as they share most nodes
+    history.check(results, values_of_tensors, nodes)
+    return dict(zip(totals, results.src, strict=True))
 
 
 def numbers_shown(node: UOp) -> HostArray | None:

@@ -350,6 +350,8 @@ class UOp:
 
         Nodes that fail `enter` stay as they are, and so does what is below them only.
         """
+        if not replacements:
+            return self
         if (found := replacements.get(self)) is not None:
             return found
         new: dict[UOp, UOp] = dict(replacements)
