@@ -9,7 +9,9 @@ its address moves, whether it is one vector access or one per lane.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.lower.loops import numbered
@@ -20,12 +22,15 @@ from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import ALU, AxisKind, Op, Part
 from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
+from tinycore.uop.sums import sum_of, terms_of
 from tinycore.uop.symbolic import simplify
 
 LONGEST_STRIDE = 4
 """Stride up to which lanes are picked out of whole vectors; beyond, each is a load of its own."""
 WRITTEN_OUT = (AxisKind.UNROLL, AxisKind.PARTIAL)
 """Kinds of loops that become copies of their body."""
+LINEAR: Final = frozenset({Op.ADD, Op.MUL})
+"""Ops of index expressions that `terms_of` takes apart."""
 
 
 def counters_of(closer: UOp, *kinds: AxisKind) -> tuple[UOp, ...]:
@@ -39,36 +44,75 @@ def without(closer: UOp, counters: Iterable[UOp]) -> tuple[UOp, ...]:
     return tuple(s for s in closer.src[1:] if s not in gone)
 
 
-def instances(body: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
-    """The body once for every combination of the counters' values, found in one walk."""
-    depends = depends_on(counters)
-    moving = [n for n in body.toposort(depends) if depends(n)]
-    steps = [map(UOp.index, range(c.extent)) for c in counters]
-    return [rebuilt(body, moving, counters, values) for values in itertools.product(*steps)]
+class Sum(NamedTuple):
+    """An index expression in which counters are terms of their own, taken apart from the rest."""
+
+    rest: UOp
+    constant: int
+    factors: tuple[int, ...]
+    """By how much it grows with each step of each counter."""
+
+    def at(self, steps: Iterable[int]) -> UOp:
+        """The canonical sum for one step of each counter: all copies share the rest."""
+        constant = self.constant + sum(map(operator.mul, self.factors, steps))
+        if self.rest.op is Op.CONST:
+            return UOp.index(constant)
+        if not constant:
+            return self.rest
+        return interned(Op.ADD, dtypes.index, (self.rest, UOp.index(constant)))
 
 
-def rebuilt(
-    body: UOp, moving: list[UOp], counters: tuple[UOp, ...], values: tuple[UOp, ...]
-) -> UOp:
-    """A body for one value of each of some counters; `moving` has what depends on them."""
-    new = dict(zip(counters, values, strict=True))
-    get = new.get
-    for n in moving:
-        if n not in new:
-            src = n.src
-            new[n] = interned(n.op, n.dtype, tuple(map(get, src, src)), n.arg)
-    return get(body, body)
+class Body:
+    """What is copied for steps of some loop counters: all that depends on them, sources first."""
+
+    def __init__(self, root: UOp, counters: tuple[UOp, ...]) -> None:
+        self.root, self.counters = root, counters
+        self.gone = frozenset(counters)
+        self.sums: dict[UOp, Sum] = {}
+        found = root.toposort(self.is_rebuilt)
+        self.moving = [n for n in found if not self.gone.isdisjoint(n.ranges)]
+
+    def is_rebuilt(self, node: UOp) -> bool:
+        """Whether a node depends on the counters, and not as a sum that is made at once."""
+        if self.gone.isdisjoint(node.ranges):
+            return False
+        if node.op in LINEAR and (found := self.sum_of(node)) is not None:
+            self.sums[node] = found
+            return False
+        return True
+
+    def sum_of(self, node: UOp) -> Sum | None:
+        """A sum with the counters taken apart; None where they are in other terms, too."""
+        if node.dtype is not dtypes.index:
+            return None
+        terms, constant = terms_of(node)
+        rest = {base: factor for base, factor in terms.items() if base not in self.gone}
+        if any(not self.gone.isdisjoint(base.ranges) for base in rest):
+            return None
+        return Sum(sum_of(rest, 0), constant, tuple([terms.get(c, 0) for c in self.counters]))
+
+    def at(self, steps: tuple[int, ...]) -> UOp:
+        """The root for one step of each counter; what does not depend on them is shared."""
+        new = dict(zip(self.counters, map(UOp.index, steps), strict=True))
+        get = new.get
+        for node in self.moving:
+            if (total := self.sums.get(node)) is not None:
+                new[node] = total.at(steps)
+            elif node not in new:
+                src = node.src
+                new[node] = interned(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
+        return get(self.root, self.root)
 
 
-def placed(node: UOp, values: dict[UOp, UOp]) -> UOp:
-    """A node for one value of each of some counters; what does not depend on them is shared."""
-    return node.substitute(values, depends_on(values))
+def instances(root: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
+    """A node once for every combination of the counters' values, found in one walk."""
+    body = Body(root, counters)
+    return [body.at(steps) for steps in itertools.product(*[range(c.extent) for c in counters])]
 
 
-def depends_on(counters: Iterable[UOp]) -> Callable[[UOp], bool]:
-    """Whether a node depends on any of some loop counters."""
-    gone = frozenset(counters)
-    return lambda node: not gone.isdisjoint(node.ranges)
+def placed(node: UOp, counter: UOp, step: int) -> UOp:
+    """A node for one step of a counter."""
+    return Body(node, (counter,)).at((step,))
 
 
 unroll = RuleSet("unroll")
@@ -231,7 +275,7 @@ class Lanes:
 
     def at(self, node: UOp, step: int) -> UOp:
         """A scalar node for one value of the counter."""
-        return placed(node, {self.counter: UOp.index(step)})
+        return placed(node, self.counter, step)
 
     def step(self, node: UOp) -> UOp:
         """One node that depends on the counter, its sources being done."""
@@ -337,7 +381,7 @@ class Lanes:
             lane = UOp.range(len(both), number, AxisKind.VECTOR)
             whole = value.substitute({self.counter: lane // 2, steps: lane % 2})
             return Lanes(lane).full(rewrite(whole, simplify, name="simplify pairs"))
-        halves = [placed(value, {steps: UOp.index(step)}) for step in range(2)]
+        halves = [placed(value, steps, step) for step in range(2)]
         order = tuple(i // 2 + i % 2 * self.count for i in both)
         sources = tuple(map(Lanes(self.counter).full, halves))
         return UOp(Op.EXTRACT, value.dtype.vec(len(both)), sources, order)
@@ -358,10 +402,10 @@ class Lanes:
         index = node.src[0]
         steps = next((r for r in index.ranges if r.arg.kind is AxisKind.PAIR), None)
         if steps is not None and not self.stores_rows_of_pairs(index, steps):
-            halves = (placed(node, {steps: UOp.index(step)}) for step in range(2))
+            halves = (placed(node, steps, step) for step in range(2))
             return UOp(Op.GROUP, dtypes.void, tuple(map(Lanes(self.counter).of, halves)))
         if steps is not None:
-            first = placed(self.at(index, 0), {steps: UOp.index(0)})
+            first = placed(self.at(index, 0), steps, 0)
             return node.with_src((first, self.pairs(node.src[1], steps)))
         value = self.widened(self.done[node.src[1]])
         if self.movement(index) == 1:
