@@ -95,12 +95,12 @@ class Body:
         """The root for one step of each counter; what does not depend on them is shared."""
         new = dict(zip(self.counters, map(UOp.index, steps), strict=True))
         get = new.get
-        for node in self.moving:
-            if (total := self.sums.get(node)) is not None:
-                new[node] = total.at(steps)
-            elif node not in new:
-                src = node.src
-                new[node] = interned(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
+        for n in self.moving:
+            if (total := self.sums.get(n)) is not None:
+                new[n] = total.at(steps)
+            elif n not in new:
+                src = n.src
+                new[n] = interned(n.op, n.dtype, tuple(map(get, src, src)), n.arg)
         return get(self.root, self.root)
 
 

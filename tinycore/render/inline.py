@@ -19,7 +19,6 @@ from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
-
 TEXTS: Final = frozenset({Op.CONST, Op.INDEX, Op.PIXEL, Op.AFTER})
 """Ops whose text is written anew at every use."""
 
