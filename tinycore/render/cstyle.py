@@ -137,8 +137,9 @@ class CStyle(Renderer):
         """The source text of a kernel."""
         writer = Writer(self, kernel)
         writer.taken.update(dict.fromkeys(self.reserved, 1))
+        write = self.write
         for writer.place, u in enumerate(kernel.uops):
-            self.write(u, writer)
+            write(u, writer)
         return self.assemble(writer)
 
     # --- the frame around the body
@@ -402,7 +403,7 @@ class CStyle(Renderer):
 
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
         """Arithmetic, by its template; integers wrap, and what C leaves undefined is guarded."""
-        if u.op in UNDEFINED_IN_C - self.defined:
+        if u.op in UNDEFINED_IN_C and u.op not in self.defined:
             if u.op in SHIFTS:
                 operands = [operands[0], self.shift_amount(u, operands[1], writer)]
             elif not is_safe_division(u):
@@ -415,7 +416,8 @@ class CStyle(Renderer):
             return f"({operands[0]} - {self.constant(u.dtype, -u.src[1].arg)})"
         if wide is None:
             kind = writer.type(u.dtype)
-            return template.format(*operands, type=kind, one=self.constant(u.dtype.scalar(), 1))
+            one = self.constant(u.dtype.scalar(), 1) if "{one}" in template else ""
+            return template.format(*operands, type=kind, one=one)
         unsigned = [self.convert(wide, x, writer) for x in operands]
         return self.convert(u.dtype, template.format(*unsigned, type=writer.type(wide)), writer)
 
@@ -428,9 +430,11 @@ class CStyle(Renderer):
 
     def typed_index(self, u: UOp, operands: Sequence[str], writer: Writer) -> Sequence[str]:
         """Operands of index math, one of them of the index type: literals alone would be int."""
+        if u.dtype.kind != "index":
+            return operands
         first = 1 if u.op is Op.WHERE else 0
         deciding = u.src[first : first + 1] if u.op in SHIFTS else u.src[first:]
-        if u.dtype.kind != "index" or any(s.op is not Op.CONST for s in deciding):
+        if any(s.op is not Op.CONST for s in deciding):
             return operands
         typed = self.convert(u.dtype, operands[first], writer)
         return [*operands[:first], typed, *operands[first + 1 :]]

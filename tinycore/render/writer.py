@@ -44,6 +44,8 @@ class Writer:
         self.definitions: dict[str, None] = {}
         """Type definitions and helper functions, in the order in which they were first needed."""
         self.taken: dict[str, int] = {}
+        self.types: dict[DType, str] = {}
+        """The names of types that were needed so far."""
 
     def define(self, text: str) -> None:
         """Put `text` before the kernel, once."""
@@ -55,7 +57,9 @@ class Writer:
 
     def type(self, dtype: DType) -> str:
         """The name of a type, defined if it needs a definition."""
-        return self.language.type_name(dtype, self)
+        if (name := self.types.get(dtype)) is None:
+            name = self.types[dtype] = self.language.type_name(dtype, self)
+        return name
 
     def fresh(self, prefix: str) -> str:
         """A name that nothing else has: the prefix with the next number."""

@@ -45,43 +45,51 @@ class Packed(NamedTuple):
 def pack(lives: Sequence[Life]) -> Packed:
     """The smallest block found for some values."""
     least = peak_bytes(lives)
+    beside = overlaps(lives)
     order = sorted(range(len(lives)), key=lambda n: (-lives[n].size_bytes, lives[n].first))
-    best = place_in_order(lives, order)
-    for _ in range(min(MOST_ATTEMPTS, MOST_WORK // (len(lives) ** 2 + 1))):
+    best = found = place_in_order(lives, beside, order)
+    for _ in range(min(MOST_ATTEMPTS, MOST_WORK // (len(lives) ** 2 + 1)) - 1):
         if best.size_bytes == least:
             break
-        found = place_in_order(lives, order)
-        if found.size_bytes < best.size_bytes:
-            best = found
         ends = [start + life.room for start, life in zip(found.offsets, lives, strict=True)]
         highest = ends.index(max(ends))
         order.remove(highest)
         order.insert(0, highest)
+        found = place_in_order(lives, beside, order)
+        if found.size_bytes < best.size_bytes:
+            best = found
     return best
 
 
-def place_in_order(lives: Sequence[Life], order: Sequence[int]) -> Packed:
+def overlaps(lives: Sequence[Life]) -> list[list[int]]:
+    """For each value those that are alive at some step at which it is."""
+    return [
+        [n for n, (_, first, last) in enumerate(lives) if first <= life.last and life.first <= last]
+        for life in lives
+    ]
+
+
+def place_in_order(
+    lives: Sequence[Life], beside: Sequence[Sequence[int]], order: Sequence[int]
+) -> Packed:
     """Greedy placement: each value in order goes to the smallest gap that fits it."""
-    offsets = [0] * len(lives)
-    taken: list[tuple[int, int, int, int]] = []  # offset, end, first, last
-    size = 0
+    taken: dict[int, tuple[int, int]] = {}
     for number in order:
-        life = lives[number]
-        overlapping = [t for t in taken if t[2] <= life.last and life.first <= t[3]]
-        start = smallest_gap(sorted(overlapping), life.room)
-        offsets[number] = start
-        taken.append((start, start + life.room, life.first, life.last))
-        size = max(size, start + life.room)
-    return Packed(tuple(offsets), size)
+        room = lives[number].room
+        start = smallest_gap(sorted([taken[n] for n in beside[number] if n in taken]), room)
+        taken[number] = start, start + room
+    offsets = tuple([taken[n][0] for n in range(len(lives))])
+    return Packed(offsets, max((end for _, end in taken.values()), default=0))
 
 
-def smallest_gap(taken: Sequence[tuple[int, ...]], room: int) -> int:
+def smallest_gap(taken: Sequence[tuple[int, int]], room: int) -> int:
     """The start of the smallest gap that fits, else the end of all that is taken."""
     best, best_room, end = -1, 0, 0
-    for start, stop, *_ in taken:
-        gap = start - end
-        if gap >= room and (best < 0 or gap < best_room):
-            best, best_room = end, gap
+    for start, stop in taken:
+        if start > end:
+            gap = start - end
+            if gap >= room and (best < 0 or gap < best_room):
+                best, best_room = end, gap
         end = max(end, stop)
     return end if best < 0 else best
 

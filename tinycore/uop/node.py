@@ -69,7 +69,7 @@ class UOp:
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (order.py)
-    _ranges: frozenset[UOp]
+    _ranges: frozenset[UOp] | None  # None until somebody asks
     _shape: Shape | None
     _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)
 
@@ -325,10 +325,7 @@ class UOp:
     @property
     def ranges(self) -> frozenset[UOp]:
         """The loop counters this node depends on, less those that something inside closed."""
-        try:
-            return self._ranges
-        except AttributeError:
-            return self.derive("_ranges", ranges_of)
+        return derived_ranges(self) if self._ranges is None else self._ranges
 
     def toposort(self, enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """This node and all below it, sources first; does not go below nodes that fail `enter`.
@@ -380,6 +377,7 @@ def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -
     node = blank(UOp)
     node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
     node._normal = 0
+    node._ranges = None
     return enter(key, node)
 
 
@@ -475,22 +473,45 @@ def new(op: Op, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
     node = object.__new__(UOp)
     node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
     node._normal = 0
+    node._ranges = None
     return enter((op, dtype, src, arg), node)
 
 
 NO_RANGES: Final[frozenset[UOp]] = frozenset()
+CLOSING: Final = frozenset({Op.REDUCE, Op.ITERATE, Op.END})
+"""Ops that run the loops among their sources: whoever uses them is outside of these."""
+
+
+def derived_ranges(root: UOp) -> frozenset[UOp]:
+    """Fill in the ranges of a node and of all below it, sources first, without recursion."""
+    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    push, pop = stack.append, stack.pop
+    node, sources = root, iter(root.src)
+    while True:
+        for s in sources:
+            if s._ranges is None:
+                if s.src:
+                    push((node, sources))
+                    node, sources = s, iter(s.src)
+                    break
+                s._ranges = NO_RANGES
+        else:
+            found = node._ranges = ranges_of(node)
+            if not stack:
+                return found
+            node, sources = pop()
 
 
 def ranges_of(node: UOp) -> frozenset[UOp]:
     """The open loop counters below one node, given those of its sources."""
-    if node.op is Op.RANGE:
-        return frozenset((node,)) | node.src[0].ranges
-    if node.op in (Op.REDUCE, Op.ITERATE, Op.END):
-        closed = frozenset(s for s in node.src[1:] if s.op is Op.RANGE)
-        return frozenset().union(*(s.ranges for s in node.src)) - closed
-    found: frozenset[UOp] = NO_RANGES
+    found = NO_RANGES
     for source in node.src:
         more = source._ranges
+        assert more is not None
         if more is not found and not more <= found:
             found = found | more if found else more
+    if node.op is Op.RANGE:
+        return found | {node}
+    if node.op in CLOSING:
+        return found.difference([s for s in node.src[1:] if s.op is Op.RANGE])
     return found
