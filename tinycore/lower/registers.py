@@ -49,11 +49,11 @@ def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
     return dict(sorted(nests.items(), key=lambda nest: nest[0][2]))
 
 
-def passes_apart(kernel: UOp) -> UOp:
-    """The kernel with loops of its own for every pass, where passes run over the same counters.
+def passes_apart(kernel: UOp) -> tuple[UOp, dict[Nest, list[UOp]]]:
+    """The kernel with loops of its own for every pass, and the reductions of each pass.
 
-    Of two such passes the inner one moves to new counters, and what is inside of it with it. No
-    pass inside of it closes these counters itself, as it would have been moved before.
+    Of two passes over the same counters the inner one moves to new ones, and what is inside of it
+    with it. No pass inside of it closes these counters itself, as it would have been moved before.
     """
     for number in count():
         nests = nests_of(kernel)
@@ -65,15 +65,15 @@ def passes_apart(kernel: UOp) -> UOp:
                 kernel = kernel.substitute({m: m.substitute(names) for m in nests[taken[0]]})
                 break
         else:
-            break
-    return kernel
+            return kernel, nests
+    raise AssertionError  # `count` does not end
 
 
 def reduce_to_registers(kernel: UOp) -> UOp:
     """The kernel with every REDUCE turned into loops over registers."""
-    kernel = passes_apart(kernel)
+    kernel, nests = passes_apart(kernel)
     done: dict[UOp, UOp] = {}
-    for (loops, outside, _), members in nests_of(kernel).items():
+    for (loops, outside, _), members in nests.items():
         done |= one_pass(members, loops, outside, done)
     for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
         around = loops_around(scan.src[1], kernel)
@@ -89,6 +89,8 @@ def with_recurrences(kernel: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
     changes: dict[UOp, list[UOp]] = defaultdict(list)
     order = kernel.toposort()
+    if not any(n.op is Op.RECUR for n in order):
+        return kernel
     numbers = count(max((n.arg + 1 for n in order if n.op is Op.DEFINE_REG), default=0))
     for node in order:
         if node.op is Op.RECUR:
@@ -145,6 +147,8 @@ def one_pass(
     order = sorted(outside, key=lambda r: r.arg.number)
     updates: list[UOp] = []
     registers: list[tuple[UOp, UOp]] = []
+    reduces = [m for m in members if m.op is Op.REDUCE]
+    replaced = dict(zip(reduces, UOp.sink(*reduces).substitute(done).src, strict=True))
     for member in members:
         register = UOp(
             Op.DEFINE_REG, member.dtype.ptr(1, "register"), (), len(done) + len(registers)
@@ -154,7 +158,11 @@ def one_pass(
         )
         clear = UOp(Op.STORE, dtypes.void, (start, first_value(member, done)))
         inside = register_index(UOp(Op.AFTER, register.dtype, (register, clear, *loops)))
-        total = following(member, UOp(Op.LOAD, member.dtype, (inside,)), done)
+        value = UOp(Op.LOAD, member.dtype, (inside,))
+        if member in replaced:
+            total = accumulated(replaced[member], value)
+        else:
+            total = following(member, value, done)
         updates.append(UOp(Op.STORE, dtypes.void, (inside, total)))
         registers.append((member, register))
     body = updates[0] if len(updates) == 1 else UOp(Op.GROUP, dtypes.void, tuple(updates))
@@ -174,14 +182,17 @@ def first_value(node: UOp, done: dict[UOp, UOp]) -> UOp:
     return node.src[0].substitute(done)
 
 
-def following(node: UOp, value: UOp, done: dict[UOp, UOp]) -> UOp:
-    """What a step of a REDUCE or a recurrence makes of a value."""
-    if node.op is not Op.REDUCE:
-        state = UOp(Op.STATE, node.dtype, (), node.arg)
-        return node.src[1].substitute(done | {state: value})
-    for operand in (s for s in node.src if s.op is not Op.RANGE):
-        value = value.alu(node.arg, operand.substitute(done))
+def accumulated(reduce: UOp, value: UOp) -> UOp:
+    """What a step of a REDUCE makes of a value."""
+    for operand in (s for s in reduce.src if s.op is not Op.RANGE):
+        value = value.alu(reduce.arg, operand)
     return value
+
+
+def following(node: UOp, value: UOp, done: dict[UOp, UOp]) -> UOp:
+    """What a step of a recurrence makes of a value."""
+    state = UOp(Op.STATE, node.dtype, (), node.arg)
+    return node.src[1].substitute(done | {state: value})
 
 
 def register_index(register: UOp) -> UOp:

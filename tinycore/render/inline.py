@@ -33,7 +33,7 @@ def is_text(u: UOp) -> bool:
 class Uses(NamedTuple):
     """The uses of a value after one of its places, as far as they are known."""
 
-    count: int
+    times: int
     """How often its text would be written."""
     last: int
     """The last place that its text would end up at."""
@@ -77,7 +77,7 @@ def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
                 uses[source] = Uses(written, end, loop)
             else:
                 same = loop if others.loop == loop else None
-                uses[source] = Uses(others.count + written, max(others.last, end), same)
+                uses[source] = Uses(others.times + written, max(others.last, end), same)
     return frozenset(found)
 
 
