@@ -49,11 +49,11 @@ def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
     return dict(sorted(nests.items(), key=lambda nest: nest[0][2]))
 
 
-def passes_apart(kernel: UOp) -> tuple[UOp, dict[Nest, list[UOp]]]:
-    """The kernel with loops of its own for every pass, and the reductions of each pass.
+def passes_apart(kernel: UOp) -> UOp:
+    """The kernel with loops of its own for every pass, where passes run over the same counters.
 
-    Of two passes over the same counters the inner one moves to new ones, and what is inside of it
-    with it. No pass inside of it closes these counters itself, as it would have been moved before.
+    Of two such passes the inner one moves to new counters, and what is inside of it with it. No
+    pass inside of it closes these counters itself, as it would have been moved before.
     """
     for number in count():
         nests = nests_of(kernel)
@@ -65,15 +65,15 @@ def passes_apart(kernel: UOp) -> tuple[UOp, dict[Nest, list[UOp]]]:
                 kernel = kernel.substitute({m: m.substitute(names) for m in nests[taken[0]]})
                 break
         else:
-            return kernel, nests
-    raise AssertionError  # `count` does not end
+            break
+    return kernel
 
 
 def reduce_to_registers(kernel: UOp) -> UOp:
     """The kernel with every REDUCE turned into loops over registers."""
-    kernel, nests = passes_apart(kernel)
+    kernel = passes_apart(kernel)
     done: dict[UOp, UOp] = {}
-    for (loops, outside, _), members in nests.items():
+    for (loops, outside, _), members in nests_of(kernel).items():
         done |= one_pass(members, loops, outside, done)
     for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
         around = loops_around(scan.src[1], kernel)
