@@ -30,9 +30,10 @@ def start_compiling(make: Callable[[Job], object], jobs: Iterable[Job]) -> None:
     Exceptions of jobs are dropped: whoever needs the result compiles it again and gets them.
     """
     waiting = list(dict.fromkeys(jobs))
-    if min(len(waiting), parallel_jobs()) < 2:
+    jobs_at_once = min(len(waiting), parallel_jobs())
+    if jobs_at_once < 2:
         return
-    threads = thread_pool(min(len(waiting), parallel_jobs()), "tinycore-compile")
+    threads = thread_pool(jobs_at_once, "tinycore-compile")
     for job in waiting:
         threads.submit(copy_context().run, make, job)
     threads.shutdown(wait=False)

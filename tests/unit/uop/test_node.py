@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 from tinycore.dtype import dtypes
 from tinycore.uop.interning import forget, nodes
@@ -32,6 +33,39 @@ def test_an_entry_that_a_newer_equal_node_took_over_stays() -> None:
     forget(old)
 
     assert nodes[key]() is second
+
+
+def test_an_entry_that_died_makes_room_for_an_equal_node() -> None:
+    first = UOp.index(123_459)
+    (key,) = [key for key, reference in nodes.items() if reference() is first]
+    dead = nodes[key]
+    del first
+    nodes[key] = dead  # as another thread sees it before the entry has gone
+
+    second = UOp.index(123_459)
+
+    assert UOp.index(123_459) is second
+    forget(dead)
+    assert nodes[key]() is second
+
+
+def test_equal_nodes_that_several_threads_make_are_one() -> None:
+    def make(number: int) -> UOp:
+        node = UOp.variable("made by several", 0, number)
+        for step in range(20):
+            node = node * 3 + step
+        return node
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(1, 200):
+            made = list(pool.map(make, [number] * 4))
+            assert all(node is made[0] for node in made)
+
+
+def test_nothing_is_walked_to_replace_nothing() -> None:
+    node = UOp.variable("a", 0, 9) + 1
+
+    assert node.substitute({}) is node
 
 
 def test_what_is_below_a_sink_is_found_once_and_kept_by_no_circle() -> None:
