@@ -22,6 +22,7 @@ from tinycore.builtin.arithmetic import (
 )
 from tinycore.builtin.frame import Axes, Frame, Memory, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
+from tinycore.builtin.matrix import matrix_step
 from tinycore.builtin.nest import (
     DEFINITIONS,
     Fold,
@@ -127,6 +128,8 @@ class Plan:
                 return self._vectorize(u)
             case Op.EXTRACT:
                 return self._extract(u)
+            case Op.MATRIX:
+                return matrix_step(u, self.slots, self.axes)
         if u.op not in ALU:
             raise UnsupportedError(f"the interpreter has no {u.op.name}: programs are linear")
         function = operation(u.op, u.dtype, u.src[0].dtype)

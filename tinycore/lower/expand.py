@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
+from tinycore.lower.fragments import is_planned, multiplied
 from tinycore.lower.loops import numbered
 from tinycore.lower.merge_reductions import folded, inside, merge_reductions
 from tinycore.lower.transpose import transpose_loads
@@ -217,6 +218,14 @@ def pair_scalars(root: UOp) -> UOp | None:
     return reduced(values, loops, root.arg)
 
 
+@pair_rest.rule(node(Op.MATRIX, rest=var()).named("root"))
+def fragments_of_one_sum(root: UOp) -> UOp | None:
+    """A MATRIX of which each lane holds one sum, where no lanes are."""
+    if not is_planned(root):
+        return None
+    return multiplied(root, root.src[2], lambda turn, value: Lanes(turn).full(value))
+
+
 def fold_lanes(vector: UOp, op: Op) -> UOp:
     """All lanes of a vector joined by `op`: halves on halves."""
     while (count := vector.dtype.count) > 1:
@@ -303,6 +312,9 @@ class Lanes:
                 (steps,) = (r for r in node.ranges if r.arg.kind is AxisKind.PAIR)
                 sources = tuple(self.pairs(s, steps) for s in node.src)
                 return UOp(Op.DOT, node.dtype.vec(self.count), sources)
+            case Op.MATRIX:
+                total = self.full(node.src[2])
+                return multiplied(node, total, lambda turn, value: Lanes(turn).full(value))
             case Op.REDUCE:
                 values = [self.widened(self.done[s]) for s in node.src if s.op is not Op.RANGE]
                 loops = [
@@ -422,6 +434,6 @@ def expand(kernel: UOp) -> UOp:
     kernel = rewrite(kernel, simplify, name="simplify unrolled")
     if AxisKind.VECTOR in kinds:
         kernel = rewrite(kernel, vectorize, name="vectorize")
-    if AxisKind.PAIR in kinds:
+    if not kinds.isdisjoint((AxisKind.PAIR, AxisKind.FRAGMENT)):
         kernel = rewrite(kernel, pair_rest, name="pair rest")
     return transpose_loads(rewrite(kernel, simplify, name="simplify vectors"))

@@ -14,7 +14,7 @@ from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
 
 Number = tuple[int, ...]
 
-THREADS: Final = (AxisKind.GROUP, AxisKind.BLOCK)
+THREADS: Final = (AxisKind.LANE, AxisKind.GROUP, AxisKind.BLOCK)
 """Kinds of loops that become threads of a workgroup, the fastest first: all of them see a stage."""
 WITH_LOOPS: Final = CLOSERS | {Op.ITERATE}
 """Ops that have loops among their sources, and run them."""

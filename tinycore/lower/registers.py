@@ -185,8 +185,15 @@ def first_value(node: UOp, done: dict[UOp, UOp]) -> UOp:
 def accumulated(reduce: UOp, value: UOp) -> UOp:
     """What a step of a REDUCE makes of a value."""
     for operand in (s for s in reduce.src if s.op is not Op.RANGE):
-        value = value.alu(reduce.arg, operand)
+        value = added(value, operand, reduce.arg)
     return value
+
+
+def added(total: UOp, value: UOp, op: Op) -> UOp:
+    """A total with one more value; a matrix unit adds to it by itself."""
+    if value.op is Op.MATRIX and op is Op.ADD and value.src[2] is value.const_like(0):
+        return value.with_src((*value.src[:2], total))
+    return total.alu(op, value)
 
 
 def following(node: UOp, value: UOp, done: dict[UOp, UOp]) -> UOp:

@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
 
@@ -56,6 +57,11 @@ class Limits:
     shared_is_near: bool = True
     """Whether memory that a group shares is nearer to its threads than buffers are; not where a
     processor has both in the same caches."""
+    subgroup: int = 1
+    """Threads of a group that run in lockstep and hold the operands of matrix units together:
+    those with neighboring numbers, axis 0 counting first. 1: there are none."""
+    matrix: tuple[MatrixUnit, ...] = ()
+    """The matrix instructions of the device, the best first; MATRIX has one of them for `arg`."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None

@@ -478,8 +478,10 @@ def new(op: Op, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
 
 
 NO_RANGES: Final[frozenset[UOp]] = frozenset()
-CLOSING: Final = frozenset({Op.REDUCE, Op.ITERATE, Op.END})
-"""Ops that run the loops among their sources: whoever uses them is outside of these."""
+CLOSING: Final = frozenset({Op.REDUCE, Op.ITERATE, Op.END, Op.MATRIX})
+"""Ops that run the loops among their sources: whoever uses them is outside of these.
+
+A MATRIX of a plan has its axes m, n and k among its sources."""
 
 
 def derived_ranges(root: UOp) -> frozenset[UOp]:

@@ -141,6 +141,7 @@ class Op(enum.Enum):
     VECTORIZE = ANY, given, "the sources as lanes of one vector"
     EXTRACT = ANY, given, "the lanes numbered in `arg` of the sources, laid side by side"
     DOT = 2, given, "neighboring lanes multiplied and added, wider: a[2i]*b[2i] + a[2i+1]*b[2i+1]"
+    MATRIX = ANY, given, "a @ b + c by the MatrixUnit `arg`, each source what a lane holds of it"
 
     # --- the kernel: control
     SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"
@@ -180,6 +181,8 @@ class AxisKind(enum.Enum):
     PARALLEL = "parallel"  # iterations shared out among threads of a CPU
     GRID = "grid"  # a workgroup index
     BLOCK = "block"  # a thread index inside a workgroup
+    LANE = "lane"  # a thread of the subgroup that a matrix unit works for
+    FRAGMENT = "fragment"  # an axis of a matrix whose elements the lanes of a subgroup hold
     GROUP = "group"  # a reduction shared by the threads of a workgroup
     FILL = "fill"  # a fill of shared memory, its steps dealt out to the threads of a workgroup
     UNROLL = "unroll"  # written out

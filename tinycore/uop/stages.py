@@ -44,7 +44,7 @@ SHARED_OPS: Final = (
 )
 LOWERED_OPS: Final = (
     frozenset({Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.VECTORIZE, Op.EXTRACT, Op.BARRIER})
-    | {Op.PIXEL, Op.DOT}
+    | {Op.PIXEL, Op.DOT, Op.MATRIX}
     | SHARED_OPS
 )
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {

@@ -14,6 +14,7 @@ from tinycore._deferred import deferred
 from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, Skew, UOp
 from tinycore.uop.op import AxisKind, Merge, Op, Part, Scatter
 
@@ -40,6 +41,7 @@ register_argument(Axis, tuple, Axis)
 register_argument(Skew, tuple, Skew)
 register_argument(Scatter, tuple, Scatter)
 register_argument(Merge, tuple, Merge)
+register_argument(MatrixUnit, MatrixUnit.fields, MatrixUnit)
 
 
 # --- printing

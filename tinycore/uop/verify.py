@@ -15,6 +15,7 @@ from typing import Final
 from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
+from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import (
     ALU,
@@ -343,6 +344,18 @@ def folds_pairs(node: UOp) -> str | None:
     if a is b is dtypes.int16.vec(2 * node.dtype.count) and node.dtype.scalar() is dtypes.int32:
         return None
     return f"products of {a!r} and {b!r} are no {node.dtype!r}"
+
+
+@check([Op.MATRIX], ["lowered", "linear"])
+def multiplies_fragments(node: UOp) -> str | None:
+    """MATRIX has what each lane holds of three matrices, as its unit says."""
+    if not isinstance(node.arg, MatrixUnit) or len(node.src) != 3:
+        return f"MATRIX takes a MatrixUnit and 3 fragments, here are {len(node.src)}"
+    wanted = [node.arg.fragment(name).vector for name in ("a", "b", "out", "out")]
+    found = [*(s.dtype for s in node.src), node.dtype]
+    if wanted == found:
+        return None
+    return f"{node.arg.name} makes {wanted[3]!r} of {wanted[:3]}, not {found[3]!r} of {found[:3]}"
 
 
 @check([Op.SINK], ["kernel", "lowered"])

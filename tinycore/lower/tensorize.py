@@ -1,0 +1,124 @@
+"""Tensorize: three loops of a product of matrices given to a matrix unit.
+
+Floor 3'. The step of that name in TVM and Exo. What the loops of the product were becomes the lanes
+of a subgroup (AxisKind.LANE, a thread each) and the elements of the sum that a lane holds (a VECTOR
+loop). Within the operands rows, columns and steps are counted by FRAGMENT loops until `fragments.py`
+writes out what each lane holds of them, so that a Stage after this step finds an operand by its
+loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.dtype import DType
+from tinycore.errors import ArgumentError
+from tinycore.lower.loops import Number, closer_of, counter_of
+from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import Axis, UOp
+from tinycore.uop.op import AxisKind, Op
+
+TENSORIZED: Final = 10
+"""Marks the numbers of the loops of a matrix unit."""
+LANES, ELEMENTS, ROWS, COLUMNS, STEPS = range(5)
+"""What follows that mark."""
+INNER: Final = 1
+
+
+@dataclass(frozen=True)
+class Tensorize:
+    """Compute the sums over `k` of products along `m` and `n` by a matrix unit.
+
+    Each loop is cut into steps of the unit's size: (axis, 0) counts the steps. An axis of size 1
+    has no loop, and is None. The numbers of the new loops are (k, 1, TENSORIZED, ...).
+    """
+
+    m: Number | None
+    n: Number | None
+    k: Number
+    unit: MatrixUnit
+
+    @property
+    def cuts(self) -> list[tuple[Number, int]]:
+        """The splits that come first."""
+        axes = ((self.m, self.unit.m), (self.n, self.unit.n), (self.k, self.unit.k))
+        return [(axis, size) for axis, size in axes if axis is not None]
+
+    def number(self, part: int) -> Number:
+        """The number of a new loop."""
+        return (*self.k, INNER, TENSORIZED, part)
+
+
+def tensorize(kernel: UOp, step: Tensorize) -> UOp:
+    """A Tensorize whose loops were cut. Raises ArgumentError where no product is summed."""
+    unit = step.unit
+    if (step.m is None) != (unit.m == 1) or (step.n is None) != (unit.n == 1):
+        raise ArgumentError(f"{unit.name} takes a loop for each of m and n that is more than 1")
+    m, n = (None if a is None else counter_of(kernel, (*a, INNER)) for a in (step.m, step.n))
+    k = counter_of(kernel, (*step.k, INNER))
+    lane = UOp.range(unit.threads, step.number(LANES), AxisKind.LANE)
+    element = UOp.range(unit.fragment("out").count, step.number(ELEMENTS), AxisKind.VECTOR)
+    inside = {
+        counter: counter.replace(arg=Axis(step.number(part), AxisKind.FRAGMENT))
+        for counter, part in ((m, ROWS), (n, COLUMNS), (k, STEPS))
+        if counter is not None
+    }
+    own = tuple(UOp.index(0) if c is None else inside[c] for c in (m, n, k))
+    done = {}
+    for closer in closer_of(kernel, k):
+        factors = factors_of(closer, m, n, unit)
+        a, b = (factor.substitute(inside) for factor in factors)
+        total = UOp.const(unit.out, 0)
+        product = UOp(Op.MATRIX, unit.out, (a, b, total, *own, lane, element), unit)
+        loops = tuple(r for r in closer.src[1:] if r is not k)
+        done[closer] = closer.with_src((product, *loops)) if loops else product
+    return outputs_by_lane(kernel.substitute(done), {"m": m, "n": n}, lane, element, unit)
+
+
+def outputs_by_lane(
+    kernel: UOp, counters: dict[str, UOp | None], lane: UOp, element: UOp, unit: MatrixUnit
+) -> UOp:
+    """The kernel with rows and columns of sums in terms of lanes and their elements."""
+    places = unit.fragment("out").map
+    found = {
+        counter: UOp.index(0) + places.place(axis, lane, element)
+        for axis, counter in counters.items()
+        if counter is not None
+    }
+    closers = {end for counter in found for end in closer_of(kernel, counter)}
+    if any(end.op is not Op.END or not found.keys() <= set(end.src[1:]) for end in closers):
+        raise ArgumentError(f"not everything in the rows of {unit.name} is in its columns, too")
+    done = {
+        end: end.with_src((end.src[0], *(r for r in end.src[1:] if r not in found), lane, element))
+        for end in closers
+    }
+    return kernel.substitute(done).substitute(found)
+
+
+def factors_of(
+    closer: UOp, m: UOp | None, n: UOp | None, unit: MatrixUnit
+) -> tuple[UOp, UOp]:
+    """The operands, narrow, of a sum of products; raises ArgumentError for anything else."""
+    value = closer.src[0]
+    if closer.op is not Op.REDUCE or closer.arg is not Op.ADD or value.op is not Op.MUL:
+        raise ArgumentError(f"{unit.name} adds products, not {value.op.name} in {closer.op.name}")
+    if value.dtype is not unit.out:
+        raise ArgumentError(f"{unit.name} adds in {unit.out!r}, not in {value.dtype!r}")
+    for x, y in (value.src, value.src[::-1]):
+        a, b = narrowed(x, unit.a), narrowed(y, unit.b)
+        if a is not None and b is not None and n not in a.ranges and m not in b.ranges:
+            return a, b
+    raise ArgumentError(
+        f"{unit.name} multiplies {unit.a!r} that moves along m by {unit.b!r} that moves along n"
+    )
+
+
+def narrowed(value: UOp, dtype: DType) -> UOp | None:
+    """A value before it was widened, if it was of this type; None where it was not."""
+    inner = value.src[0] if value.op is Op.CAST else value
+    for found in (value, inner):
+        if found.dtype is dtype:
+            has_sums = any(n.op is Op.REDUCE for n in found.toposort())
+            return None if has_sums else found
+    return None
