@@ -8,13 +8,14 @@ its address moves, whether it is one vector access or one per lane.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
-from tinycore.lower.fragments import is_planned, multiplied
+from tinycore.lower.fragments import added, is_planned, multiplied
 from tinycore.lower.loops import numbered
 from tinycore.lower.merge_reductions import folded, inside, merge_reductions
 from tinycore.lower.transpose import transpose_loads
@@ -196,6 +197,8 @@ def vectorize_reduction(root: UOp) -> UOp | None:
 
 def reduced(values: list[UOp], loops: tuple[UOp, ...], op: Op) -> UOp:
     """Values folded over loops, if any are left."""
+    if not loops and values[0].op is Op.MATRIX:
+        return functools.reduce(lambda total, value: added(total, value, op), values)
     if not loops:
         return folded(values, op)
     return UOp(Op.REDUCE, values[0].dtype, (*values, *loops), op)

@@ -7,17 +7,13 @@ the map of the unit says and the address allows, else one for each element.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from tinycore.lower.loops import Number
 from tinycore.uop.matrix import Fragment, MatrixUnit
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
-
-IN_TURN: Final = 11
-"""Marks the number of a loop over neighboring elements of a fragment."""
 
 Vector = Callable[[UOp, UOp], UOp]
 """The value in all steps of a loop, as lanes of a vector."""
@@ -26,6 +22,13 @@ Vector = Callable[[UOp, UOp], UOp]
 def is_planned(node: UOp) -> bool:
     """Whether a MATRIX still has its loops, and no fragments."""
     return node.op is Op.MATRIX and len(node.src) > 3
+
+
+def added(total: UOp, value: UOp, op: Op) -> UOp:
+    """A total with one more value; a matrix unit adds to it by itself."""
+    if value.op is Op.MATRIX and op is Op.ADD and value.src[2] is value.const_like(0):
+        return value.with_src((*value.src[:2], total, *value.src[3:]))
+    return total.alu(op, value)
 
 
 def multiplied(node: UOp, total: UOp, vector: Vector) -> UOp:
@@ -40,12 +43,10 @@ def multiplied(node: UOp, total: UOp, vector: Vector) -> UOp:
     return UOp(Op.MATRIX, total.dtype, (*operands, total), unit)
 
 
-def fragment(
-    value: UOp, held: Fragment, loops: dict[str, UOp], lane: UOp, vector: Vector
-) -> UOp:
+def fragment(value: UOp, held: Fragment, loops: dict[str, UOp], lane: UOp, vector: Vector) -> UOp:
     """What a lane holds of an operand that moves with some loops."""
     along, together = held.map.neighbors
-    number: Number = (*loops[along].arg.number, IN_TURN) if together > 1 else ()
+    number: Number = (*loops[along].arg.number, Part.TURN) if together > 1 else ()
     turn = UOp.range(together, number, AxisKind.VECTOR) if together > 1 else UOp.index(0)
     parts = []
     for first in range(0, held.count, together):

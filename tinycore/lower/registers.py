@@ -11,6 +11,7 @@ from collections import defaultdict
 from itertools import count
 
 from tinycore.dtype import dtypes
+from tinycore.lower.fragments import added
 from tinycore.lower.loops import closer_of, numbered
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
@@ -187,13 +188,6 @@ def accumulated(reduce: UOp, value: UOp) -> UOp:
     for operand in (s for s in reduce.src if s.op is not Op.RANGE):
         value = added(value, operand, reduce.arg)
     return value
-
-
-def added(total: UOp, value: UOp, op: Op) -> UOp:
-    """A total with one more value; a matrix unit adds to it by itself."""
-    if value.op is Op.MATRIX and op is Op.ADD and value.src[2] is value.const_like(0):
-        return value.with_src((*value.src[:2], total))
-    return total.alu(op, value)
 
 
 def following(node: UOp, value: UOp, done: dict[UOp, UOp]) -> UOp:

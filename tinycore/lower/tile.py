@@ -20,6 +20,7 @@ from tinycore.lower.steps.peel import Peel
 from tinycore.lower.steps.reorder import Reorder
 from tinycore.lower.steps.split import Split, Tail
 from tinycore.lower.steps.stage import MOST_SCRATCH, Stage, shared_size
+from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -38,11 +39,12 @@ __all__ = [
     "Stage",
     "Step",
     "Tail",
+    "Tensorize",
     "apply_plan",
     "checked",
 ]
 
-Step = Split | Bind | Reorder | Fuse | Peel | Stage | Accumulate | Pair
+Step = Split | Bind | Reorder | Fuse | Peel | Stage | Accumulate | Pair | Tensorize
 """Every kind of step."""
 Plan = tuple[Step, ...]
 

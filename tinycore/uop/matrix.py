@@ -5,7 +5,7 @@ of `threads` lanes that hold these matrices together (PTX: mma, AMD: WMMA and MF
 simdgroup_matrix); with one thread it is an instruction on vectors, such as a dot product. A lane
 map says, for each bit of the lane's number and then of the element's number in the lane, least bit
 first, which axis it counts along and in steps of how many: "k2 k4 m1 m2 m4 | k1 m8 k8". Lanes that
-differ in a bit that is "-" hold the same. See docs/decisions/0050-matrix-units.md.
+differ in a bit that is "-" hold the same. See docs/decisions/0052-matrix-units.md.
 """
 
 from __future__ import annotations
@@ -146,14 +146,17 @@ class MatrixUnit:
     out_map: str
 
     def __post_init__(self) -> None:
-        sizes = (self.m, self.n, self.k, self.threads)
+        sizes: tuple[object, ...] = (self.m, self.n, self.k, self.threads)
         if not all(isinstance(x, int) and x > 0 and not x & (x - 1) for x in sizes):
             raise ArgumentError(f"{self.name}: sizes are powers of two, not {sizes}")
-        if not all(isinstance(d, DType) and d.count == 1 for d in (self.a, self.b, self.out)):
+        kinds: tuple[object, ...] = (self.a, self.b, self.out)
+        if not all(isinstance(d, DType) and d.count == 1 for d in kinds):
             raise ArgumentError(f"{self.name}: types of elements are scalar dtypes")
         for name in ("a", "b", "out"):
             if problem := self.problem_of(name):
-                raise ArgumentError(f"{self.name}: the map of {name}, {self.text_of(name)!r}, {problem}")
+                raise ArgumentError(
+                    f"{self.name}: the map of {name}, {self.text_of(name)!r}, {problem}"
+                )
 
     def text_of(self, name: str) -> str:
         """The map of `a`, `b` or `out` as it was given."""

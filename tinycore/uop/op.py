@@ -206,6 +206,8 @@ class Part(enum.IntEnum):
     HELD = 7  # clears (0) or updates (1) sums that are held in an array
     SHARE = 8  # the steps of a cooperative fill that one thread does
     PAIRED = 9  # a vector loop whose lanes are pairs
+    UNIT = 11  # of a matrix unit: its lanes, their elements, rows, columns and steps by number
+    TURN = 12  # over neighboring elements of what a lane holds of a matrix
     FOLD = 10  # folds what the threads of a group left in shared memory
 
     def __eq__(self, other: object) -> bool:

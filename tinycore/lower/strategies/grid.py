@@ -15,7 +15,7 @@ from tinycore.lower.cost import Cost, Proposal, apply_cheapest, cycles_of_thread
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import fills_of
-from tinycore.lower.strategies import grid_shared
+from tinycore.lower.strategies import grid_shared, matrix_unit
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -38,6 +38,8 @@ def plan_grid(draft: Draft) -> None:
 
 def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
     """What each strategy proposes for groups of some threads."""
+    if limits.matrix:
+        yield from matrix_unit.propose(facts, limits)
     shared = shared_sum(facts, limits) if wanted > 1 else None
     if shared is None:
         yield Proposal("grid", None, Cost(cycles_of_thread()), partial(thread_each, wanted=wanted))

@@ -2,28 +2,28 @@
 
 Floor 3'. The step of that name in TVM and Exo. What the loops of the product were becomes the lanes
 of a subgroup (AxisKind.LANE, a thread each) and the elements of the sum that a lane holds (a VECTOR
-loop). Within the operands rows, columns and steps are counted by FRAGMENT loops until `fragments.py`
+loop). In the operands rows, columns and steps are counted by FRAGMENT loops until `fragments.py`
 writes out what each lane holds of them, so that a Stage after this step finds an operand by its
 loops.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Final
 
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, closer_of, counter_of
+from tinycore.lower.legality import Loops
+from tinycore.lower.loops import THREADS, Number, closer_of, counter_of, text_of
+from tinycore.lower.steps.split import INNER, Split
+from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 
-TENSORIZED: Final = 10
-"""Marks the numbers of the loops of a matrix unit."""
 LANES, ELEMENTS, ROWS, COLUMNS, STEPS = range(5)
-"""What follows that mark."""
-INNER: Final = 1
+"""Which of the loops of a unit: what follows Part.UNIT in their numbers."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Tensorize:
     """Compute the sums over `k` of products along `m` and `n` by a matrix unit.
 
     Each loop is cut into steps of the unit's size: (axis, 0) counts the steps. An axis of size 1
-    has no loop, and is None. The numbers of the new loops are (k, 1, TENSORIZED, ...).
+    has no loop, and is None. The numbers of the new loops are (k, 1, Part.UNIT, ...).
     """
 
     m: Number | None
@@ -47,7 +47,39 @@ class Tensorize:
 
     def number(self, part: int) -> Number:
         """The number of a new loop."""
-        return (*self.k, INNER, TENSORIZED, part)
+        return (*self.k, INNER, Part.UNIT, part)
+
+    def __str__(self) -> str:
+        axes = " ".join(text_of(axis) if axis else "-" for axis in (self.m, self.n, self.k))
+        return f"tensorize({axes} by {self.unit.name})"
+
+    def apply(self, kernel: UOp) -> UOp:
+        """The kernel with this step done. Raises ArgumentError where no product is summed."""
+        for axis, size in self.cuts:
+            kernel = Split(axis, size).apply(kernel)
+        return tensorize(kernel, self)
+
+    def objection(self, loops: Loops, limits: Limits) -> str | None:
+        """Why the step must not be done; None when it may."""
+        unit = self.unit
+        if unit not in limits.matrix or unit.threads not in (1, limits.subgroup):
+            return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
+        for axis, size in self.cuts:
+            if problem := loops.undecided(axis):
+                return problem
+            counter = loops.by_number[axis]
+            if counter.extent < size:
+                return f"loop {axis} has {counter.extent} of {size} steps"
+            if axis != self.k and axis not in loops.launchable:
+                return "something is stored outside of it, which every lane would store"
+            if loops.is_filled_inside(counter):
+                return "scratch memory is filled inside of it, which lanes would not share"
+        if any(r.arg.kind is AxisKind.LANE for r in loops.by_number.values()):
+            return "the kernel has a matrix unit already"
+        threads = [r.extent for r in loops.by_number.values() if r.arg.kind in THREADS]
+        if math.prod(threads) * unit.threads > limits.block_threads:
+            return f"{math.prod(threads)} subgroups are too many for a group"
+        return None
 
 
 def tensorize(kernel: UOp, step: Tensorize) -> UOp:
@@ -96,9 +128,7 @@ def outputs_by_lane(
     return kernel.substitute(done).substitute(found)
 
 
-def factors_of(
-    closer: UOp, m: UOp | None, n: UOp | None, unit: MatrixUnit
-) -> tuple[UOp, UOp]:
+def factors_of(closer: UOp, m: UOp | None, n: UOp | None, unit: MatrixUnit) -> tuple[UOp, UOp]:
     """The operands, narrow, of a sum of products; raises ArgumentError for anything else."""
     value = closer.src[0]
     if closer.op is not Op.REDUCE or closer.arg is not Op.ADD or value.op is not Op.MUL:

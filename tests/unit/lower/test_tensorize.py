@@ -1,0 +1,309 @@
+"""Products by matrix units: as NumPy has them, whatever the unit, the tiles and what is around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from tests.support.matrices import (
+    DOT,
+    MFMA,
+    MMA,
+    MMA_BFLOAT,
+    MMA_INT8,
+    OUTER,
+    SIMDGROUP,
+    UNITS,
+    WMMA,
+)
+from tests.unit.lower.test_matrix_product import converted_product
+from tinycore import Tensor, dtypes
+from tinycore.device import Buffer, Device
+from tinycore.dtype import PointerDType
+from tinycore.engine.compile import info_of
+from tinycore.errors import ArgumentError
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
+from tinycore.lower.plan_text import plan_from_text, plan_to_text
+from tinycore.lower.tile import Bind, Plan, Reorder, Split, Tensorize, checked
+from tinycore.render.base import Limits, LinearKernel
+from tinycore.tensor.storage import decode, encode
+from tinycore.testing.kernels import Array
+from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+CARD = Limits(
+    threads=1,
+    vector_bytes=16,
+    access_alignment=16,
+    grid=((1 << 31) - 1, 65_535, 65_535),
+    block=(1024, 1024, 64),
+    block_threads=1024,
+    block_wanted=256,
+    shared_bytes=96 << 10,
+    subgroup=32,
+    matrix=(MMA, MMA_BFLOAT, MMA_INT8),
+)
+ROWS, COLUMNS, INNER = (0,), (1,), (3,)
+LAUNCHED = (Bind((*ROWS, 0), AxisKind.GRID), Bind((*COLUMNS, 0), AxisKind.GRID))
+SIZES = [(16, 16, 16), (64, 64, 64), (256, 64, 256), (37, 50, 29), (100, 33, 129), (8, 128, 300)]
+
+
+def computed(ast: UOp, plan: Plan) -> tuple[LinearKernel, list[Array]]:
+    """A kernel under a plan, and its buffers after it ran in the interpreter on small integers."""
+    device = Device["PYTHON"]
+    toolchain = device.toolchain
+    linear = lower(ast, toolchain.renderer, "product", plan)
+    binary = toolchain.compiler.compile(toolchain.renderer.render(linear))
+    program = device.runtime.load(binary, info_of(linear, len(linear.buffers)))
+    generator = numpy.random.default_rng(0)
+    buffers, held = [], []
+    for pointer in linear.buffers:
+        assert isinstance(pointer.dtype, PointerDType)
+        dtype = pointer.dtype.base.scalar()
+        numbers = generator.integers(-3, 4, pointer.dtype.size)
+        held.append(numbers)
+        content = encode(numbers.astype(numpy.float32), dtype)
+        buffers.append(Buffer.from_cpu("PYTHON", content))
+    program([b.handle for b in buffers], [], wait=True)
+    out = linear.buffers[0].dtype
+    assert isinstance(out, PointerDType)
+    return linear, [decode(buffers[0].numpy(), out.base), *held[1:]]
+
+
+def check(ast: UOp, plan: Plan, size: tuple[int, int, int], uses_unit: bool = True) -> LinearKernel:
+    """Compare a product with NumPy's; integers of such sizes are exact in every type."""
+    rows, inner, columns = size
+    linear, (found, left, right) = computed(ast, plan)
+    assert numpy.array_equal(
+        found.reshape(rows, columns), left.reshape(rows, inner) @ right.reshape(inner, columns)
+    )
+    assert any(u.op is Op.MATRIX for u in linear.uops) == uses_unit
+    return linear
+
+
+def product_for(unit: MatrixUnit, size: tuple[int, int, int]) -> UOp:
+    return converted_product(*size, unit.a.name)
+
+
+def card_with(*units: MatrixUnit) -> Limits:
+    return replace(CARD, matrix=units, subgroup=units[0].threads)
+
+
+# --- the step
+
+
+@pytest.mark.parametrize("unit", [u for u in UNITS if u.m > 1], ids=lambda unit: unit.name)
+def test_a_unit_multiplies_as_its_maps_say(unit: MatrixUnit) -> None:
+    size = (2 * unit.m, 3 * unit.k, 2 * unit.n)
+    ast = product_for(unit, size)
+    (reduction,) = (n for n in ast.toposort() if n.op is Op.REDUCE)
+    plan = (Tensorize(ROWS, COLUMNS, reduction.src[1].arg.number, unit), *LAUNCHED)
+
+    check(ast, plan, size)
+
+
+def test_a_dot_product_has_loops_around_and_no_lanes() -> None:
+    linear = check(product_for(DOT, (3, 12, 5)), (Tensorize(None, None, INNER, DOT),), (3, 12, 5))
+    assert not [u for u in linear.uops if u.op is Op.SPECIAL]
+
+
+def test_a_unit_of_one_thread_has_the_lanes_of_a_vector() -> None:
+    size = (3, 6, 24)
+    linear = check(product_for(OUTER, size), (Tensorize(None, COLUMNS, INNER, OUTER),), size)
+    (matrix,) = (u for u in linear.uops if u.op is Op.MATRIX)
+    assert matrix.dtype is dtypes.int32.vec(8)
+
+
+def test_sums_of_several_steps_stay_in_the_unit() -> None:
+    size = (16, 64, 8)
+    plan = (Tensorize(ROWS, COLUMNS, INNER, MMA), Bind((*INNER, 0), AxisKind.UNROLL))
+    linear = check(product_for(MMA, size), plan, size)
+
+    assert sum(u.op is Op.MATRIX for u in linear.uops) == 4
+    assert not any(u.op is Op.ADD and u.dtype.kind == "float" for u in linear.uops)
+
+
+def test_neighbors_are_loaded_at_once() -> None:
+    size = (16, 16, 8)
+    linear = check(product_for(MMA, size), (Tensorize(ROWS, COLUMNS, INNER, MMA),), size)
+    loads = [u for u in linear.uops if u.op is Op.LOAD and u.dtype.scalar() is dtypes.float16]
+
+    assert sorted(u.dtype.count for u in loads) == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_a_split_with_a_rest_leaves_the_rest_to_multiply_adds() -> None:
+    size = (20, 37, 11)
+    linear = check(product_for(MMA, size), (Tensorize(ROWS, COLUMNS, INNER, MMA), *LAUNCHED), size)
+    assert any(u.op in (Op.MUL, Op.MULACC) and u.dtype.kind == "float" for u in linear.uops)
+
+
+def test_the_left_matrix_may_come_second() -> None:
+    left, right = (Tensor.empty(16, 16, dtype="float16", device="PYTHON") for _ in range(2))
+    product = (right.T.cast("float32").unsqueeze(0) * left.cast("float32").unsqueeze(1)).sum(-1)
+    ast = product.schedule()[-1].ast
+    plan = plan_for(ast, CARD)
+    linear, (found, first, second) = computed(ast, plan)
+
+    assert any(u.op is Op.MATRIX for u in linear.uops)
+    expected = second.reshape(16, 16) @ first.reshape(16, 16)
+    assert numpy.array_equal(found.reshape(16, 16), expected)
+
+
+def greatest() -> Tensor:
+    left, right = (Tensor.empty(16, 16, 16, dtype="float16", device="PYTHON") for _ in range(2))
+    return (left.cast("float32") * right.cast("float32")).max(2)
+
+
+def sum_of_sums() -> Tensor:
+    left, right = (Tensor.empty(16, 16, 16, dtype="float16", device="PYTHON") for _ in range(2))
+    return (left.cast("float32") + right.cast("float32")).sum(2)
+
+
+def both_move() -> Tensor:
+    left, right = (Tensor.empty(16, 16, 16, dtype="float16", device="PYTHON") for _ in range(2))
+    return (left.cast("float32") * right.cast("float32")).sum(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [(greatest, "adds products"), (sum_of_sums, "not ADD"), (both_move, "moves along m")],
+)
+def test_what_is_no_product_is_refused(make: Callable[[], Tensor], problem: str) -> None:
+    ast = make().schedule()[-1].ast
+    counter = next(n for n in ast.toposort() if n.op is Op.REDUCE).src[1].arg.number
+    with pytest.raises(ArgumentError, match=problem):
+        checked(ast, (Tensorize(ROWS, COLUMNS, counter, MMA),), CARD)
+
+
+@pytest.mark.parametrize(
+    ("step", "limits", "problem"),
+    [
+        (Tensorize(ROWS, COLUMNS, INNER, WMMA), CARD, "no wmma"),
+        (Tensorize(ROWS, COLUMNS, INNER, MFMA), replace(CARD, matrix=(MFMA,)), "of 64 threads"),
+        (Tensorize(ROWS, COLUMNS, (9,), MMA), CARD, "no loop"),
+        (Tensorize(ROWS, None, INNER, MMA), CARD, "a loop for each of m and n"),
+        (Tensorize(ROWS, COLUMNS, INNER, MMA), replace(CARD, block_threads=16), "too many"),
+    ],
+)
+def test_what_a_device_has_not_is_refused(step: Tensorize, limits: Limits, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        checked(product_for(MMA, (16, 16, 16)), (step,), limits)
+
+
+def test_a_kernel_has_one_matrix_unit() -> None:
+    step = Tensorize(ROWS, COLUMNS, INNER, MMA)
+    again = Tensorize((*ROWS, 0), (*COLUMNS, 0), (*INNER, 0), MMA)
+    with pytest.raises(ArgumentError, match="a matrix unit already"):
+        checked(product_for(MMA, (256, 256, 256)), (step, again), CARD)
+
+
+def test_loops_that_are_short_or_taken_are_refused() -> None:
+    step = Tensorize(ROWS, COLUMNS, INNER, MMA)
+    with pytest.raises(ArgumentError, match="8 of 16 steps"):
+        checked(product_for(MMA, (8, 16, 16)), (step,), CARD)
+    with pytest.raises(ArgumentError, match="grid already"):
+        checked(product_for(MMA, (16, 16, 16)), (Bind(ROWS, AxisKind.GRID), step), CARD)
+
+
+# --- plans
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(
+    "unit", [MMA, MMA_BFLOAT, MMA_INT8, WMMA, MFMA], ids=lambda unit: unit.name
+)
+def test_products_of_all_sizes_are_planned_for_a_unit(
+    unit: MatrixUnit, size: tuple[int, int, int]
+) -> None:
+    ast = product_for(unit, size)
+    plan = plan_for(ast, card_with(unit))
+
+    assert any(isinstance(step, Tensorize) for step in plan)
+    checked(ast, plan, card_with(unit))
+    check(ast, plan, size)
+
+
+def test_a_unit_of_single_precision_is_used_for_it() -> None:
+    ast = product_for(SIMDGROUP, (64, 32, 64))
+    check(ast, plan_for(ast, card_with(SIMDGROUP)), (64, 32, 64))
+
+
+def test_other_types_are_left_to_multiply_adds() -> None:
+    ast = product_for(SIMDGROUP, (64, 32, 64))
+    check(ast, plan_for(ast, CARD), (64, 32, 64), uses_unit=False)
+
+
+def test_a_product_of_one_row_is_left_to_multiply_adds() -> None:
+    ast = product_for(MMA, (2, 256, 256))
+    assert not any(isinstance(step, Tensorize) for step in plan_for(ast, CARD))
+
+
+def test_operands_are_staged_in_their_own_type() -> None:
+    size = (256, 64, 256)
+    ast = product_for(MMA, size)
+    linear = check(ast, plan_for(ast, CARD), size)
+    arrays = [u.dtype for u in linear.uops if u.op is Op.DEFINE_LOCAL]
+
+    assert [a.base for a in arrays if isinstance(a, PointerDType)] == [dtypes.float16] * 2
+    assert not any(u.op is Op.CAST and u.dtype is dtypes.float32 for u in linear.uops)
+
+
+def test_what_follows_a_product_is_done_by_its_lanes() -> None:
+    left, right = (Tensor.empty(64, 64, dtype="float16", device="PYTHON") for _ in range(2))
+    bias = Tensor.empty(64, dtype="float32", device="PYTHON")
+    ast = (left.matmul(right, dtype="float32") + bias).relu().cast("float16").schedule()[-1].ast
+    linear, (found, first, second, third) = computed(ast, plan_for(ast, CARD))
+
+    assert any(u.op is Op.MATRIX for u in linear.uops)
+    expected = numpy.maximum(first.reshape(64, 64) @ second.reshape(64, 64) + third, 0)
+    assert numpy.array_equal(found.reshape(64, 64), expected)
+
+
+def test_many_products_are_groups_of_their_own() -> None:
+    left, right = (Tensor.empty(3, 32, 32, dtype="float16", device="PYTHON") for _ in range(2))
+    ast = left.matmul(right, dtype="float32").schedule()[-1].ast
+    linear, (found, first, second) = computed(ast, plan_for(ast, CARD))
+
+    assert any(u.op is Op.MATRIX for u in linear.uops)
+    expected = first.reshape(3, 32, 32) @ second.reshape(3, 32, 32)
+    assert numpy.array_equal(found.reshape(3, 32, 32), expected)
+
+
+def test_a_convolution_is_a_product() -> None:
+    x = Tensor.empty(1, 32, 18, 18, dtype="float16", device="PYTHON")
+    w = Tensor.empty(32, 32, 3, 3, dtype="float16", device="PYTHON")
+    ast = x.conv2d(w).schedule()[-1].ast
+    plan = plan_for(ast, CARD)
+    _, (found, first, second) = computed(ast, plan)
+
+    assert any(isinstance(step, Tensorize) for step in plan)
+    images = first.reshape(32, 18, 18)
+    windows = numpy.lib.stride_tricks.sliding_window_view(images, (3, 3), (1, 2))
+    expected = numpy.einsum("cyxij,ocij->oyx", windows, second.reshape(32, 32, 3, 3))
+    # Sums in float16 are rounded once, at their end.
+    assert numpy.array_equal(found.reshape(32, 16, 16), expected.astype(numpy.float16))
+
+
+def test_a_plan_is_the_same_after_text() -> None:
+    plan = plan_for(product_for(MMA, (64, 64, 64)), CARD)
+
+    assert plan_from_text(plan_to_text(plan)) == plan
+    assert "by mma_m16n8k16_f16)" in " ".join(map(str, plan))
+
+
+def test_steps_before_and_after_keep_their_meaning() -> None:
+    size = (64, 64, 64)
+    plan = (
+        *(Split(ROWS, 32), Split(COLUMNS, 32), Split(INNER, 32)),
+        Tensorize((*ROWS, 1), (*COLUMNS, 1), (*INNER, 1), MMA),
+        Reorder(((*COLUMNS, 0), (*ROWS, 0))),
+        *(Bind((*axis, 1, 0), AxisKind.UNROLL) for axis in (ROWS, COLUMNS, INNER)),
+        *(Bind((*axis, 0), AxisKind.GRID) for axis in (ROWS, COLUMNS)),
+    )
+    checked(product_for(MMA, size), plan, CARD)
+    check(product_for(MMA, size), plan, size)
