@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from tests.support.matrices import MMA, WMMA
 from tests.unit.builtin.test_interpreter import at, buffer, end, load, special, store
+from tests.unit.lower.matrices import MMA, WMMA
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from tests.support.matrices import (
+from tests.unit.lower.matrices import (
     DOT,
     MFMA,
     MMA,
@@ -298,12 +298,12 @@ def test_a_plan_is_the_same_after_text() -> None:
 
 def test_steps_before_and_after_keep_their_meaning() -> None:
     size = (64, 64, 64)
-    plan = (
+    plan: Plan = (
         *(Split(ROWS, 32), Split(COLUMNS, 32), Split(INNER, 32)),
         Tensorize((*ROWS, 1), (*COLUMNS, 1), (*INNER, 1), MMA),
         Reorder(((*COLUMNS, 0), (*ROWS, 0))),
-        *(Bind((*axis, 1, 0), AxisKind.UNROLL) for axis in (ROWS, COLUMNS, INNER)),
-        *(Bind((*axis, 0), AxisKind.GRID) for axis in (ROWS, COLUMNS)),
+        *[Bind((*axis, 1, 0), AxisKind.UNROLL) for axis in (ROWS, COLUMNS, INNER)],
+        *[Bind((*axis, 0), AxisKind.GRID) for axis in (ROWS, COLUMNS)],
     )
     checked(product_for(MMA, size), plan, CARD)
     check(product_for(MMA, size), plan, size)

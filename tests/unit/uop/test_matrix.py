@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.matrices import DOT, MFMA, MMA, SIMDGROUP, UNITS, WMMA
+from tests.unit.lower.matrices import DOT, MFMA, MMA, SIMDGROUP, UNITS, WMMA
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, VerifyError
 from tinycore.uop.matrix import MatrixUnit, lane_map
