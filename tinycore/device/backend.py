@@ -19,7 +19,7 @@ from tinycore.errors import PluginError
 
 __all__ = ["API_VERSION", "Backend", "Deferred", "api_objection", "deferred"]
 
-API_VERSION: Final = (1, 9)
+API_VERSION: Final = (1, 10)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 
