@@ -301,7 +301,7 @@ def test_description_leaves_nothing_of_a_step_out() -> None:
 
     assert patterns == {
         "Split": 3, "Bind": 2, "Reorder": 1, "Fuse": 2, "Peel": 2, "Stage": 2, "Accumulate": 2,
-        "Pair": 1,
+        "Pair": 1, "Tensorize": 4,
     }  # fmt: skip
 
 
