@@ -5,7 +5,7 @@ of `threads` lanes that hold these matrices together (PTX: mma, AMD: WMMA and MF
 simdgroup_matrix); with one thread it is an instruction on vectors, such as a dot product. A lane
 map says, for each bit of the lane's number and then of the element's number in the lane, least bit
 first, which axis it counts along and in steps of how many: "k2 k4 m1 m2 m4 | k1 m8 k8". Lanes that
-differ in a bit that is "-" hold the same. See docs/decisions/0052-matrix-units.md.
+differ in a bit that is "-" hold the same. See docs/decisions/0053-matrix-units.md.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any
 from tinycore.engine import search_worker, trial
 from tinycore.engine.search_worker import Service, binary_from_json, binary_to_json
 from tinycore.lower.plan_text import plan_from_text
+from tinycore.lower.tile import Split
 
 CRASHES, HANGS, IS_WRONG, IS_HUNGRY, CRASHES_EARLY = 3, 5, 7, 9, 11
 FAULT = re.compile(rb"# fault (\d+)")
@@ -23,9 +24,8 @@ class Misbehaving(Service):
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         """Mark a candidate in its code, so that whoever runs it knows."""
-        found = re.search(r"Split\(\(0,\), (\d+)\)", request["plan"])
-        size = int(found[1]) if found else 0
         plan = plan_from_text(request["plan"])
+        size = next((step.by for step in plan if isinstance(step, Split)), 0)
         if size == CRASHES_EARLY:
             os.abort()
         assert self.trial is not None
