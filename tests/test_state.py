@@ -1,0 +1,200 @@
+"""docs/state.md lists all global state of the core: module-level objects that change after import.
+
+The sources are read as syntax, so that a new global is found before anything imports it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+CORE: Final = ROOT / "tinycore"
+PAGE: Final = ROOT / "docs" / "state.md"
+
+LEFT_OUT: Final = frozenset({"testing", "scaffold"})
+"""Folders that are not part of the core: the test kit, and texts that `new-backend` copies."""
+
+CONTAINERS: Final = frozenset(
+    {"Counter", "OrderedDict", "bytearray", "count", "defaultdict", "deque", "dict", "list", "set"}
+    | {"WeakKeyDictionary", "WeakSet", "WeakValueDictionary"}
+)
+SYNCHRONIZERS: Final = frozenset(
+    {"Condition", "ContextVar", "Event", "Lock", "RLock", "Semaphore", "local", "lock"}
+    | {"recursive_lock"}
+)
+MEMOIZERS: Final = frozenset({"cache", "lru_cache"})
+IMMUTABLE_BASES: Final = frozenset({"Enum", "NamedTuple", "Protocol", "TypedDict"})
+
+CONSTANT: Final = frozenset({"ChosenDefault", "RuleSet", "Trace", "UOp"})
+"""Classes whose module-level objects are constants, though the class is not frozen: a descriptor, a
+set of rules that are added while its module is imported, a channel, an interned node."""
+
+MUTATORS: Final = frozenset(
+    {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove"}
+    | {"setdefault", "update"}
+)
+
+
+@cache
+def sources() -> Mapping[str, ast.Module]:
+    """The syntax trees of the core's files, by their paths below `tinycore/`."""
+    return {
+        path.relative_to(CORE).as_posix(): ast.parse(path.read_text("utf-8"))
+        for path in sorted(CORE.rglob("*.py"))
+        if not LEFT_OUT.intersection(path.relative_to(CORE).parts)
+    }
+
+
+def last_name(expression: ast.expr) -> str:
+    """The last part of a dotted name: `lru_cache` of `functools.lru_cache(maxsize=4)`."""
+    if isinstance(expression, ast.Call | ast.Subscript):
+        return last_name(expression.func if isinstance(expression, ast.Call) else expression.value)
+    return getattr(expression, "attr", getattr(expression, "id", ""))
+
+
+def is_frozen(node: ast.ClassDef) -> bool:
+    """Whether instances cannot change: a named tuple, an enum, a frozen dataclass."""
+    bases = {last_name(base) for base in node.bases}
+    decorators = " ".join(map(ast.unparse, node.decorator_list))
+    return bool(bases & IMMUTABLE_BASES) or "frozen=True" in decorators
+
+
+def stateful_classes(trees: Mapping[str, ast.Module]) -> frozenset[str]:
+    """The names of classes whose instances can change."""
+    classes = [n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    return frozenset(node.name for node in classes if not is_frozen(node)) - CONSTANT
+
+
+def is_state(value: ast.expr | None, annotation: str, stateful: frozenset[str]) -> bool:
+    """Whether a module-level value is made to change: an empty container, a lock, an object."""
+    if value is None or "Mapping[" in annotation:
+        return False
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.List | ast.Set):
+        return not value.elts
+    return isinstance(value, ast.Call) and last_name(value) in (
+        CONTAINERS | SYNCHRONIZERS | stateful
+    )
+
+
+def changed_names(tree: ast.Module) -> frozenset[str]:
+    """Names that functions rebind by `global`, or whose items functions assign, add or remove."""
+    found: set[str] = set()
+    functions = [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    for node in (n for function in functions for n in ast.walk(function)):
+        if isinstance(node, ast.Global):
+            found.update(node.names)
+        owner: ast.expr | None = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            owner = node.value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value if node.func.attr in MUTATORS else None
+        while isinstance(owner, ast.Subscript):
+            owner = owner.value
+        if isinstance(owner, ast.Name):
+            found.add(owner.id)
+    return frozenset(found)
+
+
+def assignments(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr | None, str]]:
+    """Name, value and annotation of each assignment to a plain name."""
+    for node in body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, node.value, ""
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, node.value, ast.unparse(node.annotation)
+
+
+def globals_of(tree: ast.Module, stateful: frozenset[str]) -> Iterator[str]:
+    """The mutable globals of a module, and the mutable attributes of its classes."""
+    changed = changed_names(tree)
+    stateful -= {n.name for n in tree.body if isinstance(n, ast.ClassDef) and is_frozen(n)}
+    for name, value, annotation in assignments(tree.body):
+        is_display = isinstance(value, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp)
+        if is_state(value, annotation, stateful) or (name in changed and is_display):
+            yield name
+    for owner in tree.body:
+        if isinstance(owner, ast.ClassDef):
+            for name, value, annotation in assignments(owner.body):
+                if is_state(value, annotation, stateful):
+                    yield f"{owner.name}.{name}"
+    for node in tree.body:  # rebound by a function, whatever the first value is
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Global):
+                    yield from inner.names
+
+
+def memoized_functions(tree: ast.Module) -> Iterator[str]:
+    """The functions of a module whose results are kept for the life of the process."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    for function in functions:
+        if MEMOIZERS.intersection(map(last_name, function.decorator_list)):
+            yield function.name
+
+
+def found_in_sources(memoized: bool) -> set[str]:
+    """What the sources have: "file name" of each mutable global, or of each memoized function."""
+    trees = sources()
+    stateful = stateful_classes(trees)
+    return {
+        f"{file} {name}"
+        for file, tree in trees.items()
+        for name in (memoized_functions(tree) if memoized else globals_of(tree, stateful))
+    }
+
+
+def listed(section: str) -> set[str]:
+    """What a section of the page lists: file and name are the first two words of a row."""
+    text = PAGE.read_text("utf-8")
+    body = text.split(f"## {section}\n")[1].split("\n## ")[0]
+    rows = [row.split("|")[1] for row in body.splitlines() if row.startswith("| `")]
+    return {" ".join(re.findall(r"`([^`]+)`", row)) for row in rows}
+
+
+def test_the_page_lists_every_mutable_global() -> None:
+    assert listed("Mutable globals") == found_in_sources(memoized=False)
+
+
+def test_the_page_lists_every_memoized_function() -> None:
+    assert listed("Memoized functions") == found_in_sources(memoized=True)
+
+
+def test_every_row_says_what_why_who_resets_and_threads() -> None:
+    rows = [row for row in PAGE.read_text("utf-8").splitlines() if row.startswith("| `")]
+
+    assert [row for row in rows if not all(map(str.strip, row.strip("|").split("|")))] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("table = {}", ["table"]),
+        ("table: Final[dict[str, int]] = {}", ["table"]),
+        ("NOTHING: Final[Mapping[str, int]] = {}", []),
+        ("TABLE = {'a': 1}", []),
+        ("TABLE = {'a': 1}\ndef f(): TABLE['b'] = 2", ["TABLE"]),
+        ("TABLE = [1]\ndef f(): TABLE.append(2)", ["TABLE"]),
+        ("guard = threading.Lock()", ["guard"]),
+        ("numbers = itertools.count()", ["numbers"]),
+        ("here: Final[ContextVar[int]] = ContextVar('here')", ["here"]),
+        ("total = 0\ndef f():\n  global total\n  total += 1", ["total"]),
+        ("one = Machine()", ["one"]),
+        ("one = Frozen()", []),
+        ("class Machine(NamedTuple): a: int\none = Machine(1)", []),
+        ("TABLE = {'a': []}\ndef f(): TABLE['a'].append(2)", ["TABLE"]),
+        ("class A:\n  seen: ClassVar[set[int]] = set()", ["A.seen"]),
+    ],
+)
+def test_a_mutable_global_is_found(source: str, found: list[str]) -> None:
+    assert list(globals_of(ast.parse(source), frozenset({"Machine"}))) == found
