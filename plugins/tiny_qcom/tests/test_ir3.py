@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy
 import pytest
+from adreno.ir3.actions import Code as InterpretedCode
+from adreno.ir3.run import Groups
 from adreno.ir3.syntax import instruction, program
 from adreno.kgsl import Kgsl
-from emulation.faults import SyntaxFault
+from adreno.state import Launch
+from emulation.faults import IllegalAddress, SyntaxFault
+from emulation.memory import GlobalMemory
 from simulated_qcom import Simulated, execute
 
 from tiny_qcom import ir3
@@ -299,6 +303,53 @@ def test_bytes_beside_a_stored_byte_stay(device: QcomDevice) -> None:
     assert (found == (2**64 - 256) + numpy.arange(THREADS, dtype="Q")).all()
 
 
+NARROW = """%p1 = argument 64 8
+%q1 = iadd %p1 %far
+%x1 = load global {bits} 1 8 %q1
+%y1 = {extend} %x1
+%p2 = argument 64 16
+%q2 = iadd %p2 %far
+%x2 = load global {bits} 1 8 %q2
+%y2 = {extend} %x2
+"""
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+@pytest.mark.parametrize("name", ["ilt", "imax", "imin", "irem", "idiv"])
+def test_signed_numbers_that_are_narrow_in_memory(device: QcomDevice, name: str, bits: int) -> None:
+    """Bytes become signed words by cov.u8s32: there is no type of signed bytes."""
+    a, b = operands("i", 7), operands("i", 8) | 1
+    x, y = (
+        numpy.ascontiguousarray(n).astype(f"u{bits // 8}").view(f"i{bits // 8}") for n in (a, b)
+    )
+    expected = {
+        "ilt": x < y,
+        "imax": numpy.maximum(x, y),
+        "imin": numpy.minimum(x, y),
+        "irem": numpy.fmod(x, y),
+        "idiv": numpy.trunc(x / y.astype("d")),
+    }[name]
+    body = NARROW.format(bits=bits, extend="i2i32")
+    body += f"%g = {name} %y1 %y2\n" + ("%r = b2i32 %g\n" if name == "ilt" else "%r = mov %g\n")
+    found = launched(
+        device, compiled(body + STORE.format(bits=32), 3), [numpy.zeros(THREADS, "Q"), a, b]
+    )[0]
+    assert s32(found).tolist() == expected.astype("q").tolist()
+
+
+def test_a_half_constant_is_the_lower_half_of_a_constant(device: QcomDevice) -> None:
+    """65,535 does not fit an instruction, so Mesa compares halves with a constant."""
+    body = NARROW.format(bits=16, extend="i2i32")
+    body += "%m = const 32 0xffffffff\n%g = ieq %y1 %m\n%r = b2i32 %g\n"
+    a = operands("i", 9)
+    a[::5] = 0x1FFFF
+    binary = compiled(body + STORE.format(bits=32), 3)
+    text = ir3.server().disassemble(Code.unpack(binary, "k").machine, A630)
+    assert ", hc" in text
+    found = launched(device, binary, [numpy.zeros(THREADS, "Q"), a, a])[0]
+    assert found.tolist() == (a & 0xFFFF == 0xFFFF).tolist()
+
+
 # --- the compiler
 
 
@@ -355,6 +406,68 @@ def test_other_chips_are_refused_by_name() -> None:
 def test_an_instruction_that_is_not_known_is_a_fault() -> None:
     with pytest.raises(SyntaxFault, match="not known"):
         instruction("add.f r0.x, r1.x, <what>")
+
+
+@pytest.mark.parametrize(
+    ("line", "a", "expected"),
+    [
+        ("cov.u8s32 r1.x, hr0.x", 0x1FF, 0xFFFF_FFFF),
+        ("cov.u8s32 r1.x, hr0.x", 0x7F, 0x7F),
+        ("cov.u8s16 hr2.x, hr0.x", 0x80, 0xFF80),
+        ("cov.s32u8 hr2.x, r0.x", 0x1FF, 0xFF),
+        ("cov.s16s32 r1.x, hr0.x", 0x8000, 0xFFFF_8000),
+        ("cov.u16s32 r1.x, hr0.x", 0x8000, 0x8000),
+        ("cov.f32u32 r1.x, r0.x", 0x4F80_0000, 0xFFFF_FFFF),
+        ("cov.f32s32 r1.x, r0.x", 0x7FC0_0000, 0),
+        ("cov.f32s32 r1.x, r0.x", 0xBFE0_0000, 0xFFFF_FFFF),
+        ("cov.s32f32 r1.x, r0.x", 0xFFFF_FFFF, 0xBF80_0000),
+        ("cov.u32f32 r1.x, r0.x", 0xFFFF_FFFF, 0x4F80_0000),
+        ("absneg.s r1.x, (abs)r0.x", 0xFFFF_FFFE, 2),
+        ("absneg.s r1.x, (neg)r0.x", 5, 0xFFFF_FFFB),
+        ("absneg.s hr2.x, (abs)hr0.x", 0xFFFE, 2),
+        ("absneg.f r1.x, (neg)(abs)r0.x", 0xBF80_0000, 0xBF80_0000),
+        ("and.b r1.x, (not)r0.x, 15", 5, 10),
+        ("max.s hr2.x, hr0.x, h(0)", 0x8000, 0),
+        ("max.u hr2.x, hr0.x, h(0)", 0x8000, 0x8000),
+        ("min.s hr2.x, hr0.x, h(-1)", 0xFFFE, 0xFFFE),
+        ("cmps.s.lt hr2.x, hr0.x, h(-1)", 0xFFFE, 1),
+        ("cmps.u.eq hr2.x, hr0.x, h(-1)", 0xFFFF, 1),
+        ("ashr.b hr2.x, hr0.x, h(4)", 0x8000, 0xF800),
+        ("shr.b hr2.x, hr0.x, h(4)", 0x8000, 0x0800),
+    ],
+)
+def test_what_an_instruction_computes(line: str, a: int, expected: int) -> None:
+    assert interpreted(line, a) == expected
+
+
+@pytest.mark.parametrize(
+    "line", ["cov.u8u32 r1.x, hr0.x", "cov.u8f32 r1.x, hr0.x", "cov.f32u8 hr2.x, r0.x"]
+)
+def test_a_conversion_of_bytes_that_hardware_does_not_do(line: str) -> None:
+    with pytest.raises(SyntaxFault, match=f"instruction 0, {line}: cov.* hardware does not do"):
+        interpreted(line, 1)
+
+
+def test_half_constants_need_a_launch_that_demotes_constants() -> None:
+    with pytest.raises(IllegalAddress, match="half constant hc0 of 0"):
+        interpreted("cmps.s.eq hr2.x, hr0.x, hc0.x", 1)
+
+
+def interpreted(line: str, a: int) -> int:
+    """The first register that an instruction writes, after it ran with a number in r0.x."""
+    made = instruction(line)
+    code = InterpretedCode((made, instruction("end")), merged=True)
+    launch = Launch(
+        *(False, (1, 1, 1), (4, 1, 1), b"", 0, 0, numpy.zeros(16, "I"), 16, 8, 0, True, False),
+        *(0, 1024, 0, 0xFC, 0xFC),
+    )
+    code.check(launch)
+    groups = Groups(launch, GlobalMemory(), code, numpy.arange(1))
+    groups.full[0] = numpy.full(4, a, "I")
+    groups.run()
+    target = made.operands[0]
+    (found,) = set(code.source(target.kind, target.number)(groups).tolist())
+    return int(found)
 
 
 def test_a_fault_names_the_bytes_of_an_instruction() -> None:

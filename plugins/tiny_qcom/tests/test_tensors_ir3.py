@@ -71,6 +71,19 @@ def test_bytes_times_a_constant() -> None:
     assert (Tensor(a) * 7 + 3).tolist() == (a * numpy.int8(7) + numpy.int8(3)).tolist()
 
 
+@pytest.mark.parametrize("kind", ["b", "h"])
+def test_narrow_integers(kind: str) -> None:
+    bits = numpy.iinfo(kind)
+    a = numpy.array([bits.min, bits.max, -7, 7, -1, 0, 100, -100], kind)
+    b = numpy.array([3, -2, 2, -3, -1, 5, -7, 7], kind)
+    x, y = Tensor(a), Tensor(b)
+    assert (x < y).tolist() == (a < b).tolist()
+    assert x.maximum(y).tolist() == numpy.maximum(a, b).tolist()
+    assert (x // y).tolist() == (a // b).tolist()
+    assert (x % y).tolist() == (a % b).tolist()
+    assert (x >> 2).tolist() == (a >> 2).tolist()
+
+
 def test_integers() -> None:
     PROGRAMS.integers()
 

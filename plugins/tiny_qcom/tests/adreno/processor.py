@@ -314,6 +314,7 @@ class Processor:
             bits(control, 7, 6),
             bits(control, 1, 6),
             bool(control >> 31),
+            bool(r[0xAB00] & 1),
             bits(control, 14, 6),
             (bits(r[0xA9B1], 0, 5) + 1) * 1024,
             bits(r[0xA9B6], 0, 8) << 9,

@@ -30,6 +30,8 @@ class Launch:
     full_registers: int
     half_registers: int
     merged: bool
+    demotes: bool
+    """Whether a half constant is the lower half of a constant."""
     branch_stack: int
     shared_bytes: int
     private_bytes: int

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy
-from emulation.faults import Fault, LaunchFault
+from emulation.faults import LaunchFault
 
-from adreno.ir3.syntax import COMPONENTS
 from adreno.state import bits
 
 if TYPE_CHECKING:
     from adreno.ir3.run import Groups
-    from adreno.ir3.syntax import Instruction
 
 Array = numpy.ndarray[Any, Any]
 CHANNELS: Final = {0x82: 4, 0x62: 2}
@@ -39,44 +37,39 @@ class Pixels:
         return (start + self.address).astype(numpy.uint64), inside
 
 
-def load_pixels(groups: Groups, made: Instruction, which: Any) -> None:
-    """isam: the pixel at a column and a row; zeros outside of the image."""
-    target, place, sampler, texture = made.operands
-    if sampler.number >= len(groups.launch.samplers):
-        raise LaunchFault(f"sampler {sampler.number} is not there")
-    if texture.number >= len(groups.launch.textures):
-        raise LaunchFault(f"texture {texture.number} is not there")
-    words = groups.launch.samplers[sampler.number]
+def load_pixels(
+    groups: Groups, sampler: int, texture: int, columns: Array, rows: Array
+) -> list[Array]:
+    """The channels of the pixels at columns and rows, as words; zeros outside of the image."""
+    launch = groups.launch
+    if sampler >= len(launch.samplers):
+        raise LaunchFault(f"sampler {sampler} is not there")
+    if texture >= len(launch.textures):
+        raise LaunchFault(f"texture {texture} is not there")
+    words = launch.samplers[sampler]
     if bits(words[0], 5, 9) != 0b011_011_011 or not bits(words[1], 5, 1):
         raise LaunchFault("the sampler does not clamp to the border, in pixels")
-    pixels = Pixels(groups.launch.textures[texture.number])
-    if bits(groups.launch.textures[texture.number][0], 4, 12) != 0 | 1 << 3 | 2 << 6 | 3 << 9:
+    pixels = Pixels(launch.textures[texture])
+    if bits(launch.textures[texture][0], 4, 12) != 0 | 1 << 3 | 2 << 6 | 3 << 9:
         raise LaunchFault("the channels of a texture are not in order")
-    columns, rows = groups.sources_of(place, 2, which, 4)
     addresses, inside = pixels.places(columns, rows)
-    found = groups.memory.load(addresses[inside], pixels.bytes, 4)
-    written = next(flag.split()[1] for flag in made.flags if flag.startswith("writes "))
-    for channel, part in enumerate(found):
-        if COMPONENTS[channel] not in written:
-            continue  # its register, counted from the target, keeps what it holds
+    results = []
+    for part in groups.memory.load(addresses[inside], pixels.bytes, 4):
         value = part.view(numpy.float16 if pixels.bytes == 2 else numpy.float32)
         result = numpy.zeros(len(columns), numpy.float32)
         result[inside] = value
-        groups.write(target, which, result.view(numpy.uint32), channel)
+        results.append(result.view(numpy.uint32))
+    return results
 
 
-def store_pixels(groups: Groups, made: Instruction, which: Any) -> None:
-    """stib: four floats to the pixel at a column and a row; nothing outside of the image."""
-    value, place, slot = made.operands
-    number = int(slot.value)
+def store_pixels(
+    groups: Groups, number: int, columns: Array, rows: Array, parts: list[Array]
+) -> None:
+    """Four floats, as words, to the pixels at columns and rows; nothing outside of the image."""
     if number >= len(groups.launch.images):
         raise LaunchFault(f"image {number} is not there")
-    if ".f32.4" not in made.name or ".2d" not in made.name:
-        raise Fault(f"{made.name} is not known")
     pixels = Pixels(groups.launch.images[number])
-    columns, rows = groups.sources_of(place, 2, which, 4)
     addresses, inside = pixels.places(columns, rows)
-    parts = groups.sources_of(value, 4, which, 4)
     if pixels.bytes == 2:
         parts = [p.view(numpy.float32).astype(numpy.float16).view(numpy.uint16) for p in parts]
     groups.memory.store(addresses[inside], pixels.bytes, [p[inside] for p in parts])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy
+from emulation.faults import SyntaxFault
 from emulation.numbers import fma_narrow
 
 Array = numpy.ndarray[Any, Any]
@@ -155,43 +156,81 @@ VIEWS: Final[dict[str, Callable[[Array], Array]]] = {
 }
 
 
-def compare(name: str, a: Array, b: Array) -> Array:
+def compared(name: str) -> Callable[..., Array]:
     """cmps.<type>.<condition>: 1 where it holds; with NaN only `ne` does."""
     _, kind, condition = name.split(".")
-    view = VIEWS[kind]
-    return COMPARED[condition](view(a), view(b)).astype(numpy.uint32)
+    view, holds = VIEWS[kind], COMPARED[condition]
+    return lambda a, b: holds(view(a), view(b)).astype(numpy.uint32)
+
+
+def saturated(function: Callable[..., Array]) -> Callable[..., Array]:
+    """A function of floats whose result is clamped to 0 and 1; NaN becomes 0."""
+    return lambda *sources: words(numpy.clip(numpy.nan_to_num(floats(function(*sources))), 0, 1))
+
+
+def is_floating(name: str) -> bool:
+    """Whether sources are floats, for (neg) and (abs)."""
+    return name in FLOAT or name.startswith("cmps.f")
+
+
+def meaning(name: str, saturates: bool) -> Callable[..., Array]:
+    """What an operation makes of words. Raises SyntaxFault."""
+    if name.startswith("cmps"):
+        return compared(name)
+    if name.startswith("mov"):
+        return lambda a: a
+    if name.startswith("cov"):
+        return converted(name)
+    if name in FLOAT:
+        return saturated(FLOAT[name]) if saturates else FLOAT[name]
+    if name not in INTEGER or saturates:
+        raise SyntaxFault(f"the operation {name} is not known")
+    return INTEGER[name]
 
 
 # --- conversions
 
 
-def converted(name: str, a: Array) -> Array:
+NUMBER_OF: Final[dict[str, Callable[[Array], Array]]] = {
+    "f32": lambda a: floats(a).astype(numpy.float64),
+    "f16": lambda a: a.astype(numpy.uint16).view(numpy.float16).astype(numpy.float64),
+    "u32": lambda a: a,
+    "u16": low,
+    "s32": signed,
+    "s16": lambda a: signed(a << SIXTEEN) >> 16,
+    "u8": lambda a: signed(a << numpy.uint32(24)) >> 24,
+}
+"""Of a source, the number that it stands for.
+
+There is no type of signed bytes: u8 is one with a sign. Bytes become unsigned numbers by a mask,
+and floats by way of 16 bits, because cov does neither (Mesa 25.2.7, create_cov).
+"""
+BYTES: Final = {("u8", "s16"), ("u8", "s32"), *((n, "u8") for n in ("u16", "s16", "u32", "s32"))}
+
+
+def converted(name: str) -> Callable[..., Array]:
     """cov.<source><target>, on a source that is held in a word."""
     source, target = split_types(name.split(".")[1])
-    number: Array
-    if source[0] == "f":
-        number = (
-            floats(a).astype(numpy.float64)
-            if source == "f32"
-            else a.astype(numpy.uint16).view(numpy.float16).astype(numpy.float64)
-        )
-    else:
-        bits = int(source[1:])
-        up = a.astype(numpy.uint32) << numpy.uint32(32 - bits)
-        number = (signed(up) >> (32 - bits)) if source[0] == "s" else up >> numpy.uint32(32 - bits)
+    if "u8" in (source, target) and (source, target) not in BYTES:
+        raise SyntaxFault(f"{name}, which hardware does not do")
+    if source not in NUMBER_OF or target not in NUMBER_OF:
+        raise SyntaxFault(f"the operation {name} is not known")
+    number = NUMBER_OF[source]
     if target == "f32":
-        return words(number.astype(numpy.float32))
+        return lambda a: words(number(a).astype(numpy.float32))
     if target == "f16":
-        return number.astype(numpy.float16).view(numpy.uint16).astype(numpy.uint32)
+        return lambda a: number(a).astype(numpy.float16).view(numpy.uint16).astype(numpy.uint32)
     bits = int(target[1:])
     mask = numpy.uint32((1 << bits) - 1)
-    if source[0] == "f":
-        least, most = (
-            (0, 2**bits - 1) if target[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        )
-        clipped = numpy.clip(numpy.nan_to_num(number, nan=0.0), least, most)
-        return unsigned(numpy.trunc(clipped)) & mask
-    return unsigned(number) & mask
+    if source[0] != "f":
+        return lambda a: number(a).view(numpy.uint32) & mask
+    least = 0 if target[0] == "u" else -(1 << (bits - 1))
+    return lambda a: clipped(number(a), least, least + (1 << bits) - 1) & mask
+
+
+def clipped(number: Array, least: int, most: int) -> Array:
+    """Floats as integers of a range, toward 0; NaN is 0."""
+    return unsigned(numpy.trunc(numpy.clip(numpy.nan_to_num(number, nan=0.0), least, most)))
 
 
 def split_types(text: str) -> tuple[str, str]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy
-from emulation.faults import BarrierFault, Fault, IllegalAddress, SyntaxFault, TimeoutFault
-from emulation.memory import UNSIGNED, GlobalMemory, LocalMemory, SharedMemory, check_alignment
+from emulation.faults import BarrierFault, Fault, TimeoutFault
+from emulation.memory import GlobalMemory, LocalMemory, SharedMemory
 
-from adreno.ir3 import operations
-from adreno.ir3.images import load_pixels, store_pixels
-from adreno.ir3.syntax import Instruction, Operand, program
+from adreno.ir3.actions import SHARED_END, SHARED_REGISTERS, Code, code_of
+from adreno.ir3.syntax import Instruction, Operand
 from adreno.state import POISON, Launch
 
 Array = numpy.ndarray[Any, Any]
@@ -23,17 +22,14 @@ Array = numpy.ndarray[Any, Any]
 AT_ONCE: Final = 16_384
 """Threads that are interpreted together."""
 MOST_INSTRUCTIONS: Final = 5_000_000
-SHARED_REGISTERS: Final = 48 * 4
-SHARED_END: Final = 56 * 4
 NONE: Final = 0xFC
-WIDTHS: Final = {"u8": 1, "s8": 1, "u16": 2, "s16": 2, "f16": 2, "u32": 4, "s32": 4, "f32": 4}
-NOTHING: Final = frozenset({"nop", "fence.g.r.w", "fence.l.r.w", "fence.g.l.r.w", "fence.r.w"})
 RUNNING, WAITING, ENDED = range(3)
 
 
 def execute(launch: Launch, memory: GlobalMemory) -> None:
     """Run all groups of a launch."""
-    code = program(launch.machine)
+    code = code_of(launch.machine, launch.merged)
+    code.check(launch)
     x, y, z = launch.groups
     groups = x * y * z
     at_once = max(AT_ONCE // launch.block_threads, 1)
@@ -45,19 +41,15 @@ def execute(launch: Launch, memory: GlobalMemory) -> None:
 class Groups:
     """Some groups: registers and places in the code of all their threads."""
 
-    def __init__(
-        self,
-        launch: Launch,
-        memory: GlobalMemory,
-        code: tuple[Instruction, ...],
-        groups: Array,
-    ) -> None:
+    def __init__(self, launch: Launch, memory: GlobalMemory, code: Code, groups: Array) -> None:
         self.launch, self.memory, self.code = launch, memory, code
         self.block = launch.block_threads
         self.count = len(groups) * self.block
+        self.shape = (self.count,)
         self.threads = numpy.arange(self.count)
-        self.full = numpy.full((SHARED_END, self.count), POISON, numpy.uint32)
-        self.half = numpy.full((SHARED_REGISTERS, self.count), POISON & 0xFFFF, numpy.uint32)
+        self.constants = launch.constants
+        self.full = [numpy.full(self.count, POISON, numpy.uint32)] * SHARED_END
+        self.half = [numpy.full(self.count, POISON & 0xFFFF, numpy.uint32)] * SHARED_REGISTERS
         self.predicates = numpy.zeros((4, self.count), numpy.bool_)
         self.disabled: Array | None = None
         """Threads that a predt or predf has turned off."""
@@ -66,6 +58,10 @@ class Groups:
         self.together = True
         """Whether all threads are at one place, which is `place`."""
         self.place = 0
+        self.active: Array | None = None
+        """Which threads execute; None for all."""
+        self.index: Array | None = None
+        """Their numbers."""
         shared = launch.shared_bytes
         self.shared = SharedMemory(len(groups), shared, self.block, 4, 64, first=0)
         self.private = LocalMemory(self.count, max(launch.private_bytes, 16), first=0)
@@ -81,40 +77,75 @@ class Groups:
         for axis in range(3):
             if self.launch.group_register != NONE:
                 place = self.launch.group_register + axis
-                self.full[place] = numpy.repeat(of_group[axis], self.block)
+                self.full[place] = numpy.repeat(of_group[axis], self.block).astype(numpy.uint32)
             if self.launch.thread_register != NONE:
                 place = self.launch.thread_register + axis
-                self.full[place] = numpy.tile(of_thread[axis], len(groups))
+                self.full[place] = numpy.tile(of_thread[axis], len(groups)).astype(numpy.uint32)
 
     # --- the loop
 
     def run(self) -> None:
         """Until all threads have ended."""
-        executed = 0
+        executed, going_on = 0, True
         with numpy.errstate(all="ignore"):
-            while True:
+            while going_on:
                 if self.together:
-                    place, which = self.place, None
+                    place, which, limit = self.place, None, len(self.code.acts)
+                elif (found := self.least()) is not None:
+                    place, which, limit = found
+                elif self.meet():
+                    continue
                 else:
-                    running = self.state == RUNNING
-                    if not running.any():
-                        if self.meet():
-                            continue
-                        return
-                    place = int(self.places[running].min())
-                    which = running & (self.places == place)
-                if place >= len(self.code):
-                    raise Fault("the code goes on behind its end")
-                made = self.code[place]
-                try:
-                    going_on = self.step(made, place, which)
-                except Fault as fault:
-                    raise type(fault)(f"instruction {place}, {made.text}: {fault}") from fault
-                executed += 1
+                    return
+                acts, end = self.code.straight(place)
+                executed += 1 + len(acts)
                 if executed > MOST_INSTRUCTIONS:
                     raise TimeoutFault(f"more than {MOST_INSTRUCTIONS:,} instructions")
-                if not going_on:
-                    return
+                if end > limit:
+                    acts, end = tuple(one for one in acts if one[0] < limit), limit
+                self.compute(acts, which)
+                going_on = self.move(end, which) if end < limit else self.advance(end, which)
+
+    def least(self) -> tuple[int, Array, int] | None:
+        """The threads that are least far: their place, who they are, and where the next ones are.
+
+        None where no thread runs.
+        """
+        running = self.state == RUNNING
+        places = self.places[running]
+        if not places.size:
+            return None
+        place = int(places.min())
+        others = places[places > place]
+        limit = int(others.min()) if others.size else len(self.code.acts)
+        return place, running & (self.places == place), limit
+
+    def compute(self, acts: tuple[Any, ...], which: Array | None) -> None:
+        """A straight piece of code, for those threads that no predicate has turned off."""
+        self.active, self.index = which, None
+        if self.disabled is not None:
+            self.active = ~self.disabled if which is None else which & ~self.disabled
+        if self.active is not None:
+            self.index = numpy.flatnonzero(self.active)
+            if not len(self.index):
+                return
+        place = 0
+        try:
+            for place, act in acts:  # noqa: B007  the handler reads it
+                act(self)
+        except Fault as fault:
+            raise self.code.located(fault, place) from fault
+
+    def move(self, place: int, which: Array | None) -> bool:
+        """An instruction that is about the place in the code; False when all threads ended."""
+        if place >= len(self.code.acts):
+            raise Fault("the code goes on behind its end")
+        made = self.code.instructions[place]
+        control = Groups.barrier if made.name.startswith("bar") else CONTROL[made.name]
+        try:
+            return control(self, made, place, which)
+        except Fault as fault:
+            raise self.code.located(fault, place) from fault
 
     def meet(self) -> bool:
         """Let groups go on whose threads are all at a barrier; whether any did."""
@@ -144,30 +175,14 @@ class Groups:
             self.places[:] = self.place
             self.together = False
 
-    def step(self, made: Instruction, place: int, which: Array | None) -> bool:
-        """One instruction for the threads at it; False when all have ended."""
-        name = made.name
-        if name in CONTROL:
-            return CONTROL[name](self, made, place, which)
-        if name.startswith("bar"):
-            return self.barrier(made, place, which)
-        if name not in NOTHING and not name.startswith("fence"):
-            active: Any = which
-            if self.disabled is not None:
-                active = ~self.disabled if which is None else which & ~self.disabled
-            index = slice(None) if active is None else numpy.flatnonzero(active)
-            if active is None or len(index):
-                self.compute(made, index)
-        self.advance(place + 1, which)
-        return True
-
-    def advance(self, place: int, which: Array | None) -> None:
+    def advance(self, place: int, which: Array | None) -> bool:
         """Move threads to a place."""
         if which is None:
             self.place = place
         else:
             self.places[which] = place
             self.gather()
+        return True
 
     # --- control
 
@@ -191,8 +206,7 @@ class Groups:
         return True
 
     def jump(self, made: Instruction, place: int, which: Array | None) -> bool:
-        self.advance(place + int(made.operands[-1].value), which)
-        return True
+        return self.advance(place + int(made.operands[-1].value), which)
 
     def branch(self, made: Instruction, place: int, which: Array | None) -> bool:
         """br, brao (either of two predicates) and braa (both)."""
@@ -227,191 +241,53 @@ class Groups:
             holds = self.predicates[gate.number] ^ gate.negated
             off = ~holds if made.name == "predt" else holds
             self.disabled[mine] = off[mine]
-        self.advance(place + 1, which)
-        return True
+        return self.advance(place + 1, which)
 
-    # --- registers
+    # --- registers and memory
 
-    def read(self, source: Operand, which: Any, step: int = 0, as_float: bool = False) -> Array:
-        """The words of a source, for the threads that execute."""
-        number = source.number + (step if source.repeats else 0)
-        count = self.count if isinstance(which, slice) else len(which)
-        match source.kind:
-            case "r":
-                self.check_register(number)
-                found = self.full[number][which]
-            case "hr":
-                found = self.half_register(number)[which]
-            case "c":
-                if number >= self.launch.constant_words:
-                    raise IllegalAddress(f"constant {number} of {self.launch.constant_words}")
-                found = numpy.full(count, self.launch.constants[number], numpy.uint32)
-            case "literal":
-                found = numpy.full(count, int(source.value) & 0xFFFF_FFFF, numpy.uint32)
-            case "float":
-                found = operations.words(numpy.full(count, source.value, numpy.float32))
-            case _:
-                raise SyntaxFault(f"a source of the kind {source.kind}")
-        if source.absolute:
-            found = numpy.abs(found.view(numpy.float32 if as_float else numpy.int32)).view(
-                numpy.uint32
-            )
-        if source.negated:
-            flipped = found ^ numpy.uint32(1 << 31) if as_float else numpy.uint32(0) - found
-            found = flipped
+    def chosen(self, value: Array) -> Array:
+        """The elements of the threads that execute."""
+        if value.shape != self.shape:
+            value = numpy.broadcast_to(value, self.shape)
+        return value if self.index is None else value[self.index]
+
+    def spread(self, value: Array) -> Array:
+        """Elements of the threads that execute, at the places of these threads."""
+        if self.index is None:
+            return value
+        found = numpy.zeros(self.count, value.dtype)
+        found[self.index] = value
         return found
 
-    def check_register(self, number: int) -> None:
-        """Fault beyond the footprint that the launch states."""
-        if number >= SHARED_REGISTERS:
-            if number >= SHARED_END:
-                raise IllegalAddress(f"register r{number // 4}")
-        elif number >= self.launch.full_registers * 4:
-            raise IllegalAddress(
-                f"register r{number // 4} of {self.launch.full_registers} that the launch has"
-            )
-
-    def half_register(self, number: int) -> Array:
-        """The 16 bits of a half register of all threads, as words."""
-        if self.launch.merged:
-            self.check_register(number >> 1)
-            return (self.full[number >> 1] >> numpy.uint32(16 * (number & 1))) & numpy.uint32(
-                0xFFFF
-            )
-        if number >= self.launch.half_registers * 4:
-            raise IllegalAddress(f"half register hr{number // 4}")
-        return self.half[number]
-
-    def write(self, target: Operand, which: Any, value: Array, step: int = 0) -> None:
+    def put(self, file: list[Array], number: int, value: Array) -> None:
         """Words to a register, of the threads that execute."""
-        number = target.number + step
-        if target.kind == "r":
-            self.check_register(number)
-            if number >= SHARED_REGISTERS:
-                raise IllegalAddress("a register that all threads of a wave share is written")
-            self.full[number][which] = value
-        elif target.kind == "p":
-            self.predicates[number][which] = value != 0
-        elif target.kind == "hr":
-            bits = value & numpy.uint32(0xFFFF)
-            if self.launch.merged:
-                self.check_register(number >> 1)
-                at = numpy.uint32(16 * (number & 1))
-                kept = self.full[number >> 1][which] & ~(numpy.uint32(0xFFFF) << at)
-                self.full[number >> 1][which] = kept | (bits << at)
-            else:
-                self.half_register(number)
-                self.half[number][which] = bits
+        if self.active is not None:
+            value = numpy.where(self.active, value, file[number])
+        elif value.shape != self.shape:
+            value = numpy.broadcast_to(value, self.shape)
+        file[number] = value
+
+    def put_predicate(self, number: int, value: Array) -> None:
+        """A predicate, of the threads that execute."""
+        if self.active is None:
+            self.predicates[number] = value != 0
         else:
-            raise SyntaxFault(f"a target of the kind {target.kind}")
+            self.predicates[number][self.active] = self.chosen(value != 0)
 
-    # --- instructions
+    def load(self, head: str, addresses: Array, width: int, count: int) -> list[Array]:
+        """ldg, ldl, ldp: words of the threads that execute."""
+        if head == "ldg":
+            return self.memory.load(addresses, width, count)
+        room = self.shared if head == "ldl" else self.private
+        return room.load(self.chosen(self.threads), addresses, width, count)
 
-    def compute(self, made: Instruction, which: Any) -> None:
-        """An instruction that is not about the place in the code."""
-        name, head = made.name, made.name.partition(".")[0]
-        if head in MEMORY:
-            MEMORY[head](self, made, which)
+    def store(self, head: str, addresses: Array, width: int, values: list[Array]) -> None:
+        """stg, stl, stp: words of the threads that execute."""
+        if head == "stg":
+            self.memory.store(addresses, width, values)
             return
-        if head in ("isam", "stib"):
-            (load_pixels if head == "isam" else store_pixels)(self, made, which)
-            return
-        target, sources = made.operands[0], made.operands[1:]
-        if head == "swz":
-            half = len(made.operands) // 2
-            values = [self.read(s, which).copy() for s in made.operands[half:]]
-            for one, value in zip(made.operands[:half], values, strict=True):
-                self.write(one, which, value)
-            return
-        for step in range(made.repeat + 1):
-            self.write(target, which, self.value(name, sources, which, step, made), step)
-
-    def value(
-        self, name: str, sources: tuple[Operand, ...], which: Any, step: int, made: Instruction
-    ) -> Array:
-        """What arithmetic gives."""
-        halves = [s for s in sources if s.kind == "hr"]
-        if name in operations.FLOAT or name.startswith("cmps.f"):
-            if halves:
-                raise SyntaxFault("arithmetic on halves, which our kernels have not")
-            values = [self.read(s, which, step, as_float=True) for s in sources]
-            if name in operations.FLOAT:
-                found = operations.FLOAT[name](*values)
-                if "sat" in made.flags:
-                    number = numpy.clip(numpy.nan_to_num(operations.floats(found)), 0, 1)
-                    found = operations.words(number)
-                return found
-            return operations.compare(name, *values)
-        values = [self.read(s, which, step) for s in sources]
-        if halves and len(halves) == len(sources):
-            values = [v & numpy.uint32(0xFFFF) for v in values]
-        if name.startswith("cmps"):
-            if halves and ".s." in name:
-                values = [((v << 16).view(numpy.int32) >> 16).view(numpy.uint32) for v in values]
-            return operations.compare(name, *values)
-        if name.startswith("mov"):
-            return values[0]
-        if name.startswith("cov"):
-            return operations.converted(name, values[0])
-        if name not in operations.INTEGER:
-            raise SyntaxFault(f"the operation {name} is not known")
-        return operations.INTEGER[name](*values)
-
-    # --- memory
-
-    def address(self, place: Operand, which: Any) -> Array:
-        """64 bits of an address, from two registers."""
-        low, high = (
-            self.read(Operand("r", place.number + n), which).astype(numpy.uint64) for n in (0, 1)
-        )
-        found: Array = (low | high << numpy.uint64(32)) + numpy.uint64(int(place.value))
-        return found
-
-    def load_global(self, made: Instruction, which: Any) -> None:
-        target, place, count = made.operands
-        width = WIDTHS[made.name.partition(".")[2]]
-        addresses = self.address(place, which)
-        check_alignment(addresses, width)
-        found = self.memory.load(addresses, width, int(count.value))
-        for step, value in enumerate(found):
-            self.write(target, which, value.astype(numpy.uint32), step)
-
-    def store_global(self, made: Instruction, which: Any) -> None:
-        place, source, count = made.operands
-        width = WIDTHS[made.name.partition(".")[2]]
-        addresses = self.address(place, which)
-        check_alignment(addresses, width)
-        values = self.sources_of(source, int(count.value), which, width)
-        self.memory.store(addresses, width, values)
-
-    def sources_of(self, source: Operand, count: int, which: Any, width: int) -> list[Array]:
-        """Neighboring registers."""
-        made = [Operand(source.kind, source.number + n) for n in range(count)]
-        return [self.read(one, which).astype(UNSIGNED[width]) for one in made]
-
-    def near(self, place: Operand, which: Any) -> Array:
-        """32 bits of an address."""
-        found = self.read(Operand("r", place.number), which).astype(numpy.int64)
-        return (found + int(place.value)) & 0xFFFF_FFFF
-
-    def load_near(self, made: Instruction, which: Any) -> None:
-        target, place, count = made.operands
-        width = WIDTHS[made.name.partition(".")[2]]
-        addresses = self.near(place, which)
-        check_alignment(addresses, width)
-        room: Any = self.shared if made.name.startswith("ldl") else self.private
-        found = room.load(self.threads[which], addresses, width, int(count.value))
-        for step, value in enumerate(found):
-            self.write(target, which, value.astype(numpy.uint32), step)
-
-    def store_near(self, made: Instruction, which: Any) -> None:
-        place, source, count = made.operands
-        width = WIDTHS[made.name.partition(".")[2]]
-        addresses = self.near(place, which)
-        check_alignment(addresses, width)
-        values = self.sources_of(source, int(count.value), which, width)
-        room: Any = self.shared if made.name.startswith("stl") else self.private
-        room.store(self.threads[which], addresses, width, values)
+        room = self.shared if head == "stl" else self.private
+        room.store(self.chosen(self.threads), addresses, width, values)
 
 
 CONTROL: Final = {
@@ -423,12 +299,4 @@ CONTROL: Final = {
     "predt": Groups.predicate,
     "predf": Groups.predicate,
     "prede": Groups.predicate,
-}
-MEMORY: Final = {
-    "ldg": Groups.load_global,
-    "stg": Groups.store_global,
-    "ldl": Groups.load_near,
-    "stl": Groups.store_near,
-    "ldp": Groups.load_near,
-    "stp": Groups.store_near,
 }

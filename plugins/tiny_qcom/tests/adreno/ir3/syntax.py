@@ -53,6 +53,7 @@ class Operand:
     negated: bool = False
     absolute: bool = False
     repeats: bool = False
+    inverted: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def operand(text: str, whole: str) -> Operand:
         flags, half, kind, number, component = found.groups()
         index = int(number) * 4 + COMPONENTS.index(component)
         negated = "neg" in flags
-        return Operand(half + kind, index, 0.0, negated, "abs" in flags, "(r)" in flags)
+        marks = (negated, "abs" in flags, "(r)" in flags, "not" in flags)
+        return Operand(half + kind, index, 0.0, *marks)
     if found := re.match(r"^(!?)p0\.([xyzw])$", text):
         return Operand("p", COMPONENTS.index(found[2]), negated=bool(found[1]))
     if found := re.match(r"^#?(-?\d+)$", text):
