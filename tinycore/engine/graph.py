@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TypeAlias
+from itertools import compress, count, groupby
+from operator import attrgetter, is_, is_not
+from typing import Any, Final, TypeAlias
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Graph, Handle, Launch
@@ -24,43 +25,85 @@ from tinycore.engine.profiler import profilers
 from tinycore.engine.run import CopyRunner, ExecItem
 from tinycore.errors import UnsupportedError
 
+Place: TypeAlias = tuple[int, int]
+"""The number of a launch, and a slot or position in it."""
 SHORTEST: int = 2
 """Launches from which asking for them at once pays."""
 
 
-@dataclass(frozen=True)
-class HeldLaunches:
-    """Launches that a device holds, and where what changes stands in them."""
+HANDLE: Final = attrgetter("_handle")
+"""What a Buffer has now, without a call of Python; None before it is allocated."""
+NOTHING: Final = object()
+"""No handle and no number: what a graph holds in a place while that is being changed."""
 
-    graph: Graph
-    places: Mapping[Buffer, Sequence[tuple[int, int]]]  # (launch, slot)
-    positions: Mapping[str, Sequence[tuple[int, int]]]  # (launch, position) of each variable
-    numbers: dict[str, int]  # what the variables hold now
-    estimate: Estimate
-    launches: int
-    aligned: Mapping[Buffer, int]
-    """Buffers that are exchanged and the alignment in bytes that programs of the graph need."""
-    items: Sequence[ExecItem]
+
+class HeldLaunches:
+    """Launches that a device holds, and where what changes stands in them.
+
+    A graph is told only of what is not as in the run before. What it holds is forgotten before it
+    is told, so that a run after an interrupt tells it again.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        items: Sequence[ExecItem],
+        exchange: Mapping[Buffer, Buffer],
+        values: Mapping[str, int],
+    ) -> None:
+        self.graph, self.items, self.launches = graph, items, len(items)
+        places: dict[Buffer, list[Place]] = defaultdict(list)
+        positions: dict[str, list[Place]] = defaultdict(list)
+        for number, item in enumerate(items):
+            for slot, buffer in enumerate(item.bufs):
+                if buffer in exchange:
+                    places[buffer].append((number, slot))
+            names = item.runner.info.values if isinstance(item.runner, CompiledRunner) else ()
+            for position, name in enumerate(names):
+                positions[name].append((number, position))
+        self.exchanged = tuple(places)
+        self.places = tuple(places.values())
+        """Of each buffer that is exchanged, the launches and slots that it stands in."""
+        self.handles: list[Any] = [exchange[buffer].handle for buffer in places]
+        """What the graph holds there now."""
+        needs = needs_of(items, exchange)
+        self.needs = [needs.get(buffer, 1) for buffer in places]
+        """The alignment in bytes that programs of the graph need of these buffers."""
+        self.positions = dict(positions)
+        """Of each variable, the launches and positions that it stands in."""
+        self.numbers: dict[str, Any] = {name: values[name] for name in positions}
+        """What the variables hold now."""
+        work = [item.runner.estimate for item in items]
+        self.estimate = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
 
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch all, with buffers exchanged for others, and numbers for variables."""
-        if self.aligned and any(exchange[b].alignment < n for b, n in self.aligned.items()):
+        buffers = [*map(exchange.__getitem__, self.exchanged)]
+        if not all(map(is_, map(HANDLE, buffers), self.handles)) and not self.hold(buffers):
             for item in self.items:
                 Single(item).run(exchange, values)
             return
-        graph = self.graph
-        set_buffer = graph.set_buffer
-        for old, places in self.places.items():
-            handle = exchange[old].handle
-            for launch, slot in places:
-                set_buffer(launch, slot, handle)
         for name, positions in self.positions.items():
             if self.numbers[name] != values[name]:
-                self.numbers[name] = values[name]
+                self.numbers[name] = NOTHING
                 for launch, position in positions:
-                    graph.set_value(launch, position, values[name])
-        graph()
+                    self.graph.set_value(launch, position, values[name])
+                self.numbers[name] = values[name]
+        self.graph()
         GlobalCounters.count(self.estimate, self.launches)
+
+    def hold(self, buffers: Sequence[Buffer]) -> bool:
+        """Put buffers into their places; False where one is not aligned as the programs need."""
+        handles, set_buffer = self.handles, self.graph.set_buffer
+        for number in [*compress(count(), map(is_not, map(HANDLE, buffers), handles))]:
+            buffer, need = buffers[number], self.needs[number]
+            if need > 1 and buffer.alignment < need:
+                return False
+            handle, handles[number] = buffer.handle, NOTHING
+            for launch, slot in self.places[number]:
+                set_buffer(launch, slot, handle)
+            handles[number] = handle
+        return True
 
 
 @dataclass(frozen=True)
@@ -169,25 +212,12 @@ def hold(
 ) -> HeldLaunches | None:
     """Launches handed to their device; None where it cannot hold them."""
     device = items[0].runner.device
-    places: dict[Buffer, list[tuple[int, int]]] = defaultdict(list)
-    positions: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for number, item in enumerate(items):
-        for slot, buffer in enumerate(item.bufs):
-            if buffer in exchange:
-                places[buffer].append((number, slot))
-        names = item.runner.info.values if isinstance(item.runner, CompiledRunner) else ()
-        for position, name in enumerate(names):
-            positions[name].append((number, position))
     try:
         launches = [launch_of(item, values, exchange) for item in items]
         graph = Device[device].runtime.graph(launches)  # type: ignore[attr-defined]
     except UnsupportedError:
         return None
-    work = [item.runner.estimate for item in items]
-    total = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
-    held = {name: values[name] for name in positions}
-    aligned = needs_of(items, exchange)
-    return HeldLaunches(graph, places, positions, held, total, len(items), aligned, items)
+    return HeldLaunches(graph, items, exchange, values)
 
 
 def needs_of(items: Iterable[ExecItem], exchange: Mapping[Buffer, Buffer]) -> dict[Buffer, int]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import filterfalse
 from typing import Any
 
 from tinycore._locks import lock as new_lock
@@ -135,8 +136,10 @@ class CapturedStep:
         `JIT=2`, DEBUG=2 and hooks that are called for each kernel ask for one launch at a time.
         """
         exchange = dict(zip(self.inputs, inputs, strict=True))
-        for made in self.fresh_outputs:
-            exchange[made] = again.get(made) or Buffer.like(made) if again else Buffer.like(made)
+        if again:
+            exchange |= again
+        for made in filterfalse(exchange.__contains__, self.fresh_outputs):
+            exchange[made] = Buffer.like(made)
         if trace.on:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
@@ -147,7 +150,7 @@ class CapturedStep:
                     buffer.copyin(content.data.cast("B"))
             for part in self.parts(exchange, numbers):
                 part.run(exchange, numbers)
-        return tuple([exchange.get(b, b) for b in self.outputs])
+        return tuple(map(exchange.get, self.outputs, self.outputs))
 
     # --- pickle
 

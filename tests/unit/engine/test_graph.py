@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy
 import pytest
 
-from tinycore import Context, Device, GlobalCounters, Tensor, TinyJit
-from tinycore.device.protocols import Launch
+from tinycore import Context, Device, GlobalCounters, Tensor, TinyJit, Variable
+from tinycore.device.protocols import Graph, Handle, Launch
 from tinycore.engine.graph import Alone, HeldLaunches, Part
 from tinycore.errors import UnsupportedError
+from tinycore.schedule.device_memory import buffer_of
+from tinycore.tensor.graph import base_of
 
 pytestmark = pytest.mark.device("CPU")
 
@@ -132,3 +135,101 @@ def test_state_that_a_step_updates_is_held() -> None:
         result = add(Tensor([1.0, 2.0, 3.0]))
         assert result.tolist() == [2.0 * number, 4.0 * number, 6.0 * number]
     assert total.tolist() == [5, 10, 15]
+
+
+class Told:
+    """A graph that notes what it is told, and is interrupted after so many times."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.buffers: list[Handle] = []
+        self.values: list[int] = []
+        self.left = -1
+        """How often it is told something until it is interrupted."""
+
+    def set_buffer(self, launch: int, slot: int, handle: Handle) -> None:
+        self.graph.set_buffer(launch, slot, handle)
+        self.buffers.append(handle)
+        self.count()
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        self.graph.set_value(launch, position, value)
+        self.values.append(value)
+        self.count()
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        return self.graph(wait=wait)
+
+
+def told(jitted: TinyJit[Any, Any]) -> Told:
+    """The graph of a step, listened to."""
+    assert jitted.captured is not None
+    assert jitted.captured.graphs is not None
+    (part,) = jitted.captured.graphs
+    assert isinstance(part, HeldLaunches)
+    part.graph = Told(part.graph)
+    return part.graph
+
+
+def test_a_graph_is_told_only_of_buffers_that_changed() -> None:
+    jitted = captured(step)
+    x, y = (Tensor(array).realize() for array in arrays(3))
+    jitted(x, y)
+    graph = told(jitted)
+
+    jitted(x, y)
+    before = [*graph.buffers]
+    other = Tensor(arrays(4)[0]).realize()
+    right = expected(*arrays(4)[:1], arrays(3)[1])
+    result = jitted(other, y)
+
+    handle = buffer_of(base_of(y.uop)).handle
+    assert not any(h is handle for h in graph.buffers)
+    assert not any(h is buffer_of(base_of(x.uop)).handle for h in before)
+    assert any(h is buffer_of(base_of(other.uop)).handle for h in graph.buffers)
+    numpy.testing.assert_allclose(result[0].numpy(), right[0], 1e-5)
+
+
+@pytest.mark.parametrize("after", range(1, 7))
+def test_a_graph_is_told_again_after_an_interrupt(after: int) -> None:
+    jitted = captured(step)
+    inputs = [[Tensor(array).realize() for array in arrays(seed)] for seed in (3, 4)]
+    jitted(*inputs[0])
+    graph = told(jitted)
+
+    graph.left = after
+    with contextlib.suppress(KeyboardInterrupt):
+        jitted(*inputs[1])
+    graph.left = -1
+
+    for result, right in zip(jitted(*inputs[0]), expected(*arrays(3)), strict=True):
+        numpy.testing.assert_allclose(result.numpy(), right, 1e-5, 1e-6)
+
+
+def test_a_graph_is_told_a_number_again_after_an_interrupt() -> None:
+    size = Variable("n", 1, 8)
+    whole = Tensor(numpy.arange(8, dtype=numpy.float32)).realize()
+
+    @TinyJit
+    def total(x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x + 1).sum().realize(), (x * 2).sum().realize()
+
+    def at(number: int) -> list[float]:
+        one, other = total(whole[: size.bind(number)])
+        return [one.item(), other.item()]
+
+    for number in (2, 3, 4):
+        at(number)
+    graph = told(total)
+    graph.left = 1
+    with pytest.raises(KeyboardInterrupt):
+        at(5)
+    graph.left = -1
+
+    assert at(5) == [15.0, 20.0]
+    assert at(4) == [10.0, 12.0]
