@@ -32,10 +32,11 @@ from tinycore.tensor.environment import Environment, Guard
 from tinycore.tensor.history import history
 from tinycore.tensor.proxies import ArgumentProxies, finish_writes, rename_sizes
 from tinycore.tensor.recorded_call import (
-    UNUSED,
+    Expected,
     Output,
     RecordedCall,
     ReusableGradient,
+    ReusableGradients,
     State,
     node_of,
 )
@@ -198,8 +199,11 @@ class Capture:
 
         Writes to them that wait are done.
         """
-        assert self.recorded is not None, "only what was captured is replayed"
-        state = self.recorded.state
+        recorded = self.recorded
+        assert recorded is not None, "only what was captured is replayed"
+        if (expected := recorded.expected) is None or expected.holds():
+            return True
+        state = recorded.state
         for place, (reference, node, requires_grad, owner) in enumerate(state):
             tensor = reference()
             if tensor is None or tensor.requires_grad is not requires_grad:
@@ -213,59 +217,49 @@ class Capture:
             if not is_realized(tensor.uop) or buffers_below(tensor.uop) != buffers_below(node):
                 return False
             state[place] = State(reference, tensor.uop, requires_grad, owner)
-        for reference, requires_grad in self.recorded.flags:
-            tensor = reference()
-            if tensor is None or tensor.requires_grad is not requires_grad:
-                return False
-        for left in self.recorded.left:
-            if left.tensor is not None:
-                owner = left.tensor()
-                if owner is None or (owner.grad is None) is not left.is_first:
-                    return False
-        return True
+        expected = recorded.expected = Expected(recorded)
+        return expected.marks_hold()
 
     def replay(self, given: Arguments, found: list[Any]) -> Any:
         """Run the captured launches on this call's arguments; the result."""
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
-        step = recorded.step
+        step, naming = recorded.step, given.naming
         if not step.used.isdisjoint(given.buffers):
             self.refuse_shared(step, given)
-        numbers, naming = given.numbers, given.naming
         if value_cache.entries:
             value_cache.invalidate(self.memory_of(given))
         if history.kept:
             history.discard(self.memory_of(given))
-        spares = recorded.reusable_gradients() if recorded.spares else {}
-        again = {spare.made: spare.buffer for spare in spares.values()}
-        written = step.replay(given.buffers, numbers, again)
-        kept = {spare.place for spare in spares.values()} if spares else ()
-        nodes = []
-        for place, source in enumerate(recorded.sources):
-            if source >= 0:
-                nodes.append(given.nodes[source])
-            else:
-                buffer = written[place]
-                nodes.append(UNUSED if place in kept else node_of(recorded, place, buffer))
-        if len(spares) < len(recorded.left):
-            self.leave(nodes, written, naming, found, spares)
+        reused = recorded.gradients.unseen() if recorded.left else recorded.gradients
+        written = step.replay(given.buffers, given.numbers, reused.again)
+        is_all = len(reused.rows) == len(recorded.left)
+        nodes: dict[int, UOp] = {}
+        for place in recorded.returned if is_all else range(len(recorded.sources)):
+            if (source := recorded.sources[place]) >= 0:
+                nodes[place] = given.nodes[source]
+            elif place not in reused.places:
+                nodes[place] = node_of(recorded, place, written[place])
+        if not is_all:
+            self.leave(nodes, written, naming, found, reused)
         if type(recorded.result) is Output:
             return recorded.result.shown(nodes, naming)
         return rebuilt(recorded.result, Output, lambda output: output.shown(nodes, naming))
 
     def leave(
         self,
-        nodes: list[UOp],
+        nodes: Mapping[int, UOp],
         written: Sequence[Buffer],
         naming: Naming | None,
         found: list[Any],
-        spares: dict[int, ReusableGradient],
+        reused: ReusableGradients,
     ) -> None:
         """Put tensors where the function leaves them."""
         recorded, guard = self.recorded, self.guard
         assert recorded is not None and guard is not None, "what is left outside was found there"  # noqa: PT018
+        rows = [*reused.rows]
         for number, (left, value) in enumerate(zip(recorded.left, recorded.values, strict=True)):
-            if number in spares:
+            if number in reused.numbers:
                 continue
             new = rebuilt(value, Output, lambda output: output.shown(nodes, naming))
             if left.tensor is None:
@@ -276,24 +270,27 @@ class Capture:
                 owner.grad = new
                 if number in recorded.alone:
                     place = value.places[0]
-                    spares[number] = ReusableGradient(
-                        left.tensor,
-                        new,
-                        nodes[place],
-                        written[place],
-                        recorded.step.outputs[place],
-                        place,
+                    rows.append(
+                        ReusableGradient(
+                            number,
+                            place,
+                            left.tensor,
+                            new,
+                            new.uop,
+                            nodes[place],
+                            written[place],
+                            recorded.step.outputs[place],
+                        )
                     )
-        recorded.spares.clear()
-        recorded.spares.update(spares)
+        recorded.gradients = ReusableGradients(rows, reused.known, reused.known_below)
 
     def memory_of(self, given: Arguments) -> list[UOp]:
         """The BUFFERs of arguments and state, which a replay may write to."""
         assert self.recorded is not None, "only what was captured is replayed"
         state = [memory for entry in self.recorded.state for memory in buffers_below(entry.node)]
-        spares = [spare.node for spare in self.recorded.spares.values()]
+        reusable = [row.node for row in self.recorded.gradients.rows]
         fixed = [node for node in self.recorded.nodes if node is not None]
-        return [*given.nodes, *state, *spares, *fixed]
+        return [*given.nodes, *state, *reusable, *fixed]
 
     def refuse_shared(self, step: CapturedStep, given: Arguments) -> None:
         """Raise JitError for an argument in memory that the launches work on."""

@@ -108,8 +108,8 @@ class TinyJit(Generic[Parameters, Result]):
             if capture.recorded is not None:
                 if capture.is_current():
                     result = capture.replay(given, found)
-                    if (recorded := capture.recorded).spares:
-                        recorded.count()
+                    if capture.recorded.left:
+                        capture.recorded.gradients.count()
                     return cast(Result, result)
                 self.give_up(capture)
             with naming_variables(given):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress, count, repeat
+from operator import add, attrgetter, call, is_, is_not, le
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
-from tinycore.dtype import dtypes
 from tinycore.engine.jit import CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
@@ -37,7 +39,7 @@ class Output:
         """The BUFFERs in the form, in the order of `places`."""
         return sorted(buffers_below(self.form), key=lambda n: int(n.src[1].arg), reverse=True)
 
-    def shown(self, nodes: list[UOp], naming: Naming | None) -> Tensor:
+    def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
         """The tensor over BUFFER nodes, with the numbers that Variables hold in this call."""
         if self.form.op is Op.BUFFER:
             return Tensor.from_uop(nodes[self.places[0]])
@@ -75,35 +77,144 @@ COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 """Whether counts of references say who else has seen a tensor."""
 
 
-UNUSED: Final = UOp(Op.SINK, dtypes.void, ())
-"""Placeholder for a node that is not needed."""
+NODE, GRAD, REQUIRES_GRAD = map(attrgetter, ("uop", "grad", "requires_grad"))
+NONE: Final = repeat(None)
+"""None as often as it is asked for."""
 
 
-class ReusableGradient:
+class Expected:
+    """What the tensors around a function must be before a replay.
+
+    They lie in columns, so that all are compared by a few calls of C.
+    """
+
+    def __init__(self, recorded: RecordedCall) -> None:
+        state, flags = recorded.state, recorded.flags
+        left = [(side.tensor, side.is_first) for side in recorded.left if side.tensor is not None]
+        self.nodes = [entry.node for entry in state]
+        self.tensors = [entry.tensor for entry in state] + [tensor for tensor, _ in flags]
+        """Those with a node first."""
+        self.required = [entry.requires_grad for entry in state] + [flag for _, flag in flags]
+        self.owners = [entry.owner for entry in state if entry.owner is not None]
+        self.gradients = [entry.tensor for entry in state if entry.owner is not None]
+        self.left = [tensor for tensor, _ in left]
+        self.are_first = [is_first for _, is_first in left]
+
+    @staticmethod
+    def of(recorded: RecordedCall) -> Expected | None:
+        """What a recorded call expects of tensors; None if it knows of none."""
+        return Expected(recorded) if recorded.state or recorded.flags or recorded.left else None
+
+    def holds(self) -> bool:
+        """Whether all tensors are there, with the same nodes, flags and gradients."""
+        nodes = map(NODE, map(call, self.tensors))
+        try:
+            return all(map(is_, self.nodes, nodes)) and self.marks_hold()
+        except AttributeError:  # one is gone
+            return False
+
+    def marks_hold(self) -> bool:
+        """Whether all tensors are there, with the same flags and gradients."""
+        flags = map(REQUIRES_GRAD, map(call, self.tensors))
+        gradients = map(GRAD, map(call, self.owners))
+        are_first = map(is_, map(GRAD, map(call, self.left)), NONE)
+        try:
+            return (
+                all(map(is_, self.required, flags))
+                and all(map(is_, gradients, map(call, self.gradients)))
+                and all(map(is_, are_first, self.are_first))
+            )
+        except AttributeError:
+            return False
+
+
+class ReusableGradient(NamedTuple):
     """A gradient that a replay made; the next one reuses its memory if nobody else refers to it."""
 
-    __slots__ = ("buffer", "known", "made", "node", "owner", "place", "shown", "tensor")
+    number: int
+    """Its place in `left`."""
+    place: int
+    """Its place among the outputs of the step."""
+    owner: weakref.ref[Any]
+    tensor: Tensor
+    shown: UOp
+    """The node of the tensor when it was left."""
+    node: UOp
+    buffer: Buffer
+    made: Buffer
+    """The buffer of the captured step that it stands for."""
+
+
+class ReusableGradients:
+    """The gradients that a replay made, in columns that few calls of C look at."""
 
     def __init__(
         self,
-        owner: weakref.ref[Any],
-        tensor: Tensor,
-        node: UOp,
-        buffer: Buffer,
-        made: Buffer,
-        place: int,
+        rows: Sequence[ReusableGradient] = (),
+        known: Sequence[int] = (),
+        known_below: Sequence[int] = (),
     ) -> None:
-        self.owner, self.tensor, self.node = owner, tensor, node
-        self.shown = tensor.uop
-        self.buffer, self.made, self.place = buffer, made, place
-        self.known = (0, 0, 0)
+        self.rows = rows
+        self.owners = [row.owner for row in rows]
+        self.tensors = [row.tensor for row in rows]
+        self.shown = [row.shown for row in rows]
+        self.below: list[Any] = [x for row in rows for x in (row.shown, row.node, row.buffer)]
+        self.known, self.known_below = [*known], [*known_below]
+        """How many references there are to the tensors, and to what is below, if nobody has seen
+        them; of as many of the first ones as were counted."""
+        self.numbers = frozenset([row.number for row in rows])
+        self.places = frozenset([row.place for row in rows])
+        self.again = {row.made: row.buffer for row in rows}
+        """For buffers of the captured step, those to be used again."""
 
-    def counts(self) -> tuple[int, int, int]:
-        """How many references there are to the nodes and the memory."""
-        return getrefcount(self.shown), getrefcount(self.node), getrefcount(self.buffer)
+    def count(self) -> None:
+        """See how often the new ones are referred to, now that nobody has seen them."""
+        if len(self.known) == len(self.rows):
+            return
+        counts, below = [*map(getrefcount, self.tensors)], [*map(getrefcount, self.below)]
+        self.known += counts[len(self.known) :]
+        self.known_below += below[len(self.known_below) :]
+
+    def unseen(self) -> ReusableGradients:
+        """Those that the next replay may overwrite, in their places.
+
+        Those to which nothing refers that did not when they were left.
+        """
+        counts, below = map(getrefcount, self.tensors), map(getrefcount, self.below)
+        owners: list[Any] = [*map(call, self.owners)]
+        if (
+            len(self.known) == len(owners)
+            and all(map(is_not, owners, NONE))
+            and all(map(is_, map(NODE, self.tensors), self.shown))
+            and all(map(le, below, self.known_below))
+        ):
+            missing = [*map(is_not, map(GRAD, owners), self.tensors)]
+            if all(map(le, map(add, counts, missing), self.known)):
+                for number in compress(count(), missing):
+                    owners[number].grad = self.tensors[number]
+                return self
+        return self.some_unseen()
+
+    def some_unseen(self) -> ReusableGradients:
+        """The same where not all of them are."""
+        counts, below = [*map(getrefcount, self.tensors)], [*map(getrefcount, self.below)]
+        rows, known, known_below = [], [], []
+        for number, (row, most) in enumerate(zip(self.rows, self.known, strict=False)):
+            owner, three = row.owner(), slice(3 * number, 3 * number + 3)
+            if owner is None or row.tensor.uop is not row.shown:
+                continue
+            is_missing = owner.grad is not row.tensor
+            most_below = self.known_below[three]
+            if counts[number] + is_missing <= most and all(map(le, below[three], most_below)):
+                rows.append(row)
+                known.append(most)
+                known_below += most_below
+                if is_missing:
+                    owner.grad = row.tensor
+        return ReusableGradients(rows, known, known_below)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RecordedCall:
     """A captured call: all that a replay needs."""
 
@@ -120,11 +231,20 @@ class RecordedCall:
     """Where the function leaves tensors that outlive the call."""
     values: tuple[Any, ...] = ()
     """What it leaves there, with an Output for each tensor."""
-    spares: dict[int, ReusableGradient] = field(default_factory=dict)
-    """Gradients of the last replay, by their place in `left`."""
-
     flags: tuple[tuple[weakref.ref[Any], bool | None], ...] = ()
     """Other tensors around the function, and whether they required gradients."""
+    expected: Expected | None = field(init=False)
+    """What `state`, `flags` and `left` say, for a quick look."""
+    gradients: ReusableGradients = field(init=False, default_factory=ReusableGradients)
+    """What the last replay left of gradients in memory of their own."""
+
+    def __post_init__(self) -> None:
+        self.expected = Expected.of(self)
+
+    @cached_property
+    def returned(self) -> tuple[int, ...]:
+        """The places among the step's outputs that the result shows."""
+        return tuple(dict.fromkeys(p for _, leaf in leaves_of(self.result) for p in leaf.places))
 
     @cached_property
     def kinds(self) -> list[UOp]:
@@ -151,35 +271,6 @@ class RecordedCall:
 
         found = [number for number, value in enumerate(self.values) if is_alone(value)]
         return frozenset(found if COUNTS else ())
-
-    def count(self) -> None:
-        """See how often gradients are referred to, now that nobody has seen them."""
-        for spare in self.spares.values():
-            if not any(spare.known):
-                spare.known = spare.counts()
-
-    def reusable_gradients(self) -> dict[int, ReusableGradient]:
-        """The gradients of the last replay that the next one may overwrite, in their places.
-
-        Those to which nothing refers that did not when they were left.
-        """
-        found = {}
-        for number, spare in self.spares.items():
-            owner = spare.owner()
-            if owner is None or spare.tensor.uop is not spare.shown:
-                continue
-            is_there = owner.grad is spare.tensor
-            uop, node, buffer = spare.known
-            if (
-                getrefcount(spare.tensor) <= 2 + is_there
-                and getrefcount(spare.shown) <= uop
-                and getrefcount(spare.node) <= node
-                and getrefcount(spare.buffer) <= buffer
-            ):
-                found[number] = spare
-                if not is_there:
-                    owner.grad = spare.tensor
-        return found
 
     def __reduce__(self) -> tuple[object, ...]:
         return RecordedCall, (
