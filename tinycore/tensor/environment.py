@@ -13,8 +13,9 @@ import os
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from operator import attrgetter, itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, groupby
+from operator import attrgetter, call, is_, itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
@@ -138,6 +139,11 @@ class Reader(NamedTuple):
     """What is read of a container, if not itself."""
 
 
+def read_whole(box: Any) -> Any:
+    """A container itself."""
+    return box
+
+
 def read_nothing(_: Any) -> Values:
     """Nothing."""
     return ()
@@ -164,6 +170,10 @@ def global_reader(function: Any, names: tuple[str, ...]) -> Reader:
     return Reader(picked(names, function.__globals__), labels, store, attrgetter("__globals__"))
 
 
+OF_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+CONTENT_OF_CELL: Final = attrgetter("cell_contents")
+
+
 def contents(cell: types.CellType) -> Any:
     """What a variable of a closure holds; the cell itself before it is assigned."""
     try:
@@ -172,18 +182,26 @@ def contents(cell: types.CellType) -> Any:
         return cell
 
 
+def read_closure(function: Any) -> Values:
+    """A function's code, defaults and closure."""
+    try:
+        return *OF_FUNCTION(function), *map(CONTENT_OF_CELL, function.__closure__ or ())
+    except ValueError:
+        return *OF_FUNCTION(function), *map(contents, function.__closure__)
+
+
 def function_reader(function: types.FunctionType, names: Names) -> Reader:
-    """Of a function's code, defaults, closure and attributes."""
+    """Of a function's code, defaults, closure and attributes.
+
+    Another function in its place is read likewise: if it has the same code, it has as many cells.
+    """
     guarded = tuple([n for n in vars(function) if n == "__wrapped__" or names.has(n)])
     cells = [f"closure variable {name}" for name in function.__code__.co_freevars]
     labels = ("code", "default", "default", *cells, *(f".{name}" for name in guarded))
+    plain = read_closure if cells else OF_FUNCTION
 
     def read(f: Any) -> Values:
-        found = f.__code__, f.__defaults__, f.__kwdefaults__
-        closure = f.__closure__
-        if closure:
-            found += tuple([contents(cell) for cell in closure])
-        return (*found, *[vars(f).get(name) for name in guarded]) if guarded else found
+        return *plain(f), *map(vars(f).get, guarded)
 
     def store(f: Any, place: int, value: Any) -> None:
         if 3 <= place < 3 + len(cells):
@@ -191,7 +209,7 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
         else:
             setattr(f, labels[place][1:], value)
 
-    return Reader(read, labels, store)
+    return Reader(read if guarded else plain, labels, store)
 
 
 def attribute_reader(value: Any, names: Names) -> Reader:
@@ -554,12 +572,62 @@ def is_same_nest(one: Any, other: Any) -> bool:
     return False
 
 
+class Level(NamedTuple):
+    """Boxes that are found among the values of the boxes before them, so that all are read at once.
+
+    Values lie behind each other in the order of their boxes.
+    """
+
+    boxes: Sequence[Box]
+    containers: Callable[[Any], tuple[Any, ...]]
+    """What is in them, given all values of the level before."""
+    kinds: list[type]
+    scopes: list[Callable[[Any], Any]]
+    reads: list[Callable[[Any], Values]]
+    lengths: list[int]
+    ids: list[int]
+
+    @classmethod
+    def of(cls, boxes: Sequence[Box], first_places: Mapping[int, int]) -> Level:
+        """The level of some boxes; the values of their parents begin at `first_places`."""
+        places = [first_places[box.parent] + box.place for box in boxes]
+        return cls(
+            boxes,
+            itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1)),
+            [box.kind for box in boxes],
+            [read_whole if box.scope is None else box.scope for box in boxes],
+            [box.read for box in boxes],
+            [len(box.ids) for box in boxes],
+            [number for box in boxes for number in box.ids],
+        )
+
+    def holds(self, found: Iterable[Values]) -> bool:
+        """Whether values that are not all the same objects as before mean the same."""
+        return all(
+            tuple(map(id, values)) == box.ids or box.holds(values)
+            for box, values in zip(self.boxes, found, strict=True)
+        )
+
+
+def levels_of(boxes: Sequence[Box]) -> Iterator[Level]:
+    """Boxes by level, which leaves them in order: they were met breadth first."""
+    depth = {0: 0}
+    for number, box in enumerate(boxes, 1):
+        depth[number] = depth[box.parent] + 1
+    first_places = {0: 0}
+    for _, numbers in groupby(range(1, len(boxes) + 1), depth.__getitem__):
+        level = [*numbers]
+        yield Level.of([boxes[number - 1] for number in level], first_places)
+        lengths = [len(boxes[number - 1].ids) for number in level]
+        first_places = dict(zip(level, accumulate(lengths, initial=0), strict=False))
+
+
 class Guard:
     """What a function found around it, to be found again."""
 
     def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
-        self.plan = [(b.parent, b.place, b.kind, b.scope, b.read, b.ids, b.holds) for b in boxes]
+        self.levels = [*levels_of(boxes)]
         self.is_possible = True
         """Whether all objects that must be found again are there."""
         self.kept: list[Any] = []
@@ -580,16 +648,20 @@ class Guard:
         """The values of all boxes, those of the roots first; None where something has changed."""
         if not self.is_possible:
             return None
-        found = [(*roots, *self.more)] if self.more else [roots]
+        values: Any = (*roots, *self.more) if self.more else roots
+        found = [values]
         try:
-            for parent, place, kind, scope, read, ids, holds in self.plan:
-                container = found[parent][place]
-                if type(container) is not kind:
+            for level in self.levels:
+                _, containers_in, kinds, scopes, reads, lengths, ids = level
+                containers = containers_in(values)
+                if not all(map(is_, kinds, map(type, containers))):
                     return None
-                values = read(container if scope is None else scope(container))
-                if tuple(map(id, values)) != ids and not holds(values):
+                here = [*map(call, reads, map(call, scopes, containers))]
+                values = [*chain.from_iterable(here)]
+                is_same = [*map(id, values)] == ids and [*map(len, here)] == lengths
+                if not is_same and not level.holds(here):
                     return None
-                found.append(values)
+                found += here
         except (AttributeError, KeyError, IndexError, RuntimeError):
             return None
         return found

@@ -248,6 +248,29 @@ def test_values_in_containers(make: Callable[[], tuple[Any, Any]]) -> None:
     obeys(TinyJit(step), change)
 
 
+def test_an_item_that_moves_to_the_list_beside() -> None:
+    one, other, factor = [2.0], [3.0, 5.0], 7.0
+    lists = [[one, other], [[], [one[0], *other]], [[2.0, 3.0], [5.0]]]
+    both = types.SimpleNamespace(lists=lists[0])
+    step = TinyJit(lambda x: x * sum(both.lists[0]) + sum(both.lists[1]) * factor)
+
+    for number in (0, 0, 0, 1, 1, 1, 2, 2, 2, 0):
+        both.lists = lists[number]
+        right = 3 * sum(lists[number][0]) + sum(lists[number][1]) * factor
+        assert step(host(3)).item() == right
+
+
+def test_a_closure_that_gives_way_to_a_function_without() -> None:
+    factor = 2.0
+    helpers = [lambda x: x * factor, lambda x: x * 5.0]
+    box = [helpers[0]]
+    step = TinyJit(lambda x: box[0](x) + 0)
+
+    for number in (0, 0, 0, 1, 1, 1, 0):
+        box[0] = helpers[number]
+        assert step(host(3)).item() == (6.0, 15.0)[number]
+
+
 def test_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(x: Tensor) -> Tensor:
         import os  # noqa: PLC0415  as functions do
