@@ -481,7 +481,8 @@ NO_RANGES: Final[frozenset[UOp]] = frozenset()
 CLOSING: Final = frozenset({Op.REDUCE, Op.ITERATE, Op.END, Op.MATRIX})
 """Ops that run the loops among their sources: whoever uses them is outside of these.
 
-A MATRIX of a plan has its axes m, n and k among its sources."""
+A MATRIX of a plan has its axes m, n and k among its sources, which it closes, and its lanes and
+their elements, which it does not."""
 
 
 def derived_ranges(root: UOp) -> frozenset[UOp]:
@@ -515,5 +516,8 @@ def ranges_of(node: UOp) -> frozenset[UOp]:
     if node.op is Op.RANGE:
         return found | {node}
     if node.op in CLOSING:
-        return found.difference([s for s in node.src[1:] if s.op is Op.RANGE])
+        closed = [s for s in node.src[1:] if s.op is Op.RANGE]
+        if node.op is Op.MATRIX:
+            closed = [s for s in closed if s.arg.kind is AxisKind.FRAGMENT]
+        return found.difference(closed)
     return found
