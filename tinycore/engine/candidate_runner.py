@@ -190,7 +190,7 @@ class SubprocessRunner:
         """Time programs that take turns."""
         binaries = [binary_to_json(candidate) for candidate in candidates]
         answer = self.ask("compare", OPEN_SECONDS, binaries=binaries)
-        return [float(seconds) for seconds in answer["seconds"]]
+        return list(answer["seconds"])
 
 
 idle_workers: Final[list[Worker]] = []

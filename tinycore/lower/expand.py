@@ -190,7 +190,7 @@ def vectorize_reduction(root: UOp) -> UOp | None:
         return None
     lanes = Lanes(counters[0])
     values = [lanes.full(s) for s in root.src if s.op is not Op.RANGE]
-    gone = (counters[0], *counters_of(root, AxisKind.PAIR))
+    gone = counters_of(root, AxisKind.VECTOR, AxisKind.PAIR)
     loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in gone)
     return fold_lanes(reduced(values, loops, root.arg), root.arg)
 

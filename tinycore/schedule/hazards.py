@@ -19,8 +19,7 @@ from tinycore.uop.op import Op
 def save_overwritten(groups: KernelGroups) -> KernelGroups:
     """The groups, where no kernel reads a version of memory after it was overwritten."""
     dependences = groups.dependences
-    for node in [n for n in dependences.home if n.op is Op.ASSIGN]:
-        writer = dependences.home[node]
+    for node, writer in list(dependences.home.items()):
         for version in dependences.overwritten(node):
             for reader in dependences.readers(version):
                 if reader is writer:

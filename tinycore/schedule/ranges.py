@@ -191,16 +191,14 @@ class RegionReader:
         root = Place(node, point, gate)
         stack = [root]
         while stack:
-            place = stack[-1]
+            place = stack.pop()
             if place in self.done:
-                stack.pop()
                 continue
             result = self.step(place)
             if isinstance(result, UOp):
                 self.done[place] = result
-                stack.pop()
             else:
-                stack.extend(result)
+                stack += (place, *result)
         return self.done[root]
 
     def step(self, place: Place) -> UOp | list[Place]:

@@ -383,8 +383,6 @@ class Size(Launched):
 
     def joined(self, other: Size) -> Values:
         """The numbers of the variables of both."""
-        if self.values == other.values:
-            return self.values
         return tuple(sorted({*self.values, *other.values}))
 
     def computed(self, op: Callable[[UOp, UOp], UOp], other: Any, swapped: bool = False) -> Any:

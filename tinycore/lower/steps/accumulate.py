@@ -106,5 +106,4 @@ def closed(stores: list[UOp], *around: UOp) -> UOp:
 
 def own_loops(store: UOp) -> list[UOp]:
     """The loops over the array that a STORE is in, outermost first."""
-    loops = [r for r in store.src[0].src[1].ranges if Part.HELD in r.arg.number]
-    return sorted(loops, key=lambda r: r.arg.number)
+    return sorted(store.src[0].src[1].ranges, key=lambda r: r.arg.number)
