@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
+from itertools import count
+from typing import Any
 
 import pytest
 
 from tinycore import Tensor, TinyJit
+from tinycore.engine.compile import CompiledRunner
 from tinycore.errors import OutOfMemory
 
 SEED = random.SystemRandom().getrandbits(32)
@@ -48,6 +52,31 @@ def test_a_launch_that_fails_leaves_each_write_done_once_or_not_at_all() -> None
 
 def test_ctrl_c_leaves_each_write_done_once_or_not_at_all() -> None:
     print(run("--signals", "4"))
+
+
+def test_a_signal_handler_that_computes_during_a_write_leaves_the_others_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = [Tensor([1.0] * n, device="PYTHON").realize() for n in (2, 3)]
+    launch, calls, found = CompiledRunner.launch, count(), list[float]()
+
+    def signalled(runner: CompiledRunner, *arguments: Any) -> float | None:
+        if next(calls) == 1:  # the first write is done, the second begins
+            signal.raise_signal(signal.SIGUSR1)
+        return launch(runner, *arguments)
+
+    def handle(*_: object) -> None:
+        found.extend((Tensor([5.0], device="PYTHON") + 1).tolist())
+
+    monkeypatch.setattr(CompiledRunner, "launch", signalled)
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        Tensor.realize(*[state.assign(state + 1) for state in states])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert found == [6.0]
+    assert [state.tolist() for state in states] == [[2.0, 2.0], [2.0, 2.0, 2.0]]
 
 
 def test_what_does_not_fit_leaves_a_write_for_the_next_try() -> None:

@@ -62,6 +62,29 @@ def test_an_observer_is_called_by_keyword(fresh: Hooks) -> None:
     assert fresh.active("tinycore_kernel_ran") is None
 
 
+class Stopwatch:
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, bool]] = []
+
+    @listen
+    def tinycore_kernel_ran(self, kernel: str, device: str, seconds: float | None) -> None:
+        self.ran.append((device, seconds is not None))
+
+
+def test_an_observer_is_told_of_each_launch_and_of_its_time_if_it_was_waited_for() -> None:
+    stopwatch = Stopwatch()
+    x = Tensor([1.0, 2.0], device="PYTHON").realize()
+    hooks.register(stopwatch)
+    try:
+        (x + 1).realize()
+        with Context(DEBUG=2):
+            (x * 2).realize()
+    finally:
+        hooks.unregister(stopwatch)
+
+    assert stopwatch.ran == [("PYTHON", False), ("PYTHON", True)]
+
+
 def test_an_observer_can_leave(fresh: Hooks) -> None:
     watcher = Watcher()
     fresh.register(watcher)

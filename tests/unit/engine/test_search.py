@@ -19,9 +19,9 @@ from tests.unit.engine.misbehaving_worker import (
     IS_WRONG,
 )
 from tests.unit.schedule.graphs import buffer, kernels, matmul
-from tinycore import Context, cache
+from tinycore import Context, Tensor, cache
 from tinycore.device import Device
-from tinycore.dtype import dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.engine import candidate_runner, plan_cache
 from tinycore.engine.candidate_runner import (
     CandidateLost,
@@ -31,7 +31,7 @@ from tinycore.engine.candidate_runner import (
 )
 from tinycore.engine.compile import runner_for
 from tinycore.engine.plan_cache import TunedPlan
-from tinycore.engine.scratch import Scratch, agrees, integers_below
+from tinycore.engine.scratch import Scratch, agrees, integers_below, random_values
 from tinycore.engine.search import Report, search, tune, tuned_plan
 from tinycore.engine.search_process import Worker
 from tinycore.lower.plan import plan_for
@@ -225,6 +225,19 @@ def test_programs_of_different_searches_are_kept_apart() -> None:
     assert runner_for(ast, "PYTHON") is plain
 
 
+def test_a_program_is_compiled_by_its_cached_plan_if_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tinycore.engine.compile.programs", {})
+    device, ast = Device["PYTHON"], product()
+    plan_cache.store(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
+
+    with Context(TUNED=1, TRACE="cache"):
+        runner_for(ast, "PYTHON")
+
+    assert "hit     plan" in capsys.readouterr().err
+
+
 def test_kernel_that_cannot_be_tried_keeps_the_heuristics_plan() -> None:
     device = Device["NULL"]
 
@@ -257,6 +270,16 @@ def test_scratch_of_a_gather_keeps_addresses_inside() -> None:
 
     assert integers_below(places, ast) == 12
     assert Scratch(ast, "PYTHON").buffers[2].numpy().max() < 12
+
+
+@pytest.mark.parametrize("dtype", [d for d in dtypes.all if d.kind == "float"], ids=str)
+def test_scratch_of_floats_is_mostly_positive_and_of_about_one(dtype: DType) -> None:
+    drawn = random_values(numpy.random.default_rng(1), 1000, dtype, 0)
+    values = drawn if drawn.dtype.kind == "f" else Tensor(drawn).bitcast(dtype).float().numpy()
+
+    assert numpy.abs(values).max() <= 1
+    assert numpy.median(numpy.abs(values)) > 0.2
+    assert 0.2 < (values < 0).mean() < 0.4
 
 
 def test_scratch_names_what_differs() -> None:

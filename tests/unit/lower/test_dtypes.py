@@ -12,7 +12,9 @@ import pytest
 from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonRuntime
 from tinycore.device.protocols import Toolchain
 from tinycore.dtype import DType, dtypes
+from tinycore.errors import UnsupportedError
 from tinycore.lower.dtypes import lower_dtypes
+from tinycore.lower.pipeline import lower
 from tinycore.testing.kernels import Array, Bench, element, elementwise, load, store
 from tinycore.uop.evaluate import from_bits, round_to, to_bits
 from tinycore.uop.node import UOp
@@ -213,3 +215,20 @@ def test_double_goes_to_half_by_single() -> None:
     lowered = rewrite(x.cast(dtypes.float16), lower_dtypes(PythonRenderer()))
 
     assert lowered is x.cast(dtypes.float32).cast(dtypes.float16)
+
+
+class WithoutDouble(PythonRenderer):
+    """The interpreter, denying that it has float64."""
+
+    lacking: ClassVar[frozenset[DType]] = frozenset({dtypes.float64})
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64])
+def test_a_type_that_the_target_has_not_at_all_is_refused(dtype: DType) -> None:
+    kernel = on_grid(lambda a: [a + a], [dtype], 8)
+
+    if dtype is dtypes.float32:
+        assert lower(kernel, WithoutDouble(), "kernel").uops
+        return
+    with pytest.raises(UnsupportedError, match=r"has no float64, .* `x.cast\(dtypes.float32\)`"):
+        lower(kernel, WithoutDouble(), "kernel")

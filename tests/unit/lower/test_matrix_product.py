@@ -9,13 +9,15 @@ import pytest
 
 from tests.unit.lower.test_stage import AVX2, product, stages_of
 from tests.unit.lower.test_tile import CPU, run
-from tests.unit.schedule.graphs import buffer, expand, kernels, matmul, reshape
+from tests.unit.schedule.graphs import buffer, expand, kernels, matmul, permute, reshape, total
 from tinycore import Tensor
 from tinycore.lower.cost import accesses_served
+from tinycore.lower.draft import Draft
 from tinycore.lower.facts import KernelFacts
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
+from tinycore.lower.strategies.matrix_product import loops_outside
 from tinycore.lower.tile import Bind, Plan, Split, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
@@ -297,3 +299,17 @@ def test_a_number_per_row_beside_a_product_speaks_for_no_lanes_along_columns() -
         served.append(accesses_served(facts, CPU, columns))
 
     assert served[0] == served[1] > 0
+
+
+@pytest.mark.parametrize(("images", "inside"), [(4, [(0,), (1,)]), (128, [(1,)])])
+def test_loops_go_inside_of_a_panel_until_enough_rows_read_it(
+    images: int, inside: list[tuple[int, ...]]
+) -> None:
+    shape = (64, images, 8, 64, 32)
+    left = expand(
+        reshape(permute(buffer(images, 64, 8, 32), 1, 0, 2, 3), (*shape[:3], 1, 32)), shape
+    )
+    right = expand(reshape(permute(buffer(32, 64), 1, 0), (1, 1, 1, 64, 32)), shape)
+    facts = Draft(kernels(total(left * right, 4))[-1].arg.ast, AVX2).facts
+
+    assert loops_outside(facts, 2, facts.outputs[2], []) == inside

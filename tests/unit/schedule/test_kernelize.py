@@ -15,7 +15,9 @@ from tests.unit.schedule.graphs import (
 )
 from tinycore.dtype import dtypes
 from tinycore.schedule import kernelize
+from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.kernel import memory_of
+from tinycore.schedule.storage import Storage
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -258,3 +260,11 @@ def test_a_sum_over_what_repeats_is_a_product() -> None:
 
     assert not any(n.op is Op.REDUCE for n in nodes)
     assert any(n.op is Op.CONST and n.arg == 1 << 14 and n.dtype is dtypes.float32 for n in nodes)
+
+
+def test_a_write_to_a_part_reads_the_value_and_not_the_memory() -> None:
+    memory, value = buffer(8), buffer(3)
+    view = UOp(Op.SHRINK, memory.dtype, (memory,), ((2, 5),))
+    written = assign(memory, UOp(Op.INSERT, memory.dtype, (memory, view, value + value)))
+
+    assert KernelGroups(Storage([written]).choose()).reads(written) == [value]

@@ -190,6 +190,20 @@ def test_a_row_is_where_the_address_stays() -> None:
     assert size(row * 6 + column + 1) is None
 
 
+def test_the_rows_of_equal_accesses_are_analyzed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    analyzed = []
+
+    def counted(launch: Launch, index: UOp, depth: int) -> int | None:
+        analyzed.append(index)
+        return row_size(launch, index, depth)
+
+    monkeypatch.setattr("tinycore.schedule.launch.row_size", counted)
+    x, y = (Tensor(numbers(8, 16, seed=seed)).realize() for seed in range(2))
+
+    assert launch_of(x + y).stays_in_rows(1) == {0, 1, 2}
+    assert len(analyzed) == 1
+
+
 def numbers_pointer(size: int) -> PointerDType:
     """A pointer to so many float32."""
     return Tensor([1.0]).dtype.ptr(size)

@@ -10,7 +10,9 @@ from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.schedule import kernelize
 from tinycore.schedule.collectives import concatenate, copy_to
-from tinycore.schedule.kernel import Kernel
+from tinycore.schedule.kernel import Kernel, base_of
+from tinycore.schedule.pipeline import kernelize_as_run
+from tinycore.schedule.results import Realized
 from tinycore.schedule.shard import ShardedGraph, axis_of
 from tinycore.schedule.shard_rules import axis_reshaped
 from tinycore.uop.node import Skew, UOp, unique
@@ -293,6 +295,32 @@ def test_what_rearranges_memory_goes_on_doing_so() -> None:
 
     assert found[written] is x
     assert found[view] is permute(x, 1, 0)
+
+
+def test_a_view_of_memory_written_twice_shows_that_memory() -> None:
+    x, value = spread((8, 6), 0, 4), spread((2, 2, 3), None, 4)
+    whole = reshape(assign(x, x + x), (8, 2, 3))
+    rows = UOp(Op.SHRINK, x.dtype, (whole,), ((2, 4), (0, 2), (0, 3)))
+    part = assign(whole, UOp(Op.INSERT, x.dtype, (whole, rows, value)))
+    view = permute(part, 2, 1, 0)
+
+    found = kernelize_as_run([view], lambda _, memory: Realized({view: memory[view]}, {}))[view]
+
+    buffers = [n for n in found.toposort() if n.op is Op.BUFFER]
+    assert {base_of(shard) for shard in x.src} <= set(buffers)
+    assert found.shape == (3, 2, 8)
+
+
+def test_gathered_shards_are_joined_once_for_all_that_read_them() -> None:
+    x = spread((8, 6), 0)
+    near = UOp(Op.COPY, x.dtype, (x, device("PYTHON")))
+    roots = [UOp(Op.CONTIGUOUS, x.dtype, (r,)) for r in (total(near, 1), permute(near, 1, 0))]
+
+    copy, joined, *readers = kernels(*ShardedGraph(roots).parts)
+
+    assert copy.arg.name == "copy"
+    assert joined.arg.slots == 3  # the result, and two shards
+    assert [reader.arg.slots for reader in readers] == [2, 2]
 
 
 def test_kernel_of_ones_own_is_refused() -> None:

@@ -135,6 +135,10 @@ def test_products_with_sums_of_other_lengths_are_kernels_of_their_own() -> None:
     assert len(kernels(alike)) == 1
 
 
+def test_sum_over_a_product_does_not_store_the_product() -> None:
+    assert shapes(total(matmul(buffer(1024, 64), buffer(64, 1024)), 1)) == [(1024,)]
+
+
 def test_slopes_of_what_several_layers_read() -> None:
     x = numpy.arange(128 * 64).reshape(128, 64) % 7 - 3
     weights = [numpy.arange(64 * 128).reshape(64, 128) * (n + 2) % 5 - 2 for n in range(3)]

@@ -183,6 +183,16 @@ def test_a_recurrence_has_a_value_after_its_loop(size: int) -> None:
     assert found.tolist() == numpy.searchsorted(table, x).tolist()
 
 
+def test_what_is_stored_to_may_be_any_of_the_tensors() -> None:
+    def twice(x: Placeholder, out: Placeholder, y: Placeholder) -> UOp:
+        i = UOp.range(out.size, 0)
+        return out.store(i, x[i] * 2 - y[i])
+
+    found = Tensor(A).custom_kernel(Tensor.empty(3), Tensor(B), fxn=twice)
+
+    assert [t.tolist() for t in found] == [A, [-2.0, -1.0, 0.0], B]
+
+
 # --- memory that is written
 
 

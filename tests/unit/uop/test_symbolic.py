@@ -68,6 +68,16 @@ def test_folded_constant_of_a_tensor_graph_keeps_its_device() -> None:
     assert simplified(two + two) is UOp(Op.CONST, dtypes.int32, (device,), 4)
 
 
+# --- booleans beside constants
+
+
+def test_comparison_of_a_bool_with_a_constant_is_the_bool_or_its_complement() -> None:
+    assert simplified(p.eq(True)) is p
+    assert simplified(p.ne(False)) is p
+    assert simplified(p.eq(False)) is p.logical_not()
+    assert simplified(p ^ True) is p.logical_not()
+
+
 # --- integers
 
 
