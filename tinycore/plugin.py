@@ -63,6 +63,7 @@ from tinycore.device.hooks import (
     tinycore_schedule_created,
     tinycore_select_device,
 )
+from tinycore.device.interface import Interface, InterfaceState
 from tinycore.device.protocols import (
     ALIGNMENT_BYTES,
     CAPABILITIES,
@@ -122,6 +123,8 @@ __all__ = [
     "HCQTransfer",
     "HWQueue",
     "Handle",
+    "Interface",
+    "InterfaceState",
     "Launch",
     "Machine",
     "Moment",

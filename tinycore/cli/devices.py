@@ -87,7 +87,22 @@ def table(found: Survey) -> list[str]:
         lines += textwrap.wrap(
             row["reason"], 90, initial_indent=" " * 11, subsequent_indent=" " * 11
         )
+        if len(row["interfaces"]) > 1:  # one alone is what the line above speaks of
+            for one in row["interfaces"]:
+                lines += textwrap.wrap(
+                    interface_line(row["name"], one),
+                    90,
+                    initial_indent=" " * 11,
+                    subsequent_indent=" " * 13,
+                )
     return lines
+
+
+def interface_line(device: str, found: Row) -> str:
+    """An interface, and why it is not available or how it is chosen."""
+    name = found["name"]
+    how = "" if found["automatic"] else f"; used only where it is named: DEV={name}+{device}"
+    return f"{name}: {found['reason'] or 'available'}{how}"
 
 
 def conclusion(found: Survey) -> str:
@@ -128,6 +143,10 @@ def survey_here() -> Survey:
             "reason": found.reason,
             "distribution": found.distribution,
             "version": found.version,
+            "interfaces": [
+                {"name": one.name, "reason": one.reason, "automatic": one.automatic}
+                for one in found.interfaces
+            ],
         }
         for found in Device.states()
     ]
@@ -141,6 +160,7 @@ def stream() -> int:
             _tell({"asking": name})
             if (claim := Device.plugins.find(name)) is not None:
                 claim.check()
+                claim.interface_states()
         _open_default()
         _tell(vars(survey_here()))
     except TinycoreError as error:

@@ -72,9 +72,9 @@ class Answer:
         return self.lost or self.state in (State.IMPORT_FAILED.value, State.INCOMPATIBLE.value)
 
 
-def answer_of(claim: Candidate) -> Answer:
-    """What a backend says, asked in this process."""
-    claim.check()
+def answer_of(claim: Candidate, interface: str = "") -> Answer:
+    """What a backend says, asked in this process, of the interface that is named or of all."""
+    claim.check(interface)
     driver: tuple[str, ...] | None = None
     if claim.backend is not None and claim.backend.driver is not None:
         with suppress(Exception):

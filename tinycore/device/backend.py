@@ -1,7 +1,7 @@
 """`Backend`: the one light object by which a plugin declares a device.
 
-Floor 1. Imports `protocols`. `deferred` keeps everything heavy out of the declaration, so importing
-a plugin costs nothing.
+Floor 1. Imports `protocols`, `interface`. `deferred` keeps everything heavy out of the declaration,
+so importing a plugin costs nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any, Final, Self, TypeGuard
 
 from tinycore._deferred import Deferred, deferred
 from tinycore.device.exported import ExportedModel
+from tinycore.device.interface import Interface
 from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
 from tinycore.errors import PluginError
 
 __all__ = ["API_VERSION", "Backend", "Deferred", "api_objection", "deferred"]
 
-API_VERSION: Final = (1, 10)
+API_VERSION: Final = (1, 11)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 
@@ -55,8 +56,9 @@ class Backend:
     """How many devices there are, 0 without a driver. Opens nothing."""
     probe: Callable[[], str] | None = None
     """Why no device can be used, and what to do about it; "" when all is well. Opens nothing."""
-    interfaces: tuple[str, ...] = ()
-    """Ways to reach the device, the preferred first."""
+    interfaces: tuple[str, ...] | Mapping[str, Interface] = ()
+    """Ways to reach the device, the preferred first, each with a probe of its own. Those given by
+    their names alone are used without being named, and answered for by `probe` and `count`."""
     capabilities: frozenset[str] = frozenset()
     """What it claims of CAPABILITIES. Abilities are checked when a device is opened; what is said
     of dtypes and local memory is believed."""
@@ -92,6 +94,13 @@ class Backend:
         if problems:
             raise PluginError(f"Backend {self.name!r}: {'; '.join(problems)}")
 
+    @property
+    def interface_table(self) -> Mapping[str, Interface]:
+        """The interfaces by name, the preferred first."""
+        if isinstance(self.interfaces, Mapping):
+            return self.interfaces
+        return dict.fromkeys(self.interfaces, Interface())
+
     def _problems(self) -> list[str]:
         words = {"name": (self.name,), "renderers": self.renderers, "interfaces": self.interfaces}
         found = [
@@ -106,6 +115,12 @@ class Backend:
             found.append(f"api must be (major, minor), not {self.api!r}")
         if isinstance(self.renderers, dict) and not self.renderers:
             found.append("it has no renderers")
+        interfaces: Mapping[str, object] = self.interface_table
+        found += [
+            f"interface {name} must be an Interface, not {one!r}"
+            for name, one in interfaces.items()
+            if not isinstance(one, Interface)
+        ]
         callables: dict[str, object] = {"open": self.open, "count": self.count}
         optional = {
             "probe": self.probe,

@@ -1,7 +1,8 @@
 """Which backends are installed, and in which state each of them is.
 
-Floor 1. Imports `backend`, `config`, `errors`. Nothing is looked for before the first need; then
-the entry points are read once, and a plugin is imported when its own device is asked for.
+Floor 1. Imports `backend`, `interface`, `config`, `errors`. Nothing is looked for before the first
+need; then the entry points are read once, and a plugin is imported when its own device is asked
+for.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
 from tinycore.device.backend import API_VERSION, Backend, Deferred, api_objection
+from tinycore.device.interface import InterfaceState
 from tinycore.device.protocols import Toolchain
 from tinycore.errors import CompilerUnavailable, PluginError, SettingError
 
@@ -31,6 +33,7 @@ __all__ = [
     "Plugins",
     "State",
     "entry_points",
+    "obstacle_of",
 ]
 
 BACKEND_GROUP: Final = "tinycore.backends"
@@ -47,6 +50,8 @@ BUILT_IN: Final = {
 """The core's own entry points, for where its metadata is missing: frozen apps, a bare source tree.
 """
 
+
+NONE_NAMED: Final[Mapping[str, str]] = {}
 
 T = TypeVar("T")
 
@@ -73,6 +78,7 @@ class DeviceState:
     distribution: str
     version: str
     error: BaseException | None = None
+    interfaces: tuple[InterfaceState, ...] = ()
 
     def __str__(self) -> str:
         origin = f"{self.distribution} {self.version}".strip()
@@ -163,6 +169,8 @@ class Candidate:
     error: BaseException | None = field(default=None, repr=False)
     priority_here: int | None = None
     """What the backend says of the hardware that is here, once it was asked."""
+    interface: str = ""
+    """The interface that `state` speaks of; "" for those that need not be named."""
 
     @property
     def priority(self) -> int:
@@ -196,19 +204,22 @@ class Candidate:
             self._import()
         return self.backend
 
-    def check(self) -> None:
-        """Find out, without opening it, whether the device can be used."""
+    def check(self, interface: str = "") -> None:
+        """Find out, without opening it, whether the device can be used: through the interface that
+        is named, else through one that need not be.
+        """
+        if interface != self.interface and self.state in (State.READY, State.NO_HARDWARE):
+            self.state, self.reason, self.error = State.FOUND, "", None
         if self.state is not State.FOUND or (backend := self.load()) is None:
             return
-        if backend.platforms and not sys.platform.startswith(backend.platforms):
-            systems = ", ".join(backend.platforms)
-            self.fail(State.NO_HARDWARE, f"it runs on {systems}, and this is {sys.platform}")
+        self.interface = interface
+        if reason := wrong_platform(backend.platforms):
+            self.fail(State.NO_HARDWARE, reason)
             return
         try:
-            reason = _asked(backend, "probe", str, "") if backend.probe else ""
-            count = _asked(backend, "count", int) if not reason else 0
-            if count > 0 and backend.priority_here:
-                self.priority_here = _asked(backend, "priority_here", int)
+            reason = obstacle_of(backend, interface)
+            if not reason and backend.priority_here:
+                self.priority_here = _answer(backend, "priority_here", backend.priority_here, int)
         except (KeyboardInterrupt, SettingError):
             raise
         except PluginError as error:
@@ -217,10 +228,23 @@ class Candidate:
         except BaseException as error:
             self.fail(State.NO_HARDWARE, f"looking for devices failed: {told(error)}", error)
             return
-        if reason or count < 1:
-            self.fail(State.NO_HARDWARE, reason or "no device was found")
+        if reason:
+            self.fail(State.NO_HARDWARE, reason)
         else:
             self.state = State.READY
+
+    def interface_states(self) -> tuple[InterfaceState, ...]:
+        """What each interface says, also those that must be named; () for a backend that cannot be
+        loaded here, or has none.
+        """
+        backend = self.backend
+        if backend is None or wrong_platform(backend.platforms):
+            return ()
+        table = backend.interface_table
+        return tuple(
+            InterfaceState(name, reported_obstacle(backend, name), one.automatic)
+            for name, one in table.items()
+        )
 
     def _import(self) -> None:
         try:
@@ -271,9 +295,75 @@ class Candidate:
             self.backend = found
 
 
-def _asked(backend: Backend, question: str, kind: type[T], silence: T | None = None) -> T:
+def wrong_platform(platforms: tuple[str, ...]) -> str:
+    """Why it cannot run on this operating system; "" when it can."""
+    if not platforms or sys.platform.startswith(platforms):
+        return ""
+    return f"it runs on {', '.join(platforms)}, and this is {sys.platform}"
+
+
+def obstacle_of(backend: Backend, interface: str = "") -> str:
+    """Why a backend reaches no device through the interface named, or through any that need not be
+    named; "" when it reaches one. Raises PluginError for an answer of another type.
+    """
+    table = backend.interface_table
+    if not table:
+        return _obstacle(backend, "")
+    if interface in table:
+        return _obstacle(backend, interface)
+    reasons = {}
+    for name in automatic_interfaces(backend):
+        reasons[name] = _obstacle(backend, name)
+        if not reasons[name]:
+            return ""
+    by_name = [f"{name}+{backend.name}" for name in table if name not in reasons]
+    if len(set(reasons.values())) == 1:
+        found = [next(iter(reasons.values()))]
+    else:
+        found = [f"{name}: {reason}" for name, reason in reasons.items()]
+    if by_name:
+        found.append(f"used only where it is named: {', '.join(f'DEV={one}' for one in by_name)}")
+    return "; ".join(found)
+
+
+def automatic_interfaces(backend: Backend) -> list[str]:
+    """The interfaces that are used without being named, the preferred first."""
+    return [name for name, one in backend.interface_table.items() if one.automatic]
+
+
+def reported_obstacle(backend: Backend, interface: str) -> str:
+    """`obstacle_of` for a report: an exception of the plugin is a reason too."""
+    try:
+        return obstacle_of(backend, interface)
+    except (KeyboardInterrupt, SettingError):
+        raise
+    except PluginError as error:
+        return str(error)
+    except BaseException as error:
+        return f"looking for devices failed: {told(error)}"
+
+
+def _obstacle(backend: Backend, interface: str) -> str:
+    """Why no device can be reached through one interface; "" stands for a backend without any."""
+    one = backend.interface_table.get(interface)
+    if one is not None and (reason := wrong_platform(one.platforms)):
+        return reason
+    probe = backend.probe if one is None or one.probe is None else one.probe
+    if probe is not None and (reason := _answer(backend, "probe", probe, str, "")):
+        return reason
+    count = backend.count if one is None or one.count is None else one.count
+    return "" if _answer(backend, "count", count, int) > 0 else "no device was found"
+
+
+def _answer(
+    backend: Backend,
+    question: str,
+    ask: Callable[[], object],
+    kind: type[T],
+    silence: T | None = None,
+) -> T:
     """What a backend answers, `silence` for None. Raises PluginError for another type."""
-    answer = getattr(backend, question)()
+    answer = ask()
     if answer is None and silence is not None:
         return silence
     if not isinstance(answer, kind):
@@ -351,15 +441,16 @@ class Plugins:
             blocked.fail(State.BLOCKED, reason, PluginError(f"{name}: {reason}"))
         return blocked
 
-    def check_all(self) -> list[Candidate]:
+    def check_all(self, interfaces: Mapping[str, str] = NONE_NAMED) -> list[Candidate]:
         """Every backend, imported and checked as far as settings allow, the preferred first.
 
-        With TINYCORE_STRICT, raises PluginError for those that are broken.
+        `interfaces` are those that the user named, by backend. With TINYCORE_STRICT, raises
+        PluginError for those that are broken.
         """
         with self._lock:
             found = [claim for name in self.names if (claim := self.find(name)) is not None]
             for claim in found:
-                claim.check()
+                claim.check(interfaces.get(claim.name, ""))
         found.sort(key=lambda claim: (-claim.priority, claim.name))
         if settings.TINYCORE_STRICT:
             raise_for_broken(found)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tinycore._locks import lock
 from tinycore.device.backend import Backend
-from tinycore.device.discovery import told
+from tinycore.device.discovery import automatic_interfaces, obstacle_of, told
 from tinycore.device.hooks import hooks
 from tinycore.device.pool import LRUAllocator
 from tinycore.device.protocols import (
@@ -149,12 +149,14 @@ class OpenDevice:
 def open_device(
     target: Target, backend: Backend, targets: Callable[[], tuple[Target, ...]]
 ) -> OpenDevice:
-    """Open a device through the interface asked for, else through the first that works.
+    """Open a device through the interface asked for, else through the first that works of those
+    that need not be named.
 
     Raises DeviceUnavailable with the reason of every interface tried.
     """
-    if target.interface and target.interface not in backend.interfaces:
-        known = ", ".join(backend.interfaces) or "none"
+    table = backend.interface_table
+    if target.interface and target.interface not in table:
+        known = ", ".join(table) or "none"
         raise SettingError(f"{backend.name} has no interface {target.interface}; it has {known}")
     index = target.index
     if target.visible:
@@ -163,8 +165,16 @@ def open_device(
             raise DeviceUnavailable(f"{target.name} is not among the visible devices {shown}")
         index = target.visible[index]
     failures: list[tuple[str, BaseException]] = []
-    for interface in (target.interface,) if target.interface else backend.interfaces or ("",):
+    if target.interface or not table:
+        interfaces = [target.interface]
+    else:
+        interfaces = automatic_interfaces(backend)
+    if not interfaces:
+        raise DeviceUnavailable(f"{target.name} cannot be opened: {obstacle_of(backend)}")
+    for interface in interfaces:
         try:
+            if len(interfaces) > 1 and (reason := obstacle_of(backend, interface)):
+                raise DeviceUnavailable(reason)
             runtime = backend.open(index, interface)
             verify_protocol(backend, runtime)
             verify_abilities(backend, runtime)

@@ -25,6 +25,7 @@ from tinycore.device.target import (
     Target,
     absent_older_spelling,
     device_and_index,
+    older_details,
     older_spellings,
     parse_targets,
     target_for,
@@ -33,6 +34,7 @@ from tinycore.errors import (
     CompilerUnavailable,
     DeviceUnavailable,
     PluginError,
+    TinycoreError,
     UnknownDevice,
 )
 from tinycore.trace import Trace
@@ -56,6 +58,7 @@ class Registry:
         self._spellings: dict[str, str] = {}
         self._automatic: str | None = None
         self._older: tuple[Target, ...] | None = None
+        self._wanted: dict[str, tuple[Target, ...]] = {}
         self._closes_at_exit = False
 
     # --- names
@@ -75,10 +78,27 @@ class Registry:
         """What the user asked for, by DEV, or by older spellings where DEV is empty."""
         text = settings.DEV
         if text:
-            return parse_targets(text)
+            found = self._wanted.get(text)
+            if found is None:
+                found = self._wanted[text] = self._completed(parse_targets(text))
+            return found
         if self._older is None:
             self._older = self._older_targets()
         return self._older
+
+    def _completed(self, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+        """What DEV says, and, where it leaves that open, what NAME_IFACE and NAME_RENDERER say."""
+        details = {one.device: one for one in older_details(self.plugins.names, self._is_renderer)}
+        completed = [target.completed_by(details.pop(target.device, target)) for target in targets]
+        return (*completed, *details.values())
+
+    def _named_interfaces(self) -> dict[str, str]:
+        """The interface that the user named for a backend, by the backend's name."""
+        try:
+            targets = self.targets()
+        except TinycoreError:  # told where a device is asked for
+            return {}
+        return {target.device: target.interface for target in targets if target.interface}
 
     def _older_targets(self) -> tuple[Target, ...]:
         """What older spellings choose. Raises UnknownDevice where that is not installed."""
@@ -136,8 +156,16 @@ class Registry:
         """What is known of every installed backend, the preferred first. Opens nothing."""
         with self._lock:
             return [
-                DeviceState(c.name, c.state, c.reason, c.distribution, c.version, c.error)
-                for c in self.plugins.check_all()
+                DeviceState(
+                    c.name,
+                    c.state,
+                    c.reason,
+                    c.distribution,
+                    c.version,
+                    c.error,
+                    c.interface_states(),
+                )
+                for c in self.plugins.check_all(self._named_interfaces())
             ]
 
     def opened(self) -> list[OpenDevice]:
@@ -171,6 +199,7 @@ class Registry:
     def forget_choice(self) -> None:
         """Choose again when next asked: plugins or the environment changed."""
         self._automatic = self._older = None
+        self._wanted.clear()
         self._spellings.clear()
 
     def close(self, name: str | None = None) -> None:
@@ -222,7 +251,7 @@ class Registry:
                 raise UnknownDevice(self._unknown(word))
             if claim.state is State.NO_HARDWARE:  # things change: a driver was loaded since
                 claim.state = State.FOUND
-            claim.check()
+            claim.check(target_for(word, self.targets()).interface)
             if claim.backend is None or claim.state not in (State.READY, State.OPEN):
                 self._refuse(claim)
             return claim.backend
@@ -288,10 +317,18 @@ class Registry:
         """What all backends say, the preferred first. Plugins are asked in another process."""
         if settings.TINYCORE_STRICT:
             self.plugins.check_all()  # raises for what is broken
+        interfaces = self._named_interfaces()
         claims = [claim for name in self.plugins.names if (claim := self.plugins.find(name))]
-        apart = [claim for claim in claims if claim.is_plugin and claim.state is State.FOUND]
+        apart = [
+            claim
+            for claim in claims
+            if claim.is_plugin and claim.state is State.FOUND and claim.name not in interfaces
+        ]
         found = {answer.name: answer for answer in answers_of(apart)}
-        answers = [found.get(claim.name) or answer_of(claim) for claim in claims]
+        answers = [
+            found.get(claim.name) or answer_of(claim, interfaces.get(claim.name, ""))
+            for claim in claims
+        ]
         return sorted(answers, key=lambda answer: (-answer.priority, answer.name))
 
     def _tell_of_broken(self, answers: list[Answer]) -> None:
@@ -307,7 +344,11 @@ class Registry:
 
     def _ranked(self) -> list[str]:
         """The candidates, asked in this process."""
-        ready = [claim for claim in self.plugins.check_all() if claim.state in USABLE]
+        ready = [
+            claim
+            for claim in self.plugins.check_all(self._named_interfaces())
+            if claim.state in USABLE
+        ]
         return self._selected([claim.name for claim in ready if claim.priority >= 0])
 
     def _selected(self, names: list[str]) -> list[str]:

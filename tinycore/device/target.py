@@ -21,6 +21,7 @@ __all__ = [
     "Target",
     "absent_older_spelling",
     "device_and_index",
+    "older_details",
     "older_spellings",
     "parse_targets",
     "target_for",
@@ -50,6 +51,14 @@ class Target:
     def name(self) -> str:
         """The device as tensors name it: CPU, or CPU:1."""
         return f"{self.device}:{self.index}" if self.index else self.device
+
+    def completed_by(self, other: Target) -> Target:
+        """This target, with the interface and the renderer of another where it names none."""
+        return replace(
+            self,
+            interface=self.interface or other.interface,
+            renderer=self.renderer or other.renderer,
+        )
 
     def __str__(self) -> str:
         visible = ":" + ",".join(map(str, self.visible)) if self.visible else ""
@@ -156,10 +165,20 @@ def older_spellings(
             f"them, or set DEV={';'.join(chosen)}, whose first is the default."
         )
     targets = {name: Target(name) for name in chosen}
-    for key, value in variables:
+    details = {target.device: target for target in older_details(installed, is_renderer)}
+    return tuple((targets | details).values())
+
+
+def older_details(
+    installed: Collection[str], is_renderer: Callable[[str, str], bool]
+) -> tuple[Target, ...]:
+    """The interfaces and renderers that variables such as CPU_LLVM=1 or CPU_IFACE=X name."""
+    targets: dict[str, Target] = {}
+    for key, value in sorted(os.environ.items()):
         device, _, word = key.partition("_")
         if device not in installed or key in _KNOWN_SETTINGS or not word:
             continue
+        value = value.strip()
         target = targets.get(device, Target(device))
         if word == "IFACE" and value:
             targets[device] = replace(target, interface=value.upper())

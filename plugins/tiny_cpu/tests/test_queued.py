@@ -272,5 +272,6 @@ def test_tensors_compute_and_the_interpreter_ends_at_once() -> None:
     ]  # fmt: skip
 
 
-def test_the_direct_interface_is_preferred() -> None:
-    assert BACKEND.interfaces == ("DIRECT", "HCQ")
+def test_queues_are_used_where_they_are_named() -> None:
+    used = {name: one.automatic for name, one in BACKEND.interface_table.items()}
+    assert used == {"DIRECT": True, "HCQ": False}

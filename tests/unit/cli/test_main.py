@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tinycore import Context
+from tinycore import Context, Device
+from tinycore.cli.devices import Survey, survey_here, table
 from tinycore.cli.main import main
+from tinycore.plugin import API_VERSION, Backend, Interface
 
 
 def test_without_a_command_it_teaches(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +62,45 @@ def test_devices_says_why_one_is_left_out(capsys: pytest.CaptureFixture[str]) ->
     assert found["default"] == "PYTHON"
     assert found["objection"] == ""
     assert {"PYTHON", "NULL"} <= {row["name"] for row in found["devices"]}
-    assert set(found["devices"][0]) == {"name", "state", "reason", "distribution", "version"}
+    keys = {"name", "state", "reason", "distribution", "version", "interfaces"}
+    assert set(found["devices"][0]) == keys
+
+
+def test_devices_says_how_each_interface_is_chosen() -> None:
+    interfaces = [
+        {"name": "KFD", "reason": "/dev/kfd is missing", "automatic": True},
+        {"name": "PCI", "reason": "", "automatic": False},
+    ]
+    row = {"name": "TOY", "state": "no-hardware", "reason": "no card", "distribution": "tiny-toy"}
+    found = Survey(None, "", [row | {"version": "0.3", "interfaces": interfaces}])
+
+    assert table(found) == [
+        "  TOY      no-hardware    tiny-toy 0.3",
+        "           no card",
+        "           KFD: /dev/kfd is missing",
+        "           PCI: available; used only where it is named: DEV=PCI+TOY",
+    ]
+
+
+def test_interfaces_of_a_device_that_was_surveyed() -> None:
+    backend = Backend(
+        name="TOY",
+        api=API_VERSION,
+        open=lambda index, interface: pytest.fail(f"{index} was opened through {interface}"),
+        renderers={"C": lambda arch: pytest.fail(f"asked to compile for {arch}")},
+        priority=-2,
+        interfaces={"KFD": Interface(probe=lambda: "no driver"), "PCI": Interface(automatic=False)},
+    )
+    Device.register(backend)
+    try:
+        with Context(DEV="PYTHON"):
+            rows = {row["name"]: row for row in survey_here().devices}
+    finally:
+        Device.unregister("TOY")
+
+    assert [one["reason"] for one in rows["TOY"]["interfaces"]] == ["no driver", ""]
+    assert rows["TOY"]["reason"] == "no driver; used only where it is named: DEV=PCI+TOY"
+    assert rows["PYTHON"]["interfaces"] == []
 
 
 def test_devices_without_a_default_is_status_1(capsys: pytest.CaptureFixture[str]) -> None:

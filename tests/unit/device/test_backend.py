@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tinycore.device.backend import API_VERSION, Backend, deferred
+from tinycore.device.interface import Interface
 from tinycore.device.protocols import ABILITIES, CAPABILITIES
 from tinycore.errors import PluginError
 
@@ -45,6 +46,8 @@ def test_a_missing_target_is_told_by_python() -> None:
         ({"renderers": {"c": print}}, "renderers must be words in capitals, not 'c'"),
         ({"renderers": {}}, "it has no renderers"),
         ({"interfaces": ("P-I",)}, "interfaces must be words in capitals, not 'P-I'"),
+        ({"interfaces": {"p-i": Interface()}}, "interfaces must be words in capitals, not 'p-i'"),
+        ({"interfaces": {"PCI": "lspci"}}, "interface PCI must be an Interface, not 'lspci'"),
         ({"api": 1}, "api must be (major, minor), not 1"),
         ({"open": None}, "open must be callable"),
         ({"count": 1}, "count must be callable"),

@@ -22,7 +22,9 @@ from tinycore.device.discovery import (
     State,
     _groups,
 )
+from tinycore.device.interface import Interface
 from tinycore.device.registry import Device, Registry
+from tinycore.device.target import Target
 from tinycore.errors import (
     CompilerUnavailable,
     DeviceUnavailable,
@@ -34,6 +36,7 @@ from tinycore.errors import (
 Install = Callable[..., EntryPoint]
 Make = Callable[..., Registry]
 Toy = Callable[..., Backend]
+Reached = Callable[..., tuple[Registry, list[str]]]
 
 
 def state_of(registry: Registry, name: str) -> State:
@@ -432,6 +435,137 @@ def test_an_interface_that_was_named_is_taken_or_fails(
         pytest.raises(SettingError, match="TOY has no interface ODD; it has FAST, SLOW"),
     ):
         devices["TOY"]
+
+
+# Interfaces with a probe of their own
+
+
+NO_NODE = "/dev/toy is missing: load its driver"
+
+
+@pytest.fixture
+def reached(toy: Toy, registry: Make, toy_runtime: Any) -> Reached:
+    """Makes a registry with a TOY of the given interfaces, and the list of those that opened it."""
+
+    def make(**interfaces: Interface) -> tuple[Registry, list[str]]:
+        opened: list[str] = []
+
+        def open_toy(index: int, interface: str) -> Any:
+            opened.append(interface)
+            return toy_runtime(index, interface)
+
+        devices = registry()
+        devices.register(toy(open=open_toy, interfaces=interfaces))
+        return devices, opened
+
+    return make
+
+
+def test_an_interface_that_changes_the_machine_is_used_only_where_it_is_named(
+    reached: Reached,
+) -> None:
+    devices, opened = reached(KFD=Interface(probe=lambda: NO_NODE), PCI=Interface(automatic=False))
+
+    with pytest.raises(DeviceUnavailable) as raised:
+        devices["TOY"]
+    assert f"{NO_NODE}; used only where it is named: DEV=PCI+TOY" in str(raised.value)
+    assert (opened, state_of(devices, "TOY")) == ([], State.NO_HARDWARE)
+    with Context(DEV="PCI+TOY"):
+        assert state_of(devices, "TOY") is State.READY
+        assert devices.get_available_devices() == ["TOY"]
+        assert devices["TOY"].interface == "PCI"
+    assert opened == ["PCI"]
+
+
+def test_only_interfaces_that_must_be_named(
+    reached: Reached,
+) -> None:
+    devices, opened = reached(PCI=Interface(automatic=False), MOCK=Interface(automatic=False))
+
+    assert reason_of(devices, "TOY") == "used only where it is named: DEV=PCI+TOY, DEV=MOCK+TOY"
+    assert opened == []
+
+
+def test_the_probe_of_the_interface_named_decides(
+    reached: Reached,
+) -> None:
+    devices, opened = reached(KFD=Interface(), PCI=Interface(probe=lambda: "it needs root"))
+
+    assert state_of(devices, "TOY") is State.READY
+    with Context(DEV="PCI+TOY"), pytest.raises(DeviceUnavailable, match="it needs root"):
+        devices["TOY"]
+    assert opened == []
+    assert devices["TOY"].interface == "KFD"
+
+
+def test_an_interface_whose_probe_refuses_is_not_opened(
+    reached: Reached,
+) -> None:
+    devices, opened = reached(
+        KFD=Interface(probe=lambda: NO_NODE), NONE=Interface(count=lambda: 0), PCI=Interface()
+    )
+
+    assert devices["TOY"].interface == "PCI"
+    assert opened == ["PCI"]
+
+
+def test_each_interface_says_why_it_is_not_available(
+    reached: Reached,
+) -> None:
+    def broken() -> str:
+        raise OSError("no sysfs")
+
+    devices, _ = reached(
+        KFD=Interface(probe=lambda: NO_NODE),
+        PCI=Interface(automatic=False),
+        USB=Interface(count=lambda: 0),
+        BUS=Interface(probe=broken),
+        ODD=Interface(probe=lambda: 3),  # type: ignore[arg-type, return-value]
+        MAC=Interface(platforms=("plan9",)),
+    )
+
+    (found,) = [state.interfaces for state in devices.states() if state.name == "TOY"]
+
+    assert [(one.name, one.automatic) for one in found] == [
+        ("KFD", True), ("PCI", False), ("USB", True), ("BUS", True), ("ODD", True), ("MAC", True)
+    ]  # fmt: skip
+    assert [one.reason for one in found] == [
+        NO_NODE,
+        "",
+        "no device was found",
+        "looking for devices failed: OSError: no sysfs",
+        "probe() of TOY returned 3, which is no str",
+        f"it runs on plan9, and this is {sys.platform}",
+    ]
+    assert found[1].is_available
+
+
+def test_names_of_interfaces_are_answered_for_by_the_backend(toy: Toy, registry: Make) -> None:
+    devices = registry()
+    devices.register(toy(interfaces=("FAST", "SLOW"), probe=lambda: NO_NODE))
+
+    assert reason_of(devices, "TOY") == NO_NODE
+    (found,) = [state.interfaces for state in devices.states() if state.name == "TOY"]
+    assert [(one.name, one.reason, one.automatic) for one in found] == [
+        ("FAST", NO_NODE, True), ("SLOW", NO_NODE, True)
+    ]  # fmt: skip
+
+
+def test_variables_fill_what_dev_leaves_open(
+    toy: Toy, registry: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_IFACE", "slow")
+    monkeypatch.setenv("OTHER_C", "1")
+    devices = registry()
+    devices.register(toy(interfaces=("FAST", "SLOW")))
+    devices.register(toy(name="OTHER"))
+
+    with Context(DEV="TOY:C"):
+        assert devices.targets() == (
+            Target("TOY", renderer="C", interface="SLOW"), Target("OTHER", renderer="C")
+        )  # fmt: skip
+    with Context(DEV="FAST+TOY"):
+        assert devices["TOY"].interface == "FAST"
 
 
 def test_an_open_device_does_not_change_its_interface(toy: Toy, registry: Make) -> None:

@@ -9,7 +9,7 @@ import ctypes
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from tinycore.device.protocols import (
 from tinycore.device.registry import Device
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import recursive_lock
+from tinycore.plugin import Interface, recursive_lock
 from tinycore.render.base import Limits, LinearKernel, Renderer
 from tinycore.uop.node import UOp
 
@@ -280,6 +280,11 @@ class Accelerator:
                 f"{parts.name}:{index} is not there: the accelerator has {DEVICES} devices, "
                 f"{parts.name} and {parts.name}:1"
             )
+        if interface and interface not in parts.interfaces:
+            raise DeviceUnavailable(
+                f"{parts.name} is not reached through {interface}, but through "
+                f"{', '.join(parts.interfaces)}"
+            )
         self.parts = parts
         self.inner = Device.backend(INTERPRETER).open(0, "")
         self.queue = parts.queue()
@@ -363,6 +368,18 @@ CAPABILITIES: Final = frozenset(
 )
 
 
+def no_probe() -> str:
+    """Why the second interface is not available."""
+    return "/dev/accelerator is missing: load its driver"
+
+
+INTERFACES: Final = {
+    "QUEUE": Interface(),
+    "KERNEL": Interface(probe=no_probe),
+    "MOCK": Interface(automatic=False),
+}
+
+
 @dataclass(frozen=True)
 class Parts:
     """What an accelerator is made of."""
@@ -375,6 +392,7 @@ class Parts:
     device: Callable[[int, str, Parts], Accelerator] = Accelerator
     graph: Callable[[Accelerator, Sequence[Launch]], KeptGraph] = KeptGraph
     capabilities: frozenset[str] = field(default=CAPABILITIES)
+    interfaces: Mapping[str, Interface] = field(default_factory=lambda: INTERFACES)
 
     def named(self, name: str) -> Parts:
         """The same under another name."""
@@ -392,7 +410,8 @@ def backend_of(parts: Parts = CORRECT) -> Backend:
 
     return Backend(
         name=parts.name,
-        api=(1, 3),
+        api=(1, 11),
+        interfaces=parts.interfaces,
         count=lambda: DEVICES,
         open=lambda index, interface: parts.device(index, interface, parts),
         renderers={"TEXT": toolchain},

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from tinycore import Device, Tensor
 from tinycore.device.backend import API_VERSION
+from tinycore.device.discovery import obstacle_of
 from tinycore.device.opened import verify_abilities
 from tinycore.device.protocols import Toolchain
+from tinycore.device.target import target_for
 from tinycore.errors import (
     CompileError,
     CompilerUnavailable,
@@ -34,6 +36,7 @@ __all__ = [
     "test_an_index_without_a_device_is_told",
     "test_an_interface_that_is_not_there_is_told",
     "test_counting_opens_nothing",
+    "test_each_interface_answers_for_itself",
     "test_import_opens_nothing",
     "test_import_takes_under_50_ms",
     "test_opening_finds_what_is_declared",
@@ -176,8 +179,28 @@ def test_counting_opens_nothing(subject: Subject) -> None:
     """`count` and `probe` can be asked again and again, and agree."""
     backend = subject.backend
     assert {backend.count() for _ in range(3)} == {backend.count()}
-    if backend.probe:
-        assert {backend.probe() for _ in range(3)} == {""}
+    interface = subject.device.interface
+    assert {obstacle_of(backend, interface) for _ in range(3)} == {""}
+
+
+@case(Level.CONTRACT)
+def test_each_interface_answers_for_itself(subject: Subject) -> None:
+    """Each interface says whether a device can be reached through it, the same when asked again."""
+    backend, device = subject.backend, subject.device
+    table = backend.interface_table
+    if not table:
+        raise NotApplicable("the backend has no interfaces")
+    for name in table:
+        reasons = {obstacle_of(backend, name) for _ in range(3)}
+        assert len(reasons) == 1, f"{name} gives several answers: {sorted(reasons)}"
+        (reason,) = reasons
+        assert not reason or len(reason) > 10, f"{name} is not available, and says only {reason!r}"
+    assert device.interface in table, f"{device.interface!r} is not among the interfaces declared"
+    with subject.chosen():
+        named = target_for(backend.name, Device.targets()).interface
+    assert table[device.interface].automatic or named == device.interface, (
+        f"it is open through {device.interface}, which must be named, and that is not"
+    )
 
 
 @case(Level.CONTRACT)
@@ -228,7 +251,7 @@ def test_an_interface_that_is_not_there_is_told(subject: Subject) -> None:
     error = refusal(
         (DeviceUnavailable, SettingError),
         lambda: subject.backend.open(0, "NOSUCH"),
-        f"it opens through NOSUCH, and declares {subject.backend.interfaces}",
+        f"it opens through NOSUCH, and declares {', '.join(subject.backend.interfaces)}",
     )
     assert len(str(error)) > 10, f"it says only {str(error)!r}"
 

@@ -1,6 +1,6 @@
 """AMD cards for tinycore. Importing this module opens no driver and loads no library."""
 
-from tinycore.plugin import Backend, deferred
+from tinycore.plugin import Backend, Interface, deferred
 
 __all__ = ["BACKEND"]
 
@@ -9,15 +9,19 @@ _DTYPES = (
     "float16 bfloat16 float32 float64 fp8e4m3 fp8e5m2 fp8e4m3fnuz fp8e5m2fnuz"
 )
 
+_KFD = Interface(
+    probe=deferred("tiny_amd.topology:reason"), count=deferred("tiny_amd.topology:count")
+)
+"""The kernel driver amdgpu, by /dev/kfd."""
+
 BACKEND = Backend(
     name="AMD",
-    api=(1, 9),
+    api=(1, 11),
     count=deferred("tiny_amd.topology:count"),
-    probe=deferred("tiny_amd.topology:reason"),
     driver=deferred("tiny_amd.topology:driver"),
     open=deferred("tiny_amd.device:AmdDevice"),
     renderers={"LLVM": deferred("tiny_amd.device:toolchain")},
-    interfaces=("KFD",),
+    interfaces={"KFD": _KFD},
     capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues", *_DTYPES.split()}),
     platforms=("linux",),
     priority=210,

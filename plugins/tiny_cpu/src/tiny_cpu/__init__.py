@@ -5,7 +5,7 @@ llvmlite; both make the same machine code for the same kernel. Kernels run on a 
 threads.
 """
 
-from tinycore.plugin import Backend, deferred
+from tinycore.plugin import Backend, Interface, deferred
 
 __all__ = ["BACKEND"]
 
@@ -16,7 +16,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CPU",
-    api=(1, 8),
+    api=(1, 11),
     count=deferred("tiny_cpu.probe:count"),
     probe=deferred("tiny_cpu.probe:reason"),
     open=deferred("tiny_cpu.device:open_cpu"),
@@ -27,7 +27,7 @@ BACKEND = Backend(
     capabilities=frozenset(
         {"host_memory", "external_pointer", "peer_copy", "graph", "queues", *_DTYPES.split()}
     ),
-    interfaces=("DIRECT", "HCQ"),
+    interfaces={"DIRECT": Interface(), "HCQ": Interface(automatic=False)},
     priority=100,
     driver=deferred("tiny_cpu.probe:driver"),
     platforms=("linux", "darwin"),

@@ -1,6 +1,6 @@
 """NVIDIA cards for tinycore. Importing this module opens no library."""
 
-from tinycore.plugin import Backend, deferred
+from tinycore.plugin import Backend, Interface, deferred
 
 __all__ = ["CUDA", "NV"]
 
@@ -26,18 +26,22 @@ CUDA = Backend(
     driver=deferred("tiny_nv.probe:driver"),
 )
 
+_NVK = Interface(
+    probe=deferred("tiny_nv.nvk.probe:reason"), count=deferred("tiny_nv.nvk.probe:count")
+)
+"""NVIDIA's kernel driver, by its own files."""
+
 NV = Backend(
     name="NV",
-    api=(1, 9),
+    api=(1, 11),
     count=deferred("tiny_nv.nvk.probe:count"),
-    probe=deferred("tiny_nv.nvk.probe:reason"),
     driver=deferred("tiny_nv.nvk.probe:driver"),
     open=deferred("tiny_nv.nvk.device:NvDevice"),
     renderers={
         "NVRTC": deferred("tiny_nv.nvk.device:toolchain"),
         "PTX": deferred("tiny_nv.nvk.device:ptx_toolchain"),
     },
-    interfaces=("NVK",),
+    interfaces={"NVK": _NVK},
     capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues"} | {*_DTYPES.split()}),
     platforms=("linux",),
     priority=215,

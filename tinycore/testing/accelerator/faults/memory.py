@@ -6,11 +6,21 @@ Floor 6.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from tinycore.errors import DeviceError, OutOfMemory
-from tinycore.testing.accelerator.device import CORRECT, Block, Compiler, Memory, Span
-from tinycore.testing.accelerator.faults.fault import declare, found_by
+from tinycore.plugin import Interface
+from tinycore.testing.accelerator.device import (
+    CORRECT,
+    Accelerator,
+    Block,
+    Compiler,
+    Memory,
+    Parts,
+    Span,
+)
+from tinycore.testing.accelerator.faults.fault import FAULTS, Fault, declare, found_by
 
 # --- the declaration and the compiler
 
@@ -27,6 +37,20 @@ declare(
     "test_opening_finds_what_is_declared",
     CORRECT.capabilities | {"host_memory"},
 )
+FAULTS["wordless_probe"] = Fault(
+    "wordless_probe",
+    "The probe of an interface says no, and not why.",
+    replace(CORRECT, interfaces={**CORRECT.interfaces, "KERNEL": Interface(probe=lambda: "no")}),
+    "test_each_interface_answers_for_itself",
+)
+
+
+@found_by("test_an_interface_that_is_not_there_is_told")
+class AnyInterface(Accelerator):
+    """The device opens through whatever interface is named."""
+
+    def __init__(self, index: int, interface: str, parts: Parts) -> None:
+        super().__init__(index, "", parts)
 
 
 @found_by("test_a_program_that_is_none_is_a_compile_error")
