@@ -14,7 +14,6 @@ REQUESTS = {
     "DEVICE_GETPROPERTY": (0xC0180902, "type@0 value@8 sizebytes@16"),
     "SETPROPERTY": (0x40180932, "type@0 value@8 sizebytes@16"),
     "DEVICE_WAITTIMESTAMP_CTXTID": (0x400C0907, "context_id@0 timestamp@4 timeout_ms@8"),
-    "CMDSTREAM_READTIMESTAMP_CTXTID": (0xC00C0916, "context_id@0 type@4 timestamp@8"),
     "DRAWCTXT_CREATE": (0xC0080913, "flags@0 drawctxt_id@4"),
     "DRAWCTXT_DESTROY": (0x40040914, "drawctxt_id@0"),
     "MAP_USER_MEM": (
@@ -76,9 +75,3 @@ def test_headers_of_operations(opcode: int, operands: int, header: int) -> None:
 @pytest.mark.parametrize(("register", "count", "header"), WRITES)
 def test_headers_of_writes(register: int, count: int, header: int) -> None:
     assert pm4.write(register, count) == header
-
-
-def test_timestamps_are_compared_modulo_two_to_the_32() -> None:
-    assert kgsl.is_later(5, 5)
-    assert kgsl.is_later(2, 0xFFFF_FFF0)
-    assert not kgsl.is_later(0xFFFF_FFF0, 2)

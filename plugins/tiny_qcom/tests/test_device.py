@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy
 import pytest
@@ -138,6 +139,32 @@ def test_pages_of_this_process_have_another_address(device: QcomDevice, driver: 
     assert back == array[10:110].tobytes()
 
 
+def test_pages_that_may_only_be_read_are_imported_as_such(
+    device: QcomDevice, driver: Kgsl, tmp_path: Path
+) -> None:
+    """KGSL says EFAULT to them, as it does to its own memory, unless they are asked for so."""
+    file = tmp_path / "weights"
+    file.write_bytes(bytes(range(256)) * 64)
+    array = numpy.memmap(file, numpy.uint8, "r")
+    handle = device.allocator.wrap(array.ctypes.data + 5000, 300)
+    region = driver.memory.region_at(handle.address)
+    assert region is not None
+    assert not region.data.flags.writeable
+    start = handle.address - region.address
+    assert (region.data[start : start + 300] == array[5000:5300]).all()
+
+
+def test_an_import_reaches_over_the_end_of_a_page(device: QcomDevice, driver: Kgsl) -> None:
+    array = numpy.arange(8192, dtype=numpy.uint8)
+    start = -array.ctypes.data % 4096 + 4000
+    handle = device.allocator.wrap(array.ctypes.data + start, 200)
+    region = driver.memory.region_at(handle.address + 199)
+    assert region is not None
+    assert region.data[handle.address + 199 - region.address] == array[start + 199]
+    device.close()
+    assert not driver.imports
+
+
 def test_memory_of_kgsl_is_used_at_its_own_address(device: QcomDevice) -> None:
     memory = device.allocator.alloc(8192)
     handle = device.allocator.wrap(memory.address + 256, 64)
@@ -230,6 +257,29 @@ def test_a_wait_that_is_interrupted_goes_on(device: QcomDevice, driver: Kgsl) ->
     submit(device)
     device.synchronize()
     assert not driver.injected[standin.WAIT]
+
+
+def test_two_contexts_wait_for_each_other_in_turn(driver: Kgsl) -> None:
+    first, second = QcomDevice(system=driver), QcomDevice(system=driver)
+    ping, pong = first.new_signal(), second.new_signal()
+    for device, mine, other, before in ((first, ping, pong, 0), (second, pong, ping, 1)):
+        with device.submitting():
+            queue = device.compute_queue()
+            for turn in range(1, 6):
+                queue.wait(other, turn - 1 + before).signal(mine, turn)
+            queue.submit()
+    for device in (first, second):
+        device.kgsl.wait(device.kgsl.last, 5000)
+    assert (ping.value, pong.value) == (5, 5)
+    assert not driver.faults
+    first.close()
+    second.close()
+
+
+def test_a_chip_of_another_patch_is_the_same_chip() -> None:
+    device = QcomDevice(system=Kgsl(chip_id=0x0603_0002))
+    assert device.arch == "a630"
+    device.close()
 
 
 def test_commands_that_hang_end_the_wait(device: QcomDevice) -> None:

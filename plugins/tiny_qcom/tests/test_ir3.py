@@ -10,7 +10,7 @@ import numpy
 import pytest
 from adreno.ir3.actions import Code as InterpretedCode
 from adreno.ir3.run import Groups
-from adreno.ir3.syntax import instruction, program
+from adreno.ir3.syntax import Instruction, instruction, program
 from adreno.kgsl import Kgsl
 from adreno.state import Launch
 from emulation.faults import IllegalAddress, SyntaxFault
@@ -241,27 +241,75 @@ endloop
     assert found.tolist() == [sum(i * (1 + i % 2) for i in range(int(n))) for n in counts]
 
 
-SHARED = """%mine = ishl %t %two
+SHARED = """%two = const 32 0x2
+%start = const 32 {start:#x}
+%first = ishl %t %two
+%mine = iadd %start %first
 store shared 32 1 4 %t %mine
 barrier
-%c63 = const 32 0x3f
-%o = isub %c63 %t
-%other = ishl %o %two
+%last = const 32 {last:#x}
+%o = isub %last %t
+%far_off = ishl %o %two
+%other = iadd %start %far_off
 %r = load shared 32 1 4 %other
 """
 
 
-@pytest.mark.parametrize("size", [256, 1024, 1025, 2048, 32_768])
+def reversed_in_shared(threads: int, size: int) -> str:
+    """Threads write their numbers to the end of shared memory, and read them in reverse."""
+    body = SHARED.format(start=(size - 4 * threads) // 4 * 4, last=threads - 1)
+    return body + STORE.format(bits=32)
+
+
+@pytest.mark.parametrize("size", [256, 1024, 1025, 2048, 2052, 32_768])
 def test_shared_memory_of_many_sizes(device: QcomDevice, size: int) -> None:
-    body = "%two = const 32 0x2\n" + SHARED + STORE.format(bits=32)
-    binary = compiled(body, 1, shared=size)
+    binary = compiled(reversed_in_shared(THREADS, size), 1, shared=size)
     (found,) = launched(device, binary, [numpy.zeros(THREADS, "Q")], shared=size)
     assert found.tolist() == list(range(63, -1, -1))
 
 
+@pytest.mark.parametrize("threads", [1, 32, 128, 1024])
+def test_a_barrier_of_one_wave_to_sixteen(device: QcomDevice, threads: int) -> None:
+    binary = compiled(reversed_in_shared(threads, 4096), 1, shared=4096, threads=threads)
+    arrays = [numpy.zeros(threads, "Q")]
+    (found,) = launched(device, binary, arrays, shared=4096, threads=threads)
+    assert found.tolist() == list(range(threads - 1, -1, -1))
+
+
+def test_an_array_of_a_thread_lies_in_private_memory(device: QcomDevice, driver: Kgsl) -> None:
+    """Each thread has its own, of 1,200 bytes; the device allots powers of two of 512."""
+    body = """%p1 = argument 64 8
+%q1 = iadd %p1 %far
+%n = load global 32 1 8 %q1
+%zero = const 32 0x0
+%end = const 32 0x12c
+variable a 32 300
+variable i 32 1
+set i %zero
+loop
+%i = get i
+%done = ige %i %end
+if %done
+break
+endif
+%square = imul %i %i
+%value = iadd %square %t
+set a %value %i
+%next = iadd %i %one
+set i %next
+endloop
+%r = get a %n
+"""
+    binary = compiled(body + STORE.format(bits=32), 2)
+    assert Code.unpack(binary, "k").private_bytes == 1536
+    numbers = numpy.random.default_rng(0).integers(0, 300, THREADS).astype("Q")
+    found, _ = launched(device, binary, [numpy.zeros(THREADS, "Q"), numbers])
+    assert found.tolist() == (numbers * numbers + numpy.arange(THREADS, dtype="Q")).tolist()
+    assert driver.launches[-1].private_bytes == 2048
+
+
 def test_more_shared_memory_than_there_is_is_refused_before_the_launch(device: QcomDevice) -> None:
-    body = "%two = const 32 0x2\n" + SHARED + STORE.format(bits=32)
-    binary = compiled(body, 1, shared=32_768)
+    binary = compiled(reversed_in_shared(THREADS, 32_768), 1, shared=32_768)
     with pytest.raises(UnsupportedError, match="32769 bytes of shared memory"):
         device.load(binary, ProgramInfo("k", 1, block=(THREADS, 1, 1), shared_bytes=32_769))
 
@@ -284,7 +332,7 @@ def test_a_binary_takes_as_many_arguments_as_it_says(device: QcomDevice) -> None
         device.load(binary, ProgramInfo("k", 2, block=(THREADS, 1, 1)))
 
 
-@pytest.mark.parametrize("count", [1, 8, 9, 17, 40])
+@pytest.mark.parametrize("count", [1, 8, 9, 17, 40, 300])
 def test_arguments_lie_where_the_compiler_wants_them(device: QcomDevice, count: int) -> None:
     """Also beyond the first 64 bytes, of which the compiler may leave out what is not read."""
     place = 8 * (count - 1)
@@ -295,6 +343,52 @@ def test_arguments_lie_where_the_compiler_wants_them(device: QcomDevice, count: 
     found = launched(device, binary, arrays)
     assert found[-1].tolist() == list(range(THREADS))
     assert all((rest == 99).all() for rest in found[:-1])
+
+
+def test_more_constants_than_a_launch_has_are_refused() -> None:
+    with pytest.raises(FileFormatError, match="4112 bytes of constants do not fit the 4096"):
+        Code("k", "ir3", bytes(128), (), constant_bytes=4112)
+
+
+def test_code_longer_than_what_is_loaded_beforehand(device: QcomDevice, driver: Kgsl) -> None:
+    steps = "".join(f"%v{n + 1} = imul %v{n} %x\n%x = ixor %x %v{n + 1}\n" for n in range(300))
+    body = "%x = iadd %t %one\n%v0 = mov %t\n" + steps + "%r = mov %v300\n"
+    binary = compiled(body + STORE.format(bits=32), 1)
+    assert Code.unpack(binary, "k").groups > 64
+    (found,) = launched(device, binary, [numpy.zeros(THREADS, "Q")])
+    x = numpy.arange(THREADS, dtype="I") + 1
+    v = x - 1
+    for _ in range(300):
+        v = v * x
+        x = x ^ v
+    assert found.tolist() == v.tolist()
+
+
+def test_loops_in_loops_that_threads_leave_apart(device: QcomDevice) -> None:
+    """Thread t goes round t % 5 times, and inside of that t % 7 times, every other time once."""
+    loop = """set {i} %zero
+loop
+%{i} = get {i}
+%{i}_done = ige %{i} %{end}
+if %{i}_done
+break
+endif
+{body}%{i}_next = iadd %{i} %one
+set {i} %{i}_next
+endloop
+"""
+    inner = "%s = get sum\n%s1 = iadd %s %j\n%s2 = iadd %s1 %one\nset sum %s2\n"
+    leave = "%low = iand %i %one\n%odd = ine %low %zero\n"
+    leave += "%few = bcsel %odd %one %seventh\n"
+    nested = leave + loop.format(i="j", end="few", body=inner)
+    body = "%zero = const 32 0x0\n%five = const 32 0x5\n%seven = const 32 0x7\n"
+    body += "%fifth = umod %t %five\n%seventh = umod %t %seven\n"
+    body += "variable i 32 1\nvariable j 32 1\nvariable sum 32 1\nset sum %zero\n"
+    body += loop.format(i="i", end="fifth", body=nested) + "%r = get sum\n"
+    binary = compiled(body + STORE.format(bits=32), 1)
+    (found,) = launched(device, binary, [numpy.zeros(THREADS, "Q")])
+    rounds = [[1 if i % 2 else t % 7 for i in range(t % 5)] for t in range(THREADS)]
+    assert found.tolist() == [sum(n * (n + 1) // 2 for n in one) for one in rounds]
 
 
 def test_bytes_beside_a_stored_byte_stay(device: QcomDevice) -> None:
@@ -434,10 +528,27 @@ def test_an_instruction_that_is_not_known_is_a_fault() -> None:
         ("cmps.u.eq hr2.x, hr0.x, h(-1)", 0xFFFF, 1),
         ("ashr.b hr2.x, hr0.x, h(4)", 0x8000, 0xF800),
         ("shr.b hr2.x, hr0.x, h(4)", 0x8000, 0x0800),
+        ("(sat)add.u r1.x, r0.x, 9", 0xFFFF_FFF8, 0xFFFF_FFFF),
+        ("(sat)add.u r1.x, r0.x, 9", 0xFFFF_FFF6, 0xFFFF_FFFF),
+        ("(sat)add.u r1.x, r0.x, 9", 0xFFFF_FFF5, 0xFFFF_FFFE),
+        ("(sat)sub.u r1.x, r0.x, 9", 8, 0),
+        ("(sat)add.s r1.x, r0.x, 9", 0x7FFF_FFF8, 0x7FFF_FFFF),
+        ("(sat)sub.s r1.x, r0.x, 9", 0x8000_0008, 0x8000_0000),
+        ("(rpt2)mov.u32u32 r1.x, (r)r0.x", 7, 7),
     ],
 )
-def test_what_an_instruction_computes(line: str, a: int, expected: int) -> None:
-    assert interpreted(line, a) == expected
+@pytest.mark.parametrize("merged", [True, False])
+def test_what_an_instruction_computes(line: str, a: int, expected: int, merged: bool) -> None:
+    """Whether half registers are the halves of full ones, or lie apart."""
+    assert interpreted(line, a, merged) == expected
+
+
+def test_a_repeated_instruction_takes_the_next_registers_where_it_says_so() -> None:
+    made = instruction("(rpt2)add.u r2.x, (r)r0.y, r0.x")
+    groups = ready((made, instruction("end")), merged=True)
+    groups.full[:4] = [numpy.full(4, n, "I") for n in (100, 1, 2, 3)]
+    groups.run()
+    assert [int(groups.full[8 + n][0]) for n in range(3)] == [101, 102, 103]
 
 
 @pytest.mark.parametrize(
@@ -453,20 +564,26 @@ def test_half_constants_need_a_launch_that_demotes_constants() -> None:
         interpreted("cmps.s.eq hr2.x, hr0.x, hc0.x", 1)
 
 
-def interpreted(line: str, a: int) -> int:
-    """The first register that an instruction writes, after it ran with a number in r0.x."""
-    made = instruction(line)
-    code = InterpretedCode((made, instruction("end")), merged=True)
+def ready(instructions: tuple[Instruction, ...], merged: bool) -> Groups:
+    """A group of four threads, about to run."""
+    code = InterpretedCode(instructions, merged)
     launch = Launch(
-        *(False, (1, 1, 1), (4, 1, 1), b"", 0, 0, numpy.zeros(16, "I"), 16, 8, 0, True, False),
+        *(False, (1, 1, 1), (4, 1, 1), b"", 0, 0, numpy.zeros(16, "I"), 16, 8, 8, merged, False),
         *(0, 1024, 0, 0xFC, 0xFC),
     )
     code.check(launch)
-    groups = Groups(launch, GlobalMemory(), code, numpy.arange(1))
+    return Groups(launch, GlobalMemory(), code, numpy.arange(1))
+
+
+def interpreted(line: str, a: int, merged: bool = True) -> int:
+    """The first register that an instruction writes, after it ran with a number in r0.x."""
+    made = instruction(line)
+    groups = ready((made, instruction("end")), merged)
     groups.full[0] = numpy.full(4, a, "I")
+    groups.half[0] = groups.full[0] & numpy.uint32(0xFFFF)
     groups.run()
     target = made.operands[0]
-    (found,) = set(code.source(target.kind, target.number)(groups).tolist())
+    (found,) = set(groups.code.source(target.kind, target.number)(groups).tolist())
     return int(found)
 
 

@@ -11,7 +11,6 @@ import fcntl
 import mmap
 import os
 import struct
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -28,7 +27,6 @@ trace: Final = Trace("tiny_qcom.ioctl")
 ffi: Final = FFI()
 
 PAGE: Final = 4096
-NUMBER_MASK: Final = (1 << 32) - 1
 
 
 class System(Protocol):
@@ -124,9 +122,6 @@ SET_PROPERTY: Final = call("SETPROPERTY", 0x32, WRITE, "type:I _:I value:Q sizeb
 WAIT_TIMESTAMP: Final = call(
     "DEVICE_WAITTIMESTAMP_CTXTID", 0x07, WRITE, "context_id:I timestamp:I timeout_ms:I"
 )
-READ_TIMESTAMP: Final = call(
-    "CMDSTREAM_READTIMESTAMP_CTXTID", 0x16, READ | WRITE, "context_id:I type:I timestamp:I"
-)
 CONTEXT_CREATE: Final = call("DRAWCTXT_CREATE", 0x13, READ | WRITE, "flags:I drawctxt_id:I")
 CONTEXT_DESTROY: Final = call("DRAWCTXT_DESTROY", 0x14, WRITE, "drawctxt_id:I")
 MAP_USER_MEMORY: Final = call(
@@ -151,7 +146,7 @@ COMMAND: Final = call(
     "synclist:Q syncsize:I numsyncs:I context_id:I timestamp:I",
 )
 CALLS: Final = (
-    *(GET_PROPERTY, SET_PROPERTY, WAIT_TIMESTAMP, READ_TIMESTAMP, CONTEXT_CREATE),
+    *(GET_PROPERTY, SET_PROPERTY, WAIT_TIMESTAMP, CONTEXT_CREATE),
     *(CONTEXT_DESTROY, MAP_USER_MEMORY, SHARED_FREE, OBJECT_ALLOCATE, OBJECT_FREE, COMMAND),
 )
 COMMAND_OBJECT: Final = struct.Struct("<QQQII")
@@ -165,7 +160,6 @@ PROPERTY_DEVICE_INFO: Final = 0x1
 PROPERTY_POWER: Final = 0x12
 POWER_LEVEL: Final = 1
 POWER_MOST: Final = 1
-RETIRED: Final = 2
 FLAG_IB: Final = 1
 MOST_WORDS: Final = 0xF_FFFF
 """Words of one indirect buffer."""
@@ -207,11 +201,6 @@ class Allocation:
 def address_of(memory: Any) -> int:
     """Host address of a buffer."""
     return int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
-
-
-def is_later(timestamp: int, other: int) -> bool:
-    """Order of two timestamps modulo 2**32: whether one is at or past the other."""
-    return (timestamp - other) & NUMBER_MASK < 1 << 31
 
 
 def said(error: OSError) -> str:
@@ -329,19 +318,26 @@ class Kgsl:
     def import_host(self, address: int, size: int) -> int | None:
         """Make pages of this process addressable by the device, and return where it finds them.
 
-        None where they are memory of KGSL already, which the device finds at their own address.
-        Raises DeviceError.
+        None where they are memory of KGSL already, which the device finds at their own address: the
+        driver says EFAULT to those, and to pages that may only be read unless they are asked for
+        so. Raises DeviceError.
         """
-        flags = MEMORY_CPU_MAP
-        try:
-            made = self.ask(
-                MAP_USER_MEMORY, fd=-1, len=size, hostptr=address, memtype=MEMORY_USER, flags=flags
-            )
-        except DeviceError as error:
-            if getattr(error.__cause__, "errno", 0) == errno.EFAULT:
-                return None
-            raise
-        return made["gpuaddr"]
+        for flags in (MEMORY_CPU_MAP, MEMORY_CPU_MAP | MEMORY_READ_ONLY):
+            try:
+                made = self.ask(
+                    MAP_USER_MEMORY,
+                    fd=-1,
+                    len=size,
+                    hostptr=address,
+                    memtype=MEMORY_USER,
+                    flags=flags,
+                )
+            except DeviceError as error:
+                if getattr(error.__cause__, "errno", 0) != errno.EFAULT:
+                    raise
+            else:
+                return made["gpuaddr"]
+        return None
 
     def forget_host(self, address: int) -> None:
         """Take `import_host` back; `address` is the device's."""
@@ -373,10 +369,6 @@ class Kgsl:
         self.last = done["timestamp"]
         return self.last
 
-    def retired(self) -> int:
-        """The timestamp of the last submission that ended."""
-        return self.ask(READ_TIMESTAMP, context_id=self.context, type=RETIRED)["timestamp"]
-
     def wait(self, timestamp: int, timeout_ms: int) -> str:
         """Wait until a submission has ended: DONE, or LATE. A fault is noted, and LATE."""
         if self.fault:
@@ -394,15 +386,6 @@ class Kgsl:
                 self._note(error)
             return Waited.LATE
         return Waited.DONE
-
-    def wait_retired(self, timestamp: int, seconds: float) -> None:
-        """Wait until a submission has ended. Raises DeviceError when it faults or takes longer."""
-        limit = time.monotonic() + seconds
-        while not is_later(self.retired(), timestamp):
-            if self.fault or time.monotonic() > limit:
-                why = self.fault or f"not within {seconds:.0f} s"
-                raise DeviceError(f"submission {timestamp} of KGSL has not ended: {why}")
-            self.wait(timestamp, 100)
 
     def _note(self, error: DeviceError) -> None:
         """Remember that the context does not work any more."""

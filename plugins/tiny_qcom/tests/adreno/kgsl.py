@@ -36,7 +36,6 @@ WAIT: Final = 0x400C0907
 CREATE: Final = 0xC0080913
 DESTROY: Final = 0x40040914
 MAP_USER: Final = 0xC0300915
-READ: Final = 0xC00C0916
 SHARED_FREE: Final = 0x40080921
 SET_PROPERTY: Final = 0x40180932
 ALLOCATE: Final = 0xC0300945
@@ -45,7 +44,7 @@ COMMAND: Final = 0xC040094A
 SIZES: Final = {
     number: number >> 16 & 0x3FFF
     for number in (
-        *(GET_PROPERTY, WAIT, CREATE, DESTROY, MAP_USER, READ, SHARED_FREE, SET_PROPERTY),
+        *(GET_PROPERTY, WAIT, CREATE, DESTROY, MAP_USER, SHARED_FREE, SET_PROPERTY),
         *(ALLOCATE, FREE, COMMAND),
     )
 }
@@ -57,6 +56,7 @@ DEFAULT_PRIORITY: Final = 0x8000
 KNOWN_FLAGS: Final = 0x7FF6_FEFF
 GUARD_PAGE: Final = 1 << 33
 CPU_MAP: Final = 1 << 28
+READ_ONLY: Final = 1 << 24
 
 
 class Status(OSError):
@@ -264,9 +264,12 @@ class Kgsl:
                 self.memory.remove(gone.address)
 
     def map_user(self, argument: bytearray) -> None:
-        _, _, _, size, offset, host, kind, _ = struct.unpack("<iIQQQQII", argument)
+        _, _, _, size, offset, host, kind, flags = struct.unpack("<iIQQQQII", argument)
         if kind != 2 or offset or not size or size % PAGE or host % PAGE:
             raise Status(errno.EINVAL)
+        writable = not flags & READ_ONLY
+        if writable and not is_writable(host, size):
+            raise Status(errno.EFAULT)
         with self.lock:
             for one in self.objects.values():
                 end = one.address + one.size
@@ -274,6 +277,7 @@ class Kgsl:
                     raise Status(errno.EFAULT)
             address, self.next_alias = self.next_alias, self.next_alias + size + PAGE
             data = numpy.frombuffer(ffi.buffer(ffi.cast("char *", host), size), numpy.uint8)
+            data.flags.writeable = writable
             self.memory.add(Region(address, data, "imported pages"))
             self.imports[address] = size
         struct.pack_into("<Q", argument, 8, address)
@@ -312,13 +316,6 @@ class Kgsl:
             context.condition.notify_all()
             struct.pack_into("<I", argument, 60, context.queued)
         self.submissions += 1
-
-    def read_timestamp(self, argument: bytearray) -> None:
-        number, kind = struct.unpack_from("<II", argument)
-        context = self.context(number)
-        if kind not in (1, 2, 3):
-            raise Status(errno.EINVAL)
-        struct.pack_into("<I", argument, 8, context.queued if kind == 3 else context.retired)
 
     def wait(self, argument: bytearray) -> None:
         number, timestamp, timeout = struct.unpack("<III", argument)
@@ -367,6 +364,17 @@ class Kgsl:
         self.execute(launch, self.memory)
 
 
+def is_writable(address: int, size: int) -> bool:
+    """Whether this process may write all pages of a range."""
+    end = address + size
+    for line in Path("/proc/self/maps").read_text("ascii").splitlines():
+        place, rights, *_ = line.split()
+        first, last = (int(number, 16) for number in place.split("-"))
+        if first < end and address < last and "w" not in rights:
+            return False
+    return True
+
+
 def refuse(launch: Launch, memory: GlobalMemory) -> None:
     raise Fault("nothing here runs kernels")
 
@@ -378,7 +386,6 @@ HANDLERS: Final[dict[int, Callable[[Kgsl, bytearray], Any]]] = {
     CREATE: Kgsl.create_context,
     DESTROY: Kgsl.destroy_context,
     MAP_USER: Kgsl.map_user,
-    READ: Kgsl.read_timestamp,
     SHARED_FREE: Kgsl.free_shared,
     ALLOCATE: Kgsl.allocate,
     FREE: Kgsl.free,

@@ -209,7 +209,7 @@ class Code:
         if any(s.kind == "hc" for s in sources) and name.startswith(("cov.f", "mov.f")):
             raise SyntaxFault("a half constant that is a float")
         converts = name.startswith(("mov", "cov", "sel"))
-        if half and name in OF_32_BITS:
+        if half and (name in OF_32_BITS or "sat" in made.flags):
             raise SyntaxFault(f"{name} of halves")
         function = operations.meaning(name, "sat" in made.flags)
         steps = [

@@ -31,6 +31,11 @@ def words(a: Array) -> Array:
     return numpy.asarray(a, numpy.float32).view(numpy.uint32)
 
 
+def clamped(a: Array) -> Array:
+    """Wide numbers, held within what 32 bits with a sign have."""
+    return numpy.clip(a, -(1 << 31), (1 << 31) - 1)
+
+
 def low(a: Array) -> Array:
     return a & numpy.uint32(0xFFFF)
 
@@ -141,6 +146,13 @@ INTEGER: Final[dict[str, Callable[..., Array]]] = {
     "sel.b32": lambda a, gate, c: numpy.where(gate != 0, a, c),
     "sel.b16": lambda a, gate, c: numpy.where(gate != 0, a, c),
 }
+SATURATED: Final[dict[str, Callable[..., Array]]] = {
+    "add.u": lambda a, b: numpy.where(a > ~b, numpy.uint32(WORD), a + b),
+    "sub.u": lambda a, b: numpy.where(a < b, numpy.uint32(0), a - b),
+    "add.s": lambda a, b: unsigned(clamped(signed(a).astype(numpy.int64) + signed(b))),
+    "sub.s": lambda a, b: unsigned(clamped(signed(a).astype(numpy.int64) - signed(b))),
+}
+"""Words; halves are not known."""
 COMPARED: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b,
@@ -183,9 +195,10 @@ def meaning(name: str, saturates: bool) -> Callable[..., Array]:
         return converted(name)
     if name in FLOAT:
         return saturated(FLOAT[name]) if saturates else FLOAT[name]
-    if name not in INTEGER or saturates:
-        raise SyntaxFault(f"the operation {name} is not known")
-    return INTEGER[name]
+    table = SATURATED if saturates else INTEGER
+    if name not in table:
+        raise SyntaxFault(f"the operation {'(sat)' * saturates}{name} is not known")
+    return table[name]
 
 
 # --- conversions
