@@ -132,7 +132,7 @@ class Ir3Compiler:
     def __init__(self, chip: Chip) -> None:
         self.chip = chip
         self.server = server()
-        self.key = f"tinymesa {VERSION} {chip.id:#x} 1"
+        self.key = f"tinymesa {VERSION} {chip.id:#x} 2"
 
     def compile(self, source: str) -> bytes:
         """The container of a kernel. Raises CompileError with what Mesa said."""

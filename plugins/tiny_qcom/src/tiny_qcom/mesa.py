@@ -88,6 +88,11 @@ TYPES: Final = {
 }
 """Of variables, by the width of their values."""
 ARGUMENTS_PLACE: Final = 8
+WIDE: Final = 32 | 64
+"""Widths of integers that a shader is said to have, whatever it has: where there are no narrow ones
+Mesa leaves its pass nir_opt_phi_precision out. That gives 16 bits to a constant that meets a byte
+in a phi, on which the validation ends the process.
+"""
 
 
 def at(pointer: Any, offset: int, kind: str) -> Any:
@@ -167,6 +172,7 @@ class Replay:
         at(self.builder, 16, "uint8_t")[0] = 1  # exact: half-way roundings stay
         self.shader = at(self.builder, 24, "void *")[0]
         self.implementation = at(self.builder, 32, "void *")[0]
+        self.info(305, "uint8_t")[0] = WIDE  # see there
         self.values: dict[str, Any] = {}
         self.variables: dict[str, tuple[Any, Any, int, int]] = {}
         self.name = ""

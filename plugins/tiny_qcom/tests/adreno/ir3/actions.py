@@ -8,6 +8,7 @@ kept where its thread executes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -81,6 +82,9 @@ class Code:
         self.instructions, self.merged = instructions, merged
         self.uses: dict[str, tuple[int, int]] = {}
         """The highest full and half register and constant, and the place of what uses it."""
+        self.granule = 4
+        """Bytes of the smallest access of shared memory: apart from others by so many, they race
+        with none."""
         self.place = 0
         self.acts: list[Act | None] = []
         """None for what moves threads."""
@@ -285,12 +289,25 @@ class Code:
         base, offset = self.source("r", place.number), int(place.value)
         return lambda g: g.chosen((base(g).astype(numpy.int64) + offset) & 0xFFFF_FFFF)
 
+    def registers_of(self, data: Operand, head: str, width: int) -> Operand:
+        """The registers of what is loaded or stored.
+
+        Those of bytes and of 16 bits are half ones; the disassembler prints them as full ones where
+        memory is not global.
+        """
+        if head in ("ldl", "stl"):
+            self.granule = min(self.granule, width)
+        if width < 4 and data.kind == "r" and head not in ("ldg", "stg"):
+            return replace(data, kind="hr")
+        return data
+
     def load(self, made: Instruction) -> Act:
         """ldg, ldl, ldp: words side by side."""
         target, place, count = made.operands
         head, _, kind = made.name.partition(".")
         width, number = WIDTHS[kind], int(count.value)
         address = self.address(place) if head == "ldg" else self.near(place)
+        target = self.registers_of(target, head, width)
         writes = [self.write(target, step) for step in range(number)]
 
         def act(g: Groups) -> None:
@@ -307,6 +324,7 @@ class Code:
         head, _, kind = made.name.partition(".")
         width, number = WIDTHS[kind], int(count.value)
         address = self.address(place) if head == "stg" else self.near(place)
+        source = self.registers_of(source, head, width)
         reads = [self.source(source.kind, source.number + n) for n in range(number)]
 
         def act(g: Groups) -> None:

@@ -63,7 +63,7 @@ class Groups:
         self.index: Array | None = None
         """Their numbers."""
         shared = launch.shared_bytes
-        self.shared = SharedMemory(len(groups), shared, self.block, 4, 64, first=0)
+        self.shared = SharedMemory(len(groups), shared, self.block, code.granule, 64, first=0)
         self.private = LocalMemory(self.count, max(launch.private_bytes, 16), first=0)
         self.give_numbers(groups)
 
