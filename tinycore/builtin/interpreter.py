@@ -153,6 +153,12 @@ class PythonAllocator:
         """Memory at an address of this process."""
         return numpy.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer))
 
+    def wrap_image(self, pointer: int, height: int, width: int, channel_bytes: int) -> Image:
+        """Pixels at an address of this process, in rows of whole multiples of 64."""
+        base = dtypes.float32 if channel_bytes == dtypes.float32.itemsize else dtypes.float16
+        memory = self.wrap(pointer, image(base, (height, width)).memory_bytes())
+        return Image(memory, height, width, channel_bytes)
+
     def copy_from(self, dst: Array, src: Array, size: int, source: DeviceRuntime) -> None:
         """Copy from the memory of another device, which is the same memory."""
         dst[:size] = src[:size]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tinycore._locks import recursive_lock
 from tinycore.device.pool import Kind, LRUAllocator
-from tinycore.device.protocols import ALIGNMENT_BYTES, Handle
+from tinycore.device.protocols import ALIGNMENT_BYTES, Handle, SupportsExternalImages
 from tinycore.device.registry import Device
 from tinycore.dtype import DType, ImageDType, PointerDType, from_numpy_dtype, to_numpy_dtype
 from tinycore.errors import ArgumentError, DTypeError, UnsupportedError
@@ -179,16 +179,32 @@ class Buffer:
 
     @staticmethod
     def external(
-        device: str, pointer: int, size: int, dtype: DType, owner: object = None
+        device: str,
+        pointer: int,
+        size: int,
+        dtype: DType,
+        owner: object = None,
+        image: ImageDType | None = None,
     ) -> Buffer:
         """Memory that somebody else owns, at an address of the device; `owner` is kept alive.
 
-        Raises UnsupportedError on devices without the capability `external_pointer`.
+        With `image` it is one of the device. Raises UnsupportedError on devices without the
+        capability `external_pointer`, and on those that take no images of others.
         """
         if pointer <= 0:
             raise ArgumentError(f"{pointer:#x} is no address of device memory")
-        buffer = Buffer(device, size, dtype)
-        buffer._handle = Device[device].ability("external_pointer").wrap(pointer, buffer.nbytes)
+        buffer = Buffer(device, size, dtype, image=image)
+        allocator = Device[device].ability("external_pointer")
+        if image is None:
+            buffer._handle = allocator.wrap(pointer, buffer.nbytes)
+        elif isinstance(allocator, SupportsExternalImages):
+            sizes = (image.height, image.width, image.itemsize)
+            buffer._handle = allocator.wrap_image(pointer, *sizes)
+        else:
+            raise UnsupportedError(
+                f"device {buffer.device} uses no image that it did not allocate, such as {image!r} "
+                "at an address"
+            )
         buffer._owner = owner
         buffer._origin = pointer
         return buffer

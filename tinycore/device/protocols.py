@@ -62,6 +62,7 @@ __all__ = [
     "SupportsArch",
     "SupportsAssembly",
     "SupportsBinding",
+    "SupportsExternalImages",
     "SupportsExternalPointer",
     "SupportsGraph",
     "SupportsImages",
@@ -140,6 +141,20 @@ class SupportsImages(Protocol):
         `write` and `read` take all pixels, row by row with nothing in between, however the device
         lays them. `offset`, `map` and copies between devices are not asked of an image. Raises
         OutOfMemory.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsExternalImages(Protocol):
+    """Of an allocator with the capabilities `image` and `external_pointer`: images that another
+    library owns. Without it such memory is refused.
+    """
+
+    def wrap_image(self, pointer: int, height: int, width: int, channel_bytes: int) -> Handle:
+        """The image whose first pixel is at an address, its rows as far apart as those of `image`.
+
+        Its owner gives it back. Raises DeviceError where it cannot be used.
         """
         ...
 

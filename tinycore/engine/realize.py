@@ -13,7 +13,7 @@ from tinycore._deferred import numpy
 from tinycore.device.buffer import Buffer
 from tinycore.device.registry import Device
 from tinycore.device.target import device_and_index
-from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.engine import transactions
 from tinycore.engine.run import lower_all, recordings, run_schedule
 from tinycore.engine.transactions import Transaction
@@ -24,6 +24,7 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.pipeline import kernelize_as_run
 from tinycore.schedule.results import OnResult, Realized, Replacements, RetentionPolicy, RunResult
+from tinycore.schedule.target import is_image
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -108,10 +109,16 @@ class Engine:
     def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
         """A new BUFFER over `size` elements at an address of the device; `owner` is kept alive.
 
-        Raises UnsupportedError on devices without the capability `external_pointer`.
+        A dtype of images is a layout of memory, which devices without images do not have. Raises
+        UnsupportedError on devices without the capability `external_pointer`.
         """
-        node = new_node(size, dtype, device)
-        buffers[node] = Buffer.external(device, pointer, size, dtype, owner)
+        if not isinstance(dtype, ImageDType):
+            node = new_node(size, dtype, device)
+            buffers[node] = Buffer.external(device, pointer, size, dtype, owner)
+            return node
+        node = new_node(dtype, dtype.base, device)
+        image = dtype if is_image(dtype, device) else None
+        buffers[node] = Buffer.external(device, pointer, size, dtype.base, owner, image)
         return node
 
     def exchange_kind(self, device: str) -> tuple[int, int] | None:
@@ -201,8 +208,8 @@ def replace_none(roots: list[UOp], memory: Replacements) -> Realized:
     return Realized({}, {})
 
 
-def new_node(size: int, dtype: DType, device: str) -> UOp:
-    """A new BUFFER."""
+def new_node(size: int | ImageDType, dtype: DType, device: str) -> UOp:
+    """A new BUFFER, of so many elements or in an image."""
     return UOp(Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), size)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tinycore._deferred import DeferredModule, deferred, numpy
-from tinycore.dtype import DType, DTypeLike, to_numpy_dtype
+from tinycore.dtype import DType, DTypeLike, ImageDType, to_numpy_dtype
 from tinycore.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -24,7 +24,7 @@ from tinycore.errors import (
     FileFormatError,
     SharingError,
 )
-from tinycore.tensor import graph
+from tinycore.tensor import graph, pixels
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.inplace import InPlace
@@ -227,8 +227,9 @@ class Interop(InPlace):
 
         `owner` is kept alive as long as the tensor's memory is; without one, whoever owns the
         memory must keep it longer than every tensor made of it. The default dtype is that of
-        floats. Raises ArgumentError for an address that is 0 or no multiple of the element's size,
-        UnsupportedError on a device that cannot use memory it did not allocate.
+        floats; `dtypes.imagef((height, width))` is an image of the device, its rows as far apart
+        as the device has them. Raises ArgumentError for an address that is 0 or no multiple of the
+        element's size, UnsupportedError on a device that cannot use memory it did not allocate.
 
         >>> import numpy
         >>> array = numpy.array([1.0, 2.0, 3.0], numpy.float32)
@@ -237,7 +238,10 @@ class Interop(InPlace):
         >>> x.tolist()
         [9.0, 2.0, 3.0]
         """
-        sizes, kind, place = sizes_from("from_blob", (shape,)), float_or(dtype), canonical(device)
+        sizes, place = sizes_from("from_blob", (shape,)), canonical(device)
+        kind = dtype if isinstance(dtype, ImageDType) else float_or(dtype)
+        if isinstance(kind, ImageDType):
+            pixels.verify(sizes, kind, place)
         if 0 in sizes:
             return cls.from_uop(graph.full(sizes, kind, 0, place))._marked(requires_grad)
         if ptr <= 0 or ptr % kind.itemsize:

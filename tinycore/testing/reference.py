@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy
 
-from tinycore.dtype import DType, dtypes, to_numpy_dtype
+from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
 from tinycore.schedule.results import OnResult, RetentionPolicy, RunResult
-from tinycore.tensor import graph
+from tinycore.tensor import graph, pixels
 from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode
 from tinycore.testing.structure import STRUCTURE
@@ -268,7 +268,10 @@ class ReferenceRuntime:
 
     def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
         """A BUFFER over memory of this process."""
-        node = graph.new_buffer((size,), dtype, device)
+        if isinstance(dtype, ImageDType):
+            node, dtype = pixels.new_image((size,), dtype, device), dtype.base
+        else:
+            node = graph.new_buffer((size,), dtype, device)
         block = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(pointer)
         vars(block)["owner"] = owner
         self.memory[node] = numpy.frombuffer(memoryview(block), to_numpy_dtype(dtype))

@@ -122,7 +122,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("descriptors.py", "    UNNORMALIZED | 1 << 4,", "    1 << 4,"),
     ("descriptors.py", "pixels.width | pixels.height << 15", "pixels.height | pixels.width << 15"),
     ("descriptors.py", "(SWIZZLE_XYZW if is_texture else 0)", "0"),
-    ("descriptors.py", "if address % ADDRESS_ALIGNMENT:", "if address % 16:"),
+    ("memory.py", "if found.address % IMAGE_ALIGNMENT:", "if found.address % 16:"),
     ("device.py", "[1] * self.chip.cores", "[1]"),
     ("device.py", "        self.kgsl.want_power()\n", ""),
     (

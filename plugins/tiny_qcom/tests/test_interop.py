@@ -15,7 +15,7 @@ from simulated_qcom import Simulated, backend_of, execute
 
 from tiny_qcom.ir3 import library_path
 from tinycore import Device, Tensor, dtypes
-from tinycore.errors import CompilerUnavailable, DeviceError
+from tinycore.errors import CompilerUnavailable, DeviceError, ShapeError
 from tinycore.helpers import to_mv
 from tinycore.plugin import HCQBuffer, register, unregister
 
@@ -45,7 +45,14 @@ class OpenCl:
 
     def create_buffer(self, size: int) -> tuple[ClMemory, memoryview]:
         """A buffer, and its content."""
-        memory = self.device.allocator.alloc(size)
+        return self.kept_as_object(self.device.allocator.alloc(size))
+
+    def create_image(self, width: int, height: int) -> tuple[ClMemory, memoryview]:
+        """An image of four floats a pixel, and its content, rows by pitch."""
+        return self.kept_as_object(self.device.allocator.image(height, width, 4))
+
+    def kept_as_object(self, memory: HCQBuffer) -> tuple[ClMemory, memoryview]:
+        """The object behind a cl_mem."""
         words = numpy.full(DESCRIPTION_BYTES // 8, 0xDEAD, numpy.uint64)
         words[ADDRESS] = memory.address
         self.kept.append((memory, words))
@@ -78,6 +85,36 @@ def test_a_buffer(cl: OpenCl) -> None:
     assert tiny.uop is not None
     content.cast("i")[0] = 77  # no copy was made
     assert (tiny + 1)[0, 0].item() == 78
+
+
+@pytest.mark.parametrize("width", [128, 100])
+def test_an_image(cl: OpenCl, width: int) -> None:
+    """Also with rows that are filled up to a multiple of 64 pixels."""
+    h, w, pitch = 6, width, 128
+    memory, content = cl.create_image(w, h)
+    numbers = numpy.arange(h * w * 4, dtype="f")
+    rows = numpy.frombuffer(content, "f").reshape(h, pitch * 4)
+    rows[:, : w * 4] = numbers.reshape(h, w * 4)
+    cl.device.driver.launches.clear()
+    pointer = raw_pointer(memory)
+    tiny = Tensor.from_blob(pointer, (h * w * 4,), dtype=dtypes.imagef((h, w)), device="QCOM")
+    assert (tiny + 1).tolist() == (numbers + 1).tolist()
+    assert tiny.image is dtypes.imagef((h, w))
+    assert RENDERER == "QCOMCL" or cl.device.driver.launches[-1].textures
+    rows[0, 0] = 77  # no copy was made
+    assert (tiny + 1)[0].item() == 78
+    tiny.assign(tiny * 2).realize()
+    Device["QCOM"].synchronize()
+    assert (rows[1, :4] == 2 * numbers[w * 4 : w * 4 + 4]).all()
+
+
+def test_an_image_that_does_not_begin_where_images_do(cl: OpenCl) -> None:
+    memory, _ = cl.create_buffer(0x4000)
+    pointer = raw_pointer(memory)
+    with pytest.raises(DeviceError, match="first pixel must lie at a multiple of 64"):
+        Tensor.from_blob(pointer + 16, (4096,), dtype=dtypes.imagef((8, 128)), device="QCOM")
+    with pytest.raises(ShapeError, match="does not fill"):
+        Tensor.from_blob(pointer, (4095,), dtype=dtypes.imagef((8, 128)), device="QCOM")
 
 
 def test_what_is_neither_of_this_process_nor_of_kgsl(cl: OpenCl) -> None:

@@ -21,6 +21,7 @@ import torch
 
 from tests.unit.tensor.lending import need, need_lender
 from tinycore import Context, TinyJit
+from tinycore.builtin.interpreter import PythonAllocator
 from tinycore.dtype import DType, ImageDType, dtypes
 from tinycore.errors import (
     ArgumentError,
@@ -270,6 +271,37 @@ def test_from_blob_is_the_memory_at_an_address(exchange: None) -> None:
     assert x.tolist() == [[0, 1, 2], [3, 40, 5]]
     x.assign(x * 2).realize()
     assert array.tolist() == [0, 2, 4, 6, 80, 10]
+
+
+def test_from_blob_is_an_image_at_an_address() -> None:
+    """Rows of the interpreter begin at multiples of 64 pixels."""
+    array = numpy.zeros((3, 64, 4), numpy.float32)
+    array[:, :2] = numpy.arange(24).reshape(3, 2, 4)
+    kind = dtypes.imagef((3, 2))
+    x = Tensor.from_blob(array.ctypes.data, (24,), dtype=kind, device="PYTHON", owner=array)
+
+    assert x.image is kind
+    assert (x + 1).tolist() == list(range(1, 25))
+    x.assign(x * 2).realize()
+    assert array[2, 1].tolist() == [40.0, 42.0, 44.0, 46.0]
+
+
+def test_from_blob_is_plain_memory_where_there_are_no_images(engine: None) -> None:
+    array = numpy.arange(24, dtype=numpy.float32)
+    x = Tensor.from_blob(array.ctypes.data, (3, 8), dtype=dtypes.imagef((3, 2)), device="CPU")
+
+    assert (x.sum(1) + 1).tolist() == [29.0, 93.0, 157.0]
+
+
+def test_from_blob_of_an_image_that_a_device_does_not_take(
+    engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(PythonAllocator, "wrap_image")
+    array = numpy.zeros(1024, numpy.float32)
+    with pytest.raises(UnsupportedError, match="PYTHON uses no image that it did not allocate"):
+        Tensor.from_blob(array.ctypes.data, 24, dtype=dtypes.imagef((3, 2)), device="PYTHON")
+    with pytest.raises(ShapeError, match=r"shape \(23,\) does not fill dtypes.imagef\(\(3, 2\)\)"):
+        Tensor.from_blob(array.ctypes.data, 23, dtype=dtypes.imagef((3, 2)), device="PYTHON")
 
 
 def test_from_blob_keeps_its_owner(exchange: None) -> None:

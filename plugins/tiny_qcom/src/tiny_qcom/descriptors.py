@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from tiny_qcom.memory import Pixels
+from tiny_qcom.memory import IMAGE_ALIGNMENT, Pixels
 from tinycore.errors import UnsupportedError
 
 __all__ = ["DESCRIPTOR_BYTES", "NEAREST", "SAMPLER_BYTES", "descriptor"]
@@ -17,7 +17,6 @@ FORMATS: Final = {4: 0x82, 2: 0x62}
 SWIZZLE_XYZW: Final = 0 << 4 | 1 << 7 | 2 << 10 | 3 << 13
 PLANE: Final = 1 << 29
 """Two-dimensional."""
-ADDRESS_ALIGNMENT: Final = 64
 PITCH_UNIT: Final = 64
 CLAMP_TO_BORDER: Final = 3
 UNNORMALIZED: Final = 1 << 5
@@ -33,10 +32,10 @@ NEAREST: Final = struct.pack(
 
 def descriptor(address: int, pixels: Pixels, is_texture: bool) -> bytes:
     """64 bytes that say where the pixels of an image lie. Raises UnsupportedError."""
-    if address % ADDRESS_ALIGNMENT:
+    if address % IMAGE_ALIGNMENT:
         raise UnsupportedError(
             f"an image at {address:#x} cannot be used: it must lie at a multiple of "
-            f"{ADDRESS_ALIGNMENT}"
+            f"{IMAGE_ALIGNMENT}"
         )
     pitch = pixels.pitch
     alignment = (pitch & -pitch).bit_length() - 1 - (PITCH_UNIT.bit_length() - 1)

@@ -14,6 +14,7 @@ __all__ = ["Pixels", "QcomAllocator"]
 PITCH_PIXELS: Final = 64
 """Rows of an image start at multiples of so many pixels (CL_DEVICE_IMAGE_PITCH_ALIGNMENT)."""
 CHANNELS: Final = 4
+IMAGE_ALIGNMENT: Final = 64
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,21 @@ class QcomAllocator(HCQAllocator):
         made = self.allocate(pixels.pitch * height, visible=True)
         made.meta = (made.meta, pixels)
         return made
+
+    def wrap_image(self, pointer: int, height: int, width: int, channel_bytes: int) -> HCQBuffer:
+        """Pixels that somebody else owns, as of a cl_mem of Qualcomm's OpenCL, rows by pitch.
+
+        Raises DeviceError.
+        """
+        pixels = Pixels(height, width, channel_bytes)
+        found = self.wrap(pointer, pixels.pitch * (height - 1) + pixels.row_bytes)
+        if found.address % IMAGE_ALIGNMENT:
+            raise DeviceError(
+                f"an image at {pointer:#x} cannot be used: its first pixel must lie at a multiple "
+                f"of {IMAGE_ALIGNMENT} bytes"
+            )
+        found.meta = (None, pixels)
+        return found
 
     def write(self, dst: HCQBuffer, src: memoryview) -> None:
         """Copy host bytes to the start of a buffer, or to all pixels of an image."""
