@@ -35,6 +35,8 @@ SUITES: Final = {
     "NV:PTX-AMPERE": "plugins/tiny_nv/tests/nvk_conformance.py",
     "NV:PTX-HOPPER": "plugins/tiny_nv/tests/nvk_conformance.py",
     "NV:PTX-BLACKWELL": "plugins/tiny_nv/tests/nvk_conformance.py",
+    "QCOM:IR3": "plugins/tiny_qcom/tests/conformance.py",
+    "QCOM:QCOMCL": "plugins/tiny_qcom/tests/conformance.py",
     "WEBGPU": "plugins/tiny_webgpu/tests/conformance.py",
 }
 """Every device with a table, and the file that says why it does without some capabilities. What
@@ -43,6 +45,7 @@ NVIDIA_FOLDERS: Final = ("plugins/tiny_nv/tests", "tests/support")
 NVIDIA: Final = NVIDIA_FOLDERS, "simulated:BACKEND"
 AMD: Final = ("plugins/tiny_amd/tests", "tests/support")
 APPLE: Final = ("plugins/tiny_metal/tests", "tests/support")
+ADRENO: Final = ("plugins/tiny_qcom/tests", "tests/support"), "simulated_qcom:BACKEND"
 REGISTERED: Final = {
     "AMD": (AMD, "simulated_amd:BACKEND"),
     "AMD-AQL": (AMD, "simulated_amd:BACKEND_AQL"),
@@ -54,6 +57,8 @@ REGISTERED: Final = {
     "METAL": (APPLE, "simulated_metal:BACKEND"),
     "METAL-M3": (APPLE, "simulated_metal:BACKEND_M3"),
     "METAL-OLD": (APPLE, "simulated_metal:BACKEND_OLD"),
+    "QCOM:IR3": ADRENO,
+    "QCOM:QCOMCL": ADRENO,
 }
 """Devices that an emulator plays: the folders it is in, and the backend to register."""
 GRADES: Final = "suite"

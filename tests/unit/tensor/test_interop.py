@@ -20,8 +20,7 @@ import pytest
 import torch
 
 from tests.unit.tensor.lending import need, need_lender
-from tinycore import Context, TinyJit
-from tinycore.builtin.interpreter import PythonAllocator
+from tinycore import Context, Device, TinyJit
 from tinycore.dtype import DType, ImageDType, dtypes
 from tinycore.errors import (
     ArgumentError,
@@ -33,6 +32,7 @@ from tinycore.errors import (
     UnsupportedError,
 )
 from tinycore.tensor import Tensor
+from tinycore.testing.accelerator import BACKEND
 from tinycore.uop.op import Op
 
 NATIVE = [d for d in dtypes.all if d not in (dtypes.bfloat16, *dtypes.fp8s)]
@@ -293,15 +293,15 @@ def test_from_blob_is_plain_memory_where_there_are_no_images(engine: None) -> No
     assert (x.sum(1) + 1).tolist() == [29.0, 93.0, 157.0]
 
 
-def test_from_blob_of_an_image_that_a_device_does_not_take(
-    engine: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(PythonAllocator, "wrap_image")
-    array = numpy.zeros(1024, numpy.float32)
-    with pytest.raises(UnsupportedError, match="PYTHON uses no image that it did not allocate"):
-        Tensor.from_blob(array.ctypes.data, 24, dtype=dtypes.imagef((3, 2)), device="PYTHON")
+def test_from_blob_of_an_image_that_a_device_does_not_take(engine: None) -> None:
+    array, kind = numpy.zeros(1024, numpy.float32), dtypes.imagef((3, 2))
+    pointer = array.ctypes.data
     with pytest.raises(ShapeError, match=r"shape \(23,\) does not fill dtypes.imagef\(\(3, 2\)\)"):
-        Tensor.from_blob(array.ctypes.data, 23, dtype=dtypes.imagef((3, 2)), device="PYTHON")
+        Tensor.from_blob(pointer, 23, dtype=kind, device="PYTHON")
+    Device.register(BACKEND)
+    with pytest.raises(UnsupportedError, match="ACCELERATOR uses no image that it did not alloc"):
+        Tensor.from_blob(pointer, 24, dtype=kind, device="ACCELERATOR")
+    Device.unregister("ACCELERATOR")
 
 
 def test_from_blob_keeps_its_owner(exchange: None) -> None:
