@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final
 
 from tinycore.dtype import DType, PointerDType, dtypes, float_layout
-from tinycore.render.base import Renderer
+from tinycore.render.base import Renderer, pointer_of
 from tinycore.uop.evaluate import round_to
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, Op
@@ -57,6 +57,11 @@ def emulate(types: frozenset[DType]) -> RuleSet:
     def held(u: UOp) -> bool:
         return not isinstance(u.dtype, PointerDType) and u.dtype.scalar() in types
 
+    def matrix_operands(root: UOp) -> UOp | None:
+        """A matrix unit takes the bits of what it multiplies."""
+        src = tuple([bits_of(s) if held(s) else s for s in root.src])
+        return None if src == root.src else root.with_src(src)
+
     value = var("value", when=held)
     rules.rule(node(Op.CONST, name="root", when=held))(constant)
     rules.rule(node(ALU - CONVERSIONS - {Op.WHERE}, name="root", when=held))(arithmetic)
@@ -66,6 +71,7 @@ def emulate(types: frozenset[DType]) -> RuleSet:
     rules.rule(node(Op.CAST, value, name="root"))(cast_from)
     rules.rule(node(Op.BITCAST, value, name="root"))(bits_from)
     rules.rule(node(Op.BITCAST, name="root", when=held))(bits_to)
+    rules.rule(node(Op.MATRIX, name="root"))(matrix_operands)
     rules.rule(node(Op.LOAD, name="root", when=held))(load)
     rules.rule(node(Op.STORE, var("index"), value))(store)
     return rules
@@ -216,6 +222,50 @@ def stored(pointer: UOp) -> UOp:
         return UOp(pointer.op, inner.dtype, (inner, *pointer.src[1:]), pointer.arg)
     base = storage(kind.base) if pointer.op is Op.DEFINE_GLOBAL else float32(kind.base)
     return pointer.replace(dtype=base.ptr(kind.size, kind.space))
+
+
+# --- operands of matrix units in shared memory
+
+
+def stage_bits(kernel: UOp, types: frozenset[DType]) -> UOp:
+    """The kernel with what matrix units multiply in shared memory as integers with its bits."""
+    arrays = {
+        pointer_of(n.src[0])
+        for matrix in kernel.toposort()
+        if matrix.op is Op.MATRIX
+        for n in UOp.sink(*matrix.src[:2]).toposort(lambda n: n.op is not Op.LOAD)
+        if n.op is Op.LOAD and n.dtype.scalar() in types
+    }
+    staged = {array for array in arrays if array.op is Op.DEFINE_LOCAL}
+    if not staged:
+        return kernel
+    done: dict[UOp, UOp] = {}
+    for old in kernel.toposort():
+        new = old.with_src(tuple([done[s] for s in old.src]))
+        done[old] = in_bits(old, new) if is_access(old, staged) else new
+    return done[kernel]
+
+
+def is_access(u: UOp, arrays: set[UOp]) -> bool:
+    """Whether a node is one of some arrays, points into it, or reads or writes it."""
+    if u.op in (Op.LOAD, Op.STORE):
+        return pointer_of(u.src[0]) in arrays
+    return isinstance(u.dtype, PointerDType) and pointer_of(u) in arrays
+
+
+def in_bits(old: UOp, new: UOp) -> UOp:
+    """An array of a type as one of its bits, a pointer into it, or an access to it."""
+    if new.op is Op.LOAD:
+        others = tuple([s.bitcast(storage(s.dtype)) for s in new.src[1:]])
+        bits = UOp(Op.LOAD, storage(old.dtype), (new.src[0], *others), new.arg)
+        return bits.bitcast(old.dtype)
+    if new.op is Op.STORE:
+        index, value = new.src
+        return new.with_src((index, value.bitcast(storage(value.dtype))))
+    if new.op is Op.DEFINE_LOCAL:
+        assert isinstance(old.dtype, PointerDType)
+        return new.replace(dtype=storage(old.dtype.base).ptr(old.dtype.size, old.dtype.space))
+    return new.replace(dtype=new.src[0].dtype)
 
 
 # --- bits

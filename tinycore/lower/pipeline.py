@@ -16,7 +16,7 @@ from tinycore.errors import UnsupportedError
 from tinycore.lower.align import align_accesses
 from tinycore.lower.cooperative import group_reductions, share_fills
 from tinycore.lower.dims import loops_to_launch
-from tinycore.lower.dtypes import lower_dtypes
+from tinycore.lower.dtypes import lower_dtypes, stage_bits
 from tinycore.lower.expand import expand
 from tinycore.lower.hints import mark_nontemporal, mark_prefetches
 from tinycore.lower.images import lower_images
@@ -80,6 +80,8 @@ def lower_gates(kernel: UOp, renderer: Renderer) -> UOp:
 
 def lower_values(kernel: UOp, renderer: Renderer) -> UOp:
     """Types and functions that the target lacks become what it has."""
+    if renderer.emulated and renderer.limits.matrix:
+        kernel = stage_bits(kernel, renderer.emulated)
     rules = lower_dtypes(renderer) + lower_math(renderer)
     return rewrite(kernel, rules, name="lower values")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
@@ -36,6 +36,15 @@ from tinycore.uop.op import SHIFTS, Op
 SUMS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL})
 """Ops that mean the same as a summand without their parentheses."""
 INTEGERS: Final = frozenset({"int", "uint", "index"})
+
+
+class MatrixCall(NamedTuple):
+    """How MATRIX by one unit is written, of fragments that are vectors."""
+
+    expression: str
+    """The template of the sum: {0} and {1} are what is multiplied, {2} what it is added to."""
+    definition: str = ""
+    """What stands before the kernel."""
 
 
 class CStyle(Renderer):
@@ -101,6 +110,8 @@ class CStyle(Renderer):
     """The pixel of {image} at {column} and {row}; empty in languages without images."""
     pixel_store: ClassVar[str] = ""
 
+    matrix: ClassVar[Mapping[str, MatrixCall]] = {}
+    """The matrix instructions of the language, by the name of the unit in `Limits.matrix`."""
     expressions: ClassVar[Mapping[Op, str]] = {
         Op.NEG: "(-{0})",
         Op.RECIPROCAL: "({one} / {0})",
@@ -389,6 +400,8 @@ class CStyle(Renderer):
                 return self.extract(u, writer)
             case Op.DOT:
                 return self.dot(u, writer)
+            case Op.MATRIX:
+                return self.matrix_sum(u, writer)
             case _:
                 return self.alu(u, [writer[s] for s in u.src], writer)
 
@@ -469,6 +482,16 @@ class CStyle(Renderer):
     def dot(self, u: UOp, writer: Writer) -> str:
         """Products of neighboring lanes, where `Limits.pair_bytes` says that there are any."""
         raise self.refusal(u.op)
+
+    def matrix_sum(self, u: UOp, writer: Writer) -> str:
+        """A product of fragments added to one, as `matrix` has it for the unit."""
+        if u.arg.name not in self.matrix:
+            raise self.refusal(u.op)
+        call = self.matrix[u.arg.name]
+        if call.definition:
+            writer.define(call.definition)
+        operands = (unwrapped(writer[s]) for s in u.src)
+        return call.expression.format(*operands, type=writer.type(u.dtype))
 
     def extract(self, u: UOp, writer: Writer) -> str:
         """Some lanes of one or more vectors."""

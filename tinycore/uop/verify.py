@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tinycore.dtype import ImageDType, PointerDType, dtypes
+from tinycore.dtype import DType, ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
 from tinycore.uop.matrix import MatrixUnit
@@ -348,14 +348,23 @@ def folds_pairs(node: UOp) -> str | None:
 
 @check([Op.MATRIX], ["lowered", "linear"])
 def multiplies_fragments(node: UOp) -> str | None:
-    """MATRIX has what each lane holds of three matrices, as its unit says."""
+    """MATRIX has what each lane holds of three matrices, as its unit says.
+
+    What it multiplies may be unsigned integers with the bits of a type that a target only stores.
+    """
     if not isinstance(node.arg, MatrixUnit) or len(node.src) != 3:
         return f"MATRIX takes a MatrixUnit and 3 fragments, here are {len(node.src)}"
     wanted = [node.arg.fragment(name).vector for name in ("a", "b", "out", "out")]
     found = [*(s.dtype for s in node.src), node.dtype]
-    if wanted == found:
+    if all(map(holds, found, wanted)) and wanted[2:] == found[2:]:
         return None
     return f"{node.arg.name} makes {wanted[3]!r} of {wanted[:3]}, not {found[3]!r} of {found[:3]}"
+
+
+def holds(found: DType, wanted: DType) -> bool:
+    """Whether values of a type are those wanted, or unsigned integers with their bits."""
+    is_bits = found.kind == "uint" and found.itemsize == wanted.itemsize
+    return found is wanted or (is_bits and found.count == wanted.count)
 
 
 @check([Op.SINK], ["kernel", "lowered"])

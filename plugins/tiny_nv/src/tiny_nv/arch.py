@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_nv.matrix import units_of
 from tinycore.errors import CompilerUnavailable
 from tinycore.render.base import Limits
 
@@ -22,6 +23,7 @@ WANTED_THREADS: Final = 256
 """Threads in a group: two of them fill a multiprocessor with room for registers."""
 THREADS_OF_A_UNIT: Final = 256
 """Threads that keep a multiprocessor busy."""
+WARP: Final = 32
 MOST_BUFFERS: Final = 500
 """Pointers that fit into the 4 KB of a kernel's parameters, with room for variables."""
 
@@ -34,19 +36,21 @@ class Arch:
     """Shared memory that a block can have, once it asks for more than 48 KB."""
     units: int
     """Multiprocessors."""
+    number: int
+    """Compute capability: 90 is 9.0."""
 
 
 ARCHS: Final = {
-    80: Arch(163 << 10, 108),
-    86: Arch(99 << 10, 84),
-    87: Arch(163 << 10, 16),
-    89: Arch(99 << 10, 128),
-    90: Arch(227 << 10, 132),
-    100: Arch(227 << 10, 148),
-    103: Arch(227 << 10, 148),
-    110: Arch(227 << 10, 20),
-    120: Arch(99 << 10, 170),
-    121: Arch(99 << 10, 48),
+    80: Arch(163 << 10, 108, 80),
+    86: Arch(99 << 10, 84, 86),
+    87: Arch(163 << 10, 16, 87),
+    89: Arch(99 << 10, 128, 89),
+    90: Arch(227 << 10, 132, 90),
+    100: Arch(227 << 10, 148, 100),
+    103: Arch(227 << 10, 148, 103),
+    110: Arch(227 << 10, 20, 110),
+    120: Arch(99 << 10, 170, 120),
+    121: Arch(99 << 10, 48, 121),
 }
 """By compute capability: 90 is 9.0."""
 
@@ -80,4 +84,6 @@ def limits_of(arch: Arch) -> Limits:
         block_wanted=WANTED_THREADS,
         shared_bytes=arch.shared_bytes,
         buffers=MOST_BUFFERS,
+        subgroup=WARP,
+        matrix=units_of(arch.number),
     )

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from tiny_nv.matrix import INSTRUCTIONS
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.errors import UnsupportedError
@@ -127,6 +128,10 @@ class Text:
         self.addresses: list[dict[tuple[UOp, UOp], str]] = [{}]
         """Addresses that were computed in each open loop, to be used again inside of it."""
         self.labels = 0
+        self.multiplied = {n for u in kernel.uops if u.op is Op.MATRIX for n in below(u)}
+        """What becomes operands of matrix instructions, which take words."""
+        self.packed: dict[Lanes, str] = {}
+        """Words that were loaded, by their lanes."""
 
     def register(self, kind: Kind) -> str:
         """A new register."""
@@ -181,7 +186,7 @@ class Ptx(Renderer):
             f".shared .align {VECTOR_BYTES} .b8 shared[{'' if dynamic else kernel.shared_bytes}];"
         )
         lines = [
-            ".version 8.0" if target_number(self.arch) <= 90 else ".version 8.7",
+            f".version {self.version(kernel)}",
             f".target {self.arch}",
             ".address_size 64",
             *([f".extern {shared}"] if dynamic else []),
@@ -196,6 +201,11 @@ class Ptx(Renderer):
             "}",
         ]
         return "\n".join(lines) + "\n"
+
+    def version(self, kernel: LinearKernel) -> str:
+        """The PTX ISA that a kernel needs."""
+        needed = [INSTRUCTIONS[u.arg.name].version for u in kernel.uops if u.op is Op.MATRIX]
+        return max(["8.0" if target_number(self.arch) <= 90 else "8.7", *needed])
 
     def kind(self, dtype: DType, text: Text) -> Kind:
         """Registers of a scalar type's values."""
@@ -242,6 +252,8 @@ class Ptx(Renderer):
                 count = u.src[0].dtype.count
                 lanes = (text.values[u.src[lane // count]][lane % count] for lane in u.arg)
                 text.values[u] = tuple(lanes)
+            case Op.MATRIX:
+                self.write_matrix(u, text)
             case Op.INDEX | Op.SINK | Op.GROUP | Op.AFTER:
                 return
             case _:
@@ -366,6 +378,9 @@ class Ptx(Renderer):
         read_only = where == "global" and pointer.arg not in text.kernel.written
         instruction = f"ld.{where}{'.nc' if read_only else ''}"
         place = self.address(index, text)
+        if u in text.multiplied and not gate and not u.dtype.size_bytes % WORD_BYTES:
+            text.values[u] = self.packed(instruction, place, kind, u.dtype, text)
+            return
         found = self.loaded(instruction, place, kind, u.dtype, gate, text)
         if gate:
             others = others or (zero,) * len(found)
@@ -392,6 +407,16 @@ class Ptx(Renderer):
         if kind is PREDICATE:
             return tuple(text.new(PREDICATE, "setp.ne.u32", t, "0") for t in targets)
         return tuple(targets)
+
+    def packed(self, instruction: str, place: str, kind: Kind, dtype: DType, text: Text) -> Lanes:
+        """Lanes from memory, whose words are kept for a matrix instruction."""
+        size = dtype.scalar().itemsize
+        words = self.words(instruction, place, dtype.size_bytes // WORD_BYTES, "", text)
+        if size == WORD_BYTES:
+            return tuple(text.new(kind, "mov.b32", word) for word in words)
+        parts = [tuple(self.apart(word, kind, size, text)) for word in words]
+        text.packed.update(zip(parts, words, strict=True))
+        return tuple(lane for part in parts for lane in part)
 
     @staticmethod
     def words(instruction: str, place: str, count: int, guard: str, text: Text) -> list[str]:
@@ -451,6 +476,36 @@ class Ptx(Renderer):
         for number, lane in enumerate(lanes[1:], 1):
             word = text.new(UINT, "bfi.b32", lane, word, str(number * bits), str(bits))
         return word
+
+    # --- matrix instructions
+
+    def write_matrix(self, u: UOp, text: Text) -> None:
+        """A product of fragments, added to one."""
+        instruction = INSTRUCTIONS[u.arg.name]
+        left, right = (braced(self.fragment(s, text)) for s in u.src[:2])
+        total = text.values[u.src[2]]
+        kind = self.kind(u.dtype, text)
+        targets = [text.register(kind) for _ in total]
+        held = braced([self.held(kind, lane, text) for lane in total])
+        text.put(f"{instruction.name} {braced(targets)}, {left}, {right}, {held}")
+        text.values[u] = tuple(targets)
+
+    def fragment(self, value: UOp, text: Text) -> list[str]:
+        """The words of what a lane holds of an operand."""
+        lanes, kind = text.values[value], self.kind(value.dtype, text)
+        size = value.dtype.scalar().itemsize
+        if size == WORD_BYTES:
+            return [text.new(UINT, "cvt.rna.tf32.f32", lane) for lane in lanes]
+        per_word = WORD_BYTES // size
+        parts = [lanes[i : i + per_word] for i in range(0, len(lanes), per_word)]
+        return [
+            text.packed.get(part) or self.together(part, kind, 8 * size, text) for part in parts
+        ]
+
+    @staticmethod
+    def held(kind: Kind, lane: str, text: Text) -> str:
+        """A lane in a register: operands in braces are no immediates."""
+        return lane if lane.startswith("%") else text.new(kind, f"mov.{kind.bits}", lane)
 
     # --- values
 
@@ -696,6 +751,12 @@ class Ptx(Renderer):
 def variable_of(u: UOp) -> str:
     """Name of a variable's parameter."""
     return f"value_{u.arg[0]}"
+
+
+def below(matrix: UOp) -> list[UOp]:
+    """What a MATRIX multiplies, and the values of which that is put together."""
+    together = (Op.MATRIX, Op.VECTORIZE, Op.EXTRACT)
+    return UOp.sink(*matrix.src[:2]).toposort(lambda n: n.op in together or n.op is Op.SINK)
 
 
 def target_number(arch: str) -> int:

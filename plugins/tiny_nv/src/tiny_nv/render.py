@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
+from tiny_nv.matrix import INSTRUCTIONS
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import pointer_of
-from tinycore.render.cstyle import CStyle
+from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.render.facts import is_safe_division, is_safe_shift
 from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.literals import as_stored
@@ -86,6 +87,10 @@ class CudaC(CStyle):
     vector_load: ClassVar[str] = "load<{type}>({pointer})"
     vector_store: ClassVar[str] = "store<{type}>({pointer}, {value});"
     bitcast_template: ClassVar[str] = "as<{type}>({0})"
+    matrix: ClassVar[Mapping[str, MatrixCall]] = {
+        name: MatrixCall(f"{name}({{0}}, {{1}}, {{2}})", instruction.function)
+        for name, instruction in INSTRUCTIONS.items()
+    }
     shared_array: ClassVar[str] = "{type} *{name} = ({type} *)(shared + {offset});"
 
     # --- the frame

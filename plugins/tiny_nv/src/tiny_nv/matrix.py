@@ -1,0 +1,116 @@
+"""mma.sync: matrix instructions of a warp, as units that plans know and as both renderers write.
+
+Which lane holds which element: NVIDIA, "PTX ISA" 9.0, section 9.7.14.5, "Matrix multiply-accumulate
+operation using mma instruction", under "Matrix Fragments for mma.m16n8k8", "... mma.m16n8k16 with
+floating point type" and "... mma.m16n8k32". Lane bits 0 and 1 are `threadID_in_group`, the others
+`groupID`; a register has neighbors along k, of as many elements as 32 bits hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tinycore.dtype import DType, dtypes
+from tinycore.uop.matrix import MatrixUnit
+
+__all__ = ["INSTRUCTIONS", "Instruction", "units_of"]
+
+REGISTER_BYTES: Final = 4
+OUT_MAP: Final = "n2 n4 m1 m2 m4 | n1 m8"
+OPERAND_MAPS: Final = {
+    8: ("k1 k2 m1 m2 m4 | m8 k4", "k1 k2 n1 n2 n4 | k4"),
+    16: ("k2 k4 m1 m2 m4 | k1 m8 k8", "k2 k4 n1 n2 n4 | k1 k8"),
+    32: ("k4 k8 m1 m2 m4 | k1 k2 m8 k16", "k4 k8 n1 n2 n4 | k1 k2 k16"),
+}
+"""The maps of A and B by k, which is 32 bytes of elements."""
+PTX_NAMES: Final = {
+    dtypes.float16: "f16",
+    dtypes.bfloat16: "bf16",
+    dtypes.float32: "tf32",
+    dtypes.int8: "s8",
+    dtypes.fp8e4m3: "e4m3",
+    dtypes.fp8e5m2: "e5m2",
+}
+FIRST_WITH_FP8: Final = 89
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One mma.sync."""
+
+    unit: MatrixUnit
+    since: int = 80
+    """The compute capability from which on there is one: 80 is 8.0."""
+    version: str = "8.0"
+    """The PTX that has it."""
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether operands are float32 in registers, and rounded to tf32."""
+        return self.unit.a is dtypes.float32
+
+    @property
+    def name(self) -> str:
+        """What PTX calls it."""
+        kind, total = PTX_NAMES[self.unit.a], "s32" if self.unit.out.kind == "int" else "f32"
+        return f"mma.sync.aligned.m16n8k{self.unit.k}.row.col.{total}.{kind}.{kind}.{total}"
+
+    def registers(self, operand: str) -> int:
+        """The registers that a lane holds of `a`, `b` or `out`."""
+        held = self.unit.fragment(operand)
+        return held.count * held.dtype.itemsize // REGISTER_BYTES
+
+    @property
+    def function(self) -> str:
+        """A function of CUDA C, of what a lane holds of each matrix."""
+        counts = [self.registers(operand) for operand in ("out", "a", "b")]
+        starts = (0, counts[0], counts[0] + counts[1])
+        sums, left, right = (
+            ", ".join(f"%{start + i}" for i in range(count))
+            for start, count in zip(starts, counts, strict=True)
+        )
+        letter = "r" if self.unit.out.kind == "int" else "f"
+        outputs = ", ".join(f'"+{letter}"(c.v[{i}])' for i in range(counts[0]))
+        inputs = ", ".join(
+            f'"r"({name}.v[{i}])'
+            for name, count in (("x", counts[1]), ("y", counts[2]))
+            for i in range(count)
+        )
+        held = "rounded" if self.is_rounded else "as"
+        return (
+            f"template <class A, class B, class C> FUNCTION C {self.unit.name}(A a, B b, C c) {{\n"
+            f"  const vec<unsigned, {counts[1]}> x = {held}<vec<unsigned, {counts[1]}>>(a);\n"
+            f"  const vec<unsigned, {counts[2]}> y = {held}<vec<unsigned, {counts[2]}>>(b);\n"
+            f'  asm volatile("{self.name} {{{sums}}}, {{{left}}}, {{{right}}}, {{{sums}}};"\n'
+            f"    : {outputs}\n"
+            f"    : {inputs});\n"
+            "  return c;\n"
+            "}"
+        )
+
+
+def unit_of(a: DType, out: DType = dtypes.float32) -> MatrixUnit:
+    """The product of 16 rows and 8 columns whose operands have 32 bytes along k."""
+    k = 32 // a.itemsize
+    name = f"mma_m16n8k{k}_{PTX_NAMES[a]}"
+    return MatrixUnit(name, 16, 8, k, a, a, out, 32, *OPERAND_MAPS[k], OUT_MAP)
+
+
+INSTRUCTIONS: Final[Mapping[str, Instruction]] = {
+    instruction.unit.name: instruction
+    for instruction in (
+        Instruction(unit_of(dtypes.float16)),
+        Instruction(unit_of(dtypes.bfloat16)),
+        Instruction(unit_of(dtypes.int8, dtypes.int32)),
+        Instruction(unit_of(dtypes.fp8e4m3), FIRST_WITH_FP8, "8.4"),
+        Instruction(unit_of(dtypes.fp8e5m2), FIRST_WITH_FP8, "8.4"),
+    )
+}
+"""By the name of the unit."""
+
+
+def units_of(number: int) -> tuple[MatrixUnit, ...]:
+    """The units of a compute capability."""
+    return tuple(found.unit for found in INSTRUCTIONS.values() if found.since <= number)

@@ -1,0 +1,276 @@
+"""Matrix instructions: each unit against NumPy on cards that the executor plays, by both renderers.
+
+The executor has where lanes hold elements from the manual, as functions of the lane's number; the
+units have it as maps. That both are the same is tested here, and that every product of matrices is
+given to a unit: in CUDA C through nvrtc's PTX, and in our own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pluggy
+import pytest
+from executor.matrix import a_fragment, b_fragment, c_fragment
+from simulated import Simulated, backend_of
+from standin import Card
+from tensor_programs import TensorPrograms, numbers
+
+from tiny_nv import _nvrtc
+from tiny_nv.arch import arch_of, limits_of
+from tiny_nv.matrix import INSTRUCTIONS, Instruction
+from tiny_nv.program import NvrtcCompiler
+from tinycore import Context, Tensor, dtypes
+from tinycore.dtype import DType
+from tinycore.lower.plan import plan_for
+from tinycore.lower.tile import Tensorize
+from tinycore.plugin import (
+    Toolchain,
+    register,
+    register_observer,
+    unregister,
+    unregister_observer,
+)
+from tinycore.testing.kernels import Array
+
+LANES = numpy.arange(32)[:, None]
+OPERANDS = [found for found in INSTRUCTIONS.values() if found.unit.a is not dtypes.float32]
+NAMES = {found.unit.a: found for found in OPERANDS}
+TOLERANCES = {dtypes.half: 1e-3, dtypes.bfloat16: 8e-3}
+PROGRAMS = TensorPrograms("CUDA")
+
+
+class Sources:
+    """Notes the source of every kernel that is compiled."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    @pluggy.HookimplMarker("tinycore")
+    def tinycore_kernel_compiled(self, source: str) -> None:
+        self.texts.append(source)
+
+    def count(self, text: str) -> int:
+        return sum(text in source for source in self.texts)
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sources]:
+    noted = Sources()
+    monkeypatch.setattr("tinycore.engine.compile.programs", {})
+    register_observer(noted)
+    with Context(CCACHE=0):
+        yield noted
+    unregister_observer(noted)
+
+
+def with_one_unit(toolchain: Callable[[str], Toolchain[Any]]) -> Callable[[str], Toolchain[Any]]:
+    """A toolchain for a card that few threads keep busy: small products get large tiles."""
+
+    def made(arch: str) -> Toolchain[Any]:
+        found = toolchain(arch)
+        limits = replace(found.renderer.limits, threads=1)
+        return replace(found, renderer=replace(found.renderer, limits=limits))
+
+    return made
+
+
+@pytest.fixture(scope="module", params=["NVRTC", "PTX"])
+def card(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A card with one multiprocessor that the executor plays, whose kernels nvrtc or we write."""
+    if request.param == "NVRTC":
+        request.getfixturevalue("nvrtc")
+    backend = backend_of(Simulated((Card(),)))
+    renderers = {name: with_one_unit(made) for name, made in backend.renderers.items()}
+    register(replace(backend, renderers=renderers))
+    with Context(DEV=f"CUDA:{request.param}"):
+        yield
+    unregister("CUDA")
+
+
+# --- where elements are
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_lanes_hold_what_the_manual_says(name: str) -> None:
+    unit = INSTRUCTIONS[name].unit
+    bits = 8 * unit.a.itemsize
+    manual = {
+        "a": a_fragment(unit.k, bits),
+        "b": b_fragment(unit.k, bits),
+        "out": c_fragment(unit.m),
+    }
+
+    for operand, places in manual.items():
+        held = unit.fragment(operand)
+        elements = numpy.arange(held.count)[None]
+        for axis, expected in zip(held.axes, places, strict=True):
+            found = numpy.broadcast_to(held.map.place(axis, LANES, elements), (32, held.count))
+            assert numpy.array_equal(found, numpy.broadcast_to(expected, found.shape))
+
+
+def test_each_architecture_has_the_units_that_it_executes() -> None:
+    older, newer = (limits_of(arch_of(name)) for name in ("sm_80", "sm_89"))
+
+    assert {unit.a.name for unit in older.matrix} == {"float16", "bfloat16", "int8"}
+    assert {unit.a for unit in newer.matrix} - {unit.a for unit in older.matrix} == {
+        *(dtypes.fp8e4m3, dtypes.fp8e5m2)
+    }
+    assert older.subgroup == 32
+
+
+# --- products
+
+
+def small_integers(*shape: int, seed: int = 0) -> Array:
+    """Numbers whose sums of products are exact in every type."""
+    return numpy.random.default_rng(seed).integers(-2, 3, shape)
+
+
+def product_of(dtype: DType, left: Array, right: Array) -> Tensor:
+    a, b = (Tensor(x.astype("f")).cast(dtype).realize() for x in (left, right))
+    return a.matmul(b, dtype=NAMES[dtype].unit.out)
+
+
+SIZES = [(16, 32, 8), (5, 64, 40), (37, 50, 29), (64, 96, 64), (130, 70, 100)]
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", NAMES, ids=lambda dtype: dtype.name)
+def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: Sources) -> None:
+    rows, inner, columns = size
+    left, right = small_integers(rows, inner), small_integers(inner, columns, seed=1)
+    found = product_of(dtype, left, right).numpy()
+
+    assert numpy.array_equal(found, left @ right)
+    assert sources.count(NAMES[dtype].name) == 1
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: dtype.name)
+def test_sums_of_narrow_products_are_single(dtype: DType, sources: Sources) -> None:
+    a, b = numbers(64, 300), numbers(300, 48, seed=1)
+    left, right = (Tensor(x).cast(dtype).realize() for x in (a, b))
+    exact = left.float().numpy().astype("d") @ right.float().numpy().astype("d")
+
+    PROGRAMS.close(left.matmul(right, dtype=dtypes.float32), exact, 1e-6)
+    PROGRAMS.close((left @ right).float(), exact, TOLERANCES[dtype])
+    assert sources.count(NAMES[dtype].name) == 2
+
+
+@pytest.mark.usefixtures("card")
+def test_what_is_around_a_product_is_in_its_kernel(sources: Sources) -> None:
+    a, b, bias = small_integers(40, 64), small_integers(64, 24, seed=1), small_integers(24, seed=2)
+    left, right, added = (Tensor(x.astype("f")).half().realize() for x in (a, b, bias))
+    sources.texts.clear()
+    found = ((left @ right) + added).relu().realize()
+
+    assert numpy.array_equal(found.numpy(), numpy.maximum(a @ b + bias, 0))
+    assert [NAMES[dtypes.half].name in text for text in sources.texts] == [True]
+
+
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("transposed", ["", "left", "right", "both"])
+def test_operands_that_lie_the_other_way(transposed: str, sources: Sources) -> None:
+    a, b = small_integers(32, 64), small_integers(64, 48, seed=1)
+    x, y = (Tensor(v.astype("f")).half() for v in (a, b))
+    if transposed in ("left", "both"):
+        x = x.T.contiguous().realize().T
+    if transposed in ("right", "both"):
+        y = y.T.contiguous().realize().T
+
+    assert numpy.array_equal(x.matmul(y, dtype=dtypes.float32).numpy(), a @ b)
+    assert sources.count(NAMES[dtypes.half].name) == 1
+
+
+@pytest.mark.usefixtures("card")
+def test_many_products_at_once(sources: Sources) -> None:
+    a, b = small_integers(3, 33, 40), small_integers(3, 40, 17, seed=1)
+    found = product_of(dtypes.half, a, b).numpy()
+
+    assert numpy.array_equal(found, a @ b)
+    assert sources.count(NAMES[dtypes.half].name) == 1
+
+
+@pytest.mark.usefixtures("card")
+def test_a_convolution_is_a_product(sources: Sources) -> None:
+    torch = pytest.importorskip("torch")
+    x, w = (
+        small_integers(2, 16, 10, 9).astype("f"),
+        small_integers(24, 16, 3, 3, seed=1).astype("f"),
+    )
+    images, weights = (Tensor(v.astype("f")).half().realize() for v in (x, w))
+    found = images.conv2d(weights, padding=1)
+    exact = (torch.from_numpy(v.astype("f")) for v in (x, w))
+    expected = torch.nn.functional.conv2d(*exact, None, 1, 1)
+
+    PROGRAMS.close(found.float(), expected.numpy(), 1e-3)
+    assert sources.count(NAMES[dtypes.half].name) == 1
+
+
+@pytest.mark.usefixtures("card")
+def test_scores_of_attention_are_a_product(sources: Sources) -> None:
+    torch = pytest.importorskip("torch")
+    given = [numbers(2, 40, 32, seed=seed) for seed in range(3)]
+    q, k, v = (Tensor(x).half().realize() for x in given)
+    found = q.scaled_dot_product_attention(k, v)
+    wide = (torch.from_numpy(x).half().float() for x in given)
+    expected = torch.nn.functional.scaled_dot_product_attention(*wide)
+
+    PROGRAMS.close(found.float(), expected.numpy(), 3e-3)
+    assert sources.count(NAMES[dtypes.half].name) >= 1
+
+
+# --- plans and sources, with nothing executed
+
+
+@pytest.mark.parametrize("dtype", NAMES, ids=lambda dtype: dtype.name)
+def test_products_are_planned_for_the_unit_of_their_type(dtype: DType) -> None:
+    left, right = (Tensor.empty(512, 512, dtype=dtype, device="NULL") for _ in range(2))
+    ast = left.matmul(right, dtype=NAMES[dtype].unit.out).schedule()[-1].ast
+    plan = plan_for(ast, limits_of(arch_of("sm_90")))
+
+    assert [s.unit.name for s in plan if isinstance(s, Tensorize)] == [NAMES[dtype].unit.name]
+
+
+@pytest.fixture
+def ptxas() -> str:
+    """NVIDIA's assembler."""
+    found = _nvrtc.tool("ptxas")
+    if found is None:
+        pytest.skip("ptxas is not installed; it comes with a CUDA toolkit")
+    return found
+
+
+def compiled_for(arch: str, renderer: str, instruction: Instruction, sources: Sources) -> str:
+    """The source of a product of 512."""
+    with Context(DEV=f"NULL:{renderer}:{arch}"):
+        left, right = (Tensor.empty(512, 512, dtype=instruction.unit.a).realize() for _ in range(2))
+        left.matmul(right, dtype=instruction.unit.out).realize()
+    assert instruction.name in sources.texts[-1]
+    return sources.texts[-1]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_assemblers_take_every_unit(
+    arch: str, sources: Sources, nvrtc: None, ptxas: str, tmp_path: Path
+) -> None:
+    number = int(arch[3:])
+    for instruction in (found for found in OPERANDS if found.since <= number):
+        text = compiled_for(arch, "NVRTC", instruction, sources)
+        theirs = NvrtcCompiler(arch).assembly(text)
+        assert instruction.name in theirs
+        assert ".local" not in theirs
+        ours = compiled_for(arch, "PTX", instruction, sources)
+        file = tmp_path / "kernel.ptx"
+        file.write_text(ours)
+        command = [ptxas, f"-arch={arch}", "-v", "-o", str(tmp_path / "out"), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{done.stderr}\n{ours}"
+        assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
