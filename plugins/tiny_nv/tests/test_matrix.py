@@ -140,6 +140,7 @@ def product_of(dtype: DType, left: Array, right: Array) -> Tensor:
 SIZES = [(16, 32, 8), (5, 64, 40), (37, 50, 29), (64, 96, 64), (130, 70, 100)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", NAMES, ids=lambda dtype: dtype.name)
@@ -257,6 +258,7 @@ def compiled_for(arch: str, renderer: str, instruction: Instruction, sources: So
     return sources.texts[-1]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_assemblers_take_every_unit(
     arch: str, sources: Sources, nvrtc: None, ptxas: str, tmp_path: Path
