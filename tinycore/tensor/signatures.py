@@ -59,10 +59,8 @@ class Accepted(NamedTuple):
     @property
     def described(self) -> str:
         """All of them in words."""
-        words = list(dict.fromkeys(self.words))
-        if "a number" in words:
-            words = [word for word in words if word not in ("a bool", "an int")]
-        return " or ".join(words)
+        contained = ("a bool", "an int") if "a number" in self.words else ()
+        return " or ".join(dict.fromkeys(word for word in self.words if word not in contained))
 
     def admits(self, value: Any) -> bool:
         """Whether a value is one of them."""

@@ -8,6 +8,7 @@ import numpy
 import pytest
 import torch
 
+from tinycore import GlobalCounters
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, OutOfMemory, ShapeError
 from tinycore.tensor import Tensor
@@ -25,6 +26,16 @@ RANGES: list[tuple[Any, ...]] = [
     (1, 0, -0.25),
     (10**6, 10**6 + 5),
 ]
+
+
+def test_a_number_in_the_shape_of_a_tensor_is_written_once() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    GlobalCounters.reset()
+
+    y = x.full_like(7).realize()
+
+    assert (GlobalCounters.kernel_count, GlobalCounters.global_mem) == (1, x.nbytes())
+    assert y.tolist() == [7.0, 7.0]
 
 
 @pytest.mark.parametrize("ends", RANGES, ids=str)

@@ -131,6 +131,12 @@ def test_signs_of_qr_are_those_of_lapack() -> None:
     assert numpy.sign(Tensor(zero_at_the_head).qr()[1].numpy()).tolist() == signs.tolist()
 
 
+def test_each_step_of_qr_runs_the_same_kernels() -> None:
+    q, _ = Tensor(numbers(8, 8)).realize().qr()
+
+    assert len({item.ast for item in q.schedule()}) <= 10
+
+
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (0, 2, 2), (2, 0, 3)], ids=str)
 def test_nothing_has_factors(shape: tuple[int, ...]) -> None:
     x = Tensor.ones(*shape)

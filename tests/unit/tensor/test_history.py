@@ -177,6 +177,20 @@ def test_realize_of_what_is_said_to_want_no_gradient_ends_it() -> None:
     assert w.grad.tolist() == [2.0, 4.0]
 
 
+def test_no_gradient_flows_to_what_is_written_through_a_detached_view() -> None:
+    w = Tensor([3.0, 5.0], requires_grad=True).realize()
+    for x in (Tensor([1.0, 2.0]).realize(), Tensor([1.0, 2.0]).realize() * 1):
+        x.detach().assign(w * 2)
+        x.detach()[1:].assign(w[1:] * 4)
+
+        (x * w).sum().backward()
+
+        assert x.tolist() == [6.0, 20.0]
+        assert w.grad is not None
+        assert w.grad.tolist() == [6.0, 20.0]
+        w.grad = None
+
+
 def test_a_counter_that_is_read_keeps_nothing() -> None:
     count = Tensor([0.0]).realize()
     gc.collect()

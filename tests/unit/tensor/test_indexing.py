@@ -158,6 +158,21 @@ def test_the_last_of_repeated_writes_wins() -> None:
     assert x.tolist() == [0, 6, 7]
 
 
+@pytest.mark.parametrize("index", [..., 1, [2, 0]], ids=str)
+@pytest.mark.parametrize("kind", [Tensor.realize, Tensor.clone, lambda x: x.realize() + 0])
+def test_numbers_of_another_device_are_written(kind: Function, index: Any) -> None:
+    expected = numpy.zeros(3, numpy.float32)
+    x = kind(Tensor(expected))
+    device = x.device
+    expected[index] = 7
+
+    other = "PYTHON:1" if device == "PYTHON" else "PYTHON"
+    x[index] = Tensor.full((), 7.0, device=other, buffer=False)
+
+    assert x.device == device
+    assert x.tolist() == expected.tolist()
+
+
 def test_write_by_mask() -> None:
     x = Tensor([1, -2, 3, -4])
 

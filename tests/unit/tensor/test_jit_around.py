@@ -134,6 +134,28 @@ def test_attributes_of_a_class_of_another_metaclass() -> None:
     obeys(TinyJit(lambda x: x * Shared.k), change)
 
 
+def test_static_and_class_methods() -> None:
+    class Shared:
+        k = 2.0
+
+        @staticmethod
+        def scaled(x: Tensor) -> Tensor:
+            return x * Shared.k
+
+        @classmethod
+        def kept(cls, x: Tensor) -> Tensor:
+            return cls.scaled(x)
+
+    def change(k: float) -> None:
+        Shared.k = k
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return Shared.kept(x) + 0
+
+    obeys(step, change)
+
+
 def test_an_optimizer_behind_a_decorator() -> None:
     weight = host(1)
     optimizer = nn.optim.SGD([weight], lr=0.1, momentum=0.9)
@@ -457,6 +479,13 @@ def two_in_variables() -> tuple[Any, Any]:
     return step, lambda: [x.item() if x is not None else None for x in (first, second)]
 
 
+def last_in_a_global() -> tuple[Any, Any]:
+    space: dict[str, Any] = {"last": None}
+    code = "def step(x):\n    global last\n    last = (x * 3).realize()\n"
+    exec(code, space)
+    return space["step"], lambda: None if space["last"] is None else space["last"].item()
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -465,6 +494,7 @@ def two_in_variables() -> tuple[Any, Any]:
         last_in_a_dict,
         last_in_an_attribute,
         last_in_a_variable,
+        last_in_a_global,
         two_in_variables,
     ],
     ids=lambda make: make.__name__,
@@ -661,6 +691,17 @@ def test_the_gradient_of_an_argument_is_an_argument() -> None:
         assert step(p).item() == 4 - i / 2
 
 
+def test_which_argument_has_a_gradient_is_noticed() -> None:
+    def step(p: Any, q: Any) -> Any:
+        return q.grad * 10 if p.grad is None else p.grad + 0
+
+    jitted = TinyJit(step)
+    for with_gradient in (0, 0, 0, 1, 1, 1, 0):
+        given = [Tensor([4.0], requires_grad=True).realize() for _ in range(2)]
+        given[with_gradient].grad = host(3)
+        assert jitted(*given).item() == (30 if with_gradient else 3)
+
+
 def test_a_frozen_weight_whose_content_is_not_read_is_noticed() -> None:
     weight = Tensor([2.0], requires_grad=True).realize()
 
@@ -723,6 +764,37 @@ def test_a_gradient_that_was_seen_is_not_overwritten() -> None:
     weight.grad = None
     step(host(9, 9))
     assert gradient().tolist() == [9.0, 9.0]
+
+
+def test_a_gradient_that_was_not_seen_is_overwritten_in_whatever_shapes_it_was_made() -> None:
+    weight = Tensor([[2.0, 3.0], [4.0, 5.0]], requires_grad=True).realize()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        return (weight.reshape(4).reshape(1, 4) * x).sum().backward()
+
+    for i in range(4):
+        step(host(i))
+    assert weight.grad is not None
+    reused = weakref.ref(weight.grad)
+    step(host(7))
+
+    assert weight.grad is reused()
+    assert weight.grad.tolist() == [[7.0, 7.0], [7.0, 7.0]]
+
+
+def test_a_replay_does_not_lose_a_gradient_that_is_there() -> None:
+    weight = Tensor([2.0], requires_grad=True).realize()
+    step = TinyJit(lambda x: (weight * x).sum().backward())
+    for i in range(4):
+        weight.grad = None
+        step(host(i))
+
+    step(host(5))
+
+    assert weight.grad is not None
+    assert weight.grad.item() == 3 + 5
 
 
 def test_what_was_looked_at_is_not_kept() -> None:

@@ -36,6 +36,17 @@ def test_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     compare(lambda x, y: x @ y, None, numbers(*a), numbers(*b, seed=1))
 
 
+def test_a_reflected_product_has_the_tensor_on_the_right() -> None:
+    class Scaled(Tensor):
+        def __rmatmul__(self, x: Any) -> Any:
+            return super().__rmatmul__(x) * 2
+
+    x, y = numbers(2, 3), numbers(3, 2, seed=1)
+    right: Any = Scaled(y)
+
+    numpy.testing.assert_allclose((Tensor(x) @ right).numpy(), x @ y * 2, rtol=1e-5)
+
+
 def test_matmul_of_integers_and_bools() -> None:
     compare(lambda x, y: x @ y, None, integers(3, 4), integers(4, 2), gradient=False)
     assert (Tensor([[True, False]]) @ Tensor([[False], [True]])).tolist() == [[False]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 from typing import Any
 
 import numpy
@@ -11,7 +12,9 @@ import pytest
 
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, DTypeError, ShapeError
-from tinycore.tensor import Tensor, live_tensors
+from tinycore.tensor import Tensor, core, live_tensors
+from tinycore.tensor.core import Core
+from tinycore.tensor.views import Value
 from tinycore.uop.op import Op
 
 
@@ -28,6 +31,30 @@ def test_reading_back_leaves_the_graph() -> None:
 
     assert x.tolist() == [2, 3]
     assert x.uop.op is Op.ADD
+
+
+def test_views_may_be_made_by_another_thread_while_a_tensor_becomes_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = Tensor([1, 2]).realize()
+    y, other = x + 1, x + 2
+    views: list[Tensor] = []
+    shared_values = core.shared_values
+
+    def meanwhile(tensors: list[Core]) -> list[Value]:
+        values = shared_values(tensors)
+        thread = threading.Thread(target=lambda: views.append(y[1:]))
+        thread.start()
+        thread.join()
+        return values
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "shared_values", meanwhile)
+        y.realize()
+
+    assert y.tolist() == [2, 3]
+    assert [view.tolist() for view in views] == [[3]]
+    assert other.tolist() == [3, 4]
 
 
 def test_children_of_a_realized_tensor_load_it() -> None:

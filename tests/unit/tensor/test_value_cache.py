@@ -131,6 +131,21 @@ def test_a_schedule_shows_what_is_left_to_do(target: str) -> None:
     assert len(y.schedule()) == 0
 
 
+def test_what_was_read_is_not_computed_again_after_what_it_was_made_of_is_realized(
+    target: str,
+) -> None:
+    weight, x = numbers(3).requires_grad_(), numbers(3, seed=1)
+    shifted = x + 1
+    loss = (weight * shifted).sum()
+    expected = loss.item()
+
+    shifted.realize()
+
+    assert counted(target, loss.item) == 0
+    assert loss.item() == expected
+    assert loss.gradient(weight)[0].tolist() == shifted.tolist()
+
+
 # --- gradients
 
 
