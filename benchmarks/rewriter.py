@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tinycore.dtype import dtypes
-from tinycore.uop.matcher import ANYTHING, Matcher, compile_matcher, orders
+from tinycore.uop.matcher import ANY_ARGUMENT, Matcher, compile_matcher, orders
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.pattern import Matchers, Pattern, Rule, RuleSet, compiled
@@ -108,7 +108,7 @@ def agrees(pattern: Pattern, node: UOp, captures: dict[str, UOp]) -> bool:
     """Whether a node matches; fills `captures`."""
     if pattern.ops is not None and node.op not in pattern.ops:
         return False
-    if pattern.arg is not ANYTHING and node.arg != pattern.arg:
+    if pattern.arg is not ANY_ARGUMENT and node.arg != pattern.arg:
         return False
     if pattern.dtypes and node.dtype not in pattern.dtypes:
         return False

@@ -15,9 +15,9 @@ from typing import Final
 
 from tinycore.config import settings
 
-__all__ = ["ELSEWHERE", "decisive_settings", "stamp"]
+__all__ = ["INDECISIVE_SETTINGS", "decisive_settings", "stamp"]
 
-ELSEWHERE: Final = frozenset(
+INDECISIVE_SETTINGS: Final = frozenset(
     {"DEBUG", "TRACE", "NO_COLOR", "VERIFY", "DEV", "LRU", "NULL_ALLOW_COPYOUT", "DATA_DIR"}
     | {"TINYCORE_PLUGINS", "TINYCORE_PLUGINS_DENY", "TINYCORE_STRICT", "TRAINING", "JIT", "RING"}
     | {"DEFAULT_FLOAT", "DEFAULT_INT", "CCACHE", "CACHE_DIR", "CACHE_SIZE"}
@@ -28,7 +28,7 @@ ELSEWHERE: Final = frozenset(
 
 def decisive_settings() -> list[str]:
     """The settings that may matter, each with its value."""
-    return [f"{s.name}={s.value}" for s in settings if s.name not in ELSEWHERE]
+    return [f"{s.name}={s.value}" for s in settings if s.name not in INDECISIVE_SETTINGS]
 
 
 @cache

@@ -206,7 +206,7 @@ def float_layout(dtype: DType) -> FloatLayout:
 DTypeLike = str | DType
 """A dtype or its name; also the dtypes of NumPy and torch, and Python's bool, int and float."""
 
-ELSEWHERE: Final = {
+FOREIGN_SPELLINGS: Final = {
     "bool_": "bool",
     "float8_e4m3fn": "fp8e4m3",
     "float8_e5m2": "fp8e5m2",
@@ -225,7 +225,7 @@ def name_of(dtype: object) -> str:
         dtype = numpy.dtype(dtype)
     name = dtype.name if numpy is not None and isinstance(dtype, numpy.dtype) else str(dtype)
     name = name.removeprefix("torch.")
-    return ELSEWHERE.get(name, name)
+    return FOREIGN_SPELLINGS.get(name, name)
 
 
 def to_dtype(dtype: DTypeLike) -> DType:
@@ -362,7 +362,7 @@ def _from_torch_dtype(dtype: object) -> DType:
 
 def _to_torch_dtype(dtype: DType) -> Any:
     """torch's dtype of the same name. Raises DTypeError where torch is not imported or has none."""
-    names = {ours: theirs for theirs, ours in ELSEWHERE.items() if "float8" in theirs}
+    names = {ours: theirs for theirs, ours in FOREIGN_SPELLINGS.items() if "float8" in theirs}
     found = getattr(sys.modules.get("torch"), names.get(dtype.name, dtype.name), None)
     if found is None:
         raise DTypeError(f"{dtype!r} is no dtype of torch, or torch is not imported")

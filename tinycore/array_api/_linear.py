@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tinycore.array_api._promotion import array, together
+from tinycore.array_api._promotion import array, promote_operands
 from tinycore.errors import ArgumentError
 from tinycore.tensor import Tensor
 from tinycore.tensor.checks import resolve_axis, same_size
@@ -22,7 +22,7 @@ def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
     A vector stands for a row on the left, a column on the right. Raises ShapeError for arrays with
     no axes, and when the inner sizes differ.
     """
-    left, right = together("matmul", "numeric", array("matmul", x1), array("matmul", x2))
+    left, right = promote_operands("matmul", "numeric", array("matmul", x1), array("matmul", x2))
     return left.dot(right)
 
 
@@ -37,7 +37,9 @@ def tensordot(
     """The product summed over pairs of axes: the last of `x1` with the first of `x2`, or those
     listed. Raises ShapeError when their sizes differ.
     """
-    left, right = together("tensordot", "numeric", array("tensordot", x1), array("tensordot", x2))
+    left, right = promote_operands(
+        "tensordot", "numeric", array("tensordot", x1), array("tensordot", x2)
+    )
     if isinstance(axes, int):
         axes = (range(left.ndim - axes, left.ndim), range(axes))
     first, second = (
@@ -63,7 +65,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
     Raises ArgumentError for an axis that is not, ShapeError when its sizes differ.
     """
-    left, right = together("vecdot", "numeric", array("vecdot", x1), array("vecdot", x2))
+    left, right = promote_operands("vecdot", "numeric", array("vecdot", x1), array("vecdot", x2))
     from_the_end("vecdot", axis, x1, x2)
     same_size("vecdot", "summed axes", x1.shape[axis], x2.shape[axis], x1.shape, x2.shape)
     return (left * right).sum(axis).cast(left.dtype)

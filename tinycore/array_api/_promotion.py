@@ -61,7 +61,7 @@ def family(dtype: DType) -> str:
     raise DTypeError(f"{dtype!r} is no dtype of arrays")
 
 
-def combined(name: str, given: Iterable[object]) -> DType:
+def common_dtype(name: str, given: Iterable[object]) -> DType:
     """The dtype that arrays, dtypes and Python numbers combine to, by the standard's table.
 
     Raises DTypeError across kinds, for uint64 beside a signed integer, and for a number of another
@@ -99,12 +99,12 @@ def check_number(name: str, value: object, beside: DType) -> None:
         raise ArgumentError(f"{name}: {value!r} is outside the range of {beside!r}")
 
 
-def together(name: str, kind: str, *operands: object) -> tuple[Tensor, ...]:
+def promote_operands(name: str, kind: str, *operands: object) -> tuple[Tensor, ...]:
     """Arrays and numbers as arrays of their common dtype, of which the kind is asked.
 
-    Raises as `combined` does, and DTypeError for another kind.
+    Raises as `common_dtype` does, and DTypeError for another kind.
     """
-    dtype = combined(name, operands)
+    dtype = common_dtype(name, operands)
     if dtype not in ACCEPTED[kind]:
         raise DTypeError(f"{name}: needs {kind} dtypes, got {dtype!r}; convert with astype")
     device = next(x.device for x in operands if isinstance(x, Tensor))

@@ -86,7 +86,7 @@ def neighbor(x: Tensor, toward: Tensor) -> Tensor:
     return (x.isnan() | toward.isnan()).where(math.nan, x.eq(toward).where(toward, moved))
 
 
-def quotient(x: Tensor, by: Tensor) -> Tensor:
+def floor_quotient(x: Tensor, by: Tensor) -> Tensor:
     """floor(x / by); a zero has the sign of x / by."""
     x, by = x._broadcasted("floor_divide", by)
     found = x.idiv(by)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tinycore.array_api._promotion import Operand, array, together
+from tinycore.array_api._promotion import Operand, array, promote_operands
 from tinycore.tensor import Tensor
 
 Unary = Callable[[Tensor], Tensor]
@@ -36,7 +36,7 @@ def binary(name: str, kind: str, compute: Callable[[Tensor, Tensor], Tensor], do
     """A function of two operands that are broadcast together; one of them may be a number."""
 
     def function(x1: Operand, x2: Operand, /) -> Tensor:
-        left, right = together(name, kind, x1, x2)
+        left, right = promote_operands(name, kind, x1, x2)
         return compute(left, right)
 
     return named(function, name, doc)

@@ -23,7 +23,7 @@ __all__ = [
     "linspace", "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
 ]  # fmt: skip
 
-NUMBERS: Final[tuple[type, ...]] = (bool, int, float, complex, list, tuple, numpy.generic)
+ARRAY_INPUTS: Final[tuple[type, ...]] = (bool, int, float, complex, list, tuple, numpy.generic)
 """What is read number by number."""
 
 
@@ -61,7 +61,7 @@ def asarray(
         if copy is False and result is not obj:
             raise ArgumentError(f"asarray: {obj!r} must be copied, which copy=False forbids")
         return result.clone() if copy else result
-    if isinstance(obj, NUMBERS):
+    if isinstance(obj, ARRAY_INPUTS):
         if copy is False:
             raise ArgumentError(f"asarray: {obj!r} must be copied, which copy=False forbids")
         numbers: Any = obj

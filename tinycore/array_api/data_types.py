@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tinycore.array_api._promotion import FAMILIES, array, combined
+from tinycore.array_api._promotion import FAMILIES, array, common_dtype
 from tinycore.dtype import DType, Scalar, dtypes, float_layout
 from tinycore.errors import ArgumentError, DTypeError
 from tinycore.tensor import Tensor
@@ -55,7 +55,7 @@ def astype(x: Tensor, dtype: DType, /, *, copy: bool = True, device: str | None 
 def can_cast(from_: DType | Tensor, to: DType, /) -> bool:
     """Whether promotion leads from one dtype to the other."""
     try:
-        return combined("can_cast", [dtype_of("can_cast", from_), to]) is to
+        return common_dtype("can_cast", [dtype_of("can_cast", from_), to]) is to
     except DTypeError:
         return False
 
@@ -95,4 +95,4 @@ def result_type(*arrays_and_dtypes: Tensor | DType | Scalar) -> DType:
 
     Raises DTypeError where the standard defines none, ArgumentError when there are numbers only.
     """
-    return combined("result_type", arrays_and_dtypes)
+    return common_dtype("result_type", arrays_and_dtypes)

@@ -6,13 +6,13 @@ Floor 6. Operands are broadcast; special cases follow IEEE 754 as the standard l
 from __future__ import annotations
 
 from tinycore.array_api import _special_cases
-from tinycore.array_api._promotion import Operand, array, together
+from tinycore.array_api._promotion import Operand, array, promote_operands
 from tinycore.array_api._special_cases import (
     angle,
+    floor_quotient,
     has_sign,
     length,
     neighbor,
-    quotient,
     rest,
     with_sign,
 )
@@ -78,7 +78,7 @@ bitwise_xor = binary("bitwise_xor", "integer or bool", Tensor.bitwise_xor, "x1 ^
 copysign = binary("copysign", "floating-point", with_sign, "Magnitude of x1, sign of x2.")
 divide = binary("divide", "floating-point", Tensor.div, "x1 / x2.")
 equal = binary("equal", "any", Tensor.eq, "x1 == x2.")
-floor_divide = binary("floor_divide", "numeric", quotient, "floor(x1 / x2).")
+floor_divide = binary("floor_divide", "numeric", floor_quotient, "floor(x1 / x2).")
 greater = binary("greater", "numeric", lambda a, b: a > b, "x1 > x2.")
 greater_equal = binary("greater_equal", "numeric", lambda a, b: a >= b, "x1 >= x2.")
 hypot = binary("hypot", "floating-point", length, "sqrt(x1**2 + x2**2) without overflow.")
@@ -110,7 +110,7 @@ def clip(
     result = array("clip", x, "numeric")
     for limit, apply in ((min, Tensor.maximum), (max, Tensor.minimum)):
         if limit is not None:
-            left, right = together("clip", "numeric", result, limit)
+            left, right = promote_operands("clip", "numeric", result, limit)
             result = apply(left, right)
     return result.cast(x.dtype)
 
@@ -120,5 +120,5 @@ def pow(x1: Operand, x2: Operand, /) -> Tensor:  # noqa: A001
 
     Raises ArgumentError for an integer array to a negative integer number.
     """
-    left, right = together("pow", "numeric", x1, x2)
+    left, right = promote_operands("pow", "numeric", x1, x2)
     return left.pow(right if isinstance(x2, Tensor) else x2)

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from tinycore.array_api import statistical
 from tinycore.array_api._linear import from_the_end, matmul, matrix_transpose, tensordot, vecdot
-from tinycore.array_api._promotion import array, together
+from tinycore.array_api._promotion import array, promote_operands
 from tinycore.dtype import DType
 from tinycore.errors import ShapeError
 from tinycore.tensor import Tensor
@@ -52,7 +52,7 @@ def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
 
     Raises ArgumentError for an axis that is not, ShapeError for another size.
     """
-    left, right = together("cross", "numeric", array("cross", x1), array("cross", x2))
+    left, right = promote_operands("cross", "numeric", array("cross", x1), array("cross", x2))
     from_the_end("cross", axis, x1, x2)
     if (x1.shape[axis], x2.shape[axis]) != (3, 3):
         raise ShapeError(f"cross: axis {axis} of shapes {x1.shape} and {x2.shape} must have size 3")
@@ -66,7 +66,7 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
 
     Raises ShapeError unless both have one axis.
     """
-    left, right = together("outer", "numeric", array("outer", x1), array("outer", x2))
+    left, right = promote_operands("outer", "numeric", array("outer", x1), array("outer", x2))
     if left.ndim != 1 or right.ndim != 1:
         raise ShapeError(f"outer: needs vectors, got shapes {left.shape} and {right.shape}")
     return left.unsqueeze(1) * right
@@ -100,7 +100,9 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
 
     Raises ShapeError unless `x1` is square and the sizes fit.
     """
-    left, right = together("solve", "floating-point", array("solve", x1), array("solve", x2))
+    left, right = promote_operands(
+        "solve", "floating-point", array("solve", x1), array("solve", x2)
+    )
     if right.ndim > 1 and right.ndim < left.ndim:  # Tensor.solve might take it for vectors
         right = right.reshape((*[1] * (left.ndim - right.ndim), *right.shape))
     return left.solve(right)

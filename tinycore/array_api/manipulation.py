@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy
 
-from tinycore.array_api._promotion import array, together
+from tinycore.array_api._promotion import array, promote_operands
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
 from tinycore.tensor.checks import (
@@ -49,7 +49,7 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
 
     Raises ShapeError unless all other axes agree, DTypeError across kinds.
     """
-    first, *rest = together("concat", "any", *arrays)
+    first, *rest = promote_operands("concat", "any", *arrays)
     if axis is None:
         return first.reshape(-1).cat(*[x.reshape(-1) for x in rest])
     return first.cat(*rest, dim=axis)
@@ -152,7 +152,7 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
 
     Raises ShapeError when shapes differ, DTypeError across kinds.
     """
-    first, *rest = together("stack", "any", *arrays)
+    first, *rest = promote_operands("stack", "any", *arrays)
     return first.stack(*rest, dim=axis)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from tinycore.array_api._promotion import Operand, array, as_operand, combined, together
+from tinycore.array_api._promotion import Operand, array, as_operand, common_dtype, promote_operands
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
@@ -73,7 +73,7 @@ def searchsorted(
     """
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side {side!r} is neither 'left' nor 'right'")
-    table, values = together("searchsorted", "numeric", x1, array("searchsorted", x2))
+    table, values = promote_operands("searchsorted", "numeric", x1, array("searchsorted", x2))
     if table.ndim != 1:
         raise ShapeError(f"searchsorted: x1 needs one axis, got shape {table.shape}")
     if sorter is not None:
@@ -98,7 +98,7 @@ def where(condition: Tensor, x1: Operand, x2: Operand, /) -> Tensor:
     Raises DTypeError unless the condition is bool, and across kinds.
     """
     array("where", condition, "bool")
-    dtype = combined("where", [x1, x2])
+    dtype = common_dtype("where", [x1, x2])
     yes, no = (as_operand(x, dtype, condition.device) for x in (x1, x2))
     return condition.where(yes, no)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tinycore.array_api._promotion import array, summed, together
+from tinycore.array_api._promotion import array, promote_operands, summed
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
@@ -84,7 +84,7 @@ def std(
     return var(x, axis=axis, correction=correction, keepdims=keepdims).sqrt()
 
 
-def running(
+def running_fold(
     name: str,
     x: Tensor,
     axis: int | None,
@@ -118,7 +118,7 @@ def cumulative_sum(
     Raises ArgumentError when the axis is missing.
     """
     first = 0 if include_initial else None
-    return running("cumulative_sum", x, axis, dtype, first, Tensor.cumsum)
+    return running_fold("cumulative_sum", x, axis, dtype, first, Tensor.cumsum)
 
 
 def cumulative_prod(
@@ -134,7 +134,7 @@ def cumulative_prod(
     Raises ArgumentError when the axis is missing and there is more than one.
     """
     first = 1 if include_initial else None
-    return running("cumulative_prod", x, axis, dtype, first, Tensor.cumprod)
+    return running_fold("cumulative_prod", x, axis, dtype, first, Tensor.cumprod)
 
 
 def diff(
@@ -157,7 +157,7 @@ def diff(
     if not x.ndim:
         raise ShapeError("diff: the array has no axes")
     parts = [part for part in (prepend, x, append) if part is not None]
-    first, *rest = together("diff", "numeric", *parts)
+    first, *rest = promote_operands("diff", "numeric", *parts)
     result = first.cat(*rest, dim=place)
     for _ in range(n):
         size = result.shape[place]

@@ -20,13 +20,13 @@ from tinycore.uop.sums import terms_of
 
 __all__ = ["Access", "both", "is_window"]
 
-COUNTED: Final = frozenset({Op.SPECIAL, Op.RANGE, Op.DEFINE_VAR})
+COUNTERS: Final = frozenset({Op.SPECIAL, Op.RANGE, Op.DEFINE_VAR})
 """Indices whose numbers follow each other."""
 
 
 def is_window(index: UOp) -> bool:
     """Whether an INDEX has no gate, and a position that is a sum of multiples of indices."""
-    return len(index.src) == 2 and all(base.op in COUNTED for base in terms_of(index.src[1])[0])
+    return len(index.src) == 2 and all(base.op in COUNTERS for base in terms_of(index.src[1])[0])
 
 
 class Access:

@@ -25,7 +25,7 @@ __all__ = [
     "OPERATIONS",
     "Array",
     "computed_as",
-    "folded",
+    "fold_values",
     "from_storage",
     "operation",
     "to_storage",
@@ -157,9 +157,9 @@ def multiply_add(a: Array, b: Array, c: Array) -> Array:
     return a * b + c
 
 
-MASK32: Final = numpy.uint64(0xFFFFFFFF)
+LOW_WORD: Final = numpy.uint64(0xFFFFFFFF)
 HALF: Final = numpy.uint64(32)
-PARITY: Final = numpy.uint64(0x1BD11BDA)
+THREEFRY_PARITY: Final = numpy.uint64(0x1BD11BDA)
 ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
@@ -168,16 +168,16 @@ def threefry(counter: Array, key: Array) -> Array:
 
     Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), section 4.2.
     """
-    first, second = key & MASK32, key >> HALF
-    keys = (first, second, first ^ second ^ PARITY)
-    low, high = (counter & MASK32) + first & MASK32, (counter >> HALF) + second & MASK32
+    first, second = key & LOW_WORD, key >> HALF
+    keys = (first, second, first ^ second ^ THREEFRY_PARITY)
+    low, high = (counter & LOW_WORD) + first & LOW_WORD, (counter >> HALF) + second & LOW_WORD
     for group in range(5):
         for rotation in ROTATIONS[group % 2]:
-            low = low + high & MASK32
+            low = low + high & LOW_WORD
             turned = high << numpy.uint64(rotation) | high >> numpy.uint64(32 - rotation)
-            high = turned & MASK32 ^ low
-        low = low + keys[(group + 1) % 3] & MASK32
-        high = high + keys[(group + 2) % 3] + numpy.uint64(group + 1) & MASK32
+            high = turned & LOW_WORD ^ low
+        low = low + keys[(group + 1) % 3] & LOW_WORD
+        high = high + keys[(group + 2) % 3] + numpy.uint64(group + 1) & LOW_WORD
     return high << HALF | low
 
 
@@ -217,9 +217,9 @@ OPERATIONS: Final[dict[Op, Function]] = {
 two types: see `converter` and `reinterpreter`.
 """
 
-CHOICES: Final = frozenset({Op.MAX, Op.MIN, Op.WHERE}) | COMPARISON
+SELECTIONS: Final = frozenset({Op.MAX, Op.MIN, Op.WHERE}) | COMPARISON
 """Ops on floats whose result is an operand, or none of their type."""
-EXACT: Final = CHOICES | {Op.NEG, Op.TRUNC}
+EXACT: Final = SELECTIONS | {Op.NEG, Op.TRUNC}
 """Ops whose result needs no rounding, where it may be -0."""
 
 
@@ -233,7 +233,7 @@ def operation(op: Op, dtype: DType, source: DType) -> Function:
         return reinterpreter(source.scalar(), scalar)
     assert op in ALU, op
     function = OPERATIONS[op]
-    if scalar not in SMALL_FLOATS or op in CHOICES:
+    if scalar not in SMALL_FLOATS or op in SELECTIONS:
         return function
     if op in EXACT and float_layout(scalar).has_negative_zero:
         return function
@@ -244,7 +244,7 @@ def operation(op: Op, dtype: DType, source: DType) -> Function:
     return then_round
 
 
-def folded(
+def fold_values(
     function: Function,
     before: Array,
     values: Array,

@@ -21,7 +21,7 @@ from tinycore.uop.op import Op
 
 __all__ = ["Axes", "Frame", "Memory", "Span", "boxes"]
 
-LAUNCHED: Final = ("grid2", "grid1", "grid0", "block2", "block1", "block0")
+LAUNCH_ORDER: Final = ("grid2", "grid1", "grid0", "block2", "block1", "block0")
 """The indices of a launch, slowest first."""
 
 Span = tuple[int, int]
@@ -34,7 +34,7 @@ class Axes:
     def __init__(self, levels: int, launch: Mapping[str, int]) -> None:
         self.launch = launch
         """The size of each SPECIAL."""
-        self.threads = [name for name in LAUNCHED if launch.get(name, 1) > 1]
+        self.threads = [name for name in LAUNCH_ORDER if launch.get(name, 1) > 1]
         self.of: dict[str, int] = {name: levels + i for i, name in enumerate(self.threads)}
         self.rank = levels + len(self.threads) + 1
 

@@ -72,7 +72,7 @@ class Pixel:
         return found[0][..., 0], found[1][..., 0]
 
 
-def inside(image: Image, column: Array, row: Array) -> Array:
+def in_bounds(image: Image, column: Array, row: Array) -> Array:
     """Where coordinates are those of a pixel."""
     height, width, _ = image.pixels.shape
     found: Array = (column >= 0) & (column < width) & (row >= 0) & (row < height)
@@ -85,7 +85,7 @@ def load_pixel(pixel: Pixel, pointer: int, target: int) -> Step:
     def load(frame: Frame) -> None:
         image: Image = frame.values[pointer]
         column, row = pixel.places(frame)
-        there = inside(image, column, row)
+        there = in_bounds(image, column, row)
         found = image.pixels[numpy.where(there, row, 0), numpy.where(there, column, 0)]
         frame.values[target] = numpy.where(there[..., None], found, 0).astype(numpy.float32)
 
@@ -104,7 +104,7 @@ def store_pixel(pixel: Pixel, pointer: int, source: int) -> Step:
         shape = numpy.broadcast_shapes(column.shape, values.shape[:-1])
         taking = numpy.broadcast_to(True if active is None else active[..., 0], shape)
         column, row = numpy.broadcast_to(column, shape), numpy.broadcast_to(row, shape)
-        if not inside(image, column, row)[taking].all():
+        if not in_bounds(image, column, row)[taking].all():
             raise DeviceError(
                 f"kernel {frame.kernel} writes outside of an image {image.pixels.shape}"
             )

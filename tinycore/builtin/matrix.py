@@ -44,7 +44,7 @@ def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame
         outer = numpy.broadcast_shapes(*[x.shape[: x.ndim - 1 - len(block)] for x in held])
         check_together(frame, outer, block, unit)
         a, b, total = (
-            whole(by_subgroup(x, outer, block, unit), fragment, unit, frame.kernel)
+            matrix_of_lanes(by_subgroup(x, outer, block, unit), fragment, unit, frame.kernel)
             for x, fragment in zip(held, fragments, strict=True)
         )
         a, b = a.astype(kind), b.astype(kind)
@@ -93,7 +93,7 @@ def places(fragment: Fragment, unit: MatrixUnit) -> tuple[Array, Array]:
     return row, column
 
 
-def whole(values: Array, fragment: Fragment, unit: MatrixUnit, kernel: str) -> Array:
+def matrix_of_lanes(values: Array, fragment: Fragment, unit: MatrixUnit, kernel: str) -> Array:
     """The matrix that lanes hold. Raises DeviceError where they hold different elements twice."""
     rows, columns = places(fragment, unit)
     sizes = [unit.size(axis) for axis in fragment.axes]

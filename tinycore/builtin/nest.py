@@ -17,7 +17,16 @@ from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, REDUCTIONS, Op
 
-__all__ = ["DEFINITIONS", "Fold", "Item", "Loop", "depth_of", "find_axes", "is_register", "nest_of"]
+__all__ = [
+    "DEFINITIONS",
+    "Fold",
+    "Item",
+    "Loop",
+    "count_levels",
+    "find_axes",
+    "is_register",
+    "nest_of",
+]
 
 DEFINITIONS: Final = frozenset(
     {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST}
@@ -112,11 +121,11 @@ def set_levels(loop: Loop, level: int) -> None:
         set_levels(inner, level + 1)
 
 
-def depth_of(items: Iterable[Item]) -> int:
+def count_levels(items: Iterable[Item]) -> int:
     """How many levels there are."""
     loops = [item for item in items if isinstance(item, Loop)]
     own = [loop.level + 1 for loop in loops if loop.level is not None]
-    return max([0, *own, *(depth_of(loop.body) for loop in loops)])
+    return max([0, *own, *(count_levels(loop.body) for loop in loops)])
 
 
 def can_be_axis(loop: Loop) -> bool:

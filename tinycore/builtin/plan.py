@@ -15,7 +15,7 @@ from tinycore.builtin.access import Access, both, is_window
 from tinycore.builtin.arithmetic import (
     Array,
     computed_as,
-    folded,
+    fold_values,
     from_storage,
     operation,
     to_storage,
@@ -28,7 +28,7 @@ from tinycore.builtin.nest import (
     Fold,
     Item,
     Loop,
-    depth_of,
+    count_levels,
     find_axes,
     is_register,
     nest_of,
@@ -71,7 +71,7 @@ class Plan:
         items = nest_of(name, uops)
         find_axes(items)
         launch = {u.arg: int(u.src[0].arg) for u in self.slots if u.op is Op.SPECIAL}
-        self.axes = Axes(depth_of(items), launch)
+        self.axes = Axes(count_levels(items), launch)
         self._initial = [self._initial_value(u) for u in self.slots]
         self._needed = needed(self.slots)
         self._axes_of = {
@@ -245,7 +245,7 @@ class Plan:
             values = frame.values
             before = values[target]
             steps = [frame.spans[counter][1] for counter in counters]
-            after = folded(function, before, values[source], first, steps, overwrite=fresh)
+            after = fold_values(function, before, values[source], first, steps, overwrite=fresh)
             values[target] = after if frame.mask is None else numpy.where(frame.mask, after, before)
 
         return fold_steps
@@ -308,7 +308,7 @@ class Plan:
             memory: Memory = values[pointer]
             stored = to_storage(values[source], memory.dtype)
             window = access.window(frame, memory)
-            if window is not None and frame.mask is None and fits(stored, window):
+            if window is not None and frame.mask is None and varies_within(stored, window):
                 window[...] = stored
                 return
             wanted = access.wanted(frame)
@@ -363,7 +363,7 @@ def last_along(values: Array, axis: int) -> Array:
     return values if values.shape[axis] == 1 else values.take([-1], axis=axis)
 
 
-def fits(values: Array, window: Array) -> bool:
+def varies_within(values: Array, window: Array) -> bool:
     """Whether values vary only along axes that a window has."""
     return all(a in (1, b) for a, b in zip(values.shape, window.shape, strict=True))
 

@@ -22,7 +22,7 @@ from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreErro
 
 __all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]
 
-SECONDS: Final = 10.0
+SURVEY_SECONDS: Final = 10.0
 """How long a driver may take to answer."""
 
 EPILOG = """\
@@ -45,7 +45,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--timeout",
         type=float,
-        default=SECONDS,
+        default=SURVEY_SECONDS,
         metavar="SECONDS",
         help="how long each driver may take to answer (default: %(default)g)",
     )
@@ -67,7 +67,7 @@ class Survey:
 def run(arguments: argparse.Namespace) -> int:
     """Print the list. Status 1 when there is no device to use by default."""
     if arguments.stream:
-        return stream()
+        return stream_survey()
     found = survey(arguments.timeout)
     if arguments.json:
         print(json.dumps(vars(found), indent=2))
@@ -153,7 +153,7 @@ def survey_here() -> Survey:
     return Survey(default, objection, rows)
 
 
-def stream() -> int:
+def stream_survey() -> int:
     """What the other process does: say whose driver is asked next, and in the end the survey."""
     try:
         for name in Device.plugins.names:

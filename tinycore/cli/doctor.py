@@ -26,7 +26,7 @@ from tinycore.errors import DeviceUnavailable, TinycoreError
 __all__ = ["CHECKS", "add", "run"]
 
 Check = Callable[[str], str]
-SECONDS: Final = 60.0
+CHECK_SECONDS: Final = 60.0
 """How long a check may take."""
 
 
@@ -48,7 +48,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--timeout",
         type=float,
-        default=SECONDS,
+        default=CHECK_SECONDS,
         metavar="SECONDS",
         help="how long a check may take in a process of its own (default: %(default)g)",
     )
@@ -58,7 +58,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the report. Status 1 when a check fails."""
     if arguments.in_process and arguments.json:
-        return stream(arguments.device)
+        return stream_checks(arguments.device)
     found = survey_here() if arguments.in_process else survey(arguments.timeout)
     name = arguments.device or found.default
     if name is None:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print("\n".join([*heading(report), *table(found)]), flush=True)
     report["checks"] = []
-    rows = checked(name) if arguments.in_process else checked_apart(name, arguments.timeout)
+    rows = run_checks(name) if arguments.in_process else checked_apart(name, arguments.timeout)
     for row in rows:
         report["checks"].append(row)
         if not arguments.json:
@@ -142,7 +142,7 @@ def all_checks() -> dict[str, Check]:
     return found
 
 
-def checked(name: str) -> Iterator[Row]:
+def run_checks(name: str) -> Iterator[Row]:
     """Each check's row, as soon as it is there; the first failure is the last check."""
     for what, check in all_checks().items():
         row = tried(what, check, name)
@@ -174,10 +174,10 @@ def line_of(row: Row) -> str:
 # --- in a process of their own
 
 
-def stream(name: str) -> int:
+def stream_checks(name: str) -> int:
     """What the other process does: print each check's row as a line of JSON."""
     passed = True
-    for row in checked(name):
+    for row in run_checks(name):
         print(json.dumps(row), flush=True)
         passed = passed and row["passed"]
     return 0 if passed else 1

@@ -18,7 +18,7 @@ from typing import Final
 from tinycore import Device
 from tinycore.errors import ArgumentError
 
-__all__ = ["FILES", "KINDS", "add", "run", "write"]
+__all__ = ["FILES", "PACKAGE_KINDS", "add", "run", "write"]
 
 FILES: Final = {
     "pyproject.toml": "pyproject.toml.txt",
@@ -58,7 +58,7 @@ _TWO_FILES: Final = """\
 _OF_C: Final = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64"
 _C: Final = {"@renderer@": "C", "@module@": "c"}
 
-KINDS: Final = {
+PACKAGE_KINDS: Final = {
     ("numpy", False): Kind(
         {"device.py": "src/device.py.txt"},
         {
@@ -95,7 +95,7 @@ KINDS: Final = {
 }
 """Packages by language, and whether the device takes commands through queues."""
 
-WORD: Final = re.compile(r"[A-Z][A-Z0-9]*")
+BACKEND_NAME: Final = re.compile(r"[A-Z][A-Z0-9]*")
 
 NEXT: Final = """\
 {folder} drives the device {name}. To try it:
@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def kind_of(language: str, queues: bool) -> Kind:
     """The kind of device. Raises ArgumentError for queues whose commands could hold no address."""
-    found = KINDS.get((language, queues))
+    found = PACKAGE_KINDS.get((language, queues))
     if found is None:
         raise ArgumentError(
             f"queues need programs and memory that have addresses, which {language} does not give: "
@@ -158,7 +158,7 @@ def write(name: str, into: Path, language: str = "numpy", queues: bool = False) 
     """
     kind = kind_of(language, queues)
     word = name.upper()
-    if not WORD.fullmatch(word):
+    if not BACKEND_NAME.fullmatch(word):
         raise ArgumentError(
             f"{name!r} cannot name a device: use letters and digits, a letter first, as in TOY2"
         )

@@ -31,7 +31,7 @@ from tinycore.uop.node import UOp
 __all__ = ["Kernel", "add", "run"]
 
 WIDTH = 4
-SECONDS = 120.0
+SEARCH_SECONDS = 120.0
 LEAST_SECONDS = 2.0
 """What a search gets at least: a shorter one finds little."""
 LEAST_SHARE = 0.005
@@ -80,8 +80,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "--seconds", type=_positive, default=SECONDS,
-        help=f"time for searching, {SECONDS:.0f} unless given; the script's own comes before",
+        "--seconds", type=_positive, default=SEARCH_SECONDS,
+        help=f"time for searching, {SEARCH_SECONDS:.0f} unless given; "
+        "the script's own comes before",
     )  # fmt: skip
     command.add_argument(
         "--beam", type=_width, metavar="N",
@@ -160,7 +161,7 @@ def _tuned(
     rest = total = sum(kernel.seconds for kernel in kernels)
     for kernel in tqdm(kernels, "tuning", unit=" kernels", disable=None, leave=False):
         left = end - time.monotonic()
-        known = plan_cache.load(kernel.ast, kernel.device, kernel.toolchain)
+        known = plan_cache.load_plan(kernel.ast, kernel.device, kernel.toolchain)
         if known is None or known.width < width:
             before, known = known, None
             if left > LEAST_SECONDS and kernel.seconds >= total * LEAST_SHARE:

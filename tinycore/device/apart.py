@@ -25,7 +25,7 @@ __all__ = ["Ended", "Row", "apart"]
 Row = dict[str, Any]
 """An object that the command printed."""
 
-ROOT: Final = Path(__file__).parents[2]
+PACKAGE_ROOT: Final = Path(__file__).parents[2]
 """Where this package is, so that the other process finds it wherever it starts."""
 
 FIXES: Final = {
@@ -75,7 +75,7 @@ def apart(
     """
     chosen = {"DEV": settings.DEV} if settings.DEV else {}
     chosen["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))
+        filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")))
     )
     with TemporaryFile() as errors:
         process = subprocess.Popen(

@@ -36,13 +36,13 @@ trace: Final = Trace("device")
 apart: Final[Callable[..., Generator[Row, None, Ended]]] = deferred("tinycore.device.apart:apart")
 """A process whose answers are remembered needs no `subprocess`."""
 
-SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = 20.0
 """How long a plugin may take to answer, with its imports, on a busy machine."""
 SLOW_START: Final = 3
 """How many times as long the process may take that did not even start in time."""
 REMEMBERED_SECONDS: Final = 3600.0
 """How long an answer holds that does not say what it depends on, or that never came."""
-TABLE: Final = "devices"
+ANSWERS_TABLE: Final = "devices"
 CHILD: Final = "tinycore.device.asked"
 VARIABLES: Final = ("$PATH", "$LD_LIBRARY_PATH")
 """What any plugin's answer depends on, beside its own files."""
@@ -89,7 +89,7 @@ def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
         return []
     if getattr(sys, "frozen", False) or not sys.executable:  # there is no Python to start
         return [answer_of(claim) for claim in claims]
-    key = key_of(claims)
+    key = answers_key(claims)
     if (found := recalled(key)) is not None:
         return found
     try:
@@ -109,12 +109,12 @@ def asked_apart(claims: Sequence[Candidate]) -> list[Answer]:
     that ends it.
     """
     found: dict[str, Answer] = {}
-    seconds = SECONDS
+    seconds = ANSWER_SECONDS
     while left := [claim for claim in claims if claim.name not in found]:
         asked, ended = _asked_in_turn(left, seconds, found)
         if len(found) == len(claims):
             break
-        if not asked and ended.status is None and seconds == SECONDS:
+        if not asked and ended.status is None and seconds == ANSWER_SECONDS:
             seconds *= SLOW_START  # the machine is busy, and no plugin is at fault
             continue
         if not asked:
@@ -179,7 +179,7 @@ class Memory:
     lasting: bool = False
 
 
-def key_of(claims: Iterable[Candidate]) -> str:
+def answers_key(claims: Iterable[Candidate]) -> str:
     """All that decides the answers besides the machine: this Python, our code, the plugins'."""
     parts: list[object] = [sys.executable, sys.version, sys.path, API_VERSION, platform.node()]
     parts += [
@@ -220,7 +220,7 @@ def recalled(key: str) -> list[Answer] | None:
     """Answers given before, where what they depend on is as it was."""
     memory = _memories.get(key)
     if memory is None:
-        content = cache.get(TABLE, key)
+        content = cache.get(ANSWERS_TABLE, key)
         if content is None:
             return None
         memory = Memory(**json.loads(content))
@@ -241,4 +241,4 @@ def remember(key: str, answers: Sequence[Answer]) -> None:
     lasting = all(a.driver is not None and not a.lost for a in answers)
     memory = Memory([asdict(a) for a in answers], facts, time.time(), lasting)
     _memories[key] = memory
-    cache.put(TABLE, key, json.dumps(asdict(memory)).encode())
+    cache.put(ANSWERS_TABLE, key, json.dumps(asdict(memory)).encode())

@@ -50,7 +50,7 @@ WRITABLE, ALLOCATED, THREAD_LOCAL = 0x1, 0x2, 0x400
 
 MAX_IMAGE_BYTES: Final = 1 << 28
 MAX_ALIGNMENT: Final = 1 << 16
-KINDS: Final = {RELOCATABLE: "relocatable", EXECUTABLE: "executable", SHARED: "shared"}
+ELF_TYPES: Final = {RELOCATABLE: "relocatable", EXECUTABLE: "executable", SHARED: "shared"}
 
 Resolver = Callable[[str], int]
 """The address of a symbol that the object does not define. May raise LookupError."""
@@ -131,7 +131,7 @@ class ElfImage:
     def _check_header(self, machines: Mapping[int, Machine], kinds: tuple[int, ...]) -> Machine:
         kind, machine = self.file.kind, self.file.machine
         if kind not in kinds:
-            named = " or ".join(f"{k} ({KINDS.get(k, 'another')})" for k in kinds)
+            named = " or ".join(f"{k} ({ELF_TYPES.get(k, 'another')})" for k in kinds)
             self._refuse(f"its type is {kind}, and {named} is needed")
         if machine not in machines:
             known = [f"{each.name} ({number})" for number, each in machines.items()]

@@ -121,8 +121,8 @@ class OpenDevice:
         program = self.runtime.load(binary, info)
         if not callable(program):
             raise PluginError(
-                f"{self.backend.name}: load() returned {shown(program)} for {info.name}; a program "
-                "is called to launch it"
+                f"{self.backend.name}: load() returned {class_shown(program)} for {info.name}; "
+                "a program is called to launch it"
             )
         return program
 
@@ -210,13 +210,15 @@ ALLOCATOR: Final = ("alloc", "free", "write", "read", "offset")
 
 def verify_protocol(backend: Backend, runtime: object) -> None:
     """Raise PluginError when what `open` returned lacks a method that every device has."""
-    _verify_methods(f"{backend.name}: open() returned {shown(runtime)}, which", runtime, RUNTIME)
+    _verify_methods(
+        f"{backend.name}: open() returned {class_shown(runtime)}, which", runtime, RUNTIME
+    )
     allocator = getattr(runtime, "allocator", None)
     if allocator is None:
         raise PluginError(
-            f"{backend.name}: open() returned {shown(runtime)}, which has no allocator"
+            f"{backend.name}: open() returned {class_shown(runtime)}, which has no allocator"
         )
-    _verify_methods(f"{backend.name}: its allocator {shown(allocator)}", allocator, ALLOCATOR)
+    _verify_methods(f"{backend.name}: its allocator {class_shown(allocator)}", allocator, ALLOCATOR)
 
 
 def _verify_methods(role: str, owner: object, names: tuple[str, ...]) -> None:
@@ -225,7 +227,7 @@ def _verify_methods(role: str, owner: object, names: tuple[str, ...]) -> None:
         raise PluginError(f"{role} lacks {', '.join(f'{name}()' for name in missing)}")
 
 
-def shown(value: object) -> str:
+def class_shown(value: object) -> str:
     """A value by its class, None as itself."""
     return "None" if value is None else f"a {type(value).__name__}"
 
@@ -234,9 +236,9 @@ def verified(backend: Backend, name: str, found: object) -> Toolchain[Any]:
     """A toolchain whose compiler has what a compiler must have. Raises PluginError."""
     if not isinstance(found, Toolchain):
         raise PluginError(
-            f"{backend.name}: its renderer {name} returned {shown(found)}, no Toolchain"
+            f"{backend.name}: its renderer {name} returned {class_shown(found)}, no Toolchain"
         )
-    role = f"{backend.name}: the compiler {shown(found.compiler)} of {name}"
+    role = f"{backend.name}: the compiler {class_shown(found.compiler)} of {name}"
     _verify_methods(role, found.compiler, ("compile",))
     for attribute in ("name", "key"):
         value = getattr(found.compiler, attribute, None)

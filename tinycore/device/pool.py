@@ -89,7 +89,7 @@ def size_bytes(kind: Kind) -> int:
     return kind.size * kind.itemsize if isinstance(kind, ImageDType) else kind
 
 
-def nothing() -> None:
+def synchronize_nothing() -> None:
     """Wait for nothing: the synchronization of memory that no device uses."""
 
 
@@ -100,7 +100,7 @@ class LRUAllocator:
         self,
         allocator: Allocator,
         device: str = "",
-        synchronize: Callable[[], None] = nothing,
+        synchronize: Callable[[], None] = synchronize_nothing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.allocator = allocator

@@ -53,7 +53,7 @@ tuned_plan = deferred("tinycore.engine.search:tuned_plan")
 trace_source = Trace("source")
 trace_plan = Trace("plan")
 trace_binary = Trace("binary")
-SHOWN: Final = (trace_source, trace_plan, trace_binary, Trace("kernel"), Trace("linear"))
+SHOWN_CHANNELS: Final = (trace_source, trace_plan, trace_binary, Trace("kernel"), Trace("linear"))
 """Trace channels that report on kernels as they are compiled."""
 
 BINARIES = "binary"
@@ -167,7 +167,7 @@ programs: dict[Key, LoadedProgram] = {}
 """Loaded programs by graph, device, toolchain, NOOPT, BEAM, TUNED, rule hooks and alignment.
 
 Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused."""
-CHOICES: Final = ("NOOPT", "BEAM", "TUNED")
+PLAN_SETTINGS: Final = ("NOOPT", "BEAM", "TUNED")
 MOST_PROGRAMS: Final = 8192
 """Capacity; the least recently used program is evicted. Captured steps hold their own."""
 table = lock()
@@ -227,7 +227,7 @@ def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = Non
     The cache is bypassed while traces, hooks or VERIFY observe lowering. Without a plan the
     heuristic makes one. Raises CompileError with the compiler's log.
     """
-    watched = any(trace.on for trace in SHOWN) or settings.VERIFY
+    watched = any(trace.on for trace in SHOWN_CHANNELS) or settings.VERIFY
     watched = watched or hooks.active("tinycore_kernel_compiled") is not None
     if not watched and (found := load_program(ast, toolchain, plan)) is not None:
         return found
@@ -247,9 +247,16 @@ def runner_for(
     """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (ast, id(device), id(toolchain), *settings_in_force(CHOICES), hook_generation(), aligned)
+    key = (
+        ast,
+        id(device),
+        id(toolchain),
+        *settings_in_force(PLAN_SETTINGS),
+        hook_generation(),
+        aligned,
+    )
     if (found := lookup(key)) is None:
-        if not settings.BEAM and not any(trace.on for trace in SHOWN):
+        if not settings.BEAM and not any(trace.on for trace in SHOWN_CHANNELS):
             start_compiling(lambda kernel: runner_for(*kernel), others)
         with lock_of(key):
             if (found := lookup(key)) is None:

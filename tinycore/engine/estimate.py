@@ -26,7 +26,7 @@ def steps(ranges: frozenset[UOp]) -> int:
 def estimate(ast: UOp) -> Estimate:
     """Operations and bytes of one launch of a kernel. A COPY reads and writes every byte once."""
     if ast.op is Op.COPY:
-        return Estimate(0, 2 * size_bytes(ast.src[0]))
+        return Estimate(0, 2 * buffer_bytes(ast.src[0]))
     ops = 0
     touched: Counter[UOp] = Counter()
     for node in ast.toposort():
@@ -42,11 +42,11 @@ def estimate(ast: UOp) -> Estimate:
             index = node.src[0]
             touched[pointer_of(index)] += steps(index.ranges)
     memory = {p: n for p, n in touched.items() if p.op is Op.DEFINE_GLOBAL}
-    moved = sum(min(n * p.dtype.itemsize, size_bytes(p)) for p, n in memory.items())
+    moved = sum(min(n * p.dtype.itemsize, buffer_bytes(p)) for p, n in memory.items())
     return Estimate(ops, moved)
 
 
-def size_bytes(pointer: UOp) -> int:
+def buffer_bytes(pointer: UOp) -> int:
     """Bytes of the whole buffer behind a pointer."""
     assert isinstance(pointer.dtype, PointerDType)
     return pointer.dtype.size * pointer.dtype.itemsize

@@ -162,7 +162,7 @@ class Alone:
 Part: TypeAlias = HeldLaunches | Alone | Single
 
 
-def parts_of(
+def graph_parts(
     items: Iterable[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
 ) -> list[Part]:
     """A step as parts, as few as can be. `exchange` has what stands for buffers that change."""

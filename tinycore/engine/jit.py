@@ -19,7 +19,7 @@ from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.engine.counters import trace as trace_run
-from tinycore.engine.graph import Part, Single, parts_of
+from tinycore.engine.graph import Part, Single, graph_parts
 from tinycore.engine.hoisting import hoist_invariants
 from tinycore.engine.memory_plan import plan_memory
 from tinycore.engine.run import ExecItem, Recording, Repeated, recordings
@@ -113,7 +113,7 @@ class CapturedStep:
         if settings.JIT >= 2 or trace_run.on or hooks.active("tinycore_kernel_ran"):
             return map(Single, self.items)
         if self.graphs is None:
-            self.graphs = parts_of(self.items, numbers, exchange)
+            self.graphs = graph_parts(self.items, numbers, exchange)
         return self.graphs
 
     def free_intermediates(self) -> None:

@@ -17,12 +17,12 @@ from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
 from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
-from tinycore.lower.tile import Plan, checked
+from tinycore.lower.tile import Plan, apply_checked
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
 
-TABLE: Final = "plan"
+PLANS_TABLE: Final = "plan"
 """The cache table."""
 EDITION: Final = 1
 """The version of the plan language; raised when the meaning of a step changes."""
@@ -54,7 +54,7 @@ def our_version() -> str:
         return "source"
 
 
-def key_of(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> str:
+def plan_key(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> str:
     """The cache key."""
     words = (
         f"tinycore {our_version()}, edition {EDITION}",
@@ -66,21 +66,23 @@ def key_of(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> str:
     return "\n".join(words)
 
 
-def load(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> TunedPlan | None:
+def load_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> TunedPlan | None:
     """The cached plan of a kernel, if there is one and it is legal."""
-    content = cache.get(TABLE, key_of(ast, device, toolchain))
+    content = cache.get(PLANS_TABLE, plan_key(ast, device, toolchain))
     if content is None:
         return None
     try:
         data = json.loads(content)
         plan = plan_from_text(data["plan"])
-        checked(ast, plan, toolchain.renderer.limits)
+        apply_checked(ast, plan, toolchain.renderer.limits)
         return TunedPlan(plan, int(data["width"]), float(data["before"]), float(data["seconds"]))
     except (ArgumentError, FileFormatError, ValueError, TypeError, KeyError):
         return None
 
 
-def store(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], found: TunedPlan) -> None:
+def store_plan(
+    ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], found: TunedPlan
+) -> None:
     """Write a plan to the cache."""
     data = {
         "plan": plan_to_text(found.plan),
@@ -88,4 +90,4 @@ def store(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], found: T
         "before": found.before,
         "seconds": found.seconds,
     }
-    cache.put(TABLE, key_of(ast, device, toolchain), json.dumps(data).encode())
+    cache.put(PLANS_TABLE, plan_key(ast, device, toolchain), json.dumps(data).encode())

@@ -33,7 +33,7 @@ from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
 HostArray: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 Refresh = Callable[[], HostArray]
 
-HOST = 1
+HOST_DEVICE_TYPE = 1
 """The DLDeviceType of memory that the processor addresses; it has the number 0 only."""
 
 
@@ -126,14 +126,14 @@ class Engine:
         kind = None if is_group(device) else Device.backend(device).dlpack
         if kind is None:
             return None
-        return kind, 0 if kind == HOST else device_and_index(device)[1]
+        return kind, 0 if kind == HOST_DEVICE_TYPE else device_and_index(device)[1]
 
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
-        wanted = (kind, 0 if kind == HOST else number)
+        wanted = (kind, 0 if kind == HOST_DEVICE_TYPE else number)
         for name in self._places():
             word = device_and_index(name)[0]
-            device = name if kind == HOST else Device.canonicalize(f"{word}:{number}")
+            device = name if kind == HOST_DEVICE_TYPE else Device.canonicalize(f"{word}:{number}")
             if self.exchange_kind(device) == wanted:
                 return device
         return None

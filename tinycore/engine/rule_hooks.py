@@ -15,15 +15,22 @@ from tinycore.device.protocols import Toolchain
 from tinycore.errors import PluginError
 from tinycore.uop.pattern import RuleSet
 
-__all__ = ["HOOK", "STAGES", "describe_rules", "hook_generation", "hooked_rules", "rule_modules"]
+__all__ = [
+    "HOOK",
+    "HOOK_STAGES",
+    "describe_rules",
+    "hook_generation",
+    "hooked_rules",
+    "rule_modules",
+]
 
 HOOK: Final = "tinycore_rewrite_rules"
-STAGES: Final = (
+HOOK_STAGES: Final = (
     *("expand", "gates", "group", "registers", "launch", "align", "images", "lower", "scalars"),
     *("tidy", "stream"),
 )
 """The passes of lowering, before which rules can be added."""
-NOTHING: Final[Mapping[str, RuleSet]] = {}
+NO_RULES: Final[Mapping[str, RuleSet]] = {}
 
 
 def hook_generation() -> int:
@@ -37,7 +44,7 @@ def hooked_rules(toolchain: Toolchain[Any]) -> Mapping[str, RuleSet]:
     Raises PluginError when an observer returns something else.
     """
     now = hook_generation()
-    return collect_rules(now, f"{toolchain.name}:{toolchain.arch}") if now else NOTHING
+    return collect_rules(now, f"{toolchain.name}:{toolchain.arch}") if now else NO_RULES
 
 
 @lru_cache(maxsize=64)
@@ -47,7 +54,7 @@ def collect_rules(_generation: int, target: str) -> Mapping[str, RuleSet]:
     found: dict[str, RuleSet] = {}
     if call is None:
         return found
-    for stage in STAGES:
+    for stage in HOOK_STAGES:
         for rules in call(stage=stage, target=target):
             check_rules(rules, stage, target)
             found[stage] = found[stage] + rules if stage in found else rules

@@ -25,7 +25,7 @@ PATTERN: Final = 65_521
 """Elements that are drawn; they repeat. A prime, so that no two rows of a matrix are alike."""
 POISON: Final = 0x3C
 """The byte that outputs hold before a run: of every float a small number, of every integer one."""
-MOST_STEPS: Final = 4
+MOST_ULPS: Final = 4
 """How far apart two floats that NumPy lacks may be, in units of the last place."""
 
 
@@ -152,7 +152,7 @@ def agrees(found: Array, expected: Array, dtype: DType) -> Array:
     if dtype.kind != "float":
         return numpy.asarray(found == expected)
     if expected.dtype.kind != "f":
-        return numpy.asarray(abs(in_order(found, dtype) - in_order(expected, dtype)) <= MOST_STEPS)
+        return numpy.asarray(abs(in_order(found, dtype) - in_order(expected, dtype)) <= MOST_ULPS)
     with numpy.errstate(all="ignore"):
         relative = math.sqrt(float(numpy.finfo(expected.dtype).eps)) / 4
         finite = numpy.isfinite(expected)

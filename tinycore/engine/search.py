@@ -44,7 +44,7 @@ searching: Final = lock()
 MOST_ROUNDS: Final = 12
 PER_ROUND: Final = 24
 """Candidates of a round, for each plan of the beam."""
-LEAST_GAIN: Final = 0.01
+LEAST_SPEEDUP: Final = 0.01
 """A round that makes the best plan no faster than this share is the last."""
 LEAST_WIN: Final = 0.02
 """By how much a plan must beat the heuristic's when they take turns."""
@@ -139,7 +139,7 @@ class Search:
                 self.enter(self.next_candidates(number), end, bar)
                 if time.monotonic() > end:
                     break
-                if number and self.beam[0].seconds > before * (1 - LEAST_GAIN):
+                if number and self.beam[0].seconds > before * (1 - LEAST_SPEEDUP):
                     break
 
     def next_candidates(self, number: int) -> list[Candidate]:
@@ -234,7 +234,7 @@ def tuned_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> 
     """
     if settings.NOOPT or not (settings.BEAM or settings.TUNED):
         return None
-    known = plan_cache.load(ast, device, toolchain)
+    known = plan_cache.load_plan(ast, device, toolchain)
     if known is not None and known.width >= settings.BEAM:
         return known.plan
     if not settings.BEAM:
@@ -259,7 +259,7 @@ def tune(
     except CandidateLost as lost:
         trace(f"{kernel_name(ast)}: not searched: {lost}")
         return None
-    plan_cache.store(ast, device, toolchain, found)
+    plan_cache.store_plan(ast, device, toolchain, found)
     if trace.on:
         steps = " ".join(map(str, found.plan)) or "as it stands"
         times = f"{found.before * 1e6:.1f} -> {found.seconds * 1e6:.1f} us"

@@ -71,7 +71,7 @@ class Service:
         """The answer to a request: what it asks for, or the error that it ended in."""
         limit_resources(request["seconds"])
         try:
-            answer = WORDS[request["do"]](self, request)
+            answer = REQUESTS[request["do"]](self, request)
         except Exception as error:  # a candidate may break anything, our passes too
             answer = {"error": f"{type(error).__name__}: {error}"}
         finally:
@@ -79,7 +79,7 @@ class Service:
         return answer
 
 
-WORDS: Final[dict[str, Callable[[Service, Json], Json]]] = {
+REQUESTS: Final[dict[str, Callable[[Service, Json], Json]]] = {
     "open": Service.open,
     "build": Service.build,
     "set_reference": Service.set_reference,

@@ -82,11 +82,11 @@ class Transaction:
     def give_up(self) -> None:
         """Report the results that are complete; the others are computed anew when needed."""
         left = self.items[len(self.done) :]
-        missing = {whole(item.bufs[slot]) for item in left for slot in item.written}
+        missing = {base_buffer(item.bufs[slot]) for item in left for slot in item.written}
         given = {
             node: memory
             for node, memory in self.computed.replaced.items()
-            if missing.isdisjoint(whole(buffer_of(b)) for b in memory_in(memory))
+            if missing.isdisjoint(base_buffer(buffer_of(b)) for b in memory_in(memory))
         }
         self.on_result(RunResult(given, []))
 
@@ -96,7 +96,7 @@ def memory_in(node: UOp) -> list[UOp]:
     return [n for n in node.toposort() if n.op in (Op.BUFFER, Op.BUFFER_VIEW)]
 
 
-def whole(buffer: Buffer) -> Buffer:
+def base_buffer(buffer: Buffer) -> Buffer:
     """The base of a view, or the buffer itself."""
     return buffer if buffer.base is None else buffer.base
 

@@ -30,7 +30,7 @@ HOPELESS: Final = 2.0
 """A first run so many times as long as what must be beaten is the only one."""
 NEARLY: Final = 1.2
 """How much longer than what must be beaten a candidate may take to be compared and kept."""
-ROUNDS: Final = 9
+FINAL_ROUNDS: Final = 9
 """Turns that two programs take in the final comparison."""
 
 
@@ -111,7 +111,7 @@ class Trial:
         programs = [self.load(candidate) for candidate in candidates]
         for program in programs:
             self.run(program)
-        turns = [[self.turn(p) for p in programs] for _ in range(ROUNDS)]
+        turns = [[self.turn(p) for p in programs] for _ in range(FINAL_ROUNDS)]
         return [statistics.median(column) for column in zip(*turns, strict=True)]
 
     def turn(self, program: Program) -> float:

@@ -21,7 +21,7 @@ from tinycore.dtype import PointerDType, dtypes
 from tinycore.lower.dims import taken_apart
 from tinycore.lower.expand import counters_of, without
 from tinycore.lower.loops import THREADS, fills_of, numbered, threads_of
-from tinycore.lower.merge_reductions import folded
+from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.lower.predicate import gate_stores
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
@@ -96,10 +96,10 @@ def own_part(reduce: UOp) -> UOp:
     rest = without(reduce, counters_of(reduce, AxisKind.GROUP))
     if any(s.op is Op.RANGE for s in rest):
         return reduce.with_src((reduce.src[0], *rest))
-    return folded([reduce.src[0], *rest], reduce.arg)
+    return fold_balanced([reduce.src[0], *rest], reduce.arg)
 
 
-LAUNCHED: Final = (*THREADS, AxisKind.GRID)
+LAUNCHED_KINDS: Final = (*THREADS, AxisKind.GRID)
 MOST_WRITTEN_OUT: Final = 8
 """Steps of a thread up to which they are written out."""
 
@@ -113,8 +113,8 @@ def share_fills(kernel: UOp) -> UOp:
     fills = [n for n in fills_of(kernel) if threads or is_dealt(n)]
     places: dict[Place, list[UOp]] = defaultdict(list)
     for fill in fills:
-        around = frozenset(r for r in fill.ranges if r.arg.kind not in LAUNCHED)
-        places[around, depth_of(fill)].append(fill)
+        around = frozenset(r for r in fill.ranges if r.arg.kind not in LAUNCHED_KINDS)
+        places[around, fill_depth(fill)].append(fill)
     done: dict[UOp, UOp] = {}
     for (around, _), members in sorted(places.items(), key=lambda item: item[0][1]):
         done |= filled_together(members, around, threads, done)
@@ -126,9 +126,9 @@ def is_dealt(fill: UOp) -> bool:
     return bool(counters_of(fill.src[1], AxisKind.FILL))
 
 
-def depth_of(fill: UOp) -> int:
+def fill_depth(fill: UOp) -> int:
     """How many fills there are one below the other, this one among them."""
-    below = (depth_of(n) for n in fills_of(fill) if n is not fill)
+    below = (fill_depth(n) for n in fills_of(fill) if n is not fill)
     return 1 + max(below, default=0)
 
 

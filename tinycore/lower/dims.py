@@ -21,7 +21,7 @@ from tinycore.uop.op import AxisKind, Op
 AXES: Final = 3
 MOST_TRIED: Final = 1 << 16
 """Divisors that are tried for the size of an axis: of 2**62 elements they would be billions."""
-UNLIMITED: Final = (1 << 62,) * AXES
+NO_GRID_LIMITS: Final = (1 << 62,) * AXES
 """For loops that a plan by hand gave to a grid, on a device that names no limits."""
 
 
@@ -36,7 +36,7 @@ def loops_to_launch(kernel: UOp, limits: Limits) -> UOp:
     threads = threads_of(kernel)
     if not groups and not threads:
         return kernel
-    places, gates = launched(groups, "grid", limits.grid or UNLIMITED)
+    places, gates = launched(groups, "grid", limits.grid or NO_GRID_LIMITS)
     inside, more = launched(threads, "block", limits.block)
     for gate in gates + more:
         kernel = gate_stores(kernel, gate)

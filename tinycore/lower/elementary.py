@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     log: Sequence[float]
 
 
-SINGLE: Final = Layout(
+SINGLE_LAYOUT: Final = Layout(
     signed=dtypes.int32,
     unsigned=dtypes.uint32,
     mantissa=23,
@@ -81,7 +81,7 @@ SINGLE: Final = Layout(
     ),
 )
 
-DOUBLE: Final = Layout(
+DOUBLE_LAYOUT: Final = Layout(
     signed=dtypes.int64,
     unsigned=dtypes.uint64,
     mantissa=52,
@@ -129,7 +129,7 @@ DOUBLE: Final = Layout(
     ),
 )
 
-LAYOUTS: Final = {dtypes.float32: SINGLE, dtypes.float64: DOUBLE}
+LAYOUTS: Final = {dtypes.float32: SINGLE_LAYOUT, dtypes.float64: DOUBLE_LAYOUT}
 
 
 def layout_of(x: UOp) -> Layout:
@@ -209,7 +209,7 @@ def log(x: UOp) -> UOp:
     """log(x) == e*ln 2 + log(1 + f), where x == 2**e * (1 + f) and 1 + f is near 1."""
     layout = layout_of(x)
     high, low = layout.ln2
-    e, f = split(x, layout)
+    e, f = split_exponent(x, layout)
     half_square = f * f * 0.5
     result = e * high + (f - (half_square - (log_tail(f, half_square, layout) + e * low)))
     return with_limits(x, result)
@@ -218,7 +218,7 @@ def log(x: UOp) -> UOp:
 def log2(x: UOp) -> UOp:
     """log2(x) == e + log(1 + f) / ln 2, with log(1 + f) in two parts, the first of few digits."""
     layout = layout_of(x)
-    e, f = split(x, layout)
+    e, f = split_exponent(x, layout)
     half_square = f * f * 0.5
     high = few_digits(f - half_square, layout)
     low = (f - high) - half_square + log_tail(f, half_square, layout)
@@ -229,7 +229,7 @@ def log2(x: UOp) -> UOp:
     return with_limits(x, rest + ((e - total) + first) + total)
 
 
-def split(x: UOp, layout: Layout) -> tuple[UOp, UOp]:
+def split_exponent(x: UOp, layout: Layout) -> tuple[UOp, UOp]:
     """(e, f) with x == 2**e * (1 + f) and 1 + f between sqrt(1/2) and sqrt(2), both as floats."""
     lift = layout.mantissa + 2
     denormal = x < 2.0 ** (1 - layout.bias)
@@ -242,7 +242,7 @@ def split(x: UOp, layout: Layout) -> tuple[UOp, UOp]:
 
 def log_tail(f: UOp, half_square: UOp, layout: Layout) -> UOp:
     """log(1 + f) - f + f*f/2."""
-    if layout is SINGLE:
+    if layout is SINGLE_LAYOUT:
         return polynomial(f, layout.log) * (f * f * f)
     s = f / (f + 2.0)
     square = s * s

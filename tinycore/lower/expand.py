@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added, is_planned, multiplied
 from tinycore.lower.loops import numbered
-from tinycore.lower.merge_reductions import folded, inside, merge_reductions
+from tinycore.lower.merge_reductions import drop_loops, fold_balanced, merge_reductions
 from tinycore.lower.transpose import transpose_loads
 from tinycore.uop.affine import coefficient, repetition
 from tinycore.uop.node import UOp, interned
@@ -129,7 +129,7 @@ def unroll_reduction(root: UOp) -> UOp | None:
     values = [s for s in root.src if s.op is not Op.RANGE]
     written = [i for v in values for i in instances(v, counters)]
     loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in counters)
-    return reduced(written, loops, root.arg)
+    return fold_loops(written, loops, root.arg)
 
 
 @unroll.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
@@ -142,7 +142,7 @@ def unroll_partial_reduction(root: UOp) -> UOp | None:
     if not counters:
         return None
     lanes = counters_of(root, AxisKind.VECTOR)
-    value = folded(instances(inside(root, (*counters, *lanes)), counters), root.arg)
+    value = fold_balanced(instances(drop_loops(root, (*counters, *lanes)), counters), root.arg)
     return UOp(Op.REDUCE, root.dtype, (value, *lanes), root.arg) if lanes else value
 
 
@@ -192,15 +192,15 @@ def vectorize_reduction(root: UOp) -> UOp | None:
     values = [lanes.full(s) for s in root.src if s.op is not Op.RANGE]
     gone = counters_of(root, AxisKind.VECTOR, AxisKind.PAIR)
     loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in gone)
-    return fold_lanes(reduced(values, loops, root.arg), root.arg)
+    return fold_lanes(fold_loops(values, loops, root.arg), root.arg)
 
 
-def reduced(values: list[UOp], loops: tuple[UOp, ...], op: Op) -> UOp:
+def fold_loops(values: list[UOp], loops: tuple[UOp, ...], op: Op) -> UOp:
     """Values folded over loops, if any are left."""
     if not loops and values[0].op is Op.MATRIX:
         return functools.reduce(lambda total, value: added(total, value, op), values)
     if not loops:
-        return folded(values, op)
+        return fold_balanced(values, op)
     return UOp(Op.REDUCE, values[0].dtype, (*values, *loops), op)
 
 
@@ -218,7 +218,7 @@ def pair_scalars(root: UOp) -> UOp | None:
     done = {n: n.with_src(tuple(map(lanes.full, n.src))) for n in dots}
     values = [s.substitute(done) for s in root.src if s.op is not Op.RANGE]
     loops = tuple(s for s in root.src if s.op is Op.RANGE and s not in counters)
-    return reduced(values, loops, root.arg)
+    return fold_loops(values, loops, root.arg)
 
 
 @pair_rest.rule(node(Op.MATRIX, rest=var()).named("root"))
@@ -233,7 +233,7 @@ def fold_lanes(vector: UOp, op: Op) -> UOp:
     """All lanes of a vector joined by `op`: halves on halves."""
     while (count := vector.dtype.count) > 1:
         if count % 2:
-            return folded([lane(vector, i) for i in range(count)], op)
+            return fold_balanced([lane(vector, i) for i in range(count)], op)
         half = count // 2
         vector = lanes_of(vector, range(half)).alu(op, lanes_of(vector, range(half, count)))
     return vector
@@ -255,7 +255,7 @@ def lanes_of(vector: UOp, numbers: Iterable[int]) -> UOp:
     return UOp(Op.EXTRACT, vector.dtype.vec(len(chosen)), (vector,), chosen)
 
 
-def moved(index: UOp, offset: int) -> UOp:
+def shift_index(index: UOp, offset: int) -> UOp:
     """An INDEX some elements further on."""
     return index.with_src((index.src[0], index.src[1] + offset, *index.src[2:]))
 
@@ -323,7 +323,7 @@ class Lanes:
                 loops = [
                     s for s in node.src if s.op is Op.RANGE and s.arg.kind is not AxisKind.PAIR
                 ]
-                return reduced(values, tuple(loops), node.arg)
+                return fold_loops(values, tuple(loops), node.arg)
             case _:
                 assert node.op in ALU, f"no lanes for {node!r}"
                 sources = tuple(self.widened(self.done[s]) for s in node.src)
@@ -377,7 +377,9 @@ class Lanes:
         first = self.at(node.src[0], 0)
         wide = node.dtype.vec(self.count)
         alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
-        vectors = [UOp(Op.LOAD, wide, (moved(first, start), *alternative)) for start in starts]
+        vectors = [
+            UOp(Op.LOAD, wide, (shift_index(first, start), *alternative)) for start in starts
+        ]
         lanes = []
         for place in range(0, end, stride):
             part = min(place // self.count, stride - 1)

@@ -26,7 +26,7 @@ from tinycore.uop.sums import terms_of
 
 MOST_STREAMS = 4
 """Lines that a loop may fill at a time: processors gather few of them outside of the caches."""
-LEAST_BYTES = 16
+LEAST_VECTOR_BYTES = 16
 """The narrowest vector that can be stored past the caches."""
 
 
@@ -85,7 +85,7 @@ def fills(stores: list[UOp], counter: UOp) -> bool:
     if len(kinds) > 1 or any(terms != places[0][0] for terms, _ in places):
         return False
     (kind,) = kinds
-    if kind.kind == "bool" or kind.size_bytes < LEAST_BYTES:
+    if kind.kind == "bool" or kind.size_bytes < LEAST_VECTOR_BYTES:
         return False
     terms, first = places[0][0], min(start for _, start in places)
     move = terms.get(counter, 0)

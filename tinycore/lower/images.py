@@ -18,8 +18,8 @@ from tinycore.uop.pattern import RuleSet, node, var
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
-CHANNELS = ImageDType.CHANNELS
-PIXEL = dtypes.float32.vec(CHANNELS)
+PIXEL_CHANNELS = ImageDType.CHANNELS
+PIXEL = dtypes.float32.vec(PIXEL_CHANNELS)
 
 
 def lower_images(kernel: UOp, renderer: Renderer) -> UOp:
@@ -49,7 +49,7 @@ def load_pixels(root: UOp) -> UOp:
     """image[i] == channel i % 4 of pixel i // 4."""
     index = root.src[0]
     place, count = index.src[1], root.dtype.count
-    channel = rewrite(place % CHANNELS, simplify, name="channel")
+    channel = rewrite(place % PIXEL_CHANNELS, simplify, name="channel")
     if channel.op is Op.CONST:
         value = elements(index, place - channel, channel.arg, count)
     else:
@@ -63,8 +63,8 @@ def load_pixels(root: UOp) -> UOp:
 def store_pixels(index: UOp, value: UOp) -> UOp:
     """A store of four elements from a multiple of four on == the store of a pixel."""
     place, count = index.src[1], value.dtype.count
-    channel = rewrite(place % CHANNELS, simplify, name="channel")
-    if count % CHANNELS or not (channel.op is Op.CONST and channel.arg == 0):
+    channel = rewrite(place % PIXEL_CHANNELS, simplify, name="channel")
+    if count % PIXEL_CHANNELS or not (channel.op is Op.CONST and channel.arg == 0):
         raise UnsupportedError(
             f"an image is written by whole pixels, not {count} of its elements at a time. Write "
             "plain memory, and make an image of it: x.cast(image)"
@@ -72,9 +72,9 @@ def store_pixels(index: UOp, value: UOp) -> UOp:
     exact = UOp(Op.CAST, dtypes.float32.vec(count), (value,), ROUNDED)
     wide = value if value.dtype.scalar() is dtypes.float32 else exact
     stores = []
-    for first in range(0, count, CHANNELS):
-        lanes = tuple(range(first, first + CHANNELS))
-        part = wide if count == CHANNELS else UOp(Op.EXTRACT, PIXEL, (wide,), lanes)
+    for first in range(0, count, PIXEL_CHANNELS):
+        lanes = tuple(range(first, first + PIXEL_CHANNELS))
+        part = wide if count == PIXEL_CHANNELS else UOp(Op.EXTRACT, PIXEL, (wide,), lanes)
         stores.append(
             UOp(Op.STORE, dtypes.void, (pixel(index, place + first, *index.src[2:]), part))
         )
@@ -85,17 +85,17 @@ def pixel(index: UOp, place: UOp, *gate: UOp) -> UOp:
     """The PIXEL that holds the element at a place."""
     kind = pointer_of(index).dtype
     assert isinstance(kind, ImageDType)
-    number = place // CHANNELS
+    number = place // PIXEL_CHANNELS
     column, row = number % kind.width, number // kind.width
     return UOp(Op.PIXEL, kind, (index.src[0], column, row, *gate))
 
 
 def elements(index: UOp, start: UOp, first: int, count: int) -> UOp:
     """Elements from channel `first` of the pixel at `start` on."""
-    pixels = -(-(first + count) // CHANNELS)
-    places = (start + number * CHANNELS for number in range(pixels))
+    pixels = -(-(first + count) // PIXEL_CHANNELS)
+    places = (start + number * PIXEL_CHANNELS for number in range(pixels))
     loads = tuple([UOp(Op.LOAD, PIXEL, (pixel(index, place),)) for place in places])
-    if first == 0 and count == CHANNELS:
+    if first == 0 and count == PIXEL_CHANNELS:
         return loads[0]
     lanes = tuple(range(first, first + count))
     return UOp(Op.EXTRACT, dtypes.float32.vec(count), loads, lanes)
@@ -104,8 +104,10 @@ def elements(index: UOp, start: UOp, first: int, count: int) -> UOp:
 def element(index: UOp, place: UOp) -> UOp:
     """The element at a place whose channel is known when the kernel runs."""
     whole = UOp(Op.LOAD, PIXEL, (pixel(index, place),))
-    channel = place % CHANNELS
-    *others, found = (UOp(Op.EXTRACT, dtypes.float32, (whole,), (n,)) for n in range(CHANNELS))
+    channel = place % PIXEL_CHANNELS
+    *others, found = (
+        UOp(Op.EXTRACT, dtypes.float32, (whole,), (n,)) for n in range(PIXEL_CHANNELS)
+    )
     for number, value in enumerate(others):
         found = channel.eq(number).where(value, found)
     return found

@@ -1,7 +1,7 @@
 """The loops of a kernel, asked by the steps of the tile language what may be done to them.
 
 Floor 3'. Strategies propose legal plans by how they are written. A plan from elsewhere, a search or
-the disk, is applied by `tile.checked`, which asks each step for its objection.
+the disk, is applied by `tile.apply_checked`, which asks each step for its objection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinycore.lower.predicate import stores_to_buffers
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op
 
-PLAIN: Final = (AxisKind.LOOP, AxisKind.REDUCE)
+PLAIN_KINDS: Final = (AxisKind.LOOP, AxisKind.REDUCE)
 """Loops that nothing was decided about yet."""
 
 
@@ -46,7 +46,7 @@ class Loops:
             return f"there is no loop {axis}"
         if counter.src[0].op is not Op.CONST:
             return f"how often loop {axis} runs is known at launch only"
-        if counter.arg.kind not in PLAIN:
+        if counter.arg.kind not in PLAIN_KINDS:
             return f"loop {axis} is {counter.arg.kind.value} already"
         return None
 

@@ -19,10 +19,16 @@ from tinycore.uop.op import COMPOUND, Op
 Block = UOp | None
 """The loop that a node is in: its RANGE, or None outside all loops."""
 
-NOTHING: Final = UOp(Op.GROUP, dtypes.void)
+EMPTY_GROUP: Final = UOp(Op.GROUP, dtypes.void)
 """What the END of a linear kernel closes: all that stands between it and its RANGE."""
 DROPPED: Final = COMPOUND | {Op.AFTER, Op.RANGE}
-DEFINITIONS: Final = (Op.DEFINE_GLOBAL, Op.DEFINE_VAR, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL)
+DEFINITION_ORDER: Final = (
+    Op.DEFINE_GLOBAL,
+    Op.DEFINE_VAR,
+    Op.DEFINE_LOCAL,
+    Op.DEFINE_REG,
+    Op.SPECIAL,
+)
 
 
 class Nest:
@@ -74,7 +80,9 @@ def emit(items: dict[Block, list[UOp]], block: Block, last: set[UOp], body: list
         for counter in node.src[1:]:
             body.append(counter)
             emit(items, counter, last, body)
-        body += [UOp(Op.END, dtypes.void, (NOTHING, counter)) for counter in reversed(node.src[1:])]
+        body += [
+            UOp(Op.END, dtypes.void, (EMPTY_GROUP, counter)) for counter in reversed(node.src[1:])
+        ]
 
 
 def writes_memory(node: UOp) -> bool:
@@ -100,6 +108,6 @@ def resolved(body: list[UOp], order: list[UOp]) -> tuple[UOp, ...]:
         if src is not node.src or not changed.isdisjoint(src):
             new[node] = node.with_src(tuple([get(p := what.get(s, s), p) for s in src]))
     lines = [get(n, n) for n in body]
-    front = [n for n in lines if n.op in DEFINITIONS]
-    front.sort(key=lambda n: (DEFINITIONS.index(n.op), n.arg))
-    return (*front, *(n for n in lines if n.op not in DEFINITIONS))
+    front = [n for n in lines if n.op in DEFINITION_ORDER]
+    front.sort(key=lambda n: (DEFINITION_ORDER.index(n.op), n.arg))
+    return (*front, *(n for n in lines if n.op not in DEFINITION_ORDER))

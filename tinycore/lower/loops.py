@@ -64,7 +64,7 @@ def substitute_once(kernel: UOp, replacements: dict[UOp, UOp]) -> UOp:
     return get(kernel, kernel)
 
 
-def inside(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
+def loops_within(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:
     """The loops that are run anew within each step of `counter`.
 
     Not those that give the same in every step, such as what fills an array that all steps read.

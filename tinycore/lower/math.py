@@ -25,7 +25,7 @@ HALF_WORD: Final = 32
 ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
 LEAST_PAIR_BYTES: Final = 16
 PARITY: Final = 0x1BD11BDA
-ROUNDS: Final = 20
+THREEFRY_ROUNDS: Final = 20
 
 
 @cache
@@ -134,7 +134,7 @@ def lower_min(root: UOp) -> UOp:
 def lower_floordiv(root: UOp) -> UOp:
     """floor(a / b): a shift for powers of 2, else a / b, less 1 where it was rounded up."""
     a, b = root.src
-    if (shift := power_of_two(b)) is not None and a.vmin < 0:
+    if (shift := exponent_of_divisor(b)) is not None and a.vmin < 0:
         return a >> shift
     quotient = a.alu(Op.IDIV, b)
     if signs_agree(a, b):
@@ -145,7 +145,7 @@ def lower_floordiv(root: UOp) -> UOp:
 def lower_floormod(root: UOp) -> UOp:
     """a - b*floor(a / b): a mask for powers of 2, else a % b, plus b where that differs in sign."""
     a, b = root.src
-    if (shift := power_of_two(b)) is not None and a.vmin < 0:
+    if (shift := exponent_of_divisor(b)) is not None and a.vmin < 0:
         return a & ((1 << shift) - 1)
     remainder = a.alu(Op.MOD, b)
     if signs_agree(a, b):
@@ -153,7 +153,7 @@ def lower_floormod(root: UOp) -> UOp:
     return rounds_up(a, b).where(remainder + b, remainder)
 
 
-def power_of_two(divisor: UOp) -> int | None:
+def exponent_of_divisor(divisor: UOp) -> int | None:
     """The n with divisor == 2**n in every lane, None where it is no such constant."""
     low, high = divisor.bounds
     if low != high or low <= 0 or low & (low - 1):
@@ -186,7 +186,7 @@ def lower_threefry(root: UOp) -> UOp:
     counter, key = (halves(s) for s in root.src)
     keys = (*key, key[0] ^ key[1] ^ PARITY)
     low, high = counter[0] + keys[0], counter[1] + keys[1]
-    for group in range(ROUNDS // 4):
+    for group in range(THREEFRY_ROUNDS // 4):
         for rotation in ROTATIONS[group % 2]:
             low = low + high
             high = ((high << rotation) | (high >> (HALF_WORD - rotation))) ^ low

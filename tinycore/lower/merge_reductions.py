@@ -46,7 +46,9 @@ def merge_lanes(first: UOp, second: UOp) -> UOp | None:
     own, other = lanes_of(first), lanes_of(second)
     if own is None or other is None or form_of(own) != form_of(other):
         return None
-    both = inside(first, [own]).alu(first.arg, inside(second.substitute({other: own}), [own]))
+    both = drop_loops(first, [own]).alu(
+        first.arg, drop_loops(second.substitute({other: own}), [own])
+    )
     return UOp(Op.REDUCE, first.dtype, (both, own), first.arg)
 
 
@@ -56,17 +58,17 @@ def lanes_of(total: UOp) -> UOp | None:
     return inner[0] if len(inner) == 1 and inner[0].arg.kind is AxisKind.VECTOR else None
 
 
-def inside(total: UOp, outer: Iterable[UOp]) -> UOp:
+def drop_loops(total: UOp, outer: Iterable[UOp]) -> UOp:
     """A sum without some of its loops, such as lanes: what each step of these adds up."""
     gone = set(outer)
     loops = [r for r in loops_of(total) if r not in gone]
     values = values_of(total)
     if loops:
         return total.with_src((*values, *loops))
-    return folded(values, total.arg)
+    return fold_balanced(values, total.arg)
 
 
-def folded(values: list[UOp], op: Op) -> UOp:
+def fold_balanced(values: list[UOp], op: Op) -> UOp:
     """All values joined by `op`, as a balanced tree."""
     while len(values) > 1:
         pairs = [a.alu(op, b) for a, b in zip(values[::2], values[1::2], strict=False)]

@@ -117,7 +117,7 @@ KERNEL_PIPELINE: Final = (
 """What follows tiling, which alone looks at the device's limits (`plan.py`, `tile.py`)."""
 
 
-NOTHING: Final[Mapping[str, RuleSet]] = {}
+NO_RULES: Final[Mapping[str, RuleSet]] = {}
 
 
 def verify_room(kernel: LinearKernel, renderer: Renderer) -> None:
@@ -135,7 +135,7 @@ def lower(
     renderer: Renderer,
     name: str,
     plan: Plan | None = None,
-    added: Mapping[str, RuleSet] = NOTHING,
+    added: Mapping[str, RuleSet] = NO_RULES,
 ) -> LinearKernel:
     """The linear form of a kernel under a plan; without one, under the cheapest proposed.
 

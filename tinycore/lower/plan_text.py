@@ -14,7 +14,7 @@ from tinycore.lower.tile import Plan, Step, Tail
 from tinycore.uop.parse import Reader
 from tinycore.uop.text import argument_text, register_argument
 
-KINDS: tuple[type[Any], ...] = get_args(Step)
+STEP_TYPES: tuple[type[Any], ...] = get_args(Step)
 """Every kind of step."""
 
 
@@ -24,7 +24,7 @@ def fields_of(step: Any) -> tuple[Any, ...]:
 
 
 register_argument(Tail, lambda tail: (tail.value,), Tail)
-for kind in KINDS:
+for kind in STEP_TYPES:
     register_argument(kind, fields_of, kind)
 
 
@@ -39,6 +39,6 @@ def plan_from_text(text: str) -> Plan:
     found = reader.argument(0)
     if not reader.at_end() or not isinstance(found, tuple):
         raise FileFormatError(f"plan text: {text[:80]!r} is no plan")
-    if wrong := [step for step in found if not isinstance(step, KINDS)]:
+    if wrong := [step for step in found if not isinstance(step, STEP_TYPES)]:
         raise FileFormatError(f"plan text: {wrong[0]!r} is no step of a plan")
     return found

@@ -16,7 +16,7 @@ from tinycore.lower.loops import closer_of, numbered
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
 
-CLOSING = (Op.REDUCE, Op.ITERATE)
+LOOPS_WITH_VALUE = (Op.REDUCE, Op.ITERATE)
 """Ops that run loops and have a value after them."""
 
 Nest = tuple[tuple[UOp, ...], frozenset[UOp], int]
@@ -27,13 +27,13 @@ def loops_of(reduce: UOp) -> tuple[UOp, ...]:
     return tuple(s for s in reduce.src[1:] if s.op is Op.RANGE)
 
 
-def depth_of(reduces: list[UOp]) -> dict[UOp, int]:
+def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
     """How many of the other reductions lie on the longest path below each."""
     depth: dict[UOp, int] = {}
     below: dict[UOp, int] = {}
     for node in UOp.sink(*reduces).toposort():
         under = max((below[s] for s in node.src), default=0)
-        if node.op in CLOSING:
+        if node.op in LOOPS_WITH_VALUE:
             depth[node] = under
             under += 1
         below[node] = under
@@ -42,8 +42,8 @@ def depth_of(reduces: list[UOp]) -> dict[UOp, int]:
 
 def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
     """The reductions of a kernel, those that share a pass together, inner ones first."""
-    reduces = [n for n in kernel.toposort() if n.op in CLOSING]
-    depth = depth_of(reduces)
+    reduces = [n for n in kernel.toposort() if n.op in LOOPS_WITH_VALUE]
+    depth = reduction_depths(reduces)
     nests: dict[Nest, list[UOp]] = defaultdict(list)
     for reduce in reduces:
         nests[loops_of(reduce), reduce.ranges, depth[reduce]].append(reduce)
@@ -78,7 +78,7 @@ def reduce_to_registers(kernel: UOp) -> UOp:
         done |= one_pass(members, loops, outside, done)
     for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
         around = loops_around(scan.src[1], kernel)
-        done[scan] = running(scan, around, len(done), done)
+        done[scan] = accumulate_scan(scan, around, len(done), done)
     return with_recurrences(kernel.substitute(done))
 
 
@@ -123,7 +123,7 @@ def loops_around(counter: UOp, kernel: UOp) -> list[UOp]:
     return sorted({*end.ranges, *inside}, key=lambda r: r.arg.number)
 
 
-def running(scan: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> UOp:
+def accumulate_scan(scan: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> UOp:
     """What the value of a SCAN becomes: an accumulator that every step of its loop adds to."""
     value, counter = scan.src
     register = UOp(Op.DEFINE_REG, scan.dtype.ptr(1, "register"), (), number)

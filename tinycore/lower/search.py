@@ -18,7 +18,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.borders import steps_compared
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.facts import KernelFacts
-from tinycore.lower.legality import PLAIN
+from tinycore.lower.legality import PLAIN_KINDS
 from tinycore.lower.loops import Number
 from tinycore.lower.merge_reductions import loops_of
 from tinycore.lower.packing import plan_fill, reduced_dimensions
@@ -26,7 +26,7 @@ from tinycore.lower.plan import drafted, plan_for
 from tinycore.lower.steps.stage import Dimension, Stage
 from tinycore.lower.strategies.grid import launch_outputs
 from tinycore.lower.threads import share_among_threads
-from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, Tail, checked
+from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, Tail, apply_checked
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op
@@ -44,7 +44,7 @@ SIZES: Final = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
 """What a split may be changed to, if it is near to what it was."""
 NEAR: Final = 2
 """How many sizes up and down are near."""
-MOST_NODES: Final = 4000
+MOST_CANDIDATE_NODES: Final = 4000
 """Nodes times copies that a candidate may come to: what larger ones win, compiling them costs."""
 
 
@@ -64,10 +64,10 @@ def candidate_of(kernel: UOp, plan: Plan, limits: Limits) -> Candidate | None:
 def grown(start: Candidate, more: Plan, limits: Limits) -> Candidate | None:
     """A candidate with more steps; None when one is illegal or they make too much."""
     try:
-        tiled = checked(start.tiled, more, limits)
+        tiled = apply_checked(start.tiled, more, limits)
     except ArgumentError:
         return None
-    fits = nodes_written(tiled) <= MOST_NODES
+    fits = nodes_written(tiled) <= MOST_CANDIDATE_NODES
     return Candidate((*start.plan, *more), tiled) if fits else None
 
 
@@ -134,7 +134,7 @@ def neighbors(kernel: UOp, start: Candidate, limits: Limits, seed: int = 0) -> I
 def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
     """What may be done next to a kernel, legal or not."""
     facts = KernelFacts(tiled, (tiled,))
-    loops = [r for r in facts.loops if r.arg.kind in PLAIN]
+    loops = [r for r in facts.loops if r.arg.kind in PLAIN_KINDS]
     lanes = limits.vector_bytes // facts.itemsize
     for loop in loops:
         yield from as_lanes(loop, lanes)

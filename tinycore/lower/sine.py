@@ -31,7 +31,7 @@ TWO_OVER_PI: Final = (
 PI_2: Final = (1.570796012878418, 3.139164786504813e-07)
 """pi/2 as a number of 22 digits, and the rest."""
 
-WORD: Final = 32
+WORD_BITS: Final = 32
 MASK: Final = 0xFFFFFFFF
 
 
@@ -66,7 +66,7 @@ class Reduction(NamedTuple):
     cos: Sequence[float]
 
 
-SINGLE: Final = Reduction(
+SINGLE_REDUCTION: Final = Reduction(
     unsigned=dtypes.uint32,
     mantissa=23,
     bias=127,
@@ -79,7 +79,7 @@ SINGLE: Final = Reduction(
     cos=(2.4547942085071572e-05, -0.0013888303035894866, 0.04166666465950221),
 )
 
-DOUBLE: Final = Reduction(
+DOUBLE_REDUCTION: Final = Reduction(
     unsigned=dtypes.uint64,
     mantissa=52,
     bias=1023,
@@ -104,7 +104,7 @@ DOUBLE: Final = Reduction(
     ),
 )
 
-REDUCTIONS: Final = {dtypes.float32: SINGLE, dtypes.float64: DOUBLE}
+ARGUMENT_REDUCTIONS: Final = {dtypes.float32: SINGLE_REDUCTION, dtypes.float64: DOUBLE_REDUCTION}
 
 
 def sin_without_double(x: UOp) -> UOp:
@@ -114,11 +114,11 @@ def sin_without_double(x: UOp) -> UOp:
 
 def sin(x: UOp, to_radians: ToRadians | None = None) -> UOp:
     """sin(x) == +-sin(r) or +-cos(r), where |x| == q * pi/2 + r and |r| <= pi/4."""
-    reduction = REDUCTIONS[x.dtype.scalar()]
+    reduction = ARGUMENT_REDUCTIONS[x.dtype.scalar()]
     bits = x.bitcast(lanes(x, reduction.unsigned))
     top = x.dtype.bits - 1
     magnitude = bits & ((1 << top) - 1)
-    quadrant, r = reduced(magnitude, x.dtype, reduction, to_radians or in_radians)
+    quadrant, r = reduce_argument(magnitude, x.dtype, reduction, to_radians or in_radians)
     square = r * r
     sine = polynomial(square, reduction.sin) * (square * r) + r
     cosine = polynomial(square, reduction.cos) * (square * square) + (1.0 - square * 0.5)
@@ -129,18 +129,18 @@ def sin(x: UOp, to_radians: ToRadians | None = None) -> UOp:
     return finite.where(result, x.const_like(math.nan))
 
 
-def reduced(
+def reduce_argument(
     magnitude: UOp, dtype: DType, reduction: Reduction, to_radians: ToRadians
 ) -> tuple[UOp, UOp]:
     """(q, r) with |x| == q * pi/2 + r modulo 2 pi; q is a uint32, of which two bits count."""
     exponent = (magnitude >> reduction.mantissa).cast(dtypes.uint32)
     # The first digit of the window weighs 2: what is above adds multiples of 2 pi.
-    start = exponent + (WORD * reduction.zeros - reduction.bias - reduction.mantissa - 2)
+    start = exponent + (WORD_BITS * reduction.zeros - reduction.bias - reduction.mantissa - 2)
     window = digits(start, reduction)
     fraction = (1 << reduction.mantissa) - 1
     integer = (magnitude & fraction) | (fraction + 1)
     product = multiplied(window, limbs(integer))
-    high = product[-1].cast(dtypes.uint64) << WORD | product[-2].cast(dtypes.uint64)
+    high = product[-1].cast(dtypes.uint64) << WORD_BITS | product[-2].cast(dtypes.uint64)
     quadrant = (high + (1 << 61)) >> 62
     remainder = (high - (quadrant << 62)).bitcast(lanes(high, dtypes.int64))
     r = to_radians(remainder, product[-3:-5:-1]).cast(dtype.scalar())
@@ -156,12 +156,12 @@ def in_radians(remainder: UOp, below: Sequence[UOp]) -> UOp:
     nearest, so that it is 0 when the remainder is small.
     """
     real = dtypes.float64
-    half = (remainder + (1 << WORD - 1)) >> WORD
+    half = (remainder + (1 << WORD_BITS - 1)) >> WORD_BITS
     upper = half.cast(dtypes.int32).cast(real)
-    lower = (remainder - (half << WORD)).cast(dtypes.int32).cast(real)
+    lower = (remainder - (half << WORD_BITS)).cast(dtypes.int32).cast(real)
     for place, word in enumerate(below, 1):
-        lower = lower + word.cast(real) * 2.0 ** (-WORD * place)
-    upper, lower = upper * 2.0 ** (WORD - 62), lower * 2.0**-62
+        lower = lower + word.cast(real) * 2.0 ** (-WORD_BITS * place)
+    upper, lower = upper * 2.0 ** (WORD_BITS - 62), lower * 2.0**-62
     first, second = PI_2
     return upper * first + (upper * second + lower * (first + second))
 
@@ -189,15 +189,15 @@ def digits(start: UOp, reduction: Reduction) -> list[UOp]:
     words = [start.const_like(int(text[8 * i : 8 * i + 8], 16)) for i in range(reduction.words)]
     step = 1 << (reduction.words - reduction.window - 1).bit_length() - 1
     while step:  # move the table up by as many words as each bit of the start says
-        moved = (start & (WORD * step)).ne(0)
+        moved = (start & (WORD_BITS * step)).ne(0)
         kept = reduction.window + step
         words = [
             moved.where(words[i + step], words[i]) if i + step < len(words) else words[i]
             for i in range(min(kept, len(words)))
         ]
         step >>= 1
-    shift = start & (WORD - 1)
-    back = WORD - 1 - shift.cast(dtypes.uint32)
+    shift = start & (WORD_BITS - 1)
+    back = WORD_BITS - 1 - shift.cast(dtypes.uint32)
     window = [(words[i] << shift) | ((words[i + 1] >> 1) >> back) for i in range(reduction.window)]
     return window[::-1]
 
@@ -207,7 +207,7 @@ def limbs(integer: UOp) -> list[UOp]:
     low = integer.cast(dtypes.uint32)
     if integer.dtype.itemsize == 4:
         return [low]
-    return [low, (integer >> WORD).cast(dtypes.uint32)]
+    return [low, (integer >> WORD_BITS).cast(dtypes.uint32)]
 
 
 def multiplied(a: Sequence[UOp], b: Sequence[UOp]) -> list[UOp]:
@@ -221,13 +221,13 @@ def multiplied(a: Sequence[UOp], b: Sequence[UOp]) -> list[UOp]:
             elif i + j < len(a):
                 partial = x.cast(wide) * y.cast(wide)
                 columns[i + j].append(partial & MASK)
-                columns[i + j + 1].append(partial >> WORD)
+                columns[i + j + 1].append(partial >> WORD_BITS)
     words = []
     carry: list[UOp] = []
     for column in columns[: len(a)]:
         total = sum_of(column + carry)
         words.append(total.cast(dtypes.uint32))
-        carry = [total >> WORD]
+        carry = [total >> WORD_BITS]
     return words
 
 

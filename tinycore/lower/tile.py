@@ -40,8 +40,8 @@ __all__ = [
     "Step",
     "Tail",
     "Tensorize",
+    "apply_checked",
     "apply_plan",
-    "checked",
 ]
 
 Step = Split | Bind | Reorder | Fuse | Peel | Stage | Accumulate | Pair | Tensorize
@@ -56,7 +56,7 @@ def apply_plan(kernel: UOp, plan: Iterable[Step]) -> UOp:
     return rewrite(kernel, simplify, name="simplify tiles")
 
 
-def checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
+def apply_checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
     """The kernel with every step of a plan done. Raises ArgumentError for a step that is illegal.
 
     What a step raises by itself, because its loops are not there, is raised as ArgumentError too.

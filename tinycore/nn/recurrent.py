@@ -239,7 +239,7 @@ class Recurrent(Generic[State]):
             inputs = hidden_size * self._directions if layer else input_size
             for suffix in self._suffixes(layer):
                 drawn = Weights.drawn(self.gates, inputs, hidden_size, bias)
-                for kind, weight in zip(KINDS, drawn, strict=True):
+                for kind, weight in zip(WEIGHT_NAMES, drawn, strict=True):
                     setattr(self, kind + suffix, weight)
 
     @property
@@ -250,7 +250,7 @@ class Recurrent(Generic[State]):
         return [f"_l{layer}", f"_l{layer}_reverse"][: self._directions]
 
     def _weights(self, suffix: str) -> Weights:
-        return Weights(*(getattr(self, kind + suffix) for kind in KINDS))
+        return Weights(*(getattr(self, kind + suffix) for kind in WEIGHT_NAMES))
 
     def _step(self, x: Tensor, state: State, weights: Weights) -> State:
         """The state after one more input."""
@@ -313,7 +313,7 @@ class Recurrent(Generic[State]):
         return stacked.squeeze(1) if ndim == 2 else stacked
 
 
-KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+WEIGHT_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 """The names of the fields of `Weights`, as checkpoints have them."""
 
 

@@ -33,7 +33,7 @@ from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import SHIFTS, Op
 
-SUMS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL})
+SUM_OPS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL})
 """Ops that mean the same as a summand without their parentheses."""
 INTEGERS: Final = frozenset({"int", "uint", "index"})
 
@@ -309,7 +309,9 @@ class CStyle(Renderer):
         assert isinstance(pointer.dtype, PointerDType)
         index = u.src[1]
         at = writer[index]
-        if index.op in SUMS:  # anything else may bind less tightly than the sum it becomes part of
+        if (
+            index.op in SUM_OPS
+        ):  # anything else may bind less tightly than the sum it becomes part of
             at = unwrapped(at)
         at = "" if index.op is Op.CONST and index.arg == 0 else f" + {at}"
         return template.format(

@@ -15,7 +15,7 @@ from tinycore.uop.op import Op
 UNDEFINED_IN_C: Final = frozenset({Op.IDIV, Op.MOD, Op.SHL, Op.SHR, Op.CAST})
 """Ops whose plain text in C is undefined for some operands that docs/numerics.md defines."""
 
-NAMES: Final = {Op.IDIV: "quotient", Op.MOD: "remainder"}
+HELPER_NAMES: Final = {Op.IDIV: "quotient", Op.MOD: "remainder"}
 WIDE_BITS: Final = 63
 """From 2**63 on a float fits uint64 only."""
 
@@ -67,7 +67,7 @@ def defined(name: str, dtype: DType, operands: tuple[DType, ...], body: str, wri
 
 def division(op: Op, dtype: DType, writer: Writer, dialect: Dialect) -> str:
     """IDIV or MOD that yields 0 for a zero divisor, and wraps for the least number over -1."""
-    name = f"{NAMES[op]}_{suffix(dtype)}"
+    name = f"{HELPER_NAMES[op]}_{suffix(dtype)}"
     if dtype.count > 1:
         scalar = division(op, dtype.scalar(), writer, dialect)
         return by_lanes(name, dtype, (dtype, dtype), f"{scalar}({{a}}, {{b}})", writer, dialect)

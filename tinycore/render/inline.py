@@ -43,7 +43,7 @@ class Uses(NamedTuple):
 
 OUTSIDE: Final = -1
 """The loop of what is in none."""
-UNUSED: Final = Uses(0, 0, None)
+NO_USES: Final = Uses(0, 0, None)
 
 
 def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
@@ -63,7 +63,7 @@ def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
         loop = loops[-1]
         if u.op is Op.END:
             loops.append(place)
-        count, last, together = uses.pop(u, UNUSED)
+        count, last, together = uses.pop(u, NO_USES)
         last = max(last, place)
         written, end = 1, place
         if is_text(u):

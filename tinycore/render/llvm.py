@@ -17,7 +17,7 @@ from tinycore.render.llvm_types import (
     comparison_kind,
     constant,
     mask_name,
-    repeated,
+    splat,
     storage_name,
     stored_as,
     type_name,
@@ -49,7 +49,7 @@ INDEX_OPS: Final = {Op.ADD: "add nsw", Op.SUB: "sub nsw", Op.MUL: "mul nsw"}
 """Index math does not overflow."""
 BOOL_OPS: Final = {Op.ADD: "or", Op.MUL: "and", Op.MAX: "or", Op.MIN: "and"}
 
-OPERATIONS: Final[Mapping[str, Mapping[Op, str]]] = {
+OPERATIONS_BY_KIND: Final[Mapping[str, Mapping[Op, str]]] = {
     "float": FLOAT_OPS,
     "int": INT_OPS | SIGNED_OPS,
     "index": INT_OPS | SIGNED_OPS | INDEX_OPS,
@@ -74,7 +74,7 @@ class Llvm(Renderer):
     """LLVM IR."""
 
     native_ops: ClassVar[frozenset[Op]] = frozenset().union(
-        SPELLED, INTRINSICS, *OPERATIONS.values(), *PREDICATES.values()
+        SPELLED, INTRINSICS, *OPERATIONS_BY_KIND.values(), *PREDICATES.values()
     )
     spaces: ClassVar[Mapping[Op, str]] = {}
     """The address space of each kind of memory, by the op that defines it; else 0."""
@@ -300,7 +300,7 @@ class Llvm(Renderer):
             case Op.NEG:
                 return writer.add(f"sub {kind} {zero(u.dtype)}, {operands[0]}")
             case Op.RECIPROCAL:
-                return writer.add(f"fdiv {kind} {repeated(u.dtype, 1)}, {operands[0]}")
+                return writer.add(f"fdiv {kind} {splat(u.dtype, 1)}, {operands[0]}")
             case Op.MULACC:
                 return self.multiply_add(u, operands, writer)
             case Op.MAX | Op.MIN if u.dtype.kind != "bool":
@@ -308,11 +308,11 @@ class Llvm(Renderer):
             case Op.IDIV | Op.MOD if self.safe_integers and not is_safe_division(u):
                 return self.guarded_division(u, operands, writer)
             case Op.SHL | Op.SHR if self.safe_integers and not is_safe_shift(u):
-                mask = repeated(u.dtype, u.dtype.bits - 1)
+                mask = splat(u.dtype, u.dtype.bits - 1)
                 operands[1] = writer.add(f"and {kind} {operands[1]}, {mask}")
         if u.op in INTRINSICS:
             return writer.call(INTRINSICS[u.op], u.dtype, operands)
-        instruction = OPERATIONS[u.dtype.kind].get(u.op)
+        instruction = OPERATIONS_BY_KIND[u.dtype.kind].get(u.op)
         if instruction is None:
             raise self.refusal(u.op)
         return writer.add(f"{instruction} {kind} {', '.join(operands)}")
@@ -335,20 +335,20 @@ class Llvm(Renderer):
         if u.dtype.kind != "float":
             return value
         number = writer.add(f"fcmp ord {kind} {b}, {zero(u.dtype)}")
-        nan = repeated(u.dtype, math.nan)
+        nan = splat(u.dtype, math.nan)
         return writer.add(f"select {lanes} {number}, {kind} {value}, {kind} {nan}")
 
     def guarded_division(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
         """IDIV or MOD that yields 0 for a zero divisor, and wraps for the least number over -1."""
         kind, lanes, (a, b) = type_name(u.dtype), mask_name(u.dtype), operands
-        zeros, ones = zero(u.dtype), repeated(u.dtype, 1)
+        zeros, ones = zero(u.dtype), splat(u.dtype, 1)
         by_zero = trivial = writer.add(f"icmp eq {kind} {b}, {zeros}")
         signed = u.dtype.kind != "uint"
         if signed:
-            by_minus = writer.add(f"icmp eq {kind} {b}, {repeated(u.dtype, -1)}")
+            by_minus = writer.add(f"icmp eq {kind} {b}, {splat(u.dtype, -1)}")
             trivial = writer.add(f"or {lanes} {by_zero}, {by_minus}")
         divisor = writer.add(f"select {lanes} {trivial}, {kind} {ones}, {kind} {b}")
-        value = writer.add(f"{OPERATIONS[u.dtype.kind][u.op]} {kind} {a}, {divisor}")
+        value = writer.add(f"{OPERATIONS_BY_KIND[u.dtype.kind][u.op]} {kind} {a}, {divisor}")
         if u.op is Op.MOD:
             return value
         if signed:
@@ -384,7 +384,7 @@ class Llvm(Renderer):
         fits = in_range(carrier, source, text, writer)
         kind = type_name(carrier)
         value = writer.add(f"fptosi {type_name(source)} {text} to {kind}")
-        least = repeated(carrier, -(2 ** (carrier.bits - 1)))
+        least = splat(carrier, -(2 ** (carrier.bits - 1)))
         value = writer.add(f"select {mask_name(target)} {fits}, {kind} {value}, {kind} {least}")
         return convert(carrier, target, value, writer)
 
@@ -392,12 +392,12 @@ class Llvm(Renderer):
         """A float to uint64: below 2**63 as int64, from there on shifted down and up again."""
         kind, wide, lanes = type_name(source), type_name(target), mask_name(target)
         signed = dtypes.int64.vec(target.count)
-        half, sign = repeated(source, 2.0**63), repeated(signed, -(2**63))
+        half, sign = splat(source, 2.0**63), splat(signed, -(2**63))
         low = self.truncation(signed, source, text, writer)
         shifted = writer.add(f"fsub {kind} {text}, {half}")
         high = writer.add(f"xor {wide} {self.truncation(signed, source, shifted, writer)}, {sign}")
         small = writer.add(f"fcmp olt {kind} {text}, {half}")
-        fits = writer.add(f"fcmp olt {kind} {text}, {repeated(source, 2.0**64)}")
+        fits = writer.add(f"fcmp olt {kind} {text}, {splat(source, 2.0**64)}")
         value = writer.add(f"select {lanes} {fits}, {wide} {high}, {wide} {sign}")
         return writer.add(f"select {lanes} {small}, {wide} {low}, {wide} {value}")
 

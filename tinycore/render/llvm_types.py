@@ -76,7 +76,7 @@ def constant(dtype: DType, value: Scalar) -> str:
     return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
 
 
-def repeated(dtype: DType, value: Scalar) -> str:
+def splat(dtype: DType, value: Scalar) -> str:
     """A constant in every lane."""
     text = constant(dtype.scalar(), value)
     if dtype.count == 1:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tinycore.dtype import DType
 from tinycore.render.base import LinearKernel
-from tinycore.render.llvm_types import mask_name, repeated, suffix, type_name
+from tinycore.render.llvm_types import mask_name, splat, suffix, type_name
 from tinycore.uop.node import UOp
 
 
@@ -77,6 +77,6 @@ def in_range(carrier: DType, source: DType, text: str, writer: Writer) -> str:
     kind, limit = type_name(source), 2.0 ** (carrier.bits - 1)
     exact = source.itemsize == 8 and carrier.bits == 32
     above = ("fcmp ogt", -limit - 1) if exact else ("fcmp oge", -limit)
-    low = writer.add(f"{above[0]} {kind} {text}, {repeated(source, above[1])}")
-    high = writer.add(f"fcmp olt {kind} {text}, {repeated(source, limit)}")
+    low = writer.add(f"{above[0]} {kind} {text}, {splat(source, above[1])}")
+    high = writer.add(f"fcmp olt {kind} {text}, {splat(source, limit)}")
     return writer.add(f"and {mask_name(source)} {low}, {high}")

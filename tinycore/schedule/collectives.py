@@ -31,7 +31,7 @@ def device_node(device: str) -> UOp:
     return UOp(Op.DEVICE, dtypes.void, (), device)
 
 
-def constant(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
+def expanded_constant(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
     """A constant expanded to a shape."""
     scalar = UOp(Op.CONST, dtype, (device_node(device),), as_scalar(value, dtype))
     thin = with_shape(scalar, (1,) * len(shape))
@@ -70,13 +70,15 @@ def concatenate(parts: Sequence[UOp], axis: int) -> UOp:
     result, stop = pad(parts[0], axis, 0, total - parts[0].shape[axis]), 0
     for part, following in pairwise(parts):
         stop += part.shape[axis]
-        inside = constant(with_size(part.shape, axis, stop), dtypes.bool, True, part.device)
+        inside = expanded_constant(
+            with_size(part.shape, axis, stop), dtypes.bool, True, part.device
+        )
         rest = pad(following, axis, stop, total - stop - following.shape[axis])
         result = pad(inside, axis, 0, total - stop).where(result, rest)
     return result
 
 
-def store(x: UOp) -> UOp:
+def in_new_memory(x: UOp) -> UOp:
     """The value in new memory, so that its users do not recompute it."""
     return UOp(Op.CONTIGUOUS, x.dtype, (x,))
 
@@ -125,7 +127,9 @@ def reshard(value: UOp, axis: int | None) -> UOp:
     if value.arg is None:
         return multi([shard_of(s, axis, k, count) for k, s in enumerate(value.src)], axis)
     found = [
-        store(concatenate([copy_to(shard_of(s, axis, k, count), d) for s in value.src], value.arg))
+        in_new_memory(
+            concatenate([copy_to(shard_of(s, axis, k, count), d) for s in value.src], value.arg)
+        )
         for k, d in enumerate(devices)
     ]
     return multi(found, axis)
@@ -134,9 +138,9 @@ def reshard(value: UOp, axis: int | None) -> UOp:
 def all_gather(value: UOp, device: str) -> UOp:
     """The whole of a MULTI on one device, in new memory."""
     if value.arg is not None:
-        return store(concatenate([copy_to(s, device) for s in value.src], value.arg))
+        return in_new_memory(concatenate([copy_to(s, device) for s in value.src], value.arg))
     near = next((s for s in value.src if s.device == device), None)
-    return store(near) if near is not None else copy_to(value.src[0], device)
+    return in_new_memory(near) if near is not None else copy_to(value.src[0], device)
 
 
 # --- folding over devices
@@ -189,6 +193,6 @@ def ring_all_reduce(op: Op, parts: Sequence[UOp]) -> list[UOp]:
             held[here] = total = copy_to(total, devices[here])
         chunks.append(held)
     return [
-        with_shape(store(concatenate([held[k] for held in chunks], 0)), parts[0].shape)
+        with_shape(in_new_memory(concatenate([held[k] for held in chunks], 0)), parts[0].shape)
         for k in range(count)
     ]

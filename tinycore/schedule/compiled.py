@@ -231,7 +231,7 @@ def schedule_for(
 
 def load_or_compile(canonical: CanonicalGraph, policy: RetentionPolicy) -> Schedule:
     """The schedule from disk, else a new one, which goes there."""
-    key = disk.key_of(canonical, policy)
+    key = disk.schedule_key(canonical, policy)
     if key is not None and (found := disk.find(key, canonical)) is not None:
         steps, memory, results, cached = found
         return Schedule(canonical.sink, steps, memory, len(canonical.memory), results, cached)

@@ -47,7 +47,7 @@ Parts = tuple[tuple[Step, ...], tuple[UOp, ...], dict[UOp, UOp], dict[UOp, UOp]]
 """Steps and memory of a schedule, its results, and the values that memory may cache."""
 
 
-def key_of(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str | None:
+def schedule_key(canonical: CanonicalGraph, policy: Callable[..., Any]) -> str | None:
     """Everything that a schedule depends on; None for one that is not kept on disk."""
     if not settings.CCACHE or settings.VERIFY or trace.on or elsewhere.get() is not None:
         return None

@@ -34,7 +34,7 @@ from tinycore.uop.op import ALU, PARTIAL_WRITES, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
-NAMED = (
+NAMED_OPS = (
     frozenset({Op.REDUCE_AXIS, Op.SCAN_AXIS, Op.MERGE_AXIS, Op.GATHER, Op.COPY, Op.CONTIGUOUS})
     | PARTIAL_WRITES
 )
@@ -103,7 +103,7 @@ class KernelEmitter:
         region = self.groups.region
         computed = [n for o in group.outputs for n in reversed(region(group.computed.get(o, o)))]
         return tuple(
-            dict.fromkeys(n.op.name.lower() for n in computed if n.op in ALU or n.op in NAMED)
+            dict.fromkeys(n.op.name.lower() for n in computed if n.op in ALU or n.op in NAMED_OPS)
         )
 
     # --- the graph of a kernel

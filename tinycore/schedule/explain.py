@@ -19,7 +19,7 @@ def value(node: UOp) -> str:
     return f"{node.op.name} {node.dtype.name} {node.shape}"
 
 
-def nothing(state: State) -> Iterator[str]:
+def no_lines(state: State) -> Iterator[str]:
     """No line: what this pass decides is seen in the next."""
     yield from ()
 

@@ -14,7 +14,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import PARTIAL_WRITES, AxisKind, Op
 from tinycore.uop.shape import Shape
 
-CHANNELS = ImageDType.CHANNELS
+PIXEL_CHANNELS = ImageDType.CHANNELS
 
 
 def pixels_of(node: UOp) -> Point:
@@ -24,7 +24,7 @@ def pixels_of(node: UOp) -> Point:
     refuse_parts(node)
     shape = node.shape
     whole = has_whole_pixels(shape)
-    rest = (*shape[:-1], shape[-1] // CHANNELS) if whole else (numel(node) // CHANNELS,)
+    rest = (*shape[:-1], shape[-1] // PIXEL_CHANNELS) if whole else (numel(node) // PIXEL_CHANNELS,)
     return tuple(
         [UOp.range(n, axis, AxisKind.LOOP) if n != 1 else ZERO for axis, n in enumerate(rest)]
     )
@@ -32,14 +32,14 @@ def pixels_of(node: UOp) -> Point:
 
 def has_whole_pixels(shape: Shape) -> bool:
     """Whether pixels end where rows along the last axis do."""
-    return bool(shape) and shape[-1] % CHANNELS == 0
+    return bool(shape) and shape[-1] % PIXEL_CHANNELS == 0
 
 
 def store_pixel(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
     """The STORE of the pixel at a point of `pixels_of`."""
     value, shape = node.src[1] if node.op is Op.ASSIGN else node, node.shape
     *outer, last = point
-    channels = [last * CHANNELS + channel for channel in range(CHANNELS)]
+    channels = [last * PIXEL_CHANNELS + channel for channel in range(PIXEL_CHANNELS)]
     if has_whole_pixels(shape):
         places: list[Point] = [(*outer, channel) for channel in channels]
         start = flatten(places[0], shape)
@@ -48,7 +48,7 @@ def store_pixel(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> 
         start = channels[0]
     lanes = tuple([reader.read(value, place) for place in places])
     index = UOp(Op.INDEX, pointer.dtype, (pointer, start))
-    pixel = UOp(Op.VECTORIZE, lanes[0].dtype.vec(CHANNELS), lanes)
+    pixel = UOp(Op.VECTORIZE, lanes[0].dtype.vec(PIXEL_CHANNELS), lanes)
     return UOp(Op.STORE, dtypes.void, (index, pixel))
 
 

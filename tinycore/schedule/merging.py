@@ -20,7 +20,7 @@ Point = tuple[UOp, ...]
 Read = Callable[[UOp, Point], UOp]
 """The value of a node at a point."""
 
-GIVEN = UOp(Op.STATE, dtypes.index, (), 0)
+GIVEN_COUNT = UOp(Op.STATE, dtypes.index, (), 0)
 """How many elements the first run has given."""
 FOUND = UOp(Op.STATE, dtypes.index, (), 1)
 """How many it must have given at least, as far as is known."""
@@ -36,8 +36,8 @@ def merged(read: Read, node: UOp, point: Point) -> UOp:
         read, keys, tuple(outer), first // how.kept * (2 * how.run), first % how.kept, how.run
     )
     start = pair.given_before(len(point)) if how.piece < how.kept else UOp.index(0)
-    following = GIVEN + pair.takes_first(GIVEN, step).cast(dtypes.index)
-    given = UOp(Op.RECUR, dtypes.index, (start, following, step), GIVEN.arg)
+    following = GIVEN_COUNT + pair.takes_first(GIVEN_COUNT, step).cast(dtypes.index)
+    given = UOp(Op.RECUR, dtypes.index, (start, following, step), GIVEN_COUNT.arg)
     here, there = pair.in_first(given), pair.in_second(given, step)
     if values is keys:
         return pair.takes_first(given, step).where(pair.key(here), pair.key(there))

@@ -151,27 +151,27 @@ def place_memory(state: State) -> State:
 
 
 SCHEDULE_PIPELINE: Final = (
-    Pass("shard", shard, checks.sharded, explain.nothing),
-    Pass("partial writes", place_writes, checks.writes, explain.nothing),
+    Pass("shard", shard, checks.sharded, explain.no_lines),
+    Pass("partial writes", place_writes, checks.writes, explain.no_lines),
     Pass("choose storage", choose_storage, checks.stored, explain.storage),
     Pass("limit buffers", respect_buffer_limit, checks.stored, explain.buffer_limit),
     Pass("split reductions", split, checks.values, explain.splits),
     Pass("group", group, checks.grouped, explain.groups),
     Pass("hazards", save_hazards, checks.acyclic, explain.hazards),
     Pass("emit kernels", emit, checks.kernels, explain.kernels),
-    Pass("number memory", number_memory, checks.steps, explain.nothing),
+    Pass("number memory", number_memory, checks.steps, explain.no_lines),
     Pass("order", order, checks.steps, explain.order),
     Pass("row fusion", fuse, checks.steps, explain.order),
-    Pass("memory plan", place_memory, checks.layout, explain.nothing),
+    Pass("memory plan", place_memory, checks.layout, explain.no_lines),
 )
 """The whole of scheduling. The memory plan runs once for each set of nodes that are read later."""
 
-NAMES: Final = tuple(step.name for step in SCHEDULE_PIPELINE)
+PASS_NAMES: Final = tuple(step.name for step in SCHEDULE_PIPELINE)
 
 
-def run_passes(state: State, first: str = NAMES[0], last: str = NAMES[-1]) -> State:
+def run_passes(state: State, first: str = PASS_NAMES[0], last: str = PASS_NAMES[-1]) -> State:
     """The state after the passes from `first` to `last`."""
-    for step in SCHEDULE_PIPELINE[NAMES.index(first) : NAMES.index(last) + 1]:
+    for step in SCHEDULE_PIPELINE[PASS_NAMES.index(first) : PASS_NAMES.index(last) + 1]:
         state = step.run(state)
         if settings.VERIFY:
             step.check(state)

@@ -22,9 +22,9 @@ from tinycore.uop.node import UOp
 
 trace = Trace("layout")
 
-LEAST_BYTES: Final = 64 << 10
+LEAST_LIVE_BYTES: Final = 64 << 10
 """Live bytes of a block from which in-place reuse is tried."""
-LEAST_GAIN: Final = 1 / 32
+LEAST_SAVING: Final = 1 / 32
 """Fraction of a block that in-place reuse must save: each costs another kernel to compile."""
 
 
@@ -95,7 +95,7 @@ def live_ranges(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -
             first.setdefault(place, number)
             last[place] = number
     new = [place for place in first if place >= parameters]
-    return {p: Life(size_bytes(memory[p]), first[p], last[p]) for p in new}
+    return {p: Life(bytes_of_buffer(memory[p]), first[p], last[p]) for p in new}
 
 
 def plan_block(
@@ -103,7 +103,7 @@ def plan_block(
 ) -> Block:
     """The block of a device, with in-place reuse if that makes it smaller."""
     plain = pack_block(device, lives, {}, ())
-    large = plain.live_bytes >= LEAST_BYTES
+    large = plain.live_bytes >= LEAST_LIVE_BYTES
     found = find_reuses(steps, memory, lives) if large else []
     if not found:
         return plain
@@ -111,7 +111,7 @@ def plan_block(
     for _, dying, defined in sorted(found):
         holder[defined] = holder.get(dying, dying)
     block = pack_block(device, lives, holder, found)
-    return block if block.size_bytes <= plain.size_bytes * (1 - LEAST_GAIN) else plain
+    return block if block.size_bytes <= plain.size_bytes * (1 - LEAST_SAVING) else plain
 
 
 def pack_block(
@@ -139,6 +139,6 @@ def trace_block(block: Block, lives: Mapping[int, Life]) -> None:
     )
 
 
-def size_bytes(buffer: UOp) -> int:
+def bytes_of_buffer(buffer: UOp) -> int:
     """Bytes of a BUFFER."""
     return int(buffer.shape[0]) * buffer.dtype.itemsize

@@ -205,7 +205,7 @@ class RegionReader:
         """The value at a place, or the places that must be read before it."""
         node, point, gate = place
         if (pointer := self.leaf(node)) is not None:
-            return load(pointer, flatten(point, greatest_shape(node.shape)), gate)
+            return gated_load(pointer, flatten(point, greatest_shape(node.shape)), gate)
         if node.op is Op.CONST:
             return self.constant(node)
         if node.op is Op.ARANGE:
@@ -275,7 +275,7 @@ class RegionReader:
         loops = [c for c in counters if c.op is Op.RANGE]
         ranges = tuple(c for c in loops if op is Op.MUL or c in value.ranges)
         if op is Op.ADD:
-            value = times(value, [c.src[0] for c in loops if c not in ranges])
+            value = repeat_sum(value, [c.src[0] for c in loops if c not in ranges])
         if ranges and value.op is Op.REDUCE and value.arg is op:  # a sum of sums is one sum
             return value.with_src((value.src[0], *ranges, *value.src[1:]))
         return UOp(Op.REDUCE, value.dtype, (value, *ranges), op) if ranges else value
@@ -335,7 +335,7 @@ def repeated_constant(node: UOp) -> UOp | None:
     return node if node.op is Op.CONST else None
 
 
-def times(value: UOp, counts: list[UOp]) -> UOp:
+def repeat_sum(value: UOp, counts: list[UOp]) -> UOp:
     """The sum of as many equal values as the product of some counts."""
     known = math.prod(c.arg for c in counts if c.op is Op.CONST)
     if known != 1:
@@ -346,7 +346,7 @@ def times(value: UOp, counts: list[UOp]) -> UOp:
     return value
 
 
-def load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:
+def gated_load(pointer: UOp, offset: UOp, gate: UOp | None) -> UOp:
     """The element of a buffer at an offset; zero where the gate is false."""
     assert isinstance(pointer.dtype, PointerDType)
     base = pointer.dtype.base

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.collectives import all_gather
 from tinycore.schedule.kernel import base_of
-from tinycore.schedule.shard_rules import RULES, is_memory
+from tinycore.schedule.shard_rules import SHARD_RULES, is_memory
 from tinycore.schedule.storage import is_leaf, is_stored
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
@@ -50,7 +50,7 @@ class ShardedGraph:
                 sources = [self.done[base]]
                 if base.shape == node.shape:
                     return sources[0]
-            return RULES[node.op](node, sources)
+            return SHARD_RULES[node.op](node, sources)
         if node.op is Op.COPY and sources[0].op is Op.MULTI:
             return all_gather(sources[0], node.device)
         return node if is_leaf(node) else node.with_src(tuple(sources))

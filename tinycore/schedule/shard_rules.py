@@ -17,14 +17,14 @@ from tinycore.schedule.collectives import (
     all_gather,
     all_reduce,
     concatenate,
-    constant,
     copy_to,
     device_node,
+    expanded_constant,
+    in_new_memory,
     is_divisible,
     multi,
     narrow,
     reshard,
-    store,
     with_size,
 )
 from tinycore.schedule.kernel import base_of, numel
@@ -36,9 +36,9 @@ from tinycore.uop.shape import Shape, names_of
 Sources = list[UOp]
 Rule = Callable[[UOp, Sources], UOp]
 
-RULES: Final[dict[Op, Rule]] = {}
+SHARD_RULES: Final[dict[Op, Rule]] = {}
 """The rule of each op, which gets the node and its sharded sources."""
-rule: Final = registers(RULES)
+rule: Final = registers(SHARD_RULES)
 """Register a function as the rule of some ops."""
 
 
@@ -98,7 +98,7 @@ def of_copy(node: UOp, sources: Sources) -> UOp:
 def fresh(x: UOp, device: str) -> UOp:
     """The value on a device, in new memory."""
     found = copy_to(x, device)
-    return store(x) if found is x else found
+    return in_new_memory(x) if found is x else found
 
 
 @rule(*ALU)
@@ -192,7 +192,10 @@ def of_shrink(node: UOp, sources: Sources) -> UOp:
         if low < high:
             box = (*node.arg[:axis], (low, high), *node.arg[axis + 1 :])
             touched.append(UOp(Op.SHRINK, shard.dtype, (shard,), box))
-    found = [store(concatenate([copy_to(t, s.device) for t in touched], axis)) for s in source.src]
+    found = [
+        in_new_memory(concatenate([copy_to(t, s.device) for t in touched], axis))
+        for s in source.src
+    ]
     return multi(found, None)
 
 
@@ -261,7 +264,7 @@ def inside_parts(index: UOp, size: int) -> UOp:
     found = []
     for number, part in enumerate(index.src):
         wide = part.cast(dtypes.int64)
-        found.append(wide - constant(wide.shape, wide.dtype, number * step, wide.device))
+        found.append(wide - expanded_constant(wide.shape, wide.dtype, number * step, wide.device))
     return multi(found, index.arg)
 
 
@@ -285,7 +288,7 @@ def of_scatter(node: UOp, sources: Sources) -> UOp:
 
 def neutral(x: UOp, op: Op) -> UOp:
     """The neutral element of an op, in the shape of `x`."""
-    return constant(x.shape, x.dtype, neutral_element(op, x.dtype), x.device)
+    return expanded_constant(x.shape, x.dtype, neutral_element(op, x.dtype), x.device)
 
 
 # --- writing

@@ -54,7 +54,7 @@ READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPAREN
 """Ops that read each element of their source at most once, at a place of their own."""
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 """Ops that read each element of their source once."""
-LEAVES = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND})
+NEVER_STORED = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST, Op.DEVICE, Op.KERNEL, Op.BIND})
 PASSED_THROUGH = MOVEMENT | SAME_VALUE
 SHAPE_ONLY = PASSED_THROUGH | {Op.VALUE}
 
@@ -85,7 +85,7 @@ def is_stored(node: UOp) -> bool:
 
 def is_leaf(node: UOp) -> bool:
     """Whether scheduling stops at a node."""
-    return node.op in LEAVES or (node.op is Op.ASSIGN and is_stored(node))
+    return node.op in NEVER_STORED or (node.op is Op.ASSIGN and is_stored(node))
 
 
 def computed_of(node: UOp) -> UOp:

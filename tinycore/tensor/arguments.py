@@ -21,18 +21,18 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.graph import base_of, is_constant
-from tinycore.tensor.guard_keys import ATOMS, Same, constant, shortened
+from tinycore.tensor.guard_keys import ATOMS, Same, constant_key, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
-from tinycore.uop.size import GIVEN, Size, Variable
+from tinycore.uop.size import GIVEN_MARK, Size, Variable
 
 GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 """Settings that decide what a function launches."""
 
-SHOWN: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.DEVICE, Op.UNIQUE}
+SHOWN_OPS: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.DEVICE, Op.UNIQUE}
 """What a tensor that is memory, or parts of memory, consists of."""
 
 Leaf = tuple[str, Any]
@@ -46,7 +46,7 @@ def is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, Variable))
 
 
-def parts_of(value: Any) -> list[tuple[str, Any]] | None:
+def container_items(value: Any) -> list[tuple[str, Any]] | None:
     """What a container holds, with what leads there; None for what is no container."""
     if isinstance(value, (list, tuple)):
         return [(f"[{place}]", item) for place, item in enumerate(value)]
@@ -60,7 +60,7 @@ def parts_of(value: Any) -> list[tuple[str, Any]] | None:
 
 def leaves(value: Any, path: str) -> Iterator[Leaf]:
     """Everything inside nested containers with where it stands; of containers, their classes."""
-    inner = parts_of(value)
+    inner = container_items(value)
     if inner is None:
         yield path, value
         return
@@ -129,7 +129,7 @@ def is_realized(node: UOp) -> bool:
     if base_of(node).op is Op.BUFFER:
         return True
     nodes = node.toposort()
-    return all(n.op in SHOWN for n in nodes) and any(n.op is Op.BUFFER for n in nodes)
+    return all(n.op in SHOWN_OPS for n in nodes) and any(n.op is Op.BUFFER for n in nodes)
 
 
 class Arguments:
@@ -161,7 +161,7 @@ class Arguments:
         self.buffers: tuple[Buffer, ...] = tuple([buffers.get(b) or buffer_of(b) for b in number])
         key += settings_in_force(GUARDED)
         key.append(runtime().default_device())
-        key.append(None if len(number) == len(nodes) else repeated(nodes))
+        key.append(None if len(number) == len(nodes) else first_occurrences(nodes))
         self.key = tuple(key)
 
     def note(self, value: Any, key: list[Any]) -> None:
@@ -189,7 +189,7 @@ class Arguments:
         """The rest of `note`, for values that are met less often."""
         if isinstance(value, Tensor):
             self.tensors.append(value)
-        elif (inner := parts_of(value)) is not None:
+        elif (inner := container_items(value)) is not None:
             key.append(tuple([step for step, _ in inner]))
             for _, item in inner:
                 self.note(item, key)
@@ -202,7 +202,7 @@ class Arguments:
         elif isinstance(value, Size):
             key.append(self.names.free(value))
         else:
-            part = constant(value)
+            part = constant_key(value)
             key.append(part)
             if type(part) is Same:
                 self.objects.append(value)
@@ -263,7 +263,7 @@ class Arguments:
     def names(self) -> Naming:
         """Names for bound variables."""
         if self.naming is None:
-            self.naming = Naming(GIVEN)
+            self.naming = Naming(GIVEN_MARK)
         return self.naming
 
     def named(self, node: UOp) -> UOp:
@@ -274,18 +274,18 @@ class Arguments:
     def facts(self) -> list[tuple[str, Hashable]]:
         """The key with the names of what it tells."""
         facts = [
-            (p, kind_of(v.uop) if isinstance(v, Tensor) else constant(v))
+            (p, kind_of(v.uop) if isinstance(v, Tensor) else constant_key(v))
             for p, v in self.leaves
             if not isinstance(v, Size)
         ]
         guarded = zip(GUARDED, settings_in_force(GUARDED), strict=True)
-        facts += [(f"setting {name}", constant(value)) for name, value in guarded]
+        facts += [(f"setting {name}", constant_key(value)) for name, value in guarded]
         facts.append(("the default device", self.key[-2]))
         facts.append(("which arguments share memory", self.key[-1]))
         return facts
 
 
-def repeated(nodes: list[UOp]) -> tuple[int, ...]:
+def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:
     """For each node, the number of its first occurrence among those that differ."""
     number = {b: i for i, b in enumerate(dict.fromkeys(nodes))}
     return tuple([number[b] for b in nodes])
@@ -295,10 +295,10 @@ def differences(one: Any, other: Any) -> list[str]:
     """What in two keys is not the same, as text."""
     before, now = dict(one), dict(other)
     paths = [p for p in {**before, **now} if before.get(p) != now.get(p)]
-    return [f"{p} is {shown(now.get(p))}, was {shown(before.get(p))}" for p in paths]
+    return [f"{p} is {key_shown(now.get(p))}, was {key_shown(before.get(p))}" for p in paths]
 
 
-def shown(value: Any) -> str:
+def key_shown(value: Any) -> str:
     """A part of a key as a message shows it."""
     if isinstance(value, UOp):
         return f"a tensor of shape {value.shape}, {value.dtype!r}, on {value.device}"

@@ -126,7 +126,7 @@ class Attention(Composed):
         for keys in pieces(key.shape[-2], key.shape[-1] + value.shape[-1]):
             part = part_of(mask, every, keys)
             seen.append(query._seen(key[..., keys, :], value[..., keys, :], part, dropout_p))
-        whole = together(seen)
+        whole = combine_all(seen)
         result = whole.result(query, value)
         if dropout_p and settings.TRAINING:
             return result
@@ -142,7 +142,7 @@ class Attention(Composed):
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(turned(key), dtype=wide) / root(self.shape[-1])
         scores = masked(scores, mask)
-        # In memory: a kernel that finds maxima and the factors of `joined` at once is a slow one.
+        # In memory: a kernel of both the maxima and the factors of `combine_pair` is slow.
         top = scores.max(-1, keepdim=True).detach().contiguous()
         powers = (scores - (top if mask is None else finite(top))).exp()
         total = powers.sum(-1, keepdim=True)
@@ -184,12 +184,14 @@ class Seen(Generic[T]):
         return self.total.eq(0).where(math.inf, found) if self.is_masked else found
 
 
-def together(parts: Sequence[Seen[T]]) -> Seen[T]:
+def combine_all(parts: Sequence[Seen[T]]) -> Seen[T]:
     """What is seen in all pieces of the keys."""
-    return parts[0] if len(parts) == 1 else functools.reduce(joined, [p.stored() for p in parts])
+    return (
+        parts[0] if len(parts) == 1 else functools.reduce(combine_pair, [p.stored() for p in parts])
+    )
 
 
-def joined(seen: Seen[T], more: Seen[T]) -> Seen[T]:
+def combine_pair(seen: Seen[T], more: Seen[T]) -> Seen[T]:
     """What is seen in some pieces of the keys and in one more.
 
     Not in all pieces at once: kernels come in the order of sources, and the maximum of all would be

@@ -271,7 +271,7 @@ class Core:
             )
         if requires_grad and graph.is_constant(self.uop):
             _, base, tensors = self._target(self.uop)
-            self._show(tensors, base, stored(base))
+            self._show(tensors, base, in_own_memory(base))
         self.requires_grad = requires_grad
         return self
 
@@ -377,7 +377,7 @@ class Core:
             self._show(tensors, base, UOp(Op.VALUE, value.dtype, (value,)))
         else:
             whole_fixed(base.shape)
-            memory = stored(base)
+            memory = in_own_memory(base)
             change = graph.insert(memory, place.substitute({base: memory}), value)
             self._show(tensors, base, graph.assign(memory, change))
 
@@ -447,9 +447,9 @@ def is_shared(base: UOp) -> bool:
     return graph.is_memory(base) or graph.is_copy(base)
 
 
-def stored(node: UOp) -> UOp:
+def in_own_memory(node: UOp) -> UOp:
     """A value in memory of its own."""
-    return graph.stored(graph.new_memory_like(node), node)
+    return graph.store_value(graph.new_memory_like(node), node)
 
 
 def whole_fixed(shape: Shape) -> None:
@@ -532,7 +532,7 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
         values = shared_values(tensors)
         before = [t.uop for t in tensors]
         bases = [v.base for v in values]
-        after = graph.replaced(UOp.sink(*before, *bases), changed).src
+        after = graph.replace_nodes(UOp.sink(*before, *bases), changed).src
         moved = dict(zip(values, zip(bases, after[len(before) :], strict=True), strict=True))
         found: dict[Core, UOp] = {}
         for tensor, old, new in zip(tensors, before, after, strict=False):

@@ -125,13 +125,13 @@ class Creation(Scan):
             kind = dtypes.default_int if dtype is None else to_dtype(dtype)
             sizes, place = sizes_from("full", (shape,)), canonical(device)
             node = graph.broadcast_to(graph.bound(fill_value, kind, place), sizes)
-            return cls.from_uop(stored(node) if buffer else node)._marked(requires_grad)
+            return cls.from_uop(constant_in_memory(node) if buffer else node)._marked(requires_grad)
         if isinstance(fill_value, NumpyScalar):
             dtype = dtype or from_numpy_dtype(fill_value.dtype)
             fill_value = fill_value.item()
         target = number_dtype("full", fill_value, None if dtype is None else to_dtype(dtype))
         node = graph.full(sizes_from("full", (shape,)), target, fill_value, canonical(device))
-        return cls.from_uop(stored(node) if buffer else node)._marked(requires_grad)
+        return cls.from_uop(constant_in_memory(node) if buffer else node)._marked(requires_grad)
 
     @classmethod
     def zeros(
@@ -284,7 +284,7 @@ class Creation(Scan):
         if buffer and device is None and self.numel():  # in the same parts, on several devices
             value = self.full(self.shape, fill_value, target, self.device, buffer=False)
             memory = graph.new_memory_like(self.uop, target)
-            node = graph.stored(memory, value.uop)
+            node = graph.store_value(memory, value.uop)
             return self.from_uop(node)._marked(requires_grad)
         return self.full(
             self.shape, fill_value, target, device or self.device, buffer, requires_grad
@@ -340,10 +340,10 @@ class Creation(Scan):
         return self if requires_grad is None else self.requires_grad_(requires_grad)
 
 
-def stored(node: UOp) -> UOp:
+def constant_in_memory(node: UOp) -> UOp:
     """A constant in memory of its own."""
     memory = graph.new_buffer(node.shape, node.dtype, node.device)
-    return graph.stored(memory, node) if 0 not in node.shape else node
+    return graph.store_value(memory, node) if 0 not in node.shape else node
 
 
 def counted(start: Scalar, step: Scalar, size: int, dtype: DType, device: str) -> UOp:

@@ -88,7 +88,7 @@ class Custom(Interop):
         slots = [placeholder(n, t.shape, t.dtype) for n, t in enumerate(tensors)]
         ast = kernel_of(fxn, slots)
         written = stored_slots(ast)
-        sources = operands(tensors, written)
+        sources = kernel_operands(tensors, written)
         named = (getattr(fxn, "__name__", "custom_kernel"),)
         kernel = UOp(Op.CUSTOM, dtypes.void, tuple(sources), kernel_from(ast, named, grad_fxn))
         results = list(tensors)
@@ -161,7 +161,7 @@ class Custom(Interop):
         return self.schedule_linear(*lst), dict(form.values)
 
 
-def operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp]:
+def kernel_operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp]:
     """The nodes that a kernel works on: memory to store to, and what is read, by slot.
 
     Raises ArgumentError when two of the tensors stored to share memory.

@@ -30,12 +30,12 @@ ALGORITHMS: Final[dict[str, tuple[int, int]]] = {
 """Bytes of message in a block, and the byte that follows the message (FIPS 202, 6.1 and 6.2)."""
 
 STATE_BYTES: Final = 200
-ROUNDS: Final = 24
+KECCAK_ROUNDS: Final = 24
 
-PIECE_BYTES: Final = 160
+LEAF_BYTES: Final = 160
 """Bytes that one digest of the tree in `hash` covers: with its level they fill one block."""
 DIGEST_BYTES: Final = 16
-ROOT: Final = 0xFF
+ROOT_LEVEL: Final = 0xFF
 """The level that marks the last digest of the tree."""
 
 
@@ -52,7 +52,7 @@ def rotations() -> HostArray:
 def round_constants() -> list[int]:
     """What each round adds to word [0, 0]: bits 2**j - 1 from the shift register of 3.2.5."""
     register, constants = 1, []
-    for _ in range(ROUNDS):
+    for _ in range(KECCAK_ROUNDS):
         word = 0
         for j in range(7):
             word |= (register & 1) << ((1 << j) - 1)
@@ -109,12 +109,12 @@ class Digest(Spectral):
         level, pieces = 0, self.flatten()._last_bytes()
         length = pieces.shape[0]
         while level == 0 or pieces.shape[0] > DIGEST_BYTES:
-            count = max(1, -(-pieces.shape[0] // PIECE_BYTES))
-            rows = pieces.pad_to(count * PIECE_BYTES).reshape((count, PIECE_BYTES))
+            count = max(1, -(-pieces.shape[0] // LEAF_BYTES))
+            rows = pieces.pad_to(count * LEAF_BYTES).reshape((count, LEAF_BYTES))
             mark = rows.const_like(level)[:, :1]
             pieces = rows.cat(mark, dim=-1).keccak("shake_128").flatten().contiguous()
             level += 1
-        ending = numpy.frombuffer(length.to_bytes(8, "little") + bytes([ROOT]), numpy.uint8)
+        ending = numpy.frombuffer(length.to_bytes(8, "little") + bytes([ROOT_LEVEL]), numpy.uint8)
         return pieces.cat(self._of_host(ending)).keccak("shake_128")
 
     def _last_bytes(self) -> Self:

@@ -22,7 +22,7 @@ from tinycore.errors import SharingError
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.shape import Shape
 
-HOST: Final = (1, 0)
+HOST_DEVICE: Final = (1, 0)
 """The DLDevice of memory that the processor addresses: kDLCPU."""
 VERSION: Final = (1, 1)
 """The DLPack version spoken here: the first with codes for fp8."""
@@ -36,10 +36,10 @@ OWN_CODES: Final = {
     dtypes.fp8e5m2fnuz: 13,
 }  # fmt: skip
 """DLDataTypeCode of floats that have one of their own; see CODE_NAMES."""
-TYPES: Final = {
+DLPACK_CODES: Final = {
     dtype: (OWN_CODES.get(dtype, TYPE_CODES[dtype.kind]), dtype.bits) for dtype in dtypes.all
 }
-DTYPES: Final = {code: dtype for dtype, code in TYPES.items()}
+DLPACK_DTYPES: Final = {code: dtype for dtype, code in DLPACK_CODES.items()}
 CODE_NAMES: Final = {
     0: "int", 1: "uint", 2: "float", 3: "opaque", 4: "bfloat", 5: "complex", 6: "bool",
     7: "float8_e3m4", 8: "float8_e4m3", 9: "float8_e4m3b11fnuz", 10: "float8_e4m3fn",
@@ -95,12 +95,12 @@ class ManagedVersioned(Structure):
     )
 
 
-KINDS: Final[dict[bytes, type[Managed | ManagedVersioned]]] = {
+CAPSULE_TYPES: Final[dict[bytes, type[Managed | ManagedVersioned]]] = {
     b"dltensor_versioned": ManagedVersioned,
     b"dltensor": Managed,
 }
 """What a capsule holds, by its name."""
-USED_NAMES: Final = {name: ctypes.create_string_buffer(b"used_" + name) for name in KINDS}
+USED_NAMES: Final = {name: ctypes.create_string_buffer(b"used_" + name) for name in CAPSULE_TYPES}
 for used in USED_NAMES.values():  # a capsule may outlive this module, and only borrows its name
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
 
@@ -124,7 +124,7 @@ def capsule_of(array: HostArray, dtype: DType, versioned: bool, copied: bool) ->
     bits = array.view(f"u{array.itemsize}")
     capsule = bits.__dlpack__(max_version=VERSION) if versioned else bits.__dlpack__()
     name, managed = contents(capsule)
-    code, width = TYPES[dtype]
+    code, width = DLPACK_CODES[dtype]
     managed.tensor.dtype = DataType(code, width, 1)
     if name == b"dltensor_versioned":
         managed.version = Version(*VERSION)
@@ -134,7 +134,7 @@ def capsule_of(array: HostArray, dtype: DType, versioned: bool, copied: bool) ->
 
 def contents(capsule: object) -> tuple[bytes, Any]:
     """The name of a capsule that nobody has consumed, and the managed tensor in it."""
-    for name, kind in KINDS.items():
+    for name, kind in CAPSULE_TYPES.items():
         if capsule_is(capsule, name):
             return name, kind.from_address(capsule_pointer(capsule, name))
     raise SharingError(
@@ -234,7 +234,7 @@ def requested(x: Any, copy: bool | None) -> object:
 
 def dtype_of(found: DataType) -> DType:
     """Our name of a DLDataType. Raises SharingError where there is none."""
-    dtype = DTYPES.get((found.code, found.bits))
+    dtype = DLPACK_DTYPES.get((found.code, found.bits))
     if dtype is None or found.lanes != 1:
         kind = CODE_NAMES.get(found.code, f"type code {found.code}")
         lanes = f" in vectors of {found.lanes}" if found.lanes != 1 else ""

@@ -67,7 +67,7 @@ class Elimination(Decompositions):
         [[0.5, 0.0], [0.0, 0.25]]
         """
         x = self._square("inverse")
-        found = reduced(x, identity(x, x.shape[-1], x.shape[-1])).solution
+        found = reduce_to_identity(x, identity(x, x.shape[-1], x.shape[-1])).solution
         called = self.from_uop(graph.called(found.uop, [x.uop], slope_of_inverse))
         return called.cast(self._as_float().dtype)
 
@@ -86,7 +86,7 @@ class Elimination(Decompositions):
         -2.0
         """
         x = self._square("det")
-        found = reduced(x, x._between(x.ndim - 1, 0, 0))
+        found = reduce_to_identity(x, x._between(x.ndim - 1, 0, 0))
         product = found.pivots.prod(-1) * parity(found.order).cast(x.dtype)
         return product.cast(self._as_float().dtype)
 
@@ -100,7 +100,7 @@ class Elimination(Decompositions):
         (1.0, -345.39)
         """
         x, target = self._square("slogdet"), self._as_float().dtype
-        found = reduced(x, x._between(x.ndim - 1, 0, 0))
+        found = reduce_to_identity(x, x._between(x.ndim - 1, 0, 0))
         sign = found.pivots.sign().prod(-1) * parity(found.order).cast(x.dtype)
         logarithm = found.pivots.abs().log().sum(-1)
         return SignedLogarithm(sign.cast(target), logarithm.cast(target))
@@ -143,7 +143,7 @@ class Elimination(Decompositions):
 
 def solved(a: AnyTensor, right: AnyTensor) -> AnyTensor:
     """The solution for operands of one batch, with its gradient."""
-    value = reduced(a, right).solution
+    value = reduce_to_identity(a, right).solution
     return a.from_uop(graph.called(value.uop, [a.uop, right.uop], slopes_of_solve))
 
 
@@ -190,7 +190,7 @@ class Reduced(NamedTuple, Generic[AnyTensor]):
     """(.., n, m): the matrix's inverse times the right side; NaN when it is singular."""
 
 
-def reduced(x: AnyTensor, right: AnyTensor) -> Reduced[AnyTensor]:
+def reduce_to_identity(x: AnyTensor, right: AnyTensor) -> Reduced[AnyTensor]:
     """Reduce (.., n, n) to the identity, doing the same to a right side (.., n, m).
 
     In each step the row with the greatest element of the first column, among those not yet used,

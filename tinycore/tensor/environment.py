@@ -19,14 +19,14 @@ from operator import attrgetter, call, is_, itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
-from tinycore.tensor.guard_keys import ATOMS, PLAIN, constant
+from tinycore.tensor.guard_keys import ATOMS, PLAIN_TYPES, constant_key
 from tinycore.tensor.names import LAYERS, Names
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.size import Size
 
 MOST_ITEMS: Final = 1024
 """Items of a container up to which each is compared; of longer ones the length is."""
-MOST_BYTES: Final = 1 << 12
+MOST_COMPARED_BYTES: Final = 1 << 12
 """Bytes of an array up to which they are compared."""
 MOST_BOXES: Final = 4096
 """Boxes that are looked into."""
@@ -74,7 +74,7 @@ class Box(NamedTuple):
     def where(self, place: int) -> str:
         """A value's place in words."""
         label = self.labels[place]
-        return self.path if label in ("", ".__wrapped__") else joined(self.path, label)
+        return self.path if label in ("", ".__wrapped__") else join_path(self.path, label)
 
 
 def meets(role: Role, value: Any) -> bool:
@@ -92,7 +92,7 @@ def alike(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, types.CodeType):
         return bool(one == other)
-    return bool(constant(one) == constant(other))
+    return bool(constant_key(one) == constant_key(other))
 
 
 def is_plain(value: Any) -> bool:
@@ -102,7 +102,7 @@ def is_plain(value: Any) -> bool:
         return kind is not type
     if isinstance(value, type):
         return False
-    return isinstance(value, (*PLAIN, float, NumpyScalar, Size, types.CodeType))
+    return isinstance(value, (*PLAIN_TYPES, float, NumpyScalar, Size, types.CodeType))
 
 
 def form_of_value(value: Any) -> Any:
@@ -113,10 +113,10 @@ def form_of_value(value: Any) -> Any:
         return type(value), tuple([form_of_value(item) for item in value])
     if isinstance(value, dict):
         return dict, tuple(value), tuple([form_of_value(item) for item in value.values()])
-    return (constant(value),) if is_plain(value) else None
+    return (constant_key(value),) if is_plain(value) else None
 
 
-def joined(path: str, label: str) -> str:
+def join_path(path: str, label: str) -> str:
     """A place in a place, in words."""
     if label[:1] in ".[":
         return path + label if path else f"the function{label}"
@@ -230,7 +230,7 @@ def attribute_reader(value: Any, names: Names) -> Reader:
         setattr(box, labels[place][1:], new)
 
     if not slots:
-        return Reader(picked(guarded, own or {}), labels, store, vars) if guarded else NOTHING
+        return Reader(picked(guarded, own or {}), labels, store, vars) if guarded else EMPTY_READER
 
     def read(box: Any) -> Values:
         found = tuple([getattr(box, name, None) for name in slots])
@@ -270,7 +270,7 @@ def module_reader(module: Any, names: Names) -> Reader:
         setattr(box, guarded[place], value)
 
     labels = tuple([f".{name}" for name in guarded])
-    return Reader(picked(guarded, vars(module)), labels, store, vars) if guarded else NOTHING
+    return Reader(picked(guarded, vars(module)), labels, store, vars) if guarded else EMPTY_READER
 
 
 def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
@@ -324,7 +324,7 @@ def read_set(box: Any) -> Values:
 
 def read_array(box: Any) -> Values:
     """What an array says."""
-    return box.shape, box.dtype.str, box.tobytes() if box.nbytes <= MOST_BYTES else None
+    return box.shape, box.dtype.str, box.tobytes() if box.nbytes <= MOST_COMPARED_BYTES else None
 
 
 def container_reader(value: Any) -> Reader | None:
@@ -342,7 +342,7 @@ def container_reader(value: Any) -> Reader | None:
     return Reader(tuple, labels, None if isinstance(value, tuple) else stored_item)
 
 
-NOTHING: Final = Reader(read_nothing, ())
+EMPTY_READER: Final = Reader(read_nothing, ())
 """Of an object of which code names nothing."""
 
 WRAPPERS: Final[dict[type, Reader]] = {
@@ -355,10 +355,12 @@ WRAPPERS: Final[dict[type, Reader]] = {
     classmethod: Reader(lambda m: (m.__func__,), ("function",)),
     functools.cached_property: Reader(lambda p: (p.func,), ("function",)),
     type(os.environ): Reader(lambda e: (vars(e).get("_data", len(e)),), ("",)),
-    bytearray: Reader(lambda b: (bytes(b),) if len(b) <= MOST_BYTES else (len(b),), ("content",)),
+    bytearray: Reader(
+        lambda b: (bytes(b),) if len(b) <= MOST_COMPARED_BYTES else (len(b),), ("content",)
+    ),
 }
 """Objects of Python with others inside."""
-SPACES: Final = (types.SimpleNamespace,)
+NAMESPACES: Final = (types.SimpleNamespace,)
 """Classes of Python whose objects have attributes that users give them."""
 
 
@@ -376,7 +378,7 @@ def reader_of(value: Any, names: Names) -> Reader | None:
     if isinstance(value, type):
         return class_reader(value, names) if names.opens(value.__module__) else None
     module = type(value).__module__
-    if isinstance(value, SPACES) or names.opens(module) or module.startswith(LAYERS):
+    if isinstance(value, NAMESPACES) or names.opens(module) or module.startswith(LAYERS):
         return attribute_reader(value, names)
     if "__wrapped__" in getattr(value, "__dict__", ()):  # of functools.lru_cache, for example
         return Reader(lambda wrapper: (wrapper.__wrapped__,), (".__wrapped__",))
@@ -458,7 +460,7 @@ class Walk:
         """What is expected of the values of a box; containers among them are looked at later."""
         roles = []
         for place, (value, label) in enumerate(zip(values, labels, strict=True)):
-            where = path if label in ("", ".__wrapped__") else joined(path, label)
+            where = path if label in ("", ".__wrapped__") else join_path(path, label)
             role, reader = self.role(value, where)
             roles.append(role)
             if reader is not None:
@@ -486,7 +488,11 @@ class Walk:
         reader = reader_of(value, self.names)
         if reader is None:
             return self.object(value), None
-        if isinstance(value, NumpyArray) and value.nbytes > MOST_BYTES and value.flags.writeable:
+        if (
+            isinstance(value, NumpyArray)
+            and value.nbytes > MOST_COMPARED_BYTES
+            and value.flags.writeable
+        ):
             self.hidden.append(path)
         if type(value) in WRAPPERS or container_reader(value) or isinstance(value, NumpyArray):
             return Role(CONTENT, type(value)), reader
@@ -671,7 +677,10 @@ class Guard:
         for box in self.boxes:
             for place, (role, number) in enumerate(zip(box.roles, box.ids, strict=True)):
                 if role.means == ATOM:
-                    yield box.where(place), constant(role.of) if is_comparable(role.of) else None
+                    yield (
+                        box.where(place),
+                        constant_key(role.of) if is_comparable(role.of) else None,
+                    )
                 elif role.means == OBJECT:
                     yield box.where(place), ("object", number)
 

@@ -11,7 +11,7 @@ from typing import Final
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import rules_elementwise, rules_movement  # noqa: F401  they register
-from tinycore.tensor.rules import RULES
+from tinycore.tensor.rules import GRADIENT_RULES
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -40,13 +40,13 @@ def gradients(root: UOp, seed: UOp, targets: Iterable[UOp]) -> dict[UOp, UOp]:
     for node in reversed(order):
         if node not in useful or node not in found or not passes_gradient(node):
             continue
-        for source, part in zip(node.src, RULES[node.op](node, found[node]), strict=True):
+        for source, part in zip(node.src, GRADIENT_RULES[node.op](node, found[node]), strict=True):
             if part is not None and source in useful:
-                found[source] = together(found[source], part) if source in found else part
+                found[source] = add_gradients(found[source], part) if source in found else part
     return {target: found[target] for target in wanted if target in found}
 
 
-def together(a: UOp, b: UOp) -> UOp:
+def add_gradients(a: UOp, b: UOp) -> UOp:
     """The sum of two gradients; a CUSTOM keeps those of its results apart."""
     return UOp.sink(*a.src, *b.src) if a.op is Op.SINK else a + b
 
@@ -59,6 +59,6 @@ def passes_gradient(node: UOp) -> bool:
         return False
     if node.op is Op.ASSIGN and node.arg is LEAF:
         return False
-    if node.op not in RULES:
+    if node.op not in GRADIENT_RULES:
         raise GradientError(f"{node.op.name} of floats has no derivative here; detach() its result")
     return not any(s.op is Op.KERNEL for s in node.src)

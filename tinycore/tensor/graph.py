@@ -321,7 +321,7 @@ def insert(x: UOp, view: UOp, value: UOp) -> UOp:
     return UOp(Op.INSERT, x.dtype, (x, view, value)) if 0 not in value.shape else x
 
 
-def replaced(root: UOp, changed: dict[UOp, UOp]) -> UOp:
+def replace_nodes(root: UOp, changed: dict[UOp, UOp]) -> UOp:
     """A graph with nodes replaced, in which the view of an INSERT still shows what it changes.
 
     A part of a value may have been computed on its own. Where to write has nothing to do with that.
@@ -361,7 +361,7 @@ def assign(memory: UOp, value: UOp, argument: str | None = None) -> UOp:
     return reshape(UOp(Op.ASSIGN, value.dtype, (memory, value), argument), shape)
 
 
-def stored(memory: UOp, value: UOp) -> UOp:
+def store_value(memory: UOp, value: UOp) -> UOp:
     """A value in new memory, which may be larger where sizes vary."""
     if memory.op is not Op.SHRINK:
         return UOp(Op.ASSIGN, value.dtype, (memory, value))

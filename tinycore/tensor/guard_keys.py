@@ -16,7 +16,18 @@ from tinycore.dtype import DType
 from tinycore.errors import JitError
 from tinycore.uop.size import Size, Variable
 
-PLAIN: Final = (types.NoneType, bool, int, complex, str, bytes, DType, enum.Enum, type, Variable)
+PLAIN_TYPES: Final = (
+    types.NoneType,
+    bool,
+    int,
+    complex,
+    str,
+    bytes,
+    DType,
+    enum.Enum,
+    type,
+    Variable,
+)
 """Values that are equal when they say the same; floats are told apart by their bits."""
 
 
@@ -61,7 +72,7 @@ ATOMS: Final = frozenset((types.NoneType, bool, int, complex, str, bytes, DType,
 """Classes whose instances are PLAIN, looked up where looking has to be quick."""
 
 
-def constant(value: Any) -> Hashable:
+def constant_key(value: Any) -> Hashable:
     """A Python value as part of a key."""
     kind = type(value)
     if kind in ATOMS:
@@ -70,7 +81,7 @@ def constant(value: Any) -> Hashable:
         return float, value.hex()
     if isinstance(value, NumpyScalar):
         return value.dtype.str, value.tobytes()
-    if isinstance(value, PLAIN):
+    if isinstance(value, PLAIN_TYPES):
         return type(value), value
     if isinstance(value, Size):
         return Size, value

@@ -25,7 +25,7 @@ from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-MOST_NODES: Final = 50_000
+MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
 NOBODY: Final[frozenset[int]] = frozenset()
 
@@ -157,7 +157,7 @@ class GradientHistory:
             self.kept[key] = HistoryEntry(reference, graph.reshape(node, memory.shape), group)
             group.keys.add(key)
         self.size += group.size
-        while self.size > MOST_NODES:
+        while self.size > MOST_HISTORY_NODES:
             self.evict(next(iter(self.kept.values())).group)
 
     def evict(self, group: RunGraphs) -> None:

@@ -13,7 +13,7 @@ from tinycore.dtype import Scalar
 from tinycore.errors import DTypeError, ShapeError
 from tinycore.tensor.realize import Realization
 
-KINDS: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+KIND_RANKS: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 """Numbers are written into tensors of their kind, and of those above."""
 
 
@@ -29,7 +29,7 @@ class InPlace(Realization):
                 f"{name}: the result has shape {result.shape}, and is written into shape "
                 f"{self.shape}. Use the operation that makes a new tensor, as in x = x + y"
             )
-        if KINDS[result.dtype.kind] > KINDS[self.dtype.kind]:
+        if KIND_RANKS[result.dtype.kind] > KIND_RANKS[self.dtype.kind]:
             raise DTypeError(
                 f"{name}: the result is {result.dtype!r}, and is written into {self.dtype!r}. Cast "
                 "it first, or use the operation that makes a new tensor, as in x = x + y"

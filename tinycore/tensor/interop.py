@@ -28,7 +28,7 @@ from tinycore.tensor import graph, pixels
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
 from tinycore.tensor.inplace import InPlace
-from tinycore.tensor.layout import VIEWS, memory_below, shown
+from tinycore.tensor.layout import VIEWS, memory_below, show_memory
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import FOREIGN
 from tinycore.tensor.value_cache import value_cache
@@ -67,7 +67,7 @@ class Interop(InPlace):
         flat = None if memory is None else runtime().shared(memory)
         if memory is not None and flat is not None:
             value_cache.mark_escaped(memory)
-        return None if flat is None else shown(known(self.uop), flat, VIEWS)
+        return None if flat is None else show_memory(known(self.uop), flat, VIEWS)
 
     def data(self) -> memoryview:
         """The elements row by row as a memoryview in this tensor's shape.
@@ -127,7 +127,7 @@ class Interop(InPlace):
         The host, where DLPack's consumers have no use for a device's memory: they get what
         `__array__` gives, a copy where the host cannot address it.
         """
-        return runtime().exchange_kind(self.device) or dlpack.HOST
+        return runtime().exchange_kind(self.device) or dlpack.HOST_DEVICE
 
     def __dlpack__(
         self,
@@ -146,12 +146,12 @@ class Interop(InPlace):
         """
         place = self.__dlpack_device__()
         target = place if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
-        if target not in (place, dlpack.HOST):
+        if target not in (place, dlpack.HOST_DEVICE):
             raise SharingError(f"__dlpack__: {self.device} cannot export to DLDevice {target}")
-        if target == dlpack.HOST and stream is not None:
+        if target == dlpack.HOST_DEVICE and stream is not None:
             raise SharingError(f"__dlpack__: the host has no streams, got stream={stream!r}")
         view = None if copy else self._host_view()
-        if view is None and (copy is False or target != dlpack.HOST):
+        if view is None and (copy is False or target != dlpack.HOST_DEVICE):
             raise SharingError(
                 f"__dlpack__: {self.dtype!r} of shape {self.shape} on {self.device} has no memory "
                 "to share: realize() it first (contiguous() if it is a view), or let it be copied "
@@ -200,8 +200,8 @@ class Interop(InPlace):
             raise SharingError(f"from_dlpack: {why}, so it has to be copied, but copy=False")
         if why is None and not copy:
             return cls.from_uop(shared_node(found, place))
-        if (kind, number) == dlpack.HOST:
-            return cls.from_uop(stored(found.array(), found.dtype, target))
+        if (kind, number) == dlpack.HOST_DEVICE:
+            return cls.from_uop(array_in_memory(found.array(), found.dtype, target))
         return cls.from_uop(shared_node(found, place)).clone(target).realize()
 
     def _taken(self, device: str | None, copy: bool | None) -> Self:
@@ -337,20 +337,20 @@ def unpickled(
 ) -> Interop:
     """A tensor from what `__reduce__` kept."""
     try:
-        node = stored(array, dtype, runtime().canonicalize(device))
+        node = array_in_memory(array, dtype, runtime().canonicalize(device))
     except DeviceError as error:
         default = runtime().default_device()
         warnings.warn(
             f"a tensor saved on {device} is on {default} now, as {device} is not here: {error}",
             stacklevel=2,
         )
-        node = stored(array, dtype, default)
+        node = array_in_memory(array, dtype, default)
     result = cls.from_uop(node)
     result.requires_grad = requires_grad
     return result
 
 
-def stored(array: HostArray, dtype: DType, device: str) -> UOp:
+def array_in_memory(array: HostArray, dtype: DType, device: str) -> UOp:
     """An array of the bytes of `dtype` in a buffer of its own."""
     if not array.size:
         return graph.full(array.shape, dtype, 0, device)

@@ -170,7 +170,7 @@ class Joining(Movement):
         same_device("cat", [t.device for t in tensors])
         dtype = least_upper_dtype(*[t.dtype for t in tensors])
         nodes = [t._in_sizes_of(self, axis).uop.cast(dtype) for t in tensors if t.shape[axis]]
-        return self.from_uop(graph.value(joined(nodes, axis))) if nodes else self.cast(dtype)
+        return self.from_uop(graph.value(concatenate(nodes, axis))) if nodes else self.cast(dtype)
 
     def _in_sizes_of(self, first: Self, axis: int) -> Self:
         """This tensor, in the sizes of `first` on all axes but one; they have the same numbers."""
@@ -270,7 +270,7 @@ def check_joined(name: str, shapes: Sequence[Shape], axis: int) -> None:
             raise ShapeError(f"{name}: shapes {listed} differ on more than axis {axis}")
 
 
-def joined(nodes: Sequence[UOp], axis: int) -> UOp:
+def concatenate(nodes: Sequence[UOp], axis: int) -> UOp:
     """Nodes side by side: each is padded to the whole, and a place takes what lies there.
 
     Not their sum: that would make 0.0 of -0.0.

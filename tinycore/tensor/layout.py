@@ -31,7 +31,7 @@ def moved_from(node: UOp) -> UOp:
     return node
 
 
-def shown(
+def show_memory(
     node: UOp, flat: HostArray, how: dict[Op, Callable[[UOp, HostArray], HostArray | None]]
 ) -> HostArray | None:
     """The flat content of the memory below a node, as that node shows it.

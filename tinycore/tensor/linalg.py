@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from tinycore.dtype import DType, DTypeLike, dtypes, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
-from tinycore.tensor.pixels import operands
+from tinycore.tensor.pixels import product_operands
 from tinycore.tensor.sorting import Sorting
 
 
@@ -47,7 +47,7 @@ class Linalg(Sorting):
         broadcast_shapes("dot", self.shape[:-2], w.shape[:-2])
         if self.ndim == 1 < w.ndim:
             return self.unsqueeze(0).dot(w, dtype).squeeze(-2)
-        x, w = operands(self, w)
+        x, w = product_operands(self, w)
         if w.ndim == 1:
             return x._product_sum([w], [-1], dtype)
         return x.unsqueeze(-2)._product_sum([w.transpose(-1, -2).unsqueeze(-3)], [-1], dtype)

@@ -18,8 +18,8 @@ Keys = tuple[UOp, ...]
 
 PLACE_BITS: Final = 32
 """Bits of a key that hold a place, if the others are enough for an element."""
-PLACES: Final = (1 << PLACE_BITS) - 1
-COUNTED: Final = 16
+PLACE_MASK: Final = (1 << PLACE_BITS) - 1
+RANK_SORTED: Final = 16
 """Length of the runs that are sorted by counting."""
 LONGEST_PIECE: Final = 256
 """Elements that are merged one after the other; pieces are merged at once."""
@@ -34,18 +34,18 @@ def first_places(keys: UOp, count: int, bits: int) -> UOp:
     the first elements are kept.
     """
     size = keys.shape[-1]
-    run = min(size, COUNTED)
+    run = min(size, RANK_SORTED)
     piece = min(LONGEST_PIECE, max(run, power_of_two(size // FEWEST_PIECES)))
     greatest = dtypes.max(dtypes.int64 if bits > PLACE_BITS else dtypes.int32)
     found = numbered(filled(keys, -(-size // piece) * piece, greatest), bits)
-    found = joined(by_counting(in_runs(found, run)))
-    longest = max(COUNTED, 1 << (count - 1).bit_length())
+    found = join_runs(by_counting(in_runs(found, run)))
+    longest = max(RANK_SORTED, 1 << (count - 1).bit_length())
     while run < found[0].shape[-1]:
         kept = min(2 * run, longest)
         how = Merge(run, kept, min(piece, kept))
         found = tuple([graph.merge(found[0], part, how) for part in found])
         run = kept
-    return cut(found[-1].alu(Op.AND, graph.full_like(found[-1], PLACES)), count)
+    return cut(found[-1].alu(Op.AND, graph.full_like(found[-1], PLACE_MASK)), count)
 
 
 def numbered(keys: UOp, bits: int) -> Keys:
@@ -81,13 +81,13 @@ def in_runs(keys: Keys, length: int) -> Keys:
     return tuple([graph.reshape(key, (*outer, size // length, length)) for key in keys])
 
 
-def joined(runs: Keys) -> Keys:
+def join_runs(runs: Keys) -> Keys:
     """Undo `in_runs`."""
     *outer, count, length = runs[0].shape
     return tuple([graph.reshape(key, (*outer, count * length)) for key in runs])
 
 
-def stored(keys: Keys) -> Keys:
+def store_keys(keys: Keys) -> Keys:
     """The keys in memory of their own."""
     return tuple([UOp(Op.CONTIGUOUS, key.dtype, (key,)) for key in keys])
 
@@ -110,9 +110,9 @@ def by_counting(runs: Keys) -> Keys:
     here = graph.insert_axis(graph.broadcast_to(numbers, runs[0].shape), last, size)
     others = tuple([graph.insert_axis(key, last - 1, size) for key in runs])
     own = tuple([graph.insert_axis(key, last, size) for key in runs])
-    (rank,) = stored((total(less(others, own).cast(dtypes.int32)),))
+    (rank,) = store_keys((total(less(others, own).cast(dtypes.int32)),))
     found = graph.insert_axis(rank, last - 1, size).eq(here)
-    return stored(tuple([total(found.where(key, graph.full_like(key, 0))) for key in others]))
+    return store_keys(tuple([total(found.where(key, graph.full_like(key, 0))) for key in others]))
 
 
 def total(x: UOp) -> UOp:

@@ -107,22 +107,22 @@ def sharded(x: UOp, names: tuple[str, ...], axis: int | None) -> UOp:
     """A node over devices, in equal parts along an axis or everything on each."""
     group = BETWEEN_NAMES.join(names)
     if not is_group(group):
-        return x if x.device == group else moved(graph.on_device(x, group), group)
+        return x if x.device == group else copy_to_device(graph.on_device(x, group), group)
     if x.device == group and graph.axis_of(x) == axis:
         return x
     if graph.is_constant(x):
         constant = graph.on_device(x, group)
         return constant if axis is None else in_memory(constant, names, axis)
-    return UOp(Op.MULTI, x.dtype, tuple(parts_of(x, names, axis)), axis)
+    return UOp(Op.MULTI, x.dtype, tuple(shards_of(x, names, axis)), axis)
 
 
-def parts_of(x: UOp, names: tuple[str, ...], axis: int | None) -> list[UOp]:
+def shards_of(x: UOp, names: tuple[str, ...], axis: int | None) -> list[UOp]:
     """What each device holds of a node, in memory of its own."""
     found = []
     for number, name in enumerate(names):
         part = x if axis is None else part_of(x, axis, number, len(names))
         here = part.device == name
-        found.append(UOp(Op.CONTIGUOUS, x.dtype, (part,)) if here else moved(part, name))
+        found.append(UOp(Op.CONTIGUOUS, x.dtype, (part,)) if here else copy_to_device(part, name))
     return found
 
 
@@ -134,7 +134,7 @@ def part_of(x: UOp, axis: int, number: int, count: int) -> UOp:
     return graph.shrink(x, box)
 
 
-def moved(x: UOp, device: str) -> UOp:
+def copy_to_device(x: UOp, device: str) -> UOp:
     """The value copied to a device; itself where it is there."""
     return x if x.device == device else UOp(Op.COPY, x.dtype, (x, graph.device_node(device)))
 
@@ -151,6 +151,8 @@ def in_memory(constant: UOp, names: tuple[str, ...], axis: int) -> UOp:
 def of_multi(node: UOp, g: UOp) -> Gradients:
     """To each part the gradient of its place; of parts that are alike the first gets all of it."""
     if node.arg is None:
-        return (moved(g, node.src[0].device), *[None] * (len(node.src) - 1))
+        return (copy_to_device(g, node.src[0].device), *[None] * (len(node.src) - 1))
     count = len(node.src)
-    return tuple([moved(part_of(g, node.arg, k, count), s.device) for k, s in enumerate(node.src)])
+    return tuple(
+        [copy_to_device(part_of(g, node.arg, k, count), s.device) for k, s in enumerate(node.src)]
+    )

@@ -22,8 +22,8 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
-NUMBERS: Final = frozenset({bool, int, float})
-LOGICAL = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
+NUMBER_TYPES: Final = frozenset({bool, int, float})
+BOOL_ARITHMETIC = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """What arithmetic means between bools."""
 
 
@@ -75,7 +75,7 @@ class Operands(Joining):
 
     def _node(self, x: Self | Scalar) -> UOp:
         """The node of `ufix(x)`."""
-        if type(x) not in NUMBERS:
+        if type(x) not in NUMBER_TYPES:
             return self.ufix(x).uop
         dtype = number_dtype("operand", cast(Scalar, x), scalar_dtype(cast(Scalar, x), self.dtype))
         return graph.scalar(dtype, cast(Scalar, x), self.device)
@@ -84,7 +84,7 @@ class Operands(Joining):
         """The op between broadcast, promoted operands; between bools what it means in logic."""
         left, right = self._nodes(name, (other,))
         if left.dtype is dtypes.bool:
-            op = LOGICAL.get(op, op)
+            op = BOOL_ARITHMETIC.get(op, op)
         return self.from_uop(right.alu(op, left) if reverse else left.alu(op, right))
 
     def _as_float(self) -> Self:

@@ -79,7 +79,7 @@ def is_fixed(shape: Shape) -> bool:
     return not any(isinstance(n, Size) for n in shape)
 
 
-def operands(*tensors: T) -> tuple[T, ...]:
+def product_operands(*tensors: T) -> tuple[T, ...]:
     """The operands of a product: in images where the setting IMAGE asks for it."""
     return tuple(map(in_image, tensors)) if settings.IMAGE else tensors
 

@@ -27,7 +27,7 @@ from tinycore.uop.verify import verify
 Index = int | UOp
 KernelFunction = Callable[..., Any]
 
-LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED})
+UNLOWERED_LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED})
 """What a loop of a kernel may be before it is lowered."""
 STATEMENTS: Final = COMPOUND | {Op.STORE}
 """What a kernel function may return, one or several."""
@@ -154,7 +154,7 @@ def problems(sink: UOp, pointers: set[UOp]) -> Iterable[str]:
         elif node.op is Op.DEFINE_VAR:
             yield f"variable {node.arg[0]} has no value here; pass a tensor of one element"
         elif node.op is Op.RANGE:
-            if node.arg.kind not in LOOPS:
+            if node.arg.kind not in UNLOWERED_LOOPS:
                 yield f"an axis of kind {node.arg.kind.name} comes from lowering; use LOOP"
             if counters.setdefault(node.arg.number, node) is not node:
                 yield f"two loops have the number {node.arg.number[0]}"

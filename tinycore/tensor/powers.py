@@ -219,7 +219,7 @@ def scaled_log2(a: AnyTensor, b: AnyTensor) -> tuple[AnyTensor, AnyTensor]:
 def log2_parts(a: AnyTensor) -> tuple[AnyTensor, AnyTensor]:
     """log2 a in two parts: a == 2**e * (1 + f), and log2(1 + f) by the series in f / (2 + f)."""
     parts = PARTS[a.dtype]
-    e, f = split(a, parts)
+    e, f = split_exponent(a, parts)
     high, low = half_log(f, parts)
     first, second = parts.scale
     product = high * first
@@ -257,7 +257,7 @@ def third_of_square(
     return total, (first * third - total) + (second * third + (first + second) * rest)
 
 
-def split(a: AnyTensor, parts: Parts) -> tuple[AnyTensor, AnyTensor]:
+def split_exponent(a: AnyTensor, parts: Parts) -> tuple[AnyTensor, AnyTensor]:
     """(e, f) with a == 2**e * (1 + f) and 1 + f between sqrt(1/2) and sqrt(2), both as floats."""
     lift = parts.mantissa + 2
     tiny = a < 2.0 ** (1 - parts.bias)

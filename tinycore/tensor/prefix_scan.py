@@ -54,11 +54,11 @@ def running_fold(x: UOp, op: Op) -> UOp:
 
     neutral = neutral_element(op, x.dtype)
     if op is Op.MUL:  # whose derivative is that of every product by itself
-        return running(x, doubling, combine, neutral, LONGEST_DIRECT)
-    return running(x, scanned, combine, neutral, LONGEST_SCAN)
+        return scan_last_axis(x, doubling, combine, neutral, LONGEST_DIRECT)
+    return scan_last_axis(x, scanned, combine, neutral, LONGEST_SCAN)
 
 
-def running(
+def scan_last_axis(
     x: UOp, prefixes: Prefixes, combine: Combine, neutral: Scalar, longest: int = LONGEST_DIRECT
 ) -> UOp:
     """The last axis folded so far, by the two ways to fold that are given.
@@ -72,20 +72,20 @@ def running(
     count, last = -(-size // piece), len(outer)
     filled = graph.pad_with(x, [(0, 0)] * last + [(0, count * piece - size)], neutral)
     inner = prefixes(graph.reshape(filled, (*outer, count, piece)))
-    ends = graph.shrink(inner, [*whole(outer), (0, count), (piece - 1, piece)])
+    ends = graph.shrink(inner, [*whole_axes(outer), (0, count), (piece - 1, piece)])
     ends = graph.reshape(ends, (*outer, count))
-    totals = running(ends, prefixes, combine, neutral, longest)
+    totals = scan_last_axis(ends, prefixes, combine, neutral, longest)
     before = graph.expand(
         graph.reshape(shifted(totals, 1, neutral), (*outer, count, 1)), inner.shape
     )
     joined = graph.reshape(combine(before, inner), (*outer, count * piece))
-    return graph.shrink(joined, [*whole(outer), (0, size)])
+    return graph.shrink(joined, [*whole_axes(outer), (0, size)])
 
 
 def shifted(x: UOp, distance: int, value: Scalar) -> UOp:
     """The last axis moved to the right; `value` enters, and what leaves is lost."""
     *outer, size = x.shape
-    kept = graph.shrink(x, [*whole(outer), (0, max(0, size - distance))])
+    kept = graph.shrink(x, [*whole_axes(outer), (0, max(0, size - distance))])
     return graph.pad_with(kept, [(0, 0)] * len(outer) + [(min(distance, size), 0)], value)
 
 
@@ -108,6 +108,6 @@ def doubled(x: UOp, combine: Combine, neutral: Scalar) -> UOp:
     return x
 
 
-def whole(sizes: list[int]) -> list[tuple[int, int]]:
+def whole_axes(sizes: list[int]) -> list[tuple[int, int]]:
     """Axes that are kept as they are."""
     return [(0, size) for size in sizes]

@@ -22,7 +22,7 @@ from tinycore.uop.text import inline
 
 Numbers: TypeAlias = "numpy.ndarray[Any, Any]"
 
-MOST_STEPS: Final = 1 << 14
+MOST_TRIED_STEPS: Final = 1 << 14
 """How many steps of a kernel are tried."""
 
 ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
@@ -137,7 +137,7 @@ def places_of(store: UOp) -> tuple[Numbers, Numbers] | None:
 
 def first_steps(sizes: list[int]) -> list[int]:
     """How many steps of each loop are tried: as many of each, where there are so many."""
-    left, chosen = MOST_STEPS, dict.fromkeys(range(len(sizes)), 1)
+    left, chosen = MOST_TRIED_STEPS, dict.fromkeys(range(len(sizes)), 1)
     waiting = sorted(range(len(sizes)), key=sizes.__getitem__)
     for number, loop in enumerate(waiting):
         share = int(left ** (1 / (len(sizes) - number)) + 1e-6)

@@ -20,7 +20,7 @@ from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
 from tinycore.tensor.history import history
-from tinycore.tensor.layout import COPIES, moved_from, shown
+from tinycore.tensor.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,
@@ -404,7 +404,7 @@ def numbers_shown(node: UOp) -> HostArray | None:
         whole = parts[0] if base.arg is None else numpy.concatenate(parts, base.arg)
     else:
         return None
-    found = shown(known(node), whole.reshape(known(base).shape), COPIES)
+    found = show_memory(known(node), whole.reshape(known(base).shape), COPIES)
     return None if found is None else numpy.array(found)
 
 

@@ -78,7 +78,7 @@ COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 NODE, GRAD, REQUIRES_GRAD = map(attrgetter, ("uop", "grad", "requires_grad"))
-NONE: Final = repeat(None)
+ENDLESS_NONE: Final = repeat(None)
 """None as often as it is asked for."""
 
 
@@ -117,7 +117,7 @@ class Expected:
         """Whether all tensors are there, with the same flags and gradients."""
         flags = map(REQUIRES_GRAD, map(call, self.tensors))
         gradients = map(GRAD, map(call, self.owners))
-        are_first = map(is_, map(GRAD, map(call, self.left)), NONE)
+        are_first = map(is_, map(GRAD, map(call, self.left)), ENDLESS_NONE)
         try:
             return (
                 all(map(is_, self.required, flags))
@@ -184,7 +184,7 @@ class ReusableGradients:
         owners: list[Any] = [*map(call, self.owners)]
         if (
             len(self.known) == len(owners)
-            and all(map(is_not, owners, NONE))
+            and all(map(is_not, owners, ENDLESS_NONE))
             and all(map(is_, map(NODE, self.tensors), self.shown))
             and all(map(le, below, self.known_below))
         ):

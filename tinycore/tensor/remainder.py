@@ -49,13 +49,13 @@ def remainder(a: AnyTensor, b: AnyTensor) -> AnyTensor:
     size, divisor = below.where(-a, a), b.abs()
     rest = (size * 2.0 ** (-how.steps * how.digits) < divisor).where(size, 0.0)
     for step in reversed(range(how.steps)):
-        rest = reduced(rest, divisor * 2.0 ** (step * how.digits))
+        rest = reduce_remainder(rest, divisor * 2.0 ** (step * how.digits))
     undefined = divisor.eq(0) | size.eq(math.inf) | a.ne(a) | b.ne(b)
     rest = undefined.where(math.nan, rest)
     return below.where(-rest, rest)
 
 
-def reduced(rest: AnyTensor, divisor: AnyTensor) -> AnyTensor:
+def reduce_remainder(rest: AnyTensor, divisor: AnyTensor) -> AnyTensor:
     """The rest of a nonnegative number that is less than 2**digits divisors."""
     times = (rest / divisor).trunc()
     high = leading(divisor)

@@ -17,13 +17,13 @@ from tinycore.uop.op import Op, registers
 Gradients = tuple[UOp | None, ...]
 Rule = Callable[[UOp, UOp], Gradients]
 
-RULES: Final[dict[Op, Rule]] = {}
+GRADIENT_RULES: Final[dict[Op, Rule]] = {}
 """The derivative of every op that has one."""
-rule: Final = registers(RULES)
+rule: Final = registers(GRADIENT_RULES)
 """Register a function as the derivative of some ops."""
 
 
-def times(x: UOp, number: Scalar) -> UOp:
+def scale(x: UOp, number: Scalar) -> UOp:
     """x * number."""
     return x.alu(Op.MUL, graph.full_like(x, number))
 

@@ -9,7 +9,7 @@ import math
 
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
-from tinycore.tensor.rules import Gradients, rule, times, zero
+from tinycore.tensor.rules import Gradients, rule, scale, zero
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -64,7 +64,7 @@ def of_reciprocal(node: UOp, g: UOp) -> Gradients:
 @rule(Op.SQRT)
 def of_sqrt(node: UOp, g: UOp) -> Gradients:
     """d sqrt(a) = da / (2 sqrt(a))."""
-    return (g / times(node, 2),)
+    return (g / scale(node, 2),)
 
 
 @rule(Op.EXP)
@@ -76,7 +76,7 @@ def of_exp(node: UOp, g: UOp) -> Gradients:
 @rule(Op.EXP2)
 def of_exp2(node: UOp, g: UOp) -> Gradients:
     """d 2**a = 2**a ln(2) da."""
-    return (times(g * node, math.log(2)),)
+    return (scale(g * node, math.log(2)),)
 
 
 @rule(Op.LOG)
@@ -88,14 +88,14 @@ def of_log(node: UOp, g: UOp) -> Gradients:
 @rule(Op.LOG2)
 def of_log2(node: UOp, g: UOp) -> Gradients:
     """d log2(a) = da / (a ln(2))."""
-    return (g / times(node.src[0], math.log(2)),)
+    return (g / scale(node.src[0], math.log(2)),)
 
 
 @rule(Op.SIN)
 def of_sin(node: UOp, g: UOp) -> Gradients:
     """d sin(a) = cos(a) da, with cos(a) = 1 - 2 sin(a/2)**2."""
-    half = times(node.src[0], 0.5).alu(Op.SIN)
-    return (g * (graph.full_like(g, 1) - times(half * half, 2)),)
+    half = scale(node.src[0], 0.5).alu(Op.SIN)
+    return (g * (graph.full_like(g, 1) - scale(half * half, 2)),)
 
 
 @rule(Op.MAX, Op.MIN)
@@ -104,7 +104,7 @@ def of_extreme(node: UOp, g: UOp) -> Gradients:
     a, b = node.src
     first = (b < a) if node.op is Op.MAX else (a < b)
     second = (a < b) if node.op is Op.MAX else (b < a)
-    shared = a.eq(b).where(times(g, 0.5), zero(g))
+    shared = a.eq(b).where(scale(g, 0.5), zero(g))
     return first.where(g, shared), second.where(g, shared)
 
 

@@ -12,7 +12,7 @@ from typing import Self
 from tinycore.dtype import dtypes, sum_acc_dtype
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
-from tinycore.tensor.prefix_scan import is_scanned, prefix_windows, running, running_fold
+from tinycore.tensor.prefix_scan import is_scanned, prefix_windows, running_fold, scan_last_axis
 from tinycore.tensor.reduce import Reduce
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -73,7 +73,9 @@ class Scan(Reduce):
         return wide._along(
             "logcumsumexp",
             axis,
-            lambda node: running(node, self._logsumexp_so_far, self._logaddexp_of, -math.inf),
+            lambda node: scan_last_axis(
+                node, self._logsumexp_so_far, self._logaddexp_of, -math.inf
+            ),
         ).cast(x.dtype)
 
     def _logsumexp_so_far(self, node: UOp) -> UOp:

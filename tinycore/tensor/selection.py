@@ -27,7 +27,7 @@ FOLDS: Final[dict[Reduction, Op]] = {
 """The op each reduction of `scatter_reduce` folds by."""
 
 
-LOGICAL: Final = {Op.ADD: Op.MAX, Op.MUL: Op.MIN, Op.MAX: Op.MAX, Op.MIN: Op.MIN}
+BOOL_FOLDS: Final = {Op.ADD: Op.MAX, Op.MUL: Op.MIN, Op.MAX: Op.MAX, Op.MIN: Op.MIN}
 """How bools are folded: a sum is or, a product is and."""
 
 
@@ -170,7 +170,7 @@ class Selection(Indexing):
         axis, index, source = self._aligned("scatter_reduce", dim, index, src)
         op, start = FOLDS[reduce], self
         if self.dtype is dtypes.bool:
-            op = LOGICAL[op]
+            op = BOOL_FOLDS[op]
         if not include_self:
             neutral = source.const_like(neutral_element(op, self.dtype))
             start = self._folded_in(axis, index, neutral, None)

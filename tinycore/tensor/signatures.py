@@ -69,7 +69,7 @@ class Accepted(NamedTuple):
 
 ANYTHING = Accepted(("anything",), (object,))
 NUMBERS = (int, float, Real, NumpyBool)
-PLAIN = {
+ACCEPTED_TYPES = {
     None: Accepted(("None",), (types.NoneType,)),
     bool: Accepted(("a bool",), (bool, int, NumpyBool)),
     int: Accepted(("an int",), (int, Integral)),
@@ -253,8 +253,8 @@ class Contract:
             return Accepted(("a number",), (*NUMBERS, self.tensor, UOp))
         if annotation is self.tensor:
             return Accepted(("a Tensor",), (self.tensor,))
-        if annotation in PLAIN:
-            return PLAIN[annotation]
+        if annotation in ACCEPTED_TYPES:
+            return ACCEPTED_TYPES[annotation]
         if isinstance(annotation, type):
             return Accepted((f"an instance of {annotation.__name__}",), (annotation,))
         return ANYTHING
@@ -332,7 +332,7 @@ def check_signatures(cls: type, tensor: type) -> None:
         if not public or not isinstance(function, types.FunctionType):
             continue
         if unwrap(function).__annotations__.keys() - {"return"}:
-            call = checked(TOLD_AS.get(name, name), function, tensor)
+            call = with_argument_checks(TOLD_AS.get(name, name), function, tensor)
             kind = type(member) if member is not function else None
             setattr(cls, name, kind(call) if kind else call)
 
@@ -364,7 +364,9 @@ def called_wrongly(name: str, error: TypeError) -> str:
     return f"{name}: {what or error}"
 
 
-def checked(name: str, function: Callable[..., Any], tensor: type) -> Callable[..., Any]:
+def with_argument_checks(
+    name: str, function: Callable[..., Any], tensor: type
+) -> Callable[..., Any]:
     """A method that checks its arguments first, unless a tensor's own method is the caller."""
     contract = Contract(name, function, tensor)
 

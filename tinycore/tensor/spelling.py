@@ -32,7 +32,13 @@ SPELLINGS: Final = (
 )
 """Names of one meaning."""
 
-NOTHING: Final = {"out": None, "dtype": None, "where": True, "initial": None, "copy": None}
+NEUTRAL_ARGUMENTS: Final = {
+    "out": None,
+    "dtype": None,
+    "where": True,
+    "initial": None,
+    "copy": None,
+}
 """Arguments that NumPy's functions hand to methods, and the value with which each asks nothing."""
 
 
@@ -57,7 +63,7 @@ def spelled(
         if (other in named and other != word) or other in found:
             raise ArgumentTypeError(f"{name}: {word!r} is {other!r}, which was given twice")
         if other is None:
-            if word in NOTHING and value is NOTHING[word]:
+            if word in NEUTRAL_ARGUMENTS and value is NEUTRAL_ARGUMENTS[word]:
                 continue
             raise ArgumentTypeError(unknown(name, word, known))
         if other in repeated:

@@ -112,13 +112,15 @@ def unit_interval(count: int, dtype: DType, device: str) -> UOp:
 def whole_numbers(span: int, count: int, device: str) -> UOp:
     """`count` uint64 numbers below `span`: random bits as a fraction, times the span."""
     if span <= SHORT_SPAN or (span <= 1 << 32 and span.bit_count() == 1):
-        return times(random_halves(count, device).cast(dtypes.uint64), span) >> bits(count, device)
+        return times_modulo(random_halves(count, device).cast(dtypes.uint64), span) >> bits(
+            count, device
+        )
     words = random_words(count, device)
     if span == 1 << 64:
         return words
     if span <= 1 << 32:
         return upper_half(words, span)
-    product, lower = times(words, span), upper_half(random_words(count, device), span)
+    product, lower = times_modulo(words, span), upper_half(random_words(count, device), span)
     carry = (product + lower < product).cast(dtypes.uint64)
     return upper_half(words, span) + carry
 
@@ -128,12 +130,14 @@ def upper_half(x: UOp, factor: int) -> UOp:
     half = bits(x.shape[0], x.device)
     mask = graph.full_like(x, (1 << 32) - 1)
     high, low = x >> half, x & mask
-    across = times(high, factor & 0xFFFFFFFF) + (times(low, factor & 0xFFFFFFFF) >> half)
-    other = times(low, factor >> 32) + (across & mask)
-    return times(high, factor >> 32) + (across >> half) + (other >> half)
+    across = times_modulo(high, factor & 0xFFFFFFFF) + (
+        times_modulo(low, factor & 0xFFFFFFFF) >> half
+    )
+    other = times_modulo(low, factor >> 32) + (across & mask)
+    return times_modulo(high, factor >> 32) + (across >> half) + (other >> half)
 
 
-def times(x: UOp, factor: int) -> UOp:
+def times_modulo(x: UOp, factor: int) -> UOp:
     """x * factor modulo 2**64."""
     return x * graph.full_like(x, factor)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tinycore._deferred import numpy
 
-UNARY: Final = {
+UNARY_UFUNCS: Final = {
     "absolute": "abs",
     "fabs": "abs",
     "negative": "neg",
@@ -32,7 +32,7 @@ UNARY: Final = {
 }
 """Functions of one operand, and the methods that they are."""
 
-BINARY: Final = {
+BINARY_UFUNCS: Final = {
     "add": "__add__",
     "subtract": "__sub__",
     "multiply": "__mul__",
@@ -65,7 +65,7 @@ BINARY: Final = {
 
 def applied(tensor: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], named: Any) -> Any:
     """What a universal function gives of operands of which one is a tensor."""
-    name = {1: UNARY, 2: BINARY}.get(len(inputs), {}).get(ufunc.__name__)
+    name = {1: UNARY_UFUNCS, 2: BINARY_UFUNCS}.get(len(inputs), {}).get(ufunc.__name__)
     if name is None or method != "__call__" or named:
         arrays = [x.numpy() if isinstance(x, type(tensor)) else x for x in inputs]
         return getattr(ufunc, method)(*arrays, **named)

@@ -99,7 +99,7 @@ class ValueCache:
             return
         moved = {old: new for old, new in replaced.items() if old is not new}
         nodes = [*before.memory, *(value.node for value in fresh)]
-        after = dict(zip(nodes, graph.replaced(UOp.sink(*nodes), moved).src, strict=True))
+        after = dict(zip(nodes, graph.replace_nodes(UOp.sink(*nodes), moved).src, strict=True))
         with self.lock:
             dependencies = self.dependencies() if fresh else {}
             for node in before.memory:

@@ -89,10 +89,10 @@ def repeats(node: UOp) -> bool:
 
 def name_of(node: UOp) -> str:
     """The method that a user knows an op by."""
-    return NAMES.get(node.op, node.op.name.lower())
+    return VIEW_NAMES.get(node.op, node.op.name.lower())
 
 
-NAMES: Final = {Op.SKEW: "unfold", Op.UNSKEW: "unfold"}
+VIEW_NAMES: Final = {Op.SKEW: "unfold", Op.UNSKEW: "unfold"}
 
 
 def is_detached(node: UOp, base: UOp) -> bool:

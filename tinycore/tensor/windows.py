@@ -17,7 +17,7 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import counter_dtype, resolve_axes, same_device, same_size
 from tinycore.tensor.digest import Digest
-from tinycore.tensor.pixels import operands
+from tinycore.tensor.pixels import product_operands
 from tinycore.tensor.polyphase import added_up
 from tinycore.uop.node import Skew, UOp
 
@@ -79,7 +79,7 @@ class Windows(Digest):
             raise ShapeError(
                 f"conv2d: {outputs} output channels cannot be cut into {groups} groups"
             )
-        x, weight = operands(self, weight)
+        x, weight = product_operands(self, weight)
         x = x._pad_constant([(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)], 0)
         x = x._windows(kernel, stride, dilation)
         sizes = x.shape[2 : 2 + rank]

@@ -26,7 +26,7 @@ from tinycore import Tensor, TinyJit
 from tinycore.errors import GradientError, JitError
 from tinycore.testing.fuzz import Fuzzer, Verdict, run
 
-CALLS: Final = 6
+MOST_CALLS: Final = 6
 
 WORLD: Final = """
 import functools, os, threading, types
@@ -336,7 +336,7 @@ def make():
 innermost, change, left = make()
 {made}
 """
-        return World(seed, text, [self.call() for _ in range(CALLS)])
+        return World(seed, text, [self.call() for _ in range(MOST_CALLS)])
 
     def call(self) -> tuple[list[str], str]:
         """What happens before a call, and its arguments."""
@@ -454,12 +454,12 @@ def called(step: Callable[..., Any], x: Tensor, options: dict[str, Any]) -> tupl
     return found[0]
 
 
-def same(one: Any, other: Any) -> bool:
+def same_content(one: Any, other: Any) -> bool:
     """Whether two observations are equal, but for rounding."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same_content(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(same_content, one, other))
     if isinstance(one, float) and isinstance(other, float):
         both_nan = one != one and other != other
         return both_nan or math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-4)
@@ -489,26 +489,26 @@ def check(found: World) -> Verdict:
                 return Verdict("refused")
             refused = True
             one.state["results"] = other.state["results"]
-        elif not (one.outcome == other.outcome and same(one.result, other.result)):
-            return Verdict("result", difference(number, one, other))
+        elif not (one.outcome == other.outcome and same_content(one.result, other.result)):
+            return Verdict("result", compare_runs(number, one, other))
         if refused:
             one.state["results"] = other.state["results"]
-        if not same(one.state, other.state):
+        if not same_content(one.state, other.state):
             if refused and other.outcome == "JitError":
                 return Verdict("refused")  # what a stopped call did to containers is not undone
-            return Verdict("state", difference(number, one, other))
+            return Verdict("state", compare_runs(number, one, other))
     return Verdict("refused" if refused else "")
 
 
-def difference(number: int, one: Seen, other: Seen) -> str:
+def compare_runs(number: int, one: Seen, other: Seen) -> str:
     """What two observations of a call differ in."""
     lines = [f"call {number}: {one.outcome or 'returned'}, with TinyJit {other.outcome or 'too'}"]
-    if not same(one.result, other.result):
+    if not same_content(one.result, other.result):
         lines.append(f"  result: {one.result}, with TinyJit {other.result}")
     lines += [
         f"  {name}: {one.state[name]}, with TinyJit {other.state[name]}"
         for name in one.state
-        if not same(one.state[name], other.state[name])
+        if not same_content(one.state[name], other.state[name])
     ]
     return "\n".join(lines)
 

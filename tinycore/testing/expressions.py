@@ -13,7 +13,7 @@ from random import Random
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.compare import bound_of
 from tinycore.uop.evaluate import round_to
-from tinycore.uop.matcher import ANYTHING
+from tinycore.uop.matcher import ANY_ARGUMENT
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, SHIFTS, UNARY, Op
 from tinycore.uop.pattern import Pattern
@@ -24,7 +24,7 @@ __all__ = ["NoInstance", "instance_of", "random_expression", "random_values"]
 
 FACTORS = (1, 2, 3, 4, 6, 7, 8, 12, 24, 56)
 SMALL = (0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, -1, -2, -3, -5, 23, 55, 56, 57)
-FLOATS = (
+EDGE_FLOATS = (
     0.0,
     -0.0,
     1.0,
@@ -52,7 +52,7 @@ INDEX_OPS = (
     Op.MAX,
     Op.MIN,
 )
-INTEGER_OPS = (
+INTEGER_ALU = (
     *(Op.ADD, Op.SUB, Op.MUL, Op.FLOORDIV, Op.FLOORMOD, Op.IDIV, Op.MOD, Op.MAX, Op.MIN),
     *(Op.AND, Op.OR, Op.XOR, Op.SHL, Op.SHR),
 )
@@ -100,7 +100,12 @@ def random_value(random: Random, dtype: DType) -> Scalar:
     if dtype.kind == "bool":
         return random.random() < 0.5
     if dtype.kind == "float":
-        ends = (*FLOATS, random.uniform(-4, 4), random.uniform(-1e4, 1e4), random.randint(-8, 8))
+        ends = (
+            *EDGE_FLOATS,
+            random.uniform(-4, 4),
+            random.uniform(-1e4, 1e4),
+            random.randint(-8, 8),
+        )
         return round_to(dtype, float(random.choice(ends)))
     if dtype.kind == "index" or random.random() < 0.7:
         return as_scalar(random.choice(SMALL), dtype)
@@ -174,7 +179,7 @@ def random_condition(random: Random, depth: int, others: Sequence[DType]) -> UOp
 def random_binary(random: Random, dtype: DType, depth: int, others: Sequence[DType]) -> UOp:
     """An arithmetic op over two expressions, mostly with a constant where that is usual."""
     kinds = {"index": INDEX_OPS, "float": FLOAT_OPS}
-    op = random.choice(kinds.get(dtype.kind, INTEGER_OPS))
+    op = random.choice(kinds.get(dtype.kind, INTEGER_ALU))
     left = random_expression(random, dtype, depth - 1, others)
     if op in SHIFTS:
         return left.alu(op, UOp.const(dtype, random.randrange(dtype.bits)))
@@ -321,7 +326,7 @@ class Instance:
 
     def constant(self, pattern: Pattern, dtype: DType) -> UOp:
         """A constant for a pattern; factors that divide one another are likely."""
-        if pattern.arg is not ANYTHING:
+        if pattern.arg is not ANY_ARGUMENT:
             return UOp.const(dtype, pattern.arg)
         if dtype.kind not in ("bool", "float") and self.random.random() < 0.6:
             return UOp.const(dtype, self.random.choice(FACTORS))

@@ -22,10 +22,10 @@ from tinycore.testing.peers import numpy_api, torch_api
 from tinycore.testing.programs.draw import Draw
 from tinycore.testing.writes import Program, compiled
 
-SIZE: Final = 3
+WEIGHT_SIZE: Final = 3
 STEP: Final = 1e-4
 """How far finite differences move an element."""
-LEAVES: Final = ("w1", "w2")
+WEIGHTS: Final = ("w1", "w2")
 START: Final = (
     "w1 = leaf([0.5, -1.0, 2.0])",
     "w2 = leaf([1.5, 1.0, -0.5])",
@@ -65,7 +65,7 @@ def program(seed: int) -> Program:
     """The program of a seed."""
     draw = Draw(seed)
     lines = list(START)
-    values, written = list(LEAVES), []
+    values, written = list(WEIGHTS), []
     for number in range(draw.between(1, 2)):
         lines.append(f"x{number} = {draw.pick(MADE)}")
         written.append(f"x{number}")
@@ -82,7 +82,7 @@ def program(seed: int) -> Program:
             lines.append(f"v{number} = {x}[{draw.pick(('0:2', '1:3', '::2'))}]")
             lines.append(f"v{number} *= {a}[0:2]")
         elif kind < 0.88:
-            lines.append(f"store({draw.pick(LEAVES)}, {a})")
+            lines.append(f"store({draw.pick(WEIGHTS)}, {a})")
         else:
             lines.append(draw.pick(READS).format(a=draw.pick([*values, *written])))
     every = [*values[2:], *written]
@@ -107,14 +107,14 @@ def ours(found: Program) -> Slopes:
         exec(compiled(line), scope)
     try:
         scope["loss"].backward()
-        return Slopes(tuple(listed(scope[name].grad) for name in LEAVES), "")
+        return Slopes(tuple(listed(scope[name].grad) for name in WEIGHTS), "")
     except GradientError as error:
         return Slopes((), str(error))
 
 
 def listed(gradient: Any) -> Any:
     """A gradient as numbers; zeros for none."""
-    return [0.0] * SIZE if gradient is None else gradient.tolist()
+    return [0.0] * WEIGHT_SIZE if gradient is None else gradient.tolist()
 
 
 def theirs(found: Program) -> Slopes:
@@ -139,17 +139,17 @@ def theirs(found: Program) -> Slopes:
         scope["loss"].backward()
     except RuntimeError as error:
         return Slopes((), str(error))
-    return Slopes(tuple(listed(scope[name].grad) for name in LEAVES), "")
+    return Slopes(tuple(listed(scope[name].grad) for name in WEIGHTS), "")
 
 
 def differences(found: Program) -> tuple[Any, ...] | None:
     """The gradients as finite differences; None where the loss has a kink or a jump."""
-    here = moved(found, LEAVES[0], 0, 0.0)
+    here = moved(found, WEIGHTS[0], 0, 0.0)
     sides = numpy.array(
         [
             [
-                [(moved(found, name, place, step) - here) / step for place in range(SIZE)]
-                for name in LEAVES
+                [(moved(found, name, place, step) - here) / step for place in range(WEIGHT_SIZE)]
+                for name in WEIGHTS
             ]
             for step in (STEP, -STEP)
         ]
@@ -178,7 +178,7 @@ def moved(found: Program, name: str, place: int, step: float) -> float:
 
 
 def check(found: Program) -> Verdict:
-    """How a program came out, and what is wrong; the kinds of `RIGHT` are no failures."""
+    """How a program came out, and what is wrong; the kinds of `RIGHT_OUTCOMES` are no failures."""
     try:
         mine = ours(found)
     except Exception:
@@ -200,7 +200,7 @@ def check(found: Program) -> Verdict:
 
 def told(found: Sequence[Any], expected: Sequence[Any], who: str) -> Verdict:
     """Whether gradients are those of somebody else."""
-    for name, one, other in zip(LEAVES, found, expected, strict=True):
+    for name, one, other in zip(WEIGHTS, found, expected, strict=True):
         if not numpy.allclose(one, other, rtol=1e-3, atol=1e-3):
             return Verdict("value", f"{name}: {one}, {who} {other}")
     return Verdict("")
@@ -218,11 +218,11 @@ def shown(found: Program, verdict: Verdict) -> str:
     return "\n".join((f"# seed {found.seed}: {verdict.kind}: {verdict.message}", *found.lines))
 
 
-RIGHT: Final = ("", "both", "refused", "alone")
+RIGHT_OUTCOMES: Final = ("", "both", "refused", "alone")
 """Kinds of outcomes; "alone" where torch refuses, and nobody else can say, as at a kink."""
 
 FUZZER: Final = Fuzzer(
-    "tinycore.testing.slopes", __doc__, program, check, shown, smaller, frozenset(RIGHT)
+    "tinycore.testing.slopes", __doc__, program, check, shown, smaller, frozenset(RIGHT_OUTCOMES)
 )
 
 

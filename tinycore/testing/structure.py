@@ -43,7 +43,7 @@ def unskew(node: UOp, x: HostArray) -> HostArray:
     )
 
 
-FOLDS: Final[dict[Op, Callable[..., Any]]] = {
+NUMPY_FOLDS: Final[dict[Op, Callable[..., Any]]] = {
     Op.ADD: numpy.add.reduce,
     Op.MUL: numpy.multiply.reduce,
     Op.MAX: numpy.maximum.reduce,
@@ -56,7 +56,7 @@ def reduce_axis(node: UOp, x: HostArray) -> HostArray:
     op, axes = node.arg
     exact = op is Op.ADD and x.dtype.kind == "f"
     return numpy.asarray(
-        FOLDS[op](
+        NUMPY_FOLDS[op](
             x.astype(numpy.float64) if exact else x,
             axis=axes,
             keepdims=True,

@@ -526,7 +526,7 @@ def disagreement(
             exec(compiled(line), scope)
         except (Unlike, RuntimeError, ValueError):  # a write to what that library shares or locks
             return ""
-        if not same(values, list(shown)):
+        if not same_values(values, list(shown)):
             return f"{names.__name__}: {line}: the model shows {values}, it shows {shown}"
     return ""
 
@@ -536,15 +536,15 @@ def difference(found: Program, expected: Seen, seen: Seen) -> str:
     for line, one, other in zip(found.lines, expected, seen, strict=True):
         if one[0] != other[0]:
             return f"{line}: raised {other[0] or 'nothing'} instead of {one[0] or 'nothing'}"
-        if not same(one[1], other[1]):
+        if not same_values(one[1], other[1]):
             return f"{line}: {other[1]} instead of {one[1]}"
     return ""
 
 
-def same(one: Any, other: Any) -> bool:
+def same_values(one: Any, other: Any) -> bool:
     """Whether two nested lists of numbers are equal."""
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
+        return len(one) == len(other) and all(map(same_values, one, other))
     return bool(one == other)
 
 

@@ -18,7 +18,7 @@ from tinycore.uop.symbolic import simplify
 CHOOSING: Final = frozenset({Op.ADD, Op.SUB, Op.NEG, Op.MIN, Op.MAX, Op.WHERE})
 """Ops whose result every common divisor of their values divides."""
 REMAINDERS: Final = frozenset({Op.MOD, Op.FLOORMOD})
-DIVISIONS: Final = REMAINDERS | {Op.IDIV, Op.FLOORDIV}
+DIVISIONS_BY_CONSTANT: Final = REMAINDERS | {Op.IDIV, Op.FLOORDIV}
 
 
 def coefficient(expression: UOp, counter: UOp) -> int | None:
@@ -88,7 +88,7 @@ def derived_divisor(expression: UOp, most: int, known: dict[UOp, int]) -> int:
     if op in CHOOSING:
         values = src[1:] if op is Op.WHERE else src
         return gcd(*(divisor(s, most, known) for s in values))
-    if op in DIVISIONS and src[1].op is Op.CONST and src[1].arg > 0:
+    if op in DIVISIONS_BY_CONSTANT and src[1].op is Op.CONST and src[1].arg > 0:
         by = int(src[1].arg)
         if op in REMAINDERS:
             return gcd(divisor(src[0], most, known), by)

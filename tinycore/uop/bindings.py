@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.size import APART, GIVEN, HOLDS, Size, variables_in
+from tinycore.uop.size import APART, GIVEN_MARK, HOLDS, Size, variables_in
 
 __all__ = ["Naming", "exchanging", "known", "sizes_below", "sizes_in", "with_sizes"]
 
@@ -90,8 +90,8 @@ class Naming:
         base, holds, _ = name.partition(HOLDS)
         if not holds and self.keeps_given:
             return name
-        base = base.partition(GIVEN)[0]
-        number, new = 0, f"{base}{GIVEN}0" if self.mark == GIVEN else base
+        base = base.partition(GIVEN_MARK)[0]
+        number, new = 0, f"{base}{GIVEN_MARK}0" if self.mark == GIVEN_MARK else base
         while new in self.numbers:
             number += 1
             new = f"{base}{self.mark}{number}"

@@ -20,7 +20,7 @@ casts: Final = RuleSet("casts")
 x, y = var("x"), var("y")
 i, j = var("i", dtype=dtypes.index), var("j", dtype=dtypes.index)
 a = const("a", kind=("int", "uint"))
-NARROW: Final = ("int", "uint")
+NARROW_KINDS: Final = ("int", "uint")
 RING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.FLOORDIV, Op.FLOORMOD})
 
 
@@ -82,7 +82,7 @@ def only_drops_bits(source: DType, middle: DType, target: DType) -> bool:
 
 def narrow(name: str) -> Pattern:
     """A cast of an index to an integer."""
-    return node(Op.CAST, var(name, dtype=dtypes.index), kind=NARROW)
+    return node(Op.CAST, var(name, dtype=dtypes.index), kind=NARROW_KINDS)
 
 
 @casts.rule(node(COMPARISON, narrow("i"), narrow("j"), name="root", ordered=True))

@@ -26,7 +26,7 @@ gated: Final = RuleSet("gated")
 index: Final = dtypes.index
 BOUNDED: Final = frozenset({Op.FLOORDIV, Op.FLOORMOD, Op.MAX, Op.MIN, Op.CMPLT})
 """Ops that may vanish when more is known of the bounds of their operands."""
-LEAVES: Final = frozenset({Op.CONST, Op.RANGE, Op.SPECIAL, Op.DEFINE_VAR})
+INDEX_LEAVES: Final = frozenset({Op.CONST, Op.RANGE, Op.SPECIAL, Op.DEFINE_VAR})
 
 
 @gated.rule(node(Op.INDEX, var("p"), var("x", dtype=index), var("g", dtype=dtypes.bool)))
@@ -49,7 +49,7 @@ def simplify_under(expression: UOp, condition: UOp) -> UOp:
     if not any(u.op in BOUNDED for u in parts):
         return expression
     # What is loaded must stay as it is: a load happens whether or not the condition holds.
-    if not all(u.op in LEAVES or u.op in ALU for u in parts):
+    if not all(u.op in INDEX_LEAVES or u.op in ALU for u in parts):
         return expression
     current, values = expression, dict[UOp, UOp]()
     for number, (value, low, high) in enumerate(bounds_from(condition)):

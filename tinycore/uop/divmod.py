@@ -61,7 +61,7 @@ def quotient_of_whole_terms(x: UOp, c: Const) -> UOp | None:
 def quotient_by_factor(x: UOp, c: Const) -> UOp | None:
     """(g*y + r) // c == y // (c/g), for a factor g of c and 0 <= r < g."""
     terms, constant = terms_of(x)
-    found = split(terms, constant, c.arg)
+    found = split_terms(terms, constant, c.arg)
     if found is None:
         return None
     factor, big, constant, _ = found
@@ -112,7 +112,7 @@ def remainder_without_periods(x: UOp, c: Const) -> UOp | None:
 def remainder_by_factor(x: UOp, c: Const) -> UOp | None:
     """(g*y + r) % c == (y % (c/g))*g + r, for a factor g of c and 0 <= r < g."""
     terms, constant = terms_of(x)
-    found = split(terms, constant, c.arg)
+    found = split_terms(terms, constant, c.arg)
     if found is None:
         return None
     factor, big, constant, rest = found
@@ -126,7 +126,7 @@ def is_remainder(node: UOp) -> bool:
     return node.op is Op.FLOORMOD and node.src[1].op is Op.CONST
 
 
-def split(terms: Terms, constant: int, divisor: int) -> tuple[int, Terms, int, Terms] | None:
+def split_terms(terms: Terms, constant: int, divisor: int) -> tuple[int, Terms, int, Terms] | None:
     """The largest g > 1 that divides `divisor` and the factors of some terms, such that the other
     terms and `constant % g` stay within 0..g-1: (g, those terms, constant, the other terms)."""
     for factor in sorted({gcd(factor, divisor) for factor in terms.values()}, reverse=True):

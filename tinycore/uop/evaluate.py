@@ -118,7 +118,7 @@ FloatFunction = Callable[[float], float]
 # --- the ops, on Python numbers, before the result is fitted to the dtype
 
 
-def quotient(a: float, b: float) -> float:
+def float_quotient(a: float, b: float) -> float:
     """a / b of floats, with IEEE infinities and NaN instead of exceptions."""
     if b != 0:
         return a / b
@@ -190,7 +190,7 @@ def threefry(counter: int, key: int) -> int:
 
 ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {
     Op.NEG: lambda a: -a,
-    Op.RECIPROCAL: lambda a: quotient(1.0, a),
+    Op.RECIPROCAL: lambda a: float_quotient(1.0, a),
     Op.SQRT: quiet(math.sqrt, lambda a: math.nan),
     Op.EXP2: quiet(lambda a: 2.0**a, lambda a: math.inf),
     Op.LOG2: logarithm(math.log2),
@@ -201,7 +201,7 @@ ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {
     Op.ADD: lambda a, b: a + b,
     Op.SUB: lambda a, b: a - b,
     Op.MUL: multiply,
-    Op.FDIV: quotient,
+    Op.FDIV: float_quotient,
     Op.IDIV: truncated,
     Op.MOD: lambda a, b: a - b * truncated(a, b),
     Op.FLOORDIV: lambda a, b: a // b,

@@ -23,7 +23,7 @@ Matcher: TypeAlias = Callable[[UOp, object], UOp | None]
 Step: TypeAlias = tuple[str, str]
 """("test", expression) or ("bind", statement)."""
 
-ANYTHING: Final = object()
+ANY_ARGUMENT: Final = object()
 """The `arg` of a pattern that does not look at the argument."""
 
 IMPLICIT: Final = ("root", "context")
@@ -176,7 +176,7 @@ class Writer:
 
     def value_tests(self, pattern: Pattern, place: str) -> Iterator[Step]:
         """Tests of a node's argument and dtype."""
-        if pattern.arg is not ANYTHING:
+        if pattern.arg is not ANY_ARGUMENT:
             value = pattern.arg
             text = repr(value) if type(value) in (bool, int) else self.argument(value)
             yield "test", f"{place}.arg == {text}"

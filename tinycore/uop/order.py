@@ -14,7 +14,7 @@ from tinycore.uop.op import Op
 
 Order = tuple[tuple[int, ...], int, str, int]
 
-LEAVES = {Op.DEFINE_VAR: 0, Op.SPECIAL: 1, Op.RANGE: 2}
+LEAF_RANKS = {Op.DEFINE_VAR: 0, Op.SPECIAL: 1, Op.RANGE: 2}
 OTHER = 3
 
 
@@ -37,5 +37,7 @@ def derived_order(node: UOp) -> Order:
     loop = max([s._order[0] for s in node.src], default=())
     if node.op is Op.RANGE:
         loop = max(loop, node.arg.number)
-    name = str(node.arg[0] if node.op is Op.DEFINE_VAR else node.arg) if node.op in LEAVES else ""
-    return loop, LEAVES.get(node.op, OTHER), name or node.op.name, digest
+    name = (
+        str(node.arg[0] if node.op is Op.DEFINE_VAR else node.arg) if node.op in LEAF_RANKS else ""
+    )
+    return loop, LEAF_RANKS.get(node.op, OTHER), name or node.op.name, digest

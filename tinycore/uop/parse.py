@@ -22,7 +22,7 @@ __all__ = ["from_text", "program_from_text"]
 MAX_DEPTH: Final = 64
 """How deep tuples in an argument may nest."""
 MAX_LANES: Final = 1 << 16
-CHANNELS: Final = (dtypes.float16, dtypes.float32)
+CHANNEL_DTYPES: Final = (dtypes.float16, dtypes.float32)
 """What images hold."""
 
 
@@ -60,7 +60,7 @@ TOKEN: Final = re.compile(
     re.VERBOSE | re.ASCII,
 )
 NUMBER: Final = re.compile(r"[-+]?(?:\d|inf$|nan$)")
-WORDS: Final = {"None": None, "True": True, "False": False}
+LITERALS: Final = {"None": None, "True": True, "False": False}
 SPACES: Final[dict[str, Space]] = {"global": "global", "local": "local", "register": "register"}
 
 
@@ -177,7 +177,7 @@ class Reader:
                 if space not in SPACES:
                     self.fail(f"no memory space is named {space!r}")
                 dtype = dtype.ptr(size, SPACES[space])
-            elif form == "image" and dtype in CHANNELS:
+            elif form == "image" and dtype in CHANNEL_DTYPES:
                 self.expect(",")
                 dtype = self.image(dtype, size)
             else:
@@ -221,8 +221,8 @@ class Reader:
             return self.items(depth)
         if token.startswith('"'):
             return self.string(token)
-        if token in WORDS:
-            return WORDS[token]
+        if token in LITERALS:
+            return LITERALS[token]
         if NUMBER.match(token):
             return self.number_from(token)
         return self.named_argument(token, depth)

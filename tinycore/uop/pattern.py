@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from tinycore.dtype import DType, Scalar
 from tinycore.errors import ArgumentError
-from tinycore.uop.matcher import ANYTHING, IMPLICIT, Matcher, compile_matcher
+from tinycore.uop.matcher import ANY_ARGUMENT, IMPLICIT, Matcher, compile_matcher
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMMUTATIVE, Op
 
@@ -53,7 +53,7 @@ class Pattern:
     """What every source after `src` must be; without it there are exactly as many as in `src`."""
     dtypes: tuple[DType, ...] = ()
     kinds: tuple[str, ...] = ()
-    arg: Any = ANYTHING
+    arg: Any = ANY_ARGUMENT
     when: Condition | None = None
     ordered: bool = False
     """Whether the sources of a commutative op are tried only as written."""
@@ -62,13 +62,13 @@ class Pattern:
         what = (
             self.name or "_" if self.ops is None else "|".join(sorted(op.name for op in self.ops))
         )
-        argument = "" if self.arg is ANYTHING else f"[{self.arg}]"
+        argument = "" if self.arg is ANY_ARGUMENT else f"[{self.arg}]"
         inner = "" if self.src is None else f"({', '.join(map(repr, self.src))})"
         return what + argument + inner
 
     def named(self, name: str) -> Pattern:
         """The same pattern, capturing the node it matches."""
-        return replaced(self, name=name)
+        return with_fields(self, name=name)
 
     @property
     def commutes(self) -> bool:
@@ -80,12 +80,12 @@ class Pattern:
     def is_anything(self) -> bool:
         """Whether every node matches."""
         return not (self.ops or self.src or self.dtypes or self.kinds or self.when) and (
-            self.arg is ANYTHING
+            self.arg is ANY_ARGUMENT
         )
 
     def with_src(self, src: tuple[Pattern, ...]) -> Pattern:
         """The same pattern over other sources, to be tried only as written."""
-        return replaced(self, src=src, ordered=True)
+        return with_fields(self, src=src, ordered=True)
 
     def matches(self, node: UOp) -> bool:
         """Whether a node matches this pattern, which has no sources: the slow way, for `rest`."""
@@ -93,7 +93,7 @@ class Pattern:
             (self.ops is None or node.op in self.ops)
             and (not self.dtypes or node.dtype in self.dtypes)
             and (not self.kinds or node.dtype.kind in self.kinds)
-            and (self.arg is ANYTHING or node.arg == self.arg)
+            and (self.arg is ANY_ARGUMENT or node.arg == self.arg)
             and (self.when is None or self.when(node))
         )
 
@@ -179,10 +179,10 @@ class Pattern:
 
     def cast(self, name: str | None = None) -> Pattern:
         """This value converted to any dtype; `name` captures the CAST."""
-        return replaced(self.alu(Op.CAST), name=name)
+        return with_fields(self.alu(Op.CAST), name=name)
 
 
-def replaced(pattern: Pattern, **changes: Any) -> Pattern:
+def with_fields(pattern: Pattern, **changes: Any) -> Pattern:
     """The pattern with some fields changed."""
     return Pattern(**({slot: getattr(pattern, slot) for slot in Pattern.__match_args__} | changes))
 
@@ -203,7 +203,7 @@ def const(
     *,
     dtype: DType | Iterable[DType] = (),
     kind: str | Iterable[str] = (),
-    arg: Any = ANYTHING,
+    arg: Any = ANY_ARGUMENT,
     when: Condition | None = None,
 ) -> Pattern:
     """A scalar CONST; `arg` compares by `==`, so 1 also stands for 1.0 and for True."""
@@ -216,7 +216,7 @@ def node(
     name: str | None = None,
     dtype: DType | Iterable[DType] = (),
     kind: str | Iterable[str] = (),
-    arg: Any = ANYTHING,
+    arg: Any = ANY_ARGUMENT,
     when: Condition | None = None,
     rest: Pattern | None = None,
     ordered: bool = False,

@@ -30,7 +30,7 @@ observers: Final[list[Tell]] = []
 MAX_PENDING: Final = 100_000
 """Results that may wait for one another. Only endless rewriting gets there, never a real graph."""
 
-SHOWN: Final = 200
+MOST_SAMPLED: Final = 200
 """Pending results looked at to name the rules that rewrite endlessly."""
 
 
@@ -143,7 +143,7 @@ def endless(rules: RuleSet, pending: list[UOp], context: object) -> VerifyError:
     """The error for rules that undo one another; names those that fire on the last nodes."""
     fired: Counter[str] = Counter()
     matchers = rules.recording(lambda rule, before, after: fired.update([rule.name]))
-    for node in islice(reversed(pending), SHOWN):
+    for node in islice(reversed(pending), MOST_SAMPLED):
         if (matcher := matchers[node.op]) is not None:
             matcher(node, context)
     names = ", ".join(name for name, _ in fired.most_common(5))

@@ -50,9 +50,9 @@ HOLDS: Final = "="
 """Between the name of a variable and its number, in the name of the node of one that is bound."""
 APART: Final = "#"
 """Before the number by which variables of one name are told apart."""
-GIVEN: Final = "@"
+GIVEN_MARK: Final = "@"
 """Before the number of a binding that a captured function is given."""
-MARKS: Final = {ord(mark): f"%{ord(mark):02X}" for mark in f"%{HOLDS}{APART}{GIVEN}"}
+MARKS: Final = {ord(mark): f"%{ord(mark):02X}" for mark in f"%{HOLDS}{APART}{GIVEN_MARK}"}
 
 
 class Sealed(threading.local):
@@ -235,7 +235,7 @@ def number_beside(value: Any) -> Any:
 
 def shown_name(name: str) -> str:
     """The name of a node as its variable was called, with what tells it from others of the name."""
-    for mark in (HOLDS, GIVEN):
+    for mark in (HOLDS, GIVEN_MARK):
         name = name.partition(mark)[0]
     base, apart, number = name.partition(APART)
     return unescaped(base) + apart + number
@@ -243,7 +243,7 @@ def shown_name(name: str) -> str:
 
 def user_name(name: str) -> str:
     """The name of the variable that a node is named for."""
-    for mark in (HOLDS, GIVEN, APART):
+    for mark in (HOLDS, GIVEN_MARK, APART):
         name = name.partition(mark)[0]
     return unescaped(name)
 

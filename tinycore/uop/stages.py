@@ -61,7 +61,9 @@ LEGAL: Final[dict[Stage, frozenset[Op]]] = {
 EVERYWHERE: Final = ALU - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY}
 """Arithmetic that every renderer has, or has it lowered to what it has."""
 
-LAUNCHED: Final = frozenset(f"{prefix}{axis}" for prefix in ("grid", "block") for axis in range(3))
+LAUNCH_NAMES: Final = frozenset(
+    f"{prefix}{axis}" for prefix in ("grid", "block") for axis in range(3)
+)
 """What a SPECIAL may be called."""
 
 LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED, AxisKind.PARALLEL})

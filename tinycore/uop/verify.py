@@ -31,7 +31,7 @@ from tinycore.uop.op import (
 from tinycore.uop.stages import (
     EVERYWHERE,
     IN_KERNELS,
-    LAUNCHED,
+    LAUNCH_NAMES,
     LEGAL,
     LOOPS,
     STAGES,
@@ -44,12 +44,12 @@ from tinycore.uop.verify_linear import check_order, illegal
 
 __all__ = ["Stage", "verify"]
 
-FLOAT_OPS: Final = (
+FLOAT_ONLY_OPS: Final = (
     frozenset({Op.RECIPROCAL, Op.SQRT, Op.EXP2, Op.LOG2, Op.EXP, Op.LOG, Op.SIN, Op.TRUNC})
 ) | {Op.FDIV}
 INTEGER_OPS: Final = DIVISIONS | SHIFTS
 BIT_OPS: Final = frozenset({Op.AND, Op.OR, Op.XOR})
-PLACES: Final = (Op.INDEX, Op.PIXEL)
+ADDRESS_OPS: Final = (Op.INDEX, Op.PIXEL)
 """What is read or written at."""
 
 
@@ -129,11 +129,11 @@ def conversion_fits(node: UOp) -> str | None:
     return None
 
 
-@check(FLOAT_OPS | INTEGER_OPS | BIT_OPS | {Op.NEG, Op.THREEFRY})
+@check(FLOAT_ONLY_OPS | INTEGER_OPS | BIT_OPS | {Op.NEG, Op.THREEFRY})
 def dtype_has_op(node: UOp) -> str | None:
     """Some ops are for floats only, some for integers, and bool has no sign."""
     kind = node.dtype.kind
-    if node.op in FLOAT_OPS and kind != "float":
+    if node.op in FLOAT_ONLY_OPS and kind != "float":
         return f"{node.op.name} is for floats, not {node.dtype!r}"
     if node.op in INTEGER_OPS and kind not in ("int", "uint", "index"):
         return f"{node.op.name} is for integers, not {node.dtype!r}"
@@ -189,8 +189,8 @@ def counts_with_index(node: UOp) -> str | None:
 @check([Op.SPECIAL], IN_KERNELS)
 def is_launched(node: UOp) -> str | None:
     """A launch index is one of three per prefix, and its size is known when the launch is made."""
-    if node.arg not in LAUNCHED:
-        return f"a SPECIAL is one of {', '.join(sorted(LAUNCHED))}, not {node.arg!r}"
+    if node.arg not in LAUNCH_NAMES:
+        return f"a SPECIAL is one of {', '.join(sorted(LAUNCH_NAMES))}, not {node.arg!r}"
     size = node.src[0]
     if size.op is Op.CONST and size.arg > 0:
         return None
@@ -224,7 +224,7 @@ def indexes_memory(node: UOp) -> str | None:
 @check([Op.LOAD], IN_KERNELS)
 def loads_from_index(node: UOp) -> str | None:
     """LOAD reads an INDEX; where that has a gate, it says what to yield instead."""
-    if not 1 <= len(node.src) <= 2 or node.src[0].op not in PLACES:
+    if not 1 <= len(node.src) <= 2 or node.src[0].op not in ADDRESS_OPS:
         return "LOAD takes an INDEX, and an alternative if that has a gate"
     if node.src[0].op is Op.PIXEL:
         return moves_a_pixel(node, node) or (
@@ -243,7 +243,7 @@ def loads_from_index(node: UOp) -> str | None:
 @check([Op.STORE], IN_KERNELS)
 def stores_to_index(node: UOp) -> str | None:
     """STORE writes a value at an INDEX."""
-    if node.src[0].op not in PLACES:
+    if node.src[0].op not in ADDRESS_OPS:
         return f"STORE writes at an INDEX, not {node.src[0].op.name}"
     if node.src[0].op is Op.PIXEL:
         return moves_a_pixel(node, node.src[1])

@@ -24,9 +24,9 @@ from tests.unit.builtin.test_interpreter import (
     zeros,
 )
 from tinycore.builtin import interpreter
-from tinycore.builtin.arithmetic import computed_as, folded, operation
+from tinycore.builtin.arithmetic import computed_as, fold_values, operation
 from tinycore.builtin.frame import boxes
-from tinycore.builtin.nest import Loop, depth_of, find_axes, nest_of
+from tinycore.builtin.nest import Loop, count_levels, find_axes, nest_of
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import DeviceError
 from tinycore.uop.node import UOp
@@ -44,7 +44,7 @@ def axes(uops: tuple[UOp, ...]) -> int:
     """How many axes the loops of a program are."""
     items = nest_of("kernel", uops)
     find_axes(items)
-    return depth_of(items)
+    return count_levels(items)
 
 
 def both_ways(monkeypatch: pytest.MonkeyPatch, launch: Callable[[], Any]) -> Any:
@@ -72,7 +72,7 @@ def test_values_are_folded_in_the_order_of_the_loops(dtype: DType, op: Op) -> No
         with numpy.errstate(all="ignore"):
             rows = [before, *numpy.split(values, steps, axis=1)]
             expected = reduce(function, rows)
-            found = folded(function, before, values, 1, [steps])
+            found = fold_values(function, before, values, 1, [steps])
 
         assert found.dtype == kind
         assert numpy.array_equal(found, expected, equal_nan=kind.kind == "f")
@@ -80,7 +80,7 @@ def test_values_are_folded_in_the_order_of_the_loops(dtype: DType, op: Op) -> No
 
 def test_a_fold_leaves_its_values_alone_unless_it_may_have_them() -> None:
     values = numpy.ones((3, 2), numpy.float32)
-    folded(numpy.add, numpy.ones((1, 2), numpy.float32), values, 0, [3])
+    fold_values(numpy.add, numpy.ones((1, 2), numpy.float32), values, 0, [3])
 
     assert (values == 1).all()
 
@@ -88,7 +88,7 @@ def test_a_fold_leaves_its_values_alone_unless_it_may_have_them() -> None:
 def test_a_value_that_is_the_same_in_all_steps_counts_each_time() -> None:
     one = numpy.ones((1, 1, 4), numpy.float32)
 
-    assert folded(numpy.add, one, one, 0, [3, 5]).tolist() == [[[16.0] * 4]]
+    assert fold_values(numpy.add, one, one, 0, [3, 5]).tolist() == [[[16.0] * 4]]
 
 
 # Which loops are axes

@@ -79,7 +79,7 @@ def test_a_bad_plugin_is_a_line_and_the_rest_is_used(
     said: str,
 ) -> None:
     if "5 s" in said:
-        monkeypatch.setattr(asking, "SECONDS", 5.0)
+        monkeypatch.setattr(asking, "ANSWER_SECONDS", 5.0)
     good = install("GOOD", f"good_beside_{module}", working("GOOD"))
     devices = registry(install("BAD", module, body), good)
 

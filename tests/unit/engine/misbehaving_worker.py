@@ -50,7 +50,7 @@ class Misbehaving(Service):
 
 
 if __name__ == "__main__":
-    search_worker.WORDS["build"] = Misbehaving.build  # type: ignore[assignment]
-    search_worker.WORDS["measure"] = Misbehaving.measure  # type: ignore[assignment]
+    search_worker.REQUESTS["build"] = Misbehaving.build  # type: ignore[assignment]
+    search_worker.REQUESTS["measure"] = Misbehaving.measure  # type: ignore[assignment]
     trial.NEARLY = trial.HOPELESS = 10.0  # type: ignore[misc]  # what is wrong is looked at
     search_worker.main(Misbehaving())

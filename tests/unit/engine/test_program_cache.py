@@ -13,7 +13,7 @@ import pytest
 
 import tinycore
 from tinycore import Context, Device, Tensor
-from tinycore._stamp import ELSEWHERE, content_of, sources, stamp
+from tinycore._stamp import INDECISIVE_SETTINGS, content_of, sources, stamp
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
 from tinycore.engine.program_cache import LOWERING, load_program, program_key
@@ -66,7 +66,7 @@ def test_the_key_tells_settings_and_targets_apart() -> None:
 
 
 def test_every_setting_left_out_of_the_key_exists() -> None:
-    assert {setting.name for setting in settings} >= ELSEWHERE
+    assert {setting.name for setting in settings} >= INDECISIVE_SETTINGS
 
 
 def test_the_stamp_follows_the_files_of_the_renderer(

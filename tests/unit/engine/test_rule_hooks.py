@@ -13,7 +13,7 @@ import pytest
 from tinycore import Context, Device, Tensor
 from tinycore.device.hooks import hooks
 from tinycore.engine.program_cache import program_key
-from tinycore.engine.rule_hooks import STAGES, hooked_rules
+from tinycore.engine.rule_hooks import HOOK_STAGES, hooked_rules
 from tinycore.errors import PluginError
 from tinycore.lower.pipeline import KERNEL_PIPELINE
 from tinycore.schedule import ScheduleItem
@@ -82,10 +82,10 @@ def item() -> ScheduleItem:
 
 
 def test_the_stages_are_the_passes() -> None:
-    assert tuple(step.name for step in KERNEL_PIPELINE) == STAGES
+    assert tuple(step.name for step in KERNEL_PIPELINE) == HOOK_STAGES
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", HOOK_STAGES)
 def test_rules_run_before_a_pass_while_their_observer_listens(stage: str) -> None:
     assert powers() == [2.0, 8.0]
     with listening(Adds(wrong, stage)):
@@ -105,7 +105,7 @@ def test_it_is_asked_once_per_target() -> None:
         assert second.tolist() == [0.5, 1.0]
 
     target = f"PYTHON:{Device['PYTHON'].toolchain.arch}"
-    assert observer.asked == [(stage, target) for stage in STAGES]
+    assert observer.asked == [(stage, target) for stage in HOOK_STAGES]
 
 
 def test_several_observers_add_to_one_stage() -> None:

@@ -171,7 +171,7 @@ def test_second_process_searches_nothing(tmp_path: Path) -> None:
 
 def test_a_cached_plan_is_used_only_if_asked() -> None:
     device, ast = Device["PYTHON"], product()
-    plan_cache.store(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
+    plan_cache.store_plan(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
 
     assert tuned_plan(ast, device, device.toolchain) is None
     with Context(TUNED=1):
@@ -184,13 +184,13 @@ def test_wider_search_is_made_again() -> None:
     device, ast = Device["PYTHON"], product()
     toolchain = device.toolchain
     narrow = TunedPlan((Split((0,), 12),), 1, 2.0, 1.0)
-    plan_cache.store(ast, device, toolchain, narrow)
+    plan_cache.store_plan(ast, device, toolchain, narrow)
 
     with Context(BEAM=1):
         assert tuned_plan(ast, device, toolchain) == narrow.plan
     with Context(BEAM=2, BEAM_SECONDS=1):
         tuned_plan(ast, device, toolchain)
-    again = plan_cache.load(ast, device, toolchain)
+    again = plan_cache.load_plan(ast, device, toolchain)
     assert again is not None
     assert again.width == 2
 
@@ -209,14 +209,14 @@ def test_wider_search_is_made_again() -> None:
 )
 def test_damaged_entry_is_as_if_not_there(content: bytes) -> None:
     device, ast = Device["PYTHON"], product()
-    cache.put(plan_cache.TABLE, plan_cache.key_of(ast, device, device.toolchain), content)
+    cache.put(plan_cache.PLANS_TABLE, plan_cache.plan_key(ast, device, device.toolchain), content)
 
-    assert plan_cache.load(ast, device, device.toolchain) is None
+    assert plan_cache.load_plan(ast, device, device.toolchain) is None
 
 
 def test_programs_of_different_searches_are_kept_apart() -> None:
     device, ast = Device["PYTHON"], product()
-    plan_cache.store(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
+    plan_cache.store_plan(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
     plain = runner_for(ast, "PYTHON")
     with Context(TUNED=1):
         chosen = runner_for(ast, "PYTHON")
@@ -230,7 +230,7 @@ def test_a_program_is_compiled_by_its_cached_plan_if_asked(
 ) -> None:
     monkeypatch.setattr("tinycore.engine.compile.programs", {})
     device, ast = Device["PYTHON"], product()
-    plan_cache.store(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
+    plan_cache.store_plan(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
 
     with Context(TUNED=1, TRACE="cache"):
         runner_for(ast, "PYTHON")

@@ -12,7 +12,7 @@ from tests.unit.lower.test_tile import run
 from tinycore import Context, Tensor
 from tinycore.lower.cost import cycles_of_shared_tile, cycles_of_step, cycles_of_thread
 from tinycore.lower.plan import drafted, plan_for
-from tinycore.lower.tile import checked
+from tinycore.lower.tile import apply_checked
 from tinycore.uop.node import UOp
 
 CASES: dict[str, Callable[[], Tensor]] = {
@@ -38,7 +38,7 @@ def test_dearer_proposals_are_legal_and_compute_the_same(case: str, rank: int) -
     ast = kernel_of(case)
     plan = tuple(drafted(ast, AVX2, rank).steps)
 
-    checked(ast, plan, AVX2)
+    apply_checked(ast, plan, AVX2)
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
 
 

@@ -16,9 +16,9 @@ from tinycore.lower.expand import expand
 from tinycore.lower.math import lower_pairs
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.steps.pair import Pair, fits
+from tinycore.lower.steps.pair import Pair, fits_int16
 from tinycore.lower.steps.stage import Stage
-from tinycore.lower.tile import Bind, Plan, Reorder, Split, apply_plan, checked
+from tinycore.lower.tile import Bind, Plan, Reorder, Split, apply_checked, apply_plan
 from tinycore.plugin import ProgramInfo
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
@@ -129,7 +129,7 @@ def test_fills_in_pairs_whatever_the_layout(pairs_inside: bool) -> None:
         *fill,
     )
 
-    checked(ast, plan, PAIRS)
+    apply_checked(ast, plan, PAIRS)
     computed(ast, plan, 13, 8, 27)
 
 
@@ -137,7 +137,7 @@ def test_loops_over_results_are_no_pairs() -> None:
     ast = converted_product(2, 8, 8, "int8")
 
     with pytest.raises(ArgumentError, match="not one of two steps that fill"):
-        checked(ast, (Bind(ROWS, AxisKind.PAIR),), PAIRS)
+        apply_checked(ast, (Bind(ROWS, AxisKind.PAIR),), PAIRS)
 
 
 def test_only_narrow_products_are_paired() -> None:
@@ -153,9 +153,9 @@ def test_only_narrow_products_are_paired() -> None:
 def test_what_fits_is_a_matter_of_bounds() -> None:
     byte = UOp.variable("x", 0, 255).cast(dtypes.int32)
 
-    assert fits(byte - 128)
-    assert fits(byte * 128)
-    assert not fits(byte * 256)
+    assert fits_int16(byte - 128)
+    assert fits_int16(byte * 128)
+    assert not fits_int16(byte * 256)
 
 
 # The plan
@@ -171,7 +171,7 @@ def test_products_of_narrow_integers_are_paired(
 
     assert pairs_of(plan) == [Pair(INNER)]
     assert dots(ast, plan) >= {8}
-    checked(ast, plan, PAIRS)
+    apply_checked(ast, plan, PAIRS)
     if dtype == "int8":
         assert len(stages_of(plan)) == 2
         computed(ast, plan, rows, inner, columns)

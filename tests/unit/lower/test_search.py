@@ -16,7 +16,7 @@ from tinycore.lower.legality import Loops
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
 from tinycore.lower.search import Candidate, as_lanes, candidate_of, finished, neighbors, starts
 from tinycore.lower.steps.stage import Stage
-from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, checked
+from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, apply_checked
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -135,12 +135,12 @@ VECTOR, UNROLL, PARTIAL, PARALLEL = (
 def test_illegal_step_is_told_why(plan: Plan, step: Step, why: str) -> None:
     ast = kernels(matmul(buffer(14, 24), buffer(24, 37)))[-1].arg.ast
 
-    problem = step.objection(Loops(checked(ast, plan, CPU)), CPU)
+    problem = step.objection(Loops(apply_checked(ast, plan, CPU)), CPU)
 
     assert problem is not None
     assert why in problem
     with pytest.raises(ArgumentError, match="cannot be done"):
-        checked(ast, (*plan, step), CPU)
+        apply_checked(ast, (*plan, step), CPU)
 
 
 def test_loop_that_fills_a_stage_is_not_written_out() -> None:
@@ -148,7 +148,7 @@ def test_loop_that_fills_a_stage_is_not_written_out() -> None:
     tile: Plan = (Split((1,), 16), Bind((1, 1), VECTOR), Reorder(((1, 0), (0,), (1, 1))))
     staged = (*tile, Stage((1, 0), (((((3,), 1),)), ((((1, 1), 1),)))))
 
-    problem = Bind((1, 0), UNROLL).objection(Loops(checked(ast, staged, CPU)), CPU)
+    problem = Bind((1, 0), UNROLL).objection(Loops(apply_checked(ast, staged, CPU)), CPU)
 
     assert problem == "scratch memory is filled inside of it, which copies would share"
 

@@ -20,7 +20,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.search import starts
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.strategies.grid_shared import block_of, loop_tile
-from tinycore.lower.tile import Bind, Plan, Split, Tail, checked
+from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.testing.kernels import Array
 from tinycore.uop.node import UOp
@@ -264,7 +264,7 @@ def test_a_search_begins_with_both_plans() -> None:
     ast = product(64, 64, 64)
     for limits in (SMALL, FAR):
         assert {stages_of(plan) > 0 for plan in starts(ast, limits)} == {True, False}
-        assert all(checked(ast, plan, limits).op is Op.SINK for plan in starts(ast, limits))
+        assert all(apply_checked(ast, plan, limits).op is Op.SINK for plan in starts(ast, limits))
 
 
 def test_the_plan_says_what_is_shared() -> None:
@@ -350,4 +350,4 @@ def test_illegal_step_is_told_why(step: Bind | Split | Stage, why: str) -> None:
     limits = replace(SMALL, shared_bytes=300)
 
     with pytest.raises(ArgumentError, match=why):
-        checked(product(10, 24, 20), (*tile, Split(INNER, 8), stage, step), limits)
+        apply_checked(product(10, 24, 20), (*tile, Split(INNER, 8), stage, step), limits)

@@ -28,7 +28,7 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
-from tinycore.lower.tile import Bind, Plan, Reorder, Split, Tensorize, checked
+from tinycore.lower.tile import Bind, Plan, Reorder, Split, Tensorize, apply_checked
 from tinycore.render.base import Limits, LinearKernel
 from tinycore.tensor.storage import decode, encode
 from tinycore.testing.kernels import Array
@@ -177,7 +177,7 @@ def test_what_is_no_product_is_refused(make: Callable[[], Tensor], problem: str)
     ast = make().schedule()[-1].ast
     counter = next(n for n in ast.toposort() if n.op is Op.REDUCE).src[1].arg.number
     with pytest.raises(ArgumentError, match=problem):
-        checked(ast, (Tensorize(ROWS, COLUMNS, counter, MMA),), CARD)
+        apply_checked(ast, (Tensorize(ROWS, COLUMNS, counter, MMA),), CARD)
 
 
 @pytest.mark.parametrize(
@@ -192,22 +192,22 @@ def test_what_is_no_product_is_refused(make: Callable[[], Tensor], problem: str)
 )
 def test_what_a_device_has_not_is_refused(step: Tensorize, limits: Limits, problem: str) -> None:
     with pytest.raises(ArgumentError, match=problem):
-        checked(product_for(MMA, (16, 16, 16)), (step,), limits)
+        apply_checked(product_for(MMA, (16, 16, 16)), (step,), limits)
 
 
 def test_a_kernel_has_one_matrix_unit() -> None:
     step = Tensorize(ROWS, COLUMNS, INNER, MMA)
     again = Tensorize((*ROWS, 0), (*COLUMNS, 0), (*INNER, 0), MMA)
     with pytest.raises(ArgumentError, match="a matrix unit already"):
-        checked(product_for(MMA, (256, 256, 256)), (step, again), CARD)
+        apply_checked(product_for(MMA, (256, 256, 256)), (step, again), CARD)
 
 
 def test_loops_that_are_short_or_taken_are_refused() -> None:
     step = Tensorize(ROWS, COLUMNS, INNER, MMA)
     with pytest.raises(ArgumentError, match="8 of 16 steps"):
-        checked(product_for(MMA, (8, 16, 16)), (step,), CARD)
+        apply_checked(product_for(MMA, (8, 16, 16)), (step,), CARD)
     with pytest.raises(ArgumentError, match="grid already"):
-        checked(product_for(MMA, (16, 16, 16)), (Bind(ROWS, AxisKind.GRID), step), CARD)
+        apply_checked(product_for(MMA, (16, 16, 16)), (Bind(ROWS, AxisKind.GRID), step), CARD)
 
 
 # --- plans
@@ -224,7 +224,7 @@ def test_products_of_all_sizes_are_planned_for_a_unit(
     plan = plan_for(ast, card_with(unit))
 
     assert any(isinstance(step, Tensorize) for step in plan)
-    checked(ast, plan, card_with(unit))
+    apply_checked(ast, plan, card_with(unit))
     check(ast, plan, size)
 
 
@@ -305,5 +305,5 @@ def test_steps_before_and_after_keep_their_meaning() -> None:
         *[Bind((*axis, 1, 0), AxisKind.UNROLL) for axis in (ROWS, COLUMNS, INNER)],
         *[Bind((*axis, 0), AxisKind.GRID) for axis in (ROWS, COLUMNS)],
     )
-    checked(product_for(MMA, size), plan, CARD)
+    apply_checked(product_for(MMA, size), plan, CARD)
     check(product_for(MMA, size), plan, size)

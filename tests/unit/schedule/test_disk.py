@@ -120,26 +120,26 @@ def test_a_wrong_entry_is_not_used(content: bytes, monkeypatch: pytest.MonkeyPat
 
 def test_the_key_tells_apart_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     form = canonicalize([softmaxes().uop])
-    plain = disk.key_of(form, choose_retention)
+    plain = disk.schedule_key(form, choose_retention)
 
-    assert plain == disk.key_of(canonicalize([softmaxes().uop]), choose_retention)
+    assert plain == disk.schedule_key(canonicalize([softmaxes().uop]), choose_retention)
     with Context(NOOPT=1):
-        assert disk.key_of(form, choose_retention) != plain
+        assert disk.schedule_key(form, choose_retention) != plain
     with Context(RING=0):
-        assert disk.key_of(form, choose_retention) != plain
-    assert disk.key_of(form, forget) != plain
+        assert disk.schedule_key(form, choose_retention) != plain
+    assert disk.schedule_key(form, forget) != plain
     with Context(CCACHE=0):
-        assert disk.key_of(form, choose_retention) is None
+        assert disk.schedule_key(form, choose_retention) is None
     with Context(VERIFY=1):
-        assert disk.key_of(form, choose_retention) is None
+        assert disk.schedule_key(form, choose_retention) is None
     monkeypatch.setattr(disk, "stamp", lambda parts: "other code")
-    assert disk.key_of(form, choose_retention) != plain
+    assert disk.schedule_key(form, choose_retention) != plain
 
 
 def test_small_graphs_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "FEWEST_NODES", 1000)
 
-    assert disk.key_of(canonicalize([softmaxes().uop]), choose_retention) is None
+    assert disk.schedule_key(canonicalize([softmaxes().uop]), choose_retention) is None
 
 
 SECOND = """

@@ -27,7 +27,7 @@ on_loops = pytest.mark.device("CPU")
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any size are made smaller, no strips pass values on, nothing was laid out yet."""
-    monkeypatch.setattr(placement, "LEAST_BYTES", 0)
+    monkeypatch.setattr(placement, "LEAST_LIVE_BYTES", 0)
     monkeypatch.setattr(pipeline, "fuse_rows", lambda steps, *_: [(step, [step]) for step in steps])
     monkeypatch.setattr(compiled, "schedules", {})
 
@@ -117,7 +117,7 @@ def test_peak_memory_goes_down() -> None:
 
     lower = peak()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placement, "LEAST_BYTES", 1 << 40)
+        patch.setattr(placement, "LEAST_LIVE_BYTES", 1 << 40)
         higher = peak()
     assert higher - lower == SIDE * SIDE * 4
 
@@ -136,7 +136,7 @@ def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     step()
     lower = max(block.size_bytes for block in blocks())
     compiled.schedules.clear()
-    monkeypatch.setattr(placement, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(placement, "LEAST_LIVE_BYTES", 1 << 40)
     step()
 
     assert lower < 0.95 * max(block.size_bytes for block in blocks())

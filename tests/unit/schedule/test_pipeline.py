@@ -11,7 +11,7 @@ from tinycore import Context
 from tinycore.dtype import dtypes
 from tinycore.errors import VerifyError
 from tinycore.schedule.items import Step
-from tinycore.schedule.pipeline import NAMES, SCHEDULE_PIPELINE, kernelize, run_passes
+from tinycore.schedule.pipeline import PASS_NAMES, SCHEDULE_PIPELINE, kernelize, run_passes
 from tinycore.schedule.placement import Block, Layout
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import Reason
@@ -33,11 +33,11 @@ def reason(node: UOp, *roots: UOp) -> Reason | None:
 
 def check(name: str, state: State) -> None:
     """Run the check that follows a pass."""
-    SCHEDULE_PIPELINE[NAMES.index(name)].check(state)
+    SCHEDULE_PIPELINE[PASS_NAMES.index(name)].check(state)
 
 
 def test_the_order_of_passes() -> None:
-    assert NAMES == (
+    assert PASS_NAMES == (
         "shard", "partial writes", "choose storage", "limit buffers", "split reductions", "group",
         "hazards", "emit kernels", "number memory", "order", "row fusion", "memory plan",
     )  # fmt: skip

@@ -13,7 +13,7 @@ from tinycore.device.registry import Device
 from tinycore.dtype import DType, dtypes
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor import Tensor
-from tinycore.tensor.dlpack import KINDS, DataType, Deleter, Described
+from tinycore.tensor.dlpack import CAPSULE_TYPES, DataType, Deleter, Described
 from tinycore.uop.op import Op
 
 new_capsule = ctypes.PYFUNCTYPE(
@@ -57,7 +57,7 @@ class Producer:
     def __dlpack__(self, **asked: Any) -> object:
         if self.name == b"dltensor" and asked:
             raise TypeError("this library is from before DLPack 1.0")
-        self.managed = KINDS[self.name]()
+        self.managed = CAPSULE_TYPES[self.name]()
         self.shape = (ctypes.c_int64 * 8)(*self.array.shape)
         steps = [n // self.array.itemsize for n in self.array.strides]
         self.strides = (ctypes.c_int64 * 8)(*steps)

@@ -13,7 +13,7 @@ from tests.unit.tensor.lending import buffer, floats, need_lender, realized
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import SharingError
 from tinycore.tensor import Tensor
-from tinycore.tensor.dlpack import DTYPES, IS_COPIED, contents
+from tinycore.tensor.dlpack import DLPACK_DTYPES, IS_COPIED, contents
 
 TORCH = {
     dtypes.bool: torch.bool,
@@ -78,7 +78,7 @@ def test_every_dtype_has_its_code(dtype: DType, version: tuple[int, int] | None)
 
     assert capsule
     assert name == (b"dltensor" if version is None else b"dltensor_versioned")
-    assert DTYPES[found.code, found.bits] is dtype
+    assert DLPACK_DTYPES[found.code, found.bits] is dtype
     assert found.lanes == 1
     if version is not None:
         assert (managed.version.major, managed.flags) == (1, 0)

@@ -13,7 +13,7 @@ import tinycore
 from tests.unit.tensor.lending import Producer, buffer, floats, need_lender, realized
 from tinycore.errors import ArgumentTypeError, SharingError
 from tinycore.tensor import Tensor
-from tinycore.tensor.dlpack import KINDS, READ_ONLY
+from tinycore.tensor.dlpack import CAPSULE_TYPES, READ_ONLY
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def engine(target: str) -> None:
         pytest.skip("the evaluator has no buffers to look at")
 
 
-@pytest.mark.parametrize("name", KINDS, ids=bytes.decode)
+@pytest.mark.parametrize("name", CAPSULE_TYPES, ids=bytes.decode)
 def test_the_producer_is_told_once_when_the_memory_is_free(name: bytes) -> None:
     producer = Producer(floats(3), name)
     x = Tensor.from_dlpack(producer)

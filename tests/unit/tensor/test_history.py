@@ -219,7 +219,7 @@ def test_what_is_kept_goes_with_its_memory() -> None:
 def test_what_is_kept_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "kept", {})  # of other tests, whatever still lives
     monkeypatch.setattr(history, "size", 0)
-    monkeypatch.setattr("tinycore.tensor.history.MOST_NODES", 60)
+    monkeypatch.setattr("tinycore.tensor.history.MOST_HISTORY_NODES", 60)
     x = Tensor([1.0, 2.0], requires_grad=True).realize()
     out = Tensor.zeros(2).contiguous().realize()
     for number in range(20):

@@ -16,7 +16,7 @@ import pytest
 from tinycore import render
 from tinycore.device.backend import API_VERSION
 from tinycore.uop.op import ALU, ANY, Op
-from tinycore.uop.stages import EVERYWHERE, LAUNCHED, LEGAL, LOOPS
+from tinycore.uop.stages import EVERYWHERE, LAUNCH_NAMES, LEGAL, LOOPS
 
 ADVICE = """what plugins rely on changed.
 new: {added}
@@ -69,7 +69,7 @@ def linear_program() -> str:
             sources = "any" if op.arity == ANY else str(op.arity)
             lowered = " (where native)" if op in ALU - EVERYWHERE else ""
             lines.append(f"{op.name} {sources}: {op.__doc__}{lowered}")
-    lines.append(f"SPECIAL is one of: {', '.join(sorted(LAUNCHED))}")
+    lines.append(f"SPECIAL is one of: {', '.join(sorted(LAUNCH_NAMES))}")
     lines.append(f"RANGE is one of: {', '.join(sorted(kind.name for kind in LOOPS))}")
     return "\n".join(lines) + "\n"
 

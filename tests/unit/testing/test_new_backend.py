@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tinycore.cli.main import main
-from tinycore.cli.new_backend import FILES, KINDS, write
+from tinycore.cli.new_backend import FILES, PACKAGE_KINDS, write
 from tinycore.errors import ArgumentError
 
 ROOT = Path(__file__).parents[3]
@@ -107,13 +107,13 @@ def metadata(folder: Path) -> Path:
     return info.parent
 
 
-@pytest.mark.parametrize(("language", "queues"), KINDS)
+@pytest.mark.parametrize(("language", "queues"), PACKAGE_KINDS)
 def test_every_word_is_filled_in(tmp_path: Path, language: str, queues: bool) -> None:
     folder = write("toy", tmp_path, language, queues)
     texts = [path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()]
 
     assert folder.name == "tiny-toy"
-    assert len(texts) == len(FILES) + len(KINDS[language, queues].sources)
+    assert len(texts) == len(FILES) + len(PACKAGE_KINDS[language, queues].sources)
     assert [text for text in texts if "@" in text.replace("@v", "").replace("@release", "")] == []
 
 

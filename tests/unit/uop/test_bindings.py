@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinycore.uop.bindings import Naming
-from tinycore.uop.size import GIVEN, Size, Variable
+from tinycore.uop.size import GIVEN_MARK, Size, Variable
 
 
 def names(naming: Naming) -> list[str]:
@@ -26,7 +26,7 @@ def test_a_binding_keeps_the_name_of_its_variable_and_drops_its_number() -> None
 
 
 def test_what_a_captured_function_is_given_is_numbered_from_its_name() -> None:
-    given = Naming(GIVEN)
+    given = Naming(GIVEN_MARK)
     first, second = given.held(bound("n", 3)), given.held(bound("n", 4))
 
     assert names(given) == ["n@0", "n@1"]

@@ -41,7 +41,7 @@ trace: Final = Trace("device")
 
 REMEMBERED: Final = 64
 """Submissions whose kernels an error can name."""
-NAMED: Final = 4
+MOST_NAMED_KERNELS: Final = 4
 """Kernels of a submission that an error names."""
 _SIGNALS_AT_ONCE: Final = 256
 _REAPED_EVERY: Final = 256
@@ -285,9 +285,13 @@ class HCQCompiled(ABC):
         kernels = [name for name in names if name]
         if not kernels:
             return "a copy"
-        more = f" and {len(kernels) - NAMED} more" if len(kernels) > NAMED else ""
+        more = (
+            f" and {len(kernels) - MOST_NAMED_KERNELS} more"
+            if len(kernels) > MOST_NAMED_KERNELS
+            else ""
+        )
         one = "kernel" if len(names) == 1 else "one of the kernels"
-        return f"{one} {', '.join(kernels[:NAMED])}{more}"
+        return f"{one} {', '.join(kernels[:MOST_NAMED_KERNELS])}{more}"
 
     def program_at(self, address: int) -> HCQProgram | None:
         """The program whose own memory contains an address, such as that of a fault."""

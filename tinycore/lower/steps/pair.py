@@ -19,8 +19,8 @@ from tinycore.render.base import Limits
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op
 
-NARROW: Final = dtypes.int16
-SUMS: Final = (dtypes.int32, dtypes.uint32)
+NARROW_DTYPE: Final = dtypes.int16
+SUM_DTYPES: Final = (dtypes.int32, dtypes.uint32)
 """Types of sums; a pair of products is added modulo their size, as the sum is."""
 
 
@@ -70,14 +70,14 @@ def is_paired(closer: UOp) -> bool:
         closer.op is Op.REDUCE
         and closer.arg is Op.ADD
         and value.op is Op.MUL
-        and value.dtype in SUMS
-        and all(map(fits, value.src))
+        and value.dtype in SUM_DTYPES
+        and all(map(fits_int16, value.src))
     )
 
 
-def fits(value: UOp) -> bool:
+def fits_int16(value: UOp) -> bool:
     """Whether an integer is one of int16."""
-    return bool(dtypes.min(NARROW) <= value.vmin and value.vmax <= dtypes.max(NARROW))
+    return bool(dtypes.min(NARROW_DTYPE) <= value.vmin and value.vmax <= dtypes.max(NARROW_DTYPE))
 
 
 def narrowed(value: UOp) -> UOp:
@@ -85,4 +85,4 @@ def narrowed(value: UOp) -> UOp:
     inner = value.src[0] if value.op is Op.CAST else value
     same = inner.dtype.kind in ("int", "uint") and inner.bounds == value.bounds
     source = inner if same else value
-    return source if source.dtype is NARROW else source.cast(NARROW)
+    return source if source.dtype is NARROW_DTYPE else source.cast(NARROW_DTYPE)

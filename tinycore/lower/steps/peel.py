@@ -12,7 +12,7 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.lower.legality import Loops
-from tinycore.lower.loops import Number, closer_of, counter_of, inside, numbered, text_of
+from tinycore.lower.loops import Number, closer_of, counter_of, loops_within, numbered, text_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -63,7 +63,7 @@ def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:
     found = []
     for part, (start, stop) in enumerate(itertools.pairwise(edges)):
         here = UOp.range(stop - start, (*number, part), kind)
-        copies = {r: numbered(r, part) for r in inside(closer, around, counter)}
+        copies = {r: numbered(r, part) for r in loops_within(closer, around, counter)}
         body = closer.src[0].substitute(copies | {counter: here + start})
         loops = (
             (*[copies[r] for r in own], here)

@@ -16,7 +16,7 @@ from tinycore.lower.loops import (
     closer_of,
     closing,
     counter_of,
-    inside,
+    loops_within,
     numbered,
     overwrites_what_it_reads,
     substitute_once,
@@ -64,7 +64,7 @@ class Split:
         """The kernel with this step done."""
         counter, by = counter_of(kernel, self.axis), self.by
         if counter.extent % by == 0:
-            return replaced(kernel, counter, *parts(counter, counter.extent // by, by))
+            return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
         if self.tail is Tail.GUARD:
             return guarded(kernel, counter, by)
         if counter.arg.kind is AxisKind.REDUCE:
@@ -75,7 +75,7 @@ class Split:
         if self.tail is Tail.SHIFT or repeats:
             outer, inner, _ = parts(counter, -(-counter.extent // by), by)
             start = (outer * by).minimum(counter.extent - by)
-            return replaced(kernel, counter, outer, inner, start + inner)
+            return replace_counter(kernel, counter, outer, inner, start + inner)
         return with_remainder(kernel, counter, by)
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
@@ -106,7 +106,7 @@ def parts(counter: UOp, steps: int, by: int) -> tuple[UOp, UOp, UOp]:
     return outer, inner, outer * by + inner
 
 
-def replaced(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UOp) -> UOp:
+def replace_counter(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UOp) -> UOp:
     """The kernel with `counter` replaced by two loops that together give `value`."""
     swapped = {c: closing(c, {counter: (outer, inner)}) for c in closer_of(kernel, counter)}
     kernel = substitute_once(kernel, swapped)
@@ -118,7 +118,7 @@ def guarded(kernel: UOp, counter: UOp, by: int) -> UOp:
     outer, inner, value = parts(counter, -(-counter.extent // by), by)
     masked = gate_sums if counter.arg.kind is AxisKind.REDUCE else gate_stores
     kernel = masked(kernel, value < counter.extent, counter)
-    return replaced(kernel, counter, outer, inner, value.minimum(counter.extent - 1))
+    return replace_counter(kernel, counter, outer, inner, value.minimum(counter.extent - 1))
 
 
 def masked_tail(kernel: UOp, axis: Number, by: int) -> UOp:
@@ -147,7 +147,7 @@ def remainder_of(closer: UOp, counter: UOp, by: int) -> UOp:
     place = closer.src.index(counter) if closer.op is Op.END else 1
     around = closer.src[1:place]
     own = tuple(r for r in closer.src[place:] if r is not counter)
-    copies = {r: numbered(r, Part.TAIL_COPY) for r in inside(closer, around, counter)}
+    copies = {r: numbered(r, Part.TAIL_COPY) for r in loops_within(closer, around, counter)}
     main = closer.src[0].substitute({counter: value})
     copy = closer.src[0].substitute(copies | {counter: rest + steps * by})
     copied = tuple(copies[r] for r in own)

@@ -81,7 +81,7 @@ def shared_sum(facts: KernelFacts, limits: Limits) -> UOp | None:
 def sharers_of(facts: KernelFacts, limits: Limits, wanted: int) -> int:
     """How many threads of a group share a sum where the group shares operands, too."""
     short = -(-limits.threads // facts.outputs_launched)
-    return min(1 << (short - 1).bit_length(), power_of_two(wanted // LEAST_REUSE**2))
+    return min(1 << (short - 1).bit_length(), floor_power_of_two(wanted // LEAST_REUSE**2))
 
 
 def contiguous_accesses(facts: KernelFacts, loop: UOp) -> int:
@@ -94,7 +94,7 @@ def group_each(draft: Draft, loop: UOp, wanted: int) -> None:
     members = [n for n in draft.facts.reductions if loop in n.src[1:]]
     # Each thread leaves a part there, and some leave another.
     most = draft.limits.shared_bytes // sum(2 * max(n.dtype.itemsize, 4) for n in members)
-    threads = power_of_two(min(wanted, most, loop.extent, draft.limits.block[0]))
+    threads = floor_power_of_two(min(wanted, most, loop.extent, draft.limits.block[0]))
     if threads > 1:
         number = loop.arg.number
         draft.do(Split(number, threads, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP))
@@ -165,7 +165,7 @@ def launch_outputs(draft: Draft, wanted: int) -> None:
     for loop in reversed(draft.facts.launchable):
         number, extent = loop.arg.number, loop.extent
         most = min(wanted, room[0]) if room and not is_filled_inside(draft, loop) else 1
-        threads = extent if extent <= most else power_of_two(most)
+        threads = extent if extent <= most else floor_power_of_two(most)
         wanted //= threads
         room = room[1:] if threads > 1 else room
         if threads == 1:
@@ -185,6 +185,6 @@ def is_filled_inside(draft: Draft, loop: UOp) -> bool:
     return any(loop in n.ranges for n in fills_of(draft.kernel))
 
 
-def power_of_two(most: int) -> int:
+def floor_power_of_two(most: int) -> int:
     """The greatest power of two that is at most `most`, and at least 1."""
     return 1 << max(most, 1).bit_length() - 1

@@ -86,7 +86,7 @@ def sides_of(facts: KernelFacts) -> Sides | None:
         return None
     if not facts.reductions or not facts.are_side_by_side:
         return None
-    read = operands(facts)
+    read = operand_accesses(facts)
     stored = [n.src[0] for n in stores_to_buffers(facts.kernel)]
     inner_first = launched[::-1]
     for column in sorted(inner_first, key=lambda r: [facts.stride(n, r) != 1 for n in stored]):
@@ -99,7 +99,7 @@ def sides_of(facts: KernelFacts) -> Sides | None:
     return None
 
 
-def operands(facts: KernelFacts) -> list[UOp]:
+def operand_accesses(facts: KernelFacts) -> list[UOp]:
     """Every INDEX at which the innermost step of a reduction reads what a buffer holds."""
     below = UOp.sink(*facts.reductions).toposort(lambda n: n.op is not Op.AFTER)
     reduced = set(facts.reduced)
@@ -228,7 +228,7 @@ def layouts(
 ) -> list[tuple[Dimension, ...]]:
     """The loops that operands move with, each way once, those with most loops first."""
     found = set()
-    for place in operands(draft.facts):
+    for place in operand_accesses(draft.facts):
         moving = {r.arg.number for r in place.ranges}
         parts = [
             tuple(d for d in dimensions if any(axis in moving for axis, _ in d))
@@ -246,7 +246,9 @@ def stage_windows(draft: Draft, at: Number | None, dimensions: tuple[Dimension, 
     """
     loops = {r.arg.number: r for r in draft.facts.loops}
     axes = {axis for dimension in dimensions for axis, _ in dimension}
-    moving = [n.src[1] for n in operands(draft.facts) if axes <= {r.arg.number for r in n.ranges}]
+    moving = [
+        n.src[1] for n in operand_accesses(draft.facts) if axes <= {r.arg.number for r in n.ranges}
+    ]
     try:
         draft.do(Stage(at, with_overlaps(dimensions, moving, loops)))
     except ArgumentError:

@@ -51,11 +51,11 @@ class Tile:
     columns: int
 
 
-SINGLE: Final = Tile(1, 1, 1, 1)
+ONE_TILE: Final = Tile(1, 1, 1, 1)
 """One tile of the unit, whatever its size."""
 TILES: Final = (
     *(Tile(2, 4, 64, 32), Tile(4, 2, 32, 64), Tile(2, 2, 64, 32), Tile(2, 2, 32, 32)),
-    *(Tile(2, 2, 32, 16), Tile(2, 1, 32, 16), Tile(1, 1, 16, 16), SINGLE),
+    *(Tile(2, 2, 32, 16), Tile(2, 1, 32, 16), Tile(1, 1, 16, 16), ONE_TILE),
 )
 
 
@@ -89,11 +89,11 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
     down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
     steps = longest(tuple(facts.reduced)).extent
     padded = down * tall * unit.m * across * wide * unit.n * -(-steps // unit.k) * unit.k
-    most = MOST_WASTE_OF_ONE if tile == SINGLE else MOST_WASTE
+    most = MOST_WASTE_OF_ONE if tile == ONE_TILE else MOST_WASTE
     if padded > most * rows * columns * steps:
         return False
     others = facts.outputs_launched // (rows * columns)
-    return tile == SINGLE or down * across * others * threads >= limits.threads
+    return tile == ONE_TILE or down * across * others * threads >= limits.threads
 
 
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replaced"]
+__all__ = ["replacing_file"]
 
 
 @contextlib.contextmanager
-def replaced(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def replacing_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A new file to write into, which takes the place of `path` when the block ends well.
 
     The file is written beside its target, flushed to the disk and renamed. When the block raises,

@@ -18,7 +18,7 @@ from typing import BinaryIO, Final, cast
 import numpy
 
 from tinycore.errors import DTypeError, FileFormatError, ShapeError
-from tinycore.nn.files.atomic import replaced
+from tinycore.nn.files.atomic import replacing_file
 
 __all__ = ["read_idx", "write_idx"]
 
@@ -109,5 +109,5 @@ def write_idx(path: str | os.PathLike[str], array: Array) -> None:
     content = header + array.astype(ELEMENT_TYPES[code]).tobytes()
     if Path(path).suffix == ".gz":
         content = gzip.compress(content, 9, mtime=0)
-    with replaced(path) as file:
+    with replacing_file(path) as file:
         file.write(content)

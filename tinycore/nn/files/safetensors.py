@@ -23,7 +23,7 @@ import numpy
 
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
-from tinycore.nn.files.atomic import replaced
+from tinycore.nn.files.atomic import replacing_file
 
 __all__ = ["MAX_HEADER_BYTES", "SafetensorsFile", "TensorEntry", "write_safetensors"]
 
@@ -32,7 +32,7 @@ Array = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]]
 MAX_HEADER_BYTES: Final = 100_000_000
 """The greatest header that the format's own reader accepts."""
 
-DTYPES: Final[dict[str, DType]] = {
+SAFETENSORS_DTYPES: Final[dict[str, DType]] = {
     "BOOL": dtypes.bool,
     "U8": dtypes.uint8,
     "I8": dtypes.int8,
@@ -53,7 +53,7 @@ DTYPES: Final[dict[str, DType]] = {
 }
 """The format's names of element types."""
 
-_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+_NAMES: Final = {dtype: name for name, dtype in SAFETENSORS_DTYPES.items()}
 _METADATA: Final = "__metadata__"
 _FIELDS: Final = {"dtype", "shape", "data_offsets"}
 _LENGTH_BYTES: Final = 8
@@ -170,10 +170,11 @@ def _entry(name: str, fields: object, place: str) -> TensorEntry:
     place = f"{place}: tensor {shown(name)}"
     if not isinstance(fields, dict) or set(fields) != _FIELDS:
         raise FileFormatError(f"{place} needs exactly the fields {', '.join(sorted(_FIELDS))}.")
-    dtype = DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
+    dtype = SAFETENSORS_DTYPES.get(fields["dtype"]) if isinstance(fields["dtype"], str) else None
     if dtype is None:
         raise FileFormatError(
-            f"{place} has the unknown dtype {shown(fields['dtype'])}. Known: {', '.join(DTYPES)}."
+            f"{place} has the unknown dtype {shown(fields['dtype'])}. "
+            f"Known: {', '.join(SAFETENSORS_DTYPES)}."
         )
     shape, offsets = fields["shape"], fields["data_offsets"]
     if not _are_counts(shape):
@@ -247,7 +248,7 @@ def write_safetensors(
         header[name] = fields | {"data_offsets": places[name]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT_BYTES)
-    with replaced(path) as file:
+    with replacing_file(path) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name in stored:
             little = to_numpy_dtype(found[name]).newbyteorder("<")

@@ -41,7 +41,7 @@ MAX_DEPTH: Final = 64
 """How deep containers may be nested."""
 shown: Final = reprlib.repr
 
-DTYPES: Final[dict[str, DType]] = {
+TORCH_DTYPES: Final[dict[str, DType]] = {
     "bool": dtypes.bool,
     "uint8": dtypes.uint8,
     "int8": dtypes.int8,
@@ -162,7 +162,7 @@ CALLS: Final[dict[tuple[str, str], Any]] = {
     ("torch._utils", "_rebuild_parameter_with_state"): itself,
     ("torch", "Size"): as_tuple,
     ("torch", "device"): as_text,
-    **{("torch", name): Element(dtype) for name, dtype in DTYPES.items()},
+    **{("torch", name): Element(dtype) for name, dtype in TORCH_DTYPES.items()},
     **{("torch", name): Element(dtype) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): Element(dtypes.uint8),
 }

@@ -41,7 +41,7 @@ def clip_grad_norm_(
     if not found:
         return Tensor(0.0)
     device = found[0][1].device
-    total = combined([_precise(gradient).to(device) for _, gradient in found], norm_type)
+    total = global_norm([_precise(gradient).to(device) for _, gradient in found], norm_type)
     scale = (max_norm / (total + TINY)).minimum(1.0)
     for param, gradient in found:
         scaled = _precise(gradient) * scale.to(gradient.device)
@@ -72,7 +72,7 @@ def with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[tuple[Tensor, 
     return [(param, param.grad) for param in distinct if param.grad is not None]
 
 
-def combined(gradients: list[Tensor], power: float) -> Tensor:
+def global_norm(gradients: list[Tensor], power: float) -> Tensor:
     """The norm of all elements as one vector, a tensor with no axes."""
     sizes = [gradient.abs() for gradient in gradients if gradient.numel()]
     if not sizes:

@@ -30,7 +30,7 @@ INTEGERS: Final = (
     (dtypes.uint8, 0.1),
     (dtypes.uint32, 0.05),
 )
-SIZES: Final = ((1, 3), (2, 4), (3, 5), (4, 4), (5, 3), (7, 2), (8, 2), (0, 0.3), (17, 0.4))
+SIZE_WEIGHTS: Final = ((1, 3), (2, 4), (3, 5), (4, 4), (5, 3), (7, 2), (8, 2), (0, 0.3), (17, 0.4))
 LONG_SIZES: Final = (33, 64, 65, 100, 130, 257)
 MOST_ELEMENTS: Final = 640
 LIMIT: Final = 16.0
@@ -93,7 +93,7 @@ class Builder:
 
     def size(self) -> int:
         """A size of one axis."""
-        return self.draw.weighted(SIZES)
+        return self.draw.weighted(SIZE_WEIGHTS)
 
     def shape(self, least_rank: int = 0, most_rank: int = 4, zero: bool = True) -> Shape:
         """A random shape of few elements."""

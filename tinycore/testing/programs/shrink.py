@@ -75,7 +75,7 @@ def script(program: Program, failure: Verdict) -> str:
         f'"""Seed {program.seed}: {failure.message}"""',
         *IMPORTS,
         *[
-            f"{start.name} = Tensor({listed(start)}, dtype=dtypes.{start.dtype.name})"
+            f"{start.name} = Tensor({listed_values(start)}, dtype=dtypes.{start.dtype.name})"
             for start in program.inputs
         ],
         *ours_of(program.steps),
@@ -83,7 +83,7 @@ def script(program: Program, failure: Verdict) -> str:
         *[f'print("here ", "{v.name}", {v.name}.numpy().tolist())' for v in program.compared],
         "",
         "globals().update(namespace(torch))",
-        *[f"{start.name} = leaf(torch.tensor({listed(start)}))" for start in program.inputs],
+        *[f"{start.name} = leaf(torch.tensor({listed_values(start)}))" for start in program.inputs],
         *theirs_of(program.steps),
         *[f'print("torch", "{v.name}", {v.name}.tolist())' for v in program.compared],
     ]
@@ -100,7 +100,7 @@ IMPORTS = (
 )
 
 
-def listed(start: Input) -> str:
+def listed_values(start: Input) -> str:
     """The data of an input as Python: its elements if they are few, else how they are drawn."""
     data = start.data()
     if 0 < data.size <= FEW:

@@ -35,7 +35,7 @@ __all__ = [
 PIXEL: Final = dtypes.float32.vec(ImageDType.CHANNELS)
 CHANNELS: Final = (Variant("float32", dtypes.float32), Variant("float16", dtypes.float16))
 """What the four floats of a pixel are kept as."""
-SIZES: Final = ((1, 1), (3, 65), (64, 2), (5, 7))
+IMAGE_SIZES: Final = ((1, 1), (3, 65), (64, 2), (5, 7))
 """Rows and columns: few and many, and rows that devices fill up."""
 
 
@@ -67,7 +67,7 @@ def content_of(subject: Subject, handle: Handle, kind: ImageDType) -> Array:
 @case(Level.MEMORY, "image", over=CHANNELS)
 def test_images_keep_their_pixels(subject: Subject, base: DType) -> None:
     """What is written to an image is read from it, whatever the device fills its rows up to."""
-    for size in SIZES:
+    for size in IMAGE_SIZES:
         kind = image(base, size)
         first, second = pixels(kind), pixels(kind, 1)
         with in_memory(subject, kind, first) as a, in_memory(subject, kind, second) as b:

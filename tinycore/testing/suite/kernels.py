@@ -47,7 +47,7 @@ GROUP: Final = 32
 """Threads of a group in the programs below, where a device takes as many."""
 WIDEST: Final = 70_000
 """Groups that are launched at most, along an axis that allows more."""
-ROUNDS: Final = 100_000
+LOOP_ROUNDS: Final = 100_000
 """Of a loop that is long: drivers were seen that end one after 65,535."""
 
 
@@ -217,15 +217,15 @@ def test_vectors_are_loaded_and_stored(subject: Subject, lanes: int) -> None:
 @case(Level.COMPUTE)
 def test_a_long_loop(subject: Subject) -> None:
     """A thread goes round 100,000 times; a device that ends it earlier refuses, and says why."""
-    kernel = elementwise(lambda x: [x + 1], [I32], ROUNDS)
+    kernel = elementwise(lambda x: [x + 1], [I32], LOOP_ROUNDS)
     try:
         program = loaded(subject, subject.bench.lower(kernel).uops, 2)
     except UnsupportedError as error:
         raise NotApplicable(str(error)) from error
-    x = integers(ROUNDS)
-    found, _ = results(subject, program, [zeros(ROUNDS), x])
+    x = integers(LOOP_ROUNDS)
+    found, _ = results(subject, program, [zeros(LOOP_ROUNDS), x])
     wrong = numpy.flatnonzero(found != x + 1)
-    assert not len(wrong), f"of {ROUNDS} rounds {len(wrong)} were left out, from {wrong[0]} on"
+    assert not len(wrong), f"of {LOOP_ROUNDS} rounds {len(wrong)} were left out, from {wrong[0]} on"
 
 
 # --- grids

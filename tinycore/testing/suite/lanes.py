@@ -29,7 +29,7 @@ __all__ = [
     "test_shifts_by_every_amount",
 ]
 
-SIZE: Final = 256
+LANES_SIZE: Final = 256
 """Elements of an array, which vectors of every width divide."""
 
 INTEGER_VARIANTS: Final = tuple(
@@ -56,8 +56,8 @@ def check_lanes(
     *inputs: Tensor,
 ) -> None:
     """Compare what a kernel makes of vectors with tensors that are not computed yet."""
-    kernel = elementwise(function, [x.dtype for x in inputs], SIZE, lanes)
-    empty = [numpy.zeros(SIZE, to_numpy_dtype(x.dtype)) for x in expected]
+    kernel = elementwise(function, [x.dtype for x in inputs], LANES_SIZE, lanes)
+    empty = [numpy.zeros(LANES_SIZE, to_numpy_dtype(x.dtype)) for x in expected]
     given = [encode(x.numpy(), x.dtype).reshape(-1) for x in inputs]
     results = subject.bench.run(kernel, *empty, *given)
     for tensor, found in zip(expected, results, strict=False):
@@ -79,8 +79,8 @@ def whole_numbers(dtype: DType, seed: str) -> Array:
     random = generator(dtype.name, seed)
     least, most = int(dtypes.min(dtype)), int(dtypes.max(dtype))
     edges = [least, most, 1, least + 1, most - 1, 0, most // 2, most // 2 + 1, least // 2]
-    drawn = random.integers(least, most, SIZE, to_numpy_dtype(dtype), endpoint=True)
-    drawn >>= random.integers(0, dtype.bits, SIZE).astype(drawn.dtype)
+    drawn = random.integers(least, most, LANES_SIZE, to_numpy_dtype(dtype), endpoint=True)
+    drawn >>= random.integers(0, dtype.bits, LANES_SIZE).astype(drawn.dtype)
     drawn[: len(edges)] = numpy.array(edges, drawn.dtype)
     return numpy.asarray(drawn)
 
@@ -88,7 +88,7 @@ def whole_numbers(dtype: DType, seed: str) -> Array:
 @case(Level.COMPUTE, over=INTEGER_VARIANTS)
 def test_shifts_by_every_amount(subject: Subject, dtype: DType) -> None:
     """Elements are shifted by amounts of their own, taken modulo the width; the sign is kept."""
-    amounts = numpy.resize(numpy.array(amounts_of(dtype)), SIZE)
+    amounts = numpy.resize(numpy.array(amounts_of(dtype)), LANES_SIZE)
     x = subject.tensor(whole_numbers(dtype, "shifts"), dtype)
     by = subject.tensor(amounts, dtype)
     for lanes in sorted({1, lanes_of(subject, dtype)}):
@@ -122,8 +122,8 @@ def floats_for(source: DType, target: DType) -> Array:
         most = min(most, float_layout(target).greatest)
     ends = [2.0**bits + d for bits in (7, 8, 15, 16, 31, 32, 63, 64) for d in (-1, -0.5, 0, 1)]
     near = [x for x in (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 1e30, *ends) if x <= most]
-    sizes = numpy.exp2(random.uniform(-3, min(numpy.log2(most), 70.0) - 1, SIZE))
-    drawn = sizes * random.choice([-1.0, 1.0], SIZE)
+    sizes = numpy.exp2(random.uniform(-3, min(numpy.log2(most), 70.0) - 1, LANES_SIZE))
+    drawn = sizes * random.choice([-1.0, 1.0], LANES_SIZE)
     edges = [*near, *(-x for x in near)]
     drawn[: len(edges)] = edges
     return numpy.asarray(random.permutation(drawn))
@@ -142,7 +142,7 @@ def test_a_cast_in_lanes(subject: Subject, conversion: Conversion) -> None:
     """A vector of one dtype becomes one of another, also floats that fit no integer."""
     source, target = conversion
     if source is dtypes.bool:
-        check_cast(subject, conversion, generator("lanes", target.name).random(SIZE) < 0.5)
+        check_cast(subject, conversion, generator("lanes", target.name).random(LANES_SIZE) < 0.5)
     elif dtypes.is_float(source):
         check_cast(subject, conversion, floats_for(source, target))
     else:
@@ -155,4 +155,4 @@ def test_floats_that_are_no_numbers_become_integers(
 ) -> None:
     """NaN and infinities become the least integer, cut to the width, as docs/numerics.md says."""
     edges = numpy.array([numpy.nan, 1.0, numpy.inf, -2.0, -numpy.inf])
-    check_cast(subject, conversion, numpy.resize(edges, SIZE))
+    check_cast(subject, conversion, numpy.resize(edges, LANES_SIZE))

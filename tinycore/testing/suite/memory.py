@@ -39,7 +39,23 @@ __all__ = [
     "test_what_is_written_is_read",
 ]
 
-SIZES: Final = (1, 2, 3, 4, 7, 63, 64, 65, 255, 4095, 4096, 4097, 65_537, 1_000_003, (8 << 20) + 5)
+COPY_SIZES: Final = (
+    1,
+    2,
+    3,
+    4,
+    7,
+    63,
+    64,
+    65,
+    255,
+    4095,
+    4096,
+    4097,
+    65_537,
+    1_000_003,
+    (8 << 20) + 5,
+)
 TOO_MUCH: Final = (1 << 60, 1 << 62)
 """Bytes that no address space has."""
 CHURN_BYTES: Final = 64 << 20
@@ -49,7 +65,7 @@ CHURN_SECONDS: Final = 2.0
 RESIDENT_ROUNDS: Final = 24
 RESIDENT_BYTES: Final = 32 << 20
 
-SIZE_VARIANTS: Final = tuple(Variant(f"{size}", size) for size in SIZES)
+SIZE_VARIANTS: Final = tuple(Variant(f"{size}", size) for size in COPY_SIZES)
 
 
 def noise(size: int, seed: int = 0) -> bytes:

@@ -18,7 +18,7 @@ from tinycore.testing.suite.compare import ULPS, check, check_exact, unit_of
 from tinycore.testing.suite.subject import Array, Subject
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, SHIFTS, Op
-from tinycore.uop.verify import BIT_OPS, FLOAT_OPS, INTEGER_OPS
+from tinycore.uop.verify import BIT_OPS, FLOAT_ONLY_OPS, INTEGER_OPS
 
 __all__ = [
     "inputs_for",
@@ -31,7 +31,7 @@ __all__ = [
     "test_the_same_bits",
 ]
 
-SIZE: Final = 101
+VALUE_COUNT: Final = 101
 """Elements: odd, so that vectors have a remainder."""
 ONE_DTYPE: Final = ALU - {Op.CAST, Op.BITCAST, Op.MULACC}
 
@@ -56,10 +56,10 @@ def takes(op: Op, dtype: DType) -> bool:
     if op is Op.THREEFRY:
         return dtype is dtypes.uint64
     if kind == "bool":
-        return op not in FLOAT_OPS | INTEGER_OPS | {Op.NEG, Op.SUB}
+        return op not in FLOAT_ONLY_OPS | INTEGER_OPS | {Op.NEG, Op.SUB}
     if kind == "float":
         return op not in INTEGER_OPS | BIT_OPS
-    return op not in FLOAT_OPS
+    return op not in FLOAT_ONLY_OPS
 
 
 def words_of(*kinds: DType) -> frozenset[str]:
@@ -102,7 +102,7 @@ def generator(*words: object) -> numpy.random.Generator:
     return numpy.random.default_rng(zlib.crc32(" ".join(map(str, words)).encode()))
 
 
-def inputs_for(dtype: DType, count: int, seed: object, size: int = SIZE) -> list[Array]:
+def inputs_for(dtype: DType, count: int, seed: object, size: int = VALUE_COUNT) -> list[Array]:
     """Operands of a dtype, with its edges among them where it is an integer."""
     random = generator(dtype.name, seed)
     if dtype is dtypes.bool:
@@ -142,11 +142,14 @@ def operands_of(op: Op, dtype: DType) -> list[Array]:
     """Operands for an op."""
     if op in SHIFTS:
         first, _ = inputs_for(dtype, 2, op)
-        return [first, generator(op, dtype).integers(0, dtype.bits, SIZE).astype(first.dtype)]
+        return [
+            first,
+            generator(op, dtype).integers(0, dtype.bits, VALUE_COUNT).astype(first.dtype),
+        ]
     if op is Op.WHERE:
-        return [generator(op, dtype).random(SIZE) < 0.5, *inputs_for(dtype, 2, op)]
+        return [generator(op, dtype).random(VALUE_COUNT) < 0.5, *inputs_for(dtype, 2, op)]
     if op in DOMAINS:
-        values = generator(op, dtype.name).uniform(*DOMAINS[op], SIZE)
+        values = generator(op, dtype.name).uniform(*DOMAINS[op], VALUE_COUNT)
         if dtype in (dtypes.float32, dtypes.float64) and op is not Op.TRUNC:
             values[:20] = numpy.abs(values[:20]) * 1000.0
         return [values]

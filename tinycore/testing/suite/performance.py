@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ROUNDS: Final = 5
-BYTES: Final = 32 << 20
+COPIED_BYTES: Final = 32 << 20
 SIDE: Final = 512
 LONG_SECONDS: Final = 2.0
 
@@ -60,11 +60,12 @@ def test_speed_of_a_launch(subject: Subject) -> str:
 @case(Level.PERFORMANCE)
 def test_speed_of_copies(subject: Subject) -> str:
     """Copies from the host and to it."""
-    host = bytearray(BYTES)
-    with subject.memory(BYTES) as block:
+    host = bytearray(COPIED_BYTES)
+    with subject.memory(COPIED_BYTES) as block:
         there = least_seconds(subject, lambda: subject.allocator.write(block, memoryview(host)))
         back = least_seconds(subject, lambda: subject.allocator.read(memoryview(host), block))
-    return f"{BYTES / there / 1e9:.2f} GB/s to the device, {BYTES / back / 1e9:.2f} GB/s back"
+    to_device, to_host = (COPIED_BYTES / seconds / 1e9 for seconds in (there, back))
+    return f"{to_device:.2f} GB/s to the device, {to_host:.2f} GB/s back"
 
 
 def replayed(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
@@ -78,17 +79,17 @@ def replayed(function: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], o
 @case(Level.PERFORMANCE)
 def test_speed_of_reading_and_writing(subject: Subject) -> str:
     """Elementwise work that is limited by memory."""
-    x = subject.tensor(numpy.ones(BYTES // 8), dtypes.float32)
+    x = subject.tensor(numpy.ones(COPIED_BYTES // 8), dtypes.float32)
     seconds = least_seconds(subject, replayed(lambda x: (x * 2 + 1).realize(), x))
-    return f"{BYTES / seconds / 1e9:.2f} GB/s read and written"
+    return f"{COPIED_BYTES / seconds / 1e9:.2f} GB/s read and written"
 
 
 @case(Level.PERFORMANCE)
 def test_speed_of_a_sum(subject: Subject) -> str:
     """A sum over all elements."""
-    x = subject.tensor(numpy.ones(BYTES // 8), dtypes.float32)
+    x = subject.tensor(numpy.ones(COPIED_BYTES // 8), dtypes.float32)
     seconds = least_seconds(subject, replayed(lambda x: x.sum().realize(), x))
-    return f"{BYTES / 2 / seconds / 1e9:.2f} GB/s read"
+    return f"{COPIED_BYTES / 2 / seconds / 1e9:.2f} GB/s read"
 
 
 @case(Level.PERFORMANCE)

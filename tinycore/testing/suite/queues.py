@@ -27,7 +27,7 @@ __all__ = [
     "test_the_source_of_a_copy_may_be_written_at_once",
 ]
 
-BYTES = SIZE * 4
+BUFFER_BYTES = SIZE * 4
 
 
 class Pair:
@@ -37,13 +37,13 @@ class Pair:
         self.subjects = (here, there)
         self.programs: list[Program] = [step(one, lambda x: x * 3 + 1) for one in self.subjects]
         self.memory: list[list[Handle]] = [
-            [one.allocator.alloc(BYTES) for _ in range(2)] for one in self.subjects
+            [one.allocator.alloc(BUFFER_BYTES) for _ in range(2)] for one in self.subjects
         ]
 
     def copier(self, target: int) -> Program:
         """Copies to the one or the other from its neighbor."""
         found: Program = self.subjects[target].device.copier(
-            BYTES, self.subjects[1 - target].device
+            BUFFER_BYTES, self.subjects[1 - target].device
         )
         return found
 
@@ -95,10 +95,10 @@ def pair_of(subject: Subject) -> Iterator[Pair]:
         pair.free()
 
 
-SIZES = tuple(Variant(str(n), n) for n in (1, 3, 4096, 4097, (1 << 21) + 5))
+QUEUE_SIZES = tuple(Variant(str(n), n) for n in (1, 3, 4096, 4097, (1 << 21) + 5))
 
 
-@case(Level.ORDER, "queues", over=SIZES)
+@case(Level.ORDER, "queues", over=QUEUE_SIZES)
 def test_a_copier_copies_within_and_between_devices(subject: Subject, size: int) -> None:
     """A copier copies exactly the bytes it is made for."""
     data = integers(size // 4 + 1).tobytes()[:size]
@@ -176,7 +176,7 @@ def test_a_graph_spans_devices(subject: Subject) -> None:
         graph()
         found = content(subject, pair.memory[0][0])
         assert (found == chained(x, 12)).all(), "a replay differs from its launches"
-        with subject.memory(BYTES) as elsewhere:
+        with subject.memory(BUFFER_BYTES) as elsewhere:
             graph.set_buffer(11, 0, elsewhere)
             graph()
             assert (content(subject, elsewhere) == chained(x, 18)).all(), "it took no other memory"

@@ -46,13 +46,13 @@ class Fold(NamedTuple):
     axis: Axis
 
 
-FOLDS: Final[dict[Op, Callable[[Tensor, Axis], Tensor]]] = {
+TENSOR_FOLDS: Final[dict[Op, Callable[[Tensor, Axis], Tensor]]] = {
     Op.ADD: lambda x, axis: x.sum(axis),
     Op.MUL: lambda x, axis: x.prod(axis),
     Op.MAX: lambda x, axis: x.max(axis),
     Op.MIN: lambda x, axis: x.min(axis),
 }
-SHAPES: Final[dict[str, tuple[tuple[int, ...], Axis]]] = {
+REDUCED_SHAPES: Final[dict[str, tuple[tuple[int, ...], Axis]]] = {
     "rows": ((5, 37), 1),
     "columns": ((37, 5), 0),
     "long": ((3, 4099), 1),
@@ -64,7 +64,7 @@ REDUCTION_VARIANTS: Final = tuple(
     Variant(f"{op.name}-{dtype.name}-{name}", Fold(op, dtype, shape, axis), words_of(dtype))
     for dtype in dtypes.all
     for op in sorted(REDUCTIONS, key=lambda op: op.name)
-    for name, (shape, axis) in SHAPES.items()
+    for name, (shape, axis) in REDUCED_SHAPES.items()
     if name in ("rows", "long") or dtype in (dtypes.float32, dtypes.int32)
 )
 
@@ -84,7 +84,7 @@ def test_a_reduction(subject: Subject, fold: Fold) -> None:
         factors = generator(fold).random(size) < 8 / size
         values = numpy.where(factors, numpy.sign(values) * 1.5, 1.0)
     x = subject.tensor(values.reshape(shape), dtype)
-    check(subject, lambda x: FOLDS[op](x, axis), x, slack=slack_of(fold, x.numpy()))
+    check(subject, lambda x: TENSOR_FOLDS[op](x, axis), x, slack=slack_of(fold, x.numpy()))
 
 
 def slack_of(fold: Fold, values: Array) -> Array | float:

@@ -24,7 +24,7 @@ _UNSUPPORTED: Final = {
     6: "the size of scratch",
 }
 """Bits of a descriptor's properties: what a kernel may ask to find in its first registers."""
-_WAVES_OF_32: Final = 10
+_WAVES_OF_32_BIT: Final = 10
 _SHARED_UNIT: Final = 512
 _SHARED_SHIFT: Final = 15
 
@@ -66,7 +66,7 @@ class AmdProgram(HCQProgram):
                 f"{name} asks to be given {', '.join(wanted)}, which tiny-amd does not: compile it "
                 'with the attributes "amdgpu-no-dispatch-ptr", "amdgpu-no-queue-ptr" and the like'
             )
-        if not properties >> _WAVES_OF_32 & 1:
+        if not properties >> _WAVES_OF_32_BIT & 1:
             raise DeviceError(f"{name} was compiled for waves of 64, and {self.card.arch} has 32")
 
     def user_data(self, arguments: int) -> tuple[int, ...]:

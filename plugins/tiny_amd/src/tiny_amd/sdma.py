@@ -37,7 +37,7 @@ LENGTHS: Final = {
 
 LARGEST_COPY: Final = 1 << 30
 _UNCACHED: Final = 3 << 16
-_MEMORY_AT_LEAST: Final = 5 << 28 | 1 << 31
+_POLL_AT_LEAST: Final = 5 << 28 | 1 << 31
 _WHOLE: Final = (1 << 32) - 1
 _POLL_INTERVAL: Final = 4
 _FOREVER: Final = 0xFFF << 16
@@ -67,7 +67,7 @@ def interrupt(mailbox: int, event: int) -> tuple[Number, ...]:
 def wait_at_least(address: Number, value: Number) -> tuple[Number, ...]:
     """Go on when the 32 bits at an address are at least a value."""
     low, _ = halves(value)
-    header = Operation.POLL | _MEMORY_AT_LEAST
+    header = Operation.POLL | _POLL_AT_LEAST
     return (header, *halves(address), low, _WHOLE, _POLL_INTERVAL | _FOREVER)
 
 

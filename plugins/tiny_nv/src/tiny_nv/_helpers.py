@@ -19,7 +19,7 @@ template <class T> FUNCTION void store(void *p, T x) { *(T *)p = x; }
 template <class T, class S> FUNCTION T as(S x) { T y; memcpy(&y, &x, sizeof(T)); return y; }"""
 """Helpers of every kernel: vectors that are only moved, and bits of one type as another."""
 
-HALF: Final = """\
+HALF_SOURCE: Final = """\
 struct half { unsigned short bits; };
 FUNCTION half half_bits(unsigned short x) { half y; y.bits = x; return y; }
 FUNCTION float to_float(half x) {
@@ -94,7 +94,7 @@ template <class T> FUNCTION unsigned long long to_unsigned_long(T x) {
 }"""
 
 HELPERS: Final = {
-    "half": HALF,
+    "half": HALF_SOURCE,
     "extremes": EXTREMES,
     "roots": ROOTS,
     "quotients": QUOTIENTS,

@@ -24,7 +24,7 @@ __all__ = ["annotated", "compiled", "library", "supported", "tool", "version"]
 
 _MAJORS: Final = ("13", "12")
 """Versions of CUDA whose nvrtc is taken, the newest first."""
-_NAMES: Final = tuple(f"libnvrtc.so.{major}" for major in _MAJORS)
+_LIBRARY_NAMES: Final = tuple(f"libnvrtc.so.{major}" for major in _MAJORS)
 _WINDOWS_NAMES: Final = tuple(f"nvrtc64_{major}0_0.dll" for major in _MAJORS)
 _TOOLKIT_VARIABLES: Final = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")
 _TOOLKITS: Final = ("/usr/local/cuda", "/opt/cuda")
@@ -86,7 +86,7 @@ def _candidates() -> Iterator[str]:
     if named := os.environ.get("NVRTC_LIBRARY"):
         yield named
         return
-    names = _WINDOWS_NAMES if sys.platform == "win32" else _NAMES
+    names = _WINDOWS_NAMES if sys.platform == "win32" else _LIBRARY_NAMES
     yield from names
     for folder in _toolkits():
         yield from (str(file) for name in names if (file := folder / name).exists())
@@ -117,7 +117,7 @@ def _wheels() -> list[Path]:
     roots = list(spec.submodule_search_locations or ()) if spec is not None else []
     return [
         file
-        for pattern in (*_NAMES, *_WINDOWS_NAMES)
+        for pattern in (*_LIBRARY_NAMES, *_WINDOWS_NAMES)
         for root in roots
         for folder in ("lib", "bin")
         for file in sorted(Path(root).glob(f"*/{folder}/{pattern}"))

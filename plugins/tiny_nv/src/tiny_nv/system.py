@@ -18,8 +18,8 @@ from tiny_nv._native import ffi
 __all__ = [
     "FIXED",
     "NO_ACCESS",
+    "NO_RESERVE_FLAGS",
     "READ_WRITE",
-    "RESERVED",
     "SHARED",
     "WRITE",
     "System",
@@ -35,7 +35,7 @@ WRITE: Final = 2
 READ_WRITE: Final = 3
 SHARED: Final = 0x01
 FIXED: Final = 0x10
-RESERVED: Final = 0x4022
+NO_RESERVE_FLAGS: Final = 0x4022
 """MAP_PRIVATE, MAP_ANONYMOUS and MAP_NORESERVE: addresses reserved without memory."""
 _FAILED: Final = (1 << 64) - 1
 _INTERRUPTED: Final = (errno.EINTR, errno.EAGAIN)
@@ -71,7 +71,7 @@ class System(Protocol):
     def map(
         self, address: int, size: int, protection: int, flags: int, file: int, offset: int
     ) -> int:
-        """Map memory and return where. `file` is -1 with RESERVED. Raises OSError."""
+        """Map memory and return where. `file` is -1 with NO_RESERVE_FLAGS. Raises OSError."""
         ...
 
     def unmap(self, address: int, size: int) -> None:

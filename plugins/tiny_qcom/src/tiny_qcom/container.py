@@ -25,7 +25,7 @@ FULL_REGISTERS: Final = 0x14
 HALF_REGISTERS: Final = 0x18
 ENTRY: Final = 0xC4
 PRIVATE_BYTES: Final = 0xC8
-SHARED_BYTES: Final = 0xD8
+SHARED_BYTES_AT: Final = 0xD8
 SAMPLERS: Final = 0xDC
 BRANCH_STACK: Final = 0x108
 NAME: Final = 0x158
@@ -77,7 +77,7 @@ def read_container(binary: bytes, name: str) -> Code:
         half_registers=words[registers + HALF_REGISTERS],
         branch_stack=words[descriptor + BRANCH_STACK] // 2,
         private_bytes=words[descriptor + PRIVATE_BYTES],
-        shared_bytes=words[descriptor + SHARED_BYTES],
+        shared_bytes=words[descriptor + SHARED_BYTES_AT],
         images=tuple((slot, kinds[k]) for slot, (_, k) in enumerate(arguments) if k in kinds),
         samplers=samplers,
     )

@@ -23,7 +23,7 @@ from tiny_qcom.code import Code, Image, Route
 __all__ = ["Mesa", "main"]
 
 ffi: Final = FFI()
-DECLARATIONS: Final = """
+MESA_DECLARATIONS: Final = """
 typedef struct { uint8_t bytes[40]; } builder;
 void glsl_type_singleton_init_or_ref(void);
 void *glsl_array_type(void *, unsigned, unsigned);
@@ -71,7 +71,7 @@ IMAGE_DIMENSION, ACCESS, ALIGN, ALIGN_OFFSET = 14, 17, 20, 21
 SOURCE_TYPE, DESTINATION_TYPE = 23, 24
 SEMANTICS, MODES, MEMORY_SCOPE, EXECUTION_SCOPE = 37, 38, 39, 40
 """Indices of the constants of an intrinsic."""
-PLANE: Final = 1
+PLANE_KIND: Final = 1
 FLOAT_32: Final = 160
 CAN_REORDER: Final = 64
 WORKGROUP: Final = 4
@@ -104,7 +104,7 @@ class Mesa:
     """The library, loaded, with a compiler for each chip that was asked for."""
 
     def __init__(self, path: str) -> None:
-        ffi.cdef(DECLARATIONS)
+        ffi.cdef(MESA_DECLARATIONS)
         for name in (*TYPES.values(), "nir_op_infos", "nir_intrinsic_infos"):
             ffi.cdef(f"extern const char {name}[];")
         self.lib: Any = ffi.dlopen(path)
@@ -318,14 +318,14 @@ class Replay:
 
     def pixel(self, number: str, column: str, row: str) -> Any:
         """Four floats of a pixel."""
-        facts = {IMAGE_DIMENSION: PLANE, ACCESS: CAN_REORDER, DESTINATION_TYPE: FLOAT_32}
+        facts = {IMAGE_DIMENSION: PLANE_KIND, ACCESS: CAN_REORDER, DESTINATION_TYPE: FLOAT_32}
         sources = [self.constant(32, number), self.place(column, row), self.nothing()]
         sources.append(self.constant(32, 0))
         return self.intrinsic("image_load", sources, facts, (4, 32), 4)
 
     def draw(self, number: str, column: str, row: str, *names: str) -> None:
         """Four floats to a pixel."""
-        facts = {IMAGE_DIMENSION: PLANE, ACCESS: 0, SOURCE_TYPE: FLOAT_32}
+        facts = {IMAGE_DIMENSION: PLANE_KIND, ACCESS: 0, SOURCE_TYPE: FLOAT_32}
         value = self.vector([self.values[name] for name in names])
         sources = [self.constant(32, number), self.place(column, row), self.nothing(), value]
         self.intrinsic("image_store", [*sources, self.constant(32, 0)], facts, None, 4)

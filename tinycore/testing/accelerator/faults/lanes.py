@@ -35,7 +35,7 @@ def as_lanes(target: DType, node: UOp) -> DType:
     return target.vec(node.dtype.count)
 
 
-def cast(node: UOp, target: DType) -> UOp:
+def cast_lanes(node: UOp, target: DType) -> UOp:
     """A node cast to a dtype, lane by lane."""
     return UOp(Op.CAST, as_lanes(target, node), (node,))
 
@@ -62,9 +62,9 @@ class WidenedShift(Rewriter):
         """Through uint32."""
         if node.op not in SHIFTS or node.dtype.scalar() is not dtypes.uint8:
             return (node,)
-        a, b = (cast(s, dtypes.uint32) for s in node.src)
+        a, b = (cast_lanes(s, dtypes.uint32) for s in node.src)
         shifted = UOp(node.op, a.dtype, (a, b))
-        return (a, b, shifted, cast(shifted, dtypes.uint8))
+        return (a, b, shifted, cast_lanes(shifted, dtypes.uint8))
 
 
 @found_by("test_shifts_by_every_amount[int16]")
@@ -136,7 +136,7 @@ class SignedLanes(Vectors):
         """Through int32."""
         if node.dtype.count == 1 or not is_cast(node, dtypes.float32, dtypes.uint32):
             return (node,)
-        signed = cast(node.src[0], dtypes.int32)
+        signed = cast_lanes(node.src[0], dtypes.int32)
         return (signed, bits_as(signed, dtypes.uint32))
 
 
@@ -164,8 +164,8 @@ class TruncatedTruth(Vectors):
         """Through int32."""
         if node.dtype.count == 1 or not is_cast(node, dtypes.float32, dtypes.bool):
             return (node,)
-        cut = cast(node.src[0], dtypes.int32)
-        return (cut, cast(cut, dtypes.bool))
+        cut = cast_lanes(node.src[0], dtypes.int32)
+        return (cut, cast_lanes(cut, dtypes.bool))
 
 
 @found_by("test_a_cast_in_lanes[int8-int32]")
@@ -177,7 +177,7 @@ class UnsignedWidening(Vectors):
         if node.dtype.count == 1 or not is_cast(node, dtypes.int8, dtypes.int32):
             return (node,)
         unsigned = bits_as(node.src[0], dtypes.uint8)
-        return (unsigned, cast(unsigned, dtypes.int32))
+        return (unsigned, cast_lanes(unsigned, dtypes.int32))
 
 
 @found_by("test_a_cast_in_lanes[float32-bfloat16]")

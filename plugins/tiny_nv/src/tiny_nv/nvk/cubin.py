@@ -32,7 +32,7 @@ _MOST_BYTES: Final = 1 << 30
 _SIZED: Final = 4
 _EXTERNS, _PARAMETER_BANK, _PARAMETER = 0x0F, 0x0A, 0x17
 _REGISTERS, _MIN_STACK, _CALL_STACK, _BARRIERS = 0x2F, 0x12, 0x1E, 0x4C
-_CLUSTER: Final = 0x3D
+_CLUSTER_ATTRIBUTE: Final = 0x3D
 
 _ABSOLUTE_64, _LOW_32, _HIGH_32 = 0x02, 0x38, 0x39
 _IMMEDIATE: Final = 4
@@ -221,7 +221,7 @@ class Cubin:
         return tuple(found[ordinal] for ordinal in sorted(found))
 
     def _cluster(self, own: Attributes) -> tuple[int, int, int] | None:
-        for content in own[_CLUSTER]:
+        for content in own[_CLUSTER_ATTRIBUTE]:
             if len(content) >= 12:
                 x, y, z = struct.unpack_from("<III", content)
                 return (x, y, z) if x * y * z > 1 else None

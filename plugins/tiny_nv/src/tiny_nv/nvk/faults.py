@@ -17,7 +17,7 @@ __all__ = ["Faults"]
 _MOST_SMS: Final = 100
 _MOST_FAULTS: Final = 4
 
-ERRORS: Final[Mapping[int, str]] = {
+CHANNEL_ERRORS: Final[Mapping[int, str]] = {
     13: "a kernel did what it may not",
     31: "an access to memory that is not mapped",
     32: "a command that the channel does not know",
@@ -33,7 +33,7 @@ ERRORS: Final[Mapping[int, str]] = {
     119: "the card's own processor does not answer",
     120: "the card's own processor failed",
 }
-KINDS: Final[Mapping[int, str]] = {
+FAULT_KINDS: Final[Mapping[int, str]] = {
     0: "nothing is mapped there",
     1: "nothing is mapped there",
     2: "nothing is mapped there",
@@ -75,7 +75,7 @@ class Faults:
         """Look at the notifier, and ask for more when it tells of an error."""
         if not self.found and (code := self.group.error):
             told = [*self._accesses(), *self._warps()]
-            what = ERRORS.get(code, "an error")
+            what = CHANNEL_ERRORS.get(code, "an error")
             self.found = f"{what} (Xid {code})" + "".join(f": {each}" for each in told[:1])
             self.found += "".join(f"; {each}" for each in told[1:])
         return self.found
@@ -92,7 +92,7 @@ class Faults:
                 int.from_bytes(told.data[place][begin:end], "little")
                 for begin, end in ((0, 8), (8, 12), (12, 16))
             )
-            why = KINDS.get(kind, f"fault of type {kind:#x}")
+            why = FAULT_KINDS.get(kind, f"fault of type {kind:#x}")
             yield f"{ACCESSES.get(access, 'an access')} at {address:#x}: {why}"
 
     def _warps(self) -> Iterator[str]:

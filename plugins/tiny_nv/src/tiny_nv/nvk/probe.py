@@ -13,14 +13,16 @@ from tinycore.errors import DeviceUnavailable
 __all__ = ["count", "driver", "reason"]
 
 VERSION: Final = "/proc/driver/nvidia/version"
-_NODES: Final = "/dev"
+_NODE_FOLDER: Final = "/dev"
 
 
 def nodes() -> list[str]:
     """The files of cards that this process may use."""
     machine = system()
     names = [
-        f"{_NODES}/{name}" for name in machine.names(_NODES) if re.fullmatch(r"nvidia\d+", name)
+        f"{_NODE_FOLDER}/{name}"
+        for name in machine.names(_NODE_FOLDER)
+        if re.fullmatch(r"nvidia\d+", name)
     ]
     return [name for name in names if machine.is_usable(name)]
 

@@ -23,7 +23,7 @@ UVM_NODE: Final = "/dev/nvidia-uvm"
 WITHOUT_HMM: Final = 1
 """No pages of the process by themselves: addresses of ranges are free of the process's own."""
 READ_WRITE_ATOMIC: Final = 1
-_NO_MEMORY: Final = 0x51
+_UVM_NO_MEMORY: Final = 0x51
 
 
 class UnifiedMemory:
@@ -58,7 +58,7 @@ class UnifiedMemory:
         if not status:
             return
         name = f"{STATUSES.get(status, 'status')} ({status:#x})"
-        if status == _NO_MEMORY:
+        if status == _UVM_NO_MEMORY:
             raise OutOfMemory(f"{text} returned {name}. Free tensors.")
         raise Refused(f"{text} returned {name}", status)
 

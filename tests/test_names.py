@@ -1,0 +1,135 @@
+"""A name means one thing: few functions share one, and no constant has two values.
+
+Searching for a name should find what it stands for. Functions of a module are counted, not methods:
+a method is said with its object, a function often without its module.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+PARTS: Final = ("core", "testing", *sorted(path.name for path in ROOT.glob("plugins/tiny_*")))
+"""What names are counted in: the core, the test kit, and each plugin."""
+
+SHARED_FUNCTIONS: Final = {
+    "__getattr__": "Python's protocol of modules (PEP 562)",
+    "add": "protocol of commands: add the command to the command line",
+    "run": "protocol of commands: run the command",
+    "main": "protocol of programs: what `python -m` calls",
+    "propose": "protocol of strategies: the plans proposed for a kernel",
+    "check": "protocol of fuzzers: run a random program and return what is wrong",
+    "smaller": "protocol of fuzzers: the programs that a failing one shrinks to",
+    "shown": "protocol of fuzzers: a program as text",
+}
+"""Functions that any number of modules may have, as they are called by that name on any of them."""
+
+SHARED_CONSTANTS: Final = {
+    "BACKEND": "protocol of plugins: what an entry point names",
+    "DESCRIPTION": "protocol of commands: the text above the options",
+    "EPILOG": "protocol of commands: the text below the options",
+    "FAMILY": "protocol of families of random programs: its members with their weights",
+    "FUZZER": "protocol of fuzzers: the object that `python -m tinycore.testing` finds",
+}
+"""Constants that have a value per module, for the same reason."""
+
+
+def files_of(part: str) -> Iterator[Path]:
+    """The sources of a part."""
+    core = ROOT / "tinycore"
+    if part == "core":
+        kit = core / "testing"
+        return (path for path in sorted(core.rglob("*.py")) if kit not in path.parents)
+    folder = core / part if part == "testing" else ROOT / "plugins" / part / "src"
+    return iter(sorted(folder.rglob("*.py")))
+
+
+@cache
+def modules_of(part: str) -> dict[str, ast.Module]:
+    """The syntax trees of a part's modules, by path."""
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8"))
+        for path in files_of(part)
+    }
+
+
+def functions_in(tree: ast.Module) -> Iterator[str]:
+    """The functions of a module."""
+    return (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def constants_in(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The constants of a module, with their values as text."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], ast.unparse(node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            target, value = node.target, ast.unparse(node.value)
+        else:
+            continue
+        if isinstance(target, ast.Name) and is_constant_name(target.id):
+            yield target.id, value
+
+
+def is_constant_name(name: str) -> bool:
+    """Whether a name is in capitals and no type variable: those have one letter."""
+    return name.isupper() and len(name.strip("_")) > 1
+
+
+def crowded(modules: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """Functions of more than two modules, with the modules."""
+    owners: dict[str, list[str]] = defaultdict(list)
+    for path, tree in modules.items():
+        for name in set(functions_in(tree)):
+            owners[name].append(path)
+    return {name: paths for name, paths in sorted(owners.items()) if len(paths) > 2}
+
+
+def ambiguous(modules: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """Constants with several values, with the modules that define them."""
+    values: dict[str, dict[str, str]] = defaultdict(dict)
+    for path, tree in modules.items():
+        for name, value in constants_in(tree):
+            values[name][path] = value
+    return {
+        name: sorted(found)
+        for name, found in sorted(values.items())
+        if len(set(found.values())) > 1
+    }
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_function_name_is_in_more_than_two_modules(part: str) -> None:
+    found = crowded(modules_of(part))
+
+    assert {name: found[name] for name in found if name not in SHARED_FUNCTIONS} == {}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_constant_name_has_two_values(part: str) -> None:
+    found = ambiguous(modules_of(part))
+
+    assert {name: found[name] for name in found if name not in SHARED_CONSTANTS} == {}
+
+
+def test_every_exception_is_needed() -> None:
+    parts = [modules_of(part) for part in PARTS]
+
+    assert SHARED_FUNCTIONS.keys() <= {name for part in parts for name in crowded(part)}
+    assert SHARED_CONSTANTS.keys() <= {name for part in parts for name in ambiguous(part)}
+
+
+def test_a_crowded_name_and_an_ambiguous_constant_are_found() -> None:
+    sources = ("MOST = 1\ndef f(): pass", "MOST: Final = 2\ndef f(): pass", "def f(): pass\nT = 1")
+    modules = {f"{k}.py": ast.parse(source) for k, source in enumerate(sources)}
+
+    assert crowded(modules) == {"f": ["0.py", "1.py", "2.py"]}
+    assert ambiguous(modules) == {"MOST": ["0.py", "1.py"]}
