@@ -6,11 +6,18 @@ README's second command leaves them out by `-m "not slow"`; `.ci/run` runs them 
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
 import zlib
 from collections.abc import Generator, Iterator
 
 import pytest
+
+# Bytecode is kept even where the environment says not to (images of containers do): else each of
+# hundreds of processes that tests start, and each run of pytest, compiles every file once more.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
