@@ -1,9 +1,11 @@
-"""The suite's cases of memory and order through the driver, for both kinds of queues; a sample of
-its kernels. `docs/generate_conformance.py` runs all of it.
+"""The suite's cases of memory and order through the driver, for both kinds of queues; its kernels,
+which are the same for both, through PM4, and a sample of them through AQL.
+`docs/generate_conformance.py` runs all of it.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -20,12 +22,26 @@ from tinycore.testing.suite.case import Level, Trial, trials
 
 CLAIMED = {"graph", "queues", "peer_copy"}
 LONG = {"test_thousands_of_launches"}
+CHURN = "test_freed_memory_comes_back"
+"""Takes two seconds: it is slow with one of the two queues."""
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
+SAMPLE = 12
+"""AQL runs one kernel in so many."""
 
 
 def chosen(level: Level) -> list[Trial]:
     """Trials of a level that need nothing that is not claimed."""
     return [t for t in trials(level) if t.case.level == level and not t.needs & OTHERS]
+
+
+def kernels() -> list[tuple[str, Trial]]:
+    """Kinds of queues, and the trials of kernels that run through them."""
+    return [
+        (queue, trial)
+        for queue in ("PM4", "AQL")
+        for trial in chosen(Level.COMPUTE)
+        if queue == "PM4" or zlib.crc32(trial.name.encode()) % SAMPLE == 0
+    ]
 
 
 @pytest.fixture(scope="module", params=["PM4", "AQL"])
@@ -38,7 +54,20 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     unregister("AMD")
 
 
-@pytest.mark.parametrize("trial", chosen(Level.MEMORY), ids=lambda trial: trial.name)
+@pytest.mark.parametrize(
+    ("subject", "trial"),
+    [
+        pytest.param(
+            *(queue, t),
+            id=f"{queue}-{t.name}",
+            marks=[pytest.mark.slow] if t.name == CHURN and queue != "PM4" else [],
+        )
+        for queue in ("PM4", "AQL")
+        for t in chosen(Level.MEMORY)
+    ],
+    indirect=["subject"],
+    scope="module",
+)
 def test_memory(subject: Subject, trial: Trial) -> None:
     trial.run(subject)
 
@@ -57,6 +86,12 @@ def test_order(subject: Subject, trial: Trial) -> None:
 
 
 @pytest.mark.sample(40)
-@pytest.mark.parametrize("trial", chosen(Level.COMPUTE), ids=lambda trial: trial.name)
+@pytest.mark.parametrize(
+    ("subject", "trial"),
+    kernels(),
+    ids=[f"{queue}-{trial.name}" for queue, trial in kernels()],
+    indirect=["subject"],
+    scope="module",
+)
 def test_kernels(subject: Subject, trial: Trial) -> None:
     trial.run(subject)

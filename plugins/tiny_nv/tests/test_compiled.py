@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +239,26 @@ def test_much_shared_memory_is_sized_at_the_launch() -> None:
     kernel = LinearKernel("k", (array,))
 
     assert ".extern .shared .align 16 .b8 shared[];" in Ptx(Limits()).render(kernel)
+
+
+HEADER = 3
+"""Lines about the version, the architecture and the size of addresses."""
+
+
+@pytest.mark.parametrize("name", ["shifted", "matmul", "softmax", "bfloat16 matmul", "functions"])
+def test_our_ptx_of_a_plan_is_the_same_for_every_architecture(
+    name: str, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What test_nvk_conformance.py relies on, which runs most kernels on one card."""
+    right, texts = Ptx.render, []
+
+    def render(renderer: Ptx, kernel: LinearKernel) -> str:
+        sources = [right(replace(renderer, arch=arch), kernel) for arch in ARCHS]
+        texts.append({tuple(source.splitlines()[HEADER:]) for source in sources})
+        return sources[0]
+
+    monkeypatch.setattr(Ptx, "render", render)
+    ptx_of(watch, "sm_80", name)
+
+    assert texts
+    assert all(len(found) == 1 for found in texts)

@@ -1,10 +1,12 @@
 """The suite's cases of memory and order through the driver NV, for each form of launch descriptors
-and each branch of NVIDIA's driver; a sample of its kernels. `docs/generate_conformance.py` runs all
-of it.
+and each branch of NVIDIA's driver; its kernels on one card and a sample of them on the others, as
+the PTX of a plan is the same for all cards (test_compiled.py). `docs/generate_conformance.py` runs
+all of it.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +21,8 @@ from tinycore.testing.suite.case import Level, Trial, trials
 
 CLAIMED = {"graph", "queues", "peer_copy"}
 LONG = {"test_thousands_of_launches", "test_a_captured_step_computes_what_it_did"}
+CHURN = "test_freed_memory_comes_back"
+"""Takes two seconds: it is slow on all cards but one."""
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
 CARDS: dict[str, tuple[CardFacts, str]] = {
     "ampere-570": (GA102, "570.144"),
@@ -26,11 +30,24 @@ CARDS: dict[str, tuple[CardFacts, str]] = {
     "hopper-590": (H200, "590.48.01"),
     "blackwell-610": (GB202, "610.43.03"),
 }
+FULL = "hopper-580"
+"""The card that runs all kernels; the others run one in SAMPLE, each other ones."""
+SAMPLE = 12
 
 
 def chosen(level: Level) -> list[Trial]:
     """Trials of a level that need nothing that is not claimed."""
     return [t for t in trials(level) if t.case.level == level and not t.needs & OTHERS]
+
+
+def kernels() -> list[tuple[str, Trial]]:
+    """Cards, and the trials of kernels that run on them."""
+    return [
+        (card, trial)
+        for number, card in enumerate(CARDS)
+        for trial in chosen(Level.COMPUTE)
+        if card == FULL or zlib.crc32(trial.name.encode()) % SAMPLE == number
+    ]
 
 
 @pytest.fixture(scope="module", params=CARDS)
@@ -44,7 +61,20 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     unregister("NV")
 
 
-@pytest.mark.parametrize("trial", chosen(Level.MEMORY), ids=lambda trial: trial.name)
+@pytest.mark.parametrize(
+    ("subject", "trial"),
+    [
+        pytest.param(
+            *(card, t),
+            id=f"{card}-{t.name}",
+            marks=[pytest.mark.slow] if t.name == CHURN and card != FULL else [],
+        )
+        for card in CARDS
+        for t in chosen(Level.MEMORY)
+    ],
+    indirect=["subject"],
+    scope="module",
+)
 def test_memory(subject: Subject, trial: Trial) -> None:
     trial.run(subject)
 
@@ -63,6 +93,12 @@ def test_order(subject: Subject, trial: Trial) -> None:
 
 
 @pytest.mark.sample(20)
-@pytest.mark.parametrize("trial", chosen(Level.COMPUTE), ids=lambda trial: trial.name)
+@pytest.mark.parametrize(
+    ("subject", "trial"),
+    kernels(),
+    ids=[f"{card}-{trial.name}" for card, trial in kernels()],
+    indirect=["subject"],
+    scope="module",
+)
 def test_kernels(subject: Subject, trial: Trial) -> None:
     trial.run(subject)
