@@ -32,9 +32,17 @@ SAMPLED = {
 }
 """Files that run by default on targets whose drivers compile slowly; TENSOR_TESTS runs them all."""
 
-SAME_EVERYWHERE = frozenset({"test_value_cache.py", "test_value_cache_memory.py"})
+SAME_EVERYWHERE = frozenset(
+    f"test_{name}.py"
+    for name in (
+        "adjoint aliases aliasing aliasing_table backward chain check_gradients decompositions "
+        "grad history jit_around jit_guards jit_state linear_systems mistakes multi_memory names "
+        "no_views peer_names printing spelling value_cache value_cache_memory"
+    ).split()
+)
 ANYWHERE = frozenset({"PYTHON", "CPU:LLVM"})
-"""Files about graphs, not about kernels, and where they run unless TENSOR_TESTS asks for more."""
+"""Files about graphs, or about functions composed of others, and where they run unless TENSOR_TESTS
+asks for more: what they add to the kernels of other files is no renderer's or compiler's."""
 
 SHARES = {"CPU:LLVM": 4, "PYTHON": 3, "CPU:CLANG": 1, "CL": 1, "WEBGPU": 1}
 """How often a target is the one that a test is not slow on. CPU:CLANG takes the most time for it,
