@@ -23,6 +23,7 @@ from tests.faults.judging import (
     batches,
     failing_test,
     fastest_of_files,
+    nearest_first,
     places,
 )
 from tests.faults.patching import marked, set_mark
@@ -307,3 +308,12 @@ def test_the_command_finds_who_executes_a_line_and_reports(root: Path, tmp_path:
     assert "of the 3 that matter 1 were noticed, 33.3%" in done.stdout, done.stderr
     assert done.stdout.count("survived 1 of 1 tests") == 2
     assert done.returncode == 1
+
+
+def test_the_tests_nearest_to_a_fault_run_first() -> None:
+    names = ("golden/test_all.py", "unit/uop/test_text.py", "unit/uop/test_verify.py")
+    trials = [Trial(f"tests/{name}::test", 0.1) for name in names]
+
+    ranked = nearest_first(trials, "tinycore/uop/verify.py")
+
+    assert [trial.name for trial in ranked] == [f"tests/{name}::test" for name in reversed(names)]

@@ -21,7 +21,7 @@ from typing import Final
 
 from tqdm import tqdm
 
-from tests.faults.choosing import Fault, choose, sources_in
+from tests.faults.choosing import PARTS, Fault, choose, sources_in
 from tests.faults.collecting import Known, Scratch, core_digest, files_of_tests, import_ahead
 from tests.faults.hosting import Host, collect, function_of
 from tests.faults.judging import (
@@ -31,6 +31,7 @@ from tests.faults.judging import (
     Verdict,
     fastest_of_files,
     judge_by_import,
+    nearest_first,
     places,
 )
 
@@ -74,7 +75,8 @@ class Run:
         self.folder, self.files = Path(options.folder), files_of_tests(ROOT)
         self.sources = sources_in(ROOT)
         self.source_of = {source.file: source for source in self.sources}
-        self.faults = list(islice(choose(self.sources, options.seed), options.count))
+        changed = sources_in(ROOT, options.parts)
+        self.faults = list(islice(choose(changed, options.seed), options.count))
         self.places = places(self.faults, Readers(self.sources))
         self.scratch = Scratch(ROOT, self.folder / f"tree-{options.seed}")
         chosen = blake2b(repr([f.key for f in self.faults]).encode(), digest_size=6).hexdigest()
@@ -119,7 +121,8 @@ class Run:
             if self.is_late:
                 return
             concerned = [t for t in trials if number in t.marks] or fastest_of_files(trials)
-            self.keep(fault, judge_by_import(fault, self.scratch, concerned))
+            nearest = nearest_first(concerned, fault.file)
+            self.keep(fault, judge_by_import(fault, self.scratch, nearest))
 
     def found(self) -> list[tuple[Fault, Verdict]]:
         """All faults and their verdicts."""
@@ -177,6 +180,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="which faults")
     parser.add_argument("--count", type=int, default=200, help="how many faults")
+    parser.add_argument("--parts", nargs="+", default=PARTS, help="folders of the core")
     parser.add_argument("--minutes", type=float, default=600, help="after which to stop")
     parser.add_argument("--least", type=float, default=97, help="percent that must be noticed")
     parser.add_argument("--again", action="store_true", help="judge what survived anew")

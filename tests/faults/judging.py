@@ -104,6 +104,17 @@ def fastest_of_files(trials: Iterable[Trial]) -> list[Trial]:
     return list(found.values())
 
 
+def nearest_first(trials: Iterable[Trial], file: str) -> list[Trial]:
+    """The tests named for a changed file, then those of its folder, then all others."""
+    part, module = Path(file).parent.name, Path(file).stem
+
+    def distance(trial: Trial) -> tuple[bool, bool]:
+        place = Path(trial.name.split("::", 1)[0])
+        return place.name != f"test_{module}.py", part not in place.parent.parts
+
+    return sorted(trials, key=distance)
+
+
 # Running them
 
 
@@ -118,7 +129,7 @@ class Court:
     def judge(self, fault: Fault, number: int, ran_at_import: bool) -> Verdict:
         """Run the tests that execute a fault until one fails."""
         begun = time.monotonic()
-        concerned = [t for t in self.trials if number in t.marks]
+        concerned = nearest_first((t for t in self.trials if number in t.marks), fault.file)
         chosen = affordable(concerned)
         sound = self.host.scratch.sound(fault.file)
         swaps = self.host.swaps(fault.file, sound, fault.text)
