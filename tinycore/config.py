@@ -125,7 +125,7 @@ class Settings:
     NOOPT = switch(False, "Lower kernels to plain loops, without tiling, vectors or threads")
     BEAM = number(
         0, "Measure plans and keep the best n at each step of the search; 0 takes the "
-        "heuristic's plan", 0, 64,
+        "cheapest proposal", 0, 64,
     )  # fmt: skip
     BEAM_SECONDS = number(30, "Seconds that BEAM may search for one kernel's plan; 0: no limit", 0)
     TUNED = switch(False, "Where BEAM=0, use plans that earlier searches kept, and search nothing")

@@ -48,7 +48,7 @@ class Ended:
 
     @property
     def manner(self) -> str:
-        """How it died, what it said last, and what to do about it."""
+        """Describe how the process died, its last output, and the remedy."""
         last = (self.errors.strip().splitlines() or [""])[-1]
         said = f", saying {last!r}" if last else ""
         if self.status is None:
@@ -97,7 +97,7 @@ def apart(
 
 
 def _rows(process: subprocess.Popen[str], seconds: float) -> Generator[Row, None, int | None]:
-    """What a process prints, then its status, None when it is silent for too long."""
+    """Yield the lines of a process, then its status; None after a long silence."""
     assert process.stdout is not None
     lines: Queue[str | None] = Queue()
     threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True).start()

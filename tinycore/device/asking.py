@@ -50,7 +50,7 @@ VARIABLES: Final = ("$PATH", "$LD_LIBRARY_PATH")
 
 @dataclass(frozen=True)
 class Answer:
-    """What one backend says of this machine."""
+    """The answer of one backend's probe of this machine."""
 
     name: str
     state: str

@@ -129,7 +129,7 @@ class Buffer:
 
     @property
     def alignment(self) -> int:
-        """What its first byte is known to be a multiple of, at most ALIGNMENT_BYTES."""
+        """The known alignment of the first byte's address, at most ALIGNMENT_BYTES."""
         base = self if self.base is None else self.base
         return gcd(ALIGNMENT_BYTES, base._origin + self.offset)
 
@@ -137,12 +137,12 @@ class Buffer:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether it has memory; an empty buffer needs none."""
+        """Whether memory is allocated; an empty buffer needs none."""
         return self._handle is not None or self.size == 0
 
     @property
     def handle(self) -> Handle:
-        """What the device's programs take, allocated if need be."""
+        """The handle that the device's programs take; allocates memory at first use."""
         if self._handle is None:
             self.ensure_allocated()
         return self._handle

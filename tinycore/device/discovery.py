@@ -57,7 +57,7 @@ T = TypeVar("T")
 
 
 class State(enum.Enum):
-    """How far a device has come."""
+    """The states of a device, from installed to open."""
 
     FOUND = "found"  # an entry point names it; not imported yet
     BLOCKED = "blocked"  # a setting leaves it out, or two packages claim its name
@@ -70,7 +70,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True)
 class DeviceState:
-    """What is known of one device."""
+    """The known facts of one device."""
 
     name: str
     state: State

@@ -200,7 +200,7 @@ class ElfImage:
                 yield from self._sites(section)
 
     def _sites(self, section: Section) -> Iterator[Site]:
-        """What one relocation table asks for."""
+        """Yield the sites of one relocation table."""
         target = self._sections[section.info]
         start = self._offsets[section.info]
         for offset, kind, symbol, addend in self.file.relocations(section):

@@ -106,7 +106,7 @@ class OpenDevice:
         return capability in self.capabilities
 
     def waits_for(self, other: OpenDevice) -> bool:
-        """Whether it orders its work with that of another device by itself."""
+        """Whether the device orders its work with another device's without the host."""
         alike = self.backend is other.backend and self.interface == other.interface
         return alike and self.has("queues")
 

@@ -75,7 +75,7 @@ class Registry:
         settings.DEV = text
 
     def targets(self) -> tuple[Target, ...]:
-        """What the user asked for, by DEV, or by older spellings where DEV is empty."""
+        """The devices that the user chose, by DEV, or by older spellings where DEV is empty."""
         text = settings.DEV
         if text:
             found = self._wanted.get(text)
@@ -153,7 +153,7 @@ class Registry:
             return [] if self.targets() else self._ranked()
 
     def states(self) -> list[DeviceState]:
-        """What is known of every installed backend, the preferred first. Opens nothing."""
+        """The states of all installed backends, the preferred first. Opens nothing."""
         with self._lock:
             return [
                 DeviceState(

@@ -47,7 +47,7 @@ class Site(NamedTuple):
 
 
 class RelocationValue(enum.Enum):
-    """What a relocation computes."""
+    """The value of a relocation."""
 
     ABSOLUTE = "S + A"
     RELATIVE = "S + A - P"
@@ -201,7 +201,7 @@ class Machine(NamedTuple):
 
     @property
     def widths(self) -> Mapping[int, int]:
-        """How many bytes each relocation writes."""
+        """The number of bytes that each relocation writes."""
         return {kind: row.width for kind, row in self.rows.items()}
 
 

@@ -212,5 +212,5 @@ def absent_older_spelling(installed: Collection[str]) -> tuple[str, str]:
 
 
 def target_for(name: str, targets: Iterable[Target]) -> Target:
-    """What was asked about the backend `name`, beyond its name."""
+    """The target that was asked of the backend `name`."""
     return next((target for target in targets if target.device == name), Target(name))

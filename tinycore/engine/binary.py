@@ -26,7 +26,7 @@ class Binary:
 
 
 def build(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> Binary:
-    """A kernel lowered, rendered and compiled; without a plan, under the heuristic's.
+    """A kernel lowered, rendered and compiled; without a plan, under the default one.
 
     Raises CompileError with the compiler's log.
     """

@@ -183,7 +183,7 @@ def compile_kernel(
 ) -> CompiledKernel:
     """Lower, render and compile a kernel; the binary comes from the disk cache if possible.
 
-    Without a plan the heuristic makes one.
+    Without a plan, the cheapest proposal of the strategies is applied.
     Raises CompileError with the compiler's log.
     """
     began = time.perf_counter()
@@ -225,7 +225,7 @@ def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = Non
     """The compiled program of a kernel, from the disk cache if it is there.
 
     The cache is bypassed while traces, hooks or VERIFY observe lowering. Without a plan the
-    heuristic makes one. Raises CompileError with the compiler's log.
+    cheapest proposal of the strategies is applied. Raises CompileError with the compiler's log.
     """
     watched = any(trace.on for trace in SHOWN_CHANNELS) or settings.VERIFY
     watched = watched or hooks.active("tinycore_kernel_compiled") is not None

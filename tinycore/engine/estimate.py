@@ -19,7 +19,7 @@ FREE = frozenset({Op.CAST, Op.BITCAST, Op.WHERE}) | COMPARISON
 
 
 def steps(ranges: frozenset[UOp]) -> int:
-    """How often a place inside these loops is passed."""
+    """The number of iterations of nested loops."""
     return math.prod(r.extent for r in ranges)
 
 

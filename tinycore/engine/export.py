@@ -39,7 +39,7 @@ class Exporter:
     launches: list[ExportedLaunch] = field(default_factory=list)
 
     def span(self, buffer: Buffer) -> ExportedSpan:
-        """Where a buffer, or a view of one, lies."""
+        """The memory range of a buffer or of a view."""
         whole = buffer.base or buffer
         number = self.numbers.setdefault(whole, len(self.numbers))
         return ExportedSpan(number, buffer.offset, buffer.nbytes)

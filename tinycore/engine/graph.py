@@ -175,7 +175,7 @@ def graph_parts(
 
 
 def holder(item: ExecItem) -> tuple[str, ...] | None:
-    """What can hold a launch, a graph of one device or of several; None for one to run alone."""
+    """The graph class that can hold a launch, of one device or of several; None if none can."""
     runner = item.runner
     device = Device[runner.device]
     if not device.has("graph"):

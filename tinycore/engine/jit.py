@@ -109,7 +109,7 @@ class CapturedStep:
     def parts(
         self, exchange: Mapping[Buffer, Buffer], numbers: Mapping[str, int]
     ) -> Iterable[Part]:
-        """What a replay runs: graphs, unless each launch is wanted for itself."""
+        """The parts that a replay runs: graphs, or single launches where each is observed."""
         if settings.JIT >= 2 or trace_run.on or hooks.active("tinycore_kernel_ran"):
             return map(Single, self.items)
         if self.graphs is None:

@@ -30,18 +30,18 @@ EDITION: Final = 1
 
 @dataclass(frozen=True)
 class TunedPlan:
-    """The best plan found by a search of some beam width, with its time and the heuristic's."""
+    """The best plan found by a search of some beam width, with its time and the default plan's."""
 
     plan: Plan
     width: int
     before: float
-    """Seconds per launch under the heuristic's plan."""
+    """Seconds per launch under the default plan."""
     seconds: float
     """Seconds per launch under this plan."""
 
     @property
     def speedup(self) -> float:
-        """The ratio of the heuristic's time to this plan's."""
+        """The ratio of the default plan's time to this plan's."""
         return self.before / self.seconds if self.seconds else 1.0
 
 

@@ -69,7 +69,7 @@ def store_program(
 
 
 def program_key(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> str:
-    """The cache key: everything that determines the program. Without a plan the heuristic's is
+    """The cache key: everything that determines the program. Without a plan the default is
     used, which the hash of the source files covers.
     """
     renderer = toolchain.renderer

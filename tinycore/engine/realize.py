@@ -68,7 +68,7 @@ class Engine:
             places = [UOp(Op.DEVICE, dtypes.void, (), name) for name in others]
             copies = [UOp(Op.COPY, dtype, (whole, place)) for place in places]
             return UOp(Op.MULTI, dtype, (whole, *copies))
-        node = new_node(int(array.size), dtype, device)
+        node = fresh_buffer(int(array.size), dtype, device)
         buffer = buffers[node] = Buffer(device, int(array.size), dtype)
         if array.size:
             buffer.copyin(array.data.cast("B"))
@@ -113,10 +113,10 @@ class Engine:
         UnsupportedError on devices without the capability `external_pointer`.
         """
         if not isinstance(dtype, ImageDType):
-            node = new_node(size, dtype, device)
+            node = fresh_buffer(size, dtype, device)
             buffers[node] = Buffer.external(device, pointer, size, dtype, owner)
             return node
-        node = new_node(dtype, dtype.base, device)
+        node = fresh_buffer(dtype, dtype.base, device)
         image = dtype if is_image(dtype, device) else None
         buffers[node] = Buffer.external(device, pointer, size, dtype.base, owner, image)
         return node
@@ -208,7 +208,7 @@ def replace_none(roots: list[UOp], memory: Replacements) -> Realized:
     return Realized({}, {})
 
 
-def new_node(size: int | ImageDType, dtype: DType, device: str) -> UOp:
+def fresh_buffer(size: int | ImageDType, dtype: DType, device: str) -> UOp:
     """A new BUFFER, of so many elements or in an image."""
     return UOp(Op.BUFFER, dtype, (UOp(Op.DEVICE, dtypes.void, (), device), unique()), size)
 

@@ -28,15 +28,15 @@ trace_schedule = Trace("schedule")
 
 
 class Runner(Protocol):
-    """What an ExecItem runs: a compiled program, or a copy."""
+    """The executable of an ExecItem: a compiled program, or a copy."""
 
     @property
     def name(self) -> str:
-        """What DEBUG=2 calls it."""
+        """The name in the lines of DEBUG=2."""
 
     @property
     def device(self) -> str:
-        """Where it runs."""
+        """The name of the device."""
 
     @property
     def estimate(self) -> Estimate:

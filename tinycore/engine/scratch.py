@@ -51,16 +51,16 @@ class Scratch:
 
     @property
     def handles(self) -> list[Handle]:
-        """What a program takes."""
+        """The buffers' handles, as a program takes them."""
         return [buffer.handle for buffer in self.buffers]
 
     def reset(self) -> None:
-        """What a run may have changed holds again what it held before the first."""
+        """Restore the initial content of all buffers that a run writes."""
         for slot in self.written:
             self.buffers[slot].copyin(self.initial[slot].data.cast("B"))
 
     def results(self) -> list[Array]:
-        """What the written buffers hold."""
+        """The content of the written buffers."""
         return [self.buffers[slot].numpy() for slot in self.written]
 
     def difference(self, expected: list[Array]) -> str:
@@ -94,7 +94,7 @@ def memory_like(slot: UOp, device: str) -> Buffer:
 
 
 def content_of(slot: UOp, ast: UOp) -> Array:
-    """What a buffer holds before a trial."""
+    """The initial content of a buffer of a trial."""
     assert isinstance(slot.dtype, PointerDType)
     dtype, size = slot.dtype.base, slot.dtype.size
     written = {pointer_of(n.src[0]) for n in ast.toposort() if n.op is Op.STORE}

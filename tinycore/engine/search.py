@@ -1,10 +1,10 @@
 """BEAM: the best plan for a kernel by measuring many, remembered on disk.
 
-Floor 4. A search begins with the heuristic's plan and with plain loops. In each round it tries
-plans one step away from the best `width` found so far (`lower/search.py`). Candidates run in worker
-processes on scratch memory (`candidate_runner.py`); one that crashes, hangs or computes something
-else is out.
-At the end the best and the heuristic's take turns, and the heuristic's stays unless it loses.
+Floor 4. A search begins with the default plan, the cheapest proposal of the strategies, and with
+further proposals and plain loops. Each round tries plans one step away from the best `width` found
+so far (`lower/search.py`). Candidates run in worker processes on scratch memory
+(`candidate_runner.py`); one that crashes, hangs or computes something else is rejected.
+At the end the best and the default plan take turns, and the default stays unless it loses.
 See docs/decisions/0032-beam-search.md.
 """
 
@@ -47,7 +47,7 @@ PER_ROUND: Final = 24
 LEAST_SPEEDUP: Final = 0.01
 """A round that makes the best plan no faster than this share is the last."""
 LEAST_WIN: Final = 0.02
-"""By how much a plan must beat the heuristic's when they take turns."""
+"""Fraction by which a plan must beat the default plan when they take turns."""
 FINALISTS: Final = 3
 TOO_SHORT: Final = 2e-6
 """Seconds below which a launch costs more than the kernel, and no plan matters."""
@@ -65,7 +65,7 @@ class Entrant:
 
 @dataclass
 class Report:
-    """What happened in a search: verdicts by how often, and each loss in words."""
+    """The record of a search: counts of verdicts, and a description of each loss."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     losses: list[str] = field(default_factory=list)
@@ -113,11 +113,11 @@ class Search:
         return self.decide(base)
 
     def candidate(self, plan: Plan) -> Candidate | None:
-        """What a plan makes of the kernel, if it is legal."""
+        """Apply a plan to the kernel; None if it is illegal."""
         return candidate_of(self.ast, plan, self.limits)
 
     def enter_reference(self, plan: Plan) -> Entrant:
-        """The heuristic's plan, which all others are compared with. Raises CandidateLost."""
+        """Measure the default plan, the reference of all others. Raises CandidateLost."""
         start = Candidate(plan, self.ast)
         (binary,) = self.runner.build_all([plan])
         if isinstance(binary, CandidateLost):
@@ -174,7 +174,7 @@ class Search:
                 bar.update(len(group))
 
     def outcome(self, binary: Binary | CandidateLost) -> Outcome:
-        """What comes of a candidate, measured unless the same code was before."""
+        """Return the outcome of a candidate, measured unless the same code was before."""
         if isinstance(binary, CandidateLost):
             return Outcome("failed", detail=str(binary))
         known = self.outcomes.get(binary.content)
@@ -190,7 +190,7 @@ class Search:
         return outcome
 
     def decide(self, base: Entrant) -> TunedPlan:
-        """The best of the beam if it beats the heuristic's when they take turns; else that."""
+        """Return the best plan of the beam if it beats the default plan in turns, else that."""
         finalists = [e for e in self.beam if e.binary.content != base.binary.content][:FINALISTS]
         unchanged = TunedPlan(base.plan, self.width, base.seconds, base.seconds)
         if not finalists:
@@ -227,7 +227,7 @@ def search(
 
 
 def tuned_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> Plan | None:
-    """The plan that settings ask for: the one kept or searched for; None for the heuristic's.
+    """The plan that settings ask for, cached or searched for; None for the default plan.
 
     With BEAM=n a kept plan of a search at least as wide is taken, and else a search made. With
     TUNED=1 a kept plan is taken if there is one.

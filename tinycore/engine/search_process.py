@@ -88,7 +88,7 @@ class Worker:
         return text
 
     def ended(self, otherwise: str) -> str:
-        """How the process ended, in words; it is gone then."""
+        """Reap the process and describe how it ended."""
         process, errors = self.process, self.errors
         if process is None or errors is None:
             return otherwise

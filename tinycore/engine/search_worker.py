@@ -34,7 +34,7 @@ GRACE_SECONDS: Final = 2
 
 
 class Service:
-    """What a worker does: one method for each word that a request may say."""
+    """The service of a worker: a method per request."""
 
     def __init__(self) -> None:
         self.trial: Trial | None = None

@@ -36,7 +36,7 @@ FINAL_ROUNDS: Final = 9
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one candidate: `seconds` of its best run, and in words what is wrong."""
+    """The outcome of one candidate: `seconds` of its best run, or a description of the fault."""
 
     verdict: Verdict
     seconds: float = float("inf")
@@ -100,7 +100,7 @@ class Trial:
         return Outcome("wrong" if problem else "right", seconds, problem)
 
     def difference(self, program: Program) -> str:
-        """How what a program makes differs from what the reference made; "" if it does not."""
+        """Describe how a program's results differ from the reference's; "" if they agree."""
         assert self.scratch is not None, "`set_reference` comes first"
         self.scratch.reset()
         self.run(program)

@@ -107,7 +107,7 @@ def _precise(x: Tensor) -> Tensor:
 
 
 def _widest(x: Tensor, *weights: Tensor | None) -> DType:
-    """What a layer gives back, whatever it computes in."""
+    """The dtype of a layer's result, whichever it computes in."""
     return least_upper_dtype(x.dtype, *[w.dtype for w in weights if w is not None])
 
 

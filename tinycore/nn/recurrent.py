@@ -97,7 +97,7 @@ def zeros(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class Cell(Generic[State]):
-    """What every cell has: weights of torch's names, and checks of what it is given."""
+    """Base of all cells: weights under torch's names, and checks of the inputs."""
 
     gates: ClassVar[int] = 1
 

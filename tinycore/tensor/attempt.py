@@ -179,8 +179,8 @@ class Attempt:
 
     # --- what came of it
 
-    def recorded(self, recording: Recording, result: Any) -> RecordedCall | None:
-        """What replays need; None where the next call is to be captured instead.
+    def make_record(self, recording: Recording, result: Any) -> RecordedCall | None:
+        """Make the record for replays; None if the next call is to be captured instead.
 
         Raises JitError where replays would not do what the function does.
         """

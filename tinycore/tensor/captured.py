@@ -87,7 +87,11 @@ class Capture:
         if self.around is None or self.guard is None:
             return []
         around = self.around
-        roots = around.alone if around.alone and not given.objects else around.roots(given.objects)
+        roots = (
+            around.fixed_roots
+            if around.fixed_roots and not given.objects
+            else around.roots(given.objects)
+        )
         return self.guard.find(roots)
 
     def guard_facts(self, given: Arguments) -> list[tuple[str, Hashable]]:
@@ -173,7 +177,7 @@ class Capture:
             with capture() as recording, sealed(), value_cache.isolated(), noting() as conditions:
                 result = attempt.run(function, args, kwargs)
             self.note(conditions)
-            recorded = attempt.recorded(recording, result)
+            recorded = attempt.make_record(recording, result)
         except Exception:
             replace_nodes(proxies.back)
             proxies.write_back()
@@ -189,7 +193,7 @@ class Capture:
         else:
             after = self.around.walk(given.objects, attempt.free)
             self.guard = after.guard()
-            self.recorded = replace(recorded, left=attempt.places(after))
+            self.recorded = replace(recorded, side_outputs=attempt.places(after))
         return result
 
     # --- replaying
@@ -231,9 +235,9 @@ class Capture:
             value_cache.invalidate(self.memory_of(given))
         if history.kept:
             history.discard(self.memory_of(given))
-        reused = recorded.gradients.unseen() if recorded.left else recorded.gradients
+        reused = recorded.gradients.unseen() if recorded.side_outputs else recorded.gradients
         written = step.replay(given.buffers, given.numbers, reused.again)
-        is_all = len(reused.rows) == len(recorded.left)
+        is_all = len(reused.rows) == len(recorded.side_outputs)
         nodes: dict[int, UOp] = {}
         for place in recorded.returned if is_all else range(len(recorded.sources)):
             if (source := recorded.sources[place]) >= 0:
@@ -258,7 +262,9 @@ class Capture:
         recorded, guard = self.recorded, self.guard
         assert recorded is not None and guard is not None, "what is left outside was found there"  # noqa: PT018
         rows = [*reused.rows]
-        for number, (left, value) in enumerate(zip(recorded.left, recorded.values, strict=True)):
+        for number, (left, value) in enumerate(
+            zip(recorded.side_outputs, recorded.values, strict=True)
+        ):
             if number in reused.numbers:
                 continue
             new = rebuilt(value, Output, lambda output: output.shown(nodes, naming))
@@ -268,7 +274,7 @@ class Capture:
                 box.store(found[box.parent][box.place], left.place, new)
             elif (owner := left.tensor()) is not None:
                 owner.grad = new
-                if number in recorded.alone:
+                if number in recorded.unshared:
                     place = value.places[0]
                     rows.append(
                         ReusableGradient(

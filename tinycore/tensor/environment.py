@@ -35,7 +35,7 @@ Values = tuple[Any, ...]
 
 
 class Role(NamedTuple):
-    """What is expected of a value: that it equals another one, is a certain object, or a kind."""
+    """Expectation of a value: to equal another one, to be a certain object, or to be of a kind."""
 
     means: str
     of: Any = None
@@ -61,7 +61,7 @@ class Box(NamedTuple):
     labels: tuple[str, ...]
 
     def values(self, container: Any) -> Values:
-        """What is in a container now."""
+        """Read the current values of a container."""
         return self.read(container if self.scope is None else self.scope(container))
 
     def holds(self, values: Values) -> bool:
@@ -136,16 +136,16 @@ class Reader(NamedTuple):
     labels: tuple[str, ...]
     store: Callable[[Any, int, Any], None] | None = None
     scope: Callable[[Any], Any] | None = None
-    """What is read of a container, if not itself."""
+    """Maps a container to what is read in its place, such as a function to its globals."""
 
 
 def read_whole(box: Any) -> Any:
-    """A container itself."""
+    """Return the container itself."""
     return box
 
 
 def read_nothing(_: Any) -> Values:
-    """Nothing."""
+    """Return no values."""
     return ()
 
 
@@ -161,7 +161,7 @@ def picked(names: tuple[str, ...], present: Mapping[str, Any]) -> Callable[[Any]
 
 
 def global_reader(function: Any, names: tuple[str, ...]) -> Reader:
-    """Of the globals of a function."""
+    """Return the reader of a function's globals."""
 
     def store(box: Any, place: int, value: Any) -> None:
         box.__globals__[names[place]] = value
@@ -175,7 +175,7 @@ CONTENT_OF_CELL: Final = attrgetter("cell_contents")
 
 
 def contents(cell: types.CellType) -> Any:
-    """What a variable of a closure holds; the cell itself before it is assigned."""
+    """Return the content of a closure cell; the cell itself while it is empty."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -183,7 +183,7 @@ def contents(cell: types.CellType) -> Any:
 
 
 def read_closure(function: Any) -> Values:
-    """A function's code, defaults and closure."""
+    """Return a function's code, defaults and closure contents."""
     try:
         return *OF_FUNCTION(function), *map(CONTENT_OF_CELL, function.__closure__ or ())
     except ValueError:
@@ -191,7 +191,7 @@ def read_closure(function: Any) -> Values:
 
 
 def function_reader(function: types.FunctionType, names: Names) -> Reader:
-    """Of a function's code, defaults, closure and attributes.
+    """Return the reader of a function's code, defaults, closure and attributes.
 
     Another function in its place is read likewise: if it has the same code, it has as many cells.
     """
@@ -213,7 +213,7 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
 
 
 def attribute_reader(value: Any, names: Names) -> Reader:
-    """Of the attributes of an object that code names; of a layer of tinycore, all."""
+    """Return the reader of an object's attributes that code names; of a layer of tinycore, all."""
     own = getattr(value, "__dict__", None)
     kind = type(value)
     is_layer = kind.__module__.startswith(LAYERS)
@@ -240,7 +240,7 @@ def attribute_reader(value: Any, names: Names) -> Reader:
 
 
 def shared_data(kind: type, names: Names) -> list[str]:
-    """What code names of the data in a class, and its objects may have for themselves."""
+    """Return the names of class data that code names and that objects may override."""
     return [
         name
         for base in kind.__mro__
@@ -263,7 +263,7 @@ def slots_of(kind: Any) -> tuple[str, ...]:
 
 
 def module_reader(module: Any, names: Names) -> Reader:
-    """Of what code names of a module."""
+    """Return the reader of a module's attributes that code names."""
     guarded = tuple([n for n in vars(module) if names.has(n) and not n.startswith("__")])
 
     def store(box: Any, place: int, value: Any) -> None:
@@ -274,7 +274,7 @@ def module_reader(module: Any, names: Names) -> Reader:
 
 
 def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
-    """Of a class: its bases, what code names in it, and methods that Python calls itself."""
+    """Return the reader of a class: its bases, attributes that code names, special methods."""
 
     def is_read(name: str, value: Any) -> bool:
         if name in ("__init__", "__new__", "__post_init__"):
@@ -323,12 +323,12 @@ def read_set(box: Any) -> Values:
 
 
 def read_array(box: Any) -> Values:
-    """What an array says."""
+    """Return an array's shape and dtype, and its bytes if they are few."""
     return box.shape, box.dtype.str, box.tobytes() if box.nbytes <= MOST_COMPARED_BYTES else None
 
 
 def container_reader(value: Any) -> Reader | None:
-    """Of a container of Python; None for anything else."""
+    """Return the reader of a built-in container; None for anything else."""
     if not isinstance(value, (list, tuple, dict, set, frozenset, deque)):
         return None
     if len(value) > MOST_ITEMS:
@@ -343,7 +343,7 @@ def container_reader(value: Any) -> Reader | None:
 
 
 EMPTY_READER: Final = Reader(read_nothing, ())
-"""Of an object of which code names nothing."""
+"""The reader of an object of which code names nothing."""
 
 WRAPPERS: Final[dict[type, Reader]] = {
     types.MethodType: Reader(lambda m: (m.__func__, m.__self__), ("", "self")),
@@ -457,7 +457,7 @@ class Walk:
     def enter(
         self, number: int, values: Values, labels: tuple[str, ...], path: str, queue: Any
     ) -> tuple[Role, ...]:
-        """What is expected of the values of a box; containers among them are looked at later."""
+        """Return the roles of a box's values, and queue the containers among them."""
         roles = []
         for place, (value, label) in enumerate(zip(values, labels, strict=True)):
             where = path if label in ("", ".__wrapped__") else join_path(path, label)
@@ -471,7 +471,7 @@ class Walk:
         return tuple(roles)
 
     def enter_class(self, number: int, place: int, value: Any, path: str, queue: Any) -> None:
-        """The class of an object is looked at through the first object of it."""
+        """Queue an object's class, once, to be read through that object."""
         kind = type(value)
         if not self.names.opens(kind.__module__) or id(kind) in self.met:
             return
@@ -480,7 +480,7 @@ class Walk:
         queue.append((number, place, value, f"class {kind.__name__}", reader))
 
     def role(self, value: Any, path: str) -> tuple[Role, Reader | None]:
-        """What is expected of a value, and how it is read if it is looked into."""
+        """Return the role of a value, and its reader if its content is guarded too."""
         if path in self.free:
             return self.free[path], None
         if is_plain(value):
@@ -507,12 +507,12 @@ class Walk:
         return self.object(value), None if is_known else reader
 
     def object(self, value: Any) -> Role:
-        """That it must be this very object."""
+        """Return the role of a value that must be the same object."""
         self.referred.append(value)
         return Role(OBJECT)
 
     def follow(self, number: int, place: int, function: Any, path: str, queue: Any) -> None:
-        """What the code of a function names."""
+        """Queue the globals that a function's code names."""
         scope = function.__globals__
         if not self.names.opens(scope.get("__name__", "")):
             return
@@ -526,11 +526,11 @@ class Walk:
     # --- what came of it
 
     def guard(self) -> Guard:
-        """What has to be so before a replay."""
+        """Return the guard that a replay checks."""
         return Guard(tuple([seen.box for seen in self.seen]), self.referred, self.more)
 
     def changes(self) -> list[Change]:
-        """What is not as it was any more, in the containers that were there."""
+        """Return the values that changed in the containers that were read."""
         found: list[Change] = []
         for number, (box, container, values) in enumerate(self.seen):
             try:
@@ -560,7 +560,7 @@ class Change(NamedTuple):
 
 
 FIXED: Final = frozenset({"code", "default", "key", "[...]", "base"})
-"""What is read of containers and never put there."""
+"""Labels of values that are read of containers and cannot be stored there."""
 
 
 def is_same_nest(one: Any, other: Any) -> bool:
@@ -586,7 +586,7 @@ class Level(NamedTuple):
 
     boxes: Sequence[Box]
     containers: Callable[[Any], tuple[Any, ...]]
-    """What is in them, given all values of the level before."""
+    """Picks the containers out of all values of the level before."""
     kinds: list[type]
     scopes: list[Callable[[Any], Any]]
     reads: list[Callable[[Any], Values]]
@@ -629,7 +629,7 @@ def levels_of(boxes: Sequence[Box]) -> Iterator[Level]:
 
 
 class Guard:
-    """What a function found around it, to be found again."""
+    """Check that a function's environment is as it was when it was captured."""
 
     def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
@@ -673,7 +673,7 @@ class Guard:
         return found
 
     def facts(self) -> Iterator[tuple[str, Any]]:
-        """What was expected of plain values and objects, with words for where they are."""
+        """Yield the expected plain values and objects, with descriptions of their places."""
         for box in self.boxes:
             for place, (role, number) in enumerate(zip(box.roles, box.ids, strict=True)):
                 if role.means == ATOM:
@@ -691,25 +691,25 @@ def is_comparable(value: Any) -> bool:
 
 
 class Environment:
-    """What there is around one function, which may be a method of an object."""
+    """The environment of a function or method: the objects that its code can reach."""
 
     def __init__(
         self, function: Callable[..., Any], owner: Callable[[], Any] | None = None
     ) -> None:
         self.function, self.owner = function, owner
-        self.alone = (function,) if owner is None else None
-        """Where looking begins if there is no object."""
+        self.fixed_roots = (function,) if owner is None else None
+        """The roots of a function without an owner and without objects as arguments."""
         inner = unwrapped(function)
         self.names = Names(getattr(inner, "__module__", None) or "")
 
     def roots(self, objects: list[Any]) -> Values:
-        """Where looking begins: the function, its object, and objects among the arguments."""
+        """Return the roots of a walk: the function, its owner, and objects among the arguments."""
         if self.owner is None:
             return (self.function, *objects) if objects else (self.function,)
         return (self.function, self.owner(), *objects)
 
     def walk(self, objects: list[Any], free: Mapping[str, Role] | None = None) -> Walk:
-        """Look at everything now."""
+        """Walk the environment as it is now."""
         first = "" if isinstance(self.function, CALLED) else "self"
         labels = [first] if self.owner is None else [first, "self"]
         labels += [f"argument object {number}" for number in range(len(objects))]

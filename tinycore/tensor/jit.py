@@ -108,7 +108,7 @@ class TinyJit(Generic[Parameters, Result]):
             if capture.recorded is not None:
                 if capture.is_current():
                     result = capture.replay(given, found)
-                    if capture.recorded.left:
+                    if capture.recorded.side_outputs:
                         capture.recorded.gradients.count()
                     return cast(Result, result)
                 self.give_up(capture)

@@ -90,20 +90,28 @@ class Expected:
 
     def __init__(self, recorded: RecordedCall) -> None:
         state, flags = recorded.state, recorded.flags
-        left = [(side.tensor, side.is_first) for side in recorded.left if side.tensor is not None]
+        left = [
+            (side.tensor, side.is_first)
+            for side in recorded.side_outputs
+            if side.tensor is not None
+        ]
         self.nodes = [entry.node for entry in state]
         self.tensors = [entry.tensor for entry in state] + [tensor for tensor, _ in flags]
         """Those with a node first."""
         self.required = [entry.requires_grad for entry in state] + [flag for _, flag in flags]
         self.owners = [entry.owner for entry in state if entry.owner is not None]
         self.gradients = [entry.tensor for entry in state if entry.owner is not None]
-        self.left = [tensor for tensor, _ in left]
+        self.side_tensors = [tensor for tensor, _ in left]
         self.are_first = [is_first for _, is_first in left]
 
     @staticmethod
     def of(recorded: RecordedCall) -> Expected | None:
         """What a recorded call expects of tensors; None if it knows of none."""
-        return Expected(recorded) if recorded.state or recorded.flags or recorded.left else None
+        return (
+            Expected(recorded)
+            if recorded.state or recorded.flags or recorded.side_outputs
+            else None
+        )
 
     def holds(self) -> bool:
         """Whether all tensors are there, with the same nodes, flags and gradients."""
@@ -117,7 +125,7 @@ class Expected:
         """Whether all tensors are there, with the same flags and gradients."""
         flags = map(REQUIRES_GRAD, map(call, self.tensors))
         gradients = map(GRAD, map(call, self.owners))
-        are_first = map(is_, map(GRAD, map(call, self.left)), ENDLESS_NONE)
+        are_first = map(is_, map(GRAD, map(call, self.side_tensors)), ENDLESS_NONE)
         try:
             return (
                 all(map(is_, self.required, flags))
@@ -227,14 +235,14 @@ class RecordedCall:
     """For each buffer of the step's outputs, its BUFFER node where that stays the same."""
     state: list[State] = field(default_factory=list)
     """Tensors whose memory the launches work on."""
-    left: tuple[SideOutput, ...] = ()
-    """Where the function leaves tensors that outlive the call."""
+    side_outputs: tuple[SideOutput, ...] = ()
+    """Places outside of the function where it stores tensors that outlive the call."""
     values: tuple[Any, ...] = ()
-    """What it leaves there, with an Output for each tensor."""
+    """The values stored there, with an Output for each tensor."""
     flags: tuple[tuple[weakref.ref[Any], bool | None], ...] = ()
     """Other tensors around the function, and whether they required gradients."""
     expected: Expected | None = field(init=False)
-    """What `state`, `flags` and `left` say, for a quick look."""
+    """The contents of `state`, `flags` and `side_outputs` in columns, for quick comparison."""
     gradients: ReusableGradients = field(init=False, default_factory=ReusableGradients)
     """What the last replay left of gradients in memory of their own."""
 
@@ -256,8 +264,8 @@ class RecordedCall:
         return [found[place] for place in range(len(self.sources))]
 
     @cached_property
-    def alone(self) -> frozenset[int]:
-        """What is left and has new memory to itself, so that a later replay may overwrite it."""
+    def unshared(self) -> frozenset[int]:
+        """Numbers of side outputs in memory of their own, which later replays may overwrite."""
         outputs = [leaf for _, leaf in leaves_of((self.result, *self.values))]
         used = Counter(place for output in outputs for place in output.places)
         new = set(self.step.fresh_outputs)

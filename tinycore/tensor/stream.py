@@ -57,7 +57,7 @@ class Stream:
 stream = Stream()
 
 
-def taken(count: int) -> HostArray:
+def take_counters(count: int) -> HostArray:
     """[key, first counter] of the next `count` counters of the one stream."""
     return stream.take(count)
 
@@ -75,7 +75,9 @@ def begin(seed: int) -> None:
 
 def random_words(count: int, device: str) -> UOp:
     """`count` random 64-bit words."""
-    state = runtime().from_host(taken(count), dtypes.uint64, device, partial(taken, count))
+    state = runtime().from_host(
+        take_counters(count), dtypes.uint64, device, partial(take_counters, count)
+    )
     return words_from(graph.shrink(state, [(0, 1)]), graph.shrink(state, [(1, 2)]), count)
 
 

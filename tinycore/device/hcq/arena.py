@@ -68,7 +68,7 @@ class ArgumentArena:
         return self._memory
 
     def _cross(self, start: int, size: int, alignment: int) -> int:
-        """Where bytes lie that do not fit the half in use: its end may lie in the other one."""
+        """Allocate bytes that do not fit the half in use; their end may lie in the other half."""
         if start + size > self._size:
             start = -self.memory.address % alignment
             if start + size > self._size:

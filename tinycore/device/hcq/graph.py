@@ -209,7 +209,7 @@ class HCQGraph:
             program.last_launch = by_device[program.device]
 
     def _names_on(self, device: HCQCompiled) -> tuple[str, ...]:
-        """What the launches on a device are called, each once."""
+        """The distinct names of the launches on a device."""
         nodes = [node for node in self._nodes if node.lane[0] is device]
         return tuple(dict.fromkeys(node.name for node in nodes))
 

@@ -31,7 +31,7 @@ class SignalPlace(Protocol):
 
     @property
     def address(self) -> Number:
-        """Of the value; the timestamp lies TIMESTAMP_OFFSET bytes after it."""
+        """The address of the value; the timestamp lies TIMESTAMP_OFFSET bytes after it."""
 
 
 class SymbolicSignal:
@@ -130,7 +130,7 @@ def pause(waited_seconds: float) -> None:
 
 @dataclass(slots=True, unsafe_hash=True)  # frozen ones take a microsecond more to make
 class Moment:
-    """A place on a device's timeline: that all submitted until then is done.
+    """A fence: a point of a device's timeline, passed when all work submitted before it is done.
 
     It stays right when the timeline begins anew (`era`), since all before that is done. Never
     changed once it is made.

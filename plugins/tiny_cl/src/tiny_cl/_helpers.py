@@ -16,7 +16,7 @@ __all__ = ["division", "truncation"]
 
 
 class Language(Protocol):
-    """What helpers ask of the renderer."""
+    """The part of the renderer that helpers use."""
 
     def type_name(self, dtype: DType, writer: Writer) -> str:
         """The name of a type."""

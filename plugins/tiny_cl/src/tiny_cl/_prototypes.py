@@ -28,7 +28,7 @@ SPACES: Final = ("global", "local", "private")
 CALLED: Final = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 DEFINED: Final = re.compile(r"\b(\w+)\([^()]*\)\s*\{")
 WORDS: Final = frozenset("__attribute__ for if reqd_work_group_size return while".split())
-"""What stands before a parenthesis and calls nothing."""
+"""Keywords before a parenthesis, which are no calls."""
 
 CONSTANT: Final = "__attribute__((overloadable, const))"
 PURE: Final = "__attribute__((overloadable, pure))"

@@ -62,7 +62,7 @@ class ClDevice:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What this device can do of what the backend declares."""
+        """The declared capabilities that this device has."""
         has = {
             "float64": self.info.has_double,
             "host_memory": self.allocator.shares_memory,

@@ -24,7 +24,7 @@ class ClGraph:
         self._queue = queue
         self._held = []
         self._handles: dict[tuple[int, int], ClMemory] = {}
-        """What the launches use, which so is not let go."""
+        """References to the objects that the launches use, which keep them alive."""
         for number, (program, buffers, values) in enumerate(launches):
             if not isinstance(program, ClProgram):
                 raise UnsupportedError(f"a graph of CL holds its own programs, not {program!r}")

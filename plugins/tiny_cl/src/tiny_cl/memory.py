@@ -177,7 +177,7 @@ class ClAllocator:
 
 
 def _asked(memory: Object, key: int, kind: str) -> Any:
-    """What a buffer says of itself."""
+    """Query a property of a buffer."""
     value = ffi.new(kind)
     size = ffi.sizeof(ffi.typeof(value).item)
     call("clGetMemObjectInfo", memory, key, size, value, ffi.NULL)

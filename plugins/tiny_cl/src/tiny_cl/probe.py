@@ -23,7 +23,7 @@ _FINE_GRAIN: Final = 1 << 1
 _NO_PLATFORM: Final = -1001
 _NO_DEVICE: Final = -1
 _PARAMETER_BYTES: Final = 16
-"""What a buffer takes of a kernel's parameters: its object, and where it starts."""
+"""Bytes that a buffer takes of a kernel's parameters: its object and its offset."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class ClInfo:
 
     @property
     def has_half(self) -> bool:
-        """Whether it computes in float16."""
+        """Whether the device computes in float16."""
         return "cl_khr_fp16" in self.extensions
 
     @property
     def has_double(self) -> bool:
-        """Whether it computes in float64."""
+        """Whether the device computes in float64."""
         return "cl_khr_fp64" in self.extensions
 
 
@@ -95,7 +95,7 @@ def priority() -> int:
 
 
 def driver() -> list[str]:
-    """What decides which devices there are: settings of loaders, their lists, nodes of cards."""
+    """The files and variables that decide which devices exist: settings and lists of loaders."""
     lists = [str(path) for path in Path("/etc/OpenCL/vendors").glob("*.icd")]
     return [*_VARIABLES, *_PLACES, *_FOLDERS, *sorted(lists), str(Path(sys.prefix, "lib"))]
 

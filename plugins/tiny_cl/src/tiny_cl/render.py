@@ -47,7 +47,7 @@ RESERVED: Final = frozenset(
 """Words that nothing may be called (OpenCL C 1.2, section 6.1.9)."""
 
 VECTOR_BYTES: Final = 16
-"""What a thread loads at once: float4, the widest a graphics card moves."""
+"""The widest load of a thread: float4, the most that graphics cards move at once."""
 WANTED_THREADS: Final = 128
 """Threads in a group: a few of the 32 or 64 that a card runs in step, and enough for a core."""
 
@@ -57,7 +57,7 @@ THREADS_OF_A_UNIT: Final = 256
 
 
 def limits_of(info: ClInfo) -> Limits:
-    """What plans may ask of a device."""
+    """The limits of a device, by which plans are made."""
     counts: Dims = (info.group_counts,) * 3
     return Limits(
         threads=info.units * (THREADS_OF_A_CORE if info.is_processor else THREADS_OF_A_UNIT),
@@ -146,7 +146,7 @@ class OpenClC(CStyle):
         return bases + starts + [f"const long {writer[u]}" for u in writer.kernel.variables]
 
     def parameter(self, buffer: UOp, writer: Writer) -> str:
-        """What a slot holds: a buffer, or an image, which a kernel either reads or writes."""
+        """The parameter type of a slot: a buffer, or an image that is either read or written."""
         if not isinstance(buffer.dtype, ImageDType):
             return f"{self.pointer_type(buffer, writer)}{self.restrict}base{buffer.arg}"
         way = "write_only" if buffer.arg in writer.kernel.written else "read_only"
@@ -279,5 +279,5 @@ class OpenClCWithHalf(OpenClC):
 
 
 def entry_name(name: str) -> str:
-    """What a kernel is called in OpenCL C: no word of the language, nor one of its functions."""
+    """The name of a kernel in OpenCL C: no keyword, and none of the built-in functions."""
     return f"{name}_"

@@ -29,7 +29,7 @@ PLAIN_C: Final = {
     dtypes.int64: "long long",
     dtypes.uint64: "unsigned long long",
 }
-"""What stands behind the names of <stdint.h>."""
+"""The C types behind the names of <stdint.h>."""
 
 
 ENTRY_PARAMETERS: Final = "void *const *buffers, const int64_t *values, int64_t begin, int64_t end"

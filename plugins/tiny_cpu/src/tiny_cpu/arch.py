@@ -55,7 +55,7 @@ _IMPLIED: Final[Mapping[str, frozenset[str]]] = (
     | dict.fromkeys(_AVX512, frozenset({"avx", "f16c", "fma", "avx2", "avx512f", "avx512bw"}))
     | dict.fromkeys(("knl", "knm"), frozenset({"avx", "f16c", "fma", "avx2", "avx512f"}))
 )
-"""What each x86 processor has, of the features that plans depend on."""
+"""The features of each x86 processor that plans depend on."""
 
 _NEEDS: Final = {
     "avx512bw": ("avx512f", "avx2", "fma", "f16c", "avx"),
@@ -143,11 +143,11 @@ class Arch:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it is an x86-64 that neither converts half floats nor rounds in one step."""
+        """Whether this is an x86-64 without instructions to convert half floats and to round."""
         return self.machine == "x86_64" and "f16c" not in self.known_features
 
     def limits(self) -> Limits:
-        """What plans for this processor may use."""
+        """The limits of this processor, by which plans are made."""
         vector_bytes, registers, pair_bytes = 16, 32, 0  # NEON
         if self.machine == "x86_64":
             known = self.known_features

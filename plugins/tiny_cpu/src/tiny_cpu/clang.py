@@ -87,7 +87,7 @@ class ClangCompiler:
 
     @staticmethod
     def run(command: tuple[str, ...], source: str) -> bytes:
-        """What `command` writes when it reads `source`. Raises CompileError when it fails."""
+        """Run `command` on `source` and return its output. Raises CompileError when it fails."""
         done = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
         if done.returncode:
             log = done.stderr.decode(errors="replace")
@@ -161,7 +161,7 @@ def _zig() -> str | None:
 
 
 def _version_of(command: tuple[str, ...]) -> str:
-    """What the program says about itself; asked once per program file, then kept on disk."""
+    """Query the compiler's version and features, once per program file; cached on disk."""
     try:
         facts = os.stat(command[0])
     except OSError:

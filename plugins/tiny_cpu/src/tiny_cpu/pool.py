@@ -173,7 +173,7 @@ _NOISE: Final = (
     r"(?<=trunc) n[us]w",
     r" (samesign|nneg|disjoint)\b",
 )
-"""What newer versions of LLVM add and older ones cannot read; without it the code is the same."""
+"""Attributes that newer versions of LLVM add and older ones cannot parse; the code is the same."""
 
 
 def generate(clang: Clang) -> str:

@@ -69,7 +69,7 @@ def wrapped(value: int) -> int:
 
 
 def converted_source(old: UOp, found: UOp, wide: bool, user: Op) -> UOp:
-    """What a node takes in place of an old source: the same value, in the type that it needs."""
+    """Return the new source of a node: the same value, in the type that the node needs."""
     if old.dtype is not dtypes.index or user is Op.CAST:
         return found
     if wide and found.dtype is dtypes.index:

@@ -151,7 +151,7 @@ def _on_status(status: int, ticket: Pointer, _unused: Pointer) -> None:
 
 
 _errors: Final[dict[int, list[str]]] = {}
-"""What devices complained of, by the ticket they were opened under."""
+"""Errors that devices reported, by the ticket they were opened under."""
 
 
 @ffi.callback("error_callback")  # type: ignore[untyped-decorator,unused-ignore]

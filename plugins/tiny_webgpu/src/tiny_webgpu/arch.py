@@ -24,7 +24,7 @@ _FIELDS: Final = {
 }
 """The fields that words set."""
 _THREADS_WANTED: Final = 256
-"""What every device can run, and enough for any."""
+"""An ARCH that every device can run and that suffices for any kernel."""
 _THREADS_BUSY: Final = 1 << 12
 """Threads that keep a device busy."""
 _FORM: Final = (
@@ -78,7 +78,7 @@ class Arch:
         return (self.threads, self.threads, min(self.threads, 64))
 
     def limits(self) -> Limits:
-        """What plans depend on."""
+        """The limits of the device, by which plans are made."""
         return Limits(
             threads=_THREADS_BUSY,
             grid=(self.grid, self.grid, self.grid),

@@ -60,7 +60,7 @@ def verify(launch: ExportedLaunch, kernel: ExportedKernel) -> None:
 
 
 def manifest(model: ExportedModel) -> dict[str, Any]:
-    """What `model.json` says."""
+    """The content of `model.json`."""
     return {
         "format": FORMAT,
         "entry": ENTRY,

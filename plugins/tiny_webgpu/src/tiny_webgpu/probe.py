@@ -82,7 +82,7 @@ def request(backend: BackendType, way: tuple[int, int]) -> tuple[Pointer, str]:
 
 
 def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> Adapter:
-    """What an adapter says of itself."""
+    """The properties of an adapter."""
     lib = dawn().lib
     info, limits = new("WGPUAdapterInfo"), new("WGPUSupportedLimits")
     lib.wgpuAdapterGetInfo(pointer, info)
@@ -172,7 +172,7 @@ def priority() -> int:
 
 
 def driver() -> list[str]:
-    """What decides which adapters there are: settings of loaders, their lists, nodes of cards."""
+    """The files and variables that decide which adapters exist: settings and lists of loaders."""
     lists = [str(path) for folder in _LISTS for path in Path(folder).glob("*.json")]
     library = find_library()
     return [*_VARIABLES, *_LISTS, *sorted(lists), *_PLACES, str(library or "")]
@@ -197,7 +197,7 @@ def reason() -> str:
 
 
 def no_adapter(interface: str = "") -> str:
-    """What Dawn says when it has no adapter, and what to do."""
+    """The reason that Dawn gives for having no adapter, and the remedy."""
     interface = interface or asked_interface()
     backends = [b for b in INTERFACES.get(sys.platform, ()) if interface in ("", b.name)]
     said = "; ".join(f"{b.name}: {request(b, _WAYS[0])[1].strip()}" for b in backends)

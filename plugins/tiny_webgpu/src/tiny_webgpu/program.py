@@ -39,7 +39,7 @@ _DECLARED: Final = re.compile(r"@binding\((\d+)\) var<storage, (read|read_write)
 
 
 class Span(NamedTuple):
-    """What is bound of a buffer."""
+    """The part of a buffer that is bound."""
 
     block: Block
     start: int
@@ -250,7 +250,7 @@ class Clock:
             beginningOfPassWriteIndex=0,
             endOfPassWriteIndex=1,
         )
-        """What a pass is told so that it is timed."""
+        """The timestamp writes of a timed pass."""
 
     def seconds(self) -> float:
         """The time between the two of the launch recorded last; waits for it."""

@@ -169,7 +169,7 @@ class Wgsl(CStyle):
         return pointer.dtype.base
 
     def memory_type(self, dtype: DType) -> str:
-        """What a buffer of a type is an array of."""
+        """The element type of a buffer in WGSL."""
         return "u32" if is_packed(dtype) else self.types[dtype]
 
     def size_shift(self, u: UOp) -> int:

@@ -30,7 +30,7 @@ class Bank:
     local_window: int
     stack: int
     own_address: int | None
-    """Of the bank's own address, by which code finds parameters that it takes the address of."""
+    """Offset of the bank's own address, by which code finds parameters whose address it takes."""
     parameters: int
 
     def content(self, grid: tuple[int, ...], block: tuple[int, ...], size: int) -> bytes:

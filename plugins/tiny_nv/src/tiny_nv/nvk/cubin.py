@@ -57,7 +57,7 @@ class Kernel:
     """Offset of its parameters in constant bank 0."""
     parameter_bytes: int
     offsets: tuple[int, ...]
-    """Of the parameters, from the first one on."""
+    """Bytes of the parameters, from the first one on."""
     cluster: tuple[int, int, int] | None
     constants: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Place and bytes of the banks but the first, from the start of the image."""

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["NvArguments", "NvProgram", "Patch"]
 
 ALIGNMENT: Final = 256
-"""Of descriptors and of banks of constants."""
+"""Alignment of descriptors and of banks of constants."""
 REGISTERS: Final = 65536
-"""Of a multiprocessor."""
+"""Registers of a multiprocessor."""
 _WARP: Final = 32
 _PARTS: Final = 4
 _COUNTS_SYSTEM_SHARED: Final = 90

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Version: TypeAlias = int
-"""Of descriptors: 3, 4 or 5."""
+"""The version of descriptors: 3, 4 or 5."""
 BYTES: Final[Mapping[Version, int]] = {3: 256, 4: 384, 5: 384}
 RELEASES: Final = 3
 CONSTANTS: Final = 8
@@ -219,14 +219,14 @@ class Launch:
     shared_bytes: int
     """With what the system takes."""
     local_bytes: int
-    """Of a thread."""
+    """Bytes of a thread."""
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     cluster: tuple[int, int, int] | None
     constants: Mapping[int, tuple[int, int]]
     """Address and bytes of the banks but the first."""
     parameter_bytes: int
-    """Of bank 0, whose address `put_constants` sets."""
+    """Bytes of bank 0, whose address `put_constants` sets."""
 
 
 def descriptor(version: Version, launch: Launch) -> bytes:
