@@ -53,6 +53,12 @@ def test_kernels_without_images_have_no_sampler() -> None:
     assert "sampler_t" not in renderer.render(lower(kernel, renderer, "plain", plan=()))
 
 
+def test_a_device_without_float64_is_known_to_lack_it() -> None:
+    """Else sines of float32 would be reduced in float64."""
+    assert OpenClC(Limits(), has_double=False).lacking == {dtypes.float64}
+    assert not OpenClC(Limits()).lacking
+
+
 def test_a_kernel_that_stores_past_the_end_writes_nothing() -> None:
     pointer = UOp(Op.DEFINE_GLOBAL, KIND, (), 0)
     counter = UOp.range(32, 0)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy
 import pytest
 from adreno import opencl
 from adreno.kgsl import Kgsl
 from simulated_qcom import backend_of, execute
 from tensor_programs import TensorPrograms, numbers
 
-from tinycore import Context, Tensor
-from tinycore.errors import CompileError, FileFormatError
+from tinycore import Context, Tensor, dtypes
+from tinycore.errors import CompileError, FileFormatError, UnsupportedError
 from tinycore.plugin import register, unregister
 
 if why := opencl.missing():
@@ -50,6 +51,14 @@ def test_a_sum_by_a_group() -> None:
 
 def test_a_product_of_matrices() -> None:
     PROGRAMS.matmul(33, 40, 17)
+
+
+def test_sines_without_float64() -> None:
+    """The reduction of large arguments takes integers instead."""
+    a = numpy.array([0.5, -2.0, 1e3, 3e7, 1e30], "f")
+    close(Tensor(a).sin(), numpy.sin(a.astype("d")), 1e-6)
+    with pytest.raises(UnsupportedError, match="float64"):
+        (Tensor([1.0], dtype=dtypes.float64) + 1).realize()
 
 
 def test_views_that_start_anywhere() -> None:

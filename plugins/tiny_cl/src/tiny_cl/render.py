@@ -103,6 +103,10 @@ class OpenClC(CStyle):
     pixel_load: ClassVar[str] = "read_imagef({image}, nearest, (int2)({column}, {row}))"
     pixel_store: ClassVar[str] = "write_imagef({image}, (int2)({column}, {row}), {value});"
 
+    def __post_init__(self) -> None:
+        if not self.has_double:  # a fact of the device, and so of this object, not of its class
+            object.__setattr__(self, "lacking", frozenset({dtypes.float64}))
+
     # --- the frame
 
     def prelude(self) -> Sequence[str]:
