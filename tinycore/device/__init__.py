@@ -1,4 +1,17 @@
-"""Devices: what a backend implements, which ones there are, and their memory."""
+"""Devices: what a backend implements, which ones there are, and their memory.
+
+Floor 1. The files, in the order in which a device is found, opened and used:
+
+- `protocols.py`, `backend.py`, `interface.py`: what a plugin declares and implements
+- `target.py`: the text of DEV; `discovery.py`: installed backends and their states
+- `asking.py`, `asked.py`, `apart.py`: probes, run in another process
+- `registry.py`, `opened.py`: devices by name, and a device in use
+- `pool.py`, `buffer.py`: memory
+- `hooks.py`: observers
+- `hcq/`: what drivers that fill hardware queues inherit from
+- `elf_file.py`, `relocations.py`, `elf.py`: objects of compilers, laid out in memory
+- `exported.py`: models for backends that write them to files
+"""
 
 from tinycore.device.buffer import Buffer
 from tinycore.device.discovery import DeviceState, State

@@ -1,8 +1,13 @@
 """Neural networks as programs over tensors: layers, optimizers, state, data sets, file formats.
 
-Floor 6, on the public API only. A layer is a plain object with tensors as attributes and a
-`__call__`; there is no base class to inherit from and nothing to register. `nn.state` finds a
-model's tensors by walking its attributes.
+Floor 6. The files, in the order in which a training passes them:
+
+- `files/`: file formats, as NumPy arrays; `datasets.py`: data sets as tensors
+- `initializers.py`: the first values of parameters
+- `linear.py`, `convolution.py`, `normalization.py`, `dropout.py`, `attention.py`, `recurrent.py`:
+  layers
+- `optim/`: optimizers, schedules of learning rates, clipping, mixed precision
+- `state.py`: parameters by name, saved and loaded
 """
 
 from typing import TYPE_CHECKING

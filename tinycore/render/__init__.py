@@ -1,4 +1,12 @@
-"""Source text from linear kernels: families of languages; their dialects live in the backends."""
+"""Source text from linear kernels: families of languages; their dialects live in the backends.
+
+Floor 2. The files, in the order in which a kernel passes them:
+
+- `base.py`: the interface of a renderer, the linear kernel, and `Limits`, the facts of a device
+- `facts.py`, `inline.py`: what is known of nodes, and which of them are written where they are used
+- `cstyle.py`, `writer.py`, `guards.py`, `literals.py`: C and its relatives
+- `llvm.py`, `llvm_writer.py`, `llvm_types.py`: LLVM IR
+"""
 
 from tinycore.render.base import STREAM, Limits, LinearKernel, Renderer, pointer_of
 

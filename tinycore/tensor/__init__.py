@@ -1,6 +1,26 @@
-"""The frontend: `Tensor`, and the list of those that live.
+"""The frontend: `Tensor`, its graph, its gradients, and captured functions.
 
-Floor 5. Tensors ask for all they need of the floors below through `runtime`.
+Floor 5. Tensors ask for all they need of the floors below through `runtime.py`. The files, in the
+order in which a program passes them:
+
+- making: `tensor.py` (the class), `core.py`, `graph.py` (builders of nodes), `data.py`,
+  `creation.py`, `random.py`, `stream.py`, `storage.py`, `layout.py`, `signatures.py`, `checks.py`,
+  `spelling.py`, `foreign_names.py`
+- elements: `operands.py`, `elementwise.py`, `remainder.py`, `functions.py`, `special.py`,
+  `powers.py`, `activations.py`
+- shapes: `movement.py`, `joining.py`, `index_parsing.py`, `indexing.py`, `selection.py`, `views.py`
+- folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `merge_sort.py`, `sorting.py`
+- products: `linalg.py`, `elimination.py`, `decompositions.py`, `spectral.py`, `windows.py`,
+  `attention.py`, `losses.py`, `composed.py`, `digest.py`
+- images, many devices, kernels by hand: `images.py`, `pixels.py`, `multi.py`, `custom.py`,
+  `placeholder.py`, `races.py`
+- gradients: `grad.py`, `rules.py`, `rules_elementwise.py`, `rules_movement.py`, `adjoint.py`,
+  `polyphase.py`, `history.py`
+- computing: `realize.py`, `realization.py`, `aliases.py`, `value_cache.py`, `runtime.py`
+- writing: `inplace.py`, `atomic_writes.py`, `change_tracking.py`
+- captures: `jit.py`, `arguments.py`, `guard_keys.py`, `names.py`, `environment.py`, `proxies.py`,
+  `attempt.py`, `recorded_call.py`, `captured.py`
+- other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`
 """
 
 from tinycore.tensor.core import live_tensors, replace_nodes

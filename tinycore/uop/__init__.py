@@ -1,1 +1,17 @@
-"""The graph that everything is made of: ops, nodes, patterns, rewriting, integer algebra."""
+"""The graph that everything is made of: ops, nodes, patterns, rewriting, integer algebra.
+
+Floor 1. The files, in the order in which a graph is made, changed and checked:
+
+- `op.py`: the table of ops; `node.py`: the one node type, `UOp`, and `interning.py`: equal nodes
+  are one object; `ops.py`: the names of tinygrad
+- `shape.py`, `size.py`, `bindings.py`: shapes, and sizes that a launch is given
+- `matrix.py`: matrix instructions as data
+- `pattern.py`, `matcher.py`, `rewrite.py`: rules, compiled to functions, and the driver that
+  applies them
+- `identities.py`, `logic.py`, `casts.py`, `sums.py`, `divmod.py`, `compare.py`: rules by subject;
+  `algebra.py`, `symbolic.py`: their unions; `conditional.py`: rules under a predicate; `order.py`:
+  the order of terms
+- `bounds.py`, `affine.py`, `evaluate.py`: ranges of values, strides, and values of nodes
+- `stages.py`, `verify.py`, `verify_tensor.py`, `verify_linear.py`: legality at each stage
+- `text.py`, `parse.py`: graphs as text, and back
+"""

@@ -1,8 +1,11 @@
-"""Hardware command queues: what drivers that talk to queues themselves are built on.
+"""Hardware command queues: base classes of drivers that fill the queues of a device themselves.
 
 Floor 1, in the device floor. A driver inherits from `HCQCompiled`, `HCQAllocator`, `HCQProgram` and
-`HWQueue`; the device that comes out is an ordinary backend. See
-docs/decisions/0031-queues-and-timelines.md.
+`HWQueue`; the device that comes out is an ordinary backend. The files, in the order in which a
+launch passes them: `compiled.py` (device and timeline), `memory.py`, `allocator.py`, `program.py`,
+`arena.py` (arguments), `words.py`, `queue.py` (commands), `signal.py` (signals and fences),
+`transfer.py` (copies between devices), `dependencies.py`, `graph.py` (many launches at once).
+See docs/decisions/0031-queues-and-timelines.md.
 """
 
 from tinycore.device.hcq.allocator import HCQAllocator
