@@ -19,7 +19,7 @@ from tinycore.errors import TinycoreError
 if TYPE_CHECKING:
     from mock_metal.metal import Mac
 
-pytestmark = pytest.mark.usefixtures("simulated")
+pytestmark = [pytest.mark.usefixtures("simulated"), pytest.mark.sample(2)]
 
 
 PROGRAMS = TensorPrograms("METAL")

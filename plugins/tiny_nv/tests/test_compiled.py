@@ -109,6 +109,7 @@ def test_kernels_compile_and_spill_nothing(name: str, watch: Watch, nvrtc: None)
         assert ".local" not in assembly, f"an array of a thread's own in\n{source}"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_kernels_compile_for_every_architecture(arch: str, watch: Watch, nvrtc: None) -> None:
     with Context(DEV=f"NULL:NVRTC:{arch}"):
@@ -193,6 +194,7 @@ def test_our_ptx_is_assembled_and_spills_nothing(
         assert ".local" not in source
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_our_ptx_is_assembled_for_every_architecture(
     arch: str, watch: Watch, ptxas: str, tmp_path: Path

@@ -44,6 +44,13 @@ ANYWHERE = frozenset({"PYTHON", "CPU:LLVM"})
 """Files about graphs, or about functions composed of others, and where they run unless TENSOR_TESTS
 asks for more: what they add to the kernels of other files is no renderer's or compiler's."""
 
+CLANG = "CPU:CLANG"
+EVERY = 3
+"""Of the tests that are slow on CPU:CLANG one in so many runs on it: with a process per kernel they
+take longer than on all other targets together. Plans are those of CPU:LLVM, and
+plugins/tiny_cpu/tests has every operation on every type through both compilers.
+"""
+
 SHARES = {"CPU:LLVM": 4, "PYTHON": 3, "CPU:CLANG": 1, "CL": 1, "WEBGPU": 1}
 """How often a target is the one that a test is not slow on. CPU:CLANG takes the most time for it,
 PYTHON the least; CPU:LLVM is what the most programs run on.
@@ -59,12 +66,17 @@ def chosen() -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a slow target runs only when it is asked for."""
-    left_out = [item for item in items if not is_sampled(item)]
-    if left_out:
-        gone = set(left_out)
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in gone]
+    leave_out(config, items, [item for item in items if not is_sampled(item)])
     mark_other_targets(items, Path(__file__).parent)
+    leave_out(config, items, [item for item in items if is_repeated(item)])
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item], gone: list[pytest.Item]) -> None:
+    """Remove some tests."""
+    if gone:
+        config.hook.pytest_deselected(items=gone)
+        left = set(items).difference(gone)
+        items[:] = [item for item in items if item in left]
 
 
 def mark_other_targets(items: Iterable[pytest.Item], folder: Path) -> None:
@@ -99,6 +111,16 @@ def is_sampled(item: pytest.Item) -> bool:
         return target in ANYWHERE
     files = SAMPLED.get(target)
     return files is None or item.path.name in files
+
+
+def is_repeated(item: pytest.Item) -> bool:
+    """Whether CPU:CLANG leaves a test of this folder to other targets."""
+    if os.environ.get("TENSOR_TESTS") or item.get_closest_marker("slow") is None:
+        return False
+    if item.path.parent != Path(__file__).parent or not hasattr(item, "callspec"):
+        return False
+    target = item.callspec.params.get("target")
+    return bool(target == CLANG) and zlib.crc32(item.nodeid.encode()) % EVERY != 0
 
 
 @pytest.fixture(autouse=True, params=chosen())

@@ -26,6 +26,8 @@ from tinycore.errors import (
 )
 from tinycore.tensor import Tensor
 
+pytestmark = pytest.mark.sample(2)
+
 Function = Callable[..., Any]
 
 # --- a generator of index expressions

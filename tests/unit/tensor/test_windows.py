@@ -13,6 +13,8 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
 
+pytestmark = pytest.mark.sample(2)
+
 F = torch.nn.functional
 
 # --- convolution
