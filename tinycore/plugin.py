@@ -93,11 +93,24 @@ from tinycore.device.relocations import (
     RelocationValue,
     integer_writer,
 )
+from tinycore.device.system import (
+    MAP_FIXED,
+    MAP_RESERVED,
+    LinuxSystem,
+    System,
+    address_of,
+    bytes_at,
+    errno_text,
+    system,
+    use_system,
+)
 
 __all__ = [
     "ALIGNMENT_BYTES",
     "API_VERSION",
     "CAPABILITIES",
+    "MAP_FIXED",
+    "MAP_RESERVED",
     "Allocator",
     "ArgumentArena",
     "Backend",
@@ -126,6 +139,7 @@ __all__ = [
     "Interface",
     "InterfaceState",
     "Launch",
+    "LinuxSystem",
     "Machine",
     "Moment",
     "Number",
@@ -145,10 +159,14 @@ __all__ = [
     "SupportsQueues",
     "SupportsVariety",
     "Symbol",
+    "System",
     "Toolchain",
     "Word",
+    "address_of",
+    "bytes_at",
     "check_pending",
     "deferred",
+    "errno_text",
     "halves",
     "in_child",
     "installed_renderers",
@@ -157,6 +175,7 @@ __all__ = [
     "recursive_lock",
     "register",
     "register_observer",
+    "system",
     "tinycore_backend_closing",
     "tinycore_backend_opened",
     "tinycore_doctor_checks",
@@ -168,6 +187,7 @@ __all__ = [
     "tinycore_select_device",
     "unregister",
     "unregister_observer",
+    "use_system",
 ]
 
 

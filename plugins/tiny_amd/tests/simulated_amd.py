@@ -17,10 +17,9 @@ from kfd_standin import Machine
 from kfd_standin.cards import NAVI31
 
 from tiny_amd import BACKEND as PLUGIN
-from tiny_amd import system
 from tiny_amd.device import AmdDevice
 from tiny_amd.kfd import Kfd, kfd_of_process
-from tinycore.plugin import Backend
+from tinycore.plugin import Backend, use_system
 
 __all__ = ["BACKEND", "BACKEND_AQL", "backend_of", "opened"]
 
@@ -29,7 +28,7 @@ def opened(
     machine: Machine, index: int = 0, interface: str = "", *, aql: bool | None = None
 ) -> AmdDevice:
     """A card of a stand-in, opened as the plugin opens one."""
-    with system.use(machine):
+    with use_system(machine):
         limit_accesses(machine, kfd_of_process())
         return AmdDevice(index, interface, aql=aql)
 

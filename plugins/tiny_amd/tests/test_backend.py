@@ -14,7 +14,6 @@ from tiny_amd import BACKEND, _cdef, _native
 from tiny_amd.arch import ARCHS
 from tiny_amd.code import CodeObject
 from tiny_amd.device import toolchain
-from tiny_amd.system import use
 from tinycore import Context, Tensor
 from tinycore.errors import (
     CompileError,
@@ -22,7 +21,7 @@ from tinycore.errors import (
     DeviceUnavailable,
     FileFormatError,
 )
-from tinycore.plugin import installed_renderers
+from tinycore.plugin import installed_renderers, use_system
 from tinycore.testing.native import write_native
 
 EMPTY = "define amdgpu_kernel void @k(ptr addrspace(1) %data0) {\n  ret void\n}\n"
@@ -31,7 +30,7 @@ EMPTY = "define amdgpu_kernel void @k(ptr addrspace(1) %data0) {\n  ret void\n}\
 def test_where_there_is_no_card_the_error_says_what_to_do() -> None:
     machine = Machine(())
     machine.missing.add("/dev/kfd")
-    with use(machine):
+    with use_system(machine):
         assert BACKEND.count() == 0
         with pytest.raises(DeviceUnavailable, match=r"no /dev/kfd.* DEV=NULL:LLVM.*tiny-cl"):
             BACKEND.open(0, "")

@@ -19,11 +19,10 @@ from kfd_standin.cards import NAVI31
 from simulated_amd import opened
 
 from tiny_amd.device import AmdDevice
-from tiny_amd.system import use
 from tiny_amd.topology import count, reason
 from tinycore import Context
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
-from tinycore.plugin import HCQBuffer, ProgramInfo
+from tinycore.plugin import HCQBuffer, ProgramInfo, use_system
 
 ADD = """
 define amdgpu_kernel void @add(ptr addrspace(1) %out, ptr addrspace(1) %in, i64 %n) #0 {
@@ -362,13 +361,13 @@ def test_the_version_of_the_kernel(make: Make, version: tuple[int, int], said: s
 
 
 def test_what_a_probe_says(machine: Machine) -> None:
-    with use(machine):
+    with use_system(machine):
         assert (count(), reason()) == (2, "")
         machine.forbidden.add("/dev/dri/renderD128")
         assert count() == 0
         assert "renderD128 cannot be opened by this user" in reason()
         assert "usermod -a -G render" in reason()
-    with use(Machine((replace(NAVI31, version=90010), replace(NAVI31, version=90402)))):
+    with use_system(Machine((replace(NAVI31, version=90010), replace(NAVI31, version=90402)))):
         assert count() == 0
         assert "of other architectures: gfx90a (96 compute units, 4 GiB), gfx942" in reason()
 

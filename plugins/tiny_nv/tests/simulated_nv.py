@@ -19,13 +19,13 @@ from cubin import assemble
 from rm_standin import Machine
 from rm_standin.cards import GA102, GB202, H200
 
-from tiny_nv import NV, system
+from tiny_nv import NV
 from tiny_nv.arch import arch_of, limits_of, number_of
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
-from tinycore.plugin import Backend, HCQSignal, Toolchain
+from tinycore.plugin import Backend, HCQSignal, Toolchain, use_system
 
 __all__ = ["BACKEND", "BACKEND_AMPERE", "BACKEND_BLACKWELL", "backend_of", "opened"]
 
@@ -49,7 +49,7 @@ class Simulated(NvDevice):
 def opened(machine: Machine, index: int = 0, interface: str = "") -> NvDevice:
     """A card of a stand-in, opened as the plugin opens one."""
     kind = type("Simulated", (Simulated,), {"machine": machine})
-    with system.use(machine):
+    with use_system(machine):
         found: NvDevice = kind(index, interface)
     limit_accesses(machine, found)
     return found

@@ -12,7 +12,6 @@ from rm_standin import Machine
 from rm_standin.cards import CARDS, GA102, H200, CardFacts
 from rm_standin.layouts import layouts_of as layouts_of_standin
 
-from tiny_nv import system
 from tiny_nv.nvk import probe
 from tiny_nv.nvk.addresses import LOW, Addresses
 from tiny_nv.nvk.card import Card, Driver, driver_of_process
@@ -21,6 +20,7 @@ from tiny_nv.nvk.layouts import layouts_of
 from tiny_nv.nvk.mapping import DmaMapping, UvmMapping
 from tiny_nv.nvk.rm import Refused
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory, UnsupportedError
+from tinycore.plugin import bytes_at, use_system
 
 VERSIONS = ("570.144", "580.159.03", "590.48.01", "610.43.03")
 SAME = {
@@ -41,7 +41,7 @@ SAME = {
 @contextmanager
 def opened(machine: Machine) -> Iterator[tuple[Driver, list[Card]]]:
     """All cards of a machine."""
-    with system.use(machine):
+    with use_system(machine):
         driver = driver_of_process()
         cards = [driver.open(info) for info in driver.infos()]
         yield driver, cards
@@ -127,7 +127,7 @@ def test_all_is_given_back() -> None:
 
 
 def test_cards_are_counted_by_the_numbers_of_their_files() -> None:
-    with system.use(Machine((H200, GA102, H200))):
+    with use_system(Machine((H200, GA102, H200))):
         found = [info.node for info in driver_of_process().infos()]
 
     assert found == ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2"]
@@ -145,7 +145,7 @@ def test_a_card_is_opened_once_for_all_its_users() -> None:
 
 def test_memory_of_the_host_is_seen_by_cards_that_are_opened_later() -> None:
     machine = Machine((H200, H200))
-    with system.use(machine):
+    with use_system(machine):
         driver = driver_of_process()
         first, second = driver.infos()
         card = driver.open(first)
@@ -164,10 +164,10 @@ def test_host_and_card_see_the_same_bytes() -> None:
     machine = Machine((H200,))
     with opened(machine) as (_, (card,)):
         made = card.allocate(5000, is_visible=True)
-        view = system.bytes_at(made.host, 5000)
+        view = bytes_at(made.host, 5000)
         view[:5] = b"hello"
 
-        assert bytes(system.bytes_at(made.host, 5)) == b"hello"
+        assert bytes(bytes_at(made.host, 5)) == b"hello"
         assert made.address != made.host
         card.free(made)
 
@@ -224,7 +224,7 @@ def test_no_memory_is_out_of_memory_and_leaves_nothing() -> None:
 )
 def test_a_refusal_while_a_card_opens_is_told_and_leaves_nothing(failure: str, status: int) -> None:
     machine = Machine((H200,))
-    with system.use(machine):
+    with use_system(machine):
         driver = driver_of_process()
         machine.failures[failure] = status
         with pytest.raises((DeviceError, OutOfMemory), match=f"({status:#x})"):
@@ -244,7 +244,7 @@ def test_a_boost_of_clocks_that_is_refused_does_no_harm() -> None:
 
 def test_a_driver_that_is_not_known_is_refused() -> None:
     machine = Machine((H200,), version="999.10")
-    with system.use(machine):
+    with use_system(machine):
         with pytest.raises(DeviceUnavailable, match=r"999\.10.*570, 580.*DEV=CUDA"):
             driver_of_process()
         assert "999.10" in probe.reason()
@@ -254,7 +254,7 @@ def test_a_driver_that_is_not_known_is_refused() -> None:
 
 def test_probing_opens_nothing() -> None:
     machine = Machine((H200, GA102))
-    with system.use(machine):
+    with use_system(machine):
         assert probe.reason() == ""
         assert probe.count() == 2
     assert machine.requested == []
@@ -265,7 +265,7 @@ def test_probing_opens_nothing() -> None:
 def test_files_that_are_missing_are_named(path: str) -> None:
     machine = Machine((H200,))
     machine.missing.add(path)
-    with system.use(machine):
+    with use_system(machine):
         assert path in probe.reason()
         assert probe.count() == 0
 

@@ -18,7 +18,6 @@ from simulated_nv import opened
 from tiny_nv.nvk import compilers, methods, qmd, queues
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.nvk.program import NvProgram
-from tiny_nv.system import address_of
 from tinycore import Context
 from tinycore.errors import (
     CompilerUnavailable,
@@ -27,7 +26,7 @@ from tinycore.errors import (
     FileFormatError,
     UnsupportedError,
 )
-from tinycore.plugin import HCQBuffer, ProgramInfo, Symbol, Word
+from tinycore.plugin import HCQBuffer, ProgramInfo, Symbol, Word, address_of
 
 ADD = """
 .version 8.0

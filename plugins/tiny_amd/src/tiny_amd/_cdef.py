@@ -1,5 +1,5 @@
-"""Every C declaration the plugin uses, of which `_native.py` is made: system calls, and what the
-kernel's compute driver takes (linux/kfd_ioctl.h, ABI 1.17).
+"""Every C declaration the plugin uses, of which `_native.py` is made: what the kernel's compute
+driver takes (linux/kfd_ioctl.h, ABI 1.17).
 
 `_native.py` is cffi's out-of-line form. After a change run
 `python -m tinycore.testing.native` on this file; a test holds the two together.
@@ -12,10 +12,6 @@ __all__ = ["DECLARATIONS", "MODULE"]
 MODULE: Final = "tiny_amd._native"
 
 DECLARATIONS: Final = """
-    void *mmap(void *address, size_t size, int protection, int flags, int file, int64_t offset);
-    int munmap(void *address, size_t size);
-    int ioctl(int file, unsigned long request, ...);
-
     struct kfd_version { uint32_t major, minor; };
 
     struct kfd_acquire_vm { uint32_t drm_fd, gpu_id; };

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import IntEnum
+from mmap import MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import Final
 
 from tiny_amd.arch import Arch, arch_of
 from tiny_amd.kfd import DOORBELL_BYTES, OF_HOST, ON_CARD, PAGE, Allocation, Kfd
-from tiny_amd.system import READ_WRITE, SHARED, bytes_at
 from tiny_amd.topology import Card
 from tinycore.config import settings
 from tinycore.errors import DeviceError
-from tinycore.plugin import lock
+from tinycore.plugin import bytes_at, lock
 
 __all__ = ["HardwareQueue", "QueueType", "SavedWaves"]
 
@@ -127,7 +127,9 @@ class HardwareQueue:
         self._id = made.queue_id
         base = made.doorbell_offset & ~(DOORBELL_BYTES - 1)
         place = made.doorbell_offset & (DOORBELL_BYTES - 1)
-        page = self.kfd.machine.map(0, DOORBELL_BYTES, READ_WRITE, SHARED, self.kfd.file, base)
+        page = self.kfd.machine.map(
+            0, DOORBELL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, self.kfd.file, base
+        )
         self._doorbells = (page, DOORBELL_BYTES)
         self._doorbell = bytes_at(page + place, 8).cast("Q")
 

@@ -11,22 +11,22 @@ import errno
 import os
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from mmap import MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import Any, Final
 
-from tiny_amd.system import (
-    ANONYMOUS,
-    FIXED,
-    NO_ACCESS,
-    READ_WRITE,
-    SHARED,
-    System,
-    address_of,
-    ffi,
-    system,
-)
+from tiny_amd._native import ffi
 from tiny_amd.topology import KFD, Card
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import lock, recursive_lock
+from tinycore.plugin import (
+    MAP_FIXED,
+    MAP_RESERVED,
+    System,
+    address_of,
+    errno_text,
+    lock,
+    recursive_lock,
+    system,
+)
 
 __all__ = [
     "DOORBELL_BYTES",
@@ -43,6 +43,7 @@ __all__ = [
 
 PAGE: Final = 4096
 HUGE_PAGE: Final = 2 << 20
+_NO_ACCESS: Final = 0
 EVENT_PAGE_BYTES: Final = 0x8000
 DOORBELL_BYTES: Final = 0x2000
 _OLDEST: Final = (1, 14)
@@ -150,8 +151,7 @@ class Kfd:
 
     def error(self, status: int, name: str, what: str) -> Exception:
         """The exception that a status stands for."""
-        code = errno.errorcode.get(status, str(status))
-        text = f"{name}{f' for {what}' if what else ''} returned {code}: {os.strerror(status)}"
+        text = f"{name}{f' for {what}' if what else ''} returned {errno_text(status)}"
         if status == errno.ENOMEM:
             return OutOfMemory(f"the card has no memory left: {text}. Free tensors first.")
         return DeviceError(f"AMD's kernel driver refused: {text}")
@@ -212,8 +212,8 @@ class Kfd:
         allocation = Allocation(address, size, made.handle, is_visible)
         try:
             if is_visible:
-                flags, offset = SHARED | FIXED, made.mmap_offset
-                self.machine.map(address, size, READ_WRITE, flags, file, offset)
+                flags, offset = MAP_SHARED | MAP_FIXED, made.mmap_offset
+                self.machine.map(address, size, PROT_READ | PROT_WRITE, flags, file, offset)
             with self.lock:  # cards that are acquired later map what is shared by then
                 for gpu_id in list(self.cards) if is_shared else [card.gpu_id]:
                     self.map(allocation, gpu_id)
@@ -228,7 +228,7 @@ class Kfd:
         """Addresses that nothing else of this process uses; aligned to huge pages where it pays."""
         extra = HUGE_PAGE if size >= HUGE_PAGE else 0
         try:
-            begin = self.machine.map(0, size + extra, NO_ACCESS, ANONYMOUS, -1, 0)
+            begin = self.machine.map(0, size + extra, _NO_ACCESS, MAP_RESERVED, -1, 0)
         except OSError as error:
             raise OutOfMemory(f"no {size:,} bytes of addresses are left: {error}") from error
         if not extra:

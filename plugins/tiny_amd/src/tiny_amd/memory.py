@@ -6,10 +6,9 @@ from contextlib import suppress
 from typing import Final
 
 from tiny_amd.kfd import OF_HOST, ON_CARD, Allocation, Kfd
-from tiny_amd.system import bytes_at
 from tiny_amd.topology import Card
 from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.plugin import HCQAllocator, HCQBuffer
+from tinycore.plugin import HCQAllocator, HCQBuffer, bytes_at
 
 __all__ = ["AmdAllocator"]
 

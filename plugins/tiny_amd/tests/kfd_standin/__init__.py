@@ -1,7 +1,7 @@
 """The kernel's compute driver without a card: system calls answered as amdkfd answers them.
 
-For tests only. `Machine` takes the place of the operating system (tiny_amd.system.use); everything
-else of the driver is what a card would have.
+For tests only. `Machine` takes the place of the operating system (tinycore.plugin.use_system);
+everything else of the driver is what a card would have.
 
     machine.py      files, mappings and ioctls, checked as the kernel checks them
     cards.py        topology of cards, and the sizes that the kernel wants of queues on them

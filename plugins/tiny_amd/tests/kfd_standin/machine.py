@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
 import struct
 import threading
 import time
@@ -26,7 +25,8 @@ from kfd_standin.gpu import Array, Gpu, MemoryFault, Mistake, region_of
 from kfd_standin.pm4 import Pm4Ring
 from kfd_standin.queues import Ring, RingPlace
 from kfd_standin.sdma import SdmaRing
-from tiny_amd.system import Linux
+from tinycore.plugin import LinuxSystem
+from tinycore.testing.standin import StandInFiles
 
 __all__ = ["Machine"]
 
@@ -106,8 +106,8 @@ class Event:
     data: bytes = bytes(32)
 
 
-class Machine:
-    """A machine with cards, as a process sees it. `tiny_amd.system.use` puts it in place."""
+class Machine(StandInFiles):
+    """A machine with cards, as a process sees it. `use_system` puts it in place."""
 
     def __init__(
         self,
@@ -120,18 +120,15 @@ class Machine:
         """`reports_places`: queues report how far they are as a place in the ring, as some firmware
         does. `peers`: cards reach each other's memory.
         """
+        super().__init__()
         self.version, self.reports_places, self.peers = version, reports_places, peers
-        self.host = Linux()
+        self.host = LinuxSystem()
         self.backing = Backing()
         self.gpus = [
             Gpu(facts, gpu_id=40_000 + 101 * index, node=index + 1, minor=FIRST_MINOR + index)
             for index, facts in enumerate(cards)
         ]
         self.files: dict[int, str] = {}
-        self.missing: set[str] = set()
-        """Paths that are not there."""
-        self.forbidden: set[str] = set()
-        """Paths that this user may not open."""
         self.memory: dict[int, Memory] = {}
         self.events: dict[int, Event] = {}
         self.event_page: Memory | None = None
@@ -170,26 +167,12 @@ class Machine:
         """The path that a card's memory is mapped from."""
         return f"/dev/dri/renderD{gpu.minor}"
 
-    def names(self, folder: str) -> list[str]:
-        prefix = folder.rstrip("/") + "/"
-        below = (path[len(prefix) :] for path in self.texts() if path.startswith(prefix))
-        return sorted({path.split("/")[0] for path in below})
-
-    def read_text(self, path: str) -> str:
-        return "" if path in self.missing | self.forbidden else self.texts().get(path, "")
-
-    def exists(self, path: str) -> bool:
-        paths = {"/dev/kfd", *map(self.render_node, self.gpus), *self.texts()}
-        return path in paths - self.missing
-
-    def is_usable(self, path: str) -> bool:
-        return self.exists(path) and path not in self.forbidden
+    def device_files(self) -> set[str]:
+        """KFD's file and those of the cards."""
+        return {"/dev/kfd", *map(self.render_node, self.gpus)}
 
     def open(self, path: str) -> int:
-        if not self.exists(path):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if path in self.forbidden:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        self.verify_path(path)
         number = KFD_FILE + len(self.files)
         self.files[number] = path
         return number

@@ -13,9 +13,6 @@ __all__ = ["DECLARATIONS", "MODULE"]
 MODULE: Final = "tiny_nv._native"
 
 DECLARATIONS: Final = """
-    void *mmap(void *address, size_t size, int protection, int flags, int file, int64_t offset);
-    int munmap(void *address, size_t size);
-    int ioctl(int file, unsigned long request, ...);
 
     typedef int CUresult;
     typedef int CUdevice;

@@ -24,6 +24,8 @@ from rm_standin.objects import Memory, Usermode
 from rm_standin.resources import Resources
 from rm_standin.status import Mistake, Refused, Status
 from rm_standin.uvm import Uvm
+from tinycore.plugin import LinuxSystem
+from tinycore.testing.standin import StandInFiles
 
 __all__ = ["Machine", "OpenFile"]
 
@@ -31,7 +33,6 @@ PAGE: Final = 4096
 FIRST_FILE: Final = 1 << 20
 SHARED, PRIVATE, FIXED = 0x1, 0x2, 0x10
 CONTROL, UVM = "/dev/nvidiactl", "/dev/nvidia-uvm"
-FAILED: Final = (1 << 64) - 1
 LARGEST_DIRECT: Final = 1 << 14
 MAGIC: Final = 0x46
 DOORBELL: Final = 0x90
@@ -97,8 +98,8 @@ class Mapped:
     is_bar: bool
 
 
-class Machine:
-    """A machine with cards, as a process sees it. `tiny_nv.system.use` puts it in place."""
+class Machine(StandInFiles):
+    """A machine with cards, as a process sees it. `use_system` puts it in place."""
 
     def __init__(
         self,
@@ -111,18 +112,15 @@ class Machine:
         """`sandbox`: gVisor is between the process and the driver, and refuses what it does.
         `peers`: cards reach each other's memory.
         """
+        super().__init__()
         self.version, self.sandbox, self.peers = version, sandbox, peers
         self.branch = branch_of(version)
         self.layouts: dict[str, Layout] = layouts_of(self.branch)
         self.backing = Backing()
+        self.host = LinuxSystem()
         self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.mmap.restype = ctypes.c_void_p
         self.gpus = [Gpu(facts, index) for index, facts in enumerate(cards)]
         self.files: dict[int, OpenFile] = {}
-        self.missing: set[str] = set()
-        """Paths that are not there."""
-        self.forbidden: set[str] = set()
-        """Paths that this user may not open."""
         self.failures: dict[str, int] = {}
         """Requests that return a status of one's choice: "alloc 0x40", "control 0x205",
         "uvm 0x21"; and "escape 0xc8", which returns an errno."""
@@ -164,30 +162,12 @@ class Machine:
             )
         return found
 
-    def paths(self) -> set[str]:
-        """All there is, folders left out."""
-        devices = {self.device_path(gpu) for gpu in self.gpus}
-        return {CONTROL, UVM, *devices, *self.texts()} - self.missing
-
-    def names(self, folder: str) -> list[str]:
-        prefix = folder.rstrip("/") + "/"
-        below = (path[len(prefix) :] for path in self.paths() if path.startswith(prefix))
-        return sorted({path.split("/")[0] for path in below})
-
-    def read_text(self, path: str) -> str:
-        return "" if path in self.missing | self.forbidden else self.texts().get(path, "")
-
-    def exists(self, path: str) -> bool:
-        return path in self.paths()
-
-    def is_usable(self, path: str) -> bool:
-        return self.exists(path) and path not in self.forbidden
+    def device_files(self) -> set[str]:
+        """The driver's files and those of the cards."""
+        return {CONTROL, UVM, *map(self.device_path, self.gpus)}
 
     def open(self, path: str) -> int:
-        if not self.exists(path):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if path in self.forbidden:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        self.verify_path(path)
         gpu = next((gpu for gpu in self.gpus if self.device_path(gpu) == path), None)
         if gpu is not None and gpu.is_lost:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
@@ -211,27 +191,11 @@ class Machine:
 
     # --- mappings
 
-    def host_map(
-        self, address: int, size: int, protection: int, flags: int, file: int, offset: int
-    ) -> int:
-        """The host's own mmap."""
-        place = self.libc.mmap(
-            ctypes.c_void_p(address),
-            ctypes.c_size_t(size),
-            protection,
-            flags,
-            file,
-            ctypes.c_int64(offset),
-        )
-        if place in (None, FAILED):
-            raise OSError(ctypes.get_errno(), f"mmap of {size} bytes")
-        return int(place or 0)
-
     def map(
         self, address: int, size: int, protection: int, flags: int, file: int, offset: int
     ) -> int:
         if file == -1:  # with a page behind it that nothing is ever mapped to
-            return self.host_map(address, size + PAGE, protection, flags, file, offset)
+            return self.host.map(address, size + PAGE, protection, flags, file, offset)
         found = self.files.get(file)
         if found is None or found.mapping is None or offset:
             raise OSError(errno.EINVAL, f"file {file} has nothing to map at {offset:#x}")
@@ -240,7 +204,7 @@ class Machine:
             raise OSError(errno.ENXIO, f"{size} bytes of a mapping of {mapped.size}")
         if not flags & SHARED:
             raise OSError(errno.EINVAL, "memory of the driver is mapped to be shared")
-        return self.host_map(address, size, protection, flags, mapped.file, mapped.offset)
+        return self.host.map(address, size, protection, flags, mapped.file, mapped.offset)
 
     def unmap(self, address: int, size: int) -> None:
         for space in self.resources.spaces():
@@ -248,7 +212,7 @@ class Machine:
                 host = mapping.pages.host_address
                 if host and host < address + size and address < host + mapping.pages.size:
                     raise Mistake(f"{address:#x} is taken from the host, and mapped at {at:#x}")
-        self.libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
+        self.host.unmap(address, size)
 
     def file_of(self, number: int) -> OpenFile | None:
         """An open file, by its number in a structure."""

@@ -23,9 +23,8 @@ from tiny_nv.nvk.classes import (
 )
 from tiny_nv.nvk.mapping import ADDRESS_BYTES, FIRST_ADDRESS, mapping_of
 from tiny_nv.nvk.rm import CONTROL_NODE, CardInfo, Refused, ResourceManager
-from tiny_nv.system import System, address_of, bytes_at, system
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import lock, recursive_lock
+from tinycore.plugin import System, address_of, bytes_at, lock, recursive_lock, system
 
 __all__ = ["Allocation", "Card", "Driver", "Units", "driver_of_process"]
 

@@ -15,10 +15,9 @@ from tiny_nv.nvk.addresses import HUGE_PAGE
 from tiny_nv.nvk.card import Allocation, Card
 from tiny_nv.nvk.classes import Class, Control
 from tiny_nv.nvk.rm import Refused
-from tiny_nv.system import bytes_at
 from tinycore.config import settings
 from tinycore.errors import DeviceError
-from tinycore.plugin import lock
+from tinycore.plugin import bytes_at, lock
 
 if TYPE_CHECKING:
     from tiny_nv.nvk.layouts import Record

@@ -6,9 +6,8 @@ from contextlib import suppress
 from typing import Final
 
 from tiny_nv.nvk.card import Allocation, Card
-from tiny_nv.system import bytes_at
 from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.plugin import HCQAllocator, HCQBuffer
+from tinycore.plugin import HCQAllocator, HCQBuffer, bytes_at
 
 __all__ = ["NvAllocator"]
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from tiny_nv.nvk.layouts import branch_of
 from tiny_nv.nvk.rm import CONTROL_NODE
-from tiny_nv.system import system
 from tinycore.errors import DeviceUnavailable
+from tinycore.plugin import system
 
 __all__ = ["count", "driver", "reason"]
 

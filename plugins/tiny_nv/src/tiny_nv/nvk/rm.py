@@ -6,14 +6,13 @@ so. Objects are handles below a root, freed with what lies below them.
 
 from __future__ import annotations
 
-import errno
-import os
+from mmap import MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import Final
 
 from tiny_nv.nvk.classes import STATUSES, Class, Control, Escape
 from tiny_nv.nvk.layouts import Record, branch_of, layouts_of
-from tiny_nv.system import READ_WRITE, SHARED, WRITE, System
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.plugin import System, errno_text
 
 __all__ = ["CONTROL_NODE", "CardInfo", "Refused", "ResourceManager"]
 
@@ -87,8 +86,7 @@ class ResourceManager:
         target = self.file if file < 0 else file
         failed = self.machine.ioctl(target, code, record.address)
         if failed:
-            name = errno.errorcode.get(failed, str(failed))
-            text = f"{number.name} for {what} returned {name}: {os.strerror(failed)}"
+            text = f"{number.name} for {what} returned {errno_text(failed)}"
             raise Refused(f"the system refused a call of NVIDIA's kernel driver: {text}", -failed)
 
     def verify(self, record: Record, what: str, field: str = "status") -> None:
@@ -213,8 +211,8 @@ class ResourceManager:
             )
             self.request(Escape.RM_MAP_MEMORY, record, what)
             self.verify(record, what)
-            protection = WRITE if write_only else READ_WRITE
-            return self.machine.map(0, size, protection, SHARED, file, 0)
+            protection = PROT_WRITE if write_only else PROT_READ | PROT_WRITE
+            return self.machine.map(0, size, protection, MAP_SHARED, file, 0)
         except OSError as error:
             raise DeviceError(f"{size:,} bytes cannot be mapped: {error}") from error
         finally:

@@ -6,8 +6,6 @@ is mapped into it, for each card that is to see it.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -16,6 +14,7 @@ from tiny_nv.nvk.classes import STATUSES, Uvm
 from tiny_nv.nvk.layouts import Record
 from tiny_nv.nvk.rm import Refused, ResourceManager
 from tinycore.errors import OutOfMemory
+from tinycore.plugin import errno_text
 
 __all__ = ["UVM_NODE", "UnifiedMemory"]
 
@@ -52,8 +51,7 @@ class UnifiedMemory:
         failed = self.machine.ioctl(self.file if file < 0 else file, number, record.address)
         text = f"UVM_{number.name}{f' for {what}' if what else ''}"
         if failed:
-            name = errno.errorcode.get(failed, str(failed))
-            raise Refused(f"{text} returned {name}: {os.strerror(failed)}", -failed)
+            raise Refused(f"{text} returned {errno_text(failed)}", -failed)
         status = record.number("rmStatus")
         if not status:
             return

@@ -1,7 +1,8 @@
-"""The system calls that the driver makes, and nothing else: `system()` is all that it knows of the
-machine.
+"""The operating system as a driver uses it: device files, requests (ioctl), mapped memory.
 
-`use` puts another object with the same methods in its place: a stand-in, in tests.
+Floor 1. Imports nothing of this floor. A driver that talks to a kernel driver by itself asks
+`system()` for all of this, so that a stand-in of the kernel driver takes its place by `use_system`,
+in tests and in simulations. See `tinycore.testing.standin`.
 """
 
 from __future__ import annotations
@@ -13,37 +14,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tiny_amd._native import ffi
+from tinycore._deferred import DeferredModule
 
 __all__ = [
-    "ANONYMOUS",
-    "FIXED",
-    "NO_ACCESS",
-    "READ_WRITE",
-    "SHARED",
+    "MAP_FIXED",
+    "MAP_RESERVED",
+    "LinuxSystem",
     "System",
     "address_of",
     "bytes_at",
-    "ffi",
+    "errno_text",
     "system",
-    "use",
+    "use_system",
 ]
 
-NO_ACCESS: Final = 0
-READ_WRITE: Final = 3
-SHARED: Final = 0x01
-FIXED: Final = 0x10
-ANONYMOUS: Final = 0x4022
-"""MAP_PRIVATE, MAP_ANONYMOUS and MAP_NORESERVE: addresses reserved without memory."""
+MAP_FIXED: Final = 0x10
+"""Flag of `System.map`: at this very address, in place of what is mapped there."""
+MAP_RESERVED: Final = 0x4022
+"""Flags of `System.map`: addresses without memory (MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE)."""
 _FAILED: Final = (1 << 64) - 1
 _INTERRUPTED: Final = (errno.EINTR, errno.EAGAIN)
 
+native: Any = DeferredModule("tinycore.device._native")
+"""cffi is imported when the first driver needs it."""
+
 
 class System(Protocol):
-    """System calls that the driver makes. Paths are absolute."""
+    """System calls of a driver. Paths are absolute."""
 
     def names(self, folder: str) -> list[str]:
-        """Names in a folder; [] where there is none, or none that may be read."""
+        """Sorted names in a folder; [] where there is none, or none that may be read."""
         ...
 
     def read_text(self, path: str) -> str:
@@ -63,17 +63,19 @@ class System(Protocol):
         ...
 
     def close(self, file: int) -> None:
-        """Close a file."""
+        """Close a file. What is mapped from it stays mapped."""
         ...
 
     def ioctl(self, file: int, request: int, argument: int) -> int:
-        """Make a request whose argument lies at an address: 0, or an errno."""
+        """Make a request whose structure lies at an address: 0, or an errno."""
         ...
 
     def map(
         self, address: int, size: int, protection: int, flags: int, file: int, offset: int
     ) -> int:
-        """Map memory and return where. Raises OSError."""
+        """Map memory as mmap does, and return where. `file` is -1 with MAP_RESERVED. Raises
+        OSError.
+        """
         ...
 
     def unmap(self, address: int, size: int) -> None:
@@ -81,8 +83,8 @@ class System(Protocol):
         ...
 
 
-class Linux:
-    """The machine this process runs on."""
+class LinuxSystem:
+    """The machine that this process runs on."""
 
     def __init__(self) -> None:
         self._libc: Any = None
@@ -91,7 +93,7 @@ class Linux:
     def libc(self) -> Any:
         """The C library of this process."""
         if self._libc is None:
-            self._libc = ffi.dlopen(None)
+            self._libc = native.ffi.dlopen(None)
         return self._libc
 
     def names(self, folder: str) -> list[str]:
@@ -126,30 +128,32 @@ class Linux:
 
     def ioctl(self, file: int, request: int, argument: int) -> int:
         """Make a request, again when a signal interrupts it."""
-        pointer = ffi.cast("void *", argument)
+        pointer = native.ffi.cast("void *", argument)
         while self.libc.ioctl(file, request, pointer):
-            if ffi.errno not in _INTERRUPTED:
-                return int(ffi.errno)
+            if native.ffi.errno not in _INTERRUPTED:
+                return int(native.ffi.errno)
         return 0
 
     def map(
         self, address: int, size: int, protection: int, flags: int, file: int, offset: int
     ) -> int:
         """Map memory and return where."""
-        # The offsets of doorbells use bit 63, which the C library takes as a sign.
+        # Some drivers put a kind of memory into bit 63 of the offset, a sign for the C library.
         signed = offset - (1 << 64) if offset >> 63 else offset
-        place = self.libc.mmap(ffi.cast("void *", address), size, protection, flags, file, signed)
-        found = int(ffi.cast("uintptr_t", place))
+        place = native.ffi.cast("void *", address)
+        place = self.libc.mmap(place, size, protection, flags, file, signed)
+        found = int(native.ffi.cast("uintptr_t", place))
         if found == _FAILED:
-            raise OSError(ffi.errno, f"mmap of {size} bytes: {os.strerror(ffi.errno)}")
+            status = native.ffi.errno
+            raise OSError(status, f"mmap of {size} bytes: {os.strerror(status)}")
         return found
 
     def unmap(self, address: int, size: int) -> None:
         """Take `map` back."""
-        self.libc.munmap(ffi.cast("void *", address), size)
+        self.libc.munmap(native.ffi.cast("void *", address), size)
 
 
-_systems: Final[list[System]] = [Linux()]
+_systems: Final[list[System]] = [LinuxSystem()]
 
 
 def system() -> System:
@@ -158,8 +162,8 @@ def system() -> System:
 
 
 @contextmanager
-def use(other: System) -> Iterator[None]:
-    """Have an object with the same methods in place of the machine."""
+def use_system(other: System) -> Iterator[None]:
+    """Have a stand-in in place of the machine, for a `with` block of any thread."""
     _systems.append(other)
     try:
         yield
@@ -167,11 +171,20 @@ def use(other: System) -> Iterator[None]:
         _systems.remove(other)
 
 
-def address_of(pointer: Any) -> int:
-    """The number of a cffi pointer."""
+def address_of(memory: Any) -> int:
+    """Address of a writable buffer, or of what a cffi pointer points to. It must be kept while the
+    address is used.
+    """
+    ffi = native.ffi
+    pointer = memory if isinstance(memory, ffi.CData) else ffi.from_buffer(memory)
     return int(ffi.cast("uintptr_t", pointer))
 
 
 def bytes_at(address: int, size: int) -> memoryview:
     """Mapped memory as bytes, writable."""
-    return memoryview(ffi.buffer(ffi.cast("char *", address), size))
+    return memoryview(native.ffi.buffer(native.ffi.cast("char *", address), size))
+
+
+def errno_text(status: int) -> str:
+    """An errno as people look it up: "EINVAL: Invalid argument"."""
+    return f"{errno.errorcode.get(status, status)}: {os.strerror(status)}"

@@ -1,0 +1,17 @@
+"""The C declarations of which `_native.py` is made: system calls of a driver.
+
+Floor 1. After a change run `python -m tinycore.testing.native` on this file; a test holds the two
+together.
+"""
+
+from typing import Final
+
+__all__ = ["DECLARATIONS", "MODULE"]
+
+MODULE: Final = "tinycore.device._native"
+
+DECLARATIONS: Final = """
+    void *mmap(void *address, size_t size, int protection, int flags, int file, int64_t offset);
+    int munmap(void *address, size_t size);
+    int ioctl(int file, unsigned long request, ...);
+"""
