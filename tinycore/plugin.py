@@ -83,6 +83,7 @@ from tinycore.device.protocols import (
     SupportsMap,
     SupportsPeerCopy,
     SupportsQueues,
+    SupportsReach,
     SupportsVariety,
     Toolchain,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "SupportsMap",
     "SupportsPeerCopy",
     "SupportsQueues",
+    "SupportsReach",
     "SupportsVariety",
     "Symbol",
     "System",

@@ -246,10 +246,8 @@ class Buffer:
             self.copyin(source.copyout(bytearray(self.nbytes)))
         elif here.waits_for(there):
             here.copier(self.nbytes, there)((self.handle, source.handle), ())
-        elif here.backend is there.backend and here.has("peer_copy"):
-            there.synchronize()
-            peer = here.ability("peer_copy")
-            peer.copy_from(self.handle, source.handle, self.nbytes, there.runtime)
+        elif self._copied_from_peer(source):
+            return self
         elif there.has("host_memory"):
             here.allocator.write(self.handle, source._mapped())
         elif here.has("host_memory"):
@@ -257,6 +255,19 @@ class Buffer:
         else:
             self.copyin(source.copyout(bytearray(self.nbytes)))
         return self
+
+    def _copied_from_peer(self, source: Buffer) -> bool:
+        """Copy between devices of one backend; False where these two cannot without the host."""
+        here, there = Device[self.device], Device[source.device]
+        if here.backend is not there.backend or not here.has("peer_copy"):
+            return False
+        there.synchronize()
+        peer = here.ability("peer_copy")
+        try:
+            peer.copy_from(self.handle, source.handle, self.nbytes, there.runtime)
+        except UnsupportedError:
+            return False
+        return True
 
     def _mapped(self) -> memoryview:
         """The memory itself; the caller keeps the buffer alive while it uses it."""

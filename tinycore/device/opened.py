@@ -21,6 +21,7 @@ from tinycore.device.protocols import (
     Program,
     ProgramInfo,
     SupportsArch,
+    SupportsReach,
     Toolchain,
 )
 from tinycore.device.target import Target
@@ -58,6 +59,7 @@ class OpenDevice:
         """What the device can do, of CAPABILITIES."""
         if "varied" in backend.capabilities:
             self.capabilities &= runtime.capabilities | {"varied"}  # type: ignore[attr-defined]
+        self._reaches = runtime.reaches if isinstance(runtime, SupportsReach) else None
         self._arch = runtime.arch if isinstance(runtime, SupportsArch) else ""
         self.allocator = LRUAllocator(runtime.allocator, target.name, runtime.synchronize)
         self._targets = targets
@@ -108,7 +110,9 @@ class OpenDevice:
     def waits_for(self, other: OpenDevice) -> bool:
         """Whether the device orders its work with another device's without the host."""
         alike = self.backend is other.backend and self.interface == other.interface
-        return alike and self.has("queues")
+        if not alike or not self.has("queues"):
+            return False
+        return self._reaches is None or self is other or self._reaches(other.runtime)
 
     def ability(self, capability: str) -> Any:
         """The allocator, as a capability's protocol. Raises UnsupportedError without it."""

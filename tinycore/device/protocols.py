@@ -189,6 +189,18 @@ class SupportsQueues(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsReach(Protocol):
+    """Of a DeviceRuntime with the capability `queues`, where not all devices wait for each other.
+
+    Without it, those that are open through the same interface do.
+    """
+
+    def reaches(self, source: DeviceRuntime) -> bool:
+        """Whether this device and another of the backend can wait for each other."""
+        ...
+
+
 class Compiler(Protocol):
     """Turns source into a binary. Needs no device."""
 

@@ -168,10 +168,34 @@ def graph_parts(
     """A step as parts, as few as can be. `exchange` has what stands for buffers that change."""
     parts: list[Part] = []
     for together, neighbors in groupby(items, key=holder):
-        run = list(neighbors)
-        held = hold(run, values, exchange) if together and len(run) >= SHORTEST else None
-        parts += [held] if held is not None else [Alone.of(item, exchange) for item in run]
+        parts += held_or_alone(list(neighbors), together is not None, values, exchange)
     return parts
+
+
+def held_or_alone(
+    run: Sequence[ExecItem],
+    together: bool,
+    values: Mapping[str, int],
+    exchange: Mapping[Buffer, Buffer],
+) -> list[Part]:
+    """Neighbors held in one graph, else in one for each device, else launched singly."""
+    if not together or len(run) < SHORTEST:
+        return [Alone.of(item, exchange) for item in run]
+    if (held := hold(run, values, exchange)) is not None:
+        return [held]
+    by_device = [(device, list(own)) for device, own in groupby(run, key=only_device)]
+    if len(by_device) == 1:
+        return [Alone.of(item, exchange) for item in run]
+    return [
+        part
+        for device, own in by_device
+        for part in held_or_alone(own, device is not None, values, exchange)
+    ]
+
+
+def only_device(item: ExecItem) -> str | None:
+    """The one device that a launch concerns; None for a copy between two."""
+    return item.runner.device if isinstance(item.runner, CompiledRunner) else None
 
 
 def holder(item: ExecItem) -> tuple[str, ...] | None:

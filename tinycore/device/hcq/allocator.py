@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinycore.device.hcq.memory import HCQBuffer
@@ -20,6 +23,14 @@ if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
 __all__ = ["HCQAllocator"]
+
+
+@dataclass
+class Lent:
+    """A staging buffer in use, and when it is free again; None for at once."""
+
+    buffer: HCQBuffer
+    until: Moment | None = None
 
 
 class HCQAllocator(ABC):
@@ -37,9 +48,9 @@ class HCQAllocator(ABC):
 
     @abstractmethod
     def allocate(self, size: int, visible: bool) -> HCQBuffer:
-        """`size` bytes; when `visible`, memory that the host and all devices of the group see.
+        """`size` bytes; when `visible`, memory that the host sees as well.
 
-        Raises OutOfMemory.
+        Other devices of the group address it after `map_peer`. Raises OutOfMemory.
         """
 
     @abstractmethod
@@ -62,7 +73,7 @@ class HCQAllocator(ABC):
         return self._allocate(size, visible=False)
 
     def alloc_visible(self, size: int) -> HCQBuffer:
-        """`size` bytes that the host and all devices of the group see. Raises OutOfMemory."""
+        """`size` bytes that the host and the device see. Raises OutOfMemory."""
         return self._allocate(size, visible=True)
 
     def _allocate(self, size: int, visible: bool) -> HCQBuffer:
@@ -136,12 +147,21 @@ class HCQAllocator(ABC):
 
     # --- staging
 
+    @contextmanager
+    def staging(self) -> Iterator[Lent]:
+        """Lend a staging buffer, which is used again when the moment `until` has passed."""
+        lent = Lent(self._take_staging())
+        try:
+            yield lent
+        finally:
+            self._staging.append((lent.buffer, lent.until))
+
     def _take_staging(self) -> HCQBuffer:
         """An unused staging buffer: a new one as long as there are few, then the oldest."""
         if self._staging and (self._staged >= self.staging_buffers or self._is_idle()):
             buffer, moment = self._staging.popleft()
             if moment is not None:
-                self.device.wait_for(moment)
+                moment.device.wait_for(moment)
             return buffer
         self._staged += 1
         return self.alloc_visible(self.staging_bytes)

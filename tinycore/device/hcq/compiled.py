@@ -83,6 +83,9 @@ class HCQCompiled(ABC):
         self.free_slots: deque[HCQBuffer] = deque()
         self._process = os.getpid()
         self._pages: list[HCQBuffer] = []
+        self._met: set[HCQCompiled] = set()
+        self._refusals: dict[HCQCompiled, str] = {}
+        """Devices of the group whose signals cannot be reached, and why."""
         self._discarded: deque[tuple[HCQBuffer, Moment | None]] = deque()
         self._kept: deque[tuple[object, Sequence[Moment]]] = deque()
         self._owned: set[HCQBuffer] = set()
@@ -310,21 +313,79 @@ class HCQCompiled(ABC):
     def _add_signals(self) -> None:
         size = HCQSignal.BYTES
         page = self.allocator.alloc_visible(size * _SIGNALS_AT_ONCE)
-        self._pages.append(page)
+        with self.lock:
+            for other in self._met:
+                other.reach(page)
+            self._pages.append(page)
         self.free_slots.extend(page.offset(n * size, size) for n in range(_SIGNALS_AT_ONCE))
 
     def copier(self, size: int, source: DeviceRuntime) -> HCQTransfer:
         """A program that copies `size` bytes of the device `source` to memory of this one.
 
         Its buffers are the destination and the source. It is done in order on both devices, and a
-        graph takes it among its launches. Raises UnsupportedError for another group of devices.
+        graph takes it among its launches. Raises UnsupportedError for a device that this one does
+        not reach.
         """
-        if not isinstance(source, HCQCompiled) or source.peer_group != self.peer_group:
+        if not isinstance(source, HCQCompiled) or not self.reaches(source):
             raise UnsupportedError(
-                f"{self.name} cannot wait for {source!r}, which is of another group of devices: "
-                "synchronize that one, and copy through the host"
+                f"{self.name} cannot wait for {source!r}: {self._refusal(source)}. Synchronize "
+                "that one, and copy through the host"
             )
         return HCQTransfer(self, source, size)
+
+    def reaches(self, source: DeviceRuntime) -> bool:
+        """Whether this device and another can wait for each other: by default, whether they are of
+        one group and their signals can be mapped.
+        """
+        if source is self or source in self._met:
+            return True
+        if not isinstance(source, HCQCompiled) or source.peer_group != self.peer_group:
+            return False
+        if source in self._refusals:
+            return False
+        try:
+            self.meet(source)
+        except UnsupportedError as error:
+            self._refusals[source] = source._refusals[self] = str(error)
+            trace(f"{self.name:<8} does not reach {source.name}: {error}")
+            return False
+        return True
+
+    def _refusal(self, source: DeviceRuntime) -> str:
+        """Why a device is not reached."""
+        if isinstance(source, HCQCompiled) and source in self._refusals:
+            return self._refusals[source]
+        return "it is of another group of devices"
+
+    def meet(self, other: HCQCompiled) -> None:
+        """Make the signals of this device and of another addressable by each other, also those that
+        are made later. Raises UnsupportedError where the driver cannot map them.
+        """
+        if other is self or other in self._met:
+            return
+        first, second = sorted((self, other), key=lambda one: one.number)
+        with first.lock, second.lock:
+            if self._is_closed or other._is_closed:  # told by what is asked of it
+                return
+            for page in self._pages:
+                other.reach(page)
+            for page in other._pages:
+                self.reach(page)
+            self._met.add(other)
+            other._met.add(self)
+
+    def _part(self) -> None:
+        """Take `meet` back, of a device that is about to be closed."""
+        for other in self._met:
+            other._met.discard(self)
+            for page in other._pages:
+                if self in page.mapped:
+                    page.mapped.discard(self)
+                    self.allocator.unmap_peer(page)
+        self._met.clear()
+        for other in self._refusals:
+            other._refusals.pop(self, None)
+        self._refusals.clear()
 
     def graph(self, launches: Sequence[Launch]) -> HCQGraph:
         """Launches of programs and copies, of any devices of this group, submitted at once."""
@@ -410,6 +471,7 @@ class HCQCompiled(ABC):
                     moment.wait()  # it waits for a signal of this device
             self.fail("it was closed")
             self.era += 1  # its moments have passed: their signals are given back
+            self._part()
             self._leave_signals()
             self._discarded.extend((page, None) for page in self._pages)
             self._pages.clear()

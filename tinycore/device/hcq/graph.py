@@ -107,6 +107,9 @@ class HCQGraph:
             raise UnsupportedError(
                 f"{device.name} cannot wait for {', '.join(strange)}, of another group of devices"
             )
+        for other in self.devices:
+            for one in self.devices:
+                one.meet(other)
         self._memory: list[HCQBuffer] = []
         self._last: list[Moment] = []
         self._changes: list[Callable[[], None]] = []

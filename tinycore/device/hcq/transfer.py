@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tinycore.device.hcq.memory import HCQBuffer
 from tinycore.device.hcq.signal import Moment
+from tinycore.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
@@ -57,7 +58,10 @@ class HCQTransfer:
         with first.lock, second.lock:
             device.ready()
             source.ready()
-            source.reach(dst)
+            try:
+                source.reach(dst)
+            except UnsupportedError:  # they share signals, and not memory
+                return self._through_the_host(dst, src)
             queue = source.copy_queue().wait(source.timeline_signal, source.timeline_value - 1)
             queue.wait(device.timeline_signal, device.timeline_value - 1)
             queue.memory_barrier().copy(dst.address, src.address, self.size)
@@ -69,3 +73,28 @@ class HCQTransfer:
             done = device.finish(going_on)
             source.watched_by(device, done)
             return done
+
+    def _through_the_host(self, dst: HCQBuffer, src: HCQBuffer) -> Moment:
+        """Both queues copy: the source's to staging memory of the host, a piece at a time, and the
+        destination's from there. Called with both locks held.
+        """
+        device, source = self.device, self.source
+        done = device.upcoming()
+        for start in range(0, self.size, source.allocator.staging_bytes):
+            size = min(self.size - start, source.allocator.staging_bytes)
+            device.ready()
+            source.ready()
+            with source.allocator.staging() as lent:
+                staging = lent.buffer
+                device.reach(staging)
+                sending = source.copy_queue().wait(
+                    source.timeline_signal, source.timeline_value - 1
+                )
+                sending.memory_barrier().copy(staging.address, src.address + start, size)
+                sent = source.finish(sending)
+                taking = device.copy_queue().wait(device.timeline_signal, device.timeline_value - 1)
+                taking.wait(sent.signal, sent.value)
+                taking.memory_barrier().copy(dst.address + start, staging.address, size)
+                lent.until = done = device.finish(taking)
+            source.watched_by(device, done)
+        return done

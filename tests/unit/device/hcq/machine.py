@@ -1,8 +1,8 @@
 """A device of queues for tests: memory of its own, two queues, each executed by a thread.
 
 Commands are words that the threads decode, as hardware does: 32 bits wide for programs, 64 for
-copies. The host sees only memory that was asked for as visible; a device sees that, its own, and
-what was mapped for it; anything else is a fault. `chance` delays commands at random.
+copies. The host sees only memory that was asked for as visible; a device sees its own, and what
+was mapped for it; anything else is a fault. `chance` delays commands at random.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy
 
 from tinycore.builtin.interpreter import PythonProgram, toolchain
 from tinycore.dtype import dtypes
-from tinycore.errors import OutOfMemory
+from tinycore.errors import OutOfMemory, UnsupportedError
 from tinycore.plugin import (
     Backend,
     HCQAllocator,
@@ -77,7 +77,7 @@ class Bus:
             block = self.blocks[number] if number >= 0 else None
         if block is None or address + size > block.address + block.size:
             raise Fault(f"no memory at {address:#x}")
-        if block.view is None and block.owner is not device and device not in block.mapped:
+        if block.owner is not device and device not in block.mapped:
             raise Fault(f"{address:#x}, memory of {block.owner.name}, is not mapped here")
         memory: memoryview = block.meta
         return memory[address - block.address :]
@@ -283,6 +283,10 @@ class QueuedAllocator(HCQAllocator):
         super().__init__(staging_bytes=1 << 12, staging_buffers=3)
         self.left = capacity
         self.mappings = 0
+        self.peer_access = True
+        """Whether memory of other devices, and not only the host's, can be mapped."""
+        self.strangers: set[HCQCompiled] = set()
+        """Devices of which no memory can be mapped."""
 
     def allocate(self, size: int, visible: bool) -> HCQBuffer:
         if size > self.left:
@@ -295,6 +299,8 @@ class QueuedAllocator(HCQAllocator):
         self.device.bus.remove(buffer)
 
     def map_peer(self, buffer: HCQBuffer) -> None:
+        if buffer.owner in self.strangers or (buffer.view is None and not self.peer_access):
+            raise UnsupportedError(f"no mapping of memory of {buffer.owner.name}")
         self.mappings += 1
 
     def unmap_peer(self, buffer: HCQBuffer) -> None:

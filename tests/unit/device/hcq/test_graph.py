@@ -271,6 +271,42 @@ def test_sharded_tensors_and_other_backends(queued: None) -> None:
     assert x.sum(1).to("PYTHON").tolist() == [1, 5, 9, 13, 17, 21]
 
 
+def strangers() -> None:
+    """Take from QUEUED and QUEUED:1 all ways to address memory of each other."""
+    here: Any = Device["QUEUED"].runtime
+    here.allocator.strangers.add(Device["QUEUED:1"].runtime)
+
+
+def test_devices_that_do_not_reach_each_other_copy_through_the_host(queued: None) -> None:
+    strangers()
+    x = (Tensor([1.0, 2.0], device="QUEUED") + 1).realize()
+
+    assert not Device["QUEUED"].waits_for(Device["QUEUED:1"])
+    assert Device["QUEUED"].waits_for(Device["QUEUED:2"])
+    assert (x.to("QUEUED:1") * 2).tolist() == [4.0, 6.0]
+    assert x.to("QUEUED:1").to("QUEUED").tolist() == [2.0, 3.0]
+
+
+def test_a_step_over_devices_that_do_not_reach_each_other_is_held_for_each(queued: None) -> None:
+    strangers()
+
+    @TinyJit
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        a = ((x + 1).contiguous() * 2).contiguous()
+        b = ((y - 3).contiguous() * 5).contiguous()
+        return a.realize(), b.realize()
+
+    for number in range(4):
+        x = Tensor([float(number), 2.0], device="QUEUED").realize()
+        y = Tensor([float(number), 1.0], device="QUEUED:1").realize()
+        a, b = step(x, y)
+        assert a.tolist() == [(number + 1) * 2, 6]
+        assert b.tolist() == [(number - 3) * 5, -10]
+    assert step.captured is not None
+    assert step.captured.graphs is not None
+    assert [type(part) for part in step.captured.graphs] == [HeldLaunches, HeldLaunches]
+
+
 def test_it_is_an_ordinary_open_device(queued: None) -> None:
     device = Device["QUEUED"]
 

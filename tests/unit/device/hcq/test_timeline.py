@@ -78,13 +78,14 @@ def test_peers_are_mapped_once_and_unmapped_when_freed(make: Make) -> None:
     one, other = make(), make()
     source, target = zero(one), zero(other)
     copy = other.copier(8, one)
+    assert (one.allocator.mappings, other.allocator.mappings) == (1, 1)  # their signals
 
     copy([target, source])
     copy([target, source], wait=True)
-    assert (one.allocator.mappings, other.allocator.mappings) == (1, 0)
+    assert (one.allocator.mappings, other.allocator.mappings) == (2, 1)
     other.allocator.free(target)
 
-    assert one.allocator.mappings == 0
+    assert one.allocator.mappings == 1
 
 
 def test_an_unmapped_peer_is_a_fault(make: Make) -> None:
@@ -101,8 +102,80 @@ def test_an_unmapped_peer_is_a_fault(make: Make) -> None:
 def test_devices_of_another_group_are_refused(make: Make) -> None:
     one, stranger = make(), make(bus=Bus())
 
-    with pytest.raises(UnsupportedError, match="copy through the host"):
+    assert not one.reaches(stranger)
+    with pytest.raises(UnsupportedError, match=r"another group .* copy through the host"):
         one.copier(8, stranger)
+
+
+def test_memory_of_a_device_that_was_not_met_is_not_addressed(make: Make) -> None:
+    """Visible memory is what the host sees, and no device that is opened later."""
+    one, other = make(), make()
+    with one.lock:
+        one.finish(one.compute_queue().wait(other.timeline_signal, 0))
+
+    with pytest.raises(DeviceError, match=r"memory of QUEUED:1, is not mapped"):
+        one.synchronize()
+
+
+def test_signals_made_after_two_devices_met_are_reached_too(make: Make) -> None:
+    one, other = make(), make()
+    one.meet(other)
+    signals = [other.new_signal() for _ in range(600)]
+
+    for place in (signals[0], signals[-1]):
+        with one.lock:
+            one.finish(one.compute_queue().wait(place, 0))
+    one.synchronize()
+
+
+def test_a_device_that_is_closed_lets_go_of_the_signals_of_others(make: Make) -> None:
+    one, other, third = make(), make(), make()
+    one.meet(other)
+    third.meet(one)
+    mapped = other.allocator.mappings
+
+    one.close()
+    assert other.allocator.mappings == mapped - 1
+    assert one.allocator.mappings == 0
+    assert len([other.new_signal() for _ in range(600)]) == 600
+    assert third.reaches(other)
+
+
+def test_devices_whose_signals_cannot_be_mapped_do_not_reach_each_other(make: Make) -> None:
+    one, other = make(), make()
+    one.allocator.strangers.add(other)
+
+    assert not one.reaches(other)
+    assert not other.reaches(one)
+    assert one.reaches(one)
+    with pytest.raises(UnsupportedError, match=r"QUEUED:1.*no mapping of memory of QUEUED:1"):
+        one.copier(8, other)
+    with pytest.raises(UnsupportedError, match="no mapping of memory"):
+        one.graph([(each.function(add, 1, 1), [zero(each)], [1]) for each in (one, other)])
+
+
+@pytest.mark.parametrize("size", [8, 4096, 3 * 4096 + 24])
+def test_without_peer_access_copies_go_through_the_host_in_order(make: Make, size: int) -> None:
+    one, other = make(seed=1), make(seed=2)
+    for device in (one, other):
+        device.allocator.peer_access = False
+    here, there = (device.allocator.alloc(size) for device in (one, other))
+    content = bytes(range(8)) * (size // 8)
+    one.allocator.write(here, memoryview(content))
+    programs = [device.function(add, 1, 1) for device in (one, other)]
+    begun = number_in(one, here)
+
+    for number in range(20):
+        programs[0]([here], [number])
+        other.copier(size, one)([there, here])
+        programs[1]([there], [1000])
+        one.copier(size, other)([here, there])
+
+    assert number_in(one, here) == number_in(other, there) == begun + sum(range(20)) + 20_000
+    found = bytearray(size)
+    other.allocator.read(memoryview(found), there)
+    assert found[8:] == content[8:]
+    assert one.allocator.mappings + other.allocator.mappings <= 2 * (1 + 3)  # signals, staging
 
 
 # Order
