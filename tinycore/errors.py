@@ -33,6 +33,7 @@ __all__ = [
     "GradientError",
     "IndexRangeError",
     "JitError",
+    "LaunchTooLarge",
     "OutOfMemory",
     "PluginError",
     "ScheduleError",
@@ -134,6 +135,21 @@ class OutOfMemory(DeviceError, MemoryError):
     """Raised when a device cannot give the bytes asked for, also after its cache was released."""
 
 
+class LaunchTooLarge(UnsupportedError):
+    """Raised when a group of a kernel, as it was compiled, has more threads than fit; by a backend.
+
+    `most` is how many do, beside its registers for instance; the kernel is then lowered again for
+    groups of that size.
+    """
+
+    def __init__(self, message: str, *, most: int) -> None:
+        super().__init__(message)
+        self.most = most
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_launch_too_large, (str(self), self.most)
+
+
 class CompilerUnavailable(DeviceError):
     """Raised when a renderer's compiler is not installed; the message says how to get it."""
 
@@ -178,6 +194,10 @@ class ScheduleError(TinycoreError):
 
 class CacheError(TinycoreError):
     """Raised when the on-disk cache is misused, as by a malformed key; damage is never raised."""
+
+
+def _rebuild_launch_too_large(message: str, most: int) -> LaunchTooLarge:
+    return LaunchTooLarge(message, most=most)
 
 
 def _rebuild_compile_error(message: str, log: str, source: str) -> CompileError:

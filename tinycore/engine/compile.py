@@ -34,7 +34,7 @@ from tinycore.engine.counters import Estimate
 from tinycore.engine.estimate import estimate
 from tinycore.engine.program_cache import CachedProgram, load_program, store_program
 from tinycore.engine.rule_hooks import hook_generation, hooked_rules
-from tinycore.errors import ArgumentError, PluginError
+from tinycore.errors import ArgumentError, LaunchTooLarge, PluginError
 from tinycore.render.base import LinearKernel, Renderer, value_names
 from tinycore.schedule.kernel import kernel_name, slot_count
 from tinycore.trace import Trace
@@ -274,11 +274,36 @@ def load_runner(
         toolchain, alignment = unaligned(toolchain), 1
     measured = aligned and (settings.BEAM or settings.TUNED)
     plan = tuned_plan(ast, device, toolchain) if measured else None
-    made = program_of(ast, toolchain, plan)
-    program = device.load(made.binary, as_generated(made.info))
+    made, program = loaded_program(ast, device, toolchain, plan)
     return CompiledRunner(
         ast, made.info.name, device.name, program, made.info, made.estimate, alignment
     )
+
+
+def loaded_program(
+    ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], plan: Plan | None
+) -> tuple[CachedProgram, Program]:
+    """Compile and load a kernel: once more, in smaller groups, where its groups turn out too large
+    for the registers that its threads take.
+    """
+    while True:
+        try:
+            made = program_of(ast, toolchain, plan)
+            return made, device.load(made.binary, as_generated(made.info))
+        except LaunchTooLarge as error:
+            most = toolchain.renderer.limits.block_threads
+            if not 0 < error.most < most:
+                raise
+            if trace_plan.on:
+                trace_plan(f"lowered again for groups of {error.most} threads: {error}")
+            toolchain, plan = in_groups_of(error.most, toolchain), None
+
+
+def in_groups_of(most: int, toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:
+    """The toolchain for groups of fewer threads."""
+    limits = toolchain.renderer.limits
+    limits = replace(limits, block_threads=most, block_wanted=min(limits.block_wanted, most))
+    return replace(toolchain, renderer=replace(toolchain.renderer, limits=limits))
 
 
 def unaligned(toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:

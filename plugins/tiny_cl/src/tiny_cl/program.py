@@ -13,7 +13,7 @@ from tiny_cl._lib import Object, call, create, describe, ffi, library, number, o
 from tiny_cl.memory import ClMemory
 from tiny_cl.probe import ClInfo
 from tiny_cl.render import entry_name
-from tinycore.errors import CompileError, DeviceError
+from tinycore.errors import CompileError, LaunchTooLarge
 from tinycore.plugin import ProgramInfo, lock
 
 __all__ = ["ClCompiler", "ClProgram", "Prepared", "Programs", "seconds"]
@@ -191,9 +191,10 @@ class ClProgram:
         most = number("clGetKernelWorkGroupInfo", *asked, key=_GROUP_THREADS)
         x, y, z = self.info.block
         if x * y * z > most:
-            raise DeviceError(
+            raise LaunchTooLarge(
                 f"kernel {self.info.name} has groups of {x * y * z} threads; as {device.name} "
-                f"compiled it, {most} fit. NOOPT=1 leaves groups out."
+                f"compiled it, {most} fit. NOOPT=1 leaves groups out.",
+                most=most,
             )
 
     def __call__(

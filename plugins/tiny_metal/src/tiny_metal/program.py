@@ -14,7 +14,7 @@ from tiny_metal._lib import NIL, Object, Pool, ffi, text_of
 from tiny_metal.arch import Arch
 from tiny_metal.memory import MetalMemory
 from tiny_metal.render import entry_name
-from tinycore.errors import CompileError, DeviceError
+from tinycore.errors import CompileError, DeviceError, LaunchTooLarge
 from tinycore.plugin import ProgramInfo
 
 if TYPE_CHECKING:
@@ -133,9 +133,10 @@ class MetalProgram:
         x, y, z = self.info.block
         most = int(self.device.send(self.pipeline, "maxTotalThreadsPerThreadgroup"))
         if x * y * z > most:
-            raise DeviceError(
+            raise LaunchTooLarge(
                 f"kernel {self.info.name} has groups of {x * y * z} threads; as Metal compiled it, "
-                f"{most} fit on {self.device.info.name}. NOOPT=1 makes it smaller."
+                f"{most} fit on {self.device.info.name}. NOOPT=1 makes it smaller.",
+                most=most,
             )
 
     def encode(

@@ -11,7 +11,7 @@ _DTYPES = (
 
 CUDA = Backend(
     name="CUDA",
-    api=(1, 10),
+    api=(1, 11),
     count=deferred("tiny_nv.probe:count"),
     probe=deferred("tiny_nv.probe:reason"),
     open=deferred("tiny_nv.device:CudaDevice"),

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from tiny_nv import _nvrtc
 from tiny_nv._lib import ffi
 from tiny_nv.arch import number_of
-from tinycore.errors import CompileError, CompilerUnavailable, DeviceError, UnsupportedError
+from tinycore.errors import (
+    CompileError,
+    CompilerUnavailable,
+    DeviceError,
+    LaunchTooLarge,
+    UnsupportedError,
+)
 from tinycore.plugin import ProgramInfo, lock
 
 if TYPE_CHECKING:
@@ -211,9 +217,10 @@ class CudaProgram:
         x, y, z = self.info.block
         most = self._attribute(_MOST_THREADS)
         if x * y * z > most:
-            raise DeviceError(
+            raise LaunchTooLarge(
                 f"kernel {self.info.name} has blocks of {x * y * z} threads; as it was compiled, "
-                f"{most} fit on {self.device.info.name}. NOOPT=1 makes it smaller."
+                f"{most} fit on {self.device.info.name}. NOOPT=1 makes it smaller.",
+                most=most,
             )
 
     def __call__(

@@ -11,7 +11,7 @@ from tiny_qcom.code import MAGIC, Code, Image
 from tiny_qcom.container import read_container
 from tiny_qcom.descriptors import DESCRIPTOR_BYTES, NEAREST, SAMPLER_BYTES, descriptor
 from tiny_qcom.memory import Pixels, pixels_of
-from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.errors import DeviceError, LaunchTooLarge, UnsupportedError
 from tinycore.plugin import HCQArgsState, HCQBuffer, HCQProgram, Number, ProgramInfo
 
 if TYPE_CHECKING:
@@ -96,9 +96,10 @@ class QcomProgram(HCQProgram):
         threads = info.block[0] * info.block[1] * info.block[2]
         waves = chip.waves_of(code.full_registers, code.half_registers, code.merged)
         if threads > waves * chip.WAVE:
-            raise UnsupportedError(
+            raise LaunchTooLarge(
                 f"{info.name}: a group of {threads} threads does not fit {device.chip.name} beside "
-                f"{code.full_registers} registers, which leave room for {waves * chip.WAVE}"
+                f"{code.full_registers} registers, which leave room for {waves * chip.WAVE}",
+                most=waves * chip.WAVE,
             )
         if max(code.shared_bytes, info.shared_bytes) > chip.SHARED_BYTES:
             raise UnsupportedError(

@@ -11,7 +11,7 @@ from tiny_nv.nvk import qmd
 from tiny_nv.nvk.constants import bank_of
 from tiny_nv.nvk.cubin import SYSTEM_SHARED_BYTES, Cubin, Kernel
 from tiny_nv.program import entry_name
-from tinycore.errors import DeviceError, UnsupportedError
+from tinycore.errors import DeviceError, LaunchTooLarge, UnsupportedError
 from tinycore.plugin import HCQArgsState, HCQBuffer, HCQProgram, Number, ProgramInfo, Symbol, Word
 
 if TYPE_CHECKING:
@@ -90,10 +90,11 @@ class NvProgram(HCQProgram):
         registers = -(-max(kernel.registers, 1) * _WARP // 256) * 256
         most = REGISTERS // registers // _PARTS * _PARTS * _WARP
         if x * y * z > most:
-            raise DeviceError(
+            raise LaunchTooLarge(
                 f"kernel {info.name} has blocks of {x * y * z} threads; as it was compiled, with "
                 f"{kernel.registers} registers, {most} fit on {self.nv.card}. NOOPT=1 makes it "
-                "smaller."
+                "smaller.",
+                most=most,
             )
 
     def shared_bytes(self, info: ProgramInfo) -> int:
