@@ -19,7 +19,7 @@ from kfd_standin.cards import NAVI31
 from tiny_amd import BACKEND as PLUGIN
 from tiny_amd.device import AmdDevice
 from tiny_amd.kfd import Kfd, kfd_of_process
-from tinycore.plugin import Backend, use_system
+from tinycore.plugin import Backend, Interface, use_system
 
 __all__ = ["BACKEND", "BACKEND_AQL", "backend_of", "opened"]
 
@@ -56,6 +56,7 @@ def backend_of(machine: Machine, *, aql: bool | None = None) -> Backend:
         open=lambda index, interface: opened(machine, index, interface, aql=aql),
         count=lambda: len(machine.gpus),
         probe=lambda: "",
+        interfaces={"KFD": Interface()},
         driver=None,
     )
 

@@ -25,7 +25,7 @@ from tiny_nv.nvk.device import NvDevice
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
-from tinycore.plugin import Backend, HCQSignal, Toolchain, use_system
+from tinycore.plugin import Backend, HCQSignal, Interface, Toolchain, use_system
 
 __all__ = ["BACKEND", "BACKEND_AMPERE", "BACKEND_BLACKWELL", "backend_of", "opened"]
 
@@ -106,6 +106,7 @@ def backend_of(machine: Machine) -> Backend:
         open=lambda index, interface: opened(machine, index, interface),
         count=lambda: len(machine.gpus),
         probe=lambda: "",
+        interfaces={"NVK": Interface()},
         driver=None,
         renderers=renderers,
     )
