@@ -183,19 +183,24 @@ def held_or_alone(
         return [Alone.of(item, exchange) for item in run]
     if (held := hold(run, values, exchange)) is not None:
         return [held]
-    by_device = [(device, list(own)) for device, own in groupby(run, key=only_device)]
-    if len(by_device) == 1:
-        return [Alone.of(item, exchange) for item in run]
-    return [
-        part
-        for device, own in by_device
-        for part in held_or_alone(own, device is not None, values, exchange)
-    ]
+    parts: list[Part] = []
+    for is_program, neighbors in groupby(run, key=is_launch):
+        for own in by_device(neighbors) if is_program else [list(neighbors)]:
+            parts += held_or_alone(own, is_program and len(own) < len(run), values, exchange)
+    return parts
 
 
-def only_device(item: ExecItem) -> str | None:
-    """The one device that a launch concerns; None for a copy between two."""
-    return item.runner.device if isinstance(item.runner, CompiledRunner) else None
+def is_launch(item: ExecItem) -> bool:
+    """Whether a program of one device is launched; not for a copy between two."""
+    return isinstance(item.runner, CompiledRunner)
+
+
+def by_device(items: Iterable[ExecItem]) -> Iterable[list[ExecItem]]:
+    """Launches apart by their devices, which share no memory where no copy is between them."""
+    found: dict[str, list[ExecItem]] = {}
+    for item in items:
+        found.setdefault(item.runner.device, []).append(item)
+    return found.values()
 
 
 def holder(item: ExecItem) -> tuple[str, ...] | None:

@@ -292,9 +292,8 @@ def test_a_step_over_devices_that_do_not_reach_each_other_is_held_for_each(queue
 
     @TinyJit
     def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        a = ((x + 1).contiguous() * 2).contiguous()
-        b = ((y - 3).contiguous() * 5).contiguous()
-        return a.realize(), b.realize()
+        a, b = (x + 1).realize(), (y - 3).realize()
+        return (a * 2).realize(), (b * 5).realize()
 
     for number in range(4):
         x = Tensor([float(number), 2.0], device="QUEUED").realize()
