@@ -243,7 +243,7 @@ def file_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower().replace("²", "")).strip("-") + ".txt"
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", COMPUTING)
 def test_benchmark_case(case: str, target: str, golden: Any, scheduled: list[ScheduleItem]) -> None:
@@ -256,7 +256,6 @@ def test_benchmark_case(case: str, target: str, golden: Any, scheduled: list[Sch
     golden.check(f"plans/{target}", file_of(case), text)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("expression", LADDERS, ids=lambda function: function.__name__)
 def test_sizes(

@@ -13,8 +13,6 @@ from tests.unit.tensor.helpers import numbers
 from tinycore import Context, Tensor, dtypes, nn
 from tinycore.errors import ArgumentError, ShapeError
 
-pytestmark = pytest.mark.sample(2)
-
 
 class Twin(torch.nn.Module):
     """torch's parts put together under our names, its attention function in the middle."""

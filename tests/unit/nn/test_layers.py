@@ -14,8 +14,6 @@ from tinycore import Context, Tensor, dtypes, nn
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.uop.op import Op
 
-pytestmark = pytest.mark.sample(2)
-
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear(bias: bool) -> None:

@@ -14,8 +14,6 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.optim import SGD, Adam, OptimizerGroup, lr_scheduler
 from tinycore.nn.state import get_state_dict, load_state_dict
 
-pytestmark = pytest.mark.sample(2)
-
 ours: Any = lr_scheduler  # as what a wrong argument has no type for
 theirs = torch.optim.lr_scheduler
 

@@ -17,8 +17,6 @@ from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.optim import LAMB, LARS, SGD, Adam, AdamW, Muon, Optimizer, OptimizerGroup
 from tinycore.nn.state import get_state_dict
 
-pytestmark = pytest.mark.sample(2)
-
 WEIGHT, BIAS = numbers(4, 3, seed=7), numbers(3, seed=8)
 INPUTS = numbers(5, 6, 4, seed=9)
 JORDAN = (3.4445, -4.775, 2.0315)

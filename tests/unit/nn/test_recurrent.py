@@ -14,8 +14,6 @@ from tinycore import Context, Tensor, TinyJit, dtypes, nn
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.state import get_state_dict
 
-pytestmark = pytest.mark.sample(2)
-
 FAST = [dtypes.float32]
 
 

@@ -2,7 +2,8 @@
 
 TENSOR_TESTS=CPU:LLVM,PYTHON chooses; the word `reference` stands for the plain evaluator of graphs.
 `nox -s tensors` runs all of them on one target, which takes long where a driver compiles slowly.
-Each test is marked as slow on all of its targets but one, which SHARES chooses.
+Each test is marked as slow on all of its targets but one, which SHARES chooses; half of
+the cases of GRIDS on all.
 """
 
 from __future__ import annotations
@@ -51,6 +52,17 @@ take longer than on all other targets together. Plans are those of CPU:LLVM, and
 plugins/tiny_cpu/tests has every operation on every type through both compilers.
 """
 
+GRIDS = frozenset(
+    f"test_{name}.py"
+    for name in (
+        "attention composed decompositions edges elementwise grid_elementwise grid_indexing "
+        "grid_linalg grid_windows layers losses lr_scheduler optim recurrent reduce scatter "
+        "sorting windows"
+    ).split()
+)
+"""Files with the dearest grids of cases, here and in tests/unit/nn: half of the cases are slow on
+every target, unless TENSOR_TESTS asks for one."""
+
 SHARES = {"CPU:LLVM": 4, "PYTHON": 3, "CPU:CLANG": 1, "CL": 1, "WEBGPU": 1}
 """How often a target is the one that a test is not slow on. CPU:CLANG takes the most time for it,
 PYTHON the least; CPU:LLVM is what the most programs run on.
@@ -91,7 +103,7 @@ def mark_other_targets(items: Iterable[pytest.Item], folder: Path) -> None:
     for name, by_target in alike.items():
         fast = chosen_of(name, list(by_target))
         for target, item in by_target.items():
-            if target != fast:
+            if target != fast or is_left_to_slow(item, name):
                 item.add_marker("slow")
 
 
@@ -99,6 +111,13 @@ def chosen_of(name: str, targets: Sequence[str]) -> str:
     """The target on which a test is fast."""
     ends = list(accumulate(SHARES.get(target, 1) for target in targets))
     return targets[bisect(ends, zlib.crc32(name.encode()) % ends[-1])]
+
+
+def is_left_to_slow(item: pytest.Item, name: str) -> bool:
+    """Whether a case of a grid is slow on all targets."""
+    if os.environ.get("TENSOR_TESTS") or item.path.name not in GRIDS:
+        return False
+    return zlib.crc32(name.encode()) % 7 < 4  # an odd number: SHARES add up to a power of two
 
 
 def is_sampled(item: pytest.Item) -> bool:

@@ -14,8 +14,6 @@ from tests.unit.tensor.helpers import compare, numbers
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 Function = Callable[..., Any]
 F = torch.nn.functional
 

@@ -18,8 +18,6 @@ import torch
 from tinycore.errors import ArgumentError
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 inf, nan = math.inf, math.nan
 
 SPECIAL = [

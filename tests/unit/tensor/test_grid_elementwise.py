@@ -31,8 +31,6 @@ from tests.unit.tensor.grid import (
 from tinycore.dtype import DType, dtypes
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 F = torch.nn.functional
 Function = Callable[..., Any]
 

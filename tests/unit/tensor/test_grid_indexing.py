@@ -26,8 +26,6 @@ from tinycore.errors import (
 )
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 Function = Callable[..., Any]
 
 # --- a generator of index expressions

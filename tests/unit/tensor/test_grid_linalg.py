@@ -14,8 +14,6 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 F = torch.nn.functional
 FLOAT = [dtypes.float32]
 HALVES = [dtypes.float16, dtypes.bfloat16]

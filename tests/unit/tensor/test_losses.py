@@ -15,8 +15,6 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 F = torch.nn.functional
 Function = Callable[..., Any]
 REDUCTIONS = ["mean", "sum", "none"]

@@ -15,8 +15,6 @@ from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 Function = Callable[..., Any]
 AXES = [None, 0, 1, -1, (0, 2), (0, 1, 2)]
 

@@ -13,8 +13,6 @@ from tinycore import GlobalCounters, TinyJit
 from tinycore.dtype import dtypes
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 INDEX = numpy.array([[0, 2, 2, 0], [2, 2, 0, 0], [2, 0, 2, 0]], numpy.int64)
 """Rows beside (5, 4) along axis 0: several meet, two stay empty."""
 

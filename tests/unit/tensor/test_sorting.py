@@ -13,8 +13,6 @@ from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import ArgumentError
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 37])

@@ -13,8 +13,6 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(2)
-
 F = torch.nn.functional
 
 # --- convolution
