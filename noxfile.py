@@ -69,15 +69,8 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check every type, strictly."""
     install(session, tool("mypy"))
-    session.run("mypy")
-    session.run("mypy", "plugins/tiny_amd/src")
-    session.run("mypy", "plugins/tiny_cpu/src")
-    session.run("mypy", "plugins/tiny_cl/src")
-    session.run("mypy", "plugins/tiny_metal/src")
-    session.run("mypy", "plugins/tiny_nv/src")
-    session.run("mypy", "plugins/tiny_qcom/src")
-    session.run("mypy", "plugins/tiny_webgpu/src")
-    session.run("mypy", "tests")
+    sources = [str(folder / "src") for name, folder in PACKAGES.items() if name != "tinycore"]
+    session.run("mypy", "tinycore", *sources, "tests")
 
 
 @nox.session
