@@ -9,23 +9,25 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import chain
+from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.kernel import Kernel
 from tinycore.uop.bindings import SIZED, Naming, exchanged, sizes_in
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import Op
 
 INTS: Final = frozenset({int})
+TUPLES: Final = frozenset({tuple})
+NUMBERED: Final = frozenset({Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.KERNEL})
+"""Ops that are counted, or whose argument may be another one in a canonical graph."""
 NONE_CACHED: Final[Mapping[UOp, UOp]] = {}
 
 
-@dataclass(frozen=True)
-class CanonicalGraph:
+class CanonicalGraph(NamedTuple):
     """The canonical graph of some roots, and the binding of its parameters.
 
     `sink` is over the canonical nodes of the roots. `memory` binds each parameter, by number, to
@@ -56,10 +58,10 @@ class CanonicalGraph:
         named = self.naming
         return {(node.arg[0], named.numbers[new.arg[0]]) for node, new in named.nodes.items()}
 
-    @cached_property
+    @property
     def originals(self) -> dict[UOp, UOp]:
         """The node behind each canonical node; behind memory in the value cache, its value."""
-        return {found: node for node, found in self.nodes.items()}
+        return dict(zip(self.nodes.values(), self.nodes, strict=True))
 
 
 def canonicalize(roots: list[UOp], cached: Mapping[UOp, UOp] = NONE_CACHED) -> CanonicalGraph:
@@ -75,63 +77,75 @@ def canonicalize(roots: list[UOp], cached: Mapping[UOp, UOp] = NONE_CACHED) -> C
     assigned: list[UOp] = []
     copies = calls = 0
     naming = Naming()
-    stack = [sink]
-    push = stack.append
-    while stack:
-        node = stack[-1]
-        if node in canonical:
-            stack.pop()
-            continue
-        op, src = node.op, node.src
-        if node in cached:
-            place = cached[node]
-            if place in canonical:
-                canonical[node] = canonical[place]
-                stack.pop()
+    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    get = canonical.__getitem__
+    node, sources = sink, iter(sink.src)
+    while True:
+        for source in sources:
+            if source in canonical:
+                continue
+            below = source.src
+            if not below:
+                canonical[source] = source
+                continue
+            op = source.op
+            if op is Op.BUFFER:
+                canonical[source] = parameter(source, len(memory))
+                memory.append(source)
+                continue
+            if cached and source in cached:
+                below = (cached[source],)
+            elif op is Op.CALL:  # the other sources serve gradients only
+                below = below[:1]
+            stack.append((node, sources))
+            node, sources = source, iter(below)
+            break
+        else:
+            op, src, argument = node.op, node.src, node.arg
+            if cached and node in cached:
+                canonical[node] = canonical[cached[node]]
+            elif op not in NUMBERED and not (op in SIZED and not plain(argument)):
+                new = tuple(map(get, src))
+                canonical[node] = node if new == src else interned(op, node.dtype, new, argument)
             else:
-                push(place)
-            continue
-        if op is Op.CALL:  # the other sources serve gradients only
-            src = src[:1]
-        if op is Op.BUFFER:
-            canonical[node] = parameter(node, len(memory))
-            memory.append(node)
-            stack.pop()
-            continue
-        height = len(stack)
-        for source in src[::-1]:
-            if source not in canonical:
-                push(source)
-        if len(stack) != height:
-            continue
-        stack.pop()
-        argument = node.arg
-        if op is Op.BUFFER_VIEW:
-            memory.append(node)
-        elif op is Op.CONTIGUOUS and type(argument) is int:  # a copy kept apart from equal ones
-            argument, copies = copies, copies + 1
-        elif op is Op.CALL:
-            argument, calls = calls, calls + 1
-        elif op is Op.ASSIGN:
-            assigned.append(node)
-        elif type(argument) is Kernel:
-            argument = argument.without_gradient
-        elif op in SIZED and not plain(argument) and any(sizes_in(argument)):
-            argument = exchanged(argument, naming.free)
-        found = tuple([canonical[s] for s in src])
-        same = found == src and argument is node.arg
-        canonical[node] = node if same else UOp(op, node.dtype, found, argument)
+                if op in SIZED:
+                    if any(sizes_in(argument)):
+                        argument = exchanged(argument, naming.free)
+                elif op is Op.ASSIGN:
+                    assigned.append(node)
+                elif op is Op.BUFFER_VIEW:
+                    memory.append(node)
+                elif op is Op.CALL:
+                    src, argument, calls = src[:1], calls, calls + 1
+                elif op is Op.CONTIGUOUS and type(argument) is int:  # kept apart from equal ones
+                    argument, copies = copies, copies + 1
+                elif type(argument) is Kernel:
+                    argument = argument.without_gradient
+                canonical[node] = interned(op, node.dtype, tuple(map(get, src)), argument)
+            if not stack:
+                break
+            node, sources = stack.pop()
     return CanonicalGraph(
         roots, canonical[sink], tuple(memory), canonical, naming, assigned, cached
     )
 
 
 def plain(argument: object) -> bool:
-    """Whether an argument is a tuple of plain ints, as most are: then it holds no Size."""
-    return type(argument) is tuple and INTS.issuperset(map(type, argument))
+    """Whether an argument is a tuple of plain ints, or of tuples of them: then it holds no Size."""
+    if type(argument) is not tuple:
+        return False
+    kinds = {*map(type, argument)}
+    return kinds <= INTS or (
+        kinds == TUPLES and INTS.issuperset(map(type, chain.from_iterable(argument)))
+    )
+
+
+@cache
+def mark(number: int) -> UOp:
+    """The UNIQUE of a parameter; no other one is negative."""
+    return UOp(Op.UNIQUE, dtypes.void, (), -1 - number)
 
 
 def parameter(buffer: UOp, number: int) -> UOp:
-    """The BUFFER that stands for a parameter; no other one has a negative UNIQUE."""
-    mark = UOp(Op.UNIQUE, dtypes.void, (), -1 - number)
-    return UOp(Op.BUFFER, buffer.dtype, (buffer.src[0], mark), buffer.arg)
+    """The BUFFER that stands for a parameter."""
+    return interned(Op.BUFFER, buffer.dtype, (buffer.src[0], mark(number)), buffer.arg)

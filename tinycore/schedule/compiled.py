@@ -184,7 +184,9 @@ class BoundSchedule:
 
     def cached_values(self) -> list[CachedValue]:
         """Nodes that stay in the graph, and the memory that caches their value."""
-        actual, reads = self.canonical.originals, self.schedule.reads if self.cached else {}
+        if not self.cached:
+            return []
+        actual, reads = self.canonical.originals, self.schedule.reads
         return [
             CachedValue(
                 actual[old], self.over(new), tuple([self.canonical.memory[k] for k in reads[old]])
