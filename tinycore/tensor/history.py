@@ -14,7 +14,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
@@ -24,6 +24,9 @@ from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.tensor.grad import LEAF, passes_gradient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+
+if TYPE_CHECKING:
+    from tinycore.schedule.canonical import CanonicalGraph
 
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
@@ -60,8 +63,6 @@ class GradientHistory:
         self.size = 0
         self.former: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
         """From the stand-in of overwritten content to the BUFFER that held it."""
-        self.ended: weakref.WeakKeyDictionary[UOp, frozenset[int]] = weakref.WeakKeyDictionary()
-        """From realized BUFFERs, where gradients end, to the numbers of their sources."""
         self.pending: weakref.WeakValueDictionary[int, UOp] = weakref.WeakValueDictionary()
         """From the id of memory to the pending ASSIGN that will overwrite it."""
         in_child(self.renew)
@@ -101,20 +102,21 @@ class GradientHistory:
         with self.lock:
             for buffer in memory:
                 if (node := self.graph_of(buffer)) is not None:
-                    self.ended[buffer] = self.numbers(node)
+                    buffer._ended = self.numbers(node)
                     self.drop(id(buffer))
 
     def record(
-        self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], asked: Mapping[UOp, UOp]
+        self, done: Mapping[UOp, UOp], kept: Mapping[UOp, UOp], ended: Mapping[UOp, frozenset[int]]
     ) -> None:
         """Record a run, each node with the BUFFER that has its value now.
 
-        `done` are writes, `kept` stays differentiable, and gradients end at `asked`.
+        `done` are writes and `kept` stays differentiable. Gradients end at the BUFFERs of `ended`,
+        which come with the numbers of their sources.
         """
         with self.lock:
-            for node, memory in asked.items():
-                if numbers := self.numbers(node):
-                    self.ended[memory] = numbers
+            for memory, numbers in ended.items():
+                if numbers:
+                    memory._ended = numbers
             if not (kept or (done and self.kept)):
                 return
             gone = self.retire(set(done.values()))
@@ -182,8 +184,16 @@ class GradientHistory:
         """
         return any(n is not own or id(n) in self.kept for n in sources(node))
 
-    def numbers(self, node: UOp) -> frozenset[int]:
-        """The numbers of the BUFFERs that a gradient of a node goes to, or would if not ended."""
+    def numbers(self, node: UOp, form: CanonicalGraph | None = None) -> frozenset[int]:
+        """The numbers of the BUFFERs that a gradient of a node goes to, or would if not ended.
+
+        Those of a root of a canonical graph are known from other graphs of the same form.
+        """
+        if form is not None and not form.cached:
+            places = parameters_of_gradient(form.nodes[node])
+            reads = [form.memory[place] for place in places or ()]
+            if places is not None and not (self.kept and self.keeps_any(reads)):
+                return frozenset([n.src[1].arg for n in reads]).union(*map(ended_at, reads))
         found: set[int] = set()
         seen, stack = {node}, [node]
         while stack:
@@ -194,7 +204,7 @@ class GradientHistory:
                 continue
             elif (before := self.graph_of(node)) is None:
                 found.add(node.src[1].arg)
-                found |= self.ended.get(node, NOBODY)
+                found |= ended_at(node)
                 continue
             else:
                 below = [] if before in seen else [before]
@@ -203,6 +213,10 @@ class GradientHistory:
         return frozenset(found)
 
     # --- queries
+
+    def keeps_any(self, memory: Iterable[UOp]) -> bool:
+        """Whether the graph of any of some BUFFERs is kept."""
+        return any(self.graph_of(buffer) is not None for buffer in memory)
 
     def unroll(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
         """Graphs with memory replaced by its kept graphs, and the map from those back to memory."""
@@ -292,10 +306,10 @@ class GradientHistory:
 
     def check_ended(self, root: UOp, wanted: Iterable[UOp]) -> None:
         """Raises GradientError where `realize` cut the way to some BUFFERs off."""
-        found = [n for n in sources(root) if n in self.ended] if self.ended else []
+        found = [n for n in sources(root) if ended_at(n)]
         numbers = {n.src[1].arg: n for n in wanted} if found else {}
         for node in found:
-            lost = [numbers[k] for k in sorted(self.ended[node] & numbers.keys())]
+            lost = [numbers[k] for k in sorted(ended_at(node) & numbers.keys())]
             if lost and node.src[1].arg not in numbers:
                 raise GradientError(
                     f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
@@ -303,6 +317,26 @@ class GradientHistory:
                     "before realize(), or read the value without it (item, tolist, numpy); where "
                     "the gradient is to end there, realize what detach() gives"
                 )
+
+
+def ended_at(memory: UOp) -> frozenset[int]:
+    """The numbers of the BUFFERs that a realized one was computed from, where gradients end."""
+    found: frozenset[int] = getattr(memory, "_ended", NOBODY)
+    return found
+
+
+def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
+    """The numbers of the parameters that a gradient of a canonical node goes to.
+
+    They are found once and kept with the node. None where not all are known: a canonical graph has
+    a CALL without its arguments.
+    """
+    if not hasattr(node, "_gradient"):
+        below = node.toposort(passes_gradient)
+        is_known = not any(n.op is Op.CALL for n in below)
+        places = tuple([-1 - n.src[1].arg for n in below if is_source(n)])
+        node._gradient = places if is_known else None
+    return node._gradient
 
 
 def sources(node: UOp) -> Iterator[UOp]:

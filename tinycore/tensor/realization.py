@@ -19,7 +19,6 @@ from tinycore.tensor.core import (
     Core,
     alias_index,
     is_shared,
-    live_tensors,
     replace_nodes,
     waiting_tensors,
 )
@@ -120,20 +119,39 @@ def note_history(
     read: UOp | None,
 ) -> None:
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
-    history.mark_written(form.assigned)
-    if value_cache.scope.innermost is not None:  # a capture computes its gradients inside
+    if form.assigned:
+        history.mark_written(form.assigned)
+    if value_cache.scope.open:  # a capture computes its gradients inside
         history.discard(memory_written(form.assigned))
         return
+    free = {root_of(t) for t in owners if t.requires_grad is None} & asked & replaced.keys()
+    ended = {
+        memory: history.numbers(node, form)
+        for node in free
+        if (memory := graph.base_of(replaced[node])).op is Op.BUFFER
+    }
+    done, kept = differentiable(form, replaced, asked, read)
+    if done or kept or ended:
+        history.record(done, kept, ended)
+
+
+def differentiable(
+    form: CanonicalGraph, replaced: dict[UOp, UOp], asked: set[UOp], read: UOp | None
+) -> tuple[dict[UOp, UOp], dict[UOp, UOp]]:
+    """The writes of a run, and what stays differentiable, each with its memory."""
+    others = form.roots[read is not None :]
+    if asked.issuperset(others) and not form.assigned:
+        return {}, {}
+    named = {base_of_view(root) for root in asked}
+    if asked.issuperset(others) and named.issuperset(form.assigned) and not history.kept:
+        return {}, {}  # no graph is kept, and none is to be
     memory = {n: b for n, m in replaced.items() if (b := graph.base_of(m)).op is Op.BUFFER}
-    kept = {n: memory[n] for n in form.roots[read is not None :] if n in memory and n not in asked}
-    done: dict[UOp, UOp] = {}
-    if form.assigned:
-        latest = set(form.assigned) - {graph.base_of(n.src[0]) for n in form.assigned}
-        done = {node: memory[node] for node in form.assigned if node in latest and node in memory}
-        named = {base_of_view(root) for root in asked}
-        kept = {n: b for n, b in (done | kept).items() if n not in named}
-    free = {root_of(t) for t in owners if t.requires_grad is None} & asked & memory.keys()
-    history.record(done, kept, {node: memory[node] for node in free})
+    kept = {n: memory[n] for n in others if n in memory and n not in asked}
+    if not form.assigned:
+        return {}, kept
+    latest = set(form.assigned) - {graph.base_of(n.src[0]) for n in form.assigned}
+    done = {node: memory[node] for node in form.assigned if node in latest and node in memory}
+    return done, {n: b for n, b in (done | kept).items() if n not in named}
 
 
 def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[UOp, UOp]:
@@ -299,7 +317,10 @@ def readers_of_overwritten(form: CanonicalGraph) -> list[UOp]:
     replaced = {graph.base_of(n.src[0]) for n in form.assigned}
     latest = set(form.assigned) - replaced
     done = {*form.assigned, *form.roots}
-    waiting = [n for n in dict.fromkeys(map(root_of, live_tensors())) if not shows_memory(n, done)]
+    nodes = dict.fromkeys(map(root_of, waiting_tensors()))
+    waiting = [n for n in nodes if not shows_memory(n, done)]
+    if not waiting:
+        return []
     reads: dict[UOp, bool] = {}
     for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
         reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))

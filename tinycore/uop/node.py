@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.bounds import bounds_of
-from tinycore.uop.interning import enter, nodes
+from tinycore.uop.interning import Key, Reference, enter, forget, nodes
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.shape import Shape, device_of, shape_of
 
@@ -55,8 +55,8 @@ class UOp:
     """
 
     __slots__ = (
-        *("__weakref__", "_below", "_bounds", "_device", "_memory", "_normal", "_order", "_ranges"),
-        *("_shape", "_terms", "arg", "dtype", "op", "src"),
+        *("__weakref__", "_below", "_bounds", "_device", "_ended", "_gradient", "_memory"),
+        *("_normal", "_order", "_ranges", "_shape", "_terms", "arg", "dtype", "op", "src"),
     )
 
     op: Op
@@ -66,6 +66,8 @@ class UOp:
     _below: tuple[UOp, ...]  # all below a SINK, sources first
     _bounds: tuple[Any, Any]
     _device: str | None
+    _ended: frozenset[int]  # of a BUFFER, what it was computed from (tensor/history.py)
+    _gradient: tuple[int, ...] | None  # the parameters that a gradient goes to (history.py)
     _memory: object  # the Buffer of a BUFFER or BUFFER_VIEW (schedule/order.py)
     _normal: int  # one bit per rule set that leaves this node as it is (rewrite.py)
     _order: tuple[Any, ...]  # where it goes among the terms of a sum (order.py)
@@ -286,6 +288,13 @@ class UOp:
 
     def derive(self, slot: str, rule: Callable[[UOp], Fact]) -> Fact:
         """Fill `slot` of this node and of all below by `rule`, sources first, without recursion."""
+        for source in self.src:
+            if not hasattr(source, slot):
+                break
+        else:
+            fact = rule(self)
+            setattr(self, slot, fact)
+            return fact
         stack: list[tuple[UOp, Iterator[UOp]]] = []
         push, pop = stack.append, stack.pop
         node, sources = self, iter(self.src)
@@ -374,11 +383,18 @@ def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -
     reference = nodes.get(key)
     if reference is not None and (found := reference()) is not None:
         return found
+    return made(key, op, dtype, src, arg)
+
+
+def made(key: Key, op: Op, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
+    """A node that is not there yet, unless another thread is first."""
     node = blank(UOp)
     node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
     node._normal = 0
     node._ranges = None
-    return enter(key, node)
+    reference = Reference(node, forget)
+    reference.key = key
+    return node if nodes.setdefault(key, reference) is reference else enter(key, node)
 
 
 def ordered(
@@ -470,11 +486,7 @@ def made_anew(like: UOp) -> UOp:
 
 def new(op: Op, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
     """A node that is known not to be there yet; its argument is no float."""
-    node = object.__new__(UOp)
-    node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
-    node._normal = 0
-    node._ranges = None
-    return enter((op, dtype, src, arg), node)
+    return made((op, dtype, src, arg), op, dtype, src, arg)
 
 
 NO_RANGES: Final[frozenset[UOp]] = frozenset()
