@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from operator import call
@@ -52,6 +52,8 @@ class Transaction:
         self.items = items
         self.values = values
         self.calls = [launch_of(item, values, wait) for item in items]
+        self.is_native = Shielded not in map(type, self.calls)
+        """Whether every launch is native code alone."""
         self.done: list[float | None] = []
         """The log: return values of the completed launches."""
         self.counted = 0
@@ -65,10 +67,18 @@ class Transaction:
 
     def finish(self) -> None:
         """Execute the remaining launches."""
-        with self.turn, deferred(self.calls):
-            self.done.extend(map(call, self.calls[len(self.done) :]))
+        with self.turn:
+            if self.is_native:
+                self.launch()
+            else:
+                with deferred():
+                    self.launch()
         self.count()
         self.on_result(self.computed)
+
+    def launch(self) -> None:
+        """Make the remaining launches, in one call of C."""
+        self.done.extend(map(call, self.calls[len(self.done) :]))
 
     def count(self) -> None:
         """Report completed launches to profilers, counters, hooks and DEBUG=2."""
@@ -165,11 +175,10 @@ class Shielded:
 
 
 @contextmanager
-def deferred(calls: Sequence[object]) -> Iterator[None]:
-    """Defer SIGINT to the end of the block, if any of the calls is Python code."""
+def deferred() -> Iterator[None]:
+    """Defer SIGINT to the end of the block, in the thread that gets it."""
     is_main = threading.current_thread() is threading.main_thread()
-    in_python = is_main and any(isinstance(c, Shielded) for c in calls)
-    handler = signal.getsignal(signal.SIGINT) if in_python else None
+    handler = signal.getsignal(signal.SIGINT) if is_main else None
     if not callable(handler):
         yield
         return
