@@ -71,22 +71,17 @@ class AliasIndex:
             self.group()
             known = self.groups.get(id(base), ())
             found: dict[int, weakref.ref[Any]] = {}
-            shown: list[Core] = []
+            shown: dict[int, Core] = {}
             for reference in known:
                 tensor = reference()
-                if (
-                    tensor is not None
-                    and id(tensor) not in found
-                    and base_of_view(tensor.uop) is base
-                ):
-                    found[id(tensor)] = reference
-                    shown.append(tensor)
+                if tensor is not None and base_of_view(tensor.uop) is base:
+                    found[id(tensor)], shown[id(tensor)] = reference, tensor
             if not found:
                 self.groups.pop(id(base), None)
             elif len(found) < len(known):
                 self.groups[id(base)] = list(found.values())
             self.count += len(found) - len(known)
-        return shown
+        return list(shown.values())
 
     def group(self) -> None:
         """Put new tensors in their groups, or rebuild all groups if too many are new."""
@@ -105,12 +100,14 @@ class AliasIndex:
     def place_new(self) -> None:
         """Put new tensors in their groups; each counts as new until it is there."""
         new = self.new
-        try:
-            while new:
-                self.place(new[0])
-                new.popleft()
-        except IndexError:  # too many have come from another thread meanwhile
-            return
+        while waiting := new.copy():
+            for reference in dict(zip(map(id, waiting), waiting, strict=True)).values():
+                self.place(reference)
+            try:
+                for _ in waiting:
+                    new.popleft()
+            except IndexError:  # too many have come from another thread meanwhile
+                return
 
     def place(self, reference: weakref.ref[Any]) -> None:
         """Put a tensor in its group, if it lives."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from reprlib import repr as shorten
-from typing import cast
+from typing import Final, cast
 
 from tinycore.dtype import DType, Scalar, dtypes, integer_for
 from tinycore.errors import (
@@ -154,8 +154,10 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
     """
     if dtype is not None and type(value) is float and dtypes.is_float(dtype):
         return dtype
-    found = dtypes.from_py(value)
-    target = found if dtype is None else dtype
+    target = dtype
+    if target is None or type(value) not in NUMBERS:
+        found = dtypes.from_py(value)  # raises for what is no number
+        target = found if target is None else target
     problem = None
     if isinstance(value, float):
         if dtypes.is_int(target) and not math.isfinite(value):
@@ -169,6 +171,7 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
     return target
 
 
+NUMBERS: Final = frozenset({bool, int, float})
 LARGEST_FLOAT_BITS = 1023
 """Integers of so many bits can be converted to a Python float."""
 

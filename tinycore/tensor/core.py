@@ -14,8 +14,9 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Container, Sequence
-from itertools import repeat
-from typing import Final, Self
+from itertools import compress, repeat
+from operator import attrgetter, call, is_not
+from typing import Any, Final, Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
 from tinycore.errors import (
@@ -484,12 +485,20 @@ def summary(node: UOp) -> str:
 
 def live_tensors() -> list[Core]:
     """Every tensor that somebody holds, in order of creation."""
-    return [t for reference in list(living.values()) if (t := reference()) is not None]
+    found: list[Any] = [*map(call, list(living.values()))]
+    return [*compress(found, map(is_not, found, NONE))]
 
 
 def waiting_tensors() -> list[Core]:
     """Those of them that are more than one buffer under some shape."""
-    return [t for t in live_tensors() if graph.base_of(t.uop).op is not Op.BUFFER]
+    found = live_tensors()
+    others = compress(found, map(is_not, map(OP, found), BUFFER))  # most are plain memory
+    return [t for t in others if graph.base_of(t.uop).op is not Op.BUFFER]
+
+
+OP: Final = attrgetter("uop.op")
+NONE, BUFFER = repeat(None), repeat(Op.BUFFER)
+"""Each as often as it is asked for."""
 
 
 def become(tensors: Sequence[Core], nodes: Sequence[UOp]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, Final
 
 from tinycore._deferred import deferred
@@ -29,6 +30,7 @@ MOST_BYTES: Final = dtypes.max(dtypes.int64)
 # --- sources
 
 
+@cache
 def device_node(device: str) -> UOp:
     """The DEVICE node of a name."""
     return UOp(Op.DEVICE, dtypes.void, (), device)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from types import EllipsisType
-from typing import Any, NamedTuple, TypeAlias
+from types import EllipsisType, NoneType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tinycore._deferred import NumpyArray, numpy
 from tinycore.dtype import dtypes, from_numpy_dtype
@@ -21,6 +21,10 @@ from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size, greatest, is_size
 
 Index: TypeAlias = "int | slice | Creation | Sequence[Any] | SupportsArray | EllipsisType | None"
+
+
+INTS_AND_SLICES: Final = frozenset({int, slice})
+BOUNDS: Final = frozenset({int, NoneType})
 
 
 class AxisIndex(NamedTuple):
@@ -96,6 +100,8 @@ def spelled_out(entries: list[Any], shape: Shape) -> list[Any]:
 
     Raises IndexRangeError for too many entries, or for a second ellipsis.
     """
+    if len(entries) == len(shape) and INTS_AND_SLICES.issuperset(map(type, entries)):
+        return entries
     used = sum(axes_of(e) for e in entries)
     if used > len(shape):
         raise IndexRangeError(f"index: {used} entries for the {len(shape)} axes of shape {shape}")
@@ -139,7 +145,7 @@ def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
 
     Raises IndexRangeError for an integer outside, ArgumentError for anything else.
     """
-    if any(isinstance(n, Size) for n in (size, entry)) or has_size(entry):
+    if has_size(entry, size):
         return symbolic_index(entry, size, axis, shape)
     if isinstance(entry, slice):
         start, stop, step = slice_bounds(entry, size)
@@ -153,10 +159,11 @@ def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
     raise ArgumentError(f"index: {entry!r} is no integer, slice, None, ellipsis, list or tensor")
 
 
-def has_size(entry: Any) -> bool:
-    """Whether a Size stands in a slice."""
-    bounds = (entry.start, entry.stop, entry.step) if isinstance(entry, slice) else ()
-    return any(isinstance(n, Size) for n in bounds)
+def has_size(entry: Any, size: int) -> bool:
+    """Whether an axis has a Size, or an entry is one or a slice with one."""
+    bounds = (entry.start, entry.stop, entry.step) if isinstance(entry, slice) else (entry,)
+    found = (size, *bounds)
+    return not BOUNDS.issuperset(map(type, found)) and any(isinstance(n, Size) for n in found)
 
 
 def symbolic_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
