@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
+from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar, overload
 
 from tinycore.errors import SettingError
@@ -54,10 +55,10 @@ in_force: Final[Callable[[], dict[str, Any]]] = current.get
 """Every setting's value here and now, by name."""
 
 
-def settings_in_force(names: Iterable[str]) -> list[Any]:
-    """The values of several settings here and now."""
-    values = in_force()
-    return [values[name] for name in names]
+def reader_of(names: Sequence[str]) -> Callable[[], tuple[Any, ...]]:
+    """A function that gives the values of several settings here and now."""
+    pick = itemgetter(*names)
+    return lambda: pick(in_force())
 
 
 class Setting(Generic[T]):

@@ -31,8 +31,8 @@ from tinycore._setting import (
     one_edit_apart,
     presence,
     process,
+    reader_of,
     rows,
-    settings_in_force,
     switch,
     text,
     words,
@@ -48,9 +48,9 @@ __all__ = [
     "environment",
     "in_force",
     "misspelt_variables",
+    "reader_of",
     "row",
     "settings",
-    "settings_in_force",
     "settings_table",
 ]
 

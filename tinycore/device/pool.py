@@ -174,7 +174,7 @@ class LRUAllocator:
         if (
             len(returned) == 1
             and settings.LRU
-            and self._cached <= self._bound(self._used)
+            and (self._cached <= LEAST_SPARE_BYTES or self._cached <= self._bound(self._used))
             and self._clock() < self._look_at
         ):
             return  # the next `alloc` may want just that

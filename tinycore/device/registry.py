@@ -24,6 +24,7 @@ from tinycore.device.opened import OpenDevice, open_device, reason_of
 from tinycore.device.target import (
     Target,
     absent_older_spelling,
+    default_of,
     device_and_index,
     older_details,
     older_spellings,
@@ -66,6 +67,8 @@ class Registry:
     @property
     def DEFAULT(self) -> str:  # noqa: N802  the name tinygrad's users know
         """The device of tensors that name none: the first of DEV, else the best that works."""
+        if text := settings.DEV:
+            return default_of(text)
         targets = self.targets()
         return targets[0].name if targets else self._chosen_automatically()
 

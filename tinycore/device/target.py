@@ -68,6 +68,12 @@ class Target:
 
 
 @lru_cache(maxsize=256)
+def default_of(text: str) -> str:
+    """The name of the device that the text of DEV names first. Raises SettingError."""
+    return parse_targets(text)[0].name
+
+
+@lru_cache(maxsize=256)
 def parse_targets(text: str) -> tuple[Target, ...]:
     """The devices that the text of DEV names, the default first; none for an empty text.
 

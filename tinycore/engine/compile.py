@@ -18,7 +18,7 @@ from tinycore import cache
 from tinycore._collector import without_collecting
 from tinycore._deferred import deferred
 from tinycore._locks import lock
-from tinycore.config import settings, settings_in_force
+from tinycore.config import reader_of, settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.device.protocols import (
@@ -167,7 +167,8 @@ programs: dict[Key, LoadedProgram] = {}
 """Loaded programs by graph, device, toolchain, NOOPT, BEAM, TUNED, rule hooks and alignment.
 
 Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused."""
-PLAN_SETTINGS: Final = ("NOOPT", "BEAM", "TUNED")
+plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED"))
+"""What the user chooses of how kernels are lowered."""
 MOST_PROGRAMS: Final = 8192
 """Capacity; the least recently used program is evicted. Captured steps hold their own."""
 table = lock()
@@ -247,14 +248,7 @@ def runner_for(
     """
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
-    key = (
-        ast,
-        id(device),
-        id(toolchain),
-        *settings_in_force(PLAN_SETTINGS),
-        hook_generation(),
-        aligned,
-    )
+    key = (ast, id(device), id(toolchain), *plan_settings(), hook_generation(), aligned)
     if (found := lookup(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN_CHANNELS):
             start_compiling(lambda kernel: runner_for(*kernel), others)

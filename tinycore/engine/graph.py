@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count, groupby
-from operator import attrgetter, is_, is_not
+from operator import attrgetter, is_not
 from typing import Any, Final, TypeAlias
 
 from tinycore.device.buffer import Buffer
@@ -79,7 +79,8 @@ class HeldLaunches:
     def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
         """Launch all, with buffers exchanged for others, and numbers for variables."""
         buffers = [*map(exchange.__getitem__, self.exchanged)]
-        if not all(map(is_, map(HANDLE, buffers), self.handles)) and not self.hold(buffers):
+        changed = [*compress(count(), map(is_not, map(HANDLE, buffers), self.handles))]
+        if changed and not self.hold(buffers, changed):
             for item in self.items:
                 Single(item).run(exchange, values)
             return
@@ -92,10 +93,10 @@ class HeldLaunches:
         self.graph()
         GlobalCounters.count(self.estimate, self.launches)
 
-    def hold(self, buffers: Sequence[Buffer]) -> bool:
-        """Put buffers into their places; False where one is not aligned as the programs need."""
+    def hold(self, buffers: Sequence[Buffer], changed: Iterable[int]) -> bool:
+        """Put those that changed into their places; False where one is not aligned as needed."""
         handles, set_buffer = self.handles, self.graph.set_buffer
-        for number in [*compress(count(), map(is_not, map(HANDLE, buffers), handles))]:
+        for number in changed:
             buffer, need = buffers[number], self.needs[number]
             if need > 1 and buffer.alignment < need:
                 return False

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
-from tinycore.config import settings_in_force
+from tinycore.config import reader_of
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
 from tinycore.errors import JitError
@@ -31,6 +31,7 @@ from tinycore.uop.size import GIVEN_MARK, Size, Variable
 
 GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 """Settings that decide what a function launches."""
+guarded_values: Final = reader_of(GUARDED)
 
 SHOWN_OPS: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.DEVICE, Op.UNIQUE}
 """What a tensor that is memory, or parts of memory, consists of."""
@@ -159,7 +160,7 @@ class Arguments:
         number = dict.fromkeys(nodes)
         self.nodes = tuple(number)
         self.buffers: tuple[Buffer, ...] = tuple([buffers.get(b) or buffer_of(b) for b in number])
-        key += settings_in_force(GUARDED)
+        key += guarded_values()
         key.append(runtime().default_device())
         key.append(None if len(number) == len(nodes) else first_occurrences(nodes))
         self.key = tuple(key)
@@ -278,7 +279,7 @@ class Arguments:
             for p, v in self.leaves
             if not isinstance(v, Size)
         ]
-        guarded = zip(GUARDED, settings_in_force(GUARDED), strict=True)
+        guarded = zip(GUARDED, guarded_values(), strict=True)
         facts += [(f"setting {name}", constant_key(value)) for name, value in guarded]
         facts.append(("the default device", self.key[-2]))
         facts.append(("which arguments share memory", self.key[-1]))

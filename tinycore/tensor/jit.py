@@ -14,7 +14,8 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
-from tinycore.engine.jit import CapturedStep, is_capturing, trace
+from tinycore.engine.jit import CapturedStep, trace
+from tinycore.engine.run import recordings
 from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
@@ -95,7 +96,7 @@ class TinyJit(Generic[Parameters, Result]):
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Run the function, capture it, or replay it, whichever is due."""
-        if not settings.JIT or is_capturing():  # inside another capture it is a part of that
+        if not settings.JIT or recordings.open:  # inside another capture it is a part of that
             return self.function(*args, **kwargs)
         given = Arguments(args, kwargs)
         with self.lock:
@@ -105,19 +106,19 @@ class TinyJit(Generic[Parameters, Result]):
             else:
                 return self.begin(given, args, kwargs)
             self.last = capture
-            if capture.recorded is not None:
-                if capture.is_current():
-                    result = capture.replay(given, found)
-                    if capture.recorded.side_outputs:
-                        capture.recorded.gradients.count()
-                    return cast(Result, result)
+            if (recorded := capture.recorded) is not None:
+                if recorded.expected is None or capture.is_current():
+                    result: Result = capture.replay(given, found)
+                    if recorded.left:
+                        recorded.gradients.count()
+                    return result
                 self.give_up(capture)
             with naming_variables(given):
                 if capture.first is None:
                     return cast(Result, capture.run(self.function, given, args, kwargs))
                 result = capture.take(self.function, given, args, kwargs)
             self.tell(capture)
-            return cast(Result, result)
+            return result
 
     @property
     def function(self) -> Callable[..., Result]:

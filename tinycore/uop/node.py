@@ -383,13 +383,14 @@ def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -
     reference = nodes.get(key)
     if reference is not None and (found := reference()) is not None:
         return found
-    return made(key, op, dtype, src, arg)
+    return new(key, arg)
 
 
-def made(key: Key, op: Op, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
-    """A node that is not there yet, unless another thread is first."""
+def new(key: Key, arg: Any) -> UOp:
+    """A node that is not there yet, unless another thread is first. A float differs in its key."""
     node = blank(UOp)
-    node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+    node.op, node.dtype, node.src, _ = key
+    node.arg = arg
     node._normal = 0
     node._ranges = None
     reference = Reference(node, forget)
@@ -475,18 +476,15 @@ counter = itertools.count()
 
 def unique() -> UOp:
     """A new UNIQUE node, unlike all before it in this process."""
-    return new(Op.UNIQUE, dtypes.void, (), next(counter))
+    number = next(counter)
+    return new((Op.UNIQUE, dtypes.void, (), number), number)
 
 
 def made_anew(like: UOp) -> UOp:
     """A new BUFFER of the kind of another. No node can be there that has its UNIQUE."""
-    mark = new(Op.UNIQUE, dtypes.void, (), next(counter))
-    return new(Op.BUFFER, like.dtype, (like.src[0], mark), like.arg)
-
-
-def new(op: Op, dtype: DType, src: tuple[UOp, ...], arg: Any) -> UOp:
-    """A node that is known not to be there yet; its argument is no float."""
-    return made((op, dtype, src, arg), op, dtype, src, arg)
+    number, size = next(counter), like.arg
+    mark = new((Op.UNIQUE, dtypes.void, (), number), number)
+    return new((Op.BUFFER, like.dtype, (like.src[0], mark), size), size)
 
 
 NO_RANGES: Final[frozenset[UOp]] = frozenset()
