@@ -37,13 +37,14 @@ class Trace:
                 f"no trace channel {channel!r}. Known: {known}; a plugin's has a dot."
             )
         self.channel = channel
-        self.level = CHANNELS[channel][0] if channel in CHANNELS else 0
+        level = CHANNELS[channel][0] if channel in CHANNELS else 0
+        self.level = level or sys.maxsize  # that of a channel that is on by name only
 
     @property
     def on(self) -> bool:
         """Whether the channel is wanted here and now."""
         values = in_force()  # asked in every launch, so without a call for each setting
-        return 0 < self.level <= values["DEBUG"] or self.channel in values["TRACE"]
+        return values["DEBUG"] >= self.level or self.channel in values["TRACE"]
 
     def __call__(self, line: str, body: str = "") -> None:
         """Print one line, then `body` as it is; nothing when the channel is off."""
