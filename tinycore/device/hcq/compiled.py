@@ -175,8 +175,11 @@ class HCQCompiled(ABC):
         moment = self.upcoming()
         self.note((name,))
         queue.signal(self.timeline_signal, self.next_timeline())
-        with self.submitting():
+        try:
             queue.submit(self.known)
+        except Exception as error:  # as in `submitting`, which costs more than a command
+            self.fail(f"a submission failed: {error}", error)
+            raise
         return moment
 
     def note(self, names: Sequence[str]) -> None:

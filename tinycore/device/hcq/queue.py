@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HWQueue"]
 
+INTS: Final = frozenset({int})
 _NOTHING: Final[Mapping[Symbol, int]] = MappingProxyType({})
 
 
@@ -49,6 +50,9 @@ class HWQueue(ABC):
         """Add words to the end; for the commands of a driver."""
         words = self.words
         assert isinstance(words, array), "a bound queue takes no more commands"
+        if INTS.issuperset(map(type, numbers)):
+            words.extend(numbers)  # type: ignore[arg-type]
+            return self
         for number in numbers:
             if isinstance(number, Word):
                 self._places.setdefault(number.symbol, []).append((len(words), number))

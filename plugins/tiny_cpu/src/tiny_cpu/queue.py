@@ -92,20 +92,17 @@ class CpuQueue(HWQueue):
         self._worker = worker
         self._bound: Pointer = None
 
-    def _command(self, opcode: int, *operands: Number) -> Self:
-        return self.append(opcode, *operands, *[0] * (_COMMAND_WORDS - 1 - len(operands)))
-
     def wait(self, signal: SignalPlace, value: Number) -> Self:
         """Go on when the signal is at least at `value`."""
-        return self._command(WAIT, signal.address, value)
+        return self.append(WAIT, signal.address, value, 0, 0, 0)
 
     def signal(self, signal: SignalPlace, value: Number) -> Self:
         """Set the signal to `value`."""
-        return self._command(SIGNAL, signal.address, value)
+        return self.append(SIGNAL, signal.address, value, 0, 0, 0)
 
     def timestamp(self, signal: SignalPlace) -> Self:
         """Note the nanoseconds of the system's steady clock."""
-        return self._command(TIMESTAMP, signal.address)
+        return self.append(TIMESTAMP, signal.address, 0, 0, 0, 0)
 
     def memory_barrier(self) -> Self:
         """Nothing: a wait sees all that was written before its signal."""
@@ -122,11 +119,11 @@ class CpuQueue(HWQueue):
         buffers = args_state.memory.address
         values = buffers + program.info.buffers * _WORD_BYTES
         entry, extent, chunk = program.launch  # type: ignore[attr-defined]
-        return self._command(EXEC, entry, buffers, values, extent, chunk)
+        return self.append(EXEC, entry, buffers, values, extent, chunk)
 
     def copy(self, dst: Number, src: Number, size: int) -> Self:
         """Copy bytes, which may overlap."""
-        return self._command(COPY, dst, src, size)
+        return self.append(COPY, dst, src, size, 0, 0)
 
     def bind_words(self) -> memoryview | None:
         """The commands in native memory."""
@@ -143,7 +140,7 @@ class CpuQueue(HWQueue):
         count = len(self.words) // _COMMAND_WORDS
         if self._bound is not None:
             call = CpuQueue(self._worker)
-            call._command(CALL, address_of(self._bound), count).submit_words()
+            call.append(CALL, address_of(self._bound), count, 0, 0, 0).submit_words()
         elif count:
             self._worker.submit(self.words.tobytes())
 
