@@ -188,14 +188,19 @@ def symbolic_slice(entry: slice, size: int, axis: int, shape: Shape) -> AxisInde
     first, last = (0, size) if step > 0 else (size - 1, -1)
     start = first if entry.start is None else bound(entry.start, entry, step, axis, shape)
     stop = last if entry.stop is None else bound(entry.stop, entry, step, axis, shape)
-    length = stop - start if step > 0 else start - stop
+    length = distance(start, stop) if step > 0 else distance(stop, start)
     if length < 0:
         if is_size(entry.start) and is_size(entry.stop):
             raise outside(entry, axis, shape)
         length = 0
     if greatest(length) <= 0 or (step != 1 and length <= 0):  # no last element to step back from
         return AxisIndex(0, 0, 1, True)
-    return AxisIndex(start, -(-length // abs(step)), step, True)
+    return AxisIndex(start, length if step == 1 else -(-length // abs(step)), step, True)
+
+
+def distance(start: int, stop: int) -> int:
+    """How far it is from one place to another; a Size stays as it is where the first one is 0."""
+    return stop if type(start) is int and start == 0 else stop - start
 
 
 def bound(place: Any, entry: slice, step: int, axis: int, shape: Shape) -> int:
