@@ -109,7 +109,7 @@ class TinyJit(Generic[Parameters, Result]):
             if (recorded := capture.recorded) is not None:
                 if recorded.expected is None or capture.is_current():
                     result: Result = capture.replay(given, found)
-                    if recorded.left:
+                    if recorded.side_outputs:
                         recorded.gradients.count()
                     return result
                 self.give_up(capture)
