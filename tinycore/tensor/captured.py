@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import call
 from typing import Any
 
 from tinycore.device.buffer import Buffer
@@ -222,7 +223,7 @@ class Capture:
                 return False
             state[place] = State(reference, tensor.uop, requires_grad, owner)
         expected = recorded.expected = Expected(recorded)
-        return expected.marks_hold()
+        return expected.marks_hold(map(call, expected.tensors))
 
     def replay(self, given: Arguments, found: list[Any]) -> Any:
         """Run the captured launches on this call's arguments; the result."""

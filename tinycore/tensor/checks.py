@@ -155,7 +155,7 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
     if dtype is not None and type(value) is float and dtypes.is_float(dtype):
         return dtype
     target = dtype
-    if target is None or type(value) not in NUMBER_CLASSES:
+    if target is None or type(value) not in NUMBER_TYPES:
         found = dtypes.from_py(value)  # raises for what is no number
         target = found if target is None else target
     problem = None
@@ -171,7 +171,7 @@ def number_dtype(name: str, value: Scalar, dtype: DType | None) -> DType:
     return target
 
 
-NUMBER_CLASSES: Final = frozenset({bool, int, float})
+NUMBER_TYPES: Final = frozenset({bool, int, float})
 LARGEST_FLOAT_BITS = 1023
 """Integers of so many bits can be converted to a Python float."""
 

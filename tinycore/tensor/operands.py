@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Final, Self, cast
+from typing import Self, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
 from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype, least_upper_float
 from tinycore.errors import DTypeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import broadcast_shapes, number_dtype, same_device
+from tinycore.tensor.checks import NUMBER_TYPES, broadcast_shapes, number_dtype, same_device
 from tinycore.tensor.joining import Joining
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
-NUMBER_TYPES: Final = frozenset({bool, int, float})
 BOOL_ARITHMETIC = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
 """What arithmetic means between bools."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress, count, repeat
@@ -115,16 +115,15 @@ class Expected:
 
     def holds(self) -> bool:
         """Whether all tensors are there, with the same nodes, flags and gradients."""
-        nodes = map(NODE, map(call, self.tensors))
+        tensors = [*map(call, self.tensors)]
         try:
-            return all(map(is_, self.nodes, nodes)) and self.marks_hold()
+            return all(map(is_, self.nodes, map(NODE, tensors))) and self.marks_hold(tensors)
         except AttributeError:  # one is gone
             return False
 
-    def marks_hold(self) -> bool:
-        """Whether all tensors are there, with the same flags and gradients."""
-        flags = map(REQUIRES_GRAD, map(call, self.tensors))
-        gradients = map(GRAD, map(call, self.owners))
+    def marks_hold(self, tensors: Iterable[Any]) -> bool:
+        """Whether these tensors are there, with the same flags and gradients."""
+        flags, gradients = map(REQUIRES_GRAD, tensors), map(GRAD, map(call, self.owners))
         are_first = map(is_, map(GRAD, map(call, self.side_tensors)), ENDLESS_NONE)
         try:
             return (
