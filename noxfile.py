@@ -165,6 +165,14 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def peak(session: nox.Session) -> None:
+    """Measure the peak memory of training steps beside their plans and torch's."""
+    install(session)
+    session.install(*PEERS["torch"])
+    session.run("python", "-m", "benchmarks.peak", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Run every example in the documents and follow every link between them."""
     install(session)
