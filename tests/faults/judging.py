@@ -1,4 +1,4 @@
-"""Verdicts on faults: which test notices each, the fastest that execute the changed lines first."""
+"""Verdicts on faults: which test notices each, the nearest that execute the changed lines first."""
 
 from __future__ import annotations
 
