@@ -345,6 +345,16 @@ def test_arguments_lie_where_the_compiler_wants_them(device: QcomDevice, count: 
     assert all((rest == 99).all() for rest in found[:-1])
 
 
+def test_what_all_threads_share_is_computed_by_each() -> None:
+    """Code that runs once in front of a launch wants a constant file that launches do not have."""
+    body = "%n = argument 32 8\n%m = argument 32 16\n%a = i2f32 %n\n%b = i2f32 %m\n%c = fsqrt %a\n"
+    body += "%d = frcp %b\n%e = fmul %c %d\n%f = fsin %e\n%g = i2f32 %t\n%r = fmul %f %g\n"
+    binary = compiled(body + STORE.format(bits=32), 3)
+    text = ir3.server().disassemble(Code.unpack(binary, "k").machine, A630)
+    assert "sqrt" in text
+    assert "shps" not in text
+
+
 def test_more_constants_than_a_launch_has_are_refused() -> None:
     with pytest.raises(FileFormatError, match="4112 bytes of constants do not fit the 4096"):
         Code("k", "ir3", bytes(128), (), constant_bytes=4112)
