@@ -18,7 +18,7 @@ from tinycore.errors import DeviceError, PluginError, SettingError
 from tinycore.plugin import Backend, deferred
 from tinycore.testing.accelerator.device import CORRECT, Memory, Span, backend_of
 from tinycore.testing.suite.case import CASES, Case, Level, NotApplicable, Trial, trials
-from tinycore.testing.suite.judge import Outcome, Verdict
+from tinycore.testing.suite.judge import Outcome, Skips, Verdict
 from tinycore.testing.suite.report import Report
 from tinycore.testing.suite.run import Plan, run_apart, run_here, subject_for, work
 from tinycore.testing.suite.subject import Subject
@@ -197,6 +197,19 @@ def test_a_claim_is_proven_or_disproven() -> None:
     assert not report.is_conformant
     assert [r.judgement.reason for r in report.failures] == ["3 instead of 4"] * 2
     assert "| `skips`:  | not applicable | there is nothing to try |" in report.to_markdown()
+
+
+def test_a_promise_that_is_left_out_disproves_no_dtype() -> None:
+    subject = Subject("PYTHON", Skips(rounding="a quotient is a product with a reciprocal"))
+    report = Report(subject, Level.MODELS)
+    cases = (case_of(passes, "float32"), case_of(fails, "float32", "rounding"))
+    for result in run_here(subject, [Trial(case, None) for case in cases]):
+        report.add(result)
+    standing = {word.word: word.verdict for word in report.words()}
+
+    assert standing["float32"] == "proven"
+    assert standing["rounding"] == "not claimed"
+    assert report.is_conformant
 
 
 def test_nothing_tried_is_not_conformant() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tinycore.device.protocols import CAPABILITIES
 from tinycore.testing.suite.case import CASES, LEVELS, Level
-from tinycore.testing.suite.judge import PROMISES, Outcome, Verdict
+from tinycore.testing.suite.judge import PROMISES, Outcome, Verdict, claims_of
 from tinycore.testing.suite.run import Result
 from tinycore.testing.suite.subject import Subject
 
@@ -100,7 +100,8 @@ class Report:
         """Whether a result says something of a word: all other words it needs are claimed."""
         if result.judgement.verdict is Verdict.NOT_APPLICABLE:
             return False
-        return set(result.needs) - {word} <= self.subject.backend.capabilities | PROMISES.keys()
+        claims = claims_of(self.subject.backend.capabilities, self.subject.skips)
+        return set(result.needs) - {word} <= claims
 
     def by_level(self) -> dict[Level, Counter[Verdict]]:
         """How many results of each verdict there are at each level."""
