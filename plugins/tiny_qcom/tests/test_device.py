@@ -85,6 +85,7 @@ def test_closing_gives_everything_back(driver: Kgsl) -> None:
     assert not driver.objects
     assert not driver.memory.regions
     assert not driver.contexts
+    assert driver.calls.count(standin.DESTROY) == 1
 
 
 @pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 1 << 20])
