@@ -11,7 +11,7 @@ from simulated_qcom import backend_of, execute
 from tensor_programs import TensorPrograms, numbers
 
 from tiny_qcom.ir3 import library_path
-from tinycore import Context, Tensor, dtypes
+from tinycore import Context, Device, Tensor, TinyJit, dtypes
 from tinycore.dtype import DType
 from tinycore.errors import CompilerUnavailable, UnsupportedError
 from tinycore.plugin import register, unregister
@@ -132,6 +132,21 @@ def test_a_convolution_in_images(driver: Kgsl) -> None:
 
 def test_a_captured_step_with_a_variable() -> None:
     PROGRAMS.sums_of_a_variable_size()
+
+
+def test_a_captured_step_of_several_kernels_is_one_submission(driver: Kgsl) -> None:
+    step = TinyJit(lambda x: ((x @ x).relu().contiguous() + 1).softmax(1).contiguous().sum(0))
+    for seed in range(4):
+        a = numbers(16, 16, seed=seed)
+        x = Tensor(a).realize()
+        Device["QCOM"].synchronize()
+        before = driver.submissions
+        found = step(x).realize()
+        Device["QCOM"].synchronize()
+        submissions = driver.submissions - before
+        powers = numpy.exp(numpy.maximum(a.astype("d") @ a, 0) + 1)
+        close(found, (powers / powers.sum(1, keepdims=True)).sum(0))
+    assert submissions == 1
 
 
 def test_a_training_step() -> None:
