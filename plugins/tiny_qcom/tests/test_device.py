@@ -173,6 +173,25 @@ def test_memory_of_kgsl_is_used_at_its_own_address(device: QcomDevice) -> None:
     assert handle.address == memory.address + 256
 
 
+@pytest.mark.parametrize(("width", "pitch"), [(64, 64), (100, 128), (1, 64)])
+@pytest.mark.parametrize("channel_bytes", [2, 4])
+def test_rows_of_an_image_begin_at_multiples_of_64_pixels(
+    device: QcomDevice, driver: Kgsl, width: int, pitch: int, channel_bytes: int
+) -> None:
+    image = device.allocator.image(5, width, channel_bytes)
+    row = width * 4 * channel_bytes
+    data = numpy.random.default_rng(0).integers(0, 256, (5, row), numpy.uint8)
+    device.allocator.write(image, memoryview(data.tobytes()))
+    region = driver.memory.region_at(image.address)
+    assert region is not None
+    rows = region.data[: 5 * pitch * 4 * channel_bytes].reshape(5, -1)
+    assert (rows[:, :row] == data).all()
+    back = bytearray(data.nbytes)
+    device.allocator.read(memoryview(back), image)
+    assert back == data.tobytes()
+    device.allocator.free(image)
+
+
 def test_submissions_move_the_timeline(device: QcomDevice, driver: Kgsl) -> None:
     for _ in range(20):
         submit(device)
