@@ -11,7 +11,7 @@ import numpy
 import pytest
 from adreno import kgsl as standin
 from adreno.kgsl import Kgsl
-from driver_faults import FAULTS, SOURCES
+from kgsl_faults import FAULTS, SOURCES
 
 from tiny_qcom import BACKEND, probe
 from tiny_qcom.device import QcomDevice, priority_of
@@ -281,7 +281,7 @@ def test_a_wait_that_is_interrupted_goes_on(device: QcomDevice, driver: Kgsl) ->
 
 
 def test_each_seeded_fault_changes_one_text() -> None:
-    """The table of `driver_faults.py`, which is run by hand, does not rot."""
+    """The table of `kgsl_faults.py`, which is run by hand, does not rot."""
     found = [(SOURCES / name).read_text("utf-8").count(old) for name, old, _ in FAULTS]
     assert found == [1] * len(FAULTS)
 

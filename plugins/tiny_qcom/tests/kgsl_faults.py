@@ -1,7 +1,7 @@
 """Seeded faults: the driver with one thing wrong at a time, which its tests must find.
 
-    python plugins/tiny_qcom/tests/driver_faults.py          all of them, some minutes
-    python plugins/tiny_qcom/tests/driver_faults.py 3 7      numbers 3 to 6
+    python plugins/tiny_qcom/tests/kgsl_faults.py          all of them, some minutes
+    python plugins/tiny_qcom/tests/kgsl_faults.py 3 7      numbers 3 to 6
 
 Each fault is a change of one text of the plugin, in a copy of it. The tests of the driver run on
 the copy; a fault that passes them all is printed, and the status is 1.
