@@ -55,7 +55,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("sdma.py", "count - 1, 0, *halves(src", "count, 0, *halves(src"),
     ("sdma.py", "*halves(src + start), *halves(dst + start)", "*halves(dst), *halves(src)"),
     ("sdma.py", "_UNCACHED: Final = 3 << 16", "_UNCACHED: Final = 0 << 16"),
-    ("sdma.py", "_MEMORY_AT_LEAST: Final = 5 << 28", "_MEMORY_AT_LEAST: Final = 3 << 28"),
+    ("sdma.py", "_POLL_AT_LEAST: Final = 5 << 28", "_POLL_AT_LEAST: Final = 3 << 28"),
     ("sdma.py", "_GLOBAL_CLOCK: Final = 2 << 8", "_GLOBAL_CLOCK: Final = 1 << 8"),
     ("sdma.py", "Operation.TRAP, event)", "Operation.TRAP, 0)"),
     ("aql.py", "_SYSTEM << 9 | _SYSTEM << 11", "_SYSTEM << 9"),

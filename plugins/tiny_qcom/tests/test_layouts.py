@@ -100,7 +100,7 @@ NUMBERS = {
     "(int)nir_var_mem_global": mesa.MODE_GLOBAL,
     "(int)nir_jump_break": mesa.BREAK,
     "(int)nir_deref_type_array": mesa.DEREF_ARRAY,
-    "(int)GLSL_SAMPLER_DIM_2D": mesa.PLANE,
+    "(int)GLSL_SAMPLER_DIM_2D": mesa.PLANE_KIND,
     "(int)ACCESS_CAN_REORDER": mesa.CAN_REORDER,
 }
 
