@@ -260,6 +260,7 @@ def programs(draw: st.DrawFn) -> list[tuple[str, int, int]]:
 @settings(max_examples=20, deadline=None)
 @given(programs(), st.sampled_from([4, 16, 5]))
 @pytest.mark.slow
+@pytest.mark.device("CPU:LLVM")
 def test_any_chain_is_that_of_numpy(program: list[tuple[str, int, int]], side: int) -> None:
     start = (numpy.arange(side * side, dtype=numpy.float32) % 7 - 3).reshape(side, side)
     expected, found = [start], [Tensor(start).realize()]
