@@ -122,6 +122,9 @@ class Settings:
         1, "How partial results on several devices are added: 0 each sends all, 1 in a ring "
         "where that pays, 2 in a ring", 0, 2,
     )  # fmt: skip
+    ALLOW_TF32 = switch(
+        False, "Let matrix units round the float32 operands of products to 10 bits of mantissa"
+    )
     NOOPT = switch(False, "Lower kernels to plain loops, without tiling, vectors or threads")
     BEAM = number(
         0, "Measure plans and keep the best n at each step of the search; 0 takes the "

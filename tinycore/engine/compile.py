@@ -160,14 +160,14 @@ class CompiledRunner:
         return ready
 
 
-Key = tuple[UOp, int, int, bool, int, bool, int, bool]
+Key = tuple[UOp, int, int, bool, int, bool, bool, int, bool]
 LoadedProgram = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 
 programs: dict[Key, LoadedProgram] = {}
-"""Loaded programs by graph, device, toolchain, NOOPT, BEAM, TUNED, rule hooks and alignment.
+"""Loaded programs by graph, device, toolchain, settings of plans, rule hooks and alignment.
 
 Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused."""
-plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED"))
+plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED", "ALLOW_TF32"))
 """What the user chooses of how kernels are lowered."""
 MOST_PROGRAMS: Final = 8192
 """Capacity; the least recently used program is evicted. Captured steps hold their own."""

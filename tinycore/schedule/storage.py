@@ -244,7 +244,17 @@ class Storage:
     def store_arithmetic(self, node: UOp, reason: Reason) -> None:
         """Store a node if it is arithmetic: movement is redone at no cost."""
         if node.op in ALU:
-            self.store(node, reason)
+            self.store(self.unwidened(node), reason)
+
+    @staticmethod
+    def unwidened(node: UOp) -> UOp:
+        """What a CAST widens, on devices with matrix units, which multiply narrow values."""
+        if node.op is not Op.CAST or node.src[0].op not in ALU:
+            return node
+        source, device = node.src[0], node.device_or_none
+        if source.dtype.itemsize >= node.dtype.itemsize or source.dtype.kind != node.dtype.kind:
+            return node
+        return source if device is not None and limits_of(device).matrix else node
 
     def count(
         self, node: UOp, known: dict[UOp, int], own: int, join: Callable[[Iterable[int]], int]

@@ -144,6 +144,8 @@ class MatrixUnit:
     a_map: str
     b_map: str
     out_map: str
+    rounds: bool = False
+    """Whether it rounds operands to fewer bits than their type has, as ALLOW_TF32=1 permits."""
 
     def __post_init__(self) -> None:
         sizes: tuple[object, ...] = (self.m, self.n, self.k, self.threads)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy
@@ -28,13 +29,15 @@ from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
-from tinycore.lower.tile import Bind, Plan, Reorder, Split, Tensorize, apply_checked
-from tinycore.render.base import Limits, LinearKernel
+from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tensorize, apply_checked
+from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
 from tinycore.tensor.storage import decode, encode
 from tinycore.testing.kernels import Array
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
 
 CARD = Limits(
     threads=1,
@@ -251,6 +254,52 @@ def test_operands_are_staged_in_their_own_type() -> None:
 
     assert [a.base for a in arrays if isinstance(a, PointerDType)] == [dtypes.float16] * 2
     assert not any(u.op is Op.CAST and u.dtype is dtypes.float32 for u in linear.uops)
+
+
+def banks_at_once(index: UOp, lanes: Iterable[int], width: int) -> int:
+    """The most different words of one bank that lanes ask for, counted by their addresses.
+
+    Loops are in their first step, threads of the group are those of its first subgroup.
+    """
+    assert isinstance(index.dtype, PointerDType)
+    words: dict[int, set[int]] = defaultdict(set)
+    counters = [n for n in index.src[1].toposort() if n.op in (Op.SPECIAL, Op.RANGE)]
+    for lane in lanes:
+        at = {c: UOp.index(lane if c.arg == "block0" else 0) for c in counters}
+        element = rewrite(index.src[1].substitute(at), simplify).arg
+        first = element * index.dtype.base.itemsize // 4
+        for word in range(first, first + max(width // 4, 1)):
+            words[word % 32].add(word)
+    return max(map(len, words.values()))
+
+
+@pytest.mark.parametrize("unit", [MMA, MMA_BFLOAT, MMA_INT8], ids=lambda unit: unit.name)
+def test_a_subgroup_reads_every_bank_of_shared_memory_once(unit: MatrixUnit) -> None:
+    size = (256, 128, 256)
+    ast = product_for(unit, size)
+    linear = lower(ast, Renderer(card_with(unit)), "product", plan_for(ast, card_with(unit)))
+    shared = [
+        n
+        for n in linear.uops
+        if n.op is Op.LOAD and pointer_of(n.src[0]).op is Op.DEFINE_LOCAL and n.dtype.count > 1
+    ]
+
+    assert shared
+    assert {banks_at_once(n.src[0], range(32), n.dtype.size_bytes) for n in shared} == {1}
+
+
+def test_fills_move_the_widest_vectors() -> None:
+    ast = product_for(MMA, (256, 64, 256))
+    linear = lower(ast, Renderer(CARD), "product", plan_for(ast, CARD))
+    loads = [n for n in linear.uops if n.op is Op.LOAD and n.dtype.scalar() is dtypes.float16]
+    filling = {n.dtype.size_bytes for n in loads if pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL}
+
+    assert filling == {16}
+
+
+def test_rows_of_a_stage_are_padded_by_no_less_than_nothing() -> None:
+    with pytest.raises(ArgumentError, match="cannot be padded by -1"):
+        apply_checked(product_for(MMA, (16, 16, 16)), (Stage(None, (((INNER, 1),),), -1),), CARD)
 
 
 def test_what_follows_a_product_is_done_by_its_lanes() -> None:

@@ -40,24 +40,28 @@ Dimension = tuple[tuple[Number, int], ...]
 class Stage:
     """Copy what moves with the loops of `dimensions` to a scratch array, inside the loop `at`.
 
-    The array is laid out row by row in these dimensions. With `at` None the copy stands before all
-    loops. The loops that fill the array are numbered (first loop of the dimension, Part.FILL,
-    array).
+    The array is laid out row by row in these dimensions, each row with `padding` elements behind it
+    that nothing is put into: rows that start in other banks are read at once. With `at` None the
+    copy stands before all loops. The loops that fill the array are numbered (first loop of the
+    dimension, Part.FILL, array).
     """
 
     at: Number | None
     dimensions: tuple[Dimension, ...]
+    padding: int = 0
 
     def __str__(self) -> str:
         layout = "][".join("+".join(map(term_text, d)) for d in self.dimensions)
-        return f"stage([{layout}] at {text_of(self.at or ())})"
+        padded = f", rows padded by {self.padding}" if self.padding else ""
+        return f"stage([{layout}] at {text_of(self.at or ())}{padded})"
 
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done. Raises ArgumentError where no value fits."""
         return stage(rewrite(kernel, simplify, name="simplify before a stage"), self)
 
-    def objection(self, loops: Loops, limits: Limits) -> None:
-        """None: what cannot be done is refused when it is tried."""
+    def objection(self, loops: Loops, limits: Limits) -> str | None:
+        """Why the step must not be done; what fits no value is refused when it is tried."""
+        return f"rows cannot be padded by {self.padding}" if self.padding < 0 else None
 
     @property
     def axes(self) -> frozenset[Number]:
@@ -127,7 +131,7 @@ def staged(value: UOp, step: Stage, number: int) -> UOp:
         UOp.range(int(place.vmax) + 1, (*dimension[0][0], Part.FILL, number))
         for dimension, place in zip(step.dimensions, places, strict=True)
     ]
-    pitches = pitches_of([r.extent for r in fill], value.dtype.itemsize)
+    pitches = pitches_of([r.extent for r in fill], value.dtype.itemsize, step.padding)
     size = pitches[0] * fill[0].extent
     array = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(size, "local"), (), number)
     content = by_place(value, step.dimensions, loops, fill)
@@ -146,14 +150,14 @@ def total(terms: Iterable[UOp]) -> UOp:
     return sum(terms, UOp.index(0))
 
 
-def pitches_of(extents: list[int], itemsize: int) -> list[int]:
-    """How far apart neighbors along each dimension are, in elements.
+def pitches_of(extents: list[int], itemsize: int, padding: int = 0) -> list[int]:
+    """How far apart neighbors along each dimension are, in elements, rows with some behind them.
 
     Large strides that would map to the same few sets of a cache are made uneven.
     """
     pitches = [1]
     for extent in reversed(extents[1:]):
-        pitch = pitches[0] * extent
+        pitch = pitches[0] * extent + (padding if len(pitches) == 1 else 0)
         aliases = pitch * itemsize % ALIASING_BYTES == 0
         pitches.insert(0, pitch + LINE_BYTES // itemsize if aliases else pitch)
     return pitches

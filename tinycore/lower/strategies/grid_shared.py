@@ -276,12 +276,15 @@ def threads(draft: Draft) -> int:
     return math.prod(r.extent for r in threads_of(draft.kernel))
 
 
-def deal_out(draft: Draft, number: int) -> None:
-    """Give a fill to the threads of a group, neighbors what lies side by side."""
+def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
+    """Give a fill to the threads of a group, neighbors what lies side by side.
+
+    Each moves so many lanes at once where it can, or those of the widest value of the kernel.
+    """
     fill = fill_of(draft, number)
     loads = loads_of(fill)
     loops = sorted(fill.src[1:], key=lambda r: -least_stride(loads, r))
-    last, lanes = loops[-1], draft.lanes()
+    last, lanes = loops[-1], draft.lanes() if lanes is None else lanes
     names = [r.arg.number for r in loops]
     steps: list[Step] = [Reorder(tuple(names))]
     moves = {draft.facts.stride(n, last) for n in loads if len(n.src) == 2}

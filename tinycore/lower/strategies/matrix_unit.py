@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tinycore.config import settings
+from tinycore.dtype import DType
 from tinycore.errors import ArgumentError
 from tinycore.lower.cost import Cost, Proposal
 from tinycore.lower.draft import Draft
@@ -35,6 +37,8 @@ from tinycore.uop.op import AxisKind
 
 DEPTH_BYTES: Final = 64
 """Bytes of a row of an operand that are staged at a time."""
+PIECE_BYTES: Final = 16
+"""The widest access of a thread to shared memory; 8 of these are as wide as its banks."""
 MOST_WASTE: Final = 1.25
 """How many times the work of a product its tiles may do, as they pass its ends."""
 MOST_WASTE_OF_ONE: Final = 4.0
@@ -61,7 +65,11 @@ TILES: Final = (
 
 def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     """A sum of products given to each unit of the device, in tiles that suit its size."""
-    units = [unit for unit in limits.matrix if unit.threads == limits.subgroup]
+    units = [
+        unit
+        for unit in limits.matrix
+        if unit.threads == limits.subgroup and (settings.ALLOW_TF32 or not unit.rounds)
+    ]
     sides = sides_of(facts) if units and not facts.overwrites else None
     if sides is None:
         return
@@ -122,7 +130,7 @@ def tensorize(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
         across = dimension(draft, subgroups, (*axis, 0), step.number(part))
         operand = unit.fragment("a" if part is ROWS else "b")
         inner = operand.map.neighbors[0] == "k"
-        stage_operand(draft, at, (across, along) if inner else (along, across))
+        stage_operand(draft, at, (across, along) if inner else (along, across), operand.dtype)
     return fits_group(draft)
 
 
@@ -163,15 +171,28 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
     return tuple(parts)
 
 
-def stage_operand(draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...]) -> None:
+def stage_operand(
+    draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...], dtype: DType
+) -> None:
     """Stage an operand, if it moves with just these loops."""
     first = len(arrays(draft))
+    row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in dimensions[-1]) + 1
     try:
-        draft.do(Stage(at, dimensions))
+        draft.do(Stage(at, dimensions, padding_of(row * dtype.itemsize) // dtype.itemsize))
     except ArgumentError:  # it is read where it lies
         return
     for number in range(first, len(arrays(draft))):
-        deal_out(draft, number)
+        deal_out(draft, number, draft.limits.vector_bytes // dtype.itemsize)
+
+
+def padding_of(row_bytes: int) -> int:
+    """Bytes behind each row, so that neighboring rows start in other banks of shared memory.
+
+    Rows of an odd number of pieces lie in 8 different ones: a subgroup that reads a word of each of
+    4 lanes of 8 rows, or 8 threads that each move a piece of a row's, find all banks.
+    """
+    pieces, rest = divmod(row_bytes, PIECE_BYTES)
+    return PIECE_BYTES if rest == 0 and pieces % 2 == 0 else 0
 
 
 def has(draft: Draft, axis: Number) -> bool:

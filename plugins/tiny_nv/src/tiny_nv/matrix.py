@@ -33,6 +33,15 @@ PTX_NAMES: Final = {
     dtypes.fp8e4m3: "e4m3",
     dtypes.fp8e5m2: "e5m2",
 }
+ROUNDED: Final = """\
+template <class X, class A> FUNCTION X rounded(A a) {
+  X x;
+#pragma unroll
+  for (int i = 0; i < int(sizeof(X) / 4); i++)
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(x.v[i]) : "f"(a.v[i]));
+  return x;
+}
+"""
 FIRST_WITH_FP8: Final = 89
 
 
@@ -45,11 +54,6 @@ class Instruction:
     """The compute capability from which on there is one: 80 is 8.0."""
     version: str = "8.0"
     """The PTX that has it."""
-
-    @property
-    def is_rounded(self) -> bool:
-        """Whether operands are float32 in registers, and rounded to tf32."""
-        return self.unit.a is dtypes.float32
 
     @property
     def name(self) -> str:
@@ -78,8 +82,9 @@ class Instruction:
             for name, count in (("x", counts[1]), ("y", counts[2]))
             for i in range(count)
         )
-        held = "rounded" if self.is_rounded else "as"
+        held = "rounded" if self.unit.rounds else "as"
         return (
+            f"{ROUNDED if self.unit.rounds else ''}"
             f"template <class A, class B, class C> FUNCTION C {self.unit.name}(A a, B b, C c) {{\n"
             f"  const vec<unsigned, {counts[1]}> x = {held}<vec<unsigned, {counts[1]}>>(a);\n"
             f"  const vec<unsigned, {counts[2]}> y = {held}<vec<unsigned, {counts[2]}>>(b);\n"
@@ -95,7 +100,8 @@ def unit_of(a: DType, out: DType = dtypes.float32) -> MatrixUnit:
     """The product of 16 rows and 8 columns whose operands have 32 bytes along k."""
     k = 32 // a.itemsize
     name = f"mma_m16n8k{k}_{PTX_NAMES[a]}"
-    return MatrixUnit(name, 16, 8, k, a, a, out, 32, *OPERAND_MAPS[k], OUT_MAP)
+    rounds = a is dtypes.float32  # which is tf32 in an instruction
+    return MatrixUnit(name, 16, 8, k, a, a, out, 32, *OPERAND_MAPS[k], OUT_MAP, rounds)
 
 
 INSTRUCTIONS: Final[Mapping[str, Instruction]] = {
@@ -106,6 +112,7 @@ INSTRUCTIONS: Final[Mapping[str, Instruction]] = {
         Instruction(unit_of(dtypes.int8, dtypes.int32)),
         Instruction(unit_of(dtypes.fp8e4m3), FIRST_WITH_FP8, "8.4"),
         Instruction(unit_of(dtypes.fp8e5m2), FIRST_WITH_FP8, "8.4"),
+        Instruction(unit_of(dtypes.float32)),
     )
 }
 """By the name of the unit."""

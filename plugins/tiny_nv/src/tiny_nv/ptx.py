@@ -378,7 +378,7 @@ class Ptx(Renderer):
         read_only = where == "global" and pointer.arg not in text.kernel.written
         instruction = f"ld.{where}{'.nc' if read_only else ''}"
         place = self.address(index, text)
-        if u in text.multiplied and not gate and not u.dtype.size_bytes % WORD_BYTES:
+        if u in text.multiplied and not gate and is_packed(u.dtype):
             text.values[u] = self.packed(instruction, place, kind, u.dtype, text)
             return
         found = self.loaded(instruction, place, kind, u.dtype, gate, text)
@@ -412,8 +412,6 @@ class Ptx(Renderer):
         """Lanes from memory, whose words are kept for a matrix instruction."""
         size = dtype.scalar().itemsize
         words = self.words(instruction, place, dtype.size_bytes // WORD_BYTES, "", text)
-        if size == WORD_BYTES:
-            return tuple(text.new(kind, "mov.b32", word) for word in words)
         parts = [tuple(self.apart(word, kind, size, text)) for word in words]
         text.packed.update(zip(parts, words, strict=True))
         return tuple(lane for part in parts for lane in part)
@@ -757,6 +755,11 @@ def below(matrix: UOp) -> list[UOp]:
     """What a MATRIX multiplies, and the values of which that is put together."""
     together = (Op.MATRIX, Op.VECTORIZE, Op.EXTRACT)
     return UOp.sink(*matrix.src[:2]).toposort(lambda n: n.op in together or n.op is Op.SINK)
+
+
+def is_packed(dtype: DType) -> bool:
+    """Whether lanes are parts of words, all of which are whole."""
+    return dtype.scalar().itemsize < WORD_BYTES and not dtype.size_bytes % WORD_BYTES
 
 
 def target_number(arch: str) -> int:

@@ -36,8 +36,8 @@ RESERVED: Final = frozenset(
     "const constexpr const_cast continue decltype default delete do double dynamic_cast else enum "
     "explicit export extern false float for friend goto greatest half half_bits if inline int "
     "least load long memcpy mutable namespace new noexcept not not_eq nullptr operator or or_eq "
-    "private protected public quotient register reinterpret_cast remainder return root shared "
-    "short signed sizeof static static_assert static_cast store struct switch template this "
+    "private protected public quotient register reinterpret_cast remainder return root rounded "
+    "shared short signed sizeof static static_assert static_cast store struct switch template this "
     "thread_local throw to_float to_half to_int to_long to_unsigned_long true try typedef typeid "
     "typename union unsigned using vec virtual void volatile wchar_t while whole xor xor_eq "
     "blockDim blockIdx gridDim threadIdx warpSize FUNCTION HALF_BINARY".split()
