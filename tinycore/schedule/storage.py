@@ -249,12 +249,15 @@ class Storage:
     @staticmethod
     def unwidened(node: UOp) -> UOp:
         """What a CAST widens, on devices with matrix units, which multiply narrow values."""
-        if node.op is not Op.CAST or node.src[0].op not in ALU:
+        if node.op is not Op.CAST:
             return node
-        source, device = node.src[0], node.device_or_none
-        if source.dtype.itemsize >= node.dtype.itemsize or source.dtype.kind != node.dtype.kind:
+        narrow, device = node.src[0], node.device_or_none
+        while narrow.op in REARRANGING:
+            narrow = narrow.src[0]
+        is_wider = narrow.dtype.kind == node.dtype.kind == "float"
+        if not is_wider or narrow.dtype.itemsize >= node.dtype.itemsize or narrow.op not in ALU:
             return node
-        return source if device is not None and limits_of(device).matrix else node
+        return narrow if device is not None and limits_of(device).matrix else node
 
     def count(
         self, node: UOp, known: dict[UOp, int], own: int, join: Callable[[Iterable[int]], int]

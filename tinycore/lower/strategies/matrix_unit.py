@@ -37,6 +37,7 @@ from tinycore.uop.op import AxisKind
 
 DEPTH_BYTES: Final = 64
 """Bytes of a row of an operand that are staged at a time."""
+WORD_BYTES: Final = 4
 PIECE_BYTES: Final = 16
 """The widest access of a thread to shared memory; 8 of these are as wide as its banks."""
 MOST_WASTE: Final = 1.25
@@ -82,9 +83,10 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
 
 
 def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
-    """Elements that a group loads for each multiply-add: less than any plan without a unit."""
+    """Words that a group loads for each multiply-add: fewer than by any plan without a unit."""
     tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
-    return 1 / (tall * unit.m) + 1 / (wide * unit.n)
+    words = unit.a.itemsize / WORD_BYTES
+    return words / (tall * unit.m) + words / (wide * unit.n)
 
 
 def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
