@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy
 import pytest
@@ -21,9 +22,9 @@ from tests.unit.lower.matrices import (
     WMMA,
 )
 from tests.unit.lower.test_matrix_product import converted_product
-from tinycore import Tensor, dtypes
+from tinycore import Context, Tensor, dtypes
 from tinycore.device import Buffer, Device
-from tinycore.dtype import PointerDType
+from tinycore.dtype import DType, PointerDType
 from tinycore.engine.compile import info_of
 from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
@@ -31,6 +32,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tensorize, apply_checked
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
+from tinycore.schedule.target import cut_for
 from tinycore.tensor.storage import decode, encode
 from tinycore.testing.kernels import Array
 from tinycore.uop.matrix import MatrixUnit
@@ -300,6 +302,44 @@ def test_fills_move_the_widest_vectors() -> None:
 def test_rows_of_a_stage_are_padded_by_no_less_than_nothing() -> None:
     with pytest.raises(ArgumentError, match="cannot be padded by -1"):
         apply_checked(product_for(MMA, (16, 16, 16)), (Stage(None, (((INNER, 1),),), -1),), CARD)
+
+
+class Storing(Renderer):
+    """A language that only stores bfloat16."""
+
+    emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16})
+
+
+def test_types_that_are_only_stored_keep_their_bits_for_a_unit() -> None:
+    ast = product_for(MMA_BFLOAT, (256, 64, 256))
+    with Context(VERIFY=1):
+        linear = lower(ast, Storing(CARD), "product", plan_for(ast, CARD))
+    arrays = [u.dtype for u in linear.uops if u.op is Op.DEFINE_LOCAL]
+    (operands,) = {tuple(s.dtype for s in u.src[:2]) for u in linear.uops if u.op is Op.MATRIX}
+
+    assert [a.base for a in arrays if isinstance(a, PointerDType)] == [dtypes.uint16] * 2
+    assert operands == (dtypes.uint16.vec(8), dtypes.uint16.vec(4))
+
+
+def test_weights_of_attention_are_stored_narrow_for_a_unit() -> None:
+    q, k, v = (Tensor.empty(2, 40, 32, dtype="float16", device="PYTHON") for _ in range(3))
+    with cut_for(CARD):
+        items = q.scaled_dot_product_attention(k, v).schedule()
+    units = [any(isinstance(s, Tensorize) for s in plan_for(i.ast, CARD)) for i in items]
+    assert sum(units) == 2
+
+    with cut_for(replace(CARD, matrix=())):
+        items = q.scaled_dot_product_attention(k, v).schedule()
+    weights = [b.dtype for i in items for b in i.bufs if b.size == 2 * 40 * 40]
+    assert set(weights) == {dtypes.float32}
+
+
+def test_units_that_round_are_used_where_that_is_allowed() -> None:
+    rounding = replace(SIMDGROUP, rounds=True)
+    ast = product_for(SIMDGROUP, (64, 32, 64))
+    check(ast, plan_for(ast, card_with(rounding)), (64, 32, 64), uses_unit=False)
+    with Context(ALLOW_TF32=1):
+        check(ast, plan_for(ast, card_with(rounding)), (64, 32, 64))
 
 
 def test_what_follows_a_product_is_done_by_its_lanes() -> None:

@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import pytest
 
+from tests.unit.lower.matrices import MMA
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel
-from tinycore.render.cstyle import CStyle
+from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.node import UOp
@@ -55,6 +56,27 @@ def operand(slot: int, dtype: DType) -> UOp:
 def test_arithmetic_is_native_where_there_is_an_expression() -> None:
     assert CStyle.native_ops == {*CStyle.expressions, Op.CAST, Op.BITCAST}
     assert CStyle.native_ops.isdisjoint({Op.THREEFRY, Op.FLOORDIV, Op.SIN})
+
+
+class WithUnit(Dialect):
+    """The language with a matrix instruction."""
+
+    matrix: ClassVar[Mapping[str, MatrixCall]] = {
+        MMA.name: MatrixCall("mma<{type}>({0}, {1}, {2})", "// what mma is")
+    }
+
+
+def test_matrix_units_are_written_as_a_table_says() -> None:
+    names = ("a", "b", "out")
+    kinds = [MMA.fragment(name).vector for name in names]
+    fragments = [operand(slot, kind) for slot, kind in enumerate(kinds)]
+    nodes = in_order(UOp(Op.MATRIX, kinds[2], tuple(fragments), MMA))
+    text = WithUnit().render(LinearKernel("test", nodes))
+
+    assert text.startswith("// what mma is\nkernel void test(")
+    assert "= mma<float4>(" in text
+    with pytest.raises(UnsupportedError, match="no words for MATRIX"):
+        rendered(*nodes)
 
 
 def test_arithmetic_without_an_expression_is_refused() -> None:
