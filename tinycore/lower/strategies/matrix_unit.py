@@ -38,7 +38,7 @@ from tinycore.uop.op import AxisKind
 DEPTH_BYTES: Final = 64
 """Bytes of a row of an operand that are staged at a time."""
 WORD_BYTES: Final = 4
-PIECE_BYTES: Final = 16
+ACCESS_BYTES: Final = 16
 """The widest access of a thread to shared memory; 8 of these are as wide as its banks."""
 MOST_WASTE: Final = 1.25
 """How many times the work of a product its tiles may do, as they pass its ends."""
@@ -193,8 +193,8 @@ def padding_of(row_bytes: int) -> int:
     Rows of an odd number of pieces lie in 8 different ones: a subgroup that reads a word of each of
     4 lanes of 8 rows, or 8 threads that each move a piece of a row's, find all banks.
     """
-    pieces, rest = divmod(row_bytes, PIECE_BYTES)
-    return PIECE_BYTES if rest == 0 and pieces % 2 == 0 else 0
+    pieces, rest = divmod(row_bytes, ACCESS_BYTES)
+    return ACCESS_BYTES if rest == 0 and pieces % 2 == 0 else 0
 
 
 def has(draft: Draft, axis: Number) -> bool:
