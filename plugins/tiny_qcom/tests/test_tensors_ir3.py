@@ -84,6 +84,11 @@ def test_narrow_integers(kind: str) -> None:
     assert (x >> 2).tolist() == (a >> 2).tolist()
 
 
+def test_a_condition_that_is_stored_and_used() -> None:
+    a = numbers(64)
+    close(Tensor(a).asinh(), numpy.arcsinh(a))
+
+
 def test_integers() -> None:
     PROGRAMS.integers()
 

@@ -362,6 +362,8 @@ class Nir(Renderer):
             lanes = tuple(
                 self.together(lanes[n : n + per], size * 8, out) for n in range(0, count, per)
             )
+        if unit == 1:  # Mesa's process ends on a bool of a full register that becomes a byte
+            lanes = tuple(out.new("ior", lane, out.constant(32, 1 << 8)) for lane in lanes)
         if unit < WORD_BYTES:
             lanes = tuple(out.new(f"u2u{unit * 8}", lane) for lane in lanes)
         space = "shared" if pointer.op is Op.DEFINE_LOCAL else "global"
