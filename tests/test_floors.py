@@ -25,6 +25,7 @@ FLOORS: dict[str, tuple[float, str]] = {
     "_deferred": (0, "foundation"),
     "_dtype": (0, "foundation"),
     "_locks": (0, "foundation"),
+    "_lru": (0, "foundation"),
     "_processors": (0, "foundation"),
     "_stamp": (0, "foundation"),
     "_setting": (0, "foundation"),

@@ -18,6 +18,7 @@ from tinycore import cache
 from tinycore._collector import without_collecting
 from tinycore._deferred import deferred
 from tinycore._locks import lock
+from tinycore._lru import Lru
 from tinycore.config import reader_of, settings
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
@@ -163,16 +164,15 @@ class CompiledRunner:
 Key = tuple[UOp, int, int, bool, int, bool, bool, int, bool]
 LoadedProgram = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 
-programs: dict[Key, LoadedProgram] = {}
+programs: Lru[Key, LoadedProgram] = Lru(8192)
 """Loaded programs by graph, device, toolchain, settings of plans, rule hooks and alignment.
 
-Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused."""
+Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused.
+Captured steps hold their own."""
 plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED", "ALLOW_TF32"))
 """What the user chooses of how kernels are lowered."""
-MOST_PROGRAMS: Final = 8192
-"""Capacity; the least recently used program is evicted. Captured steps hold their own."""
 table = lock()
-"""Guards `programs` and `locks_in_use`; never held during compilation."""
+"""Guards `locks_in_use`; never held during compilation."""
 locks_in_use: Final[WeakValueDictionary[Key, threading.Lock]] = WeakValueDictionary()
 """One lock per program under construction."""
 lowering = lock()
@@ -249,13 +249,13 @@ def runner_for(
     device: OpenDevice = Device[device_name]
     toolchain = device.toolchain
     key = (ast, id(device), id(toolchain), *plan_settings(), hook_generation(), aligned)
-    if (found := lookup(key)) is None:
+    if (found := programs.find(key)) is None:
         if not settings.BEAM and not any(trace.on for trace in SHOWN_CHANNELS):
             start_compiling(lambda kernel: runner_for(*kernel), others)
         with lock_of(key):
-            if (found := lookup(key)) is None:
+            if (found := programs.find(key)) is None:
                 found = load_runner(ast, device, toolchain, aligned), device, toolchain
-                remember(key, found)
+                programs.keep(key, found)
     return found[0]
 
 
@@ -315,19 +315,3 @@ def lock_of(key: Key) -> threading.Lock:
 def runner_of_text(text: str, device: str) -> CompiledRunner:
     """The program of a kernel given as text."""
     return runner_for(from_text(text), device)
-
-
-def lookup(key: Key) -> LoadedProgram | None:
-    """The cached program of a key, marked as most recently used; None if there is none."""
-    with table:
-        if (found := programs.pop(key, None)) is not None:
-            programs[key] = found
-        return found
-
-
-def remember(key: Key, program: LoadedProgram) -> None:
-    """Cache a program, evicting the least recently used beyond the capacity."""
-    with table:
-        programs[key] = program
-        if len(programs) > MOST_PROGRAMS:
-            del programs[next(iter(programs))]

@@ -12,10 +12,9 @@ import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
 
 from tinycore._collector import without_collecting
-from tinycore._locks import lock
+from tinycore._lru import Lru
 from tinycore.config import settings
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
@@ -205,11 +204,8 @@ class BoundSchedule:
 
 Key = tuple[UOp, RetentionPolicy, int, Limits | None]
 
-schedules: dict[Key, Schedule] = {}
-MOST_SCHEDULES: Final = 1024
-"""The size of the cache, which drops the least recently used."""
-table = lock()
-"""Held during a lookup, never while a schedule is compiled."""
+schedules: Lru[Key, Schedule] = Lru(1024)
+"""Compiled schedules by canonical graph, retention policy, RING and limits."""
 
 
 def schedule_for(
@@ -217,17 +213,12 @@ def schedule_for(
 ) -> Schedule:
     """The schedule of a canonical graph, from the cache, or compiled; `on_disk` looks there too."""
     key = canonical.sink, policy, settings.RING, elsewhere.get()
-    with table:
-        if (found := schedules.pop(key, None)) is not None:
-            schedules[key] = found
-            return found
+    if (found := schedules.find(key)) is not None:
+        return found
     with without_collecting:
         compile_new = load_or_compile if on_disk else compile_schedule
         made = compile_new(canonical, policy)
-    with table:
-        schedules[key] = made
-        if len(schedules) > MOST_SCHEDULES:
-            del schedules[next(iter(schedules))]
+    schedules.keep(key, made)
     return made
 
 

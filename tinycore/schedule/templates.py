@@ -12,15 +12,13 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from tinycore._locks import lock
+from tinycore._lru import Lru
 from tinycore.dtype import DType, dtypes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
-MOST_TEMPLATES: Final = 512
-"""The size of the cache, which drops the least recently used."""
 SIGNIFICANT: Final = frozenset({0.0, 1.0, -1.0})
 """Constants that rewrite rules test for; they stay in the key."""
 
@@ -45,9 +43,8 @@ class Template(NamedTuple):
     """The kernel filled in last, by its constants."""
 
 
-templates: Final[dict[tuple[Hashable, ...], Template]] = {}
-table: Final = lock()
-"""Held during a lookup, never while a template is made."""
+templates: Final[Lru[tuple[Hashable, ...], Template]] = Lru(512)
+"""Kernels by the structure of their regions."""
 
 
 def region_of(
@@ -87,15 +84,12 @@ def is_hole(node: UOp) -> bool:
 
 def kernel_of(region: Region, make: Callable[[Mapping[UOp, UOp]], UOp]) -> UOp:
     """The kernel of a region; `make` makes one, given the hole of each constant."""
-    template = looked_up(region.key)
+    template = templates.find(region.key)
     if template is None:
         holes = tuple(map(hole, range(len(region.constants)), dtypes_of(region.constants)))
         ast = make(dict(zip(region.constants, holes, strict=True)))
         template = Template(ast, holes, {})
-        with table:
-            templates[region.key] = template
-            if len(templates) > MOST_TEMPLATES:
-                del templates[next(iter(templates))]
+        templates.keep(region.key, template)
     if not template.holes:
         return template.ast
     values = tuple([UOp.const(c.dtype, c.arg) for c in region.constants])
@@ -105,14 +99,6 @@ def kernel_of(region: Region, make: Callable[[Mapping[UOp, UOp]], UOp]) -> UOp:
         template.filled.clear()
         template.filled[values] = found
     return found
-
-
-def looked_up(key: tuple[Hashable, ...]) -> Template | None:
-    """The template of a key, which becomes the most recently used; None if there is none."""
-    with table:
-        if (found := templates.pop(key, None)) is not None:
-            templates[key] = found
-        return found
 
 
 def dtypes_of(nodes: Iterable[UOp]) -> Iterator[DType]:

@@ -22,6 +22,7 @@ from tiny_nv import _nvrtc
 from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.ptx import Ptx
 from tinycore import Context, Tensor, dtypes
+from tinycore._lru import Lru
 from tinycore.dtype import DType
 from tinycore.errors import CompileError
 from tinycore.plugin import register_observer, unregister_observer
@@ -49,7 +50,7 @@ class Watch:
 def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     noted = Watch()
     # what another test has compiled is compiled again
-    monkeypatch.setattr("tinycore.engine.compile.programs", {})
+    monkeypatch.setattr("tinycore.engine.compile.programs", Lru(1024))
     register_observer(noted)
     yield noted
     unregister_observer(noted)

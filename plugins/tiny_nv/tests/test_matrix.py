@@ -26,6 +26,7 @@ from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.matrix import INSTRUCTIONS, Instruction
 from tiny_nv.program import NvrtcCompiler
 from tinycore import Context, Tensor, dtypes
+from tinycore._lru import Lru
 from tinycore.dtype import DType
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Tensorize
@@ -62,7 +63,7 @@ class Sources:
 @pytest.fixture
 def sources(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sources]:
     noted = Sources()
-    monkeypatch.setattr("tinycore.engine.compile.programs", {})
+    monkeypatch.setattr("tinycore.engine.compile.programs", Lru(1024))
     register_observer(noted)
     with Context(CCACHE=0, ALLOW_TF32=1):
         yield noted

@@ -14,7 +14,7 @@ from tinycore.device.protocols import Graph, Handle, Launch
 from tinycore.engine.graph import Alone, HeldLaunches, Part
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.device_memory import buffer_of
-from tinycore.tensor.graph import base_of
+from tinycore.uop.movement import base_of
 
 pytestmark = pytest.mark.device("CPU")
 

@@ -13,6 +13,7 @@ import pytest
 
 import tinycore
 from tinycore import Context, Device, Tensor
+from tinycore._lru import Lru
 from tinycore._stamp import INDECISIVE_SETTINGS, content_of, sources, stamp
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
@@ -41,7 +42,7 @@ def test_what_is_kept_is_what_was_made() -> None:
 
 def test_a_kept_program_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     (Tensor([1.0, 2.0], device="PYTHON") * 5.5).realize()
-    monkeypatch.setattr(compiling, "programs", {})
+    monkeypatch.setattr(compiling, "programs", Lru(1024))
     monkeypatch.setattr(compiling, "compile_kernel", None)
 
     assert (Tensor([3.0, 4.0], device="PYTHON") * 5.5).tolist() == [16.5, 22.0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ import pluggy
 import pytest
 
 from tinycore import Context, Device, Tensor
-from tinycore.device.hooks import hooks
+from tinycore.device.hooks import hooks, tinycore_rewrite_rules
 from tinycore.engine.program_cache import program_key
 from tinycore.engine.rule_hooks import HOOK_STAGES, hooked_rules
 from tinycore.errors import PluginError
@@ -83,6 +85,13 @@ def item() -> ScheduleItem:
 
 def test_the_stages_are_the_passes() -> None:
     assert tuple(step.name for step in KERNEL_PIPELINE) == HOOK_STAGES
+
+
+def test_the_documentation_of_the_hook_names_every_stage() -> None:
+    text = inspect.getdoc(tinycore_rewrite_rules) or ""
+    (sentence,) = re.findall(r"run to their end: (.+?)\.", text, re.DOTALL)
+
+    assert tuple(re.findall(r'"(\w+)"', sentence)) == HOOK_STAGES
 
 
 @pytest.mark.parametrize("stage", HOOK_STAGES)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore import Context, GlobalCounters, Tensor
+from tinycore._lru import Lru
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import programs, runner_for
 from tinycore.engine.counters import Estimate
@@ -94,9 +95,8 @@ def test_counters_count_kernels_and_work() -> None:
 def test_the_program_unused_longest_goes_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept: dict[object, object] = {}
+    kept: Lru[object, object] = Lru(2)
     monkeypatch.setattr("tinycore.engine.compile.programs", kept)
-    monkeypatch.setattr("tinycore.engine.compile.MOST_PROGRAMS", 2)
     first, second, third = (ast_of(buffer(n) + buffer(n)) for n in (91, 92, 93))
 
     used_again = runner_for(first, "PYTHON")

@@ -20,6 +20,7 @@ from tests.unit.engine.misbehaving_worker import (
 )
 from tests.unit.schedule.graphs import buffer, kernels, matmul
 from tinycore import Context, Tensor, cache
+from tinycore._lru import Lru
 from tinycore.device import Device
 from tinycore.dtype import DType, dtypes
 from tinycore.engine import candidate_runner, plan_cache
@@ -228,7 +229,7 @@ def test_programs_of_different_searches_are_kept_apart() -> None:
 def test_a_program_is_compiled_by_its_cached_plan_if_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tinycore.engine.compile.programs", {})
+    monkeypatch.setattr("tinycore.engine.compile.programs", Lru(8))
     device, ast = Device["PYTHON"], product()
     plan_cache.store_plan(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.schedule.graphs import assign, buffer, total
 from tinycore import Context, GlobalCounters, Tensor
+from tinycore._lru import Lru
 from tinycore.engine import compile as compiling
 from tinycore.schedule import compiled
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
@@ -28,7 +29,7 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return whole(canonical, policy)
 
     monkeypatch.setattr(compiled, "compile_schedule", counted)
-    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
     return found
 
 
@@ -187,7 +188,7 @@ def test_the_setting_of_the_ring_is_part_of_the_key(cuts: list[int]) -> None:
 
 
 def test_the_table_is_bounded(cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "MOST_SCHEDULES", 3)
+    monkeypatch.setattr(compiled, "schedules", Lru(3))
     x = host(1)
     for i in range(6):
         (x + i).realize()

@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 from tinycore import Context, Tensor, Variable, cache
+from tinycore._lru import Lru
 from tinycore.nn.optim import Adam
 from tinycore.schedule import compiled, disk
 from tinycore.schedule.canonical import CanonicalGraph, canonicalize
@@ -30,7 +31,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def always_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every schedule is looked for in this test's folder: none is known from tests before it."""
     monkeypatch.setattr(disk, "FEWEST_NODES", 1)
-    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +40,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(form: CanonicalGraph, keep: object) -> NoReturn:
         raise AssertionError("a graph was cut anew")
 
-    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
     monkeypatch.setattr(compiled, "compile_schedule", cut)
 
 
@@ -110,7 +111,7 @@ GRAPH = b"\n%0 = CONST int32 [1]\n%1 = SINK void (%0)\n"
 )
 def test_a_wrong_entry_is_not_used(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = softmaxes().tolist()
-    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
     monkeypatch.setattr(
         cache, "get", lambda table, key: content if table == disk.SCHEDULES else None
     )

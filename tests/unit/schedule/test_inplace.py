@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.unit.schedule.test_memory import apart, training
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes, nn
+from tinycore._lru import Lru
 from tinycore.engine import realize
 from tinycore.schedule import compiled, pipeline, placement
 from tinycore.schedule.compiled import Schedule
@@ -29,7 +30,7 @@ def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any size are made smaller, no strips pass values on, nothing was laid out yet."""
     monkeypatch.setattr(placement, "LEAST_LIVE_BYTES", 0)
     monkeypatch.setattr(pipeline, "fuse_rows", lambda steps, *_: [(step, [step]) for step in steps])
-    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
 
 
 def square() -> Tensor:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, nn
+from tinycore._lru import Lru
 from tinycore.engine import realize
 from tinycore.schedule import compiled
 from tinycore.schedule.compiled import Schedule
@@ -123,7 +124,7 @@ def test_blocks_are_hardly_larger_than_what_lives_at_once(
         realize, "run_schedule", lambda *_: None
     )  # where values lie is known before
     step = program()
-    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
     step()
     found = compiled.schedules.values()
     blocks = [b for r in found for layout in r.layouts.values() for b in layout.blocks]
@@ -190,7 +191,7 @@ def test_debug_says_what_was_packed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = Tensor.rand(32, 32, device="PYTHON").realize()
-    monkeypatch.setattr(compiled, "schedules", {})
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
     with Context(DEBUG=1):
         ((x @ x).softmax() @ x).realize()
 

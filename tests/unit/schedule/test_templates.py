@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tinycore import Tensor
+from tinycore._lru import Lru
 from tinycore.schedule import templates
 from tinycore.schedule.emit import KernelEmitter
 from tinycore.uop.node import UOp
@@ -26,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         found.append(group)
         return original(self, group, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(templates, "templates", {})
+    monkeypatch.setattr(templates, "templates", Lru(1024))
     monkeypatch.setattr(KernelEmitter, "loop_nest", noted)
     return found
 
@@ -98,7 +99,7 @@ def test_a_constant_put_in_later_gives_the_same_kernel(
 
 
 def test_the_one_unused_longest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templates, "MOST_TEMPLATES", 2)
+    monkeypatch.setattr(templates.templates, "capacity", 2)
     for size in (2, 3, 2, 4, 5):
         (tensor(*range(size)) + 2.5).realize()
 

@@ -1,0 +1,44 @@
+"""`Lru`: the bound, the order in which entries go, threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from tinycore._lru import Lru
+
+
+def test_the_least_recently_used_entry_goes_first() -> None:
+    table: Lru[str, int] = Lru(2)
+    table.keep("a", 1)
+    table.keep("b", 2)
+
+    assert table.find("a") == 1
+    table.keep("c", 3)
+
+    assert list(table) == ["a", "c"]
+
+
+def test_what_is_not_there_is_none() -> None:
+    assert Lru[str, int](2).find("a") is None
+
+
+def test_an_entry_kept_again_is_one_entry() -> None:
+    table: Lru[str, int] = Lru(2)
+    table.keep("a", 1)
+    table.keep("a", 2)
+
+    assert table == {"a": 2}
+
+
+def test_many_threads_leave_as_many_entries_as_fit() -> None:
+    table: Lru[int, int] = Lru(8)
+
+    def use(number: int) -> None:
+        for key in range(64):
+            table.keep(key * number % 32, key)
+            table.find(key % 32)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(1, 17)))
+
+    assert len(table) == 8

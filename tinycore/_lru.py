@@ -1,0 +1,45 @@
+"""`Lru`: a table of bounded size that drops the least recently used entry.
+
+Floor 0. Imports `_locks`. Caches whose entries are dear to make again are such tables: loaded
+programs, compiled schedules, templates of kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+from tinycore._locks import lock
+
+__all__ = ["Lru"]
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Lru(dict[Key, Value], Generic[Key, Value]):
+    """At most `capacity` entries, the least recently used first. Usable from several threads.
+
+    `lock` is held during `find` and `keep` only, never while a value is made.
+    """
+
+    __slots__ = ("capacity", "lock")
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity: Final = capacity
+        self.lock: Final = lock()
+
+    def find(self, key: Key) -> Value | None:
+        """The value of a key, which becomes the most recently used; None if there is none."""
+        with self.lock:
+            if (found := self.pop(key, None)) is not None:
+                self[key] = found
+            return found
+
+    def keep(self, key: Key, value: Value) -> None:
+        """Add an entry, and drop the least recently used one beyond the capacity."""
+        with self.lock:
+            self[key] = value
+            if len(self) > self.capacity:
+                del self[next(iter(self))]
