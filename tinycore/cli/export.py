@@ -22,6 +22,7 @@ from tinycore.plugin import deferred
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.schedule.target import cut_for
 from tinycore.tensor import graph
+from tinycore.uop.movement import base_of
 
 __all__ = ["add", "export", "run"]
 
@@ -149,7 +150,7 @@ def shaped(tensors: Mapping[str, Tensor]) -> dict[str, Shaped]:
 
 def memory(tensor: Tensor) -> Buffer:
     """The buffer that a realized tensor lies in."""
-    return buffer_of(graph.base_of(tensor.uop))
+    return buffer_of(base_of(tensor.uop))
 
 
 def constants(

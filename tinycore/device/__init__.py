@@ -7,6 +7,7 @@ Floor 1. The files, in the order in which a device is found, opened and used:
 - `asking.py`, `asked.py`, `apart.py`: probes, run in another process
 - `registry.py`, `opened.py`: devices by name, and a device in use
 - `pool.py`, `buffer.py`: memory
+- `system.py`, `_native.py`, `_cdef.py`: the operating system, as drivers in Python use it
 - `hooks.py`: observers
 - `hcq/`: what drivers that fill hardware queues inherit from
 - `elf_file.py`, `relocations.py`, `elf.py`: objects of compilers, laid out in memory

@@ -14,8 +14,9 @@ from itertools import pairwise
 from tinycore.config import settings
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.schedule.kernel import numel, with_shape
-from tinycore.uop.node import UOp, as_scalar
-from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.movement import below_movement
+from tinycore.uop.node import UOp, as_scalar, device_node
+from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 
 SMALLEST_RING = 1 << 18
@@ -24,11 +25,6 @@ FEWEST_IN_RING = 3
 """Devices from which a ring sends less than everyone sending everything to everyone."""
 
 # --- nodes on one device
-
-
-def device_node(device: str) -> UOp:
-    """The DEVICE node of a name."""
-    return UOp(Op.DEVICE, dtypes.void, (), device)
 
 
 def expanded_constant(shape: Shape, dtype: DType, value: Scalar, device: str) -> UOp:
@@ -87,9 +83,7 @@ def copy_to(x: UOp, device: str) -> UOp:
     """The value on a device: itself where it is there, a constant rebuilt, else a copy."""
     if x.device == device:
         return x
-    base = x
-    while base.op in MOVEMENT:
-        base = base.src[0]
+    base = below_movement(x)
     if base.op in (Op.CONST, Op.ARANGE):
         return x.substitute({device_node(x.device): device_node(device)})
     return UOp(Op.COPY, x.dtype, (x, device_node(device)))
@@ -101,11 +95,6 @@ def copy_to(x: UOp, device: str) -> UOp:
 def multi(parts: Sequence[UOp], axis: int | None) -> UOp:
     """The MULTI of shards along an axis, or of replicas."""
     return UOp(Op.MULTI, parts[0].dtype, tuple(parts), axis)
-
-
-def is_divisible(shape: Shape, axis: int, count: int) -> bool:
-    """Whether an axis splits into `count` equal shards."""
-    return shape[axis] > 0 and shape[axis] % count == 0
 
 
 def shard_of(x: UOp, axis: int, number: int, count: int) -> UOp:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tinycore.errors import ScheduleError
-from tinycore.schedule.kernel import base_of
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 

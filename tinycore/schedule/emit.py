@@ -17,7 +17,6 @@ from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.images import pixels_of
 from tinycore.schedule.kernel import (
     Kernel,
-    base_of,
     custom_of,
     memory_of,
     new_buffer,
@@ -29,6 +28,7 @@ from tinycore.schedule.partial_writes import is_ordered, is_partial, loops_over,
 from tinycore.schedule.ranges import RegionReader
 from tinycore.schedule.storage import is_stored
 from tinycore.schedule.templates import Region, kernel_of, region_of
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, PARTIAL_WRITES, Op
 from tinycore.uop.rewrite import rewrite

@@ -95,13 +95,6 @@ def numel(node: UOp) -> int:
     return math.prod(greatest_shape(node.shape))
 
 
-def base_of(node: UOp) -> UOp:
-    """The node below reshapes."""
-    while node.op is Op.RESHAPE:
-        node = node.src[0]
-    return node
-
-
 def memory_of(node: UOp) -> UOp:
     """The BUFFER or BUFFER_VIEW behind a stored node."""
     while node.op in (Op.ASSIGN, Op.RESHAPE):

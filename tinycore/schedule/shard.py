@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.collectives import all_gather
-from tinycore.schedule.kernel import base_of
 from tinycore.schedule.shard_rules import SHARD_RULES, is_memory
 from tinycore.schedule.storage import is_leaf, is_stored
+from tinycore.uop.movement import base_of, below_movement
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import is_group
@@ -85,9 +85,7 @@ class ShardedGraph:
 
 def viewed(node: UOp) -> UOp:
     """The memory that a node is a view of, before or after an assignment; else the node."""
-    base = node
-    while base.op in MOVEMENT:
-        base = base.src[0]
+    base = below_movement(node)
     parts = base.src if base.op is Op.MULTI else (base,)
     return base if all(is_memory(p) for p in parts) else node
 

@@ -7,7 +7,6 @@ are sharded, and which operands are resharded for that. See `shard.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -18,20 +17,19 @@ from tinycore.schedule.collectives import (
     all_reduce,
     concatenate,
     copy_to,
-    device_node,
     expanded_constant,
     in_new_memory,
-    is_divisible,
     multi,
     narrow,
     reshard,
     with_size,
 )
-from tinycore.schedule.kernel import base_of, numel
+from tinycore.schedule.kernel import numel
 from tinycore.schedule.storage import is_stored
-from tinycore.uop.node import UOp
+from tinycore.uop.movement import axis_after, base_of, is_divisible
+from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element, registers
-from tinycore.uop.shape import Shape, names_of
+from tinycore.uop.shape import names_of
 
 Sources = list[UOp]
 Rule = Callable[[UOp, Sources], UOp]
@@ -131,38 +129,6 @@ def layouts(source: UOp) -> Iterator[int | None]:
             if is_divisible(source.shape, axis, len(source.src)):
                 yield axis
         yield None
-
-
-def axis_after(node: UOp, shape: Shape, axis: int, count: int) -> int | None:
-    """The sharded axis after a movement; None where it mixes shards."""
-    arg = node.arg
-    match node.op:
-        case Op.RESHAPE:
-            return axis_reshaped(shape, arg, axis, count)
-        case Op.PERMUTE:
-            return list(arg).index(axis)
-        case Op.EXPAND:
-            return axis
-        case Op.PAD:
-            return axis if arg[axis] == (0, 0) else None
-        case Op.SHRINK:
-            return axis if arg[axis] == (0, shape[axis]) else None
-        case Op.FLIP:
-            return None if arg[axis] else axis
-        case _:  # SKEW, UNSKEW
-            return None if axis in (arg.axis, arg.window_axis) else axis
-
-
-def axis_reshaped(old: Shape, new: Shape, axis: int, count: int) -> int | None:
-    """The axis of the new shape that splits into the same shards as one of the old shape.
-
-    As much lies outside of it, and it has a multiple of `count` elements.
-    """
-    outside = math.prod(old[:axis])
-    for candidate in range(len(new)):
-        if math.prod(new[:candidate]) == outside and is_divisible(new, candidate, count):
-            return candidate
-    return None
 
 
 def local_argument(node: UOp, axis: int | None, count: int) -> Any:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.storage import Storage, is_leaf
 from tinycore.schedule.target import limits_of
+from tinycore.uop.movement import axis_along
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
@@ -188,7 +189,7 @@ class Reduction:
             if self.is_read(node) or (node.op is Op.RESHAPE and self.is_read(node.src[0])):
                 found[node] = math.prod(node.shape[at + 1 :])
                 continue
-            below = [(s, axis_below(node, at, s)) for s in node.src]
+            below = [(s, axis_along(node, at, s)) for s in node.src]
             stack += [(s, a) for s, a in below if a is not None and (s, a) not in seen]
             seen.update(stack)
         return found
@@ -286,20 +287,6 @@ class Reduction:
             return self.source
         box = tuple((start, stop) if a == self.axis else (0, n) for a, n in enumerate(shape))
         return UOp(Op.SHRINK, self.source.dtype, (self.source,), box)
-
-
-def axis_below(node: UOp, axis: int, source: UOp) -> int | None:
-    """The axis of a source that an axis of a node moves along; None if there is no single one."""
-    shape = source.shape_or_none
-    if not shape or node.op in (Op.SKEW, Op.UNSKEW, Op.REDUCE_AXIS, Op.GATHER):
-        return None
-    if node.op is Op.PERMUTE:
-        return int(node.arg[axis])
-    if node.op is Op.RESHAPE:
-        place = node.shape[axis], math.prod(node.shape[axis + 1 :])
-        places = [(size, math.prod(shape[a + 1 :])) for a, size in enumerate(shape)]
-        return places.index(place) if place in places else None
-    return axis if len(shape) == len(node.shape) and shape[axis] > 1 else None
 
 
 def reduce_axes(node: UOp, op: Op, axes: tuple[int, ...]) -> UOp:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cached_property
 
-from tinycore.schedule.kernel import base_of, custom_of, numel
+from tinycore.schedule.kernel import custom_of, numel
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.schedule.target import limits_of
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, MOVEMENT, SAME_VALUE, TRANSCENDENTAL, Op
 from tinycore.uop.size import greatest

@@ -10,10 +10,10 @@ place of every window.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from tinycore.tensor import graph
+from tinycore.uop.movement import source_axis
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import ALU, Op
 
@@ -107,13 +107,13 @@ class Spread:
             return any(self.varies(s, axis) for s in node.src)
         if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
             return False
-        found = source_of(node, axis)
+        found = source_axis(node, axis)
         return found is None or self.varies(node.src[0], found)
 
 
 def below(node: UOp, axis: int, change: Change) -> UOp:
     """A node after a change of one of its axes, made as far down as ops on other axes let it."""
-    place = source_of(node, axis)
+    place = source_axis(node, axis)
     if place is None:
         return change(node, axis)
     inner = below(node.src[0], place, change)
@@ -131,29 +131,3 @@ def single(node: UOp, axis: int) -> UOp:
     if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
         return graph.expand(node.src[0], shape)
     return graph.shrink(node, [(0, size) for size in shape])
-
-
-def source_of(node: UOp, axis: int) -> int | None:
-    """The axis of its source that a movement op passes on unchanged as `axis`; None if none."""
-    match node.op:
-        case Op.RESHAPE:
-            return source_axis(node, axis)
-        case Op.PERMUTE:
-            return int(node.arg[axis])
-        case Op.EXPAND if node.src[0].shape[axis] == node.shape[axis]:
-            return axis
-        case Op.FLIP if not node.arg[axis]:
-            return axis
-        case Op.PAD if node.arg[axis] == (0, 0):
-            return axis
-        case Op.SKEW if axis not in (node.arg.axis, node.arg.window_axis):
-            return axis
-    return None
-
-
-def source_axis(node: UOp, axis: int) -> int | None:
-    """Where an axis was before a RESHAPE that left it as it is; None if it did not."""
-    before, after = node.src[0].shape, node.shape
-    outer = math.prod(after[:axis])
-    places = (i for i, n in enumerate(before) if n == after[axis])
-    return next((i for i in places if math.prod(before[:i]) == outer), None)

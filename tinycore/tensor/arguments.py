@@ -20,11 +20,12 @@ from tinycore.dtype import dtypes
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.graph import base_of, is_constant
+from tinycore.tensor.graph import is_constant
 from tinycore.tensor.guard_keys import ATOMS, Same, constant_key, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.size import GIVEN_MARK, Size, Variable

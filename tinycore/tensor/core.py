@@ -41,7 +41,8 @@ from tinycore.tensor.history import history
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.signatures import check_signatures
 from tinycore.tensor.views import Value, is_detached, place_in
-from tinycore.uop.node import UOp
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size, greatest_shape
@@ -91,7 +92,7 @@ class Core:
             node = (
                 data
                 if data.device == place
-                else UOp(Op.COPY, data.dtype, (data, graph.device_node(place)))
+                else UOp(Op.COPY, data.dtype, (data, device_node(place)))
             )
             node = node if target is None else node.cast(target)
         else:
@@ -296,13 +297,13 @@ class Core:
         >>> x.contiguous() is x, x.tolist()
         (True, [[1, 3], [2, 4]])
         """
-        base = graph.base_of(self.uop)
+        base = base_of(self.uop)
         in_order = base.op in (Op.CONTIGUOUS, Op.ASSIGN) or graph.is_copy(base)
         if in_order or graph.is_buffer(base):
             return self
         whole = self.uop if self._value is None else self._value.base
         source = base_of_view(whole)
-        if base is not graph.base_of(whole) or is_shared(source) or source.op is Op.CONST:
+        if base is not base_of(whole) or is_shared(source) or source.op is Op.CONST:
             return self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
         tensors: list[Core] = [self] if self._value is None else self._value.tensors()
         self._show(tensors, whole, UOp(Op.CONTIGUOUS, self.dtype, (whole,)))
@@ -477,7 +478,7 @@ def canonical(device: str | None) -> str:
 
 def summary(node: UOp) -> str:
     """One node in a few words, as `repr` of a tensor shows it."""
-    base = graph.base_of(node)
+    base = base_of(node)
     shown = base if base.op in (Op.BUFFER, Op.ASSIGN) else node
     detail = runtime().describe(base) if base.op is Op.BUFFER else None
     return f"<UOp {node.device} {node.shape} {node.dtype.name} ({shown.op!r}, {detail})>"
@@ -493,7 +494,7 @@ def waiting_tensors() -> list[Core]:
     """Those of them that are more than one buffer under some shape."""
     found = live_tensors()
     others = compress(found, map(is_not, map(OP, found), BUFFER))  # most are plain memory
-    return [t for t in others if graph.base_of(t.uop).op is not Op.BUFFER]
+    return [t for t in others if base_of(t.uop).op is not Op.BUFFER]
 
 
 OP: Final = attrgetter("uop.op")
@@ -516,11 +517,11 @@ def view_over(view: UOp, base: UOp, new: UOp) -> UOp:
 
     Else each write would add two of them, and no step would be the graph of the step before.
     """
-    changed, content = {base: new}, graph.base_of(base)
+    changed, content = {base: new}, base_of(base)
     node = view
     while node is not base and node.src:
-        if node.op is Op.RESHAPE and graph.base_of(node) is content:
-            changed[node] = graph.reshape(graph.base_of(new), node.shape)
+        if node.op is Op.RESHAPE and base_of(node) is content:
+            changed[node] = graph.reshape(base_of(new), node.shape)
             break
         node = node.src[0]
     return view.substitute(changed)

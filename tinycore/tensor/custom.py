@@ -25,7 +25,7 @@ from tinycore.tensor.interop import Interop
 from tinycore.tensor.realization import unrealized
 from tinycore.tensor.rules import Gradients, rule
 from tinycore.tensor.value_cache import value_cache
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Custom(Interop):
         if slot < 0:
             raise ArgumentError(f"as_param: slots are counted from 0, got {slot}")
         mark = UOp(Op.UNIQUE, dtypes.void, (), (PARAMETER, slot, self.shape))
-        place = graph.device_node(self.device)
+        place = device_node(self.device)
         return self.from_uop(
             graph.reshape(UOp(Op.BUFFER, self.dtype, (place, mark), self.numel()), self.shape)
         )

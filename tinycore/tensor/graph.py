@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import Any, Final
 
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ShapeError
 from tinycore.tensor.aliases import base_of_view
-from tinycore.uop.node import Skew, UOp, as_scalar, unique
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import Skew, UOp, as_scalar, device_node, unique
 from tinycore.uop.op import MOVEMENT, PARTIAL_WRITES, Merge, Op, Scatter
 from tinycore.uop.shape import Shape, is_group, names_of
 from tinycore.uop.size import Size, greatest, greatest_shape
@@ -28,12 +28,6 @@ MOST_ELEMENTS: Final = dtypes.max(dtypes.int64)
 MOST_BYTES: Final = dtypes.max(dtypes.int64)
 
 # --- sources
-
-
-@cache
-def device_node(device: str) -> UOp:
-    """The DEVICE node of a name."""
-    return UOp(Op.DEVICE, dtypes.void, (), device)
 
 
 def scalar(dtype: DType, value: Scalar, device: str) -> UOp:
@@ -409,13 +403,6 @@ def countable(shape: Sequence[int]) -> Shape:
             f"shape {tuple(shape)} has {count:,} elements; there can be at most 2**63 - 1"
         )
     return tuple(shape)
-
-
-def base_of(x: UOp) -> UOp:
-    """What lies under reshapes."""
-    while x.op is Op.RESHAPE:
-        x = x.src[0]
-    return x
 
 
 def is_memory(x: UOp) -> bool:

@@ -22,6 +22,7 @@ from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.tensor.grad import LEAF, passes_gradient
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -80,20 +81,20 @@ class GradientHistory:
 
     def mark_pending(self, written: UOp) -> None:
         """Record a write to memory that is not done yet."""
-        node = graph.base_of(written)
+        node = base_of(written)
         if node.op is Op.ASSIGN:
-            self.pending[id(graph.base_of(node.src[0]))] = node
+            self.pending[id(base_of(node.src[0]))] = node
 
     def mark_written(self, writes: Iterable[UOp]) -> None:
         """Record that writes are done; tensors may still refer to their nodes."""
         for node in writes:
-            key = id(graph.base_of(node.src[0]))
+            key = id(base_of(node.src[0]))
             if self.pending.get(key) is node:
                 self.pending.pop(key, None)
 
     def cancel_pending(self, written: UOp) -> None:
         """Remove a pending write that was rolled back."""
-        node = graph.base_of(written)
+        node = base_of(written)
         if node.op is Op.ASSIGN:
             self.mark_written([node])
 
@@ -131,7 +132,7 @@ class GradientHistory:
 
     def retire(self, written: set[UOp]) -> dict[UOp, UOp]:
         """Replace overwritten BUFFERs by stand-ins for their former content, in all kept graphs."""
-        gone = {n: graph.base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in written}
+        gone = {n: base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in written}
         for buffer, stand_in in gone.items():
             self.former[stand_in] = weakref.ref(buffer)
         numbers = set(map(id, written))
@@ -249,12 +250,12 @@ class GradientHistory:
                 former[written].append(node)
 
         def versions(node: UOp) -> Iterator[UOp]:
-            base = graph.base_of(node)
+            base = base_of(node)
             while base.op is Op.ASSIGN:
                 older = base.src[0]
                 if (found := graph.reshape(older, node.shape)) in below:
                     yield found
-                base = graph.base_of(older)
+                base = base_of(older)
             for before in former.get(base, ()):
                 if (found := graph.reshape(before, node.shape)) in below:
                     yield found
@@ -372,7 +373,7 @@ def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp
 def origin(node: UOp) -> UOp:
     """The memory that a node is, or has written to in place."""
     while node.op is Op.ASSIGN:
-        node = graph.base_of(node.src[0])
+        node = base_of(node.src[0])
     return node
 
 

@@ -16,7 +16,7 @@ from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.core import canonical
 from tinycore.tensor.images import Images
 from tinycore.tensor.rules import Gradients, rule
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 from tinycore.uop.shape import BETWEEN_NAMES, is_group, names_of
 
@@ -136,7 +136,7 @@ def part_of(x: UOp, axis: int, number: int, count: int) -> UOp:
 
 def copy_to_device(x: UOp, device: str) -> UOp:
     """The value copied to a device; itself where it is there."""
-    return x if x.device == device else UOp(Op.COPY, x.dtype, (x, graph.device_node(device)))
+    return x if x.device == device else UOp(Op.COPY, x.dtype, (x, device_node(device)))
 
 
 def in_memory(constant: UOp, names: tuple[str, ...], axis: int) -> UOp:

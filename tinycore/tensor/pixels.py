@@ -15,7 +15,7 @@ from tinycore.config import settings
 from tinycore.dtype import DTypeLike, ImageDType, dtypes, image, to_dtype
 from tinycore.errors import ShapeError, UnsupportedError
 from tinycore.tensor import graph
-from tinycore.uop.node import UOp, unique
+from tinycore.uop.node import UOp, device_node, unique
 from tinycore.uop.op import Op
 from tinycore.uop.shape import Shape, is_group
 from tinycore.uop.size import Size
@@ -48,9 +48,7 @@ def cast(x: UOp, dtype: DTypeLike) -> UOp:
 def new_image(shape: Shape, kind: ImageDType, device: str) -> UOp:
     """An image filled with nothing in particular, under a shape."""
     verify(shape, kind, device)
-    return graph.reshape(
-        UOp(Op.BUFFER, kind.base, (graph.device_node(device), unique()), kind), shape
-    )
+    return graph.reshape(UOp(Op.BUFFER, kind.base, (device_node(device), unique()), kind), shape)
 
 
 def image_of(x: UOp) -> ImageDType | None:

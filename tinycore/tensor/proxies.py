@@ -19,9 +19,9 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.core import live_tensors
-from tinycore.tensor.graph import base_of
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import exchanging
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.size import Size

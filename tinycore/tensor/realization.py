@@ -28,6 +28,7 @@ from tinycore.tensor.runtime import runtime
 from tinycore.tensor.value_cache import Snapshot, value_cache
 from tinycore.tensor.views import shows_repeated
 from tinycore.uop.bindings import sizes_below
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
@@ -94,12 +95,12 @@ def run_and_publish(
     others = [
         t.uop
         for t in waiting
-        if not (t.uop in ours or graph.base_of(t.uop) is read or graph.is_buffer(t.uop))
+        if not (t.uop in ours or base_of(t.uop) is read or graph.is_buffer(t.uop))
     ]
 
     def publish(computed: RunResult) -> None:
         replaced, cached = computed
-        bases = map(graph.base_of, form.roots)
+        bases = map(base_of, form.roots)
         replaced |= {base: form.cached[base] for base in bases if base in form.cached}
         if read is not None and not form.assigned:
             cached += cacheable_reads(read, replaced[form.roots[0]], form)
@@ -128,7 +129,7 @@ def note_history(
     ended = {
         memory: history.numbers(node, form)
         for node in free
-        if (memory := graph.base_of(replaced[node])).op is Op.BUFFER
+        if (memory := base_of(replaced[node])).op is Op.BUFFER
     }
     done, kept = differentiable(form, replaced, asked, read)
     if done or kept or ended:
@@ -145,11 +146,11 @@ def differentiable(
     named = {base_of_view(root) for root in asked}
     if asked.issuperset(others) and named.issuperset(form.assigned) and not history.kept:
         return {}, {}  # no graph is kept, and none is to be
-    memory = {n: b for n, m in replaced.items() if (b := graph.base_of(m)).op is Op.BUFFER}
+    memory = {n: b for n, m in replaced.items() if (b := base_of(m)).op is Op.BUFFER}
     kept = {n: memory[n] for n in others if n in memory and n not in asked}
     if not form.assigned:
         return {}, kept
-    latest = set(form.assigned) - {graph.base_of(n.src[0]) for n in form.assigned}
+    latest = set(form.assigned) - {base_of(n.src[0]) for n in form.assigned}
     done = {node: memory[node] for node in form.assigned if node in latest and node in memory}
     return done, {n: b for n, b in (done | kept).items() if n not in named}
 
@@ -163,7 +164,7 @@ def readable_from_cache(cached: Mapping[UOp, UOp], roots: list[UOp]) -> Mapping[
     viewed = set()
     for root in roots if cached else ():
         *_, base = movement_chain(root)
-        if base is not graph.base_of(root):
+        if base is not base_of(root):
             viewed.add(base)
     if viewed.isdisjoint(cached):
         return cached
@@ -188,9 +189,9 @@ def materialize(tensor: Core) -> UOp:
 
 def strip_views(node: UOp) -> UOp:
     """The node whose elements a node has in the same order: below reshapes and DETACHs."""
-    base = graph.base_of(node)
+    base = base_of(node)
     while base.op is Op.DETACH:
-        base = graph.base_of(base.src[0])
+        base = base_of(base.src[0])
     return base
 
 
@@ -314,7 +315,7 @@ def readers_of_overwritten(form: CanonicalGraph) -> list[UOp]:
     """
     if not form.assigned:
         return []
-    replaced = {graph.base_of(n.src[0]) for n in form.assigned}
+    replaced = {base_of(n.src[0]) for n in form.assigned}
     latest = set(form.assigned) - replaced
     done = {*form.assigned, *form.roots}
     nodes = dict.fromkeys(map(root_of, waiting_tensors()))

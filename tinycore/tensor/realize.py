@@ -36,7 +36,8 @@ from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage import decode
 from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.bindings import known, sizes_below
-from tinycore.uop.node import UOp
+from tinycore.uop.movement import base_of
+from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 from tinycore.uop.size import is_size
 
@@ -104,7 +105,7 @@ class Realization(Random):
         elif not graph.is_buffer(node):
             compute(lambda: unrealized([self]))
             node = self.uop
-        return content(graph.base_of(node)).reshape(self.shape)
+        return content(base_of(node)).reshape(self.shape)
 
     def _symbolic_array(self) -> HostArray:
         """The elements of a graph with Sizes, as many as there are with the numbers of now."""
@@ -197,9 +198,7 @@ class Realization(Random):
             return self
         node = graph.on_device(self.uop, target)
         moved = (
-            node
-            if node is not self.uop
-            else UOp(Op.COPY, self.dtype, (node, graph.device_node(target)))
+            node if node is not self.uop else UOp(Op.COPY, self.dtype, (node, device_node(target)))
         )
         result = self.from_uop(moved)
         result.requires_grad = self.requires_grad
@@ -354,9 +353,7 @@ class Realization(Random):
                 raise GradientError(
                     f"backward: shape {self.shape} is not one number; pass `gradient`, or sum it"
                 )
-            is_plain = (
-                graph.is_buffer(self.uop) and history.graph_of(graph.base_of(self.uop)) is None
-            )
+            is_plain = graph.is_buffer(self.uop) and history.graph_of(base_of(self.uop)) is None
             if is_plain and not self._shows_parameter():
                 raise GradientError(
                     "backward: this tensor is plain memory, its graph is gone; differentiate "
@@ -420,5 +417,5 @@ def content(memory: UOp) -> HostArray:
     if memory.op is not Op.MULTI:
         return runtime().to_host(memory)
     parts = memory.src if memory.arg is not None else memory.src[:1]
-    found = [content(graph.base_of(part)).reshape(part.shape) for part in parts]
+    found = [content(base_of(part)).reshape(part.shape) for part in parts]
     return found[0] if memory.arg is None else numpy.concatenate(found, memory.arg)

@@ -10,7 +10,7 @@ import math
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.rules import Gradients, rule, scale, zero
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 
 # --- arithmetic
@@ -140,7 +140,7 @@ def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
 @rule(Op.COPY)
 def of_copy(node: UOp, g: UOp) -> Gradients:
     """Copied back to the device of the source."""
-    return UOp(Op.COPY, g.dtype, (g, graph.device_node(node.src[0].device))), None
+    return UOp(Op.COPY, g.dtype, (g, device_node(node.src[0].device))), None
 
 
 @rule(Op.ASSIGN)

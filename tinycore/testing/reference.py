@@ -25,6 +25,7 @@ from tinycore.tensor.runtime import HostArray, Refresh
 from tinycore.tensor.storage import FOREIGN, decode, encode
 from tinycore.testing.structure import STRUCTURE
 from tinycore.uop.bindings import sizes_below, with_sizes
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 from tinycore.uop.size import Size
@@ -314,11 +315,11 @@ class ReferenceRuntime:
             return RunResult(given, [])
         below = [n for n in UOp.sink(*roots).toposort() if n.op in (Op.ASSIGN, Op.CONTIGUOUS)]
         wanted = list(
-            dict.fromkeys([*below, *[r for r in roots if graph.base_of(r).op is not Op.BUFFER]])
+            dict.fromkeys([*below, *[r for r in roots if base_of(r).op is not Op.BUFFER]])
         )
         found: dict[UOp, UOp] = {}
         for node, value in zip(wanted, evaluate_all(wanted, self.memory), strict=True):
-            if graph.base_of(node).op is Op.ASSIGN:
+            if base_of(node).op is Op.ASSIGN:
                 target = memory_of(node)
             else:
                 target = graph.new_buffer((value.size,), node.dtype, node.device)

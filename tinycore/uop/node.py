@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tinycore.dtype import DType, Scalar, dtypes
@@ -472,6 +473,12 @@ def as_index(value: int | UOp | Launched) -> UOp:
 
 
 counter = itertools.count()
+
+
+@cache
+def device_node(device: str) -> UOp:
+    """The DEVICE node of a name."""
+    return UOp(Op.DEVICE, dtypes.void, (), device)
 
 
 def unique() -> UOp:

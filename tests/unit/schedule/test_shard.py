@@ -10,11 +10,11 @@ from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.schedule import kernelize
 from tinycore.schedule.collectives import concatenate, copy_to
-from tinycore.schedule.kernel import Kernel, base_of
+from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.pipeline import kernelize_as_run
 from tinycore.schedule.results import Realized
 from tinycore.schedule.shard import ShardedGraph, axis_of
-from tinycore.schedule.shard_rules import axis_reshaped
+from tinycore.uop.movement import axis_reshaped, base_of
 from tinycore.uop.node import Skew, UOp, unique
 from tinycore.uop.op import Op, Scatter
 from tinycore.uop.parse import from_text

@@ -15,10 +15,10 @@ import numpy
 
 from tinycore import Tensor
 from tinycore.dtype import DType, dtypes, float_layout
-from tinycore.tensor import graph
 from tinycore.tensor.storage import encode
 from tinycore.testing.reference import ARITHMETIC, evaluate
 from tinycore.testing.suite.subject import Array, Subject
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -54,9 +54,7 @@ def ulps_of(op: Op, dtype: DType) -> float:
 
 def memory_of(tensors: Sequence[Tensor]) -> dict[UOp, Array]:
     """The content of realized tensors as the reference evaluator takes it."""
-    return {
-        graph.base_of(t.uop): encode(t.numpy(), t.dtype).reshape(-1) for t in tensors if t.numel()
-    }
+    return {base_of(t.uop): encode(t.numpy(), t.dtype).reshape(-1) for t in tensors if t.numel()}
 
 
 def expected_of(result: Tensor, inputs: Sequence[Tensor]) -> Array:

@@ -1,0 +1,105 @@
+"""Movement ops: the node below them, and the axis of a source that an axis of the result is.
+
+Floor 1. Every walk over views that asks where an axis comes from or goes to asks here. The three
+questions differ: `source_axis` wants the axis as it was, `axis_along` one that moves with it, and
+`axis_after` the axis whose parts are the same parts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tinycore.uop.node import UOp
+from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.shape import Shape
+
+
+def base_of(node: UOp) -> UOp:
+    """The node below reshapes."""
+    while node.op is Op.RESHAPE:
+        node = node.src[0]
+    return node
+
+
+def below_movement(node: UOp) -> UOp:
+    """The node below all movement ops."""
+    while node.op in MOVEMENT:
+        node = node.src[0]
+    return node
+
+
+def source_axis(node: UOp, axis: int) -> int | None:
+    """The axis of its source that a movement op passes on unchanged as `axis`; None if none."""
+    match node.op:
+        case Op.RESHAPE:
+            return axis_before_reshape(node, axis)
+        case Op.PERMUTE:
+            return int(node.arg[axis])
+        case Op.EXPAND if node.src[0].shape[axis] == node.shape[axis]:
+            return axis
+        case Op.FLIP if not node.arg[axis]:
+            return axis
+        case Op.PAD if node.arg[axis] == (0, 0):
+            return axis
+        case Op.SKEW if axis not in (node.arg.axis, node.arg.window_axis):
+            return axis
+    return None
+
+
+def axis_before_reshape(node: UOp, axis: int) -> int | None:
+    """Where an axis was before a RESHAPE that left it as it is; None if it did not."""
+    before, after = node.src[0].shape, node.shape
+    outer = math.prod(after[:axis])
+    places = (i for i, n in enumerate(before) if n == after[axis])
+    return next((i for i in places if math.prod(before[:i]) == outer), None)
+
+
+def axis_along(node: UOp, axis: int, source: UOp) -> int | None:
+    """The axis of a source that an axis of a node moves along; None if there is no single one."""
+    shape = source.shape_or_none
+    if not shape or node.op in (Op.SKEW, Op.UNSKEW, Op.REDUCE_AXIS, Op.GATHER):
+        return None
+    if node.op is Op.PERMUTE:
+        return int(node.arg[axis])
+    if node.op is Op.RESHAPE:
+        place = node.shape[axis], math.prod(node.shape[axis + 1 :])
+        places = [(size, math.prod(shape[a + 1 :])) for a, size in enumerate(shape)]
+        return places.index(place) if place in places else None
+    return axis if len(shape) == len(node.shape) and shape[axis] > 1 else None
+
+
+def axis_after(node: UOp, shape: Shape, axis: int, count: int) -> int | None:
+    """The sharded axis after a movement; None where it mixes shards."""
+    arg = node.arg
+    match node.op:
+        case Op.RESHAPE:
+            return axis_reshaped(shape, arg, axis, count)
+        case Op.PERMUTE:
+            return list(arg).index(axis)
+        case Op.EXPAND:
+            return axis
+        case Op.PAD:
+            return axis if arg[axis] == (0, 0) else None
+        case Op.SHRINK:
+            return axis if arg[axis] == (0, shape[axis]) else None
+        case Op.FLIP:
+            return None if arg[axis] else axis
+        case _:  # SKEW, UNSKEW
+            return None if axis in (arg.axis, arg.window_axis) else axis
+
+
+def axis_reshaped(old: Shape, new: Shape, axis: int, count: int) -> int | None:
+    """The axis of the new shape that splits into the same shards as one of the old shape.
+
+    As much lies outside of it, and it has a multiple of `count` elements.
+    """
+    outside = math.prod(old[:axis])
+    for candidate in range(len(new)):
+        if math.prod(new[:candidate]) == outside and is_divisible(new, candidate, count):
+            return candidate
+    return None
+
+
+def is_divisible(shape: Shape, axis: int, count: int) -> bool:
+    """Whether an axis splits into `count` equal shards."""
+    return shape[axis] > 0 and shape[axis] % count == 0
