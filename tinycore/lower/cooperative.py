@@ -1,4 +1,4 @@
-"""What the threads of a workgroup do together, through shared memory: reductions and fills.
+"""Workgroup reductions (split-K inside of a group) and cooperative loads, by shared memory.
 
 Floor 3'. A REDUCE over a GROUP loop becomes: every thread folds the steps that are its own and puts
 the result into shared memory; a few threads fold what several have left there, once more into

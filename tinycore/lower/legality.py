@@ -1,4 +1,4 @@
-"""The loops of a kernel, asked by the steps of the tile language what may be done to them.
+"""`Loops`: the questions that a tile step's `objection` asks of a kernel; each step has its rules.
 
 Floor 3'. Strategies propose legal plans by how they are written. A plan from elsewhere, a search or
 the disk, is applied by `tile.apply_checked`, which asks each step for its objection.

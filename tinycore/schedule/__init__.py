@@ -12,11 +12,12 @@ Floor 3. The files, in the order in which a graph passes them:
 - `split_reduction.py`: split-K, and sums of products
 - `dependence.py`, `group.py`, `hazards.py`: which stored values share a kernel, and what is saved
 - `emit.py`, `ranges.py`, `merging.py`, `images.py`, `templates.py`: the graph of each kernel
+- `results.py`: what nodes are replaced by; applied as memory is numbered (`pipeline.py`)
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
 - `launch.py`, `row_fusion.py`: neighbors over the same rows become one kernel
-- `relink.py`: the node graph of kernels as they run, for `Tensor.kernelize`
 - `placement.py`, `memory.py`, `inplace.py`: where temporary values lie
-- `results.py`, `device_memory.py`: what nodes are replaced by, and the buffers behind them
+- `device_memory.py`: the buffers behind BUFFER nodes
+- `relink.py`: no pass, the graph of kernels as they run, for `Tensor.kernelize`
 
 `kernel.py` defines `Kernel`, and `target.py` the limits that everything is decided for.
 """

@@ -1,4 +1,4 @@
-"""What DEBUG=3 prints on the decisions of scheduling: a line for each value, kernel and refusal.
+"""Explanations by DEBUG=3: why a value is stored and a kernel not joined (rows: row_fusion.py).
 
 Floor 3. A line names a value by its op, dtype and shape.
 """

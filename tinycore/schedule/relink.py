@@ -1,4 +1,4 @@
-"""Relinking: the node graph of kernels as they run, after they were ordered and fused by rows.
+"""Relinking, for `Tensor.kernelize` and no pass: launches become a graph of KERNELs, as they run.
 
 Floor 3. Steps know memory by number only. Here each becomes a KERNEL again whose sources are its
 memory and all it depends on, and each node with memory an ASSIGN(BUFFER, KERNEL). Emission links

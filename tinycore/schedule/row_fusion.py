@@ -1,9 +1,10 @@
-"""Row-blocked loop fusion: neighboring kernels over the same rows become one kernel.
+"""Row fusion: a softmax is one kernel; neighbors over the same rows are joined, strip by strip.
 
-Floor 3. The maxima, the sums and the quotients of a softmax are three kernels: a sum must be
-complete before it divides. But row i of each needs only row i of the others. So a block of rows
-(a strip) goes through all three while it is in a near cache, and a value that no later step reads,
-such as the scores of attention, is stored for one strip at a time in thread-local memory.
+Floor 3. Row-blocked loop fusion, on devices that run loops; on a grid each stays a kernel of its
+own. The maxima, the sums and the quotients of a softmax are three kernels: a sum must be complete
+before it divides. But row i of each needs only row i of the others. So a block of rows (a strip)
+goes through all three while it is in a near cache, and a value that no later step reads, such as
+the scores of attention, is stored for one strip at a time in thread-local memory.
 
 Legality is a question of addresses alone: every access to memory that one kernel of a group writes
 and another reads stays within the current row (`launch.py`). Halide calls the result `compute_at`

@@ -8,7 +8,7 @@ order in which a program passes them:
   `spelling.py`, `foreign_names.py`
 - elements: `operands.py`, `elementwise.py`, `remainder.py`, `functions.py`, `special.py`,
   `powers.py`, `activations.py`
-- shapes: `movement.py`, `joining.py`, `index_parsing.py`, `indexing.py`, `selection.py`, `views.py`
+- shapes: `movement.py`, `joining.py`, `index_parsing.py`, `indexing.py`, `selection.py`
 - folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `merge_sort.py`, `sorting.py`
 - products: `linalg.py`, `elimination.py`, `decompositions.py`, `spectral.py`, `windows.py`,
   `attention.py`, `losses.py`, `composed.py`, `digest.py`
@@ -16,8 +16,9 @@ order in which a program passes them:
   `placeholder.py`, `races.py`
 - gradients: `grad.py`, `rules.py`, `rules_elementwise.py`, `rules_movement.py`, `adjoint.py`,
   `polyphase.py`, `history.py`
-- computing: `realize.py`, `realization.py`, `aliases.py`, `value_cache.py`, `runtime.py`
-- writing: `inplace.py`, `atomic_writes.py`, `change_tracking.py`
+- computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
+- writing (`core.py` decides where a write lands): `views.py`, `aliases.py`, `inplace.py`,
+  `atomic_writes.py`, `change_tracking.py`
 - captures: `jit.py`, `arguments.py`, `guard_keys.py`, `names.py`, `environment.py`, `proxies.py`,
   `attempt.py`, `recorded_call.py`, `captured.py`
 - other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`

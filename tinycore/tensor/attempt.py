@@ -1,4 +1,4 @@
-"""One run of a function that is captured, and whether replays of it would be right.
+"""The capturing run of a function, which refuses what a replay would get wrong.
 
 Floor 5. The function runs on tensors that stand for its arguments, so that memory which it also
 reaches in another way is noticed. What it leaves to be computed is computed inside of the capture;

@@ -3,6 +3,12 @@
 Floor 5. The first call runs the function as it is, the second notes every launch, later ones replay
 them on their own inputs. Calls that differ in more than the content of tensors and the numbers of
 Variables have captures of their own. What a replay could not do right is refused.
+
+A call is replayed if, in this order: its arguments, settings and device have the key of a capture
+(`arguments.py`); the conditions on its Variables hold (`Capture.admits`); the function finds around
+it what it found (`Guard.find` of `environment.py`); the tensors that the launches work on are as
+they were (`Expected` of `recorded_call.py`), if need be after waiting writes are done
+(`Capture.is_current`); and no argument lies in memory of the launches (`Capture.refuse_shared`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The record of a captured call: launches, the form of results, state, and side outputs.
+"""The record of a captured call, and the tensors that a replay expects unchanged (`Expected`).
 
-Floor 5. A replay needs nothing else; see `captured.py`.
+Floor 5. It holds the launches, the form of results, state and side outputs. A replay needs
+nothing else; see `captured.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Matrix instructions as data: their shape, their types, and which lane holds which element.
+"""`MatrixUnit`: a matrix instruction (tensor core, WMMA) as data, declared in `Limits.matrix`.
 
 Floor 1. A `MatrixUnit` multiplies an m x k by a k x n matrix and adds an m x n one, for a subgroup
 of `threads` lanes that hold these matrices together (PTX: mma, AMD: WMMA and MFMA, Metal:

@@ -1,8 +1,8 @@
 """Dot products and sums of rows: lanes run along the reduced loop, and are added up at its end.
 
-Several rows and columns of sums at a time share what they read; where all sums fit a near cache and
-what they read does not, they are accumulated in a buffer while the outer reduced loops run around
-them. Sums that lanes do not suit get several scalar accumulators.
+Floor 3'. Several rows and columns of sums at a time share what they read; where all sums fit a near
+cache and what they read does not, they are accumulated in a buffer while the outer reduced loops
+run around them. Sums that lanes do not suit get several scalar accumulators.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Elementwise kernels: lanes along an output loop, one vector at a time."""
+"""Elementwise kernels: lanes along an output loop, one vector at a time.
+
+Floor 3'.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Devices with a grid: which outputs become groups, threads, lanes and registers.
 
-Every output is a step of a thread. Where there are few outputs and long sums, the threads of a
-group share each sum; where an operand stands still over an output, a thread computes a tile of
+Floor 3'. Every output is a step of a thread. Where there are few outputs and long sums, the threads
+of a group share each sum; where an operand stands still over an output, a thread computes a tile of
 outputs, and loads it once for all of them. `grid_shared.py` shares operands in a group.
 """
 

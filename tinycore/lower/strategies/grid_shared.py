@@ -1,8 +1,9 @@
 """Devices with a grid: tiles of outputs for a group, their operands in memory that it shares.
 
-A reduction with operands that stand still along some outputs, and others that do along others, has
-M and N axes: a product of matrices, of many, of windows of an image. A group computes a block of
-both. K goes in blocks, too; before each, the threads together load what all of them read, once.
+Floor 3'. A reduction with operands that stand still along some outputs, and others that do along
+others, has M and N axes: a product of matrices, of many, of windows of an image. A group computes a
+block of both. K goes in blocks, too; before each, the threads together load what all of them read,
+once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The strategies for devices that run loops, and their order: prepare, choose, finish.
 
-Each strategy proposes plans with their costs for the loops that lanes suit; the cheapest is
-applied. Fused kernels (`fused_rows.py`) plan each of their nests so.
+Floor 3'. Each strategy proposes plans with their costs for the loops that lanes suit; the cheapest
+is applied. Fused kernels (`fused_rows.py`) plan each of their nests so.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Matrix products, and convolutions as products of windows: register tiles over packed panels.
 
-The scheme of BLIS. N (columns, which get lanes) is cut into panels of a few vectors and M (rows)
-into groups that share each vector; the accumulators of a tile stay in registers. What many groups
-read of a panel is packed, and so are blocks of rows that lie scattered. Nothing here knows a matmul
-from a convolution: rows are an output over which what lies along the columns stands still.
+Floor 3'. The scheme of BLIS. N (columns, which get lanes) is cut into panels of a few vectors and M
+(rows) into groups that share each vector; the accumulators of a tile stay in registers. What many
+groups read of a panel is packed, and so are blocks of rows that lie scattered. Nothing here knows a
+matmul from a convolution: rows are an output over which what lies along the columns stands still.
 """
 
 from __future__ import annotations

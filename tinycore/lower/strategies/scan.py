@@ -1,4 +1,7 @@
-"""Scans: several at a time, since each step of one waits for the step before."""
+"""Scans: several at a time, since each step of one waits for the step before.
+
+Floor 3'.
+"""
 
 from __future__ import annotations
 

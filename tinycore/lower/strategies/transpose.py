@@ -1,6 +1,6 @@
 """Transposed copies: squares of elements, loaded row by row and stored column by column.
 
-`lower/transpose.py` makes the loads of a square and the shuffles in registers.
+Floor 3'. `lower/transpose.py` makes the loads of a square and the shuffles in registers.
 """
 
 from __future__ import annotations
