@@ -15,7 +15,7 @@ Floor 3. The files, in the order in which a graph passes them:
 - `results.py`: what nodes are replaced by; applied as memory is numbered (`pipeline.py`)
 - `items.py`, `order.py`: launches, ordered so that memory is freed early
 - `launch.py`, `row_fusion.py`: neighbors over the same rows become one kernel
-- `placement.py`, `memory.py`, `inplace.py`: where temporary values lie
+- `placement.py`, `memory.py`, `donation.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 - `relink.py`: no pass, the graph of kernels as they run, for `Tensor.kernelize`
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tinycore.schedule.inplace import Reuse, find_reuses, reuse_in_place
+from tinycore.schedule.donation import Reuse, find_reuses, reuse_in_place
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import image_of
 from tinycore.schedule.memory import Life, pack, peak_bytes

@@ -4,8 +4,8 @@ Floor 5. Tensors ask for all they need of the floors below through `runtime.py`.
 order in which a program passes them:
 
 - making: `tensor.py` (the class), `core.py`, `graph.py` (builders of nodes), `data.py`,
-  `creation.py`, `random.py`, `stream.py`, `storage.py`, `layout.py`, `signatures.py`, `checks.py`,
-  `spelling.py`, `foreign_names.py`
+  `creation.py`, `random.py`, `stream.py`, `host_bytes.py`, `layout.py`, `signatures.py`,
+  `checks.py`, `spelling.py`, `foreign_names.py`
 - elements: `operands.py`, `elementwise.py`, `remainder.py`, `functions.py`, `special.py`,
   `powers.py`, `activations.py`
 - shapes: `movement.py`, `joining.py`, `index_parsing.py`, `indexing.py`, `selection.py`

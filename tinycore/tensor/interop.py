@@ -27,10 +27,10 @@ from tinycore.errors import (
 from tinycore.tensor import graph, pixels
 from tinycore.tensor.core import canonical
 from tinycore.tensor.creation import float_or, sizes_from
+from tinycore.tensor.host_bytes import FOREIGN
 from tinycore.tensor.inplace import InPlace
 from tinycore.tensor.layout import VIEWS, memory_below, show_memory
 from tinycore.tensor.runtime import HostArray, runtime
-from tinycore.tensor.storage import FOREIGN
 from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.bindings import known
 from tinycore.uop.node import UOp

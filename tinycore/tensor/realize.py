@@ -20,6 +20,7 @@ from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes
 from tinycore.tensor.grad import gradients
 from tinycore.tensor.history import history
+from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
@@ -33,7 +34,6 @@ from tinycore.tensor.realization import (
     with_readers,
 )
 from tinycore.tensor.runtime import HostArray, runtime
-from tinycore.tensor.storage import decode
 from tinycore.tensor.value_cache import value_cache
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of

@@ -21,8 +21,8 @@ from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
 from tinycore.schedule.results import OnResult, RetentionPolicy, RunResult
 from tinycore.tensor import graph, pixels
+from tinycore.tensor.host_bytes import FOREIGN, decode, encode
 from tinycore.tensor.runtime import HostArray, Refresh
-from tinycore.tensor.storage import FOREIGN, decode, encode
 from tinycore.testing.structure import STRUCTURE
 from tinycore.uop.bindings import sizes_below, with_sizes
 from tinycore.uop.movement import base_of

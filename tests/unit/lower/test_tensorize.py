@@ -33,7 +33,7 @@ from tinycore.lower.plan_text import plan_from_text, plan_to_text
 from tinycore.lower.tile import Bind, Plan, Reorder, Split, Stage, Tensorize, apply_checked
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
 from tinycore.schedule.target import cut_for
-from tinycore.tensor.storage import decode, encode
+from tinycore.tensor.host_bytes import decode, encode
 from tinycore.testing.kernels import Array
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp

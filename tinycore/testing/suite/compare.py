@@ -15,7 +15,7 @@ import numpy
 
 from tinycore import Tensor
 from tinycore.dtype import DType, dtypes, float_layout
-from tinycore.tensor.storage import encode
+from tinycore.tensor.host_bytes import encode
 from tinycore.testing.reference import ARITHMETIC, evaluate
 from tinycore.testing.suite.subject import Array, Subject
 from tinycore.uop.movement import base_of

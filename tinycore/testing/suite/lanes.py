@@ -14,7 +14,7 @@ import numpy
 
 from tinycore import Tensor
 from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
-from tinycore.tensor.storage import decode, encode
+from tinycore.tensor.host_bytes import decode, encode
 from tinycore.testing.kernels import elementwise
 from tinycore.testing.suite.case import Level, Variant, case
 from tinycore.testing.suite.compare import agree, expected_of

@@ -21,7 +21,7 @@ from tinycore.device.target import Target, parse_targets
 from tinycore.dtype import DType
 from tinycore.errors import SettingError, UnknownDevice
 from tinycore.render.base import Limits, Renderer
-from tinycore.tensor.storage import decode, encode
+from tinycore.tensor.host_bytes import decode, encode
 from tinycore.testing.kernels import Bench
 from tinycore.testing.suite.judge import Skips
 

@@ -1,6 +1,6 @@
-"""In-place reuse: a kernel writes its result over an operand that it reads for the last time.
+"""Buffer donation: a kernel writes its result over an operand that it reads for the last time.
 
-Floor 3. Legal where the kernel reads each element of the operand only to compute the element of its
+Floor 3. In-place reuse. Legal where the kernel reads each element of the operand only to compute the element of its
 result at the same place, and no later step reads the operand (buffer donation, in terms of XLA).
 The kernel then has one parameter for both, as the kernel of an assignment has, so the promise that
 parameters do not overlap stays true. Reuse happens only at the steps where most memory is live:
