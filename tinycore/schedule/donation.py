@@ -1,10 +1,10 @@
 """Buffer donation: a kernel writes its result over an operand that it reads for the last time.
 
-Floor 3. In-place reuse. Legal where the kernel reads each element of the operand only to compute the element of its
-result at the same place, and no later step reads the operand (buffer donation, in terms of XLA).
-The kernel then has one parameter for both, as the kernel of an assignment has, so the promise that
-parameters do not overlap stays true. Reuse happens only at the steps where most memory is live:
-anywhere else it gains nothing, and the kernel would be one more to compile.
+Floor 3. In-place reuse, in the terms of XLA donation. Legal where the kernel reads each element of
+the operand only to compute the element of its result at the same place, and no later step reads the
+operand. The kernel then has one parameter for both, as the kernel of an assignment has, so the
+promise that parameters do not overlap stays true. Reuse happens only at the steps where most memory
+is live: anywhere else it gains nothing, and the kernel would be one more to compile.
 See docs/decisions/0026-memory-plan.md.
 """
 
