@@ -59,7 +59,7 @@ def listed_files(floor: str) -> list[str]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there and not the face of a package."""
+    """Existing module, other than the `__init__.py` of a package."""
     return path.exists() and path.name != "__init__.py"
 
 

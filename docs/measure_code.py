@@ -89,7 +89,7 @@ class Source:
 
 
 def is_text(node: ast.AST) -> bool:
-    """Whether an expression is a string that stands for itself."""
+    """String literal, such as a docstring."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
@@ -171,7 +171,7 @@ def lengths(parts: dict[str, list[Source]]) -> Iterator[str]:
 
 
 def is_participle(name: str) -> bool:
-    """Whether the first or the last word of a name is a participle."""
+    """Participle at the beginning or the end of a name."""
     words = name.strip("_").split("_")
     ends = {words[0], words[-1]} - NO_PARTICIPLES
     return any(word in PARTICIPLES or (word.endswith("ed") and len(word) > 3) for word in ends)

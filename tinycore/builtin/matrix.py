@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import numpy
 
@@ -21,18 +20,17 @@ from tinycore.uop.node import UOp
 
 __all__ = ["matrix_step"]
 
-BLOCK: Final = ("block2", "block1", "block0")
-"""The indices of threads, slowest first."""
-
 
 def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame], None]:
     """The step of a MATRIX."""
     unit: MatrixUnit = u.arg
     target, sources = slots[u], [slots[s] for s in u.src]
     fragments = [unit.fragment(name) for name in ("a", "b", "out")]
-    block = tuple(axes.launch.get(name, 1) for name in BLOCK if axes.launch.get(name, 1) > 1)
+    block = tuple(axes.launch[name] for name in axes.threads if name.startswith("block"))
     threads = math.prod(block)
     kind = computed_as(unit.out)
+    spots = [places(fragment, unit) for fragment in fragments]
+    shapes = [[unit.size(axis) for axis in fragment.axes] for fragment in fragments]
 
     def multiply(frame: Frame) -> None:
         if threads % unit.threads:
@@ -44,14 +42,13 @@ def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame
         outer = numpy.broadcast_shapes(*[x.shape[: x.ndim - 1 - len(block)] for x in held])
         check_together(frame, outer, block, unit)
         a, b, total = (
-            matrix_of_lanes(by_subgroup(x, outer, block, unit), fragment, unit, frame.kernel)
-            for x, fragment in zip(held, fragments, strict=True)
+            matrix_of_lanes(by_subgroup(x, outer, block, unit), spot, shape, frame.kernel, unit)
+            for x, spot, shape in zip(held, spots, shapes, strict=True)
         )
         a, b = a.astype(kind), b.astype(kind)
         for step in range(unit.k):
             total = (total + a[..., step : step + 1] * b[..., step : step + 1, :]).astype(kind)
-        rows, columns = places(fragments[2], unit)
-        result = total[..., rows, columns]
+        result = total[(..., *spots[2])]
         frame.values[target] = result.reshape(*outer, *block, result.shape[-1])
 
     return multiply
@@ -93,13 +90,13 @@ def places(fragment: Fragment, unit: MatrixUnit) -> tuple[Array, Array]:
     return row, column
 
 
-def matrix_of_lanes(values: Array, fragment: Fragment, unit: MatrixUnit, kernel: str) -> Array:
+def matrix_of_lanes(
+    values: Array, spots: tuple[Array, Array], shape: list[int], kernel: str, unit: MatrixUnit
+) -> Array:
     """The matrix that lanes hold. Raises DeviceError where they hold different elements twice."""
-    rows, columns = places(fragment, unit)
-    sizes = [unit.size(axis) for axis in fragment.axes]
-    matrix = numpy.zeros((*values.shape[:-2], *sizes), values.dtype)
-    matrix[..., rows, columns] = values
-    back = matrix[..., rows, columns]
+    matrix = numpy.zeros((*values.shape[:-2], *shape), values.dtype)
+    matrix[(..., *spots)] = values
+    back = matrix[(..., *spots)]
     if not ((back == values) | ((back != back) & (values != values))).all():
         raise DeviceError(
             f"kernel {kernel}: lanes of {unit.name} that hold the same element of a matrix hold "

@@ -252,7 +252,7 @@ HEADER = 3
 def test_our_ptx_of_a_plan_is_the_same_for_every_architecture(
     name: str, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What test_nvk_conformance.py relies on, which runs most kernels on one card."""
+    """Architecture independence, by which test_nvk_conformance.py runs most kernels on one card."""
     right, texts = Ptx.render, []
 
     def render(renderer: Ptx, kernel: LinearKernel) -> str:

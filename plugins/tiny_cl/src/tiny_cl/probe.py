@@ -56,12 +56,12 @@ class ClInfo:
 
     @property
     def has_half(self) -> bool:
-        """Whether the device computes in float16."""
+        """Half-precision arithmetic (float16)."""
         return "cl_khr_fp16" in self.extensions
 
     @property
     def has_double(self) -> bool:
-        """Whether the device computes in float64."""
+        """Double-precision arithmetic (float64)."""
         return "cl_khr_fp64" in self.extensions
 
 

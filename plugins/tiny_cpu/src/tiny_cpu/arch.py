@@ -143,7 +143,7 @@ class Arch:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this is an x86-64 without instructions to convert half floats and to round."""
+        """Baseline x86-64: no instructions that convert half floats (F16C) or round."""
         return self.machine == "x86_64" and "f16c" not in self.known_features
 
     def limits(self) -> Limits:

@@ -39,7 +39,7 @@ class Family:
     cores: int
     """GPU cores of the smallest that runs macOS."""
     has_bfloat: bool
-    """Whether the language has the type bfloat: 3.1 and later."""
+    """Support for the type bfloat: Metal Shading Language 3.1 and later."""
     has_matrices: bool
     """Whether SIMD groups multiply matrices of 8 by 8."""
     shared_bytes: int = 32 << 10

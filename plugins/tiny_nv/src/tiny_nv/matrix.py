@@ -57,7 +57,7 @@ class Instruction:
 
     @property
     def name(self) -> str:
-        """What PTX calls it."""
+        """Mnemonic of the instruction in PTX, with its modifiers."""
         kind, total = PTX_NAMES[self.unit.a], "s32" if self.unit.out.kind == "int" else "f32"
         return f"mma.sync.aligned.m16n8k{self.unit.k}.row.col.{total}.{kind}.{kind}.{total}"
 

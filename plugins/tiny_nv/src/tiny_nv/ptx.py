@@ -128,8 +128,8 @@ class Text:
         self.addresses: list[dict[tuple[UOp, UOp], str]] = [{}]
         """Addresses that were computed in each open loop, to be used again inside of it."""
         self.labels = 0
-        self.multiplied = {n for u in kernel.uops if u.op is Op.MATRIX for n in below(u)}
-        """What becomes operands of matrix instructions, which take words."""
+        self.multiplied = {n for u in kernel.uops if u.op is Op.MATRIX for n in factors_of(u)}
+        """Factors of matrix instructions, which are held in registers of 32 bits."""
         self.packed: dict[Lanes, str] = {}
         """Words that were loaded, by their lanes."""
 
@@ -751,14 +751,14 @@ def variable_of(u: UOp) -> str:
     return f"value_{u.arg[0]}"
 
 
-def below(matrix: UOp) -> list[UOp]:
-    """What a MATRIX multiplies, and the values of which that is put together."""
+def factors_of(matrix: UOp) -> list[UOp]:
+    """Factors of a MATRIX, with the vectors and elements that they are assembled from."""
     together = (Op.MATRIX, Op.VECTORIZE, Op.EXTRACT)
     return UOp.sink(*matrix.src[:2]).toposort(lambda n: n.op in together or n.op is Op.SINK)
 
 
 def is_packed(dtype: DType) -> bool:
-    """Whether lanes are parts of words, all of which are whole."""
+    """Packed vector: lanes narrower than a word that fill whole words."""
     return dtype.scalar().itemsize < WORD_BYTES and not dtype.size_bytes % WORD_BYTES
 
 
