@@ -1,4 +1,5 @@
-"""Which tests are slow: those that are marked so, and all but a sample of the large grids of cases.
+"""Which tests are slow: those that are marked so, and all but a sample of the large grids of cases
+(`tests/support/sampling.py`).
 
 README's second command leaves them out by `-m "not slow"`; `.ci/run` runs them by `-m slow`.
 """
@@ -9,23 +10,24 @@ import gc
 import os
 import signal
 import sys
-import zlib
 from collections.abc import Generator, Iterator
 
 import pytest
+from sampling import mark_slow
 
 # Bytecode is kept even where the environment says not to (images of containers do): else each of
 # hundreds of processes that tests start, and each run of pytest, compiles every file once more.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Workers fill the processor; threads of PyTorch beside them would spin while they wait.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what the mark `sample` leaves out."""
-    for item in items:
-        mark = item.get_closest_marker("sample")
-        if mark is not None and zlib.crc32(item.nodeid.encode()) % mark.args[0]:
-            item.add_marker("slow")
+    """Mark as slow what samples leave out."""
+    mark_slow(items)
 
 
 def pytest_collection_finish() -> None:

@@ -147,6 +147,13 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
+def cards(session: nox.Session) -> None:
+    """Judge plans for graphics cards by their loops (`-- --card H200 --output page.md`)."""
+    install(session)
+    session.run("python", "-m", "benchmarks.cards", *session.posargs)
+
+
+@nox.session
 def grade(session: nox.Session) -> None:
     """Grade the conformance suite by the faults of the reference accelerator."""
     install(session)

@@ -1,9 +1,9 @@
 """Peak memory of a training step: what its plan says, what we take, and what torch takes.
 
-    python -m benchmarks.peak [mlp] [cnn] [transformer]
+    python -m benchmarks.peak [mlp] [cnn] [cnn-512] [transformer]
 
-Each figure is of a process of its own: the most resident memory in five steps of Adam beyond what
-was resident before there were any tensors. The plan is the most that was in use on the device at
+Each figure is the median of three processes: the most resident memory in five steps of Adam beyond
+what was resident before there were any tensors. The plan is the most in use on the device at
 one time: weights, their state, inputs, and the block of temporary values. Linux only.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ import numpy
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _STEPS: Final = 5
+_RUNS: Final = 3
 _BATCH, _LENGTH, _WIDTH, _HEADS, _LAYERS, _WORDS = 4, 512, 256, 8, 4, 1000
 _MB: Final = 1 << 20
 PEERS: Final = ("tinycore", "tinycore-jit", "torch")
@@ -56,9 +58,10 @@ def arrays(model: str) -> tuple[Array, Array, list[Array]]:
     if model == "mlp":
         weights = [floats(784, 2048), floats(2048, 2048), floats(2048, 10)]
         return floats(4096, 784), labels(10, 4096), weights
-    if model == "cnn":
+    if model.startswith("cnn"):
+        batch = 512 if model == "cnn-512" else 128
         shapes = [(32, 1, 5, 5), (32, 32, 5, 5), (64, 32, 3, 3), (64, 64, 3, 3), (576, 10)]
-        return floats(128, 1, 28, 28), labels(10, 128), [floats(*shape) for shape in shapes]
+        return floats(batch, 1, 28, 28), labels(10, batch), [floats(*shape) for shape in shapes]
     widths = [(3 * _WIDTH,), (_WIDTH,), (4 * _WIDTH,)]
     layer = [*[(_WIDTH, *w) for w in widths], (4 * _WIDTH, _WIDTH)]
     shapes = [(_WORDS, _WIDTH), (_LENGTH, _WIDTH), *layer * _LAYERS, (_WIDTH, _WORDS)]
@@ -92,7 +95,12 @@ def transformer(functions: Any, x: Any, w: list[Any]) -> Any:
     return (functions.norm(x) @ w[-1]).reshape(_BATCH * _LENGTH, _WORDS)
 
 
-MODELS: Final[dict[str, Callable[..., Any]]] = {"mlp": mlp, "cnn": cnn, "transformer": transformer}
+MODELS: Final[dict[str, Callable[..., Any]]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "cnn-512": cnn,
+    "transformer": transformer,
+}
 
 
 # --- who trains it
@@ -187,11 +195,16 @@ def measure(peer: str, model: str) -> dict[str, int]:
     return {"peak": resident("VmHWM") - base, "plan": plan()}
 
 
-def measured(peer: str, model: str) -> dict[str, int] | None:
-    """The figures of a peer; None where it is not there or fails."""
+def measured(peer: str, model: str) -> dict[str, float] | None:
+    """The median figures of a peer; None where it is not there or fails."""
     command = (sys.executable, "-m", "benchmarks.peak", peer, model)
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    return dict(json.loads(done.stdout)) if done.returncode == 0 else None
+    found = []
+    for _ in range(_RUNS):
+        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return None
+        found.append(json.loads(done.stdout))
+    return {name: statistics.median([run[name] for run in found]) for name in found[0]}
 
 
 def table(models: Iterable[str] = MODELS) -> str:

@@ -17,12 +17,18 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.standins import STANDINS, device_of  # noqa: E402  the path is set above
+
 FOLDER: Final = Path(__file__).with_name("conformance")
 AT_A_TIME: Final = 2
 
 SUITES: Final = {
     "AMD": "plugins/tiny_amd/tests/conformance.py",
     "AMD-AQL": "plugins/tiny_amd/tests/conformance.py",
+    "AMD-GFX1201": "plugins/tiny_amd/tests/conformance.py",
+    "AMD-GFX942": "plugins/tiny_amd/tests/conformance.py",
     "PYTHON": "tests/unit/builtin/conformance.py",
     "CPU:CLANG": "plugins/tiny_cpu/tests/conformance.py",
     "CPU:LLVM": "plugins/tiny_cpu/tests/conformance.py",
@@ -41,26 +47,6 @@ SUITES: Final = {
 }
 """Every device with a table, and the file that says why it does without some capabilities. What
 follows a "-" says which hardware is played."""
-NVIDIA_FOLDERS: Final = ("plugins/tiny_nv/tests", "tests/support")
-NVIDIA: Final = NVIDIA_FOLDERS, "simulated:BACKEND"
-AMD: Final = ("plugins/tiny_amd/tests", "tests/support")
-APPLE: Final = ("plugins/tiny_metal/tests", "tests/support")
-ADRENO: Final = ("plugins/tiny_qcom/tests", "tests/support"), "simulated_qcom:BACKEND"
-REGISTERED: Final = {
-    "AMD": (AMD, "simulated_amd:BACKEND"),
-    "AMD-AQL": (AMD, "simulated_amd:BACKEND_AQL"),
-    "CUDA": NVIDIA,
-    "CUDA:PTX": NVIDIA,
-    "NV:PTX-AMPERE": (NVIDIA_FOLDERS, "simulated_nv:BACKEND_AMPERE"),
-    "NV:PTX-HOPPER": (NVIDIA_FOLDERS, "simulated_nv:BACKEND"),
-    "NV:PTX-BLACKWELL": (NVIDIA_FOLDERS, "simulated_nv:BACKEND_BLACKWELL"),
-    "METAL": (APPLE, "simulated_metal:BACKEND"),
-    "METAL-M3": (APPLE, "simulated_metal:BACKEND_M3"),
-    "METAL-OLD": (APPLE, "simulated_metal:BACKEND_OLD"),
-    "QCOM:IR3": ADRENO,
-    "QCOM:QCOMCL": ADRENO,
-}
-"""Devices that an emulator plays: the folders it is in, and the backend to register."""
 GRADES: Final = "suite"
 
 
@@ -75,17 +61,15 @@ def command(name: str) -> list[str]:
     if name == GRADES:
         return [sys.executable, "-m", "tinycore.testing.grading", "--markdown", page]
     suite = str(ROOT / SUITES[name])
-    device = name.partition("-")[0]
-    arguments = ["conformance", device, "--suite", suite, "--markdown", page]
-    if name in REGISTERED:
-        arguments += ["--register", REGISTERED[name][1]]
+    arguments = ["conformance", device_of(name), "--suite", suite, "--markdown", page]
+    if name in STANDINS:
+        arguments += ["--register", STANDINS[name].backend]
     return [sys.executable, "-m", "tinycore", *arguments]
 
 
 def surroundings(name: str) -> dict[str, str]:
     """The environment of what writes a page."""
-    folders = REGISTERED[name][0] if name in REGISTERED else ()
-    path = os.pathsep.join(str(ROOT / folder) for folder in folders)
+    path = os.pathsep.join(STANDINS[name].folders) if name in STANDINS else ""
     return {**os.environ, "PYTHONPATH": path} if path else dict(os.environ)
 
 

@@ -32,7 +32,7 @@ BEFORE: Final = (
     "```",
     "",
 )
-"""What the examples of a page may use: names, and a device that is always there."""
+"""Names that the examples of a page may use, and a device that is always there."""
 AFTER: Final = ("```python", ">>> place.__exit__(None, None, None)", "", "```")
 
 
@@ -51,7 +51,7 @@ PAGES: Final = {
         "Facts about a tensor",
         Tensor,
         "Tensor",
-        "What a tensor knows of itself; nothing is computed to answer.",
+        "Facts about a tensor; nothing is computed to answer.",
         "T device dtype grad is_param max_shape ndim shape uop element_size is_floating_point "
         "max_numel nbytes numel size requires_grad mT",
     ),
@@ -136,7 +136,7 @@ PAGES: Final = {
         "Products, windows and decompositions",
         Tensor,
         "Tensor",
-        "What networks are made of, and linear algebra.",
+        "Products of tensors, convolution, pooling and attention, and linear algebra.",
         "avg_pool2d batchnorm conv2d conv_transpose2d dot einsum image image_conv2d image_dot "
         "interpolate layernorm linear matmul max_pool2d max_unpool2d newton_schulz one_hot qr "
         "scaled_dot_product_attention sequential svd bmm outer kron cross trace cdist cholesky det "
@@ -147,7 +147,7 @@ PAGES: Final = {
         "Losses",
         Tensor,
         "Tensor",
-        "What training makes small.",
+        "Losses: the values that training minimizes.",
         "binary_crossentropy binary_crossentropy_logits cross_entropy nll_loss "
         "sparse_categorical_crossentropy mse_loss l1_loss huber_loss kl_div",
     ),
@@ -159,7 +159,7 @@ NN: Final = {
     "schedulers": (
         nn.optim.lr_scheduler,
         "nn.optim.lr_scheduler",
-        "How a learning rate changes from step to step.",
+        "Learning-rate schedules, from step to step.",
     ),
     "state": (nn.state, "nn.state", "State: names, files, archives."),
     "datasets": (nn.datasets, "nn.datasets", "Datasets, downloaded once."),
@@ -174,18 +174,18 @@ AUTHORS: Final = {
     ),
     "render": (
         render,
-        "What renderers are made of; [Write a backend in C](../write-a-backend-in-c.md) has one.",
+        "Building blocks of renderers; [Write a backend in C](../write-a-backend-in-c.md) has one.",
     ),
 }
 """Modules for authors of backends, listed with fields and methods."""
 
 
 FIELDS: Final = {
-    "grad": "What `backward` added up for this tensor, a tensor of its shape; None before.",
+    "grad": "Gradient that `backward` added up for this tensor, of its shape; None before.",
     "requires_grad": "True asks `backward` for a gradient, False refuses one, None leaves it open.",
     "uop": "The node of the graph that this tensor is.",
 }
-"""What a tensor's own fields hold."""
+"""Descriptions of a tensor's own fields."""
 
 
 def value_of(owner: object, name: str) -> Any:

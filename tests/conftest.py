@@ -7,13 +7,16 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import pytest
+from sampling import leave_out
 
+from tests.standins import STANDINS, device_of
 from tinycore import Context, Device
 from tinycore._setting import current
 from tinycore.device.target import parse_targets
-from tinycore.errors import CompilerUnavailable, DeviceUnavailable, UnknownDevice
+from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreError, UnknownDevice
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -22,12 +25,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write golden files instead of comparing"
     )
+    parser.addoption(
+        "--one-in", type=int, default=1, metavar="N", help="run a sample: one test of N"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("VERIFY", "1")  # every graph is checked at every stage
     if config.getoption("--update-golden") and os.environ.get("CI"):
         raise pytest.UsageError("--update-golden: CI compares golden files, it never writes them")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    every = config.getoption("--one-in")
+    leave_out(config, items, {item for item in items if crc32(item.nodeid.encode()) % every})
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,24 @@ def absence(target: str) -> str:
     except (CompilerUnavailable, DeviceUnavailable, UnknownDevice) as error:
         return str(error)
     return ""
+
+
+def play(name: str) -> None:
+    """Have a stand-in be a device, for tests of tensors. Raises UsageError where it cannot be."""
+    if name not in STANDINS:
+        raise pytest.UsageError(f"STANDIN={name}: there are {', '.join(STANDINS)}")
+    try:
+        STANDINS[name].register()
+        why = absence(device_of(name))
+    except (LookupError, OSError, TinycoreError) as error:
+        why = str(error)
+    if why:
+        raise pytest.UsageError(f"no stand-in: {why}")
+    os.environ["TENSOR_TESTS"] = device_of(name)
+
+
+if standin := os.environ.get("STANDIN"):  # before conftest.py of a folder asks for TENSOR_TESTS
+    play(standin)
 
 
 @pytest.fixture(autouse=True)

@@ -71,7 +71,7 @@ class Deferred:
 
 
 def deferred(reference: str) -> Deferred:
-    """What `"package.module:attribute"` names, callable now and imported when it is called."""
+    """A deferred reference to `"package.module:attribute"`: callable now, imported when called."""
     return Deferred(reference)
 
 
@@ -88,7 +88,7 @@ class DeferredModule:
 
 
 class ClassOfNumpy(type):
-    """What a class of NumPy is in `isinstance`: before NumPy is imported, nothing is one."""
+    """Metaclass of NumPy's classes for `isinstance`: before NumPy is imported, nothing is one."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, getattr(sys.modules.get("numpy"), cls.__name__, ()))

@@ -1,4 +1,4 @@
-"""What a type is: scalars, vectors, pointers and images, and how bits stand for floats.
+"""Types of values: scalars, vectors, pointers and images, and the bits of floats.
 
 Floor 0. A `DType` is interned: there is one object per type, so types compare by identity. Which
 types there are is told in `dtype.py`, from where everything here is imported.
@@ -22,7 +22,7 @@ Special = Literal["ieee", "finite", "unsigned zero"]
 
 
 class FloatLayout(NamedTuple):
-    """How bits stand for floats: a sign, then the exponent, then the mantissa.
+    """Layout of a float's bits: a sign, then the exponent, then the mantissa.
 
     `special` says which codes are no numbers. "ieee" (IEEE 754): the greatest exponent is that of
     infinity and NaN. "finite" (E4M3 of the OCP 8-bit floating point specification, revision 1.0):
@@ -37,7 +37,7 @@ class FloatLayout(NamedTuple):
 
     @property
     def bias(self) -> int:
-        """What is added to an exponent to store it."""
+        """Bias: the number added to an exponent to store it."""
         return (1 << (self.exponent_bits - 1)) - self.has_negative_zero
 
     @property
@@ -47,12 +47,12 @@ class FloatLayout(NamedTuple):
 
     @property
     def has_infinity(self) -> bool:
-        """Whether what overflows is infinite; it is NaN otherwise."""
+        """True if overflow is infinite; it is NaN otherwise."""
         return self.special == "ieee"
 
     @property
     def has_negative_zero(self) -> bool:
-        """Whether zero has a sign."""
+        """True if zero has a sign."""
         return self.special != "unsigned zero"
 
     @property
@@ -78,7 +78,7 @@ class FloatLayout(NamedTuple):
         return math.ldexp(digits, max(exponent, 1) - self.bias - self.mantissa_bits)
 
     def holds(self, other: FloatLayout) -> bool:
-        """Whether every value of the other layout is one of this, exactly."""
+        """True if every value of the other layout is exactly one of this."""
         return (
             self.mantissa_bits >= other.mantissa_bits
             and self.magnitude(1) <= other.magnitude(1)
@@ -256,7 +256,7 @@ def pointer(base: DType, size: int, space: Space) -> PointerDType:
 
 
 def is_count(value: Any) -> bool:
-    """Whether something is a positive integer, of Python or of NumPy."""
+    """True if a value is a positive integer, of Python or of NumPy."""
     is_integer = issubclass(type(value), Integral) and type(value) is not bool
     return is_integer and value > 0
 

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -22,28 +23,34 @@ __all__ = ["Busy", "Turn", "in_child", "lock", "recursive_lock", "writing"]
 Busy: Final = Empty
 """Raised on entering `Turn.at_once` while somebody has the turn."""
 
-locks: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
-"""Every lock and Turn that was made here and lives."""
+locks: Final[dict[int, weakref.ref[Any]]] = {}
+"""Every lock and Turn that was made here and lives, by id; a WeakSet would run more Python."""
 writing: Final = threading.RLock()
 """Held while memory that tensors show is written to, until they show that: one thread at a time."""
 renewals: Final[list[Callable[[], None]]] = []
-"""What else a forked child does."""
+"""Further actions of a forked child."""
 
 
-locks.add(writing)
+def register(made: Any) -> None:
+    """Have a lock opened in every forked child, as long as it lives."""
+    key = id(made)
+    locks[key] = weakref.ref(made, partial(locks.pop, key))
+
+
+register(writing)
 
 
 def lock() -> threading.Lock:
     """A lock that is open in a forked child."""
     made = threading.Lock()
-    locks.add(made)
+    register(made)
     return made
 
 
 def recursive_lock() -> threading.RLock:
     """A lock that a thread may take again while it has it, open in a forked child."""
     made = threading.RLock()
-    locks.add(made)
+    register(made)
     return made
 
 
@@ -65,7 +72,7 @@ class Turn:
 
     def __init__(self) -> None:
         self._at_fork_reinit()
-        locks.add(self)
+        register(self)
 
     def _at_fork_reinit(self) -> None:
         tokens: SimpleQueue[object] = SimpleQueue()
@@ -82,8 +89,9 @@ def manager(enter: Callable[..., object], leave: Callable[..., None]) -> Any:
 
 def begin_anew() -> None:
     """In a forked child: the threads that held locks stayed behind in the parent."""
-    for made in list(locks):
-        made._at_fork_reinit()
+    for reference in list(locks.values()):
+        if (made := reference()) is not None:
+            made._at_fork_reinit()
     for renewal in renewals:
         renewal()
 

@@ -1,4 +1,4 @@
-"""How many processors this process may use.
+"""Number of processors that this process may use.
 
 Floor 0, private to `config`. Imports nothing, not even pathlib, which takes longer than all of it.
 """

@@ -1,4 +1,4 @@
-"""What one setting is: its kinds, its value in layers, and the environment behind it.
+"""One setting: its kinds, its value in layers, and the environment behind it.
 
 Floor 0, private to `config`, which holds the table. Imports `errors`.
 """
@@ -26,7 +26,7 @@ rows: Final[dict[str, Setting[Any]]] = {}
 
 
 class Process(dict[str, Any]):
-    """What holds for the whole process: what was assigned, else the environment, read at first use.
+    """Values for the whole process: those assigned, else the environment, read at first use.
 
     The first value read from the environment also calls `on_first_read`.
     """
@@ -42,7 +42,7 @@ class Process(dict[str, Any]):
 
 
 class Overrides(dict[str, Any]):
-    """What holds inside a `Context`; everything else is asked of the process."""
+    """Values inside a `Context`; all others are asked of the process."""
 
     def __missing__(self, name: str) -> Any:
         return process[name]
@@ -261,7 +261,7 @@ def nearest(name: str, known: Collection[str]) -> str | None:
 
 
 def one_edit_apart(a: str, b: str) -> bool:
-    """Whether one letter added, dropped, changed or swapped with the next makes `a` into `b`."""
+    """True if one letter added, dropped, changed or swapped with the next makes `a` into `b`."""
     if len(a) > len(b):
         a, b = b, a
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))

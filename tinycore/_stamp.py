@@ -1,4 +1,4 @@
-"""What may decide the outcome of tinycore's own code: its files, and the settings in force.
+"""Stamps of cache keys: tinycore's files, and the settings in force.
 
 Floor 0. Imports `config`. Keys of the disk cache hold both, so that nothing made by other code, or
 under other settings, is ever found.

@@ -64,7 +64,7 @@ class DiskCache:
         self._began = False
 
     def get(self, table: str, key: str | bytes) -> bytes | None:
-        """What was put under this key, or None. Raises CacheError when `table` is no plain word."""
+        """The entry under this key, or None. Raises CacheError when `table` is no plain word."""
         path = self._path(table, key)
         if not self._can_read():
             return None
@@ -263,14 +263,14 @@ _caches: Final[dict[Path, DiskCache]] = {}
 
 
 def cache_folder() -> Path:
-    """Where entries are: CACHE_DIR, else the user's cache folder."""
+    """Folder of the entries: CACHE_DIR, else the user's cache folder."""
     chosen = settings.CACHE_DIR
     parent = Path(chosen).expanduser() if chosen else user_cache_path("tinycore")
     return parent / f"cache-v{FORMAT}"
 
 
 def get(table: str, key: str | bytes) -> bytes | None:
-    """What any process put under this key; None when there is nothing, or CCACHE=0."""
+    """The entry that any process put under this key; None if there is none, or CCACHE=0."""
     return _chosen().get(table, key) if settings.CCACHE else None
 
 

@@ -212,7 +212,7 @@ def _origin(entry: Setting[Any]) -> str:
 
 
 def cpu_count() -> int:
-    """How many threads are worth starting: CPU_COUNT, else what this process may use."""
+    """Number of threads worth starting: CPU_COUNT, else the processors this process may use."""
     return settings.CPU_COUNT or usable_processors()
 
 

@@ -118,7 +118,7 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
     int32s: Final = (uint32, int32)
     int64s: Final = (uint64, int64)
     all: Final = (bool, *ints, *floats)
-    """What the elements of a tensor can be."""
+    """Types of the elements of tensors."""
     by_name: ClassVar[dict[str, DType]] = SCALARS
 
     default_float: ClassVar[DType] = ChosenDefault(lambda: settings.DEFAULT_FLOAT)  # type: ignore[assignment]
@@ -136,22 +136,22 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
 
     @staticmethod
     def is_float(dtype: DType) -> bool_type:
-        """Whether the scalar is a floating-point type."""
+        """True if the scalar is a floating-point type."""
         return dtype.kind == "float"
 
     @staticmethod
     def is_int(dtype: DType) -> bool_type:
-        """Whether the scalar is an integer type, signed or not (`index` included, bool not)."""
+        """True if the scalar is an integer type, signed or not (`index` included, bool not)."""
         return dtype.kind in ("int", "uint", "index")
 
     @staticmethod
     def is_unsigned(dtype: DType) -> bool_type:
-        """Whether the scalar is an unsigned integer type."""
+        """True if the scalar is an unsigned integer type."""
         return dtype.kind == "uint"
 
     @staticmethod
     def is_bool(dtype: DType) -> bool_type:
-        """Whether the scalar is bool."""
+        """True if the scalar is bool."""
         return dtype.kind == "bool"
 
     @staticmethod
@@ -197,7 +197,7 @@ float_type = float
 
 
 def float_layout(dtype: DType) -> FloatLayout:
-    """How the bits of a floating-point type stand for numbers. Raises DTypeError for any other."""
+    """Layout of the bits of a floating-point type. Raises DTypeError for any other."""
     if dtype.layout is None:
         raise DTypeError(f"{dtype!r} is no floating-point dtype with a layout of bits")
     return dtype.layout
@@ -213,11 +213,11 @@ FOREIGN_SPELLINGS: Final = {
     "float8_e4m3fnuz": "fp8e4m3fnuz",
     "float8_e5m2fnuz": "fp8e5m2fnuz",
 }
-"""What NumPy and torch call some types."""
+"""Names of types in NumPy and torch that differ from ours."""
 
 
 def name_of(dtype: object) -> str:
-    """What a dtype of NumPy or torch, a Python type or a string calls one of ours."""
+    """Our name of a dtype given as one of NumPy or torch, as a Python type or as a string."""
     if dtype in (bool_type, int_type, float_type):
         return dtypes.from_py(dtype(0)).name
     numpy = sys.modules.get("numpy")

@@ -183,7 +183,7 @@ def fetch(
 
 
 def _target(name: str | os.PathLike[str], subdir: str | None) -> Path:
-    """Where a download goes. Raises ArgumentError for a place that was not asked for plainly."""
+    """Path of a download. Raises ArgumentError for one that leads out of the folder."""
     if isinstance(name, Path) and name.is_absolute():
         return name
     downloads = cache_folder().parent / "downloads"
@@ -207,7 +207,7 @@ def _digest(file: Path) -> str:
 
 
 def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
-    """What is read from a server, with a bar while it is read if there is a terminal to draw on."""
+    """A server's answer, with a progress bar while it is read if there is a terminal."""
     from tqdm import tqdm  # noqa: PLC0415  see __getattr__
 
     size, name = getattr(answer, "length", None), url.rpartition("/")[2]

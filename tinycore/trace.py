@@ -42,7 +42,7 @@ class Trace:
 
     @property
     def on(self) -> bool:
-        """Whether the channel is wanted here and now."""
+        """True if the channel is wanted here and now."""
         values = in_force()  # asked in every launch, so without a call for each setting
         return values["DEBUG"] >= self.level or self.channel in values["TRACE"]
 
@@ -80,7 +80,7 @@ def ansistrip(text: str) -> str:
 
 
 def ansilen(text: str) -> int:
-    """How many columns `text` takes, color codes apart."""
+    """Width of `text` in columns, color codes apart."""
     return len(ansistrip(text))
 
 

@@ -107,7 +107,7 @@ def compares_zeros(expression: UOp, values: dict[UOp, Scalar]) -> bool:
     )
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("renderer", ["CLANG", "LLVM"])
 @pytest.mark.parametrize("seed", range(ROUNDS))
 @pytest.mark.parametrize("mix", MIXES, ids=lambda mix: "-".join(d.name for d in mix))

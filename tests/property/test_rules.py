@@ -99,6 +99,7 @@ MIXES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("mix", MIXES, ids=lambda mix: "-".join(d.name for d in mix))
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)

@@ -11,6 +11,7 @@ from tinycore import Context
 from tinycore.testing.slopes import RIGHT_OUTCOMES, check, program
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("part", range(3))
 def test_gradients_through_writes_are_those_of_torch(part: int) -> None:
     kinds: Counter[str] = Counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,12 +102,36 @@ class TensorPrograms:
             self.close(base[start : start + size].contiguous() * 2, a[start : start + size] * 2)
 
     def sums_of_a_variable_size(self) -> None:
-        """A captured step whose size is a variable."""
-        a = numbers(10, 32)
-        step: Callable[..., Tensor] = TinyJit(lambda x, n: x[:n].sum(0).realize())
-        for size in (3, 4, 5, 9):
-            n = Variable("n", 1, 10).bind(size)
-            self.close(step(self.tensor(a).realize(), n), a[:size].sum(0))
+        """A captured step whose size is a variable, and so the groups of its launches."""
+        a, most = numbers(130, 8), 130
+
+        @TinyJit
+        def step(x: Tensor, n: Any) -> tuple[Tensor, Tensor]:
+            columns = x[:n].sum(0).realize()
+            doubled = (x[:n] * columns).contiguous().realize()
+            return columns, doubled.sum(1).max().realize()
+
+        for size in (3, 4, 130, 1, 65):
+            n = Variable("n", 1, most).bind(size)
+            columns, greatest = step(self.tensor(a).realize(), n)
+            total = a[:size].sum(0)
+            self.close(columns, total)
+            self.close(greatest, (a[:size] * total).sum(1).max(), 1e-4)
+
+    def independent_launches(self) -> None:
+        """A captured step of launches that may overlap, and one that reads what they wrote."""
+
+        @TinyJit
+        def step(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+            parts = (x + 1).realize(), (y * 2).realize(), (x * 3).realize()
+            return *parts, (parts[0] + parts[1] * parts[2]).realize()
+
+        for seed in range(5):
+            a, b = numbers(7, 33, seed=seed), numbers(7, 33, seed=seed + 10)
+            found = step(self.tensor(a).realize(), self.tensor(b).realize())
+            expected = a + 1, b * 2, a * 3, a + 1 + b * 2 * (a * 3)
+            for one, other in zip(found, expected, strict=True):
+                self.close(one, other)
 
     def training_step(self, steps: int = 3) -> None:
         """Steps of gradient descent, each of which lowers the loss."""

@@ -70,6 +70,7 @@ def test_a_condition_over_a_lock_of_ours_and_a_type_are_none() -> None:
     assert not list(bare_locks(source))
 
 
+@pytest.mark.slow
 def test_every_lock_of_core_and_plugins_is_renewed_at_fork() -> None:
     found = [
         f"{file.relative_to(CORE.parent)}:{line}: {name}"

@@ -19,10 +19,10 @@ from tinycore.builtin.interpreter import PythonRuntime
 from tinycore.device import Buffer, Device, LRUAllocator, OpenDevice
 from tinycore.device.protocols import DeviceRuntime, Handle, ProgramInfo
 from tinycore.dtype import dtypes
+from tinycore.engine.captured_step import CapturedStep
 from tinycore.engine.compile import compile_kernel, info_of, runner_for
 from tinycore.engine.counters import Estimate, update_stats
 from tinycore.engine.estimate import estimate
-from tinycore.engine.jit import CapturedStep
 from tinycore.engine.run import ExecItem, lower_schedule
 from tinycore.errors import ArgumentError, OutOfMemory
 from tinycore.lower.pipeline import lower

@@ -1,4 +1,4 @@
-"""What the standard has and this namespace has not, each with the reason.
+"""Names of the standard that this namespace lacks, each with the reason.
 
 Floor 6. Published in docs/array-api.md. Asking for one of these names says why it is missing.
 """

@@ -36,7 +36,7 @@ ACCEPTED: Final[Mapping[str, frozenset[DType]]] = {
     "integer or bool": FAMILIES["integral"] | FAMILIES["bool"],
     "bool": FAMILIES["bool"],
 }
-"""What a function may ask of its operands."""
+"""Conditions of functions on their operands."""
 
 WIDTHS: Final = {d.itemsize: d for d in dtypes.uints}
 """The unsigned integer of so many bytes."""

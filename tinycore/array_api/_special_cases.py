@@ -27,7 +27,7 @@ def in_float32(*operands: Tensor) -> tuple[Tensor, ...]:
 
 
 def has_sign(x: Tensor) -> Tensor:
-    """Whether the sign bit is set: also of -0.0 and of NaN."""
+    """True where the sign bit is set: also of -0.0 and of NaN."""
     return x.bitcast(BITS[x.dtype.itemsize]) < 0
 
 

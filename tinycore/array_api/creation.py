@@ -24,7 +24,7 @@ __all__ = [
 ]  # fmt: skip
 
 ARRAY_INPUTS: Final[tuple[type, ...]] = (bool, int, float, complex, list, tuple, numpy.generic)
-"""What is read number by number."""
+"""Types that are read number by number."""
 
 
 def arange(

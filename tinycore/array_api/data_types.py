@@ -53,7 +53,7 @@ def astype(x: Tensor, dtype: DType, /, *, copy: bool = True, device: str | None 
 
 
 def can_cast(from_: DType | Tensor, to: DType, /) -> bool:
-    """Whether promotion leads from one dtype to the other."""
+    """True if promotion leads from one dtype to the other."""
     try:
         return common_dtype("can_cast", [dtype_of("can_cast", from_), to]) is to
     except DTypeError:
@@ -80,7 +80,7 @@ def iinfo(type: DType | Tensor, /) -> IntInfo:  # noqa: A002
 
 
 def isdtype(dtype: DType, kind: Kind | tuple[Kind, ...]) -> bool:
-    """Whether a dtype is another one, or of a kind such as "integral", or any of several.
+    """True if a dtype is another one, or of a kind such as "integral", or any of several.
 
     Raises ArgumentError for a kind that the standard does not name.
     """

@@ -1,4 +1,4 @@
-"""What this namespace can do: `__array_namespace_info__`.
+"""Capabilities of this namespace: `__array_namespace_info__`.
 
 Floor 6. Opens no device: what a dtype needs is read from the declaration of the backend.
 """
@@ -29,7 +29,7 @@ class NamespaceInfo:
         return Device.get_available_devices()
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, DType]:
-        """What numbers and positions become. There is no "complex floating" one."""
+        """Default dtypes of numbers and positions. There is no "complex floating" one."""
         whole = dtypes.default_int
         return {"real floating": dtypes.default_float, "integral": whole, "indexing": whole}
 

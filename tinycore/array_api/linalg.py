@@ -30,14 +30,14 @@ Axes = int | tuple[int, ...] | None
 
 
 class Orthogonal(NamedTuple):
-    """What `qr` finds: Q @ R is the matrix."""
+    """Result of `qr`: Q @ R is the matrix."""
 
     Q: Tensor
     R: Tensor
 
 
 class Singular(NamedTuple):
-    """What `svd` finds: U * S @ Vh is the matrix."""
+    """Result of `svd`: U * S @ Vh is the matrix."""
 
     U: Tensor
     S: Tensor
@@ -158,7 +158,7 @@ def svdvals(x: Tensor, /) -> Tensor:
 
 
 def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are greater than `rtol` times the greatest.
+    """Rank: the number of singular values greater than `rtol` times the greatest.
 
     `rtol` is by default the dtype's epsilon times the greater side. Raises ShapeError below two
     axes.

@@ -31,17 +31,17 @@ Axes = int | tuple[int, ...] | None
 
 
 def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Where the greatest element is, the first of equals; in the flat array by default."""
+    """Index of the greatest element, the first of equals; in the flat array by default."""
     return array("argmax", x, "numeric").argmax(axis, keepdims)
 
 
 def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Where the least element is, the first of equals; in the flat array by default."""
+    """Index of the least element, the first of equals; in the flat array by default."""
     return array("argmin", x, "numeric").argmin(axis, keepdims)
 
 
 def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """How many elements are not zero; NaN is not."""
+    """Number of elements that are not zero; NaN is not."""
     flags = array("count_nonzero", x).cast(dtypes.bool)
     kind = counter_dtype(x.numel())
     return flags.cast(kind).sum(axis, keepdims).cast(kind)
@@ -66,7 +66,7 @@ def searchsorted(
     side: Literal["left", "right"] = "left",
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """How many elements of `x1` go before each of `x2`; equal ones do when `side` is "right".
+    """Insertion points in `x1`: the elements before each of `x2`, equal ones if `side` is "right".
 
     NaN goes after every number, as in `sort`. As all elements are compared and counted, `x1` need
     not be in order, and `sorter` is checked only. Raises ShapeError unless `x1` has one axis.
@@ -88,7 +88,7 @@ def searchsorted(
 
 
 def goes_before(a: Tensor, b: Tensor) -> Tensor:
-    """Whether `a` stands before `b` in order, NaN last."""
+    """True where `a` stands before `b` in order, NaN last."""
     return (a < b) | (b.isnan() & ~a.isnan()) if dtypes.is_float(a.dtype) else a < b
 
 
@@ -109,7 +109,7 @@ def where(condition: Tensor, x1: Operand, x2: Operand, /) -> Tensor:
 def argsort(
     x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
-    """Where the elements of an axis stand in order; equal ones keep theirs, NaN is greatest."""
+    """Indices that sort an axis, stably; NaN is greatest."""
     return array("argsort", x, "numeric").argsort(axis, descending)
 
 
@@ -122,7 +122,7 @@ def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` finds."""
+    """Result of `unique_all`."""
 
     values: Tensor
     indices: Tensor
@@ -131,14 +131,14 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` finds."""
+    """Result of `unique_counts`."""
 
     values: Tensor
     counts: Tensor
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` finds."""
+    """Result of `unique_inverse`."""
 
     values: Tensor
     inverse_indices: Tensor

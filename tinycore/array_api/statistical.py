@@ -24,12 +24,12 @@ Axes = int | tuple[int, ...] | None
 
 
 def all(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Whether every element is nonzero; True of none."""
+    """True if every element is nonzero; True of none."""
     return array("all", x).all(axis, keepdims)
 
 
 def any(x: Tensor, /, *, axis: Axes = None, keepdims: bool = False) -> Tensor:  # noqa: A001
-    """Whether some element is nonzero; False of none."""
+    """True if some element is nonzero; False of none."""
     return array("any", x).any(axis, keepdims)
 
 

@@ -1,4 +1,4 @@
-"""Where a program loads and stores: positions in memory, all of them checked.
+"""Accesses of a program to memory: positions, all of them checked.
 
 Private to the interpreter. A position that is a sum of multiples of indices is a window on the
 memory: its ends say whether all of it lies inside, and no positions are computed one by one.
@@ -25,7 +25,7 @@ COUNTERS: Final = frozenset({Op.SPECIAL, Op.RANGE, Op.DEFINE_VAR})
 
 
 def is_window(index: UOp) -> bool:
-    """Whether an INDEX has no gate, and a position that is a sum of multiples of indices."""
+    """True if an INDEX has no gate, and a position that is a sum of multiples of indices."""
     return len(index.src) == 2 and all(base.op in COUNTERS for base in terms_of(index.src[1])[0])
 
 
@@ -101,7 +101,7 @@ class Access:
         return total
 
     def wanted(self, frame: Frame) -> Array | None:
-        """Where the gate holds; None means everywhere."""
+        """Mask by the gate; None means everywhere."""
         return None if self.gate is None else frame.values[self.gate]
 
     def out_of_bounds(self, frame: Frame, memory: Memory, index: Array, wrong: Array) -> NoReturn:

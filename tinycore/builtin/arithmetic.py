@@ -1,4 +1,4 @@
-"""What each op computes, on NumPy arrays: the reference meaning of arithmetic.
+"""The ops on NumPy arrays: the reference meaning of arithmetic.
 
 Imports `dtype` and `uop`. Values of bfloat16 and fp8 are float32 arrays that hold only numbers of
 their type, rounded to nearest even after every op; all other types are computed as themselves.
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
 from tinycore.uop.evaluate import from_bits
 from tinycore.uop.op import ALU, COMPARISON, Op
+from tinycore.uop.threefry import Words, threefry_words
 
 __all__ = [
     "OPERATIONS",
@@ -86,7 +87,7 @@ def small_float_bits(values: Array, dtype: DType) -> Array:
 
 @cache
 def fp8_values(dtype: DType) -> Array:
-    """What each of the 256 bit patterns of an fp8 type stands for."""
+    """Values of the 256 bit patterns of an fp8 type."""
     return numpy.array([from_bits(code, dtype) for code in range(256)], numpy.float32)
 
 
@@ -102,7 +103,7 @@ def from_storage(stored: Array, dtype: DType) -> Array:
 
 
 def to_storage(values: Array, dtype: DType) -> Array:
-    """What lies in memory for values."""
+    """Values as they lie in memory."""
     scalar = dtype.scalar()
     return small_float_bits(values, scalar) if scalar in SMALL_FLOATS else values
 
@@ -122,7 +123,7 @@ def truncated_quotient(a: Array, b: Array) -> Array:
 
 
 def truncated_remainder(a: Array, b: Array) -> Array:
-    """What is left of the truncated quotient; 0 where b is 0."""
+    """Remainder of the truncated quotient; 0 where b is 0."""
     result: Array = numpy.where(b == 0, a.dtype.type(0), a - truncated_quotient(a, b) * b)
     return result
 
@@ -159,26 +160,18 @@ def multiply_add(a: Array, b: Array, c: Array) -> Array:
 
 LOW_WORD: Final = numpy.uint64(0xFFFFFFFF)
 HALF: Final = numpy.uint64(32)
-THREEFRY_PARITY: Final = numpy.uint64(0x1BD11BDA)
-ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def words_of(number: Array) -> Words:
+    """The low and the high 32 bits of each uint64."""
+    return number & LOW_WORD, number >> HALF
 
 
 def threefry(counter: Array, key: Array) -> Array:
-    """Threefry-2x32 with 20 rounds on the halves of 64-bit words, the low one first.
-
-    Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), section 4.2.
-    """
-    first, second = key & LOW_WORD, key >> HALF
-    keys = (first, second, first ^ second ^ THREEFRY_PARITY)
-    low, high = (counter & LOW_WORD) + first & LOW_WORD, (counter >> HALF) + second & LOW_WORD
-    for group in range(5):
-        for rotation in ROTATIONS[group % 2]:
-            low = low + high & LOW_WORD
-            turned = high << numpy.uint64(rotation) | high >> numpy.uint64(32 - rotation)
-            high = turned & LOW_WORD ^ low
-        low = low + keys[(group + 1) % 3] & LOW_WORD
-        high = high + keys[(group + 2) % 3] + numpy.uint64(group + 1) & LOW_WORD
-    return high << HALF | low
+    """Threefry-2x32 on the halves of 64-bit words, the low one first."""
+    low, high = threefry_words(words_of(counter), words_of(key), lambda word: word & LOW_WORD)
+    result: Array = high << HALF | low
+    return result
 
 
 OPERATIONS: Final[dict[Op, Function]] = {
@@ -297,7 +290,7 @@ def converter(source: DType, target: DType) -> Function:
 
 
 def float_to_uint64(values: Array) -> Array:
-    """What fits as it is, all else by way of int64."""
+    """Floats as uint64: directly where they fit, else by way of int64."""
     fits = (values >= 0) & (values < 2.0**64)
     whole = numpy.where(fits, values, 0).astype(numpy.uint64)
     return numpy.where(fits, whole, values.astype(numpy.int64).astype(numpy.uint64))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
@@ -19,17 +19,20 @@ from tinycore.errors import DeviceError
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
+if TYPE_CHECKING:
+    from tinycore.builtin.shared import Accesses, Pending
+
 __all__ = ["Axes", "Frame", "Memory", "Span", "boxes"]
 
 LAUNCH_ORDER: Final = ("grid2", "grid1", "grid0", "block2", "block1", "block0")
 """The indices of a launch, slowest first."""
 
 Span = tuple[int, int]
-"""Where the numbers of an index start, and how many there are."""
+"""First number of an index, and the count of its numbers."""
 
 
 class Axes:
-    """What the axes of arrays stand for: loops by level, the launch's indices, a vector's lanes."""
+    """Axes of arrays: loops by level, the launch's indices, a vector's lanes."""
 
     def __init__(self, levels: int, launch: Mapping[str, int]) -> None:
         self.launch = launch
@@ -63,7 +66,7 @@ class Memory:
     shared memory one per workgroup, and registers one per thread.
     """
 
-    __slots__ = ("array", "base", "dtype", "label", "size")
+    __slots__ = ("accesses", "array", "base", "dtype", "label", "size")
 
     def __init__(
         self, array: Array, dtype: DType, size: int, label: str, base: Array | None = None
@@ -73,7 +76,9 @@ class Memory:
         self.size = size
         self.label = label
         self.base = base
-        """Where the part of each thread's owner starts; None where there is one part."""
+        """Start of the part of each thread's owner; None where there is one part."""
+        self.accesses: Accesses | None = None
+        """Accesses of threads to shared memory that is watched."""
 
     @staticmethod
     def of_buffer(node: UOp, handle: Array, kernel: str) -> Memory:
@@ -95,19 +100,32 @@ class Memory:
 class Frame:
     """The state that the steps of a plan work on."""
 
-    def __init__(self, kernel: str, axes: Axes, values: Iterable[Any], most_values: int) -> None:
+    def __init__(
+        self,
+        kernel: str,
+        axes: Axes,
+        values: Iterable[Any],
+        most_values: int,
+        groups: Sequence[int],
+    ) -> None:
+        """`groups` are those of this launch, by axis."""
         self.kernel = kernel
         self.axes = axes
+        self.groups = {f"grid{axis}": count for axis, count in enumerate(groups)}
         self.values: list[Any] = list(values)
         self.spans: dict[int, Span] = {}
         """The numbers that each index stands for at this time: SPECIAL, RANGE and variables."""
         self.mask: Array | None = None
         """The threads that are still inside the loops entered so far; None means all."""
+        self.watched: list[Accesses] = []
+        """Those of all shared memory that is watched."""
+        self.pending: Pending
+        """The asynchronous copies that have begun."""
         self.piece: Mapping[str, Span] = {}
         """The part of each launch index that this piece of the launch has."""
         self.most_values = most_values
         self.at_once = 1
-        """How many steps of loops to do at once, so that arrays stay within `most_values`."""
+        """Steps of loops to do at once, so that arrays stay within `most_values`."""
 
     def pieces(self) -> Iterator[dict[str, Span]]:
         """The launch cut into pieces of whole workgroups: the part of each index in each piece."""
@@ -117,7 +135,7 @@ class Frame:
         }
         most = self.most_values // math.prod(axes.sizes("block"))
         grid = [name for name in axes.threads if name.startswith("grid")]
-        for box in boxes([axes.launch[name] for name in grid], most):
+        for box in boxes([self.groups[name] for name in grid], most):
             yield dict(zip(grid, box, strict=True)) | whole
 
     def enter(self, piece: Mapping[str, Span], specials: Iterable[tuple[int, str]]) -> None:

@@ -73,7 +73,7 @@ class Pixel:
 
 
 def in_bounds(image: Image, column: Array, row: Array) -> Array:
-    """Where coordinates are those of a pixel."""
+    """Mask of coordinates that are those of a pixel."""
     height, width, _ = image.pixels.shape
     found: Array = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     return found

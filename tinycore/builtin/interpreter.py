@@ -88,6 +88,7 @@ def toolchain(arch: str) -> Toolchain[Renderer]:
         threads=threads,
         vector_bytes=VECTOR_BYTES if threads > 1 else 0,
         grid=(GRID, GRID, GRID),
+        grid_varies=True,
         block=(BLOCK_THREADS, BLOCK_THREADS, BLOCK_THREADS),
         block_threads=BLOCK_THREADS,
         block_wanted=threads,
@@ -187,7 +188,9 @@ class PythonProgram:
             raise ArgumentError(
                 f"kernel {name} takes {len(plan.variables)} values, not {len(values)}"
             )
-        frame = plan.frame(VALUES_AT_ONCE)
+        varies = bool(self.info.grid_extents)
+        groups = self.info.groups(values) if varies else plan.axes.sizes("grid")
+        frame = plan.frame(VALUES_AT_ONCE, groups)
         for u, value in zip(plan.variables, values, strict=True):
             slot = plan.slots[u]
             frame.values[slot] = plan.axes.single(value, to_numpy_dtype(u.dtype))
@@ -204,7 +207,7 @@ class PythonRuntime:
     """The device. Its index only tells it from others of its kind."""
 
     fxn_for_op: Final[dict[Op, Callable[..., Any]]] = OPERATIONS
-    """What each op computes on arrays; see docs/spec-map.md."""
+    """Function of each op on arrays; see docs/spec-map.md."""
 
     def __init__(self, index: int, interface: str) -> None:
         self.allocator = PythonAllocator()

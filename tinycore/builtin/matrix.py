@@ -1,4 +1,4 @@
-"""MATRIX in the interpreter: fragments are put together by the maps of their unit, and taken apart.
+"""Matrix units in the interpreter: matrices are put together by the maps of their unit.
 
 Private to the interpreter. What a subgroup holds becomes whole matrices, so a map that is wrong, or
 a lane that holds another element than it should, shows in the product. Sums go through k in order,
@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping
 
 import numpy
 
-from tinycore.builtin.arithmetic import Array, computed_as
-from tinycore.builtin.frame import Axes, Frame
+from tinycore.builtin.access import Access
+from tinycore.builtin.arithmetic import Array, computed_as, from_storage
+from tinycore.builtin.frame import Axes, Frame, Memory
+from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError
-from tinycore.uop.matrix import Fragment, MatrixUnit
+from tinycore.render.base import pointer_of
+from tinycore.uop.matrix import Fragment, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
 
-__all__ = ["matrix_step"]
+__all__ = ["load_step", "matrix_step", "row_of"]
 
 
 def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame], None]:
@@ -40,9 +43,11 @@ def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame
             )
         held = [frame.values[s] for s in sources]
         outer = numpy.broadcast_shapes(*[x.shape[: x.ndim - 1 - len(block)] for x in held])
-        check_together(frame, outer, block, unit)
+        check_together(frame, outer, block, unit.name, unit.threads)
         a, b, total = (
-            matrix_of_lanes(by_subgroup(x, outer, block, unit), spot, shape, frame.kernel, unit)
+            matrix_of_lanes(
+                by_subgroup(x, outer, block, unit.threads), spot, shape, frame.kernel, unit
+            )
             for x, spot, shape in zip(held, spots, shapes, strict=True)
         )
         a, b = a.astype(kind), b.astype(kind)
@@ -54,28 +59,70 @@ def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame
     return multiply
 
 
+def row_of(u: UOp) -> int:
+    """The elements of a row that a MATRIX_LOAD reads."""
+    return int(u.arg.row_bytes) // u.dtype.scalar().itemsize
+
+
+def load_step(
+    u: UOp, access: Access, slots: Mapping[UOp, int], axes: Axes
+) -> Callable[[Frame], None]:
+    """The step of a MATRIX_LOAD, whose access is that to the row each thread names."""
+    load: MatrixLoad = u.arg
+    target, pointer = slots[u], slots[pointer_of(u.src[0])]
+    block = tuple(axes.launch[name] for name in axes.threads if name.startswith("block"))
+    threads, together = math.prod(block), load.rows * load.tiles
+    lanes, elements = numpy.arange(together)[:, None], numpy.arange(u.dtype.count)[None]
+    row, column = numpy.broadcast_arrays(*load.place(lanes, elements, u.dtype.scalar().itemsize))
+    decoded = computed_as(u.dtype) != to_numpy_dtype(u.dtype)
+
+    def move(frame: Frame) -> None:
+        if threads % together:
+            raise DeviceError(
+                f"kernel {frame.kernel}: {load.name} is for subgroups of {together} threads, a "
+                f"group of {threads} has a part of one"
+            )
+        memory: Memory = frame.values[pointer]
+        if (access.index(frame) % access.lanes).any():
+            raise DeviceError(
+                f"kernel {frame.kernel}: {load.name} reads {memory.label} at an element that is "
+                f"no multiple of {access.lanes}, the {load.row_bytes} bytes of a row"
+            )
+        where = access.places(frame, memory, None)
+        outer = where.shape[: where.ndim - 1 - len(block)]
+        check_together(frame, outer, block, load.name, together)
+        rows = by_subgroup(where, outer, block, together)
+        around = rows.shape[: rows.ndim - 3]
+        where = rows[..., row, column].reshape(*around, *block, u.dtype.count)
+        found = memory.array.take(where)
+        if memory.accesses is not None:
+            memory.accesses.read(frame, where, None)
+        frame.values[target] = from_storage(found, memory.dtype) if decoded else found
+
+    return move
+
+
 def check_together(
-    frame: Frame, outer: tuple[int, ...], block: tuple[int, ...], unit: MatrixUnit
+    frame: Frame, outer: tuple[int, ...], block: tuple[int, ...], name: str, threads: int
 ) -> None:
     """Raise DeviceError where a part of a subgroup has left the loop that the others are in."""
     if frame.mask is None:
         return
-    inside = by_subgroup(frame.mask, outer, block, unit)
+    inside = by_subgroup(frame.mask, outer, block, threads)
     if (inside.any(axis=-2) != inside.all(axis=-2)).any():
         raise DeviceError(
-            f"kernel {frame.kernel}: {unit.name} is reached by a part of a subgroup of "
-            f"{unit.threads} threads"
+            f"kernel {frame.kernel}: {name} is reached by a part of a subgroup of {threads} threads"
         )
 
 
 def by_subgroup(
-    values: Array, outer: tuple[int, ...], block: tuple[int, ...], unit: MatrixUnit
+    values: Array, outer: tuple[int, ...], block: tuple[int, ...], threads: int
 ) -> Array:
     """Values as (..., subgroup, lane, element)."""
     count = values.shape[-1]
     around = numpy.broadcast_shapes(outer, values.shape[: len(outer)])
     wide = numpy.broadcast_to(values, (*around, *block, count))
-    return wide.reshape(*around, math.prod(block) // unit.threads, unit.threads, count)
+    return wide.reshape(*around, math.prod(block) // threads, threads, count)
 
 
 def places(fragment: Fragment, unit: MatrixUnit) -> tuple[Array, Array]:

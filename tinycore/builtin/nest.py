@@ -35,7 +35,7 @@ DEFINITIONS: Final = frozenset(
 AT_ONCE: Final = (
     ALU | DEFINITIONS | {Op.LOAD, Op.STORE, Op.INDEX, Op.PIXEL, Op.VECTORIZE, Op.EXTRACT, Op.GROUP}
 )
-"""What the steps of a loop may do when they are done together."""
+"""Ops allowed in a loop whose steps are done together."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Fold:
 
     @property
     def value(self) -> UOp:
-        """What is folded."""
+        """The value that is folded."""
         first, second = self.combine.src
         return second if first is self.load else first
 
@@ -73,7 +73,7 @@ class Loop:
 
     @property
     def inside(self) -> int:
-        """How many steps of inner loops there are at most within one step of this one."""
+        """Most steps of inner loops within one step of this one."""
         return max((x.counter.extent * x.inside for x in self.loops), default=1)
 
 
@@ -100,7 +100,7 @@ def nest_of(name: str, uops: Iterable[UOp]) -> list[Item]:
 
 
 def is_register(u: UOp) -> bool:
-    """Whether a DEFINE is a register of one element."""
+    """True if a DEFINE is a register of one element."""
     return u.op is Op.DEFINE_REG and isinstance(u.dtype, PointerDType) and u.dtype.size == 1
 
 
@@ -122,14 +122,14 @@ def set_levels(loop: Loop, level: int) -> None:
 
 
 def count_levels(items: Iterable[Item]) -> int:
-    """How many levels there are."""
+    """Number of levels."""
     loops = [item for item in items if isinstance(item, Loop)]
     own = [loop.level + 1 for loop in loops if loop.level is not None]
     return max([0, *own, *(count_levels(loop.body) for loop in loops)])
 
 
 def can_be_axis(loop: Loop) -> bool:
-    """Whether all steps can be done at once; notes what becomes of the registers they write."""
+    """True if all steps can be done at once; notes what becomes of the registers they write."""
     loop.folds.clear()
     loop.cleared.clear()
     if not all(can_be_axis(inner) for inner in loop.loops) or not same_for_all(loop.counter.src[0]):
@@ -158,17 +158,17 @@ def walk(loop: Loop) -> Iterator[tuple[Loop, UOp]]:
 
 
 def same_for_all(end: UOp) -> bool:
-    """Whether the end of a loop is the same number for every thread, known before it begins."""
+    """True if the end of a loop is the same number for every thread, known before it begins."""
     return all(u.op in ALU or u.op in (Op.CONST, Op.DEFINE_VAR) for u in end.toposort())
 
 
 def keeps_to_registers(u: UOp) -> bool:
-    """Whether a node is no STORE but one to a register of each thread, without a gate."""
+    """True unless a node stores elsewhere than to a register of each thread, without a gate."""
     return u.op is not Op.STORE or (is_register(pointer_of(u.src[0])) and len(u.src[0].src) == 2)
 
 
 def touches(u: UOp, register: UOp) -> bool:
-    """Whether a node reads or writes a register."""
+    """True if a node reads or writes a register."""
     return u.op in (Op.LOAD, Op.STORE) and pointer_of(u.src[0]) is register
 
 

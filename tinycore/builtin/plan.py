@@ -6,7 +6,8 @@ program: one step per node, the steps of a loop's body inside the loop's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy
@@ -22,7 +23,7 @@ from tinycore.builtin.arithmetic import (
 )
 from tinycore.builtin.frame import Axes, Frame, Memory, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
-from tinycore.builtin.matrix import matrix_step
+from tinycore.builtin.matrix import load_step, matrix_step, row_of
 from tinycore.builtin.nest import (
     DEFINITIONS,
     Fold,
@@ -33,20 +34,20 @@ from tinycore.builtin.nest import (
     is_register,
     nest_of,
 )
+from tinycore.builtin.shared import Accesses, Copy, Pending
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.render.base import pointer_of
+from tinycore.render.base import LATE, pointer_of
 from tinycore.uop.evaluate import round_to
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
 
 __all__ = ["Plan"]
 
-SILENT: Final = COMPOUND | {Op.BARRIER, Op.INDEX, Op.AFTER, Op.PIXEL}
-"""Nodes that have no step of their own; threads run in lockstep, so a barrier has been reached by
-all.
-"""
+SILENT: Final = COMPOUND | {Op.INDEX, Op.AFTER, Op.PIXEL}
+"""Nodes that have no step of their own."""
 
+ACCESSES: Final = (Op.LOAD, Op.STORE, Op.MATRIX_LOAD)
 Step = Callable[[Frame], None]
 
 
@@ -68,6 +69,10 @@ class Plan:
             for u in self.slots
             if u.op in (Op.DEFINE_LOCAL, Op.DEFINE_REG) and not is_register(u)
         ]
+        self.fills_ahead = any(
+            u.op is Op.ASYNC_COPY or (u.op is Op.STORE and u.arg == LATE) for u in self.slots
+        )
+        """True if accesses to shared memory are watched: those of programs that fill ahead."""
         items = nest_of(name, uops)
         find_axes(items)
         launch = {u.arg: int(u.src[0].arg) for u in self.slots if u.op is Op.SPECIAL}
@@ -82,16 +87,20 @@ class Plan:
         """The axis of each SPECIAL, and of loop counters while the steps inside are made."""
         self._steps = self._block(items, ())
 
-    def frame(self, most_values: int) -> Frame:
+    def frame(self, most_values: int, groups: Sequence[int]) -> Frame:
         """The state of a launch, without its buffers and variables; arrays of about that size."""
-        return Frame(self.name, self.axes, self._initial, most_values)
+        return Frame(self.name, self.axes, self._initial, most_values, groups)
 
     def run(self, frame: Frame) -> None:
         """Do every step for all the threads of a launch."""
         for piece in frame.pieces():
             frame.enter(piece, self.specials)
+            frame.pending, frame.watched = Pending(), []
             for slot, node in self._memories:
-                frame.values[slot] = frame.memory(node)
+                memory = frame.values[slot] = frame.memory(node)
+                if self.fills_ahead and node.op is Op.DEFINE_LOCAL:
+                    memory.accesses = Accesses(memory)
+                    frame.watched.append(memory.accesses)
             for slot in self._registers:
                 frame.values[slot] = None
             for step in self._steps:
@@ -130,6 +139,17 @@ class Plan:
                 return self._extract(u)
             case Op.MATRIX:
                 return matrix_step(u, self.slots, self.axes)
+            case Op.MATRIX_LOAD:
+                access = Access(u.src[0], row_of(u), self.slots, self._axes_of.get, "reads")
+                return load_step(u, access, self.slots, self.axes)
+            case Op.ASYNC_COPY:
+                return self._async_copy(u)
+            case Op.BARRIER:
+                return barrier
+            case Op.COMMIT:
+                return commit
+            case Op.WAIT:
+                return partial(wait, left=u.arg)
         if u.op not in ALU:
             raise UnsupportedError(f"the interpreter has no {u.op.name}: programs are linear")
         function = operation(u.op, u.dtype, u.src[0].dtype)
@@ -270,7 +290,10 @@ class Plan:
             wanted = access.wanted(frame)
             window = access.window(frame, memory)
             if window is None:
-                found = memory.array.take(access.places(frame, memory, wanted))
+                where = access.places(frame, memory, wanted)
+                found = memory.array.take(where)
+                if memory.accesses is not None:
+                    memory.accesses.read(frame, where, wanted)
             else:
                 found = window.copy()
             if decoded:
@@ -314,8 +337,36 @@ class Plan:
             wanted = access.wanted(frame)
             where = access.places(frame, memory, wanted)
             write(memory, where, stored, both(frame.mask, wanted))
+            if memory.accesses is not None:
+                memory.accesses.write(frame, where, wanted)
 
         return store
+
+    def _async_copy(self, u: UOp) -> Step:
+        to, origin = (
+            Access(index, u.arg, self.slots, self._axes_of.get, verb)
+            for index, verb in zip(u.src, ("writes", "reads"), strict=True)
+        )
+        target, source = (self.slots[pointer_of(index)] for index in u.src)
+
+        def copy(frame: Frame) -> None:
+            memory, read = frame.values[target], frame.values[source]
+            gate, wanted = to.wanted(frame), origin.wanted(frame)
+            data = read.array.take(origin.places(frame, read, both(gate, wanted)))
+            if wanted is not None:
+                data = numpy.where(wanted, data, data.dtype.type(0))
+            where = to.places(frame, memory, gate)
+            active = both(frame.mask, gate)
+            arrays = numpy.broadcast_arrays(where, data, True if active is None else active)
+            data = arrays[1][arrays[2]]
+            places, threads = memory.accesses.write(frame, arrays[0], gate)
+            memory.accesses.is_copied[places] = True
+            pending = frame.pending
+            pending.copies.append(
+                Copy(pending.groups, memory, memory.accesses, places, threads, data)
+            )
+
+        return copy
 
     def _store_register(self, pointer: int, source: int, gate: int | None) -> Step:
         def store(frame: Frame) -> None:
@@ -332,6 +383,22 @@ class Plan:
         return store
 
 
+def barrier(frame: Frame) -> None:
+    """Threads run in lockstep, so all have reached it: what is watched begins anew."""
+    for accesses in frame.watched:
+        accesses.barrier()
+
+
+def commit(frame: Frame) -> None:
+    """A group of copies ends."""
+    frame.pending.groups += 1
+
+
+def wait(frame: Frame, left: int) -> None:
+    """All groups of copies but the latest have ended."""
+    frame.pending.wait(left)
+
+
 def needed(uops: Iterable[UOp]) -> set[UOp]:
     """The nodes that have a step; positions that windows do without have none."""
     found: set[UOp] = set()
@@ -341,20 +408,22 @@ def needed(uops: Iterable[UOp]) -> set[UOp]:
             continue
         found.add(u)
         wanted.update(u.src)
-        if u.op in (Op.LOAD, Op.STORE) and not is_window(u.src[0]):
-            wanted.update(u.src[0].src[1:])
+        accessed = u.src if u.op is Op.ASYNC_COPY else u.src[:1] if u.op in ACCESSES else ()
+        for index in accessed:
+            if not is_window(index):
+                wanted.update(index.src[1:])
     return found
 
 
 def makes_array(u: UOp) -> bool:
-    """Whether a node makes an array of its own each time."""
+    """True if a node makes an array of its own each time."""
     if u.op is Op.LOAD:
         return not is_register(pointer_of(u.src[0]))
     return u.op in ALU and u.op is not Op.BITCAST
 
 
 def once(u: UOp, nodes: Iterable[UOp]) -> bool:
-    """Whether a node has just one user, who uses it once."""
+    """True if a node has just one user, who uses it once."""
     return sum(node.src.count(u) for node in nodes) == 1
 
 
@@ -364,7 +433,7 @@ def last_along(values: Array, axis: int) -> Array:
 
 
 def varies_within(values: Array, window: Array) -> bool:
-    """Whether values vary only along axes that a window has."""
+    """True if values vary only along axes that a window has."""
     return all(a in (1, b) for a, b in zip(values.shape, window.shape, strict=True))
 
 

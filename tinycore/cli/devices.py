@@ -23,7 +23,7 @@ from tinycore.errors import CompilerUnavailable, DeviceUnavailable, TinycoreErro
 __all__ = ["Survey", "add", "computing_on", "conclusion", "run", "survey", "survey_here", "table"]
 
 SURVEY_SECONDS: Final = 10.0
-"""How long a driver may take to answer."""
+"""Seconds in which a driver must answer."""
 
 EPILOG = """\
 A device is chosen by DEV=[INTERFACE+]DEVICE[:RENDERER[:ARCH]]. What is named is used or fails;
@@ -55,9 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 @dataclass(frozen=True)
 class Survey:
-    """What there is: a row per backend, the preferred first, and the default device, or why there
-    is none.
-    """
+    """The backends, a row each, the preferred first, and the default device or why it is none."""
 
     default: str | None
     objection: str
@@ -131,7 +129,7 @@ def computing_on(name: str) -> str:
 
 
 def survey_here() -> Survey:
-    """What there is, found out in this process: a driver may hang it, or end it."""
+    """The survey, made in this process: a driver may hang it, or end it."""
     try:
         default, objection = Device.DEFAULT, ""
     except TinycoreError as error:
@@ -154,7 +152,7 @@ def survey_here() -> Survey:
 
 
 def stream_survey() -> int:
-    """What the other process does: say whose driver is asked next, and in the end the survey."""
+    """Body of the surveying process: say whose driver is asked next, and in the end the survey."""
     try:
         for name in Device.plugins.names:
             _tell({"asking": name})
@@ -186,9 +184,11 @@ def _tell(row: Row) -> None:
 
 
 def survey(seconds: float) -> Survey:
-    """What there is. A backend whose driver kills the other process, or says nothing for `seconds`,
-    is left out of the next one. The core's own have no driver, only files that may be slow to
-    read: they are asked once more.
+    """The survey, made in another process.
+
+    A backend whose driver kills that process, or says nothing for `seconds`, is left out of the
+    next one. The core's own have no driver, only files that may be slow to read: they are asked
+    once more.
 
     Raises TinycoreError when that does not help, and what the search itself raises.
     """

@@ -27,7 +27,7 @@ __all__ = ["CHECKS", "add", "run"]
 
 Check = Callable[[str], str]
 CHECK_SECONDS: Final = 60.0
-"""How long a check may take."""
+"""Most seconds of a check."""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -130,7 +130,7 @@ def _compute(name: str) -> str:
 
 
 CHECKS: Final[dict[str, Check]] = {"open": _open, "copy": _copy, "compute": _compute}
-"""What is tried, in order; each says what it did, or raises."""
+"""The checks in order; each says what it did, or raises."""
 
 
 def all_checks() -> dict[str, Check]:
@@ -175,7 +175,7 @@ def line_of(row: Row) -> str:
 
 
 def stream_checks(name: str) -> int:
-    """What the other process does: print each check's row as a line of JSON."""
+    """Body of the checking process: print each check's row as a line of JSON."""
     passed = True
     for row in run_checks(name):
         print(json.dumps(row), flush=True)

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
-    """What the function that `reference` names returns. Raises ArgumentError."""
+    """Result of the function that `reference` names. Raises ArgumentError."""
     place, _, name = reference.rpartition(":")
     if place.endswith(".py"):
         maker = runpy.run_path(place).get(name)
@@ -156,7 +156,7 @@ def memory(tensor: Tensor) -> Buffer:
 def constants(
     state: Mapping[str, Tensor], read: list[Buffer], others: list[Shaped]
 ) -> tuple[dict[str, Shaped], dict[str, Tensor]]:
-    """What is in memory from the start by name, its place, and tensors with its content."""
+    """Constant memory: each constant's place by name, and tensors with its content."""
     known = {buffer for buffer, _ in others}
     places: dict[str, Shaped] = {}
     tensors: dict[str, Tensor] = {}

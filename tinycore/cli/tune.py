@@ -33,7 +33,7 @@ __all__ = ["Kernel", "add", "run"]
 WIDTH = 4
 SEARCH_SECONDS = 120.0
 LEAST_SECONDS = 2.0
-"""What a search gets at least: a shorter one finds little."""
+"""Least seconds of a search: a shorter one finds little."""
 LEAST_SHARE = 0.005
 """A kernel with a smaller share of the time is left as it is."""
 
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _watched(path: Path, arguments: Sequence[str]) -> tuple[LaunchProfiler, bool]:
-    """What a script ran, and whether it failed, which it says itself."""
+    """The launches of a script, and True if it failed, which it says itself."""
     profiler = LaunchProfiler()
     profilers.append(profiler)
     failed = False

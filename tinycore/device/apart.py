@@ -26,20 +26,21 @@ Row = dict[str, Any]
 """An object that the command printed."""
 
 PACKAGE_ROOT: Final = Path(__file__).parents[2]
-"""Where this package is, so that the other process finds it wherever it starts."""
+"""Folder of this package, so that the other process finds it wherever it starts."""
 
 FIXES: Final = {
     "SIGSEGV": "the driver or its compiler touched memory that is not its own: update it",
     "SIGILL": "code was made for another processor: name one in DEV=DEVICE:RENDERER:ARCH",
     "SIGKILL": "the system ended it, mostly because memory ran out",
 }
-"""What to do about a signal."""
+"""Advice for each signal."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its status, negative for a signal, None when it was ended for having
-    said nothing for `seconds`; and what it wrote to its standard error.
+    """The end of a process: its status, and its standard error.
+
+    The status is negative for a signal, None if it was ended because it said nothing for `seconds`.
     """
 
     status: int | None

@@ -1,4 +1,4 @@
-"""What is installed here and can be used, asked in a process of its own and remembered.
+"""Answers of the installed backends, asked in a process of their own and cached.
 
 Floor 1. Imports `apart`, `cache`, `discovery`. A plugin may hang, crash or end the process that
 asks it, and a driver may print to it: so the automatic choice imports no plugin but the one it
@@ -37,15 +37,15 @@ apart: Final[Callable[..., Generator[Row, None, Ended]]] = deferred("tinycore.de
 """A process whose answers are remembered needs no `subprocess`."""
 
 ANSWER_SECONDS: Final = 20.0
-"""How long a plugin may take to answer, with its imports, on a busy machine."""
+"""Seconds in which a plugin must answer, with its imports, on a busy machine."""
 SLOW_START: Final = 3
-"""How many times as long the process may take that did not even start in time."""
+"""Factor of that time for a process that did not even start in time."""
 REMEMBERED_SECONDS: Final = 3600.0
-"""How long an answer holds that does not say what it depends on, or that never came."""
+"""Seconds that an answer holds which does not say what it depends on, or never came."""
 ANSWERS_TABLE: Final = "devices"
 CHILD: Final = "tinycore.device.asked"
 VARIABLES: Final = ("$PATH", "$LD_LIBRARY_PATH")
-"""What any plugin's answer depends on, beside its own files."""
+"""Files and variables that any plugin's answer depends on, beside its own files."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,23 @@ class Answer:
     reason: str = ""
     priority: int = 0
     driver: tuple[str, ...] | None = None
-    """What it depends on, None where the backend does not say."""
+    """Files and variables it depends on; None where the backend does not say."""
     lost: bool = False
-    """Whether the process that asked it ended, or was ended."""
+    """True if the process that asked it ended, or was ended."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether the device can be opened, as far as that is known without doing it."""
+        """True if the device can be opened, as far as that is known without doing it."""
         return self.state == State.READY.value
 
     @property
     def is_broken(self) -> bool:
-        """Whether the plugin is at fault, and not the machine: its user should be told."""
+        """True if the plugin is at fault, and not the machine: its user should be told."""
         return self.lost or self.state in (State.IMPORT_FAILED.value, State.INCOMPATIBLE.value)
 
 
 def answer_of(claim: Candidate, interface: str = "") -> Answer:
-    """What a backend says, asked in this process, of the interface that is named or of all."""
+    """Answer of a backend, asked in this process, about the interface named or about all."""
     claim.check(interface)
     driver: tuple[str, ...] | None = None
     if claim.backend is not None and claim.backend.driver is not None:
@@ -84,7 +84,7 @@ def answer_of(claim: Candidate, interface: str = "") -> Answer:
 
 
 def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
-    """What several backends say, remembered, or asked in another process."""
+    """Answers of several backends, cached, or asked in another process."""
     if not claims:
         return []
     if getattr(sys, "frozen", False) or not sys.executable:  # there is no Python to start
@@ -105,9 +105,7 @@ def answers_of(claims: Sequence[Candidate]) -> list[Answer]:
 
 
 def asked_apart(claims: Sequence[Candidate]) -> list[Answer]:
-    """What backends say, each asked in turn by another process, which is started anew after each
-    that ends it.
-    """
+    """Answers of backends, asked in turn by another process, restarted after each that ends it."""
     found: dict[str, Answer] = {}
     seconds = ANSWER_SECONDS
     while left := [claim for claim in claims if claim.name not in found]:
@@ -145,7 +143,7 @@ def _asked_in_turn(
 
 
 def answer_all(facts: str, path: str) -> None:
-    """What the other process does: ask each backend, saying which is asked next."""
+    """Body of the asking process: ask each backend, saying which is asked next."""
     sys.path[:] = json.loads(path)
     for name, reference, distribution, version in json.loads(facts):
         _say({"asking": name})
@@ -166,7 +164,7 @@ def read(row: dict[str, Any]) -> Answer:
 
 
 _memories: Final[dict[str, Memory]] = {}
-"""What this process was told, by key: asked once, also where nothing is kept on disk."""
+"""Answers in this process, by key: asked once, also where nothing is kept on disk."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ def files_of(module: str) -> list[tuple[str, object]]:
 
 
 def fact_of(thing: str) -> object:
-    """What a file or folder, or a variable such as "$PATH", is like now; None where it is not."""
+    """State of a file or folder, or of a variable such as "$PATH"; None if there is none."""
     if thing.startswith("$"):
         return os.environ.get(thing[1:])
     try:

@@ -20,7 +20,7 @@ from tinycore.errors import PluginError
 
 __all__ = ["API_VERSION", "Backend", "Deferred", "api_objection", "deferred"]
 
-API_VERSION: Final = (1, 11)
+API_VERSION: Final = (1, 12)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 
@@ -53,31 +53,33 @@ class Backend:
     named.
     """
     count: Callable[[], int] = one_device
-    """How many devices there are, 0 without a driver. Opens nothing."""
+    """Number of devices, 0 without a driver. Opens nothing."""
     probe: Callable[[], str] | None = None
     """Why no device can be used, and what to do about it; "" when all is well. Opens nothing."""
     interfaces: tuple[str, ...] | Mapping[str, Interface] = ()
     """Ways to reach the device, the preferred first, each with a probe of its own. Those given by
     their names alone are used without being named, and answered for by `probe` and `count`."""
     capabilities: frozenset[str] = frozenset()
-    """What it claims of CAPABILITIES. Abilities are checked when a device is opened; what is said
-    of dtypes and local memory is believed."""
+    """Claims, of CAPABILITIES. Abilities are checked when a device is opened; claims of dtypes
+    and local memory are believed."""
     priority: int = 0
-    """Where it stands in the automatic choice: accelerators from 200, processors from 100, drivers
+    """Rank in the automatic choice: accelerators from 200, processors from 100, drivers
     in software from 50, interpreters from 0. Below 0 it is used only when it is named."""
     platforms: tuple[str, ...] = ()
     """Values of `sys.platform` it runs on; any when empty."""
     export: Callable[[ExportedModel, Path], None] | None = None
     """Writes a model to a folder, for `tinycore export`; the weights are there already. None where
     models cannot be exported."""
-    dlpack: int | None = None
+    dlpack: int | tuple[int, ...] | None = None
     """Its DLDeviceType, by which other libraries take its memory without a copy: 1 is memory of
-    the host, 2 of CUDA, 10 of ROCm. None: memory is exchanged by copies through the host."""
+    the host, 2 of CUDA, 10 of ROCm. Of several the first is what it lends, and all are what it
+    takes, such as 2, 3 and 13: memory of CUDA, of the host that is pinned, and managed. None:
+    memory is exchanged by copies through the host."""
     priority_here: Callable[[], int] | None = None
     """The priority of what was found on this machine, asked after `count`, for a backend that may
     reach a card or a driver in software; None where `priority` holds in any case. Opens nothing."""
     driver: Callable[[], Sequence[str]] | None = None
-    """What the answers of `count`, `probe` and `priority_here` depend on: paths of files and
+    """Dependencies of the answers of `count`, `probe` and `priority_here`: paths of files and
     folders, also of those that are not there, and variables as "$NAME". Answers are remembered
     until one of these changes; without it, for an hour."""
 
@@ -100,6 +102,13 @@ class Backend:
         if isinstance(self.interfaces, Mapping):
             return self.interfaces
         return dict.fromkeys(self.interfaces, Interface())
+
+    @property
+    def dlpack_kinds(self) -> tuple[int, ...]:
+        """DLDeviceTypes of memory that it takes, the one that it lends first."""
+        if self.dlpack is None:
+            return ()
+        return self.dlpack if isinstance(self.dlpack, tuple) else (self.dlpack,)
 
     def _problems(self) -> list[str]:
         words = {"name": (self.name,), "renderers": self.renderers, "interfaces": self.interfaces}
@@ -129,6 +138,8 @@ class Backend:
         }
         callables |= {field: value for field, value in optional.items() if value is not None}
         found += [f"{field} must be callable" for field, x in callables.items() if not callable(x)]
+        if not all(isinstance(kind, int) for kind in self.dlpack_kinds) or self.dlpack == ():
+            found.append(f"dlpack must be a DLDeviceType or several, not {self.dlpack!r}")
         unknown = sorted(set(self.capabilities) - CAPABILITIES.keys())
         if unknown:
             found.append(

@@ -72,7 +72,7 @@ class Buffer:
         """Gives the memory back, at the latest when the buffer dies; None for views."""
         self._owner: object = None
         self._origin = 0
-        """Where memory of somebody else starts."""
+        """Start of memory of somebody else."""
         self.device = Device.canonicalize(device)
         self.size = size
         self.dtype = dtype
@@ -137,7 +137,7 @@ class Buffer:
 
     @property
     def is_allocated(self) -> bool:
-        """Whether memory is allocated; an empty buffer needs none."""
+        """True if memory is allocated; an empty buffer needs none."""
         return self._handle is not None or self.size == 0
 
     @property
@@ -185,10 +185,12 @@ class Buffer:
         dtype: DType,
         owner: object = None,
         image: ImageDType | None = None,
+        start: int = 0,
     ) -> Buffer:
         """Memory that somebody else owns, at an address of the device; `owner` is kept alive.
 
-        With `image` it is one of the device. Raises UnsupportedError on devices without the
+        Where the pointer names a buffer object, it begins at byte `start` of that. With `image` it
+        is one of the device. Raises UnsupportedError on devices without the
         capability `external_pointer`, and on those that take no images of others.
         """
         if pointer <= 0:
@@ -196,7 +198,10 @@ class Buffer:
         buffer = Buffer(device, size, dtype, image=image)
         allocator = Device[device].ability("external_pointer")
         if image is None:
-            buffer._handle = allocator.wrap(pointer, buffer.nbytes)
+            handle = allocator.wrap(pointer, start + buffer.nbytes)
+            if start:
+                handle = Device[device].allocator.offset(handle, buffer.nbytes, start)
+            buffer._handle = handle
         elif isinstance(allocator, SupportsExternalImages):
             sizes = (image.height, image.width, image.itemsize)
             buffer._handle = allocator.wrap_image(pointer, *sizes)
@@ -206,7 +211,7 @@ class Buffer:
                 "at an address"
             )
         buffer._owner = owner
-        buffer._origin = pointer
+        buffer._origin = pointer + start
         return buffer
 
     # --- copies
@@ -279,7 +284,7 @@ class Buffer:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the host addresses the memory itself."""
+        """True if the host addresses the memory itself."""
         return self.image is None and Device[self.device].has("host_memory")
 
     def as_memoryview(self) -> memoryview:
@@ -325,6 +330,25 @@ class Buffer:
 
         view = self.as_memoryview()
         return numpy.frombuffer(view, numpy.uint8).view(to_numpy_dtype(self.dtype))
+
+    def lend(self) -> tuple[Array, int]:
+        """The elements as a flat array at the address by which other libraries know them, which it
+        keeps, and the pointer to the allocation. The host may not be able to read it.
+
+        Raises UnsupportedError without the capability `exchange`.
+        """
+        import ctypes  # noqa: PLC0415
+
+        import numpy  # noqa: PLC0415
+
+        device = Device[self.device]
+        if "exchange" not in device.capabilities:
+            raise UnsupportedError(f"device {self.device} has no capability 'exchange'")
+        runtime: Any = device.runtime
+        pointer, start = runtime.address(self.ensure_allocated()._handle)
+        block = (ctypes.c_uint8 * self.nbytes).from_address(pointer + start)
+        vars(block)["owner"] = self
+        return numpy.frombuffer(memoryview(block), to_numpy_dtype(self.dtype)), pointer
 
     def numpy(self) -> Array:
         """A copy of the elements as a flat array."""

@@ -131,7 +131,7 @@ def _entries_of(distribution: metadata.Distribution) -> list[tuple[str, EntryPoi
 
 
 def _place_of(distribution: metadata.Distribution) -> str:
-    """Where a distribution's metadata is, which names it even where its files cannot be read."""
+    """Folder of a distribution's metadata, which names it even where its files cannot be read."""
     return str(getattr(distribution, "_path", None) or distribution)
 
 
@@ -168,25 +168,25 @@ class Candidate:
     reason: str = ""
     error: BaseException | None = field(default=None, repr=False)
     priority_here: int | None = None
-    """What the backend says of the hardware that is here, once it was asked."""
+    """The backend's answer for the hardware that is here, once it was asked."""
     interface: str = ""
     """The interface that `state` speaks of; "" for those that need not be named."""
 
     @property
     def priority(self) -> int:
-        """Where it stands in the automatic choice, as far as that is known."""
+        """Rank in the automatic choice, as far as that is known."""
         if self.priority_here is not None:
             return self.priority_here
         return self.backend.priority if self.backend else 0
 
     @property
     def is_plugin(self) -> bool:
-        """Whether a package of others declares it: neither the core nor this program."""
+        """True if another package declares it: neither the core nor this program."""
         return bool(self.reference) and self.distribution != CORE
 
     @property
     def is_contested(self) -> bool:
-        """Whether two packages claim its name."""
+        """True if two packages claim its name."""
         return self.state is State.BLOCKED and self.error is not None
 
     @property
@@ -234,8 +234,9 @@ class Candidate:
             self.state = State.READY
 
     def interface_states(self) -> tuple[InterfaceState, ...]:
-        """What each interface says, also those that must be named; () for a backend that cannot be
-        loaded here, or has none.
+        """States of all interfaces, also those that must be named; () if there are none.
+
+        A backend that cannot be loaded here has none.
         """
         backend = self.backend
         if backend is None or wrong_platform(backend.platforms):
@@ -362,7 +363,7 @@ def _answer(
     kind: type[T],
     silence: T | None = None,
 ) -> T:
-    """What a backend answers, `silence` for None. Raises PluginError for another type."""
+    """Answer of a backend, `silence` for None. Raises PluginError for another type."""
     answer = ask()
     if answer is None and silence is not None:
         return silence
@@ -374,7 +375,7 @@ def _answer(
 
 
 def wanted_of_core(error: ImportError) -> str:
-    """What a plugin imports of this core that it has not, with what to do; "" for other errors."""
+    """Message about names that a plugin imports and this core lacks; "" for other errors."""
     module = error.name or ""
     if module != CORE and not module.startswith(f"{CORE}."):
         return ""
@@ -457,7 +458,7 @@ class Plugins:
         return found
 
     def renderers(self, without: str = "") -> dict[str, Callable[[str], Toolchain[Any]]]:
-        """What every backend compiles with, by name.
+        """Toolchains of every backend, by name.
 
         Of several with one name the preferred backend's is asked first, and the others where it
         does not compile for an architecture.

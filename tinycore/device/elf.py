@@ -88,7 +88,7 @@ class ElfImage:
         end += len(stubs) * ENTRY_BYTES
         self._entries = {symbol: end + i * 8 for i, symbol in enumerate(entries)}
         self.size = end + len(entries) * 8
-        """How many bytes of memory it needs."""
+        """Bytes of memory that it needs."""
         self.symbols: Mapping[str, int] = {
             symbol.name: self._offsets[symbol.section] + symbol.value
             for symbol in self._symbols
@@ -163,11 +163,11 @@ class ElfImage:
         return offsets, -(-end // ENTRY_BYTES) * ENTRY_BYTES
 
     def _is_constant(self, section: Section) -> bool:
-        """Whether a section is writable only because it holds addresses, or unwind tables."""
+        """True if a section is writable only because it holds addresses, or unwind tables."""
         return section.kind in self.machine.harmless or section.label.startswith(".data.rel.ro")
 
     def _is_unloaded(self, section: Section) -> bool:
-        """Whether a section is no part of the image."""
+        """True if a section is no part of the image."""
         return section.label.startswith(self.machine.unloaded)
 
     def _read_symbols(self) -> list[Symbol]:

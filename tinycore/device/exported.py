@@ -56,13 +56,13 @@ class ExportedLaunch:
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What computes the outputs from the inputs: all launches, in order."""
+    """An exported model: all launches that compute the outputs from the inputs, in order."""
 
     kernels: tuple[ExportedKernel, ...]
     launches: tuple[ExportedLaunch, ...]
     buffers: tuple[int, ...]
     """The size of each buffer in bytes."""
     weights: tuple[ExportedTensor, ...]
-    """What is in memory before the first launch: each is in the file `weights.safetensors`."""
+    """Memory with content before the first launch: each is in the file `weights.safetensors`."""
     inputs: tuple[ExportedTensor, ...]
     outputs: tuple[ExportedTensor, ...]

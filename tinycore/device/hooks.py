@@ -86,10 +86,10 @@ def tinycore_rewrite_rules(stage: str, target: str) -> Any:
     """A `RuleSet` for the kernels of a renderer and architecture ("LLVM:x86_64,znver2"), or None.
 
     `stage` is a pass of lowering, before which the rules run to their end: "expand", "gates",
-    "group", "registers", "launch", "align", "images", "lower", "scalars", "tidy" or "stream". Those
-    at "lower" come before the rules that replace what the renderer lacks. It is asked once per
-    target. Rules depend on the node alone: what they make is kept, also on disk, by their names and
-    the files of their modules.
+    "group", "registers", "launch", "align", "images", "lower", "scalars", "tidy", "copies" or
+    "stream". Those at "lower" come before the rules that replace what the renderer lacks. It is
+    asked once per target. Rules depend on the node alone: what they make is kept, also on disk, by
+    their names and the files of their modules.
     """
 
 
@@ -184,7 +184,7 @@ class Hooks:
         mark = pluggy.HookspecMarker(PROJECT)
 
         class Specifications:
-            """What pluggy reads the hooks from."""
+            """The hooks, as pluggy reads them."""
 
         for name, (function, first) in specifications.items():
             setattr(Specifications, name, staticmethod(mark(function, firstresult=first)))
@@ -236,7 +236,7 @@ def unknown_hooks(observer: object) -> list[str]:
 
 
 def misfits(observer: object) -> Iterator[str]:
-    """What an observer's functions take that their hooks do not give, with the right signatures."""
+    """Errors in an observer: parameters that its hooks do not give, with the right signatures."""
     for name in marked_hooks(observer):
         if name not in specifications:
             continue

@@ -20,9 +20,9 @@ class Interface:
     """Why no device can be reached through it, and what to do about it; "" when all is well. Opens
     nothing. None: `Backend.probe` answers."""
     count: Callable[[], int] | None = None
-    """How many devices can be reached through it. Opens nothing. None: `Backend.count` answers."""
+    """Number of devices reached through it. Opens nothing. None: `Backend.count` answers."""
     automatic: bool = True
-    """Whether it may be used without being named. False for an interface that changes the machine
+    """True if it may be used without being named. False for an interface that changes the machine
     (takes a card from its kernel driver, needs root), and for stand-ins."""
     platforms: tuple[str, ...] = ()
     """Values of `sys.platform` it exists on; those of the backend when empty."""
@@ -30,7 +30,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class InterfaceState:
-    """What is known of one interface of a backend."""
+    """State of one interface of a backend."""
 
     name: str
     reason: str
@@ -39,5 +39,5 @@ class InterfaceState:
 
     @property
     def is_available(self) -> bool:
-        """Whether a device can be reached through it."""
+        """True if a device can be reached through it."""
         return not self.reason

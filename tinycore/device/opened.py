@@ -56,7 +56,7 @@ class OpenDevice:
         self.interface = interface
         self.runtime = runtime
         self.capabilities: frozenset[str] = backend.capabilities
-        """What the device can do, of CAPABILITIES."""
+        """Capabilities of the device, of CAPABILITIES."""
         if "varied" in backend.capabilities:
             self.capabilities &= runtime.capabilities | {"varied"}  # type: ignore[attr-defined]
         self._reaches = runtime.reaches if isinstance(runtime, SupportsReach) else None
@@ -104,11 +104,11 @@ class OpenDevice:
             )
 
     def has(self, capability: str) -> bool:
-        """Whether the device has a capability."""
+        """True if the device has a capability."""
         return capability in self.capabilities
 
     def waits_for(self, other: OpenDevice) -> bool:
-        """Whether the device orders its work with another device's without the host."""
+        """True if the device orders its work with another device's without the host."""
         alike = self.backend is other.backend and self.interface == other.interface
         if not alike or not self.has("queues"):
             return False
@@ -197,7 +197,7 @@ def open_device(
 
 
 def via(interface: str) -> str:
-    """How a device was reached."""
+    """Words for the interface by which a device was reached."""
     return f" through {interface}" if interface else ""
 
 

@@ -32,12 +32,12 @@ trace: Final = Trace("memory")
 SPARE: Final = 1 / 16
 """Part of the most that was in use, which may wait beyond it."""
 LEAST_SPARE_BYTES: Final = 32 << 20
-"""What may always wait: small programs gain more from it than they hold."""
+"""Bytes that may always wait: small programs gain more from them than they cost."""
 
 AGE_SECONDS: Final = 60.0
-"""How long a block may wait: longer than the steps, or an evaluation between them, of one size."""
+"""Seconds that a block may wait: longer than the steps, or an evaluation between them."""
 LOOK_SECONDS: Final = 10.0
-"""How often blocks are looked through for such."""
+"""Seconds between searches for such blocks."""
 
 
 class MemoryStats:
@@ -81,7 +81,7 @@ class MemoryStats:
 memory: Final = MemoryStats()
 
 Kind: TypeAlias = int | ImageDType
-"""What is asked of a device: so many bytes, or an image."""
+"""Kind of an allocation: so many bytes, or an image."""
 
 
 def size_bytes(kind: Kind) -> int:
@@ -118,7 +118,7 @@ class LRUAllocator:
         self._look_at = clock() + LOOK_SECONDS
         self._turn = Turn()
         self._changing = False
-        """Whether the counts are being changed; also after an interrupt in the middle of it."""
+        """True while the counts are being changed; also after an interrupt in the middle of it."""
         self._waiting: OrderedDict[Kind, list[tuple[Handle, float]]] = OrderedDict()
         """Blocks with the time since when they wait, the longest first."""
         # Buffers may be dropped by the garbage collector at any point, also inside `alloc`, so
@@ -155,7 +155,7 @@ class LRUAllocator:
         return handle
 
     def _last_returned(self, kind: Kind) -> Handle | None:
-        """What was given back last, if it is of a kind: most often it is, in a loop."""
+        """The memory returned last, if it is of a kind: in a loop it mostly is."""
         try:
             last = self._returned.pop()
         except IndexError:  # another thread has taken it

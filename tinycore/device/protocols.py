@@ -1,4 +1,4 @@
-"""What a backend implements: memory, compilers, programs, and a device that holds them together.
+"""The interface of a backend: memory, compilers, programs, and a device that holds them together.
 
 Floor 1, beside `uop`. Imports `dtype`. These are protocols: a backend inherits from nothing.
 
@@ -43,6 +43,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from tinycore.device.extent import Extent
 from tinycore.dtype import dtypes
 
 __all__ = [
@@ -77,7 +78,7 @@ Handle: TypeAlias = Any
 """A span of device memory: whatever the allocator returns, opaque to everyone else."""
 
 ALIGNMENT_BYTES: Final = 64
-"""What `Allocator.alloc` aligns to at least."""
+"""Least alignment of `Allocator.alloc`."""
 
 RendererType_co = TypeVar("RendererType_co", covariant=True)
 
@@ -147,8 +148,9 @@ class SupportsImages(Protocol):
 
 @runtime_checkable
 class SupportsExternalImages(Protocol):
-    """Of an allocator with the capabilities `image` and `external_pointer`: images that another
-    library owns. Without it such memory is refused.
+    """An allocator that wraps images which another library owns.
+
+    For the capabilities `image` and `external_pointer`; without it such memory is refused.
     """
 
     def wrap_image(self, pointer: int, height: int, width: int, channel_bytes: int) -> Handle:
@@ -191,13 +193,44 @@ class SupportsQueues(Protocol):
 
 @runtime_checkable
 class SupportsReach(Protocol):
-    """Of a DeviceRuntime with the capability `queues`, where not all devices wait for each other.
+    """A DeviceRuntime with the capability `queues` that says which devices it can wait for.
 
-    Without it, those that are open through the same interface do.
+    Without it, all that are open through the same interface wait for each other.
     """
 
     def reaches(self, source: DeviceRuntime) -> bool:
-        """Whether this device and another of the backend can wait for each other."""
+        """True if this device and another of the backend can wait for each other."""
+        ...
+
+
+@runtime_checkable
+class SupportsExchange(Protocol):
+    """Capability `exchange`, of a DeviceRuntime: other libraries use its memory, and it theirs, by
+    DLPack, in order with streams of theirs.
+
+    `Backend.dlpack` says what kind of device it is there. A stream is a number as DLPack has it for
+    that kind, such as a handle, or 1 and 2 for the default ones of CUDA; None is the default.
+    """
+
+    @property
+    def exchange_stream(self) -> int | None:
+        """Stream that is named to whoever lends memory: what it was asked comes before that of this
+        stream, which `wait_for` then waits for.
+        """
+        ...
+
+    def address(self, handle: Handle) -> tuple[int, int]:
+        """Pointer to an allocation as other libraries know it, and the byte at which a handle
+        begins there.
+        """
+        ...
+
+    def let_wait(self, stream: int | None) -> None:
+        """Let a stream wait for all that was asked of this device. The host may wait instead."""
+        ...
+
+    def wait_for(self, stream: int | None) -> None:
+        """Let what is asked of this device from now on wait for all that a stream was asked."""
         ...
 
 
@@ -217,7 +250,7 @@ class Compiler(Protocol):
 
 @runtime_checkable
 class SupportsAssembly(Protocol):
-    """Of a compiler: it can show what it compiles to. DEBUG=7 prints that."""
+    """A compiler that can show the machine code it makes. DEBUG=7 prints that."""
 
     def assembly(self, source: str) -> str:
         """The machine code that `compile` makes of the source, as text for people.
@@ -239,24 +272,45 @@ class Toolchain(Generic[RendererType_co]):
 
 @dataclass(frozen=True)
 class ProgramInfo:
-    """What a device must know of a program to launch it."""
+    """Facts about a program that a device needs to launch it."""
 
     name: str
     """The entry point."""
     buffers: int
-    """How many buffers it takes."""
+    """Number of buffers that it takes."""
     values: tuple[str, ...] = ()
     """The variables given at launch, by name, in the order in which their values are passed."""
     parallel: int = 1
-    """Steps of the loop that may be shared out among threads; 1 when there is none."""
+    """Steps of the loop that may be shared out among threads, the most where their number varies;
+    1 when there is none."""
     grid: tuple[int, int, int] = (1, 1, 1)
-    """Groups to launch per axis."""
+    """Groups to launch per axis, the most where their number varies: see `groups`."""
     block: tuple[int, int, int] = (1, 1, 1)
     """Threads in a group per axis."""
     shared_bytes: int = 0
     """Memory that the threads of a group share."""
     written: frozenset[int] = frozenset()
     """The buffers it writes to, by position."""
+    grid_extents: tuple[Extent | None, ...] = ()
+    """The groups per axis as they follow from the values of a launch, None for an axis of a fixed
+    size; empty where all are fixed. Only where `Limits.grid_varies`."""
+    parallel_extent: Extent | None = None
+    """`parallel` as it follows from the values of a launch. Only where `Limits.parallel_varies`."""
+
+    def groups(self, values: Sequence[int]) -> tuple[int, int, int]:
+        """Groups to launch per axis with these values; at least one."""
+        if not self.grid_extents:
+            return self.grid
+        x, y, z = (
+            most if extent is None else extent.of(values)
+            for most, extent in zip(self.grid, self.grid_extents, strict=True)
+        )
+        return x, y, z
+
+    def steps(self, values: Sequence[int]) -> int:
+        """Steps of the loop that may be shared out among threads, with these values."""
+        extent = self.parallel_extent
+        return self.parallel if extent is None else extent.of(values)
 
 
 class Program(Protocol):
@@ -271,7 +325,7 @@ class Program(Protocol):
 
 @runtime_checkable
 class SupportsBinding(Protocol):
-    """Of a program: a launch can be made ready as one call of C. Having the method is declaring it.
+    """A program whose launch can be bound as one call of C. Having the method is declaring it.
 
     Where launches write to memory that tensors show, the core notes each with the call that makes
     it, so that no interrupt comes between: it happens once. Of other programs Ctrl-C waits for the
@@ -306,14 +360,14 @@ class DeviceRuntime(Protocol):
 
 @runtime_checkable
 class SupportsArch(Protocol):
-    """Of a DeviceRuntime: devices of its backend differ, and it says which it is.
+    """A DeviceRuntime that names its architecture, as devices of its backend differ.
 
     Having the attribute is declaring it.
     """
 
     @property
     def arch(self) -> str:
-        """What toolchains are made for where DEV names no ARCH."""
+        """Architecture for which toolchains are made where DEV names no ARCH."""
         ...
 
 
@@ -357,7 +411,7 @@ class SupportsVariety(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What this device can do; only what the backend declares counts."""
+        """Capabilities of this device; only those that the backend declares count."""
         ...
 
 
@@ -372,6 +426,7 @@ ABILITIES: Final[dict[str, type]] = {
 RUNTIME_ABILITIES: Final[dict[str, type]] = {
     "graph": SupportsGraph,
     "queues": SupportsQueues,
+    "exchange": SupportsExchange,
     "varied": SupportsVariety,
 }
 """Capabilities that are methods of the DeviceRuntime, checked when a device is opened."""
@@ -382,6 +437,7 @@ CAPABILITIES: Final[dict[str, str]] = {
     "peer_copy": "two devices of this backend copy without the host",
     "graph": "many launches are asked for at once",
     "queues": "devices of this backend wait for each other without the host",
+    "exchange": "its memory is passed to other libraries, in order with their streams",
     "varied": "devices of this backend differ; each says what it can do",
     "image": "kernels read and write images: pixels of four floats, by column and row",
     "local_memory": "threads of a group share memory and meet at barriers",

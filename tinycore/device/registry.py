@@ -90,7 +90,7 @@ class Registry:
         return self._older
 
     def _completed(self, targets: tuple[Target, ...]) -> tuple[Target, ...]:
-        """What DEV says, and, where it leaves that open, what NAME_IFACE and NAME_RENDERER say."""
+        """The targets of DEV, completed by NAME_IFACE and NAME_RENDERER where DEV is silent."""
         details = {one.device: one for one in older_details(self.plugins.names, self._is_renderer)}
         completed = [target.completed_by(details.pop(target.device, target)) for target in targets]
         return (*completed, *details.values())
@@ -104,7 +104,7 @@ class Registry:
         return {target.device: target.interface for target in targets if target.interface}
 
     def _older_targets(self) -> tuple[Target, ...]:
-        """What older spellings choose. Raises UnknownDevice where that is not installed."""
+        """Targets by older spellings. Raises UnknownDevice for one that is not installed."""
         found = older_spellings(self.plugins.names, self._is_renderer)
         variable, device = ("", "") if found else absent_older_spelling(self.plugins.names)
         if variable:
@@ -317,7 +317,7 @@ class Registry:
         )
 
     def _answers(self) -> list[Answer]:
-        """What all backends say, the preferred first. Plugins are asked in another process."""
+        """Answers of all backends, the preferred first. Plugins are asked in another process."""
         if settings.TINYCORE_STRICT:
             self.plugins.check_all()  # raises for what is broken
         interfaces = self._named_interfaces()
@@ -382,7 +382,7 @@ class Registry:
 
 
 def frames_of_ours() -> int:
-    """How far up the stack the program is that led here, for `warnings.warn` of the caller."""
+    """Stack level of the program that called, for `warnings.warn` of the caller."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tinycore."):
         frame, level = frame.f_back, level + 1

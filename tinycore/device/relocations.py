@@ -197,7 +197,7 @@ class Machine(NamedTuple):
     """Beginnings of the names of sections that are allocated but no part of the image, such as
     memory that a launch reserves."""
     implicit_addends: bool = False
-    """Whether relocations may come without addends (SHT_REL): these stand where the value goes."""
+    """True if relocations may come without addends (SHT_REL): these stand where the value goes."""
 
     @property
     def widths(self) -> Mapping[int, int]:
@@ -224,12 +224,12 @@ def implicit_addend(machine: Machine, kind: int, content: bytes, offset: int) ->
 
 
 def needs_stub(machine: Machine, kind: int) -> bool:
-    """Whether a relocation against an undefined symbol goes through a stub, as a call does."""
+    """True if a relocation against an undefined symbol goes through a stub, as a call does."""
     return machine.rows[kind].value is RelocationValue.CALL
 
 
 def needs_address_entry(machine: Machine, kind: int) -> bool:
-    """Whether a relocation refers to the symbol's entry in the address table."""
+    """True if a relocation refers to the symbol's entry in the address table."""
     return machine.rows[kind].value in ENTRIES
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tinycore._deferred import DeferredModule
+from tinycore._locks import lock
 
 __all__ = [
     "MAP_FIXED",
@@ -24,6 +25,7 @@ __all__ = [
     "address_of",
     "bytes_at",
     "errno_text",
+    "fence",
     "system",
     "use_system",
 ]
@@ -51,11 +53,11 @@ class System(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether a file exists."""
+        """True if a file exists."""
         ...
 
     def is_usable(self, path: str) -> bool:
-        """Whether this process has read and write permission for a file. Opens nothing."""
+        """True if this process has read and write permission for a file. Opens nothing."""
         ...
 
     def open(self, path: str) -> int:
@@ -111,11 +113,11 @@ class LinuxSystem:
             return ""
 
     def exists(self, path: str) -> bool:
-        """Whether a file exists."""
+        """True if a file exists."""
         return os.path.exists(path)
 
     def is_usable(self, path: str) -> bool:
-        """Whether this process has read and write permission for a file."""
+        """True if this process has read and write permission for a file."""
         return os.access(path, os.R_OK | os.W_OK)
 
     def open(self, path: str) -> int:
@@ -183,6 +185,22 @@ def address_of(memory: Any) -> int:
 def bytes_at(address: int, size: int) -> memoryview:
     """Mapped memory as bytes, writable."""
     return memoryview(native.ffi.buffer(native.ffi.cast("char *", address), size))
+
+
+_fences: Final = (lock(), lock())
+
+
+def fence() -> None:
+    """Let everything written before be seen by a device before anything written after.
+
+    For the store to a doorbell, after words in memory that may be write-combined. Python has no
+    fence; to take and to leave a lock are atomic operations, before which processors write what
+    they have combined. A store may still move into the span of one lock, from both sides, and not
+    past the second lock.
+    """
+    for one in _fences:
+        with one:
+            pass
 
 
 def errno_text(status: int) -> str:

@@ -84,6 +84,7 @@ def as_generated(info: ProgramInfo) -> ProgramInfo:
 
 def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
     """Launch information of a kernel with `buffers` parameters, unused ones included."""
+    grid = tuple([linear.sizes.get(f"grid{axis}") for axis in range(3)])
     return ProgramInfo(
         name=linear.name,
         buffers=buffers,
@@ -93,6 +94,8 @@ def info_of(linear: LinearKernel, buffers: int) -> ProgramInfo:
         block=linear.launch("block"),
         shared_bytes=linear.shared_bytes,
         written=linear.written,
+        grid_extents=grid if any(grid) else (),
+        parallel_extent=linear.sizes.get("parallel"),
     )
 
 
@@ -118,7 +121,7 @@ class CompiledRunner:
         return runner_of_text, (to_text(self.ast), self.device)
 
     def accepts(self, bufs: Iterable[Buffer]) -> bool:
-        """Whether every buffer has the required alignment."""
+        """True if every buffer has the required alignment."""
         return self.alignment == 1 or all(b.alignment >= self.alignment for b in bufs)
 
     def for_buffers(self, bufs: Iterable[Buffer]) -> CompiledRunner:
@@ -145,7 +148,7 @@ class CompiledRunner:
 
     @cached_property
     def is_bindable(self) -> bool:
-        """Whether a launch can be bound as one native call."""
+        """True if a launch can be bound as one native call."""
         return isinstance(self.program, SupportsBinding)
 
     def bound(self, bufs: tuple[Buffer, ...], values: Mapping[str, int]) -> Callable[[], None]:
@@ -170,7 +173,7 @@ programs: Lru[Key, LoadedProgram] = Lru(8192)
 Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused.
 Captured steps hold their own."""
 plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED", "ALLOW_TF32"))
-"""What the user chooses of how kernels are lowered."""
+"""Settings by which the user chooses how kernels are lowered."""
 table = lock()
 """Guards `locks_in_use`; never held during compilation."""
 locks_in_use: Final[WeakValueDictionary[Key, threading.Lock]] = WeakValueDictionary()

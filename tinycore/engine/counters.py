@@ -1,4 +1,4 @@
-"""What has been run so far: `GlobalCounters`, and the line that DEBUG=2 prints per kernel.
+"""Counters of launches: `GlobalCounters`, and the line that DEBUG=2 prints per kernel.
 
 Floor 4.
 """

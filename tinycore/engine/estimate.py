@@ -1,4 +1,4 @@
-"""How much a kernel computes and moves, from its graph.
+"""Estimate of a kernel's operations and memory traffic, from its graph.
 
 Floor 4.
 """

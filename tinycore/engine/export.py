@@ -34,7 +34,7 @@ class Exporter:
 
     toolchain: Toolchain[Renderer]
     numbers: dict[Buffer, int] = field(default_factory=dict)
-    """Of the buffers that are no views."""
+    """Numbers of the buffers that are no views."""
     kernels: dict[bytes, ExportedKernel] = field(default_factory=dict)
     launches: list[ExportedLaunch] = field(default_factory=list)
 

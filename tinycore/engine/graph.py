@@ -32,7 +32,7 @@ SHORTEST: int = 2
 
 
 HANDLE: Final = attrgetter("_handle")
-"""What a Buffer has now, without a call of Python; None before it is allocated."""
+"""Handle of a Buffer, without a call of Python; None before it is allocated."""
 NOTHING: Final = object()
 """No handle and no number: what a graph holds in a place while that is being changed."""
 
@@ -63,16 +63,16 @@ class HeldLaunches:
                 positions[name].append((number, position))
         self.exchanged = tuple(places)
         self.places = tuple(places.values())
-        """Of each buffer that is exchanged, the launches and slots that it stands in."""
+        """Launches and slots of each buffer that is exchanged."""
         self.handles: list[Any] = [exchange[buffer].handle for buffer in places]
-        """What the graph holds there now."""
+        """Handles that the graph holds there now."""
         needs = needs_of(items, exchange)
         self.needs = [needs.get(buffer, 1) for buffer in places]
         """The alignment in bytes that programs of the graph need of these buffers."""
         self.positions = dict(positions)
-        """Of each variable, the launches and positions that it stands in."""
+        """Launches and positions of each variable."""
         self.numbers: dict[str, Any] = {name: values[name] for name in positions}
-        """What the variables hold now."""
+        """Values of the variables in the graph now."""
         work = [item.runner.estimate for item in items]
         self.estimate = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
 
@@ -192,7 +192,7 @@ def held_or_alone(
 
 
 def is_launch(item: ExecItem) -> bool:
-    """Whether a program of one device is launched; not for a copy between two."""
+    """True if a program of one device is launched; not for a copy between two."""
     return isinstance(item.runner, CompiledRunner)
 
 

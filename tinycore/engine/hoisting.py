@@ -66,7 +66,7 @@ class VaryingMemory:
         return buffer.base
 
     def includes(self, item: ExecItem) -> bool:
-        """Whether a launch must run in each replay."""
+        """True if a launch must run in each replay."""
         if isinstance(item.runner, CompiledRunner) and item.runner.info.values:
             return True
         return any(
@@ -74,6 +74,6 @@ class VaryingMemory:
         ) or any(not self.is_new(item.bufs[slot]) for slot in item.written)
 
     def is_new(self, buffer: Buffer) -> bool:
-        """Whether memory was allocated during the capture and is no view of other such memory."""
+        """True if memory was allocated during the capture and is no view of other such memory."""
         made = buffer in self.recording.made
         return made and (buffer.base is None or buffer in self.recording.temporary)

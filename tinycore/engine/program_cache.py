@@ -8,8 +8,11 @@ See docs/decisions/0025-schedule-cache.md.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache as cache_forever
+from itertools import repeat
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
 from tinycore import cache
 from tinycore._stamp import decisive_settings, stamp
@@ -29,7 +32,8 @@ PROGRAMS: Final = "program"
 
 LOWERING: Final = (
     *("_dtype.py", "dtype.py", "uop", "render", "lower", "lower/steps", "lower/strategies"),
-    *("engine/compile.py", "engine/program_cache.py", "device/protocols.py", "schedule/kernel.py"),
+    *("engine/compile.py", "engine/program_cache.py", "schedule/kernel.py"),
+    *("device/protocols.py", "device/extent.py"),
 )
 """The source files that determine the program made from a kernel."""
 
@@ -52,10 +56,30 @@ def load_program(
         return None
     head, _, binary = content.partition(b"\n")
     info, estimate = json.loads(head)
-    for name in ("grid", "block", "values"):
-        info[name] = tuple(info[name])
-    info["written"] = frozenset(info["written"])
-    return CachedProgram(ProgramInfo(**info), Estimate(**estimate), binary)
+    return CachedProgram(restored(ProgramInfo, info), restored(Estimate, estimate), binary)
+
+
+def restored(kind: Any, plain: Any) -> Any:
+    """A value of a type as JSON has kept it: dataclasses from their fields, tuples, frozensets."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = hints_of(kind)
+        return kind(**{name: restored(hints[name], value) for name, value in plain.items()})
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        kinds = repeat(arguments[0]) if arguments[-1] is ... else arguments
+        return tuple(map(restored, kinds, plain))
+    if origin is frozenset:
+        return frozenset([restored(arguments[0], value) for value in plain])
+    if origin is UnionType and plain is not None:
+        whole = next((one for one in arguments if is_dataclass(one)), None)
+        return plain if whole is None else restored(whole, plain)
+    return plain
+
+
+@cache_forever
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, by name."""
+    return get_type_hints(kind)
 
 
 def store_program(

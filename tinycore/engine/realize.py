@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from tinycore._deferred import numpy
 from tinycore.device.buffer import Buffer
+from tinycore.device.protocols import SupportsExchange
 from tinycore.device.registry import Device
 from tinycore.device.target import device_and_index
 from tinycore.dtype import DType, ImageDType, dtypes, to_numpy_dtype
@@ -35,6 +36,11 @@ Refresh = Callable[[], HostArray]
 
 HOST_DEVICE_TYPE = 1
 """The DLDeviceType of memory that the processor addresses; it has the number 0 only."""
+
+
+def exchanged(kind: int, device: str) -> tuple[int, int]:
+    """The DLDevice of a kind of memory that a device works on."""
+    return kind, 0 if kind == HOST_DEVICE_TYPE else device_and_index(device)[1]
 
 
 class Engine:
@@ -106,15 +112,18 @@ class Engine:
         found = buffer_of(buffer)
         return found.to_cpu() if found.is_mapped else None
 
-    def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
-        """A new BUFFER over `size` elements at an address of the device; `owner` is kept alive.
+    def wrap(
+        self, pointer: int, size: int, dtype: DType, device: str, owner: object, start: int = 0
+    ) -> UOp:
+        """A new BUFFER over `size` elements, from byte `start` on of what the device finds at an
+        address; `owner` is kept alive.
 
         A dtype of images is a layout of memory, which devices without images do not have. Raises
         UnsupportedError on devices without the capability `external_pointer`.
         """
         if not isinstance(dtype, ImageDType):
             node = fresh_buffer(size, dtype, device)
-            buffers[node] = Buffer.external(device, pointer, size, dtype, owner)
+            buffers[node] = Buffer.external(device, pointer, size, dtype, owner, start=start)
             return node
         node = fresh_buffer(dtype, dtype.base, device)
         image = dtype if is_image(dtype, device) else None
@@ -123,20 +132,38 @@ class Engine:
 
     def exchange_kind(self, device: str) -> tuple[int, int] | None:
         """The DLDevice of a device, as (type, number); None where it takes no part in DLPack."""
-        kind = None if is_group(device) else Device.backend(device).dlpack
-        if kind is None:
-            return None
-        return kind, 0 if kind == HOST_DEVICE_TYPE else device_and_index(device)[1]
+        kinds = () if is_group(device) else Device.backend(device).dlpack_kinds
+        return exchanged(kinds[0], device) if kinds else None
+
+    def takes(self, device: str, kind: int, number: int) -> bool:
+        """True if a device works on memory of a DLDevice."""
+        kinds = () if is_group(device) else Device.backend(device).dlpack_kinds
+        return kind in kinds and exchanged(kind, device) == (kind, number)
 
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
-        wanted = (kind, 0 if kind == HOST_DEVICE_TYPE else number)
         for name in self._places():
             word = device_and_index(name)[0]
+            if kind not in Device.backend(word).dlpack_kinds:
+                continue
             device = name if kind == HOST_DEVICE_TYPE else Device.canonicalize(f"{word}:{number}")
-            if self.exchange_kind(device) == wanted:
+            if exchanged(kind, device) == (kind, 0 if kind == HOST_DEVICE_TYPE else number):
                 return device
         return None
+
+    def exchange(self, device: str) -> SupportsExchange | None:
+        """Ordered exchange of device memory with streams; None without capability `exchange`."""
+        if is_group(device) or "exchange" not in Device[device].capabilities:
+            return None
+        found: Any = Device[device].runtime
+        return found  # type: ignore[no-any-return]
+
+    def lend(self, buffer: UOp) -> tuple[HostArray, int]:
+        """A realized BUFFER or BUFFER_VIEW as a flat array that keeps it and lies where others find
+        it, which the host may not read; and the pointer to its allocation.
+        """
+        refuse_in_capture()
+        return buffer_of(buffer).lend()
 
     def _places(self) -> Iterator[str]:
         """The default device, then the others; these are looked for only when it will not do."""

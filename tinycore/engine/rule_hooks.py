@@ -27,7 +27,7 @@ __all__ = [
 HOOK: Final = "tinycore_rewrite_rules"
 HOOK_STAGES: Final = (
     *("expand", "gates", "group", "registers", "launch", "align", "images", "lower", "scalars"),
-    *("tidy", "stream"),
+    *("tidy", "copies", "stream"),
 )
 """The passes of lowering, before which rules can be added."""
 NO_RULES: Final[Mapping[str, RuleSet]] = {}

@@ -117,7 +117,7 @@ def lower_schedule(items: Iterable[ScheduleItem]) -> Iterator[ExecItem]:
 
 
 Repeated = tuple[Buffer | None, Callable[[], Any]]
-"""What the host does before each replay, and the buffer that the array it returns is written to."""
+"""A host action before each replay, and the buffer to which its array is written."""
 
 
 @dataclass
@@ -125,7 +125,7 @@ class Recording:
     """The record of a capture in progress: launches, their values, newly allocated buffers."""
 
     refuses: bool = True
-    """Whether reading values back is refused."""
+    """True if reading values back is refused."""
     items: list[ExecItem] = field(default_factory=list)
     values: set[tuple[str, int]] = field(default_factory=set)
     """Bound variables in what is computed, by the names of their nodes, and their numbers."""
@@ -135,9 +135,9 @@ class Recording:
     persistent: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
     """Memory that tensors may show, with the nodes by which they do."""
     repeated: list[Repeated] = field(default_factory=list)
-    """What the host does anew before each replay, in this order."""
+    """Host actions to repeat before each replay, in this order."""
     host: list[int] = field(default_factory=list)
-    """What the host wrote into buffers, as hashes."""
+    """Hashes of the data that the host wrote into buffers."""
 
     def note(self, item: ExecItem) -> None:
         """A launch that is about to happen."""

@@ -26,7 +26,7 @@ PATTERN: Final = 65_521
 POISON: Final = 0x3C
 """The byte that outputs hold before a run: of every float a small number, of every integer one."""
 MOST_ULPS: Final = 4
-"""How far apart two floats that NumPy lacks may be, in units of the last place."""
+"""Tolerance of floats that NumPy lacks, in units of the last place."""
 
 
 class Scratch:
@@ -64,7 +64,7 @@ class Scratch:
         return [self.buffers[slot].numpy() for slot in self.written]
 
     def difference(self, expected: list[Array]) -> str:
-        """Where the written buffers differ from what is expected, in words; "" where they do not.
+        """First difference of the written buffers from those expected, in words; "" if none.
 
         Integers are equal bit by bit, floats as far as their precision goes.
         """
@@ -126,7 +126,7 @@ def random_values(generator: numpy.random.Generator, size: int, dtype: DType, be
 
 
 def integers_below(slot: UOp, ast: UOp) -> int:
-    """How large integers of a buffer may be so that addresses made of them stay inside memory."""
+    """Bound on the integers of a buffer that keeps the addresses made of them inside memory."""
     addresses = [n for n in ast.toposort() if n.op is Op.INDEX]
     loads = [n for n in ast.toposort() if n.op is Op.LOAD and pointer_of(n.src[0]) is slot]
     made = [n for n in addresses if any(load in n.src[1].toposort() for load in loads)]
@@ -137,7 +137,7 @@ def integers_below(slot: UOp, ast: UOp) -> int:
 
 
 def stays_inside(index: UOp, loads: list[UOp], below: int) -> bool:
-    """Whether an address is inside its buffer when what it loads is below a number."""
+    """True if an address is inside its buffer when the integers it loads are below a number."""
     values = {
         load: UOp.variable(f"loaded{number}", 0, below - 1, load.dtype)
         for number, load in enumerate(loads)

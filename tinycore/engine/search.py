@@ -2,7 +2,7 @@
 
 Floor 4. A search begins with the default plan, the cheapest proposal of the strategies, and with
 further proposals and plain loops. Each round tries plans one step away from the best `width` found
-so far (`lower/search.py`). Candidates run in worker processes on scratch memory
+so far (`lower/plan_neighbors.py`). Candidates run in worker processes on scratch memory
 (`candidate_runner.py`); one that crashes, hangs or computes something else is rejected.
 At the end the best and the default plan take turns, and the default stays unless it loses.
 See docs/decisions/0032-beam-search.md.
@@ -29,7 +29,7 @@ from tinycore.engine.candidate_runner import CandidateLost, CandidateRunner, can
 from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.search_process import Worker
 from tinycore.engine.trial import Outcome
-from tinycore.lower.search import Candidate, candidate_of, finished, neighbors, starts
+from tinycore.lower.plan_neighbors import Candidate, candidate_of, finished, neighbors, starts
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer
 from tinycore.schedule.kernel import kernel_name

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 COMMAND: Final = (sys.executable, "-P", "-m", "tinycore.engine.search_worker")
 SAID_BYTES: Final = 2000
-"""How much of what a worker wrote to stderr is looked at when it has died."""
+"""Most characters of a dead worker's stderr that are looked at."""
 
 
 class WorkerLost(Exception):

@@ -30,7 +30,7 @@ Json = dict[str, Any]
 MORE_BYTES: Final = 2 << 30
 """Memory that compiling and running one candidate may take beyond what is in use before."""
 GRACE_SECONDS: Final = 2
-"""How much later than the parent's the worker's own alarm is."""
+"""Seconds by which the worker's own alarm is later than the parent's."""
 
 
 class Service:
@@ -86,7 +86,7 @@ REQUESTS: Final[dict[str, Callable[[Service, Json], Json]]] = {
     "measure": Service.measure,
     "compare": Service.compare,
 }
-"""What a request may say."""
+"""Handlers of requests, by name."""
 
 
 def binary_to_json(binary: Binary) -> Json:
@@ -152,7 +152,7 @@ def main(service: Service | None = None) -> None:
 
 
 def own_output() -> TextIO:
-    """Where answers go: the pipe, which nothing that prints can reach any more."""
+    """Stream of answers: the pipe, which nothing that prints can reach any more."""
     pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return pipe

@@ -53,7 +53,7 @@ class Transaction:
         self.values = values
         self.calls = [launch_of(item, values, wait) for item in items]
         self.is_native = Shielded not in map(type, self.calls)
-        """Whether every launch is native code alone."""
+        """True if every launch is native code alone."""
         self.done: list[float | None] = []
         """The log: return values of the completed launches."""
         self.counted = 0
@@ -63,7 +63,7 @@ class Transaction:
         self.turn = lock()
         """Held by the thread that executes it."""
         self.is_torn = False
-        """Whether the process was forked while another thread executed it."""
+        """True if the process was forked while another thread executed it."""
 
     def finish(self) -> None:
         """Execute the remaining launches."""

@@ -29,7 +29,7 @@ ENOUGH_SECONDS: Final = 0.03
 HOPELESS: Final = 2.0
 """A first run so many times as long as what must be beaten is the only one."""
 NEARLY: Final = 1.2
-"""How much longer than what must be beaten a candidate may take to be compared and kept."""
+"""Factor over the time to beat within which a candidate is still compared and kept."""
 FINAL_ROUNDS: Final = 9
 """Turns that two programs take in the final comparison."""
 

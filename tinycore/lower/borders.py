@@ -10,7 +10,7 @@ from typing import Final
 
 from tinycore.lower.cost import LEAST_LANES
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import SMALL_LOOP, KernelFacts
+from tinycore.lower.kernel_facts import SMALL_LOOP, KernelFacts
 from tinycore.lower.loops import Number
 from tinycore.lower.tile import Peel
 from tinycore.uop.affine import coefficient

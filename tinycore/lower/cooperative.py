@@ -8,6 +8,10 @@ A stage in a kernel of threads is one for a whole group, which fills it by coope
 it has FILL loops. All wait behind the fill, before they read; and where it is filled anew in each
 step of a loop, once more before the fill, until the last step has been read. Stages that are filled
 at one place share their barriers.
+
+Of a stage with several copies each step of its loop fills the copy that was read in the step
+before, for the step in which it is its turn again: one barrier a step, and what a fill waits for
+memory passes while other copies are read. Multi-stage pipelines of CUTLASS are the same.
 """
 
 from __future__ import annotations
@@ -15,16 +19,18 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from tinycore.dtype import PointerDType, dtypes
 from tinycore.lower.dims import taken_apart
 from tinycore.lower.expand import counters_of, without
-from tinycore.lower.loops import THREADS, fills_of, numbered, threads_of
+from tinycore.lower.loops import THREADS, closer_of, fills_of, numbered, stores_of, threads_of
 from tinycore.lower.merge_reductions import fold_balanced
-from tinycore.lower.predicate import gate_stores
+from tinycore.lower.predicate import gate_loads, gate_stores, with_gate
+from tinycore.lower.steps.stage import WITHIN
+from tinycore.render.base import EARLY, LATE
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op, Part
+from tinycore.uop.op import Ahead, AxisKind, Op, Part
 
 MOST_PARTS: Final = 16
 """Partial results that every thread folds at the end."""
@@ -92,7 +98,7 @@ def left(value: UOp, mine: UOp, others: list[UOp], size: int, numbers: count[int
 
 
 def own_part(reduce: UOp) -> UOp:
-    """What one thread folds by itself."""
+    """The partial reduction of one thread, over the loops that the group does not share."""
     rest = without(reduce, counters_of(reduce, AxisKind.GROUP))
     if any(s.op is Op.RANGE for s in rest):
         return reduce.with_src((reduce.src[0], *rest))
@@ -103,8 +109,21 @@ LAUNCHED_KINDS: Final = (*THREADS, AxisKind.GRID)
 MOST_WRITTEN_OUT: Final = 8
 """Steps of a thread up to which they are written out."""
 
-Place = tuple[frozenset[UOp], int]
-"""The loops around a fill, and how many fills it waits for one after another."""
+NOT_AROUND: Final = (*LAUNCHED_KINDS, AxisKind.FRAGMENT, *WITHIN)
+"""Loops that no part of a kernel stands inside of when it runs."""
+
+
+class Turn(NamedTuple):
+    """Rotation of the copies of a stage among the steps of a loop."""
+
+    copies: int
+    loop: UOp
+    outside: tuple[UOp, ...]
+    """The loops around it."""
+
+
+Place = tuple[frozenset[UOp], int, Turn | None]
+"""The loops around a fill, how many fills it waits for one after another, and its turn."""
 
 
 def share_fills(kernel: UOp) -> UOp:
@@ -114,20 +133,46 @@ def share_fills(kernel: UOp) -> UOp:
     places: dict[Place, list[UOp]] = defaultdict(list)
     for fill in fills:
         around = frozenset(r for r in fill.ranges if r.arg.kind not in LAUNCHED_KINDS)
-        places[around, fill_depth(fill)].append(fill)
+        places[around, fill_depth(fill), turn_of(fill, kernel)].append(fill)
     done: dict[UOp, UOp] = {}
-    for (around, _), members in sorted(places.items(), key=lambda item: item[0][1]):
-        done |= filled_together(members, around, threads, done)
+    for (around, _, turn), members in sorted(places.items(), key=lambda item: item[0][1]):
+        if turn is None:
+            done |= filled_together(members, around, threads, done)
+        else:
+            done |= filled_ahead(members, turn, threads)
     return kernel.substitute(done)
 
 
+def turn_of(fill: UOp, kernel: UOp) -> Turn | None:
+    """Rotation of a fill's copies; None if there is one array, or if a fill cannot be begun ahead.
+
+    It can where the copy depends on one loop, of a sum, and the content on no other fill.
+    """
+    (store,) = stores_of(fill.src[1])
+    index, value = store.src
+    if not isinstance(store.arg, Ahead) or any(n.op is Op.AFTER for n in value.toposort()):
+        return None
+    own = fill.src[1].src[1:]
+    loops = [r for r in index.src[1].ranges if r not in own and r.arg.kind not in LAUNCHED_KINDS]
+    if len(loops) != 1 or loops[0].arg.kind is not AxisKind.REDUCE:
+        return None
+    closers = closer_of(kernel, loops[0])
+    outside = {r for n in closers for r in (*n.ranges, *n.src[1 : n.src.index(loops[0])])}
+    around = [r for r in outside if r.op is Op.RANGE and r.arg.kind not in NOT_AROUND]
+    if any(n.op is not Op.REDUCE for n in closers) or not {*around, *loops} >= {
+        r for r in fill.ranges if r.arg.kind not in NOT_AROUND
+    }:
+        return None
+    return Turn(store.arg.copies, loops[0], tuple(sorted(around, key=lambda r: r.arg.number)))
+
+
 def is_dealt(fill: UOp) -> bool:
-    """Whether a fill has FILL loops."""
+    """True if a fill has FILL loops."""
     return bool(counters_of(fill.src[1], AxisKind.FILL))
 
 
 def fill_depth(fill: UOp) -> int:
-    """How many fills there are one below the other, this one among them."""
+    """Nesting depth of a fill: 1 if it reads no other fill."""
     below = (fill_depth(n) for n in fills_of(fill) if n is not fill)
     return 1 + max(below, default=0)
 
@@ -135,7 +180,7 @@ def fill_depth(fill: UOp) -> int:
 def filled_together(
     fills: list[UOp], around: frozenset[UOp], threads: list[UOp], done: dict[UOp, UOp]
 ) -> dict[UOp, UOp]:
-    """What becomes of fills at one place: each behind a barrier that is behind all of them."""
+    """The fills at one place, each behind one barrier that all of their stores precede."""
     loops = tuple(sorted(around, key=lambda r: r.arg.number))
     start = (UOp(Op.BARRIER, dtypes.void, loops),) if loops else ()
     ends = []
@@ -150,11 +195,55 @@ def filled_together(
     return {fill: fill.with_src((fill.src[0], barrier)) for fill in fills}
 
 
+def filled_ahead(fills: list[UOp], turn: Turn, threads: list[UOp]) -> dict[UOp, UOp]:
+    """Replacements of fills of several copies: each step begins that of `copies` - 1 steps on.
+
+    The first ones are begun before the loop. Each step waits for its own, then for the others of
+    the group: by then all of them have read what the step before read, which is filled next.
+    """
+    copies, loop, outside = turn
+    start = (UOp(Op.BARRIER, dtypes.void, outside),) if outside else ()
+    first = tuple(
+        committed(fills, loop, UOp.index(step), start, threads, EARLY) for step in range(copies - 1)
+    )
+    wait = UOp(Op.WAIT, dtypes.void, (loop, *first), copies - 2)
+    barrier = UOp(Op.BARRIER, dtypes.void, (wait,))
+    next_fill = committed(fills, loop, loop + (copies - 1), (barrier,), threads, LATE)
+    return {fill: fill.with_src((fill.src[0], barrier, next_fill)) for fill in fills}
+
+
+def committed(
+    fills: list[UOp],
+    loop: UOp,
+    step: UOp,
+    after: tuple[UOp, ...],
+    threads: list[UOp],
+    when: str,
+) -> UOp:
+    """Fills for a step of a loop, where there is one, as a group of copies."""
+    begun = []
+    for fill in fills:
+        end = fill.src[1]
+        own = {r: numbered(r, Part.AHEAD, step.arg) for r in end.src[1:] if step.op is Op.CONST}
+        moved = end.substitute({loop: step, **own})
+        (store,) = stores_of(moved)
+        index, value = store.src
+        memory = UOp(Op.AFTER, fill.dtype, (fill.src[0], *after)) if after else fill.src[0]
+        place = index.with_src((memory, *index.src[1:]))
+        exists = step < loop.src[0]
+        change = UOp(Op.STORE, dtypes.void, (place, gate_loads(value, exists)), when)
+        begun.append(dealt_out(moved.with_src((gated(change, exists), *moved.src[1:])), threads))
+    return UOp(Op.COMMIT, dtypes.void, tuple(begun))
+
+
 def dealt_out(end: UOp, threads: list[UOp]) -> UOp:
     """A fill with its FILL loops as one row of steps, of which thread t does t, t + threads, ..."""
     counters = counters_of(end, AxisKind.FILL)
-    if not counters:
-        return end
+    if not counters:  # of a custom kernel, which knows of no threads: the first of them does it
+        store = end.src[0]
+        for counter in (c for c in threads if c not in store.ranges):
+            store = gated(store, counter.eq(0))
+        return end.with_src((store, *end.src[1:]))
     total, sharers = (math.prod(c.extent for c in loops) for loops in (counters, threads))
     thread, pitch = UOp.index(0), 1
     for counter in threads:
@@ -180,6 +269,6 @@ def steps_of(counter: UOp, steps: int) -> UOp:
 
 
 def gated(store: UOp, gate: UOp) -> UOp:
-    """A STORE that is done where a gate holds."""
+    """A STORE that is done where a gate holds, and any that it has."""
     index, value = store.src
-    return store.with_src((index.with_src((*index.src[:2], gate)), value))
+    return store.with_src((with_gate(index, gate), value))

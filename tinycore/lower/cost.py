@@ -1,4 +1,4 @@
-"""What plans cost: how well lanes are used, how fast register tiles are, which proposal is best.
+"""Cost model: use of lanes, speed of register tiles, and the cheapest of the proposals.
 
 Floor 3'. In terms of the machine (`Limits`) and of facts. A proposal costs cycles for each access
 that its lanes do, and then what it waits for memory; the cheapest one is applied. Where constants
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
-from tinycore.lower.facts import LEAST_REUSE, KernelFacts
+from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.render.base import Limits
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
@@ -23,13 +23,13 @@ trace = Trace("plan")
 
 LEAST_LANES: Final = 4
 SCATTER_CYCLES: Final = 3
-"""What an access of scattered lanes costs more than one of contiguous lanes."""
+"""Extra cost of an access of scattered lanes over one of contiguous lanes."""
 SHUFFLE_CYCLES: Final = 0.25
-"""What an access costs more whose lanes are shuffled out of two vectors."""
+"""Extra cost of an access whose lanes are shuffled out of two vectors."""
 AMORTIZED_STEPS: Final = 16
 """Steps of a reduction from which on what is done once for all of them counts for no less."""
 HORIZONTAL_STEPS: Final = 6
-"""What adding up the lanes of a sum costs, in steps of it."""
+"""Cost of adding up the lanes of a sum, in steps of the sum."""
 MOST_ROWS: Final = 8
 """Rows of the tallest register tile."""
 PANEL_VECTORS: Final = 4
@@ -37,9 +37,9 @@ PANEL_VECTORS: Final = 4
 
 
 FILL_CYCLES: Final = 0.5
-"""What filling shared memory costs a multiply-add of the steps that follow, with its barriers."""
+"""Cost of filling shared memory, with its barriers, in multiply-adds of the steps that follow."""
 BUFFER_CYCLES: Final = 4.0
-"""What loading both operands of a multiply-add from buffers costs: more than from shared memory."""
+"""Cost of loading both operands of a multiply-add from buffers: more than from shared memory."""
 
 
 class Cost(NamedTuple):
@@ -52,7 +52,7 @@ class Cost(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What a strategy would do to a kernel, and what that costs."""
+    """A strategy's plan for a kernel, and its cost."""
 
     strategy: str
     axis: UOp | None
@@ -128,7 +128,7 @@ def part_filled(facts: KernelFacts, lanes: int, axis: UOp) -> float:
 
 
 def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
-    """How many accesses suit lanes along a loop, less what others cost.
+    """Number of accesses that suit lanes along a loop, less the cost of the others.
 
     Where lanes share an operand of a long sum, scattering the sums once counts for little, and
     shuffling lanes out of longer vectors in every step counts more. An operand that is broadcast to
@@ -163,7 +163,7 @@ def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
 
 
 def can_be_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) -> bool:
-    """Whether what a load reads along an output loop will be packed, whatever its stride."""
+    """True if the operand of a load will be packed along an output loop, whatever its stride."""
     outputs, ranges = facts.outputs, access.src[1].ranges
     if not facts.is_fixed or axis not in outputs or ranges.isdisjoint(facts.reduced):
         return False
@@ -192,10 +192,10 @@ def cycles_of_step(multiply_adds: int, loads: int) -> float:
 
 
 def cycles_of_shared_tile(wide: int, tall: int, depth: int) -> float:
-    """Of a multiply-add in a thread's tile whose operands the group shares, for `depth` steps."""
+    """Cycles per multiply-add of a thread's tile in shared memory, for `depth` reduction steps."""
     return 1 + 1 / wide + 1 / tall + FILL_CYCLES / depth
 
 
 def cycles_of_thread(sharers: int = 1) -> float:
-    """Of a multiply-add whose operands a thread loads from a buffer itself."""
+    """Cycles per multiply-add whose operands a thread loads from a buffer itself."""
     return 1 + BUFFER_CYCLES * (1 + 1 / sharers)

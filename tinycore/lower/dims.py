@@ -7,9 +7,13 @@ one axis over the limit becomes several.
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Final
+import operator
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
+from tinycore.device.extent import VALUE, Extent
 from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.lower.loops import threads_of
@@ -17,6 +21,8 @@ from tinycore.lower.predicate import gate_stores
 from tinycore.render.base import Dims, Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
 
 AXES: Final = 3
 MOST_TRIED: Final = 1 << 16
@@ -25,46 +31,122 @@ NO_GRID_LIMITS: Final = (1 << 62,) * AXES
 """For loops that a plan by hand gave to a grid, on a device that names no limits."""
 
 
+OPERATOR_OF: Final = {
+    Op.ADD: "+",
+    Op.MUL: "*",
+    Op.FLOORDIV: "//",
+    Op.FLOORMOD: "%",
+    Op.MIN: "min",
+    Op.MAX: "max",
+}
+"""Spelling of the arithmetic of index expressions in the code of an Extent."""
+
+
 def loops_to_launch(kernel: UOp, limits: Limits) -> UOp:
     """The kernel with SPECIAL indices in place of GRID, BLOCK and GROUP loops.
 
     Axis 0 is the innermost loop; that of a GROUP comes before it. Raises UnsupportedError for a
-    launch beyond what the device can do.
+    launch beyond what the device can do, whatever the values of its variables.
     """
-    groups = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
-    groups.sort(key=lambda n: n.arg.number, reverse=True)
-    threads = threads_of(kernel)
+    groups, threads = groups_of(kernel), threads_of(kernel)
     if not groups and not threads:
         return kernel
-    places, gates = launched(groups, "grid", limits.grid or NO_GRID_LIMITS)
-    inside, more = launched(threads, "block", limits.block)
-    for gate in gates + more:
+    grid = launched(groups, "grid", limits.grid or NO_GRID_LIMITS)
+    block = launched(threads, "block", limits.block)
+    for gate in grid.gates + block.gates:
         kernel = gate_stores(kernel, gate)
-    return without_loops(kernel, places | inside)
+    return without_loops(kernel, grid.places | block.places)
 
 
-def launched(counters: list[UOp], prefix: str, most: Dims) -> tuple[dict[UOp, UOp], list[UOp]]:
-    """What each counter (the innermost first) becomes, and the gates that keep it in its extent."""
+def groups_of(kernel: UOp) -> list[UOp]:
+    """The GRID loops, the innermost first."""
+    groups = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
+    return sorted(groups, key=lambda n: n.arg.number, reverse=True)
+
+
+def varying_sizes(kernel: UOp, limits: Limits) -> dict[str, UOp]:
+    """The sizes of a kernel's launch that depend on variables: see `LinearKernel.sizes`.
+
+    Of a kernel that still has its loops.
+    """
+    sizes = launched(groups_of(kernel), "grid", limits.grid or NO_GRID_LIMITS).sizes
+    for loop in (n for n in kernel.toposort() if n.op is Op.RANGE):
+        if loop.arg.kind is AxisKind.PARALLEL:
+            sizes["parallel"] = loop.src[0]
+    return {
+        name: rewrite(size, simplify, name="simplify sizes")
+        for name, size in sizes.items()
+        if size.op is not Op.CONST
+    }
+
+
+def is_known_at_launch(size: UOp) -> bool:
+    """Whether whoever launches a kernel can compute a size from the values of its variables."""
+    leaves = (Op.CONST, Op.DEFINE_VAR)
+    return all(n.op in leaves or n.op in OPERATOR_OF for n in size.toposort())
+
+
+def extent_of(size: UOp, values: Sequence[str]) -> Extent:
+    """A size over variables, at least 1, for launches that are given these variables' values."""
+    return Extent((*code_of(size, values), 1, "max"))
+
+
+def code_of(size: UOp, values: Sequence[str]) -> tuple[int | str, ...]:
+    """An expression over variables as the code of an Extent."""
+    if size.op is Op.CONST:
+        return (int(size.arg),)
+    if size.op is Op.DEFINE_VAR:
+        return (f"{VALUE}{values.index(size.arg[0])}",)
+    left, right = (code_of(source, values) for source in size.src)
+    return (*left, *right, OPERATOR_OF[size.op])
+
+
+class Launched(NamedTuple):
+    """Loops as indices of a launch."""
+
+    places: dict[UOp, UOp]
+    """Replacement of each counter."""
+    gates: list[UOp]
+    """Conditions that keep the counters in their extents."""
+    sizes: dict[str, UOp]
+    """The sizes of the axes, by the names of their indices."""
+
+
+def launched(counters: list[UOp], prefix: str, most: Dims) -> Launched:
+    """Map counters, the innermost first, to the axes of a launch."""
     axes = folded_axes([c.extent for c in counters], most)
     if axes is not None:
         places: dict[UOp, UOp] = {}
+        sizes: dict[str, UOp] = {}
         rest = counters
         for axis, (count, size) in enumerate(axes):
             places |= taken_apart(special(prefix, axis, size), rest[:count])
+            sizes[f"{prefix}{axis}"] = product(rest[:count])
             rest = rest[count:]
-        return places, []
-    total = math.prod(c.extent for c in counters)
-    sizes = cut_to_fit(total, prefix, most)
-    position, stride = UOp.index(0), 1
-    for axis, size in enumerate(sizes):
-        position, stride = position + special(prefix, axis, size) * stride, stride * size
-    if stride == total:
-        return taken_apart(position, counters), []
-    return taken_apart(position.minimum(total - 1), counters), [position < total]
+        return Launched(places, [], sizes)
+    total = product(counters)
+    strides = [*itertools.accumulate(cut_to_fit(int(total.vmax), prefix, most), operator.mul)]
+    position, stride, sizes = UOp.index(0), 1, {}
+    for axis, following in enumerate(strides):
+        size = following // stride
+        position += special(prefix, axis, size) * stride
+        left = (total + (stride - 1)) // stride
+        sizes[f"{prefix}{axis}"] = left.minimum(size) if axis < len(strides) - 1 else left
+        stride = following
+    if total.op is Op.CONST and total.arg == stride:
+        return Launched(taken_apart(position, counters), [], sizes)
+    gates = [position < total]
+    return Launched(taken_apart(position.minimum(total - 1), counters), gates, sizes)
+
+
+def product(counters: list[UOp]) -> UOp:
+    """The steps of some loops together."""
+    fixed = UOp.index(math.prod(c.extent for c in counters if c.is_fixed))
+    return math.prod((c.src[0] for c in counters if not c.is_fixed), start=fixed)
 
 
 def launches(extents: list[int], prefix: str, most: Dims) -> bool:
-    """Whether loops can become just as many groups or threads, whatever axes they are laid on."""
+    """True if loops can become as many groups or threads, whatever axes they are laid on."""
     if folded_axes(extents, most) is not None:
         return True
     try:
@@ -82,13 +164,13 @@ def taken_apart(position: UOp, counters: list[UOp]) -> dict[UOp, UOp]:
     """The counters that a position in their nest stands for, the innermost first."""
     places = {}
     for counter in counters[:-1]:
-        places[counter] = position % counter.extent
-        position = position // counter.extent
+        places[counter] = position % counter.src[0]
+        position = position // counter.src[0]
     return places | {counters[-1]: position} if counters else {}
 
 
 def folded_axes(extents: list[int], most: Dims) -> list[tuple[int, int]] | None:
-    """How many neighbors each axis holds and its size, None where no such axes are within limits.
+    """Launch axes as (neighbors folded, size), or None if no folding is within the limits.
 
     As few are folded as possible, the smallest first.
     """

@@ -1,7 +1,7 @@
 """A plan in the making: its steps so far, and the kernel after them.
 
-Floor 3'. What strategies decide by is asked of `facts.py`. Here, too, are two preparations that
-plans on loops begin with: the order of reduced loops, and the fusion of loops that are one.
+Floor 3'. The facts behind a decision are in `kernel_facts.py`. Here, too, are two preparations of
+plans on loops: the order of reduced loops, and the fusion of loops that are one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tinycore.dtype import dtypes
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, stores_of
 from tinycore.lower.tile import Fuse, Reorder, Step, apply_plan
 from tinycore.render.base import Limits, pointer_of
@@ -26,9 +26,9 @@ class Nest:
     """The nest of loops to plan, of a kernel with several that share loops over strips of rows."""
 
     written: frozenset[UOp]
-    """What the nest writes."""
+    """Memory that the nest writes."""
     others: frozenset[UOp]
-    """What the other nests write."""
+    """Memory that the other nests write."""
     around: tuple[Number, ...]
     """The loops over strips, outermost first."""
     threads: int
@@ -62,11 +62,11 @@ class Draft:
     def facts(self) -> KernelFacts:
         """The access table of what is planned, as the steps so far have made it."""
         if self.known is None or self.known.kernel is not self.kernel:
-            nest, kernel = self.nest, self.kernel
+            nest, kernel, varies = self.nest, self.kernel, self.limits.grid_varies
             self.known = (
-                KernelFacts(kernel, (kernel,))
+                KernelFacts(kernel, (kernel,), varies=varies)
                 if nest is None
-                else KernelFacts(kernel, tuple(nest.statements(kernel)), nest.others)
+                else KernelFacts(kernel, tuple(nest.statements(kernel)), nest.others, varies)
             )
         return self.known
 
@@ -94,7 +94,7 @@ class Draft:
         return self.facts.work
 
     def lanes(self) -> int:
-        """How many of the widest values loaded or computed fit in a vector register."""
+        """Lanes of a vector register for the widest values loaded or computed."""
         return self.limits.vector_bytes // self.facts.itemsize
 
 
@@ -138,7 +138,7 @@ def fusible(draft: Draft) -> Iterator[tuple[UOp, UOp]]:
 
 
 def are_one_loop(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
-    """Whether the counters occur only in addresses, always as outer * extent + inner."""
+    """True if the counters occur only in addresses, always as outer * extent + inner."""
     size = inner.extent
     for node in nodes:
         for position, source in enumerate(node.src):

@@ -3,13 +3,17 @@
 Floor 3'. `Renderer.emulated` names them (bfloat16, the fp8s, float16 on some targets). In memory
 they are unsigned integers of their width. A value of such a type takes one of two forms while the
 rules run: its bits, as BITCAST from that integer (after LOAD, CAST and BITCAST), or a float32 that
-stands for it unrounded (after arithmetic). Conversions round to nearest even by integer operations;
-overflow and NaN follow the OCP 8-bit floating point specification, revision 1.0, as torch does.
+stands for it unrounded (after arithmetic). Conversions round to nearest even by integer operations,
+or are CASTs where the device has instructions for them (`Limits.converted`); overflow and NaN
+follow the OCP 8-bit floating point specification, revision 1.0, as torch does.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -29,13 +33,15 @@ ROUNDED: Final = "rounded"
 STORAGE: Final = {1: dtypes.uint8, 2: dtypes.uint16}
 """The integer that holds a type of so many bytes."""
 
+READS: Final = frozenset({Op.LOAD, Op.MATRIX_LOAD})
+
 CONVERSIONS: Final = frozenset({Op.CAST, Op.BITCAST})
 
 
 @cache
 def lower_dtypes(renderer: Renderer) -> RuleSet:
-    """The rules that leave no value of a type the renderer emulates."""
-    return emulate(renderer.emulated) + detours
+    """The rules that leave no arithmetic in a type the renderer emulates."""
+    return emulate(renderer.emulated, frozenset(renderer.limits.converted)) + detours
 
 
 detours: Final = RuleSet("detours")
@@ -50,39 +56,35 @@ def double_to_half(root: UOp, x: UOp) -> UOp | None:
 
 
 @cache
-def emulate(types: frozenset[DType]) -> RuleSet:
-    """Rules that compute values of `types` in float32."""
+def emulate(types: frozenset[DType], converted: frozenset[DType] = frozenset()) -> RuleSet:
+    """Rules that compute values of `types` in float32; CASTs convert those that are `converted`."""
     rules = RuleSet("emulate " + " ".join(sorted(dtype.name for dtype in types)))
-
-    def held(u: UOp) -> bool:
-        return not isinstance(u.dtype, PointerDType) and u.dtype.scalar() in types
-
-    def matrix_operands(root: UOp) -> UOp | None:
-        """A matrix unit takes the bits of what it multiplies."""
-        src = tuple([bits_of(s) if held(s) else s for s in root.src])
-        return None if src == root.src else root.with_src(src)
-
-    value = var("value", when=held)
-    rules.rule(node(Op.CONST, name="root", when=held))(constant)
-    rules.rule(node(ALU - CONVERSIONS - {Op.WHERE}, name="root", when=held))(arithmetic)
-    rules.rule(node({Op.WHERE, Op.VECTORIZE, Op.EXTRACT}, name="root", when=held))(selection)
-    rules.rule(node(COMPARISON, value, var(), name="root", ordered=True))(comparison)
-    rules.rule(node(Op.CAST, name="root", when=held))(cast_to)
-    rules.rule(node(Op.CAST, value, name="root"))(cast_from)
-    rules.rule(node(Op.BITCAST, value, name="root"))(bits_from)
-    rules.rule(node(Op.BITCAST, name="root", when=held))(bits_to)
-    rules.rule(node(Op.MATRIX, name="root"))(matrix_operands)
-    rules.rule(node(Op.LOAD, name="root", when=held))(load)
-    rules.rule(node(Op.STORE, var("index"), value))(store)
+    forms = Forms(types, converted)
+    value = var("value", when=forms.holds)
+    rules.rule(node(Op.CONST, name="root", when=forms.holds))(constant)
+    rules.rule(node(ALU - CONVERSIONS - {Op.WHERE}, name="root", when=forms.holds))(
+        forms.arithmetic
+    )
+    rules.rule(node({Op.WHERE, Op.VECTORIZE, Op.EXTRACT}, name="root", when=forms.holds))(
+        forms.selection
+    )
+    rules.rule(node(COMPARISON, value, var(), name="root", ordered=True))(forms.comparison)
+    rules.rule(node(Op.CAST, name="root", when=forms.holds))(forms.cast_to)
+    rules.rule(node(Op.CAST, value, name="root"))(forms.cast_from)
+    rules.rule(node(Op.BITCAST, value, name="root"))(forms.bits_from)
+    rules.rule(node(Op.BITCAST, name="root", when=forms.holds))(bits_to)
+    rules.rule(node(Op.MATRIX, name="root"))(forms.matrix_operands)
+    rules.rule(node(Op.LOAD, name="root", when=forms.holds))(forms.load)
+    rules.rule(node(Op.STORE, var("index"), value))(forms.store)
     return rules
 
 
 def is_lane_of(u: UOp, dtype: DType) -> bool:
-    """Whether a value is of a scalar type, in any number of lanes."""
+    """True if a value is of a scalar type, in any number of lanes."""
     return not isinstance(u.dtype, PointerDType) and u.dtype.scalar() is dtype
 
 
-# --- the two forms of a value
+# --- the forms of a value
 
 
 def unrounded(dtype: DType, value: UOp) -> UOp:
@@ -90,30 +92,9 @@ def unrounded(dtype: DType, value: UOp) -> UOp:
     return UOp(Op.CAST, dtype.vec(value.dtype.count), (value,), UNROUNDED)
 
 
-def as_float(value: UOp) -> UOp:
-    """The float32 of a value in either form."""
-    if value.op is Op.CAST and value.arg == UNROUNDED:
-        return value.src[0]
-    return decode(bits_of(value), value.dtype.scalar())
-
-
-def as_rounded(value: UOp) -> UOp:
-    """The float32 that a value of its type has.
-
-    What decides something must see the value that memory would hold: whether an element equals
-    the maximum that another kernel stored, or which integer it becomes.
-    """
-    if value.op is Op.CAST and value.arg == UNROUNDED and value.src[0].op is Op.CONST:
-        return value.src[0]
-    return decode(bits_of(value), value.dtype.scalar())
-
-
-def bits_of(value: UOp) -> UOp:
-    """The integer of a value in either form."""
-    if value.op is Op.CAST and value.arg == UNROUNDED:
-        return encode(value.src[0], value.dtype.scalar())
-    assert value.op is Op.BITCAST, f"{value!r} is in neither form"
-    return value.src[0]
+def is_unrounded(value: UOp) -> bool:
+    """True if a value is held as a float32 that was not rounded."""
+    return value.op is Op.CAST and value.arg == UNROUNDED
 
 
 def storage(dtype: DType) -> DType:
@@ -126,63 +107,9 @@ def float32(dtype: DType) -> DType:
     return dtypes.float32.vec(dtype.count)
 
 
-# --- rules; sources are in one of the two forms already
-
-
 def constant(root: UOp) -> UOp:
     """A constant becomes the float32 it rounds to in its type."""
     return unrounded(root.dtype, UOp.const(dtypes.float32, round_to(root.dtype, root.arg)))
-
-
-def arithmetic(root: UOp) -> UOp:
-    """op(a, b) == op(float32(a), float32(b)), left unrounded."""
-    src = tuple(as_float(s) for s in root.src)
-    return unrounded(root.dtype.scalar(), UOp(root.op, float32(root.dtype), src, root.arg))
-
-
-def selection(root: UOp) -> UOp:
-    """Choosing values chooses their bits, or their floats where one is unrounded."""
-    start = 1 if root.op is Op.WHERE else 0
-    values = root.src[start:]
-    if all(v.op is Op.BITCAST for v in values):
-        src = (*root.src[:start], *map(bits_of, values))
-        return UOp(root.op, storage(root.dtype), src, root.arg).bitcast(root.dtype)
-    src = (*root.src[:start], *map(as_float, values))
-    return unrounded(root.dtype.scalar(), UOp(root.op, float32(root.dtype), src, root.arg))
-
-
-def comparison(root: UOp) -> UOp:
-    """a < b == float32(a) < float32(b), both rounded."""
-    return root.with_src(tuple(as_rounded(s) for s in root.src))
-
-
-def cast_to(root: UOp) -> UOp | None:
-    """A conversion to the type rounds to it. What is unrounded already is left alone."""
-    if root.arg == UNROUNDED:
-        return None
-    source = root.src[0]
-    wide = as_float(source) if source.dtype.itemsize < 4 and is_small(source) else source
-    return encode(wide.cast(dtypes.float32), root.dtype.scalar()).bitcast(root.dtype)
-
-
-def is_small(value: UOp) -> bool:
-    """Whether a value is in one of the two forms."""
-    return value.dtype.kind == "float" and (value.op is Op.BITCAST or value.arg == UNROUNDED)
-
-
-def cast_from(root: UOp, value: UOp) -> UOp:
-    """A conversion from the type is one from float32, rounded if an integer is asked for.
-
-    A wider float takes the value unrounded: sums of products would pay for it at each element.
-    """
-    is_free = root.dtype.kind == "float" and root.arg != ROUNDED
-    exact = as_float if is_free else as_rounded
-    return exact(value).cast(root.dtype)
-
-
-def bits_from(root: UOp, value: UOp) -> UOp:
-    """The bits of a value are those of its integer."""
-    return bits_of(value).bitcast(root.dtype)
 
 
 def bits_to(root: UOp) -> UOp | None:
@@ -193,24 +120,130 @@ def bits_to(root: UOp) -> UOp | None:
     return source.bitcast(storage(root.dtype)).bitcast(root.dtype)
 
 
-def load(root: UOp) -> UOp:
-    """A LOAD reads the integer, from a register or shared memory the float32."""
-    index = stored(root.src[0])
-    assert isinstance(index.dtype, PointerDType)
-    dtype = index.dtype.base.scalar().vec(root.dtype.count)
-    if dtype.kind == "float":
-        whole = UOp(Op.LOAD, dtype, (index, *map(as_float, root.src[1:])))
-        return unrounded(root.dtype.scalar(), whole)
-    other = tuple(bits_of(s) for s in root.src[1:])
-    return UOp(Op.LOAD, dtype, (index, *other)).bitcast(root.dtype)
+@dataclass(frozen=True)
+class Forms:
+    """The forms of values of `types`, and the rules; their sources are in one of them already.
 
+    A type that is `converted` has a third form: a CAST from float32, which its device rounds.
+    """
 
-def store(index: UOp, value: UOp) -> UOp:
-    """A STORE writes the integer, to a register or shared memory the float32."""
-    target = stored(index)
-    assert isinstance(target.dtype, PointerDType)
-    text = as_float(value) if target.dtype.base.kind == "float" else bits_of(value)
-    return UOp(Op.STORE, dtypes.void, (target, text))
+    types: frozenset[DType]
+    converted: frozenset[DType]
+
+    def holds(self, u: UOp) -> bool:
+        """True if a value is of one of the types."""
+        return not isinstance(u.dtype, PointerDType) and u.dtype.scalar() in self.types
+
+    def is_converted(self, u: UOp) -> bool:
+        """True if a value is of a type that the device converts."""
+        return u.dtype.scalar() in self.converted
+
+    def as_float(self, value: UOp) -> UOp:
+        """The float32 of a value in any form."""
+        return value.src[0] if is_unrounded(value) else self.exact(value)
+
+    def as_rounded(self, value: UOp) -> UOp:
+        """The float32 that a value of its type has.
+
+        What decides something must see the value that memory would hold: whether an element equals
+        the maximum that another kernel stored, or which integer it becomes.
+        """
+        if is_unrounded(value):
+            if value.src[0].op is Op.CONST:
+                return value.src[0]
+            value = self.encoded(value.src[0], value.dtype).bitcast(value.dtype)
+        return self.exact(value)
+
+    def exact(self, value: UOp) -> UOp:
+        """The float32 of a value that is rounded."""
+        if self.is_converted(value):
+            return value.cast(dtypes.float32)
+        return decode(self.bits_of(value), value.dtype.scalar())
+
+    def bits_of(self, value: UOp) -> UOp:
+        """The integer of a value in any form."""
+        if is_unrounded(value):
+            return self.encoded(value.src[0], value.dtype)
+        if value.op is Op.CAST:
+            return value.bitcast(storage(value.dtype))
+        assert value.op is Op.BITCAST, f"{value!r} is in none of the forms"
+        return value.src[0]
+
+    def encoded(self, value: UOp, dtype: DType) -> UOp:
+        """The bits of a float32 in one of the types."""
+        if dtype.scalar() in self.converted and value.op is not Op.CONST:
+            return value.cast(dtype.scalar()).bitcast(storage(dtype))
+        return encode(value, dtype.scalar())
+
+    # --- rules
+
+    def arithmetic(self, root: UOp) -> UOp:
+        """op(a, b) == op(float32(a), float32(b)), left unrounded."""
+        src = tuple(map(self.as_float, root.src))
+        return unrounded(root.dtype.scalar(), UOp(root.op, float32(root.dtype), src, root.arg))
+
+    def selection(self, root: UOp) -> UOp:
+        """Choosing values chooses their bits, or their floats where one is unrounded."""
+        start = 1 if root.op is Op.WHERE else 0
+        values = root.src[start:]
+        if not any(map(is_unrounded, values)):
+            src = (*root.src[:start], *map(self.bits_of, values))
+            return UOp(root.op, storage(root.dtype), src, root.arg).bitcast(root.dtype)
+        src = (*root.src[:start], *map(self.as_float, values))
+        return unrounded(root.dtype.scalar(), UOp(root.op, float32(root.dtype), src, root.arg))
+
+    def comparison(self, root: UOp, value: UOp) -> UOp:
+        """a < b == float32(a) < float32(b), both rounded."""
+        return root.with_src(tuple(map(self.as_rounded, root.src)))
+
+    def cast_to(self, root: UOp) -> UOp | None:
+        """A conversion to the type rounds to it. What is unrounded already is left alone."""
+        source = root.src[0]
+        is_float32 = source.dtype.scalar() is dtypes.float32
+        if root.arg == UNROUNDED or (self.is_converted(root) and is_float32):
+            return None
+        wide = self.as_float(source) if self.holds(source) else source
+        wide = wide.cast(dtypes.float32)
+        if self.is_converted(root):
+            return wide.cast(root.dtype)
+        return encode(wide, root.dtype.scalar()).bitcast(root.dtype)
+
+    def cast_from(self, root: UOp, value: UOp) -> UOp | None:
+        """A conversion from the type is one from float32, rounded if an integer is asked for.
+
+        A wider float takes the value unrounded: sums of products would pay for it at each element.
+        """
+        is_free = root.dtype.kind == "float" and root.arg != ROUNDED
+        found = (self.as_float if is_free else self.as_rounded)(value).cast(root.dtype)
+        return None if found is root else found
+
+    def bits_from(self, root: UOp, value: UOp) -> UOp | None:
+        """The bits of a value are those of its integer."""
+        found = self.bits_of(value).bitcast(root.dtype)
+        return None if found is root else found
+
+    def matrix_operands(self, root: UOp) -> UOp | None:
+        """A matrix unit takes the bits of what it multiplies."""
+        src = tuple([self.bits_of(s) if self.holds(s) else s for s in root.src])
+        return None if src == root.src else root.with_src(src)
+
+    def load(self, root: UOp) -> UOp:
+        """A LOAD reads the integer, from a register or shared memory the float32."""
+        index = stored(root.src[0])
+        assert isinstance(index.dtype, PointerDType)
+        dtype = index.dtype.base.scalar().vec(root.dtype.count)
+        if dtype.kind == "float":
+            whole = UOp(Op.LOAD, dtype, (index, *map(self.as_float, root.src[1:])))
+            return unrounded(root.dtype.scalar(), whole)
+        other = tuple(map(self.bits_of, root.src[1:]))
+        return UOp(Op.LOAD, dtype, (index, *other)).bitcast(root.dtype)
+
+    def store(self, index: UOp, value: UOp) -> UOp:
+        """A STORE writes the integer, to a register or shared memory the float32."""
+        target = stored(index)
+        assert isinstance(target.dtype, PointerDType)
+        kept = self.as_float if target.dtype.base.kind == "float" else self.bits_of
+        return UOp(Op.STORE, dtypes.void, (target, kept(value)))
 
 
 def stored(pointer: UOp) -> UOp:
@@ -224,40 +257,72 @@ def stored(pointer: UOp) -> UOp:
     return pointer.replace(dtype=base.ptr(kind.size, kind.space))
 
 
-# --- operands of matrix units in shared memory
+# --- arrays in shared memory
 
 
-def stage_bits(kernel: UOp, types: frozenset[DType]) -> UOp:
-    """The kernel with what matrix units multiply in shared memory as integers with its bits."""
-    arrays = {
-        pointer_of(n.src[0])
-        for matrix in kernel.toposort()
-        if matrix.op is Op.MATRIX
-        for n in UOp.sink(*matrix.src[:2]).toposort(lambda n: n.op is not Op.LOAD)
-        if n.op is Op.LOAD and n.dtype.scalar() in types
-    }
-    staged = {array for array in arrays if array.op is Op.DEFINE_LOCAL}
+def stage_bits(kernel: UOp, renderer: Renderer) -> UOp:
+    """The kernel with arrays in shared memory that keep their narrow type, as integers of its bits.
+
+    Those are operands of matrix units, and whatever holds rounded values of a type that the device
+    converts. Other arrays are of float32: what is converted by arithmetic is converted once.
+    """
+    if not renderer.emulated:
+        return kernel
+    converted = renderer.emulated.intersection(renderer.limits.converted)
+    nodes = kernel.toposort()
+    staged = operands_staged(nodes, renderer.emulated) | rounded_arrays(nodes, converted)
     if not staged:
         return kernel
     done: dict[UOp, UOp] = {}
-    for old in kernel.toposort():
+    for old in nodes:
         new = old.with_src(tuple([done[s] for s in old.src]))
         done[old] = in_bits(old, new) if is_access(old, staged) else new
     return done[kernel]
 
 
+def operands_staged(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
+    """The arrays in shared memory that matrix units multiply from."""
+    multiplied = UOp.sink(*(s for n in nodes if n.op is Op.MATRIX for s in n.src[:2]))
+    operands = multiplied.toposort(lambda n: n.op not in READS)
+    loads = [n for n in operands if n.op in READS and n.dtype.scalar() in types]
+    return {array for n in loads if (array := pointer_of(n.src[0])).op is Op.DEFINE_LOCAL}
+
+
+def rounded_arrays(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
+    """The arrays in shared memory that hold but rounded values of some types."""
+    stores: dict[UOp, list[UOp]] = defaultdict(list)
+    for n in nodes:
+        if n.op is Op.STORE and (array := pointer_of(n.src[0])).op is Op.DEFINE_LOCAL:
+            stores[array].append(n.src[1])
+    found = {a for a, values in stores.items() if values[0].dtype.scalar() in types}
+    while wrong := {a for a in found if not all(is_rounded(v, found) for v in stores[a])}:
+        found -= wrong
+    return found
+
+
+def is_rounded(value: UOp, arrays: set[UOp]) -> bool:
+    """True if a value of a narrow type is no result of arithmetic, which is left unrounded."""
+    if value.op is Op.LOAD:
+        memory = pointer_of(value.src[0])
+        kept = memory.op is Op.DEFINE_GLOBAL or memory in arrays
+        return kept and all(is_rounded(other, arrays) for other in value.src[1:])
+    if value.op in (Op.WHERE, Op.VECTORIZE, Op.EXTRACT):
+        return all(is_rounded(v, arrays) for v in value.src[value.op is Op.WHERE :])
+    return value.op in (Op.CONST, Op.CAST, Op.BITCAST)
+
+
 def is_access(u: UOp, arrays: set[UOp]) -> bool:
-    """Whether a node is one of some arrays, points into it, or reads or writes it."""
-    if u.op in (Op.LOAD, Op.STORE):
+    """True if a node is one of some arrays, points into it, or reads or writes it."""
+    if u.op in READS or u.op is Op.STORE:
         return pointer_of(u.src[0]) in arrays
     return isinstance(u.dtype, PointerDType) and pointer_of(u) in arrays
 
 
 def in_bits(old: UOp, new: UOp) -> UOp:
     """An array of a type as one of its bits, a pointer into it, or an access to it."""
-    if new.op is Op.LOAD:
+    if new.op in READS:
         others = tuple([s.bitcast(storage(s.dtype)) for s in new.src[1:]])
-        bits = UOp(Op.LOAD, storage(old.dtype), (new.src[0], *others), new.arg)
+        bits = UOp(new.op, storage(old.dtype), (new.src[0], *others), new.arg)
         return bits.bitcast(old.dtype)
     if new.op is Op.STORE:
         index, value = new.src

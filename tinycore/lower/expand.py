@@ -18,7 +18,7 @@ from tinycore.dtype import dtypes
 from tinycore.lower.fragments import added, is_planned, multiplied
 from tinycore.lower.loops import numbered
 from tinycore.lower.merge_reductions import drop_loops, fold_balanced, merge_reductions
-from tinycore.lower.transpose import transpose_loads
+from tinycore.lower.register_transpose import transpose_loads
 from tinycore.uop.affine import coefficient, repetition
 from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import ALU, AxisKind, Op, Part
@@ -65,7 +65,7 @@ class Sum(NamedTuple):
 
 
 class Body:
-    """What is copied for steps of some loop counters: all that depends on them, sources first."""
+    """The nodes copied by unrolling: all that depends on the counters, sources first."""
 
     def __init__(self, root: UOp, counters: tuple[UOp, ...]) -> None:
         self.root, self.counters = root, counters
@@ -75,7 +75,7 @@ class Body:
         self.moving = [n for n in found if not self.gone.isdisjoint(n.ranges)]
 
     def is_rebuilt(self, node: UOp) -> bool:
-        """Whether a node depends on the counters, and not as a sum that is made at once."""
+        """True if a node depends on the counters, and not as a sum that is made at once."""
         if self.gone.isdisjoint(node.ranges):
             return False
         if node.op in LINEAR and (found := self.sum_of(node)) is not None:
@@ -330,7 +330,7 @@ class Lanes:
                 return UOp(node.op, node.dtype.vec(self.count), sources, node.arg)
 
     def movement(self, index: UOp) -> int | None:
-        """How the address moves from lane to lane; None if unevenly or gated by lane."""
+        """Stride of an address from lane to lane, or None if uneven or gated by lane."""
         if any(self.counter in gate.ranges for gate in index.src[2:]):
             return None
         return coefficient(index.src[1], self.counter)
@@ -354,7 +354,7 @@ class Lanes:
         return whole if move == 1 else lanes_of(whole, reversed(range(self.count)))
 
     def steps_of_repeated(self, index: UOp) -> list[int]:
-        """How far each lane is from the first, where several read the same; else nothing."""
+        """Offset of each lane from the first, if several lanes read the same address; else []."""
         if len(index.src) > 2 or repetition(index.src[1], self.counter) is None:
             return []
         places = instances(index.src[1], (self.counter,))
@@ -404,14 +404,14 @@ class Lanes:
         return UOp(Op.EXTRACT, value.dtype.vec(len(both)), sources, order)
 
     def is_row_of_pairs(self, value: UOp, steps: UOp) -> bool:
-        """Whether what a value loads lies as pairs one behind the other."""
+        """True if a value loads pairs that lie side by side."""
         places = [n.src[1] for n in value.toposort() if n.op is Op.INDEX]
         moving = [p for p in places if not p.ranges.isdisjoint((self.counter, steps))]
         moves = [(coefficient(p, self.counter), coefficient(p, steps)) for p in moving]
         return all(move == (2, 1) for move in moves)
 
     def stores_rows_of_pairs(self, index: UOp, steps: UOp) -> bool:
-        """Whether all lanes and both steps are neighbors where they are stored."""
+        """True if both steps of all lanes are neighbors in the memory stored to."""
         return self.movement(index) == 2 and coefficient(index.src[1], steps) == 1
 
     def store(self, node: UOp) -> UOp:

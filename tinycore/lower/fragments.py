@@ -1,4 +1,4 @@
-"""What each lane holds of the operands of a matrix unit, written out.
+"""Fragments: the elements of a matrix unit's operands that each lane holds, as vectors of loads.
 
 Floor 3'. A fragment is a vector: one load where neighboring elements lie side by side in memory, as
 the map of the unit says and the address allows, else one for each element.
@@ -7,9 +7,13 @@ the map of the unit says and the address allows, else one for each element.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from tinycore.dtype import PointerDType
 from tinycore.lower.loops import Number
-from tinycore.uop.matrix import Fragment, MatrixUnit
+from tinycore.render.base import pointer_of
+from tinycore.uop.affine import coefficient, divisor
+from tinycore.uop.matrix import Fragment, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
@@ -20,7 +24,7 @@ Vector = Callable[[UOp, UOp], UOp]
 
 
 def is_planned(node: UOp) -> bool:
-    """Whether a MATRIX still has its loops, and no fragments."""
+    """True if a MATRIX still has its loops, and no fragments."""
     return node.op is Op.MATRIX and len(node.src) > 3
 
 
@@ -37,14 +41,23 @@ def multiplied(node: UOp, total: UOp, vector: Vector) -> UOp:
     a, b, _, m, n, k, lane, _ = node.src
     loops = {"m": m, "n": n, "k": k}
     operands = (
-        fragment(value, unit.fragment(name), loops, lane, vector)
+        fragment(value, unit.fragment(name), loops, lane, vector, unit.load)
         for value, name in ((a, "a"), (b, "b"))
     )
     return UOp(Op.MATRIX, total.dtype, (*operands, total), unit)
 
 
-def fragment(value: UOp, held: Fragment, loops: dict[str, UOp], lane: UOp, vector: Vector) -> UOp:
-    """What a lane holds of an operand that moves with some loops."""
+def fragment(
+    value: UOp,
+    held: Fragment,
+    loops: dict[str, UOp],
+    lane: UOp,
+    vector: Vector,
+    load: MatrixLoad | None = None,
+) -> UOp:
+    """The fragment of an operand: the elements that a lane holds, by the unit's lane map."""
+    if load is not None and (tiles := tiles_of(value, held, loops, lane, load)) is not None:
+        return tiles
     along, together = held.map.neighbors
     number: Number = (*loops[along].arg.number, Part.TURN) if together > 1 else ()
     turn = UOp.range(together, number, AxisKind.VECTOR) if together > 1 else UOp.index(0)
@@ -64,3 +77,42 @@ def fragment(value: UOp, held: Fragment, loops: dict[str, UOp], lane: UOp, vecto
     if together == 1:
         return UOp(Op.VECTORIZE, held.vector, tuple(parts))
     return UOp(Op.EXTRACT, held.vector, tuple(parts), tuple(range(held.count)))
+
+
+def tiles_of(
+    value: UOp, held: Fragment, loops: dict[str, UOp], lane: UOp, load: MatrixLoad
+) -> UOp | None:
+    """The fragment of an operand in shared memory, loaded by tiles; None where that cannot be."""
+    is_load = value.op is Op.LOAD and len(value.src) == 1
+    if not is_load or pointer_of(value.src[0]).op is not Op.DEFINE_LOCAL:
+        return None
+    if any(loops[axis].op is not Op.RANGE for axis in held.axes):
+        return None
+    for columns in held.axes:
+        steps = load.tiles_of(held, columns)
+        rows = held.axes.replace(columns, "")
+        for way in (False, True) if steps is not None else ():
+            across, down = (rows, columns) if way else (columns, rows)
+            if way and held.dtype.itemsize != load.turned_bytes:
+                continue
+            at = {across: UOp.index(0), down: lane % load.rows}
+            for place, bit in enumerate(steps or ()):
+                at[bit.axis] += lane // (load.rows << place) % 2 * bit.power
+            places = {loops[axis]: place for axis, place in at.items()}
+            if (row := row_at(value.src[0], places, loops[across], load)) is not None:
+                kind = replace(load, is_turned=way)
+                return UOp(Op.MATRIX_LOAD, held.vector, (row,), kind)
+    return None
+
+
+def row_at(index: UOp, places: dict[UOp, UOp], across: UOp, load: MatrixLoad) -> UOp | None:
+    """The first element of a row of a tile; None unless the row lies together, and aligned."""
+    assert isinstance(index.dtype, PointerDType)
+    size = load.row_bytes // index.dtype.base.itemsize
+    step = UOp.range(size, (*across.arg.number, Part.TURN), AxisKind.VECTOR)
+    inside = {**places, across: places[across] + step}
+    whole = rewrite(index.src[1].substitute(inside), simplify, name="simplify a row")
+    first = rewrite(whole.substitute({step: UOp.index(0)}), simplify, name="simplify a row")
+    if coefficient(whole, step) != 1 or divisor(first, size) % size:
+        return None
+    return index.with_src((index.src[0], first))

@@ -69,7 +69,7 @@ def stores_in(body: UOp) -> Iterator[UOp]:
 
 
 def is_large(array: UOp, limits: Limits) -> bool:
-    """Whether an array in memory is more than the last cache holds."""
+    """True if an array in memory is larger than the last-level cache."""
     dtype = array.dtype
     return (
         array.op is Op.DEFINE_GLOBAL
@@ -79,7 +79,7 @@ def is_large(array: UOp, limits: Limits) -> bool:
 
 
 def fills(stores: list[UOp], counter: UOp) -> bool:
-    """Whether stores to one array fill the places that each step of a loop moves on by."""
+    """True if the stores to one array fill the distance by which each step of a loop moves on."""
     kinds = {s.src[1].dtype for s in stores}
     places = [terms_of_place(s.src[0].src[1]) for s in stores]
     if len(kinds) > 1 or any(terms != places[0][0] for terms, _ in places):
@@ -157,7 +157,7 @@ def pass_of(load: UOp) -> Pass | None:
 
 
 def reads_all(found: Pass, loads: list[UOp]) -> bool:
-    """Whether vectors are read from as many places of a row as it has, and from end to end."""
+    """True if the vectors read cover a row from end to end."""
     kind, *others = {load.dtype for load in loads}
     loops = (found.row, *found.inside)
     if others or kind.count < 2 or kind.kind == "bool" or not all(r.is_fixed for r in loops):
@@ -169,12 +169,12 @@ def reads_all(found: Pass, loads: list[UOp]) -> bool:
 
 
 def stores(order: list[UOp], found: Pass) -> bool:
-    """Whether results are stored in the innermost loop of a pass."""
+    """True if results are stored in the innermost loop of a pass."""
     results = (n for n in order if n.op is Op.STORE)
     outside = (n.src[0] for n in results if pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL)
     return any(found.inside <= place.ranges for place in outside)
 
 
 def computing(order: list[UOp], found: Pass) -> int:
-    """How many operations on values are done in the innermost loop of a pass."""
+    """Number of ALU operations in the innermost loop of a pass."""
     return sum(n.op in ALU and found.inside <= n.ranges for n in order)

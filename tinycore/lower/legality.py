@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.loops import Number, fills_of
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.uop.node import UOp
@@ -36,15 +37,15 @@ class Loops:
         return {n.arg.number: n for n in self.nodes if n.op is Op.RANGE}
 
     def closers(self, counter: UOp) -> list[UOp]:
-        """What closes a loop."""
+        """The nodes that close a loop."""
         return [n for n in self.nodes if n.op in CLOSERS and counter in n.src[1:]]
 
-    def undecided(self, axis: Number) -> str | None:
-        """Why a loop is not free to be changed."""
+    def undecided(self, axis: Number, varies: bool = False) -> str | None:
+        """Why a loop is not free to be changed; `varies` says that its length may be symbolic."""
         counter = self.by_number.get(axis)
         if counter is None:
             return f"there is no loop {axis}"
-        if counter.src[0].op is not Op.CONST:
+        if not counter.is_fixed and not (varies and is_known_at_launch(counter.src[0])):
             return f"how often loop {axis} runs is known at launch only"
         if counter.arg.kind not in PLAIN_KINDS:
             return f"loop {axis} is {counter.arg.kind.value} already"
@@ -68,10 +69,10 @@ class Loops:
         return fills_of(self.kernel)
 
     def is_filled_inside(self, counter: UOp) -> bool:
-        """Whether scratch memory is filled anew in each step of a loop."""
+        """True if scratch memory is filled again in each step of a loop."""
         return any(n.op is Op.AFTER and counter in n.ranges for n in self.nodes)
 
     def is_outermost(self, counter: UOp) -> bool:
-        """Whether a loop is around the whole kernel."""
+        """True if a loop encloses the whole kernel."""
         root = self.kernel.src[0]
         return len(self.kernel.src) == 1 and root.op is Op.END and root.src[1] is counter

@@ -3,7 +3,7 @@
 Floor 3'. Every node belongs to the innermost loop it depends on, so what does not depend on a loop
 is outside of it without further ado. Loops nest as their ENDs say. Within a loop, nodes keep an
 order in which sources come first, and stores to memory come last, after all that may read what they
-change, unless something comes AFTER them.
+change, unless something comes AFTER them; those that are LATE come last in any case.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections import defaultdict
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.render.base import pointer_of
+from tinycore.render.base import LATE, pointer_of
+from tinycore.render.inline import ORDERING
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPOUND, Op
 
@@ -20,8 +21,10 @@ Block = UOp | None
 """The loop that a node is in: its RANGE, or None outside all loops."""
 
 EMPTY_GROUP: Final = UOp(Op.GROUP, dtypes.void)
-"""What the END of a linear kernel closes: all that stands between it and its RANGE."""
+"""Operand of the END of a linear kernel, in place of the nodes between it and its RANGE."""
 DROPPED: Final = COMPOUND | {Op.AFTER, Op.RANGE}
+BEGUN: Final = (Op.STORE, Op.ASYNC_COPY, Op.COMMIT)
+"""Sources that a COMMIT or a WAIT has in a graph, and not in a list."""
 DEFINITION_ORDER: Final = (
     Op.DEFINE_GLOBAL,
     Op.DEFINE_VAR,
@@ -60,6 +63,7 @@ def linearize(kernel: UOp) -> tuple[UOp, ...]:
         if node.op not in DROPPED or node.op is Op.END:
             items[nest.innermost(node.ranges)].append(node)
     last = {n for n in order if writes_memory(n)} - awaited(order)
+    last |= {n for n in order if n.op is Op.STORE and n.arg == LATE}
     body: list[UOp] = []
     emit(items, None, last, body)
     return resolved(body, order)
@@ -86,7 +90,7 @@ def emit(items: dict[Block, list[UOp]], block: Block, last: set[UOp], body: list
 
 
 def writes_memory(node: UOp) -> bool:
-    """Whether a node is a STORE to a buffer; registers have their own order."""
+    """True if a node is a STORE to a buffer; registers have their own order."""
     return node.op is Op.STORE and pointer_of(node.src[0]).op is Op.DEFINE_GLOBAL
 
 
@@ -103,8 +107,8 @@ def resolved(body: list[UOp], order: list[UOp]) -> tuple[UOp, ...]:
     changed, get = new.keys(), new.get
     for node in body:
         src = node.src
-        if node.op is Op.BARRIER:
-            src = tuple([s for s in src if s.op not in COMPOUND])
+        if node.op in ORDERING:
+            src = tuple([s for s in src if s.op not in (*COMPOUND, *BEGUN)])
         if src is not node.src or not changed.isdisjoint(src):
             new[node] = node.with_src(tuple([get(p := what.get(s, s), p) for s in src]))
     lines = [get(n, n) for n in body]

@@ -77,7 +77,7 @@ def loops_within(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp
 
 
 def overwrites_what_it_reads(end: UOp) -> bool:
-    """Whether the memory that the loops of an END store to is also loaded from inside of them."""
+    """True if an END's loops also load from the memory that they store to."""
     loaded = {pointer_of(n.src[0]) for n in end.toposort() if n.op is Op.LOAD}
     return any(pointer_of(n.src[0]) in loaded for n in stores_of(end))
 
@@ -94,7 +94,7 @@ def fills_of(kernel: UOp) -> list[UOp]:
 
 
 def is_fill(node: UOp) -> bool:
-    """Whether a node is shared memory behind its fill."""
+    """True if a node is shared memory behind its fill."""
     if node.op is not Op.AFTER or node.src[0].op is not Op.DEFINE_LOCAL:
         return False
     end = node.src[1]

@@ -18,14 +18,11 @@ from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
 from tinycore.uop.pattern import RuleSet, node
+from tinycore.uop.threefry import WORD_BITS, threefry_words
 
 Lowering = Callable[[UOp], UOp | None]
 
-HALF_WORD: Final = 32
-ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
 LEAST_PAIR_BYTES: Final = 16
-PARITY: Final = 0x1BD11BDA
-THREEFRY_ROUNDS: Final = 20
 
 
 @cache
@@ -162,12 +159,12 @@ def exponent_of_divisor(divisor: UOp) -> int | None:
 
 
 def signs_agree(a: UOp, b: UOp) -> bool:
-    """Whether a quotient is known not to be negative, so that truncating it is the floor."""
+    """True if a quotient is known not to be negative, so that truncating it is the floor."""
     return bool((a.vmin >= 0 and b.vmin >= 0) or (a.vmax <= 0 and b.vmax <= 0))
 
 
 def rounds_up(a: UOp, b: UOp) -> UOp:
-    """Whether truncating a / b rounds up: there is a remainder, of another sign than b."""
+    """Condition for truncating a / b to round up: a remainder whose sign is not that of b."""
     remainder = a.alu(Op.MOD, b)
     return remainder.ne(0) & ((remainder < 0) ^ (b < 0))
 
@@ -179,25 +176,17 @@ def lower_mulacc(root: UOp) -> UOp:
 
 
 def lower_threefry(root: UOp) -> UOp:
-    """Threefry-2x32 with 20 rounds on 32-bit halves; the low half is the first word.
-
-    Salmon, Moraes, Dror & Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), section 4.2.
-    """
+    """Threefry-2x32 on 32-bit halves; the low half is the first word."""
     counter, key = (halves(s) for s in root.src)
-    keys = (*key, key[0] ^ key[1] ^ PARITY)
-    low, high = counter[0] + keys[0], counter[1] + keys[1]
-    for group in range(THREEFRY_ROUNDS // 4):
-        for rotation in ROTATIONS[group % 2]:
-            low = low + high
-            high = ((high << rotation) | (high >> (HALF_WORD - rotation))) ^ low
-        low = low + keys[(group + 1) % 3]
-        high = high + keys[(group + 2) % 3] + (group + 1)
-    return (high.cast(dtypes.uint64) << HALF_WORD) | low.cast(dtypes.uint64)
+    words = threefry_words(counter, key, lambda word: word)
+    low, high = [word.cast(dtypes.uint64) for word in words]
+    result: UOp = (high << WORD_BITS) | low
+    return result
 
 
 def halves(word: UOp) -> tuple[UOp, UOp]:
     """The low and the high 32 bits of a uint64."""
-    return word.cast(dtypes.uint32), (word >> HALF_WORD).cast(dtypes.uint32)
+    return word.cast(dtypes.uint32), (word >> WORD_BITS).cast(dtypes.uint32)
 
 
 LOWERINGS: Final[Mapping[Op, Lowering]] = {
@@ -216,7 +205,7 @@ LOWERINGS: Final[Mapping[Op, Lowering]] = {
     Op.MULACC: lower_mulacc,
     Op.THREEFRY: lower_threefry,
 }
-"""How each op is done without it. RECIPROCAL and FDIV do each other: one must be native."""
+"""Rule that replaces each op. RECIPROCAL and FDIV replace each other: one must be native."""
 
 WITHOUT_DOUBLE: Final = {**LOWERINGS, Op.SIN: elementary(sin_without_double, "sin")}
 """The same for a target that has no float64."""

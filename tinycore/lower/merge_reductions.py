@@ -82,16 +82,16 @@ def loops_of(total: UOp) -> list[UOp]:
 
 
 def values_of(total: UOp) -> list[UOp]:
-    """What a REDUCE folds in each step, or an END does."""
+    """The operands that a REDUCE folds in each step, or the stores of an END."""
     return [s for s in total.src if s.op is not Op.RANGE]
 
 
 def form_of(counter: UOp) -> tuple[UOp, AxisKind]:
-    """What loops that are alike have in common: how often they run, and how."""
+    """Trip count and kind of a loop: equal for loops that can be merged."""
     return counter.src[0], counter.arg.kind
 
 
 def is_filled_in(loops: list[UOp], total: UOp) -> bool:
-    """Whether memory is filled anew in each step of some loops."""
+    """True if memory is filled again in each step of some loops."""
     nodes = total.toposort(lambda n: not n.ranges.isdisjoint(loops) or n is total)
     return any(n.op is Op.AFTER and not n.ranges.isdisjoint(loops) for n in nodes)

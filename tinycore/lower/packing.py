@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import LEAST_REUSE
+from tinycore.lower.kernel_facts import LEAST_REUSE
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.steps.stage import (
     MOST_SCRATCH,
@@ -85,7 +85,7 @@ def pack(draft: Draft, step: Stage, most_bytes: int) -> bool:
 
 
 def pays(draft: Draft, value: UOp, step: Stage, most_bytes: int) -> bool:
-    """Whether a copy of a value is worth its time and its place."""
+    """True if packing a value is worth its time and its memory."""
     loops = {r.arg.number: r for r in value.ranges}
     size = math.prod(extent_of(dimension, loops) for dimension in step.dimensions)
     inside = loops_inside(draft, step.at)
@@ -111,7 +111,7 @@ def loops_inside(draft: Draft, at: Number | None) -> list[UOp]:
 
 
 def has_layout(value: UOp, step: Stage, loops: dict[Number, UOp]) -> bool:
-    """Whether a value is just loaded from memory that has the layout of the stage already."""
+    """True if a value is a plain load from memory that already has the layout of the stage."""
     if value.op is not Op.LOAD or len(value.src) > 1:
         return False
     pitch = 1
@@ -181,11 +181,11 @@ def fill_of(draft: Draft, number: int) -> UOp:
 
 
 def loads_of(fill: UOp) -> list[UOp]:
-    """Where a fill reads."""
+    """The addresses that a fill reads."""
     return [n.src[0] for n in fill.src[0].src[1].toposort() if n.op is Op.LOAD]
 
 
 def longest_stride(fill: UOp, place: int) -> int:
-    """How far apart the steps of the loop at a place read, at most."""
+    """Largest stride of the loop at a place among the loads of a fill."""
     moves = [coefficient(n.src[1], fill.src[place]) for n in loads_of(fill)]
     return max((abs(m) for m in moves if m is not None), default=0)

@@ -14,12 +14,13 @@ from tinycore.config import settings
 from tinycore.dtype import PointerDType
 from tinycore.errors import UnsupportedError
 from tinycore.lower.align import align_accesses
+from tinycore.lower.async_copies import begin_copies
 from tinycore.lower.cooperative import group_reductions, share_fills
-from tinycore.lower.dims import loops_to_launch
+from tinycore.lower.dims import extent_of, loops_to_launch, varying_sizes
 from tinycore.lower.dtypes import lower_dtypes, stage_bits
 from tinycore.lower.expand import expand
 from tinycore.lower.hints import mark_nontemporal, mark_prefetches
-from tinycore.lower.images import lower_images
+from tinycore.lower.image_access import lower_images
 from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
 from tinycore.lower.plan import planned
@@ -80,20 +81,24 @@ def lower_gates(kernel: UOp, renderer: Renderer) -> UOp:
 
 def lower_values(kernel: UOp, renderer: Renderer) -> UOp:
     """Types and functions that the target lacks become what it has."""
-    if renderer.emulated and renderer.limits.matrix:
-        kernel = stage_bits(kernel, renderer.emulated)
+    kernel = stage_bits(kernel, renderer)
     rules = lower_dtypes(renderer) + lower_math(renderer)
     return rewrite(kernel, rules, name="lower values")
 
 
 def tidy(kernel: UOp, renderer: Renderer) -> UOp:
-    """What lowering left to fold is folded."""
+    """Final simplification, after everything is lowered."""
     return rewrite(kernel, simplify + gates + lower_math(renderer), name="tidy")
 
 
 def split_vectors(kernel: UOp, renderer: Renderer) -> UOp:
     """Arithmetic on vectors becomes that of their lanes, where the target has none on vectors."""
     return kernel if renderer.vector_ops else rewrite(kernel, scalars + simplify, name="scalars")
+
+
+def copy_ahead(kernel: UOp, renderer: Renderer) -> UOp:
+    """Fills of shared memory are left to asynchronous copies, where the device has them."""
+    return begin_copies(kernel, renderer.limits)
 
 
 def stream(kernel: UOp, renderer: Renderer) -> UOp:
@@ -112,9 +117,10 @@ KERNEL_PIPELINE: Final = (
     Pass("lower", lower_values),
     Pass("scalars", split_vectors),
     Pass("tidy", tidy),
+    Pass("copies", copy_ahead),
     Pass("stream", stream),
 )
-"""What follows tiling, which alone looks at the device's limits (`plan.py`, `tile.py`)."""
+"""The passes after tiling, which alone looks at the device's limits (`plan.py`, `tile.py`)."""
 
 
 NO_RULES: Final[Mapping[str, RuleSet]] = {}
@@ -151,12 +157,19 @@ def lower(
         _, kernel = planned(kernel, renderer.limits)
     else:
         kernel = apply_plan(kernel, plan or ())
+    sizes: dict[str, UOp] = {}
     for step in KERNEL_PIPELINE:
-        kernel = step.run(with_rules(kernel, added, step.name), renderer)
+        kernel = with_rules(kernel, added, step.name)
+        if step.run is launch:
+            sizes = varying_sizes(kernel, renderer.limits)
+        kernel = step.run(kernel, renderer)
     if settings.VERIFY:
         verify(kernel, "lowered", renderer.native_ops)
-    kernel, values = with_numbered_values(kernel)
-    linear = LinearKernel(name, linearize(kernel), values)
+    # A size may depend on a variable that no other part of the kernel reads.
+    given = [n for size in sizes.values() for n in size.toposort() if n.op is Op.DEFINE_VAR]
+    kernel, values = with_numbered_values(kernel.with_src((*kernel.src, *given)))
+    extents = {name: extent_of(size, values) for name, size in sizes.items()}
+    linear = LinearKernel(name, linearize(kernel), values, extents)
     verify_room(linear, renderer)
     if settings.VERIFY:
         verify(linear.uops, "linear", renderer.native_ops)

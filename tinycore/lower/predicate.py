@@ -34,18 +34,44 @@ def stores_to_buffers(kernel: UOp) -> list[UOp]:
 def gate_stores(kernel: UOp, gate: UOp, inside: UOp | None = None) -> UOp:
     """The kernel with its stores to buffers done only where `gate` holds.
 
-    With `inside`, a loop, only the stores in it.
+    With `inside`, a loop whose other steps compute nothing, only the stores in it; so are loads in
+    it of what the kernel overwrites, which another thread may be storing to.
+    """
+    accesses = (Op.STORE,) if inside is None else (Op.STORE, Op.LOAD)
+    stores = (n for n in kernel.toposort() if n.op is Op.STORE)
+    outputs = {p for n in stores if (p := pointer_of(n.src[0])).op is Op.DEFINE_GLOBAL}
+
+    def gated(node: UOp, new: UOp) -> UOp:
+        is_access = node.op in accesses and pointer_of(node.src[0]) in outputs
+        if not is_access or not (inside is None or inside in node.ranges):
+            return new
+        index, *rest = new.src
+        values = rest or [new.const_like(0)]
+        return new.with_src((with_gate(index, gate), *values))
+
+    return rebuilt(kernel, gated)
+
+
+def gate_loads(kernel: UOp, gate: UOp, counter: UOp | None = None) -> UOp:
+    """The kernel with nothing loaded where `gate` does not hold: what is used is 0.
+
+    With `counter`, a loop, only the loads in it.
     """
 
     def gated(node: UOp, new: UOp) -> UOp:
-        is_output = node.op is Op.STORE and pointer_of(node.src[0]).op is Op.DEFINE_GLOBAL
-        if not is_output or not (inside is None or inside in node.ranges):
+        if node.op is not Op.LOAD or not (counter is None or counter in node.ranges):
             return new
-        index, value = new.src
-        both = index.src[2] & gate if len(index.src) == 3 else gate
-        return new.with_src((index.with_src((*index.src[:2], both)), value))
+        index, *other = new.src
+        instead = other[0] if other else new.const_like(0)
+        return new.with_src((with_gate(index, gate), instead))
 
     return rebuilt(kernel, gated)
+
+
+def with_gate(index: UOp, gate: UOp) -> UOp:
+    """An INDEX that is read or written where a gate holds, and any that it has."""
+    both = index.src[2] & gate if len(index.src) == 3 else gate
+    return index.with_src((*index.src[:2], both))
 
 
 def gate_sums(kernel: UOp, gate: UOp, counter: UOp) -> UOp:
@@ -106,5 +132,5 @@ def gated_twice(gate: UOp, load: UOp, other: UOp) -> UOp | None:
 
 
 def implies(condition: UOp, part: UOp) -> bool:
-    """Whether `part` is among the conditions that `condition` joins by AND."""
+    """True if `part` is among the conditions that `condition` joins by AND."""
     return set(conjuncts_of(part)) <= set(conjuncts_of(condition))

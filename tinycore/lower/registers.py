@@ -28,7 +28,7 @@ def loops_of(reduce: UOp) -> tuple[UOp, ...]:
 
 
 def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
-    """How many of the other reductions lie on the longest path below each."""
+    """For each reduction, the most other reductions on a path below it."""
     depth: dict[UOp, int] = {}
     below: dict[UOp, int] = {}
     for node in UOp.sink(*reduces).toposort():
@@ -106,7 +106,7 @@ def with_recurrences(kernel: UOp) -> UOp:
 
 
 def recurring(node: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> tuple[UOp, UOp]:
-    """What the value of a RECUR becomes, and the STORE that each step of its loop ends with."""
+    """The value of a RECUR as a load from a register, and the STORE at the end of each step."""
     register = UOp(Op.DEFINE_REG, node.dtype.ptr(1, "register"), (), number)
     before = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
     start = UOp(Op.STORE, dtypes.void, (register_index(before), first_value(node, done)))
@@ -124,7 +124,7 @@ def loops_around(counter: UOp, kernel: UOp) -> list[UOp]:
 
 
 def accumulate_scan(scan: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> UOp:
-    """What the value of a SCAN becomes: an accumulator that every step of its loop adds to."""
+    """The value of a SCAN, as an accumulator to which every step of its loop adds."""
     value, counter = scan.src
     register = UOp(Op.DEFINE_REG, scan.dtype.ptr(1, "register"), (), number)
     start = UOp(Op.AFTER, register.dtype, (register, *around)) if around else register
@@ -177,21 +177,21 @@ def one_pass(
 
 
 def first_value(node: UOp, done: dict[UOp, UOp]) -> UOp:
-    """What a REDUCE or a recurrence begins with."""
+    """Initial value of the accumulator of a REDUCE or a recurrence."""
     if node.op is Op.REDUCE:
         return UOp.const(node.dtype, neutral_element(node.arg, node.dtype))
     return node.src[0].substitute(done)
 
 
 def accumulated(reduce: UOp, value: UOp) -> UOp:
-    """What a step of a REDUCE makes of a value."""
+    """The accumulator after one step of a REDUCE."""
     for operand in (s for s in reduce.src if s.op is not Op.RANGE):
         value = added(value, operand, reduce.arg)
     return value
 
 
 def following(node: UOp, value: UOp, done: dict[UOp, UOp]) -> UOp:
-    """What a step of a recurrence makes of a value."""
+    """The state after one step of a recurrence."""
     state = UOp(Op.STATE, node.dtype, (), node.arg)
     return node.src[1].substitute(done | {state: value})
 

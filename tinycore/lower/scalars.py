@@ -17,7 +17,7 @@ scalars: Final = RuleSet("scalars")
 
 
 def is_vector(u: UOp) -> bool:
-    """Whether a value has several lanes."""
+    """True if a value has several lanes."""
     return u.dtype.count > 1
 
 

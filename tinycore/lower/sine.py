@@ -51,7 +51,7 @@ PI_2_PARTS: Final = parts(math.pi / 2, HALF_DIGITS, 3)
 
 
 class Reduction(NamedTuple):
-    """How the argument of one float type is reduced, and the polynomials for what remains."""
+    """Range reduction of the arguments of one float type, and the polynomials for the remainder."""
 
     unsigned: DType
     mantissa: int
@@ -176,7 +176,7 @@ def in_radians_by_parts(remainder: UOp, below: Sequence[UOp]) -> UOp:
     value = remainder.cast(real)
     rest = (remainder - value.cast(dtypes.int64)).cast(real)
     mask = (1 << 32) - (1 << 24 - HALF_DIGITS)
-    upper = (value.bitcast(dtypes.uint32) & mask).bitcast(real)
+    upper = (value.bitcast(lanes(value, dtypes.uint32)) & mask).bitcast(value.dtype)
     lower = value - upper
     first, second, third = (part * 2.0**-62 for part in PI_2_PARTS)
     small = upper * third + (lower * second + rest * first)

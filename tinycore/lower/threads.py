@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import work_of
+from tinycore.lower.kernel_facts import work_of
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.tile import Bind, Fuse, Reorder
+from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -26,13 +28,13 @@ def share_among_threads(draft: Draft) -> None:
     if limits.threads < 2 or root.op is not Op.END or draft.work < limits.wake_operations:
         return
     loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP and r.is_fixed]
-    if not loops:
+    wanted = limits.threads * CHUNKS_PER_THREAD
+    if share_varying(draft, root.src[1], wanted) or not loops:
         return
     if root.src[1] is not loops[0]:
         if root.src[1].is_fixed:
             return
         draft.do(Reorder(tuple(r.arg.number for r in loops)))
-    wanted = limits.threads * CHUNKS_PER_THREAD
     first = loops[0].arg.number
     for inner in loops[1:]:
         if counter_of(draft.kernel, first).extent >= wanted or is_packed_between(
@@ -45,8 +47,25 @@ def share_among_threads(draft: Draft) -> None:
         draft.do(Bind(first, AxisKind.PARALLEL))
 
 
+def share_varying(draft: Draft, outermost: UOp, wanted: int) -> bool:
+    """Give the outermost loop to threads, if it may be long and is of symbolic length."""
+    if outermost.is_fixed or not is_followed(outermost, draft.limits):
+        return False
+    if outermost.extent < wanted or not is_worth_repeating(draft, wanted):
+        return False
+    draft.do(Bind(outermost.arg.number, AxisKind.PARALLEL))
+    return True
+
+
+def is_followed(loop: UOp, limits: Limits) -> bool:
+    """True if threads can share the steps of a loop of symbolic length, which has at least one."""
+    size = loop.src[0]
+    is_plain = loop.arg.kind is AxisKind.LOOP and int(size.vmin) > 0
+    return limits.parallel_varies and is_plain and is_known_at_launch(size)
+
+
 def is_worth_repeating(draft: Draft, chunks: int) -> bool:
-    """Whether what is filled before all loops may be filled anew for each chunk of steps."""
+    """True if a fill before all loops may be repeated in each chunk of steps."""
     fills = {n.src[1] for n in draft.facts.nodes if n.op is Op.AFTER and n.src[1].op is Op.END}
     outside = [n for n in fills if not n.ranges]
     repeated = work_of(UOp.sink(*outside).toposort()) if outside else 0
@@ -54,6 +73,6 @@ def is_worth_repeating(draft: Draft, chunks: int) -> bool:
 
 
 def is_packed_between(draft: Draft, outer: Number, inner: UOp) -> bool:
-    """Whether something is packed in each step of one loop for all steps of another."""
+    """True if something is packed in each step of one loop for all steps of another."""
     fills = (n.src[1].ranges for n in draft.facts.nodes if n.op is Op.AFTER)
     return any(counter_of(draft.kernel, outer) in r and inner not in r for r in fills)

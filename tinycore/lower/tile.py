@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tinycore.dtype import PointerDType
 from tinycore.errors import ArgumentError
 from tinycore.lower.legality import Loops
 from tinycore.lower.steps.accumulate import Accumulate
@@ -19,11 +18,10 @@ from tinycore.lower.steps.pair import Pair
 from tinycore.lower.steps.peel import Peel
 from tinycore.lower.steps.reorder import Reorder
 from tinycore.lower.steps.split import Split, Tail
-from tinycore.lower.steps.stage import MOST_SCRATCH, Stage, shared_size
+from tinycore.lower.steps.stage import MOST_SCRATCH, Stage, scratch_bytes
 from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
@@ -70,12 +68,7 @@ def apply_checked(kernel: UOp, plan: Iterable[Step], limits: Limits) -> UOp:
         except (StopIteration, AssertionError, KeyError, ValueError) as error:
             raise ArgumentError(f"{step!r} cannot be done: {error!r}") from error
         most = MOST_SCRATCH if limits.grid is None else limits.shared_bytes
-        if isinstance(step, Stage) and (size := scratch_bytes(kernel)) > most:
+        kept = limits.converted
+        if isinstance(step, Stage) and (size := scratch_bytes(kernel, kept)) > most:
             raise ArgumentError(f"{step!r} cannot be done: {size} bytes of scratch are too many")
     return kernel
-
-
-def scratch_bytes(kernel: UOp) -> int:
-    """Bytes of all staged arrays."""
-    arrays = (n.dtype for n in kernel.toposort() if n.op is Op.DEFINE_LOCAL)
-    return sum(shared_size(d) for d in arrays if isinstance(d, PointerDType))

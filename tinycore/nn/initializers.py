@@ -1,4 +1,4 @@
-"""What layers start as: named distributions, each from its paper.
+"""Initial values of layers: named distributions, each from its paper.
 
 Floor 6. Imports the public API and the errors.
 """

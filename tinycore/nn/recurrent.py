@@ -24,7 +24,7 @@ Nonlinearity = Literal["tanh", "relu"]
 
 
 class Weights(NamedTuple):
-    """What one step multiplies by: inputs (G*H, F), state (G*H, H), and their biases (G*H,)."""
+    """Weights of one step: of inputs (G*H, F) and state (G*H, H), and their biases (G*H,)."""
 
     inputs: Tensor
     state: Tensor
@@ -201,7 +201,7 @@ class LSTMCell(Cell[Pair]):
 
 
 class Recurrent(Generic[State]):
-    """What every stack has: layers of one kind of step, walked in one direction or both.
+    """Base of recurrent stacks: layers of one kind of step, walked in one direction or both.
 
     x (length, batch, input_size), or (batch, length, input_size) with `batch_first`, or without
     a batch (length, input_size), gives all hidden states of the last layer, forward and backward

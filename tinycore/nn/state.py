@@ -193,7 +193,7 @@ def torch_load(fn: str | os.PathLike[str], device: str | None = None) -> Any:
 
 
 def _with_tensors(found: Any, device: str | None) -> Any:
-    """What was read, with tensors in the place of saved ones."""
+    """The content read, with tensors in the place of saved ones."""
     if isinstance(found, SavedTensor):
         return _tensor(found.array, found.dtype, device).expand(found.shape)
     if isinstance(found, dict):
@@ -252,11 +252,11 @@ class TensorIO(io.RawIOBase):
         self._content = io.BytesIO(t.contiguous().data().cast("B"))
 
     def readable(self) -> bool:
-        """Whether it can be read: always."""
+        """True: it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Whether the position can be set: always."""
+        """True: the position can be set."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -312,7 +312,7 @@ def _opened(source: Source) -> SafetensorsFile:
 
 
 _STORED_AS = {dtypes.bfloat16: dtypes.uint16, **dict.fromkeys(dtypes.fp8s, dtypes.uint8)}
-"""What NumPy, which lacks these types, sees in their place."""
+"""NumPy types in place of those that NumPy lacks."""
 
 
 def _stored(tensor: Tensor) -> numpy.ndarray[Any, Any]:

@@ -1,4 +1,4 @@
-"""What every renderer shares: the device's limits, the linear kernel, and the `Renderer` itself.
+"""The base of every renderer: the device's limits, the linear kernel, and the `Renderer` itself.
 
 Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for one compiler.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Final
 
+from tinycore.device.extent import Extent
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.uop.matrix import MatrixUnit
@@ -19,7 +20,13 @@ from tinycore.uop.op import ALU, AxisKind, Op
 Dims = tuple[int, int, int]
 
 STREAM: Final = "stream"
-"""What the `arg` of a STORE says that should not fill the caches."""
+"""The `arg` of a non-temporal STORE, which should not fill the caches."""
+
+EARLY: Final = "early"
+"""The `arg` of a STORE to shared memory that an ASYNC_COPY may do instead."""
+
+LATE: Final = "late"
+"""The same of a STORE that no step of its loop reads, which so is done at the end of the step."""
 
 SHARED_ALIGNMENT: Final = 16
 """The alignment in bytes of every array in workgroup memory: that of the widest vector access."""
@@ -27,7 +34,7 @@ SHARED_ALIGNMENT: Final = 16
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device can do, as far as plans depend on it.
+    """Capabilities of a device, as far as plans depend on them.
 
     A device with a `grid` runs outputs as threads of a grid; one without runs loops.
     """
@@ -43,25 +50,37 @@ class Limits:
     """Threads that keep the device busy; without a grid, those that share a kernel's loops."""
     grid: Dims | None = None
     """The most groups per axis; None: the device runs loops."""
+    grid_varies: bool = False
+    """True if a launch has the groups that `ProgramInfo.groups` gives for its values. If not, loops
+    of symbolic length are loops of threads."""
+    parallel_varies: bool = False
+    """True if threads share the steps that `ProgramInfo.steps` gives for the values of a launch. If
+    not, they share loops of fixed length only."""
     block: Dims = (1, 1, 1)
     """The most threads in a group per axis."""
     block_threads: int = 1
     """The most threads in a group."""
     block_wanted: int = 1
-    """How many threads a group should have; 1 where groups of one thread run as well."""
+    """Threads that a group should have; 1 where groups of one thread run as well."""
     shared_bytes: int = 0
     """Memory that the threads of a group can share; 0: they share nothing."""
     sums_are_shared: bool = True
-    """Whether a sum shared by the threads of a group is done sooner; not where a processor runs
-    them one after another."""
+    """True if a sum shared by the threads of a group is faster; not where a processor runs them
+    one after another."""
     shared_is_near: bool = True
-    """Whether memory that a group shares is nearer to its threads than buffers are; not where a
+    """True if memory that a group shares is nearer to its threads than buffers are; not where a
     processor has both in the same caches."""
     subgroup: int = 1
     """Threads of a group that run in lockstep and hold the operands of matrix units together:
     those with neighboring numbers, axis 0 counting first. 1: there are none."""
     matrix: tuple[MatrixUnit, ...] = ()
     """The matrix instructions of the device, the best first; MATRIX has one of them for `arg`."""
+    converted: tuple[DType, ...] = ()
+    """Narrow types that an instruction converts to float32 or int32 and back. Groups share operands
+    of these as they are, and convert what they read. What `Renderer.emulated` has of them is
+    computed in float32 between CASTs, which the renderer writes."""
+    async_bytes: tuple[int, ...] = ()
+    """The sizes in bytes of what ASYNC_COPY moves at once; none: the device has no such copies."""
     buffers: int | None = None
     """The most buffers a kernel may take; None: as many as there are."""
     image: tuple[int, int] | None = None
@@ -71,9 +90,9 @@ class Limits:
     near_cache_bytes: int = 32 << 10
     """The first cache."""
     line_bytes: int = 64
-    """What caches and memory exchange."""
+    """Bytes of a cache line."""
     page_bytes: int = 4096
-    """What is contiguous in memory; prefetching in hardware ends where a page does."""
+    """Bytes of a page; hardware prefetching ends where a page does."""
     sums_in_flight: int = 8
     """Independent multiply-adds that hide the latency of one: latency times those begun at once."""
     wake_operations: int = 200_000
@@ -82,7 +101,7 @@ class Limits:
     """The alignment in bytes that a vector access needs, as far as it is as wide: 16 where float4
     must lie at a multiple of 16 bytes, 1 where elements may lie anywhere."""
     buffers_aligned: bool = True
-    """Whether every buffer starts at a multiple of `access_alignment`; not for launches on views
+    """True if every buffer starts at a multiple of `access_alignment`; not for launches on views
     that start anywhere, for which a kernel is lowered once more."""
     stream_bytes: int = 0
     """The last cache: arrays as large are stored past the caches (a STORE with STREAM for `arg`),
@@ -97,7 +116,10 @@ class LinearKernel:
     name: str
     uops: tuple[UOp, ...]
     given: tuple[str, ...] | None = None
-    """What whoever launches it calls the variables, in their order; None: as it does itself."""
+    """Names of the variables for the launch, in their order; None: those of the kernel."""
+    sizes: Mapping[str, Extent] = field(default_factory=dict)
+    """Sizes of the launch that depend on variables: of a SPECIAL, by its name, whose size in `uops`
+    is the greatest, and of the PARALLEL range, as `parallel`."""
 
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:
@@ -120,10 +142,10 @@ class LinearKernel:
 
     @cached_property
     def parallel(self) -> int:
-        """The extent of the PARALLEL range, 1 where there is none."""
+        """The greatest extent of the PARALLEL range, 1 where there is none."""
         for u in self.uops:
             if u.op is Op.RANGE and u.arg.kind is AxisKind.PARALLEL:
-                return int(u.src[0].arg)
+                return u.extent
         return 1
 
     def launch(self, prefix: str) -> Dims:
@@ -162,7 +184,7 @@ class LinearKernel:
 
     @cached_property
     def streams(self) -> bool:
-        """Whether a STORE goes past the caches."""
+        """True if a STORE is non-temporal: it bypasses the caches."""
         return any(u.op is Op.STORE and u.arg == STREAM for u in self.uops)
 
     @cached_property
@@ -173,7 +195,7 @@ class LinearKernel:
 
 
 def value_names(count: int) -> tuple[str, ...]:
-    """What generated code calls the variables of a kernel, in the order of their own names."""
+    """Names of a kernel's variables in generated code, in the order of their own names."""
     width = len(str(count - 1))  # so that the order of the text is that of the numbers
     return tuple([f"value{place:0{width}}" for place in range(count)])
 
@@ -204,7 +226,7 @@ class Renderer:
     emulated: ClassVar[frozenset[DType]] = frozenset()
     """Types the language can only store; their values are computed in float32."""
     vector_ops: ClassVar[bool] = True
-    """Whether the language computes with vectors; where it only loads and stores them, arithmetic
+    """True if the language computes with vectors; where it only loads and stores them, arithmetic
     is lowered to lanes."""
     lacking: ClassVar[frozenset[DType]] = frozenset()
     """Types the language has not at all; kernels with them are refused."""

@@ -39,12 +39,12 @@ INTEGERS: Final = frozenset({"int", "uint", "index"})
 
 
 class MatrixCall(NamedTuple):
-    """How MATRIX by one unit is written, of fragments that are vectors."""
+    """The code of a MATRIX by one unit, whose fragments are vectors."""
 
     expression: str
     """The template of the sum: {0} and {1} are what is multiplied, {2} what it is added to."""
     definition: str = ""
-    """What stands before the kernel."""
+    """Code before the kernel."""
 
 
 class CStyle(Renderer):
@@ -76,7 +76,7 @@ class CStyle(Renderer):
         dtypes.float16: "h",
         dtypes.float32: "f",
     }
-    """What follows the digits of a literal."""
+    """Suffixes of literals."""
     vector_type: ClassVar[str] = "{scalar}{count}"
     spaces: ClassVar[Mapping[str, str]] = {"global": "", "local": "", "register": ""}
     """The words in front of a pointer's or an array's type."""
@@ -112,6 +112,18 @@ class CStyle(Renderer):
 
     matrix: ClassVar[Mapping[str, MatrixCall]] = {}
     """The matrix instructions of the language, by the name of the unit in `Limits.matrix`."""
+    matrix_loads: ClassVar[Mapping[str, MatrixCall]] = {}
+    """The instructions that load operands of these, by the name of the `MatrixLoad`: {type} from
+    the row at {pointer}, {turned} being true or false."""
+    async_copy: ClassVar[str] = ""
+    """An ASYNC_COPY of {bytes} to {to} from {origin}, or of zeros where {gate} is false; for those
+    languages whose devices state `Limits.async_bytes`."""
+    async_definition: ClassVar[str] = ""
+    """Definitions before a kernel with asynchronous copies."""
+    commit: ClassVar[str] = ""
+    """The end of a group of asynchronous copies."""
+    wait: ClassVar[str] = ""
+    """A wait for all groups but the latest {left}."""
     expressions: ClassVar[Mapping[Op, str]] = {
         Op.NEG: "(-{0})",
         Op.RECIPROCAL: "({one} / {0})",
@@ -254,6 +266,11 @@ class CStyle(Renderer):
             case Op.BARRIER:
                 if self.barrier:
                     writer.line(self.barrier)
+            case Op.ASYNC_COPY:
+                self.write_async_copy(u, writer)
+            case Op.COMMIT | Op.WAIT:
+                template = self.commit if u.op is Op.COMMIT else self.wait
+                writer.line(template.format(left=u.arg))
             case Op.AFTER:
                 writer.texts[u] = writer.texts.get(u.src[0], "")
             case Op.SINK | Op.GROUP:
@@ -280,7 +297,7 @@ class CStyle(Renderer):
         writer.line(line)
 
     def has_dynamic_shared(self, kernel: LinearKernel) -> bool:
-        """Whether the local memory of a kernel is sized at its launch."""
+        """True if the local memory of a kernel is sized at its launch."""
         return bool(self.shared_array) and kernel.shared_bytes > self.static_shared_bytes
 
     def write_range(self, u: UOp, writer: Writer) -> None:
@@ -293,7 +310,7 @@ class CStyle(Renderer):
         writer.depth += 1
 
     def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
-        """Where a loop starts and ends."""
+        """Start and end of a loop."""
         return "0", writer[u.src[0]]
 
     def element(self, u: UOp, writer: Writer) -> str:
@@ -342,7 +359,7 @@ class CStyle(Renderer):
         return text
 
     def stored(self, u: UOp, text: str, writer: Writer) -> str:
-        """What is written to memory for a value."""
+        """A value as it is written to memory."""
         return text
 
     def zero(self, dtype: DType, writer: Writer) -> str:
@@ -372,12 +389,31 @@ class CStyle(Renderer):
             text = f"if ({unwrapped(writer[gate[0]])}) {{ {text} }}"
         writer.line(text)
 
+    def write_async_copy(self, u: UOp, writer: Writer) -> None:
+        """Begin to copy from a buffer to shared memory, where the gate of that holds."""
+        if not self.async_copy:
+            raise self.refusal(u.op)
+        if self.async_definition:
+            writer.define(self.async_definition)
+        to, origin = u.src
+        assert isinstance(to.dtype, PointerDType)
+        dtype = to.dtype.base
+        text = self.async_copy.format(
+            bytes=u.arg * dtype.itemsize,
+            to=self.lanes("{pointer}", to, dtype, writer),
+            origin=self.lanes("{pointer}", origin, dtype, writer),
+            gate=unwrapped(writer[origin.src[2]]) if len(origin.src) == 3 else "true",
+        )
+        if len(to.src) == 3:
+            text = f"if ({unwrapped(writer[to.src[2]])}) {{ {text} }}"
+        writer.line(text)
+
     def load_template(self, u: UOp, writer: Writer) -> str:
-        """How a LOAD reads lanes."""
+        """The template of a LOAD of lanes."""
         return self.vector_load
 
     def store_template(self, u: UOp, writer: Writer) -> str:
-        """How a STORE writes lanes."""
+        """The template of a STORE of lanes."""
         return self.vector_store
 
     def pixel(self, template: str, u: UOp, writer: Writer, value: str = "") -> str:
@@ -404,6 +440,8 @@ class CStyle(Renderer):
                 return self.dot(u, writer)
             case Op.MATRIX:
                 return self.matrix_sum(u, writer)
+            case Op.MATRIX_LOAD:
+                return self.matrix_load(u, writer)
             case _:
                 return self.alu(u, [writer[s] for s in u.src], writer)
 
@@ -494,6 +532,16 @@ class CStyle(Renderer):
             writer.define(call.definition)
         operands = (unwrapped(writer[s]) for s in u.src)
         return call.expression.format(*operands, type=writer.type(u.dtype))
+
+    def matrix_load(self, u: UOp, writer: Writer) -> str:
+        """An operand loaded by the lanes together, as `matrix_loads` has it for the instruction."""
+        if u.arg.name not in self.matrix_loads:
+            raise self.refusal(u.op)
+        call = self.matrix_loads[u.arg.name]
+        if call.definition:
+            writer.define(call.definition)
+        expression = call.expression.replace("{turned}", "true" if u.arg.is_turned else "false")
+        return self.lanes(expression, u.src[0], u.dtype, writer)
 
     def extract(self, u: UOp, writer: Writer) -> str:
         """Some lanes of one or more vectors."""

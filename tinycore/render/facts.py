@@ -16,7 +16,7 @@ WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL, Op.MULACC})
 """Signed overflow of these is undefined in C, so signed integers go by way of unsigned ones."""
 
 BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
-"""What arithmetic on bool means."""
+"""Ops that have the meaning of arithmetic on bool."""
 
 RANGE_LETTERS: Final = {
     AxisKind.LOOP: "i",
@@ -24,44 +24,44 @@ RANGE_LETTERS: Final = {
     AxisKind.ORDERED: "o",
     AxisKind.PARALLEL: "p",
 }
-"""What the counter of a loop is called, by the kind of the loop."""
+"""Prefix of a loop counter's name, by the kind of the loop."""
 
 
 def is_parallel(u: UOp) -> bool:
-    """Whether a node is the loop that is shared among threads."""
+    """True if a node is the loop that threads share."""
     return u.op is Op.RANGE and u.arg.kind is AxisKind.PARALLEL
 
 
 def is_safe_division(u: UOp) -> bool:
-    """Whether an IDIV or MOD divides index math, or by what is known to be neither 0 nor -1."""
+    """True if a division is in index math, or its divisor is known to be neither 0 nor -1."""
     low, high = u.src[1].bounds
     return u.dtype.kind == "index" or low > 0 or high < -1
 
 
 def is_safe_shift(u: UOp) -> bool:
-    """Whether the amount of a shift is known to be below the width."""
+    """True if the amount of a shift is known to be below the width."""
     low, high = u.src[1].bounds
     return bool(low >= 0 and high < u.dtype.bits)
 
 
 def is_constant(u: UOp, value: Scalar) -> bool:
-    """Whether a node is a literal of this very value and type."""
+    """True if a node is a literal of this very value and type."""
     return u.op is Op.CONST and type(u.arg) is type(value) and bool(u.arg == value)
 
 
 def is_negative_index(u: UOp) -> bool:
-    """Whether a node is a literal of index math below 0: adding it reads better as subtracting."""
+    """True if a node is a negative literal of index math, which reads better subtracted."""
     return u.op is Op.CONST and u.dtype is dtypes.index and bool(u.arg < 0)
 
 
 def is_register(pointer: UOp) -> bool:
-    """Whether a DEFINE is one named variable."""
+    """True if a DEFINE is one named variable."""
     kind = pointer.dtype
     return pointer.op is Op.DEFINE_REG and isinstance(kind, PointerDType) and kind.size == 1
 
 
 def is_vector_access(index: UOp, dtype: DType) -> bool:
-    """Whether a LOAD or STORE of `dtype` moves several elements of memory."""
+    """True if a LOAD or STORE of `dtype` moves several elements of memory."""
     return dtype.count > 1 and not is_register(pointer_of(index))
 
 

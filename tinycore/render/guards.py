@@ -21,7 +21,7 @@ WIDE_BITS: Final = 63
 
 
 class Dialect(Protocol):
-    """What guards ask of a renderer."""
+    """The syntax that guards need of a renderer."""
 
     @property
     def function(self) -> str:
@@ -126,7 +126,7 @@ def compared_as(source: DType) -> DType:
 
 
 def in_range(carrier: DType, source: DType, dialect: Dialect) -> str:
-    """Whether `a`, truncated, fits the carrier; NaN does not."""
+    """Condition, as code, that `a` truncated fits the carrier; false for NaN."""
     compared = compared_as(source)
     end = 2.0 ** (carrier.bits - 1)
     least, below = (dialect.constant(compared, x) for x in (-end, end))

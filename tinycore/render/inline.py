@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.render.base import pointer_of
@@ -21,29 +21,26 @@ from tinycore.uop.op import ALU, COMPOUND, Op
 
 TEXTS: Final = frozenset({Op.CONST, Op.INDEX, Op.PIXEL, Op.AFTER})
 """Ops whose text is written anew at every use."""
+ORDERING: Final = frozenset({Op.BARRIER, Op.COMMIT, Op.WAIT})
+"""Ops whose sources only say what comes first."""
 
 
 def is_text(u: UOp) -> bool:
-    """Whether a node is written anew at every use: a constant, an address, another's name."""
+    """True if a node is repeated at every use: a constant, an address, another's name."""
     if u.op is Op.VECTORIZE:
         return u.src[0].op is Op.CONST and len(set(u.src)) == 1
     return u.op in TEXTS
 
 
-class Uses(NamedTuple):
-    """The uses of a value after one of its places, as far as they are known."""
-
-    times: int
-    """How often its text would be written."""
-    last: int
-    """The last place that its text would end up at."""
-    loop: int | None
-    """The loop that all of them are in, by the place of its END; None where that is not one."""
-
+Uses = tuple[int, int, int | None]
+"""The uses of a value after one of its places, as far as they are known: the number of places where
+its text would be written, the last place that its text would end up at, and the loop that all of
+them are in, by the place of its END (None where that is not one). A plain tuple: kernels have
+thousands of them."""
 
 OUTSIDE: Final = -1
 """The loop of what is in none."""
-NO_USES: Final = Uses(0, 0, None)
+NO_USES: Final[Uses] = (0, 0, None)
 
 
 def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
@@ -74,10 +71,11 @@ def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
             found.add(place)
         for source in written_sources(u):
             if (others := uses.get(source)) is None:
-                uses[source] = Uses(written, end, loop)
+                uses[source] = (written, end, loop)
             else:
-                same = loop if others.loop == loop else None
-                uses[source] = Uses(others.times + written, max(others.last, end), same)
+                times, until, around = others
+                same = loop if around == loop else None
+                uses[source] = (times + written, until if until > end else end, same)
     return frozenset(found)
 
 
@@ -85,14 +83,14 @@ def written_sources(u: UOp) -> tuple[UOp, ...]:
     """The sources whose text is part of this node's; the others only say what comes first."""
     if u.op is Op.AFTER:
         return u.src[:1]
-    return () if u.op is Op.BARRIER or u.op in COMPOUND else u.src
+    return () if u.op in ORDERING or u.op in COMPOUND else u.src
 
 
 def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:
     """The places of the stores to each pointer; under None those of the barriers."""
     writes: dict[UOp | None, list[int]] = defaultdict(list)
     for place, u in enumerate(uops):
-        if u.op is Op.STORE:
+        if u.op in (Op.STORE, Op.ASYNC_COPY):
             writes[pointer_of(u.src[0])].append(place)
         elif u.op is Op.BARRIER:
             writes[None].append(place)
@@ -100,7 +98,7 @@ def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:
 
 
 def may_move(u: UOp, start: int, end: int, writes: dict[UOp | None, list[int]]) -> bool:
-    """Whether a node at place `start` has the same value just before `end`.
+    """True if a node at place `start` has the same value just before `end`.
 
     Halves never move: C computes half expressions in float and rounds only on assignment.
     """

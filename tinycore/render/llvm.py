@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import STREAM, LinearKernel, Renderer, pointer_of
@@ -23,7 +23,7 @@ from tinycore.render.llvm_types import (
     type_name,
     zero,
 )
-from tinycore.render.llvm_writer import Writer, convert, in_range
+from tinycore.render.llvm_writer import Writer, convert, in_range, reinterpreted
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
 
@@ -67,7 +67,18 @@ PREDICATES: Final[Mapping[str, Mapping[Op, str]]] = {
 INTRINSICS: Final = {Op.SQRT: "sqrt", Op.TRUNC: "trunc"}
 
 SPELLED: Final = {Op.CAST, Op.BITCAST, Op.NEG, Op.RECIPROCAL, Op.WHERE, Op.MULACC}
-"""What is written without a table; so are MAX and MIN, except of bool."""
+"""Ops that code spells, and no table; so with MAX and MIN, except of bool."""
+
+
+class MatrixIntrinsic(NamedTuple):
+    """The code of a MATRIX by one unit: a call, of fragments that are vectors."""
+
+    name: str
+    """The intrinsic, without `llvm.`."""
+    operand: str
+    """The type in which it takes what is multiplied; fragments of others are the same bits."""
+    arguments: tuple[str, ...]
+    """In order: what is multiplied, what it is added to, and constants with their types."""
 
 
 class Llvm(Renderer):
@@ -78,8 +89,10 @@ class Llvm(Renderer):
     )
     spaces: ClassVar[Mapping[Op, str]] = {}
     """The address space of each kind of memory, by the op that defines it; else 0."""
+    matrix: ClassVar[Mapping[str, MatrixIntrinsic]] = {}
+    """The matrix instructions of the target, by the name of the unit in `Limits.matrix`."""
     safe_integers: ClassVar[bool] = True
-    """Whether to guard what traps or is poison: division by zero, floats that fit no integer."""
+    """True to guard operations that trap or give poison: division by zero, floats out of range."""
 
     def render(self, kernel: LinearKernel) -> str:
         """The source text of a kernel."""
@@ -104,11 +117,11 @@ class Llvm(Renderer):
         return buffers + [f"{type_name(u.dtype)} {writer[u]}" for u in kernel.variables]
 
     def buffer_attributes(self, buffer: UOp, writer: Writer) -> str:
-        """What is promised of a buffer parameter, each word followed by a space."""
+        """Attributes of a buffer parameter, each word followed by a space."""
         return "noalias " if buffer.arg in writer.kernel.written else "noalias readonly "
 
     def extent(self, u: UOp, writer: Writer) -> tuple[str, str]:
-        """Where a loop starts and ends."""
+        """Start and end of a loop."""
         return "0", writer[u.src[0]]
 
     def pointer(self, u: UOp) -> str:
@@ -117,7 +130,7 @@ class Llvm(Renderer):
         return "ptr" if space is None else f"ptr addrspace({space})"
 
     def alignment(self, index: UOp, dtype: DType) -> str:
-        """What is known of an address: the alignment of a scalar, or what `Limits` asks of vectors.
+        """Alignment of an address: that of a scalar, or the one `Limits` requires of vectors.
 
         A kernel for strict memory was lowered so that each vector lies at a multiple of its size,
         as far as that is below `access_alignment`.
@@ -236,7 +249,7 @@ class Llvm(Renderer):
         writer.values[u] = writer.add(f"phi {type_name(u.dtype)} {incoming}", "load")
 
     def load(self, u: UOp, writer: Writer) -> str:
-        """What is in memory, as the type of a value."""
+        """The loaded value, converted from its type in memory."""
         place = f"{self.pointer(u.src[0])} {writer[u.src[0]]}{self.alignment(u.src[0], u.dtype)}"
         name = writer.add(f"load {storage_name(u.dtype)}, {place}", "load")
         if u.dtype.kind != "bool":
@@ -292,6 +305,8 @@ class Llvm(Renderer):
                 return self.extract(u, writer)
             case Op.DOT:
                 return self.dot(u, writer)
+            case Op.MATRIX:
+                return self.matrix_sum(u, writer)
             case Op.WHERE:
                 test, yes, no = operands
                 return writer.add(f"select {type_name(source)} {test}, {kind} {yes}, {kind} {no}")
@@ -420,6 +435,25 @@ class Llvm(Renderer):
     def dot(self, u: UOp, writer: Writer) -> str:
         """Products of neighboring lanes, where `Limits.pair_bytes` says that there are any."""
         raise self.refusal(u.op)
+
+    def matrix_sum(self, u: UOp, writer: Writer) -> str:
+        """A product of fragments added to one, by the intrinsic that `matrix` has for the unit."""
+        if u.arg.name not in self.matrix:
+            raise self.refusal(u.op)
+        intrinsic, total = self.matrix[u.arg.name], type_name(u.dtype)
+        kinds = {"a": intrinsic.operand, "b": intrinsic.operand, "c": total}
+        values = {
+            name: reinterpreted(source.dtype, kinds[name], writer[source], writer)
+            for name, source in zip("abc", u.src, strict=True)
+        }
+        parameters = [kinds.get(name, name.split()[0]) for name in intrinsic.arguments]
+        arguments = [
+            f"{kinds[name]} {values[name]}" if name in values else name
+            for name in intrinsic.arguments
+        ]
+        called = f"{total} @llvm.{intrinsic.name}"
+        writer.declarations.setdefault(f"declare {called}({', '.join(parameters)})")
+        return writer.add(f"call {called}({', '.join(arguments)})")
 
     def extract(self, u: UOp, writer: Writer) -> str:
         """One lane by its number, several as a shuffle of at most two vectors."""

@@ -72,8 +72,15 @@ def convert(source: DType, target: DType, text: str, writer: Writer) -> str:
     return writer.add(f"{op} {type_name(source)} {text} to {type_name(target)}")
 
 
+def reinterpreted(source: DType, kind: str, text: str, writer: Writer) -> str:
+    """The same bits as another type of LLVM."""
+    if type_name(source) == kind:
+        return text
+    return writer.add(f"bitcast {type_name(source)} {text} to {kind}")
+
+
 def in_range(carrier: DType, source: DType, text: str, writer: Writer) -> str:
-    """Whether a float32 or float64, truncated, fits the carrier; NaN does not."""
+    """Condition, as code, that a float32 or float64 truncated fits the carrier; false for NaN."""
     kind, limit = type_name(source), 2.0 ** (carrier.bits - 1)
     exact = source.itemsize == 8 and carrier.bits == 32
     above = ("fcmp ogt", -limit - 1) if exact else ("fcmp oge", -limit)

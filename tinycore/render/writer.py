@@ -19,7 +19,7 @@ INLINE_COLUMNS: Final = 72
 
 
 class Language(Protocol):
-    """What a writer asks of the renderer that uses it."""
+    """The syntax that a writer needs of its renderer."""
 
     @property
     def declaration(self) -> str:
@@ -91,7 +91,7 @@ class Writer:
 
 
 def name_prefix(u: UOp) -> str:
-    """What to call a value, by what it is."""
+    """Prefix of a value's name, by the kind of the value."""
     if u.op is Op.LOAD:
         return "val"
     if u.dtype.count > 1:

@@ -131,7 +131,7 @@ def canonicalize(roots: list[UOp], cached: Mapping[UOp, UOp] = NONE_CACHED) -> C
 
 
 def plain(argument: object) -> bool:
-    """Whether an argument is a tuple of plain ints, or of tuples of them: then it holds no Size."""
+    """True if an argument is a tuple of plain ints, or of such tuples: then it holds no Size."""
     if type(argument) is not tuple:
         return False
     kinds = {*map(type, argument)}

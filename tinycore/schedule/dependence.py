@@ -106,7 +106,7 @@ class DependenceGraph:
         return [g for g in self.reading.get(version, ()) if version not in g.saved]
 
     def depends(self, later: Iterable[KernelGroup], group: KernelGroup) -> bool:
-        """Whether one of some groups is `group`, or depends on it."""
+        """True if one of some groups is `group`, or depends on it."""
         seen: set[int] = set()
         stack = list(later)
         while stack:

@@ -34,7 +34,7 @@ program_from_text: Final[Callable[[str], tuple[UOp, ...]]] = deferred(
 )
 
 trace: Final = Trace("schedule")
-"""Who asks what scheduling decides wants it to happen."""
+"""Trace of scheduling; asking for it turns the disk cache off."""
 
 SCHEDULES: Final = "recipe"
 """The table of the disk cache, under its first name."""

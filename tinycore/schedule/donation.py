@@ -118,11 +118,11 @@ class Accesses:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the kernel is one nest of loops with iterations in any order."""
+        """True if the kernel is one nest of loops with iterations in any order."""
         return len(self.ends) == 1 and not any(n.op in NOT_ELEMENTWISE for n in self.nodes)
 
     def allow(self, old: int, new: int) -> bool:
-        """Whether the result in slot `new` may be stored over the operand in slot `old`."""
+        """True if the result in slot `new` may be stored over the operand in slot `old`."""
         stores = [n for n in self.nodes if n.op is Op.STORE and n.src[0] in self.indexes[new]]
         if len(stores) != 1 or len(self.indexes[old]) != 1:
             return False
@@ -136,14 +136,14 @@ class Accesses:
         )
 
     def is_read_before_write(self, read: UOp, store: UOp) -> bool:
-        """Whether an element is loaded only for the value stored in its place, in no reduction."""
+        """True if an element is loaded only for the value stored in its place, in no reduction."""
         users = [n for n in self.nodes if read in n.src]
         value = set(store.src[1].toposort())
         reduced = UOp.sink(*[n.src[0] for n in self.nodes if n.op is Op.REDUCE]).toposort()
         return all(n.op is Op.LOAD and n in value for n in users) and read not in set(reduced)
 
     def is_stored_once(self, store: UOp) -> bool:
-        """Whether the loops store each element exactly once."""
+        """True if the loops store each element exactly once."""
         loops = self.ends[0].src[1:]
         if any(r.arg.kind is not AxisKind.LOOP or not r.is_fixed for r in loops):
             return False
@@ -155,7 +155,7 @@ class Accesses:
         return math.prod(r.extent for r in self.ends[0].src[1:])
 
     def fits(self, store: UOp) -> bool:
-        """Whether reuse costs no speed.
+        """True if reuse costs no speed.
 
         A tail that is shifted inwards would compute elements twice, which is wrong in place, so
         vectors and tiles must divide the loops.

@@ -14,7 +14,7 @@ from functools import cached_property
 from tinycore.dtype import dtypes
 from tinycore.schedule.dependence import KernelGroup
 from tinycore.schedule.group import KernelGroups
-from tinycore.schedule.images import pixels_of
+from tinycore.schedule.image_stores import pixels_of
 from tinycore.schedule.kernel import (
     Kernel,
     custom_of,

@@ -54,7 +54,7 @@ class KernelGroups:
         """Pairs of values with the same loops in two kernels, and the reason."""
 
     def is_memory(self, node: UOp) -> bool:
-        """Whether kernels read a node from memory."""
+        """True if kernels read a node from memory."""
         return node in self.materialized or self.storage.is_memory(node)
 
     def region(self, node: UOp) -> list[UOp]:
@@ -96,7 +96,7 @@ class KernelGroups:
         return memory
 
     def writes_memory_of(self, group: KernelGroup, node: UOp) -> bool:
-        """Whether a group writes to the memory that a node is an ASSIGN to."""
+        """True if a group writes to the memory that a node is an ASSIGN to."""
         if node.op is not Op.ASSIGN:
             return False
         memory = self.memory_of(node)
@@ -186,7 +186,7 @@ class Grouper:
         return Refusal.BETWEEN if self.dependences.depends(waits, other) else None
 
     def reads_in_place(self, node: UOp, source: UOp) -> bool:
-        """Whether every path from `source` to `node` is elementwise."""
+        """True if every path from `source` to `node` is elementwise."""
         region = self.groups.region
         for n in region(node):
             if source in n.src and not (n.shape == source.shape and n.op not in MOVED):

@@ -35,14 +35,14 @@ def save_overwritten(groups: KernelGroups) -> KernelGroups:
 
 
 def moves_elements(groups: KernelGroups, node: UOp, writer: KernelGroup, version: UOp) -> bool:
-    """Whether the kernel of an ASSIGN may read elements of a version that it has overwritten."""
+    """True if the kernel of an ASSIGN may read elements of a version that it has overwritten."""
     repeats = is_partial(node) and node.src[1].op is Op.SCATTER
     one_way = groups.image_of(node) is not None  # a kernel reads an image, or writes it
     return repeats or one_way or not reads_in_place(groups, writer, groups.memory_of(version))
 
 
 def reads_in_place(groups: KernelGroups, group: KernelGroup, target: UOp) -> bool:
-    """Whether each element of `target` is read only by the iteration that overwrites it.
+    """True if each element of `target` is read only by the iteration that overwrites it.
 
     Custom kernels are assumed to be safe; their author guarantees it.
     """

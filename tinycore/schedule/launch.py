@@ -102,7 +102,7 @@ class Launch:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether the kernel is one nest of plain, fixed loops that reads nothing it writes."""
+        """True if the kernel is one nest of plain, fixed loops that reads nothing it writes."""
         if len(self.ast.src) != 1 or self.end.op is not Op.END or self.written & self.read:
             return False
         found = self.by_op
@@ -125,7 +125,7 @@ class Launch:
         return found
 
     def stays(self, index: UOp, depth: int) -> bool:
-        """Whether an INDEX stays within the current row of the outer `depth` loops."""
+        """True if an INDEX stays within the current row of the outer `depth` loops."""
         key = index.src[1], elements(index), self.loops[:depth]
         if (known := self.shared.get(key)) is None:
             known = self.shared[key] = row_size(self, index, depth) is not None

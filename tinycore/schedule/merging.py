@@ -21,9 +21,9 @@ Read = Callable[[UOp, Point], UOp]
 """The value of a node at a point."""
 
 GIVEN_COUNT = UOp(Op.STATE, dtypes.index, (), 0)
-"""How many elements the first run has given."""
+"""Number of elements that the first run has given."""
 FOUND = UOp(Op.STATE, dtypes.index, (), 1)
-"""How many it must have given at least, as far as is known."""
+"""Lower bound of that number."""
 
 
 def merged(read: Read, node: UOp, point: Point) -> UOp:
@@ -52,9 +52,9 @@ class Pair:
     keys: UOp
     outer: Point
     start: UOp
-    """Where the first run starts."""
+    """Start of the first run."""
     done: UOp
-    """How many elements of both come before the piece that is merged."""
+    """Number of elements of both runs before the piece that is merged."""
     run: int
     """The elements of a run."""
 
@@ -65,7 +65,7 @@ class Pair:
 
     @property
     def length(self) -> UOp:
-        """How many elements the second run has: none, where there is none."""
+        """Length of the second run; 0 if there is none."""
         left = UOp.index(self.size - self.run) - self.start
         return left.minimum(self.run).maximum(0)
 
@@ -86,14 +86,14 @@ class Pair:
         return self.inside(self.start + self.run + self.done + step - given)
 
     def takes_first(self, given: UOp, step: UOp) -> UOp:
-        """Whether the next element is the first run's."""
+        """True if the next element is the first run's."""
         lesser = self.key(self.in_first(given)) <= self.key(self.in_second(given, step))
         left = given < self.run
         over = self.done + step - given >= self.length
         return over | (left & lesser)
 
     def given_before(self, number: int) -> UOp:
-        """How many elements the first run has given before the piece, by a loop of that number."""
+        """Elements of the first run before the piece, by bisection in a loop of that number."""
         least = (self.done - self.length).maximum(0)
         most = self.done.minimum(self.run)
         halving = UOp.range(self.run.bit_length(), number, AxisKind.ORDERED)

@@ -97,7 +97,7 @@ class ListScheduler:
         return math.prod(node.shape) * node.dtype.itemsize
 
     def is_ready(self, number: int) -> bool:
-        """Whether no earlier step that is still to run conflicts with a step over some memory.
+        """True if a step can run now: no earlier step still to run conflicts over some memory.
 
         Two readers of the same memory do not conflict.
         """

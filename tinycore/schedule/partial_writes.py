@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tinycore.dtype import ImageDType, dtypes
-from tinycore.schedule.images import store_pixel
+from tinycore.schedule.image_stores import store_pixel
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through
 from tinycore.schedule.storage import is_leaf
 from tinycore.uop.node import UOp
@@ -19,7 +19,7 @@ from tinycore.uop.size import greatest_shape
 
 
 def is_partial(node: UOp) -> bool:
-    """Whether a node writes only a part of the memory it is assigned to."""
+    """True if a node writes only a part of the memory it is assigned to."""
     if node.op is not Op.ASSIGN or node.src[1].op not in PARTIAL_WRITES:
         return False
     return node.src[1].src[0] is node.src[0]
@@ -77,7 +77,7 @@ def loops_over(node: UOp) -> Point:
 
 
 def is_ordered(counter: UOp) -> bool:
-    """Whether the steps of a loop must happen in order."""
+    """True if the steps of a loop must happen in order."""
     return counter.arg.kind is AxisKind.ORDERED
 
 

@@ -19,7 +19,7 @@ from tinycore.uop.shape import Shape
 from tinycore.uop.size import greatest, greatest_shape
 
 Point = tuple[UOp, ...]
-"""Where a tensor is read: one index per axis."""
+"""Coordinates at which a tensor is read: one index per axis."""
 
 ZERO = UOp.index(0)
 NONE: Final[Mapping[UOp, UOp]] = {}
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Where a movement op reads its source, and where that is valid (None: everywhere)."""
+    """The point at which a movement op reads its source, and its validity (None: everywhere)."""
 
     point: Point
     valid: UOp | None
@@ -98,7 +98,7 @@ def reshaped(point: Point, shape: Shape, source: Shape) -> Point:
 
 
 def read_through(node: UOp, point: Point) -> Moved:
-    """Where the source of a movement op is read when its result is read at `point`."""
+    """The point at which a movement op's source is read when its result is read at `point`."""
     source = node.src[0].shape
     match node.op:
         case Op.RESHAPE:
@@ -305,7 +305,7 @@ class RegionReader:
         return self.opened[key]
 
     def level(self, node: UOp) -> int:
-        """How many reductions of this region lie on the longest path below a node."""
+        """Most reductions of this region on a path below a node."""
         for n in node.toposort(lambda n: n not in self.levels and self.leaf(n) is None):
             if n not in self.levels:
                 below = (

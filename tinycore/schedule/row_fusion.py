@@ -117,7 +117,7 @@ class FusionGroup:
         return refusal
 
     def is_related(self, launch: Launch) -> bool:
-        """Whether a kernel reads what members write, or much of what they read."""
+        """True if a kernel reads what members write, or much of what they read."""
         if launch.read & self.written:
             return True
         read = frozenset().union(*(m.read for m in self.members))
@@ -224,14 +224,14 @@ def fused_step(run: Sequence[Step], launch: Launch, memory: Sequence[UOp]) -> St
 
 
 def is_product(launch: Launch) -> bool:
-    """Whether a kernel reduces over an operand that all rows share, as a product with weights."""
+    """True if a kernel reduces over an operand that all rows share, as a product with weights."""
     reread, _ = launch.footprint(1)
     reduces = any(n.op is Op.REDUCE for n in launch.nodes)
     return reduces and any(size_of(span) > LINE_BYTES for span in reread.values())
 
 
 def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:
-    """Whether every access to memory that a member writes stays within the current row."""
+    """True if every access to memory that a member writes stays within the current row."""
     written = frozenset().union(*(m.written for m in members))
     depth = len(shape)
     return all(

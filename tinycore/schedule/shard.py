@@ -91,7 +91,7 @@ def viewed(node: UOp) -> UOp:
 
 
 def is_on_group(node: UOp) -> bool:
-    """Whether a node is on more than one device."""
+    """True if a node is on more than one device."""
     device = node.device_or_none
     return device is not None and is_group(device)
 

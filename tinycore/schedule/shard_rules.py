@@ -208,7 +208,7 @@ def of_merge(node: UOp, sources: Sources) -> UOp:
 
 @rule(Op.GATHER)
 def of_gather(node: UOp, sources: Sources) -> UOp:
-    """Where the rows or the index lie; from a table cut into rows each device takes what it has."""
+    """A sharded GATHER, where its rows or index are; each device takes from its rows of a table."""
     table, index = sources
     if table.arg == 0 and index.arg is not None and numel(table) <= numel(node):
         table = reshard(table, None)
@@ -291,7 +291,7 @@ UNDONE: Final = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 
 
 def undone(step: UOp, value: UOp) -> UOp:
-    """What a movement makes `value` of, on every device."""
+    """The inverse of a movement op, applied to `value` on every device."""
     arg = step.src[0].shape if step.op is Op.RESHAPE else step.arg
     if step.op is Op.PERMUTE:
         arg = tuple([step.arg.index(axis) for axis in range(len(step.arg))])
@@ -318,7 +318,7 @@ def inserted_across(x: UOp, box: tuple[tuple[int, int], ...], value: UOp) -> UOp
 
 
 def shows(view: UOp, x: UOp) -> bool:
-    """Whether a view is movement of `x` and nothing else."""
+    """True if a view is movement of `x` and nothing else."""
     while view is not x and view.op in MOVEMENT:
         view = view.src[0]
     return view is x
@@ -336,6 +336,6 @@ def of_assign(node: UOp, sources: Sources) -> UOp:
 
 
 def is_memory(part: UOp) -> bool:
-    """Whether a shard is memory, before or after an assignment."""
+    """True if a shard is memory, before or after an assignment."""
     base = base_of(part)
     return is_stored(base) or base.op is Op.ASSIGN

@@ -151,7 +151,7 @@ class Reduction:
 
     @cached_property
     def reuses_operands(self) -> bool:
-        """Whether operands are reused as in a matrix product.
+        """True if operands are reused as in a matrix product.
 
         Overlapping windows do not count: they share elements that are near already.
         """
@@ -159,7 +159,7 @@ class Reduction:
 
     @cached_property
     def has_shared_operands(self) -> bool:
-        """Whether each operand element takes part in many terms, for whatever reason."""
+        """True if each operand element takes part in many terms, for whatever reason."""
         return 0 < max(self.read, default=0) * LEAST_AGAIN <= self.work
 
     @cached_property
@@ -169,13 +169,13 @@ class Reduction:
 
     @cached_property
     def is_contraction(self) -> bool:
-        """Whether this is a contraction large enough to amortize an extra kernel launch."""
+        """True if this is a contraction large enough to amortize an extra kernel launch."""
         enough = self.length >= LEAST_TERMS and self.work >= LEAST_PRODUCT
         return self.node.arg[0] is Op.ADD and enough and self.has_shared_operands
 
     @cached_property
     def goes_down_columns(self) -> bool:
-        """Whether the reduced axis has a stride above 1 in the largest memory that is read."""
+        """True if the reduced axis has a stride above 1 in the largest memory that is read."""
         strides = self.strides(max(self.sizes))
         return bool(strides) and strides[max(strides, key=numel)] > 1
 
@@ -195,7 +195,7 @@ class Reduction:
         return found
 
     def is_read(self, node: UOp) -> bool:
-        """Whether a node is read from memory."""
+        """True if a node is read from memory."""
         return is_leaf(node) or self.is_memory(node)
 
     @cached_property

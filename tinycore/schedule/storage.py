@@ -77,7 +77,7 @@ class Reason(Enum):
 
 
 def is_stored(node: UOp) -> bool:
-    """Whether a node is memory: a buffer, or an ASSIGN whose kernel exists already."""
+    """True if a node is memory: a buffer, or an ASSIGN whose kernel exists already."""
     op = node.op
     if op is Op.ASSIGN:
         return node.src[1].op is Op.KERNEL
@@ -85,7 +85,7 @@ def is_stored(node: UOp) -> bool:
 
 
 def is_leaf(node: UOp) -> bool:
-    """Whether scheduling stops at a node."""
+    """True if scheduling stops at a node."""
     return node.op in NEVER_STORED or (node.op is Op.ASSIGN and is_stored(node))
 
 
@@ -138,7 +138,7 @@ class Storage:
         return {d: limit for d, limit in limits.items() if limit is not None}
 
     def is_memory(self, node: UOp) -> bool:
-        """Whether a kernel reads a node from memory."""
+        """True if a kernel reads a node from memory."""
         return node in self.reasons or is_stored(node)
 
     def store(self, node: UOp, reason: Reason) -> None:
@@ -249,7 +249,7 @@ class Storage:
 
     @staticmethod
     def unwidened(node: UOp) -> UOp:
-        """What a CAST widens, on devices with matrix units, which multiply narrow values."""
+        """Operand of a widening CAST, on devices with matrix units: these multiply narrow types."""
         if node.op is not Op.CAST:
             return node
         narrow, device = node.src[0], node.device_or_none
@@ -305,14 +305,14 @@ class Storage:
 
     @staticmethod
     def takes(user: UOp, node: UOp, alone: bool) -> bool:
-        """Whether `user` reads each element of `node` at most once; `alone`, it may skip some."""
+        """True if `user` reads each element of `node` at most once; `alone`, it may skip some."""
         if user.op in READ_ONCE or (alone and user.op is Op.SHRINK):
             return True
         return user.op in ALU and user.shape == node.shape
 
     @staticmethod
     def is_part(node: UOp, top: UOp, outer: UOp) -> bool:
-        """Whether a sum fuses into the sum `outer`: it is summed as it is, or is short (a window).
+        """True if a sum fuses into the sum `outer`: it is summed as it is, or is short (a window).
 
         `top` is the operand of `outer`, computed from the sum alone.
         """
@@ -347,5 +347,5 @@ class Storage:
 
     @staticmethod
     def grows(node: UOp) -> bool:
-        """Whether a PAD is many times the size of its source."""
+        """True if a PAD is many times the size of its source."""
         return numel(node) > MOST_GROWTH * numel(node.src[0])

@@ -76,7 +76,7 @@ def region_of(
 
 
 def is_hole(node: UOp) -> bool:
-    """Whether a constant becomes a hole."""
+    """True if a constant becomes a hole."""
     if node.op is not Op.CONST or not dtypes.is_float(node.dtype):
         return False
     return math.isfinite(node.arg) and node.arg not in SIGNIFICANT

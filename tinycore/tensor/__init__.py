@@ -12,19 +12,19 @@ order in which a program passes them:
 - folds: `reduce.py`, `scan.py`, `prefix_scan.py`, `merge_sort.py`, `sorting.py`
 - products: `linalg.py`, `elimination.py`, `decompositions.py`, `spectral.py`, `windows.py`,
   `attention.py`, `losses.py`, `composed.py`, `digest.py`
-- images, many devices, kernels by hand: `images.py`, `pixels.py`, `multi.py`, `custom.py`,
+- images, many devices, kernels by hand: `image_products.py`, `pixels.py`, `multi.py`, `custom.py`,
   `placeholder.py`, `races.py`
 - gradients: `grad.py`, `rules.py`, `rules_elementwise.py`, `rules_movement.py`, `adjoint.py`,
   `polyphase.py`, `history.py`
 - computing: `realize.py`, `realization.py`, `value_cache.py`, `runtime.py`
-- writing (`core.py` decides where a write lands): `views.py`, `aliases.py`, `inplace.py`,
-  `atomic_writes.py`, `change_tracking.py`
-- captures: `jit.py`, `arguments.py`, `guard_keys.py`, `names.py`, `environment.py`, `proxies.py`,
-  `attempt.py`, `recorded_call.py`, `captured.py`
+- writing: `inplace.py`, `view_writes.py` (where a write lands), `views.py`, `aliases.py`,
+  `living.py`, `atomic_writes.py`, `change_tracking.py`
+- captures: `jit.py`, `arguments.py`, `guard_keys.py`, `names.py`, `environment.py`,
+  `guard_code.py`, `proxies.py`, `attempt.py`, `recorded_call.py`, `captured.py`
 - other libraries: `interop.py`, `dlpack.py`, `ufuncs.py`
 """
 
-from tinycore.tensor.core import live_tensors, replace_nodes
+from tinycore.tensor.living import live_tensors, replace_nodes
 from tinycore.tensor.tensor import Tensor
 
 __all__ = ["Tensor", "live_tensors", "replace_nodes"]

@@ -15,7 +15,7 @@ from tinycore.tensor.special import Special
 
 
 class Activations(Special):
-    """What follows a layer."""
+    """Activation functions."""
 
     __slots__ = ()
 

@@ -95,7 +95,7 @@ class Spread:
         return graph.flip(graph.skew(graph.expand(image, shape), how), [window])
 
     def varies(self, node: UOp, axis: int) -> bool:
-        """Whether a node may have different elements along an axis."""
+        """True if a node may have different elements along an axis."""
         place = node, axis
         if place not in self.known:
             self.known[place] = node.shape[axis] != 1 and self.varies_anew(node, axis)

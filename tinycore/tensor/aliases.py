@@ -51,7 +51,7 @@ class AliasIndex:
         """Entries in all groups, some of which are stale."""
         self.is_known = True
         self.is_whole = True
-        """Whether the last rebuild of the groups was finished, with no interrupt."""
+        """True if the last rebuild of the groups was finished, with no interrupt."""
         in_child(self.renew)
 
     def renew(self) -> None:

@@ -1,4 +1,4 @@
-"""What a captured function is given: tensors, numbers of Variables, and Python values.
+"""Arguments of a captured function: tensors, numbers of Variables, and Python values.
 
 Floor 5. Arguments are taken apart into leaves. Tensors are realized, and what they share with each
 other is told. Everything else that decides what the function does becomes part of a key, and each
@@ -35,7 +35,7 @@ GUARDED: Final = ("TRAINING", "DEFAULT_FLOAT", "DEFAULT_INT")
 guarded_values: Final = reader_of(GUARDED)
 
 SHOWN_OPS: Final = MOVEMENT | {Op.BUFFER, Op.MULTI, Op.DETACH, Op.DEVICE, Op.UNIQUE}
-"""What a tensor that is memory, or parts of memory, consists of."""
+"""Ops of a tensor that is memory, or parts of memory."""
 
 Leaf = tuple[str, Any]
 
@@ -44,12 +44,12 @@ Leaf = tuple[str, Any]
 
 
 def is_record(value: Any) -> bool:
-    """Whether a value is a dataclass instance that is walked into."""
+    """True if a value is a dataclass instance that is walked into."""
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, Variable))
 
 
 def container_items(value: Any) -> list[tuple[str, Any]] | None:
-    """What a container holds, with what leads there; None for what is no container."""
+    """Items of a container, each with the text that leads to it; None for other values."""
     if isinstance(value, (list, tuple)):
         return [(f"[{place}]", item) for place, item in enumerate(value)]
     if isinstance(value, dict):
@@ -100,7 +100,7 @@ def rebuilt(value: Any, kind: type, new: Callable[[Any], Any]) -> Any:
 
 
 def kind_of(node: UOp) -> Hashable:
-    """How a realized node shows its buffers, for a message."""
+    """Kind of view by which a realized node shows its buffers, for a message."""
     base = base_of(node)
     if base.op is Op.BUFFER:
         return Whole, (base.src[0].arg, base.dtype, base.arg, node.shape)
@@ -112,7 +112,7 @@ class Whole:
 
 
 def form_of(node: UOp) -> UOp:
-    """How a realized node shows its buffers, whichever buffers and numbers these are."""
+    """View by which a realized node shows its buffers, whichever buffers and numbers these are."""
     base = base_of(node)
     if base.op is Op.BUFFER:
         whole = stand_in(base, 0)
@@ -127,7 +127,7 @@ def stand_in(buffer: UOp, number: int) -> UOp:
 
 
 def is_realized(node: UOp) -> bool:
-    """Whether a node only shows memory in which nothing is left to be written."""
+    """True if a node only shows memory in which nothing is left to be written."""
     if base_of(node).op is Op.BUFFER:
         return True
     nodes = node.toposort()
@@ -294,7 +294,7 @@ def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:
 
 
 def differences(one: Any, other: Any) -> list[str]:
-    """What in two keys is not the same, as text."""
+    """Differences between two keys, as text."""
     before, now = dict(one), dict(other)
     paths = [p for p in {**before, **now} if before.get(p) != now.get(p)]
     return [f"{p} is {key_shown(now.get(p))}, was {key_shown(before.get(p))}" for p in paths]

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from tinycore.tensor.aliases import base_of_view
-from tinycore.tensor.core import Core, become, live_tensors
+from tinycore.tensor.core import Core
 from tinycore.tensor.history import history
+from tinycore.tensor.living import become, live_tensors
 
 __all__ = ["AtomicWrites"]
 

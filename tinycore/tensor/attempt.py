@@ -11,18 +11,20 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tinycore.engine.jit import CapturedStep
+from tinycore.device.buffer import Buffer
+from tinycore.engine.captured_step import CapturedStep
 from tinycore.engine.run import Recording
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
 from tinycore.tensor.change_tracking import ChangeSet, tracking_changes
-from tinycore.tensor.core import live_tensors
-from tinycore.tensor.environment import ATOM, FORM, Change, Role, Walk, form_of_value, is_plain
-from tinycore.tensor.guard_keys import shortened
+from tinycore.tensor.environment import Change, Walk, form_of_value, is_plain
+from tinycore.tensor.guard_keys import ATOM, FORM, Role, shortened
+from tinycore.tensor.living import live_tensors
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers
 from tinycore.tensor.tensor import Tensor
@@ -38,7 +40,7 @@ MOST_TRIES: Final = 3
 
 
 class Run(NamedTuple):
-    """What one run of the function did, as far as another one must do the same."""
+    """Record of one run of the function, as far as another must do the same."""
 
     launches: tuple[tuple[str, UOp | None], ...]
     host: tuple[int, ...]
@@ -70,17 +72,55 @@ def compare(name: str, first: Run, second: Run) -> None:
         )
 
 
-class Before(NamedTuple):
-    """A living tensor before the function ran."""
+@dataclass(eq=False, slots=True)
+class Before:
+    """A living tensor before the function ran. It keeps no memory alive that a tensor was in."""
 
     tensor: weakref.ref[Any]
-    node: UOp
-    grad: Any
+    node: weakref.ref[UOp]
+    memory: tuple[weakref.ref[Buffer], ...]
+    """Buffers of the value; empty if it was not computed yet."""
+    shape: tuple[Any, ...]
+    pending: UOp | None
+    """The graph of a value that was not computed yet."""
+    grad: Before | None = None
+
+    @classmethod
+    def of(cls, tensor: Any) -> Before:
+        """A tensor as it is now, but for its gradient."""
+        node = tensor.uop
+        found = [buffers.get(n) for n in buffers_below(node)] if is_realized(node) else [None]
+        memory = tuple([weakref.ref(buffer) for buffer in found if buffer is not None])
+        pending = node if len(memory) < len(found) else None
+        return cls(weakref.ref(tensor), weakref.ref(node), memory, node.shape, pending)
 
     @classmethod
     def all(cls) -> list[Before]:
         """All that live now."""
-        return [cls(weakref.ref(t), t.uop, t.grad) for t in live_tensors()]
+        living = live_tensors()
+        known = {id(tensor): cls.of(tensor) for tensor in living}
+        for tensor in living:
+            if (grad := tensor.grad) is not None:
+                known[id(tensor)].grad = known.get(id(grad)) or cls.of(grad)
+        return list(known.values())
+
+    def has_grad(self, grad: Any) -> bool:
+        """Whether a gradient, or None, is the one from before."""
+        return (
+            grad is None if self.grad is None else grad is not None and grad is self.grad.tensor()
+        )
+
+    def shown(self) -> list[Buffer | None]:
+        """The buffers of a value that was computed; None for each that is gone."""
+        if self.pending is not None:
+            return list(realized_buffers(self.pending))
+        return [reference() for reference in self.memory]
+
+    def read(self) -> list[Buffer | None]:
+        """The buffers of a value, or those that it was to be computed from."""
+        if self.pending is not None:
+            return [buffers.get(n) for n in buffers_below(self.pending)]
+        return self.shown()
 
 
 class Attempt:
@@ -124,13 +164,13 @@ class Attempt:
         self.other = [change for change in changes if not is_left(change)]
         self.gradients = changed_gradients(self.before, self.change_set)
         now = [(b.tensor(), b.node) for b in self.before]
-        moved = [t for t, node in now if t is not None and t.uop is not node and self.is_own(t)]
+        moved = [t for t, node in now if t is not None and t.uop is not node() and self.is_own(t)]
         if left := [*self.tensors, *self.left, *moved, *self.proxies.tensors]:
             Tensor.realize(*left)
         return result
 
     def is_own(self, tensor: Tensor) -> bool:
-        """Whether this run has changed what a tensor shows."""
+        """True if this run has changed the value of a tensor."""
         return id(tensor) in self.change_set.changed
 
     @property
@@ -140,14 +180,22 @@ class Attempt:
         return found + [t.grad for t, _ in self.gradients if t.grad is not None]
 
     @property
-    def replaced(self) -> list[Tensor]:
+    def replaced(self) -> list[Before]:
         """Tensors in whose place those were put."""
-        found = [tensor for change in self.kept for tensor in tensors_in(change.before)]
+        known = {id(tensor): b for b in self.before if (tensor := b.tensor()) is not None}
+        tensors = [tensor for change in self.kept for tensor in tensors_in(change.before)]
+        found = [known.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
         return found + [b.grad for _, b in self.gradients if b.grad is not None]
 
     @property
+    def passing(self) -> set[int]:
+        """Identities of the tensors that were put somewhere, and of those they replaced."""
+        replaced = [tensor for b in self.replaced if (tensor := b.tensor()) is not None]
+        return {id(tensor) for tensor in (*self.left, *replaced)}
+
+    @property
     def free(self) -> dict[str, Role]:
-        """What is expected in the places to which the function puts something."""
+        """Roles of the places to which the function puts tensors, by their paths."""
         return {
             c.path: Role(ATOM, c.before)
             if is_plain(c.before)
@@ -234,11 +282,9 @@ class Attempt:
     def check_replaced(self, recording: Recording) -> None:
         """Raises JitError where a tensor was read and another one put in its place."""
         used = {b for item in recording.items for b in item.bufs} - recording.made
-        nodes = {id(tensor): b.node for b in self.before if (tensor := b.tensor()) is not None}
-        for tensor in self.replaced:
-            node = nodes.get(id(tensor), tensor.uop)
-            if used.intersection(buffers.get(n) for n in node.toposort() if n.op is Op.BUFFER):
-                raise replaced_error(self.name, node)
+        for replaced in self.replaced:
+            if used.intersection(replaced.read()):
+                raise replaced_error(self.name, replaced.shape)
 
     def check_survivors(self, recording: Recording) -> None:
         """Raises JitError for a tensor that outlives the call in a place that cannot be seen."""
@@ -271,24 +317,24 @@ class Attempt:
         ]
 
     def is_settled(self) -> bool:
-        """Whether this run did nothing that is done once only, such as filling memory made outside.
+        """True if this run did nothing that is done once only, such as filling memory made outside.
 
-        What was computed for such a tensor need not be computed again. Raises JitError where memory
+        Values computed for such a tensor need not be computed again. Raises JitError where memory
         was replaced, or each call finds something new to do.
         """
         settled = not self.other
-        passing = {id(tensor) for tensor in (*self.left, *self.replaced)}
-        for reference, node, _ in self.before:
-            tensor = reference()
-            if tensor is None or tensor.uop is node or id(tensor) in passing:
+        passing = self.passing
+        for b in self.before:
+            tensor = b.tensor()
+            if tensor is None or tensor.uop is b.node() or id(tensor) in passing:
                 continue
             if not self.is_own(tensor):
                 continue
-            if not is_realized(node):
+            if b.pending is not None and not is_realized(b.pending):
                 settled = False
-            elif buffers_below(node) != buffers_below(tensor.uop):
+            elif b.shown() != list(map(buffer_of, buffers_below(tensor.uop))):
                 raise JitError(
-                    f"{self.name} replaced a tensor of shape {node.shape} by another, where a "
+                    f"{self.name} replaced a tensor of shape {b.shape} by another, where a "
                     "replay could only write to memory; use assign"
                 )
         known = self.known
@@ -328,9 +374,8 @@ class Attempt:
         )
 
     def found_flags(self, state: list[State]) -> tuple[tuple[weakref.ref[Any], bool | None], ...]:
-        """Whether tensors around the function require gradients, as far as `state` does not say."""
-        passing = {id(tensor) for tensor in (*self.left, *self.replaced)}
-        known = {id(entry.tensor()) for entry in state} | passing
+        """Tensors around the function beside those of `state`, and if they require gradients."""
+        known = {id(entry.tensor()) for entry in state} | self.passing
         found = {
             id(value): value
             for seen in self.walk.seen
@@ -349,14 +394,14 @@ class Attempt:
         shown = {b for t in live_tensors() for b in realized_buffers(t.uop)}
         owners = {id(t.grad): weakref.ref(t) for t in live_tensors() if t.grad is not None}
         state = []
-        for reference, node, _ in self.before:
-            tensor = reference()
-            touched = used.intersection(realized_buffers(node))
+        for b in self.before:
+            tensor = b.tensor()
+            touched = used.intersection(b.shown())
             if tensor is not None and touched:
                 owner = owners.get(id(tensor))
-                state.append(State(reference, tensor.uop, tensor.requires_grad, owner))
+                state.append(State(b.tensor, tensor.uop, tensor.requires_grad, owner))
             elif touched - shown:
-                raise replaced_error(self.name, node)
+                raise replaced_error(self.name, b.shape)
         return state
 
 
@@ -364,14 +409,14 @@ class Attempt:
 
 
 def is_left(change: Change) -> bool:
-    """Whether a change is that tensors were put where a replay can put others."""
+    """True if a change puts tensors in a place where a replay can put others."""
     return (
         change.can_be_stored and bool(tensors_in(change.now)) and is_nest(change.before, change.now)
     )
 
 
 def is_nest(before: Any, now: Any) -> bool:
-    """Whether something is made of tensors, and of plain values that were there before."""
+    """True if a value is made of tensors, and of plain values that were there before."""
     if isinstance(now, Tensor):
         return before is None or isinstance(before, Tensor)
     if is_plain(now):
@@ -405,7 +450,7 @@ def changed_gradients(
 ) -> list[tuple[Tensor, Before]]:
     """The tensors whose gradient is another one now, less those to which other threads gave it."""
     now = [(entry.tensor(), entry) for entry in before]
-    changed = [(t, entry) for t, entry in now if t is not None and t.grad is not entry.grad]
+    changed = [(t, entry) for t, entry in now if t is not None and not entry.has_grad(t.grad)]
     return [(t, entry) for t, entry in changed if id(t) not in change_set.graded_elsewhere]
 
 
@@ -416,22 +461,22 @@ def described(change: Change) -> str:
     return f"from {shortened(change.before)} to {shortened(change.now)}"
 
 
-def replaced_error(name: str, node: UOp) -> JitError:
-    """The error for a tensor that was read and then replaced."""
+def replaced_error(name: str, shape: tuple[Any, ...]) -> JitError:
+    """The error for a tensor of some shape that was read and then replaced."""
     return JitError(
-        f"{name} read a tensor of shape {node.shape} and then put another one in its place, as in "
+        f"{name} read a tensor of shape {shape} and then put another one in its place, as in "
         "`x = x + 1`, or by adding to a gradient that was there before; a replay would read the "
         "first one for ever. Write to it with assign, or begin with zero_grad()"
     )
 
 
 def identities(value: Any) -> list[tuple[str, int]]:
-    """What is in some containers, and where."""
+    """Paths and ids of all values in some containers."""
     return [(path, id(item)) for path, item in leaves(value, "")]
 
 
 def first_difference(one: list[tuple[str, int]], other: list[tuple[str, int]]) -> str | None:
-    """Where two lists of places differ first."""
+    """First path at which two lists of places differ; None if there is none."""
     if one == other:
         return None
     paths = [a[0] for a, b in zip(one, other, strict=False) if a != b]

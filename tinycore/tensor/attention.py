@@ -26,10 +26,11 @@ from tinycore.uop.node import UOp
 
 CAUSAL_ROWS: Final = 512
 """Queries that share the keys they see where attention is causal. Fewer leave out more of what the
-mask hides, but each group of queries is a kernel of its own."""
+mask hides, but each group of queries is a kernel of its own. Shorter sequences than twice that are
+cut in two: at 512 queries that leaves out a quarter of all scores, and of their memory."""
 MOST_CAUSAL_BLOCKS: Final = 8
 PIECE_BYTES: Final = 512 << 10
-"""What is gone through again for every row: keys and values of a piece, or queries and slopes."""
+"""Bytes read again for every row: keys and values of a piece, or queries and slopes."""
 LEAST_PIECE: Final = 128
 MOST_KEPT: Final = 512 * 512
 """Scores of a head up to which the gradient reads them; more are computed anew for it."""
@@ -81,9 +82,9 @@ class Attention(Composed):
         if not is_causal:
             return self._attended(key, value, attn_mask, dropout_p)
         length, seen = self.shape[-2], key.shape[-2]
-        if not is_fixed((length, seen)) or length <= CAUSAL_ROWS:
+        if not is_fixed((length, seen)) or length < CAUSAL_ROWS:
             return self._attended(key, value, 0, dropout_p)
-        rows = max(CAUSAL_ROWS, -(-length // MOST_CAUSAL_BLOCKS))
+        rows = max(min(CAUSAL_ROWS, -(-length // 2)), -(-length // MOST_CAUSAL_BLOCKS))
         parts = []
         for start in range(0, length, rows):
             queries = self[..., start : start + rows, :]
@@ -138,7 +139,7 @@ class Attention(Composed):
     def _seen(
         self, key: Self, value: Self, mask: Self | int | None, dropout_p: float
     ) -> Seen[Self]:
-        """What queries see in a piece of the keys."""
+        """Partial attention: queries over a piece of the keys."""
         wide = least_upper_dtype(self.dtype, key.dtype, dtypes.float32)
         scores = self.matmul(turned(key), dtype=wide) / root(self.shape[-1])
         scores = masked(scores, mask)
@@ -156,7 +157,7 @@ class Attention(Composed):
 
 @dataclass(frozen=True)
 class Seen(Generic[T]):
-    """What queries see in some keys: of exp(score - top) the total, and the values so weighed."""
+    """Partial attention over some keys: total of exp(score - top), and the values so weighed."""
 
     top: T
     """The greatest score; -inf where all are masked, and nothing is seen."""
@@ -185,14 +186,14 @@ class Seen(Generic[T]):
 
 
 def combine_all(parts: Sequence[Seen[T]]) -> Seen[T]:
-    """What is seen in all pieces of the keys."""
+    """Attention over all pieces of the keys, combined from their partial results."""
     return (
         parts[0] if len(parts) == 1 else functools.reduce(combine_pair, [p.stored() for p in parts])
     )
 
 
 def combine_pair(seen: Seen[T], more: Seen[T]) -> Seen[T]:
-    """What is seen in some pieces of the keys and in one more.
+    """Partial attention over some pieces of the keys and one more, as in online softmax.
 
     Not in all pieces at once: kernels come in the order of sources, and the maximum of all would be
     a source of every factor. Then the scores of all pieces would be there before one is done with.
@@ -215,7 +216,7 @@ class Backward:
     start: int | None
 
     def __call__(self, g: UOp, call: UOp) -> list[Attention | None]:
-        """What is to flow to each argument of `call`, whose result gets `g`."""
+        """Gradients for each argument of `call`, whose result gets `g`."""
         result, query, key, value, logarithm, *masks, slope = [
             Attention.from_uop(node) for node in (call, *call.src[1:], g)
         ]
@@ -354,7 +355,7 @@ def check_shapes(query: Attention, key: Attention, value: Attention) -> None:
 
 
 def root(width: int) -> float:
-    """What scores are divided by; those of queries without numbers are 0 in any case."""
+    """Divisor of the scores; those of queries without numbers are 0 in any case."""
     return math.sqrt(width) or 1.0
 
 

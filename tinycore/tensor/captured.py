@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import call
-from typing import Any
+from typing import Any, Final
 
 from tinycore.device.buffer import Buffer
-from tinycore.engine.jit import CapturedStep, capture
+from tinycore.engine.captured_step import CapturedStep, capture
 from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below
@@ -28,9 +27,9 @@ from tinycore.tensor.attempt import (
     tensors_in,
 )
 from tinycore.tensor.change_tracking import tracking_changes
-from tinycore.tensor.core import replace_nodes
 from tinycore.tensor.environment import Environment, Guard
 from tinycore.tensor.history import history
+from tinycore.tensor.living import replace_nodes
 from tinycore.tensor.proxies import ArgumentProxies, finish_writes, rename_sizes
 from tinycore.tensor.recorded_call import (
     Expected,
@@ -38,7 +37,6 @@ from tinycore.tensor.recorded_call import (
     RecordedCall,
     ReusableGradient,
     ReusableGradients,
-    State,
     node_of,
 )
 from tinycore.tensor.tensor import Tensor
@@ -47,6 +45,8 @@ from tinycore.uop.bindings import Naming
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
+UNREAD: Final = ()
+"""Values around a function that nobody asks for."""
 MOST_ADMITTED = 4096
 """Most numbers that are remembered to satisfy the guards."""
 
@@ -58,13 +58,13 @@ class Capture:
     name: str
     around: Environment | None = None
     prune: bool = False
-    """Whether replays leave out what is the same in each of them."""
+    """True if replays leave out launches that do the same in each of them."""
     guard: Guard | None = None
     """The guard of the environment of the function."""
     first: Run | None = None
-    """What the first run did; None before it."""
+    """Record of the first run; None before it."""
     changed: frozenset[str] = frozenset()
-    """What runs of the function have changed around it, other than tensors it leaves there."""
+    """Paths that runs of the function have changed around it, except for tensors left there."""
     recorded: RecordedCall | None = None
     """The recorded call; None until the capture is complete."""
     facts: list[tuple[str, Hashable]] = field(default_factory=list)
@@ -73,6 +73,8 @@ class Capture:
     """The guards on the numbers of Variables, from the calls that were run."""
     admitted: set[tuple[int, ...]] = field(default_factory=set)
     """Numbers that satisfied these guards."""
+    stores_in_boxes: bool = False
+    """True if replays put tensors into containers around the function."""
     retries: int = 0
     invalidations: int = 0
 
@@ -81,19 +83,24 @@ class Capture:
         """The launches, once something was captured."""
         return None if self.recorded is None else self.recorded.step
 
-    def find(self, given: Arguments) -> list[Any] | None:
-        """What is around the function, if this capture is for that and for its numbers."""
+    def find(self, given: Arguments) -> Sequence[Any] | None:
+        """Values around the function, if this capture is for them and the numbers; else None.
+
+        UNREAD, if a replay puts nothing there.
+        """
         if self.conditions and not self.admits(given.numbers):
             return None
         if self.around is None or self.guard is None:
-            return []
+            return UNREAD
         around = self.around
         roots = (
             around.fixed_roots
             if around.fixed_roots and not given.objects
             else around.roots(given.objects)
         )
-        return self.guard.find(roots)
+        if self.stores_in_boxes:
+            return self.guard.find(roots)
+        return UNREAD if self.guard.holds(roots) else None
 
     def guard_facts(self, given: Arguments) -> list[tuple[str, Hashable]]:
         """The guarded facts of a call: its arguments, and the environment of the function."""
@@ -108,7 +115,7 @@ class Capture:
     # --- conditions on numbers
 
     def admits(self, numbers: Mapping[str, int]) -> bool:
-        """Whether what numbers decided in the calls that were run is so for these."""
+        """True if the recorded comparisons of sizes have the same answers for these numbers."""
         held = tuple(numbers.values())
         if held in self.admitted:
             return True
@@ -195,37 +202,40 @@ class Capture:
             after = self.around.walk(given.objects, attempt.free)
             self.guard = after.guard()
             self.recorded = replace(recorded, side_outputs=attempt.places(after))
+            self.stores_in_boxes = any(s.tensor is None for s in self.recorded.side_outputs)
         return result
 
     # --- replaying
 
     def is_current(self) -> bool:
-        """Whether the tensors that the launches work on are still where they were.
+        """True if the tensors that the launches work on are still where they were.
 
-        Writes to them that wait are done.
+        Pending writes to them are done.
         """
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
         if (expected := recorded.expected) is None or expected.holds():
             return True
+        if not expected.marks_hold():
+            return False
         state = recorded.state
-        for place, (reference, node, requires_grad, owner) in enumerate(state):
-            tensor = reference()
-            if tensor is None or tensor.requires_grad is not requires_grad:
+        for place, entry in enumerate(state):
+            tensor = entry.tensor()
+            if tensor is None:
                 return False
-            if owner is not None and getattr(owner(), "grad", None) is not tensor:
-                return False
-            if tensor.uop is node:
+            if tensor.uop is entry.node:
                 continue
             if not is_realized(tensor.uop):
                 tensor.realize()
-            if not is_realized(tensor.uop) or buffers_below(tensor.uop) != buffers_below(node):
+            if not is_realized(tensor.uop) or buffers_below(tensor.uop) != buffers_below(
+                entry.node
+            ):
                 return False
-            state[place] = State(reference, tensor.uop, requires_grad, owner)
-        expected = recorded.expected = Expected(recorded)
-        return expected.marks_hold(map(call, expected.tensors))
+            state[place] = entry._replace(node=tensor.uop)
+        recorded.expected = Expected(recorded)
+        return True
 
-    def replay(self, given: Arguments, found: list[Any]) -> Any:
+    def replay(self, given: Arguments, found: Sequence[Any]) -> Any:
         """Run the captured launches on this call's arguments; the result."""
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
@@ -256,7 +266,7 @@ class Capture:
         nodes: Mapping[int, UOp],
         written: Sequence[Buffer],
         naming: Naming | None,
-        found: list[Any],
+        found: Sequence[Any],
         reused: ReusableGradients,
     ) -> None:
         """Put tensors where the function leaves them."""
@@ -289,7 +299,7 @@ class Capture:
                             recorded.step.outputs[place],
                         )
                     )
-        recorded.gradients = ReusableGradients(rows, reused.known, reused.known_below)
+        recorded.gradients = ReusableGradients(rows, reused.known)
 
     def memory_of(self, given: Arguments) -> list[UOp]:
         """The BUFFERs of arguments and state, which a replay may write to."""

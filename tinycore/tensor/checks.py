@@ -1,4 +1,4 @@
-"""What operands must satisfy, and what is said when they do not.
+"""Checks of operands, and the messages for those that fail.
 
 Floor 5. Every message names the operation and all operands. A check returns the fact it
 established.
@@ -54,7 +54,7 @@ def shared_size(sizes: Sequence[int]) -> int | None:
 
 
 def repeats_to(shape: Shape, target: Shape) -> bool:
-    """Whether a shape can be repeated to another, axes aligned at the end."""
+    """True if a shape can be repeated to another, axes aligned at the end."""
     if len(shape) > len(target):
         return False
     pairs = zip(shape, target[len(target) - len(shape) :], strict=True)

@@ -23,7 +23,7 @@ Ints = int | Sequence[int]
 
 
 class Composed(Losses):
-    """What programs for torch and NumPy call by one name."""
+    """Methods by the names that torch and NumPy use, made of others."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class Composed(Losses):
     def quantile(
         self, q: float | Sequence[float], axis: int | None = None, keepdim: bool = False
     ) -> Self:
-        """What lies at a share of the way through the elements in order, between two linearly.
+        """Quantile: the sorted elements interpolated linearly at a share of the way.
 
         Of several shares one result each, along a new first axis. Raises ArgumentError for a share
         outside [0, 1].
@@ -126,7 +126,7 @@ class Composed(Losses):
         return result if keepdim else result.squeeze(result.ndim - self.ndim + place)
 
     def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
-        """How often each of 0, 1, ... stands in a row of integers, or the sum of their weights.
+        """Count of each of 0, 1, ... in a row of integers, or the sum of their weights.
 
         Computes the tensor. Raises ShapeError for other than one axis, ArgumentError below 0.
 
@@ -159,7 +159,7 @@ class Composed(Losses):
         return ordered.masked_select(first | ordered.ne(ordered.roll(1)))
 
     def searchsorted(self, values: Self, right: bool = False) -> Self:
-        """Where values would stand in this row, which is in order: before equals, or after them.
+        """Insertion points of values in this sorted row: before equals, or after them.
 
         Raises ShapeError for other than one axis.
 

@@ -42,7 +42,7 @@ stored_slots: Final = deferred("tinycore.tensor.placeholder:stored_slots")
 
 GradientFunction = Callable[..., Sequence[Any]]
 PARAMETER = "parameter"
-"""What marks the UNIQUE of a placeholder's BUFFER, in place of a number."""
+"""Mark of the UNIQUE of a placeholder's BUFFER, in place of a number."""
 
 
 class Custom(Interop):
@@ -156,7 +156,7 @@ class Custom(Interop):
         return UOp.sink(*[item.kernel for item in self.schedule(*lst)])
 
     def linear_with_vars(self, *lst: Self) -> tuple[UOp, dict[str, int]]:
-        """What `schedule_linear` gives, and the values of the variables that are bound."""
+        """The result of `schedule_linear`, and the values of the variables that are bound."""
         form = canonicalize(unrealized([self, *lst]), value_cache.snapshot().memory)
         return self.schedule_linear(*lst), dict(form.values)
 
@@ -211,7 +211,7 @@ def argument_for(parameter: UOp, arguments: Sequence[Core]) -> UOp:
 
 @rule(Op.CUSTOM)
 def of_custom(node: UOp, g: UOp) -> Gradients:
-    """What the user's gradient function says; `g` holds the results, each with its gradient."""
+    """Gradients by the user's gradient function; `g` holds the results, each with its gradient."""
     kernel: Kernel = node.arg
     name = kernel.metadata[0]
     if kernel.gradient is None:
@@ -233,7 +233,7 @@ def of_custom(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.CALL)
 def of_call(node: UOp, g: UOp) -> Gradients:
-    """What the function of a call says."""
+    """Gradients by the function of a call."""
     return (None, *fitting("call: its gradient", node.src[1:], node.arg(g, node)))
 
 

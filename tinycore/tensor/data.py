@@ -1,4 +1,4 @@
-"""What `Tensor(...)` accepts, turned into a node of the tensor graph.
+"""Conversion of the argument of `Tensor(...)` to a node of the tensor graph.
 
 Floor 5. Host data is copied into a buffer on the target device at once; a Python number becomes a
 constant, which takes no memory.
@@ -129,7 +129,7 @@ def host_kind(dtype: DType) -> str:
 
 
 DEEPEST: Final = 64
-"""How deep lists may be nested; NumPy knows no more axes."""
+"""Greatest depth of nested lists; NumPy knows no more axes."""
 
 
 def nested_shape(data: object, depth: int = 0) -> Shape:

@@ -297,7 +297,7 @@ def opposite(x: AnyTensor) -> AnyTensor:
 
 
 def tangents(x: AnyTensor, partner: AnyTensor) -> AnyTensor:
-    """Of the angle by which each column turns toward its partner, which turns the other way.
+    """Tangents of the angles of Jacobi rotations, by which each column turns toward its partner.
 
     The smaller of two angles that make them orthogonal (Rutishauser 1966); the column that is its
     own partner stays.

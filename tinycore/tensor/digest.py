@@ -50,7 +50,7 @@ def rotations() -> HostArray:
 
 
 def round_constants() -> list[int]:
-    """What each round adds to word [0, 0]: bits 2**j - 1 from the shift register of 3.2.5."""
+    """Round constants, added to word [0, 0]: bits 2**j - 1 of the shift register of 3.2.5."""
     register, constants = 1, []
     for _ in range(KECCAK_ROUNDS):
         word = 0

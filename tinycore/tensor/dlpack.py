@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore._deferred import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
@@ -22,8 +22,14 @@ from tinycore.errors import SharingError
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.shape import Shape
 
+if TYPE_CHECKING:
+    from tinycore.device.protocols import SupportsExchange
+
 HOST_DEVICE: Final = (1, 0)
 """The DLDevice of memory that the processor addresses: kDLCPU."""
+HANDLE_KINDS: Final = frozenset({4, 7, 8, 15})
+"""DLDeviceTypes whose `data` is the handle of a buffer object and no address: a tensor that begins
+inside of the buffer says so in `byte_offset` alone."""
 VERSION: Final = (1, 1)
 """The DLPack version spoken here: the first with codes for fp8."""
 READ_ONLY, IS_COPIED = 1, 2
@@ -99,7 +105,7 @@ CAPSULE_TYPES: Final[dict[bytes, type[Managed | ManagedVersioned]]] = {
     b"dltensor_versioned": ManagedVersioned,
     b"dltensor": Managed,
 }
-"""What a capsule holds, by its name."""
+"""Types of the content of a capsule, by its name."""
 USED_NAMES: Final = {name: ctypes.create_string_buffer(b"used_" + name) for name in CAPSULE_TYPES}
 for used in USED_NAMES.values():  # a capsule may outlive this module, and only borrows its name
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(used))
@@ -119,13 +125,30 @@ rename_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void
 # --- out
 
 
-def capsule_of(array: HostArray, dtype: DType, versioned: bool, copied: bool) -> object:
-    """A capsule over the memory of an array, which holds `dtype`; it keeps the array alive."""
+class Origin(NamedTuple):
+    """Place of memory that is not the host's: its DLDevice, and the pointer to the allocation."""
+
+    device: tuple[int, int]
+    pointer: int
+
+
+def capsule_of(
+    array: HostArray, dtype: DType, versioned: bool, copied: bool, origin: Origin | None = None
+) -> object:
+    """A capsule over the memory of an array, which holds `dtype`; it keeps the array alive.
+
+    The array may lie in memory of a device, at addresses that are never read here.
+    """
     bits = array.view(f"u{array.itemsize}")
     capsule = bits.__dlpack__(max_version=VERSION) if versioned else bits.__dlpack__()
     name, managed = contents(capsule)
     code, width = DLPACK_CODES[dtype]
-    managed.tensor.dtype = DataType(code, width, 1)
+    tensor: Described = managed.tensor
+    tensor.dtype = DataType(code, width, 1)
+    if origin is not None:
+        tensor.device_type, tensor.device_id = origin.device
+        tensor.byte_offset = array.ctypes.data - origin.pointer if array.size else 0
+        tensor.data = origin.pointer if array.size else None
     if name == b"dltensor_versioned":
         managed.version = Version(*VERSION)
         managed.flags = IS_COPIED if copied else 0
@@ -168,6 +191,8 @@ class Lent(NamedTuple):
     dtype: DType
     read_only: bool
     lease: Lease
+    start: int = 0
+    """Bytes from what `pointer` names to the first element, where it names a buffer object."""
 
     def order(self) -> tuple[int, ...] | None:
         """The axes from outermost to innermost when the elements fill memory without a gap.
@@ -179,7 +204,7 @@ class Lent(NamedTuple):
         return next((order for order in (straight, by_stride) if self.fills(order)), None)
 
     def fills(self, order: tuple[int, ...]) -> bool:
-        """Whether the elements are one run of memory, read in this order of axes.
+        """True if the elements are one run of memory, read in this order of axes.
 
         An axis of one element may have any stride.
         """
@@ -202,9 +227,16 @@ class Lent(NamedTuple):
         return numpy.ndarray(self.shape, to_numpy_dtype(self.dtype), block, -low, strides)
 
 
-def lent(x: Any, copy: bool | None) -> Lent:
-    """Take the memory of another library's tensor. Raises SharingError for what cannot be taken."""
-    capsule = requested(x, copy)
+def lent(x: Any, copy: bool | None, exchange: SupportsExchange | None = None) -> Lent:
+    """Take the memory of another library's tensor, in order with its stream where the device
+    exchanges so. Raises SharingError for what cannot be taken.
+    """
+    if exchange is None:
+        capsule = requested(x, copy, {})
+    else:
+        stream = exchange.exchange_stream
+        capsule = requested(x, copy, {"stream": stream})
+        exchange.wait_for(stream)
     name, managed = contents(capsule)
     if name == b"dltensor_versioned" and managed.version.major != VERSION[0]:
         version = f"{managed.version.major}.{managed.version.minor}"
@@ -217,19 +249,21 @@ def lent(x: Any, copy: bool | None) -> Lent:
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else rows(shape)
     flags = managed.flags if name == b"dltensor_versioned" else 0
     rename_capsule(capsule, ctypes.addressof(USED_NAMES[name]))
-    pointer = (tensor.data or 0) + tensor.byte_offset
-    return Lent(pointer, shape, strides, dtype, bool(flags & READ_ONLY), Lease(managed))
+    pointer, start = tensor.data or 0, int(tensor.byte_offset)
+    if tensor.device_type not in HANDLE_KINDS:
+        pointer, start = pointer + start, 0
+    return Lent(pointer, shape, strides, dtype, bool(flags & READ_ONLY), Lease(managed), start)
 
 
-def requested(x: Any, copy: bool | None) -> object:
-    """A capsule from a producer of any age."""
-    asked: dict[str, Any] = {"max_version": VERSION}
+def requested(x: Any, copy: bool | None, order: dict[str, int | None]) -> object:
+    """A capsule from a producer of any age, which is told the stream in `order`."""
+    asked: dict[str, Any] = {"max_version": VERSION, **order}
     if copy is False:
         asked["copy"] = False
     try:
         return x.__dlpack__(**asked)
     except TypeError:  # from before DLPack 1.0: it takes no such argument
-        return x.__dlpack__()
+        return x.__dlpack__(**order)
 
 
 def dtype_of(found: DataType) -> DType:

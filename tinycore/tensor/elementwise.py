@@ -224,14 +224,14 @@ class Elementwise(Operands):
         return negative | bits if holds else negative.logical_not() & bits
 
     def _differs_in_sign(self, x: Self | Scalar) -> bool:
-        """Whether one is uint64 and the other signed, which promote to a float."""
+        """True if one is uint64 and the other signed, which promote to a float."""
         if not isinstance(x, Operands) or x.dtype is self.dtype:
             return False
         a, b = self.dtype, x.dtype
         return (a is dtypes.uint64 and b.kind == "int") or (b is dtypes.uint64 and a.kind == "int")
 
     def logical_not(self) -> Self:
-        """Whether a is zero (or False), as bools."""
+        """True where a is zero (or False)."""
         if self.dtype is dtypes.bool:
             return self.alu(Op.CMPNE, self.const_like(True))
         return self.eq(0)

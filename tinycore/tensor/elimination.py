@@ -180,7 +180,7 @@ def slope_of_cholesky(g: UOp, call: UOp) -> list[Elimination]:
 
 
 class Reduced(NamedTuple, Generic[AnyTensor]):
-    """What reducing a matrix to the identity finds."""
+    """Result of reducing a matrix to the identity."""
 
     pivots: AnyTensor
     """(.., n): what each column was divided by; one is 0 when the matrix is singular."""

@@ -13,13 +13,31 @@ import os
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, groupby
-from operator import attrgetter, call, is_, itemgetter
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
-from tinycore.tensor.guard_keys import ATOMS, PLAIN_TYPES, constant_key
+from tinycore.tensor.guard_code import (
+    Source,
+    attributes_source,
+    class_source,
+    compiled_guard,
+    dict_source,
+    entries_source,
+    function_source,
+    items_source,
+)
+from tinycore.tensor.guard_keys import (
+    ATOM,
+    ATOMS,
+    CONTENT,
+    FORM,
+    OBJECT,
+    PLAIN_TYPES,
+    Role,
+    constant_key,
+)
 from tinycore.tensor.names import LAYERS, Names
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.size import Size
@@ -32,18 +50,6 @@ MOST_BOXES: Final = 4096
 """Boxes that are looked into."""
 
 Values = tuple[Any, ...]
-
-
-class Role(NamedTuple):
-    """Expectation of a value: to equal another one, to be a certain object, or to be of a kind."""
-
-    means: str
-    of: Any = None
-
-
-ATOM, OBJECT, CONTENT, FORM = "atom", "object", "content", "form"
-"""An equal value; this very object; any container of this class, whose values are compared in a box
-of its own; any tensors of this form, as the function puts them there."""
 
 
 class Box(NamedTuple):
@@ -59,13 +65,14 @@ class Box(NamedTuple):
     store: Callable[[Any, int, Any], None] | None
     path: str
     labels: tuple[str, ...]
+    source: Source | None
 
     def values(self, container: Any) -> Values:
         """Read the current values of a container."""
         return self.read(container if self.scope is None else self.scope(container))
 
     def holds(self, values: Values) -> bool:
-        """Whether values that are not the same objects as before mean the same."""
+        """True if values have the same meaning as before; most are the same objects."""
         return len(values) == len(self.ids) and all(
             id(value) == number or meets(role, value)
             for value, number, role in zip(values, self.ids, self.roles, strict=True)
@@ -78,7 +85,7 @@ class Box(NamedTuple):
 
 
 def meets(role: Role, value: Any) -> bool:
-    """Whether a value is what was expected."""
+    """True if a value is what its role expects."""
     if role.means == ATOM:
         return alike(role.of, value)
     if role.means == CONTENT:
@@ -87,7 +94,7 @@ def meets(role: Role, value: Any) -> bool:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two plain values are of one class and equal, floats bit by bit."""
+    """True if two plain values are of one class and equal, floats bit by bit."""
     if type(one) is not type(other) or not is_plain(one):
         return False
     if isinstance(one, types.CodeType):
@@ -96,7 +103,7 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is guarded by equality."""
+    """True if a value is guarded by equality."""
     kind = type(value)
     if kind in ATOMS:
         return kind is not type
@@ -127,7 +134,7 @@ def join_path(path: str, label: str) -> str:
 
 
 class Reader(NamedTuple):
-    """How a container is read, what its values are called, and how one is put in its place.
+    """Access to a container: its values, their labels, and how one is put in its place.
 
     It is quick to read where both functions are Python's own.
     """
@@ -137,6 +144,8 @@ class Reader(NamedTuple):
     store: Callable[[Any, int, Any], None] | None = None
     scope: Callable[[Any], Any] | None = None
     """Maps a container to what is read in its place, such as a function to its globals."""
+    source: Source | None = None
+    """The same reads as text, where they give the same objects each time."""
 
 
 def read_whole(box: Any) -> Any:
@@ -153,6 +162,9 @@ def picked(names: tuple[str, ...], present: Mapping[str, Any]) -> Callable[[Any]
     """A function that reads some names of a dict; None for what is not there."""
     if len(names) > 1 and all(name in present for name in names):
         return itemgetter(*names)
+    if len(names) == 1:
+        name = names[0]
+        return lambda table: (table.get(name),)
 
     def read(table: Any) -> Values:
         return tuple([table.get(name) for name in names])
@@ -167,7 +179,9 @@ def global_reader(function: Any, names: tuple[str, ...]) -> Reader:
         box.__globals__[names[place]] = value
 
     labels = tuple([f"global {name}" for name in names])
-    return Reader(picked(names, function.__globals__), labels, store, attrgetter("__globals__"))
+    table: dict[str, Any] = function.__globals__
+    source = entries_source("__globals__", names, table)
+    return Reader(picked(names, table), labels, store, attrgetter("__globals__"), source)
 
 
 OF_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -209,7 +223,8 @@ def function_reader(function: types.FunctionType, names: Names) -> Reader:
         else:
             setattr(f, labels[place][1:], value)
 
-    return Reader(read if guarded else plain, labels, store)
+    source = function_source(len(cells), guarded)
+    return Reader(read if guarded else plain, labels, store, None, source)
 
 
 def attribute_reader(value: Any, names: Names) -> Reader:
@@ -229,14 +244,17 @@ def attribute_reader(value: Any, names: Names) -> Reader:
     def store(box: Any, place: int, new: Any) -> None:
         setattr(box, labels[place][1:], new)
 
+    if not (guarded or slots):
+        return EMPTY_READER
+    source = attributes_source(guarded, own or {}, slots)
     if not slots:
-        return Reader(picked(guarded, own or {}), labels, store, vars) if guarded else EMPTY_READER
+        return Reader(picked(guarded, own or {}), labels, store, vars, source)
 
     def read(box: Any) -> Values:
         found = tuple([getattr(box, name, None) for name in slots])
         return (*map(vars(box).get, guarded), *found) if guarded else found
 
-    return Reader(read, labels, store)
+    return Reader(read, labels, store, None, source)
 
 
 def shared_data(kind: type, names: Names) -> list[str]:
@@ -270,7 +288,11 @@ def module_reader(module: Any, names: Names) -> Reader:
         setattr(box, guarded[place], value)
 
     labels = tuple([f".{name}" for name in guarded])
-    return Reader(picked(guarded, vars(module)), labels, store, vars) if guarded else EMPTY_READER
+    if not guarded:
+        return EMPTY_READER
+    table = vars(module)
+    source = entries_source("__dict__", guarded, table)
+    return Reader(picked(guarded, table), labels, store, vars, source)
 
 
 def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
@@ -292,7 +314,12 @@ def class_reader(kind: Any, names: Names, of_object: bool = False) -> Reader:
 
     labels = (*["base"] * count, *(f".{name}" for name in guarded))
     scope = type if of_object else None
-    return Reader(lambda box: (*box.__bases__, *table(vars(box))), labels, store, scope)
+    source = class_source(kind, guarded, of_object)
+
+    def read(box: Any) -> Values:
+        return (*box.__bases__, *table(vars(box)))
+
+    return Reader(read if guarded else attrgetter("__bases__"), labels, store, scope, source)
 
 
 def stored_item(box: Any, place: int, value: Any) -> None:
@@ -311,7 +338,7 @@ def read_dict(box: Any) -> Values:
 
 
 def read_length(box: Any) -> Values:
-    """How much is in a container."""
+    """Length of a container."""
     return (len(box),)
 
 
@@ -335,11 +362,13 @@ def container_reader(value: Any) -> Reader | None:
         return Reader(read_length, ("length",))
     if isinstance(value, dict):
         keys = tuple([f"[{key!r}]" if is_plain(key) else "[...]" for key in value])
-        return Reader(read_dict, (*["key"] * len(keys), *keys), stored_entry)
+        labels = (*["key"] * len(keys), *keys)
+        return Reader(read_dict, labels, stored_entry, None, dict_source(len(keys)))
     labels = tuple([f"[{place}]" for place in range(len(value))])
     if isinstance(value, (set, frozenset)):
         return Reader(read_set, labels)
-    return Reader(tuple, labels, None if isinstance(value, tuple) else stored_item)
+    store = None if isinstance(value, tuple) else stored_item
+    return Reader(tuple, labels, store, None, items_source(len(labels)))
 
 
 EMPTY_READER: Final = Reader(read_nothing, ())
@@ -365,7 +394,7 @@ NAMESPACES: Final = (types.SimpleNamespace,)
 
 
 def reader_of(value: Any, names: Names) -> Reader | None:
-    """How a value is read; None for one that is guarded by equality."""
+    """The Reader of a value; None for one that is guarded by equality."""
     found = WRAPPERS.get(type(value)) or container_reader(value)
     if found is not None or isinstance(value, Tensor):
         return found
@@ -389,7 +418,7 @@ def reader_of(value: Any, names: Names) -> Reader | None:
 
 
 def has_more(function: types.FunctionType) -> bool:
-    """Whether a function is more than its code and the globals that this names."""
+    """True if a function is more than its code and the globals that the code names."""
     return bool(
         function.__closure__ or function.__defaults__ or function.__kwdefaults__ or vars(function)
     )
@@ -451,6 +480,7 @@ class Walk:
             reader.store,
             path,
             reader.labels,
+            reader.source,
         )
         self.seen.append(Seen(box, value, values))
 
@@ -556,7 +586,7 @@ class Change(NamedTuple):
     before: Any
     now: Any
     can_be_stored: bool = False
-    """Whether something else can be put there, too."""
+    """True if another value can be put there, too."""
 
 
 FIXED: Final = frozenset({"code", "default", "key", "[...]", "base"})
@@ -564,7 +594,7 @@ FIXED: Final = frozenset({"code", "default", "key", "[...]", "base"})
 
 
 def is_same_nest(one: Any, other: Any) -> bool:
-    """Whether containers hold the same objects and equal plain values."""
+    """True if containers hold the same objects and equal plain values."""
     if one is other or alike(one, other):
         return True
     if type(one) is not type(other):
@@ -578,64 +608,19 @@ def is_same_nest(one: Any, other: Any) -> bool:
     return False
 
 
-class Level(NamedTuple):
-    """Boxes that are found among the values of the boxes before them, so that all are read at once.
-
-    Values lie behind each other in the order of their boxes.
-    """
-
-    boxes: Sequence[Box]
-    containers: Callable[[Any], tuple[Any, ...]]
-    """Picks the containers out of all values of the level before."""
-    kinds: list[type]
-    scopes: list[Callable[[Any], Any]]
-    reads: list[Callable[[Any], Values]]
-    lengths: list[int]
-    ids: list[int]
-
-    @classmethod
-    def of(cls, boxes: Sequence[Box], first_places: Mapping[int, int]) -> Level:
-        """The level of some boxes; the values of their parents begin at `first_places`."""
-        places = [first_places[box.parent] + box.place for box in boxes]
-        return cls(
-            boxes,
-            itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1)),
-            [box.kind for box in boxes],
-            [read_whole if box.scope is None else box.scope for box in boxes],
-            [box.read for box in boxes],
-            [len(box.ids) for box in boxes],
-            [number for box in boxes for number in box.ids],
-        )
-
-    def holds(self, found: Iterable[Values]) -> bool:
-        """Whether values that are not all the same objects as before mean the same."""
-        return all(
-            tuple(map(id, values)) == box.ids or box.holds(values)
-            for box, values in zip(self.boxes, found, strict=True)
-        )
-
-
-def levels_of(boxes: Sequence[Box]) -> Iterator[Level]:
-    """Boxes by level, which leaves them in order: they were met breadth first."""
-    depth = {0: 0}
-    for number, box in enumerate(boxes, 1):
-        depth[number] = depth[box.parent] + 1
-    first_places = {0: 0}
-    for _, numbers in groupby(range(1, len(boxes) + 1), depth.__getitem__):
-        level = [*numbers]
-        yield Level.of([boxes[number - 1] for number in level], first_places)
-        lengths = [len(boxes[number - 1].ids) for number in level]
-        first_places = dict(zip(level, accumulate(lengths, initial=0), strict=False))
-
-
 class Guard:
     """Check that a function's environment is as it was when it was captured."""
 
     def __init__(self, boxes: tuple[Box, ...], referred: list[Any], more: Values) -> None:
         self.boxes, self.more = boxes, more
-        self.levels = [*levels_of(boxes)]
+        self.rows = [
+            (box.parent, box.place, box.kind, box.scope, box.read, [*box.ids], box) for box in boxes
+        ]
+        """Fields of each box that `find` reads, in one tuple."""
         self.is_possible = True
-        """Whether all objects that must be found again are there."""
+        """True if all objects that must be found again are there."""
+        self.is_same: Callable[[Values], bool] | None = None
+        """A quick `find` from the first replay on (`guard_code.py`). Its False decides nothing."""
         self.kept: list[Any] = []
         """References to these: weak where they can be."""
         mine = weakref.ref(self)
@@ -650,24 +635,32 @@ class Guard:
             except TypeError:
                 self.kept.append(value)
 
+    def holds(self, roots: Values) -> bool:
+        """True if nothing has changed."""
+        is_same = self.is_same if self.is_possible else None
+        if is_same is not None and is_same((*roots, *self.more) if self.more else roots):
+            return True
+        if self.find(roots) is None:
+            return False
+        if is_same is None:
+            self.is_same = compiled_guard(self.boxes)
+        return True
+
     def find(self, roots: Values) -> list[Values] | None:
         """The values of all boxes, those of the roots first; None where something has changed."""
         if not self.is_possible:
             return None
-        values: Any = (*roots, *self.more) if self.more else roots
-        found = [values]
+        found: list[Values] = [(*roots, *self.more) if self.more else roots]
+        keep = found.append
         try:
-            for level in self.levels:
-                _, containers_in, kinds, scopes, reads, lengths, ids = level
-                containers = containers_in(values)
-                if not all(map(is_, kinds, map(type, containers))):
+            for parent, place, kind, scope, read, ids, box in self.rows:
+                container = found[parent][place]
+                if type(container) is not kind:
                     return None
-                here = [*map(call, reads, map(call, scopes, containers))]
-                values = [*chain.from_iterable(here)]
-                is_same = [*map(id, values)] == ids and [*map(len, here)] == lengths
-                if not is_same and not level.holds(here):
+                values = read(container if scope is None else scope(container))
+                if [*map(id, values)] != ids and not box.holds(values):
                     return None
-                found += here
+                keep(values)
         except (AttributeError, KeyError, IndexError, RuntimeError):
             return None
         return found
@@ -686,7 +679,7 @@ class Guard:
 
 
 def is_comparable(value: Any) -> bool:
-    """Whether a plain value can be shown."""
+    """True if a plain value can be shown."""
     return not isinstance(value, types.CodeType)
 
 

@@ -1,14 +1,17 @@
 """Names of PyTorch that tinycore does not have, each with the equivalent to use instead.
 
 Floor 5. Asking for one of them, on `Tensor`, `tinycore` or `tinycore.nn`, raises UnknownNameError
-with the equivalent; any other unknown name is answered with names of similar spelling.
+with the equivalent; any other unknown name is answered with names of similar spelling: by
+`unknown_name` for modules, and by Python for tensors. See
+docs/decisions/0056-no-getattr-on-tensors.md.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Final
+from pathlib import Path
+from typing import Final, NoReturn
 
 from tinycore.errors import UnknownNameError
 
@@ -64,6 +67,13 @@ OF_TENSOR: Final = {
     "multi_dot": "a @ b @ c",
 }
 """Attributes of torch.Tensor and numpy.ndarray."""
+
+DEVICE_METHODS: Final = (
+    Path(__file__).with_name("torch_device_methods.txt").read_text("utf-8").split()
+)
+"""Methods of torch.Tensor, and the like, that move it to a device; code of the core names none."""
+ON_DEVICES: Final = "x.to(device) moves it, DEV=device chooses one for the whole program"
+"""Message for them."""
 
 OF_NN: Final = {
     "Module": "no base class: any object with tensors in it is a model; "
@@ -141,6 +151,19 @@ NO_DEVICES: Final = {
     "shm": "Tensor.from_blob(address, shape) on memory that another process shares",
 }
 """Storage that tinygrad calls a device."""
+
+
+class ForeignName:
+    """A descriptor that raises UnknownNameError, on tensors and on their class."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __get__(self, instance: object, owner: type | None = None) -> NoReturn:
+        what = "Tensor" if instance is None else "a Tensor"
+        raise UnknownNameError(f"{what} has no {self.text}")
 
 
 def unknown_name(

@@ -167,7 +167,7 @@ class Functions(Elementwise):
     # --- questions
 
     def isnan(self) -> Self:
-        """Whether an element is not a number.
+        """True where an element is not a number.
 
         >>> x = Tensor([1.0, float("inf"), float("nan")])
         >>> x.isnan().tolist(), x.isinf().tolist(), x.isfinite().tolist()
@@ -176,7 +176,7 @@ class Functions(Elementwise):
         return self.alu(Op.CMPNE, self)
 
     def isinf(self, detect_positive: bool = True, detect_negative: bool = True) -> Self:
-        """Whether an element is infinite, of the signs asked for."""
+        """True where an element is infinite, of the signs asked for."""
         found = self.const_like(False, dtypes.bool)
         if not dtypes.is_float(self.dtype):
             return found
@@ -185,7 +185,7 @@ class Functions(Elementwise):
         return found | self.eq(-math.inf) if detect_negative else found
 
     def isfinite(self) -> Self:
-        """Whether an element is neither infinite nor NaN."""
+        """True where an element is neither infinite nor NaN."""
         return ~(self.isinf() | self.isnan())
 
     def isclose(
@@ -195,7 +195,7 @@ class Functions(Elementwise):
         atol: float = 1e-08,
         equal_nan: bool = False,
     ) -> Self:
-        """Whether |a - b| <= atol + rtol * |b|; equal infinities are close.
+        """True where |a - b| <= atol + rtol * |b|; equal infinities are close.
 
         >>> Tensor([1.0, 2.0]).isclose(Tensor([1.0 + 1e-6, 2.1])).tolist()
         [True, False]

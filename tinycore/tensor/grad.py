@@ -52,7 +52,7 @@ def add_gradients(a: UOp, b: UOp) -> UOp:
 
 
 def passes_gradient(node: UOp) -> bool:
-    """Whether a gradient of this node reaches its sources."""
+    """True if a gradient of this node reaches its sources."""
     if node.op is Op.CUSTOM:
         return True
     if not dtypes.is_float(node.dtype) or node.op in STOPS:

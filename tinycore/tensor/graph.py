@@ -382,14 +382,14 @@ def value(x: UOp) -> UOp:
 
 
 def is_copy(x: UOp) -> bool:
-    """Whether a node is made by `copied`, with or without elements changed since."""
+    """True if a node is made by `copied`, with or without elements changed since."""
     while x.op in PARTIAL_WRITES:
         x = x.src[0]
     return is_alone(x)
 
 
 def is_alone(x: UOp) -> bool:
-    """Whether a node was made by `copied`."""
+    """True if a node was made by `copied`."""
     return x.op is Op.CONTIGUOUS and isinstance(x.arg, int)
 
 
@@ -406,7 +406,7 @@ def countable(shape: Sequence[int]) -> Shape:
 
 
 def is_memory(x: UOp) -> bool:
-    """Whether a node is memory that can be written: a buffer, or one with assignments pending."""
+    """True if a node is memory that can be written: a buffer, or one with assignments pending."""
     base = base_of(x)
     if base.op is Op.MULTI:
         return all(map(is_memory, base.src))
@@ -414,7 +414,7 @@ def is_memory(x: UOp) -> bool:
 
 
 def is_buffer(x: UOp) -> bool:
-    """Whether a node is a buffer under some shape, with nothing left to compute."""
+    """True if a node is a buffer under some shape, with nothing left to compute."""
     base = base_of(x)
     return base.op is Op.BUFFER or (base.op is Op.MULTI and all(map(is_buffer, base.src)))
 
@@ -430,7 +430,7 @@ def viewed(node: UOp) -> Iterator[UOp]:
 
 
 def is_constant(x: UOp) -> bool:
-    """Whether a graph is made of constants only, so that it can be rebuilt on any device."""
+    """True if a graph is made of constants only, so that it can be rebuilt on any device."""
     return not any(n.op in (Op.BUFFER, Op.COPY, Op.MULTI) for n in x.toposort())
 
 

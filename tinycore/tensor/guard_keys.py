@@ -1,6 +1,6 @@
-"""Guard keys: Python values as hashable parts of the key of a capture.
+"""Guard keys: Python values as hashable parts of the key of a capture; roles of guarded values.
 
-Floor 5. Each key has a capture of its own, see `arguments.py`.
+Floor 5. Each key has a capture of its own, see `arguments.py`; for roles see `environment.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import enum
 import types
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tinycore._deferred import NumpyScalar
 from tinycore.dtype import DType
@@ -29,6 +29,18 @@ PLAIN_TYPES: Final = (
     Variable,
 )
 """Values that are equal when they say the same; floats are told apart by their bits."""
+
+
+class Role(NamedTuple):
+    """Expectation of a value: to equal another one, to be a certain object, or to be of a kind."""
+
+    means: str
+    of: Any = None
+
+
+ATOM, OBJECT, CONTENT, FORM = "atom", "object", "content", "form"
+"""An equal value; this very object; any container of this class, whose values are compared in a box
+of its own; any tensors of this form, as the function puts them there."""
 
 
 class Same:

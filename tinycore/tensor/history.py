@@ -12,8 +12,16 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore._locks import in_child, recursive_lock
@@ -32,26 +40,50 @@ if TYPE_CHECKING:
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
 NOBODY: Final[frozenset[int]] = frozenset()
+NO_SOURCES: Final[frozenset[UOp]] = frozenset()
 
 
 class RunGraphs:
     """The graphs that one run recorded, which share most of their nodes."""
 
-    def __init__(self, graphs: Iterable[UOp]) -> None:
-        nodes = UOp.sink(*graphs).toposort()
-        self.reads = frozenset(id(n) for n in nodes if n.op is Op.BUFFER)
+    def __init__(
+        self, nodes: Iterable[UOp], make: Callable[[], dict[UOp, UOp]] | None = None
+    ) -> None:
+        nodes = list(nodes)
+        self.reads = {id(n) for n in nodes if n.op is Op.BUFFER}
         """The ids of the BUFFERs in them, which may be those of some of the graphs."""
         self.size = len(nodes)
         self.keys: set[int] = set()
         """The ids of the BUFFERs whose graphs are still kept."""
+        self.sources: dict[int, Collection[UOp]] = {}
+        """By such an id the BUFFERs that a gradient of the graph goes to, once asked for."""
+        self.make = make
+        """Makes the graphs, by BUFFER, if none of them was asked for yet: most never are."""
 
 
 class HistoryEntry(NamedTuple):
-    """The graph that a BUFFER was computed by, in its shape."""
+    """The graph that a BUFFER was computed by, in its shape; None until it is made."""
 
     memory: weakref.ref[UOp]
-    graph: UOp
+    graph: UOp | None
     group: RunGraphs
+    reads: tuple[UOp, ...] = ()
+    """While there is no graph, other memory of its run that it may read, which has to live on."""
+
+
+class FormerContent:
+    """Content of some BUFFERs before a run wrote to them."""
+
+    def __init__(self, former: MutableMapping[UOp, weakref.ref[UOp]], written: set[UOp]) -> None:
+        self.former, self.written = former, written
+
+    @cached_property
+    def stand_ins(self) -> dict[UOp, UOp]:
+        """For each of them a BUFFER that is never computed, made where a graph needs it."""
+        made = {n: base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in self.written}
+        for buffer, stand_in in made.items():
+            self.former[stand_in] = weakref.ref(buffer)
+        return made
 
 
 class GradientHistory:
@@ -64,7 +96,7 @@ class GradientHistory:
         self.size = 0
         self.former: weakref.WeakKeyDictionary[UOp, weakref.ref[UOp]] = weakref.WeakKeyDictionary()
         """From the stand-in of overwritten content to the BUFFER that held it."""
-        self.pending: weakref.WeakValueDictionary[int, UOp] = weakref.WeakValueDictionary()
+        self.pending: dict[int, weakref.ref[UOp]] = {}
         """From the id of memory to the pending ASSIGN that will overwrite it."""
         in_child(self.renew)
 
@@ -83,13 +115,15 @@ class GradientHistory:
         """Record a write to memory that is not done yet."""
         node = base_of(written)
         if node.op is Op.ASSIGN:
-            self.pending[id(base_of(node.src[0]))] = node
+            key = id(base_of(node.src[0]))
+            self.pending[key] = weakref.ref(node, partial(self.pending.pop, key))
 
     def mark_written(self, writes: Iterable[UOp]) -> None:
         """Record that writes are done; tensors may still refer to their nodes."""
         for node in writes:
             key = id(base_of(node.src[0]))
-            if self.pending.get(key) is node:
+            found = self.pending.get(key)
+            if found is not None and found() is node:
                 self.pending.pop(key, None)
 
     def cancel_pending(self, written: UOp) -> None:
@@ -121,47 +155,125 @@ class GradientHistory:
             if not (kept or (done and self.kept)):
                 return
             gone = self.retire(set(done.values()))
+            if done.keys().isdisjoint(kept):
+                if floats := {n: m for n, m in kept.items() if dtypes.is_float(n.dtype)}:
+                    self.defer(floats, done, gone)
+                return
             shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
             if computed := {n: m for n, m in kept.items() if n not in done}:
-                self.retain(with_sources(computed, shown | gone))
-            for node in kept.keys() & done.keys():
-                memory, others = kept[node], {n: m for n, m in shown.items() if n is not node}
-                before = node.substitute(others | gone)
-                if self.has_source(before, gone.get(memory)):
-                    self.retain({memory: before})
+                self.retain(with_sources(computed, shown | gone.stand_ins))
+            both = [node for node in done if node in kept]  # these share most of their graphs
+            parts = [part for node in both for part in node.src]
+            after = iter(UOp.sink(*parts).substitute(shown | gone.stand_ins).src)
+            before = {kept[n]: n.with_src(tuple([next(after) for _ in n.src])) for n in both}
+            found = sources_below(before.values())
+            self.retain(
+                {
+                    memory: node
+                    for memory, node in before.items()
+                    if self.has_source(found[node], gone.stand_ins.get(memory))
+                }
+            )
 
-    def retire(self, written: set[UOp]) -> dict[UOp, UOp]:
+    def retire(self, written: set[UOp]) -> FormerContent:
         """Replace overwritten BUFFERs by stand-ins for their former content, in all kept graphs."""
-        gone = {n: base_of(graph.new_buffer(n.shape, n.dtype, n.device)) for n in written}
-        for buffer, stand_in in gone.items():
-            self.former[stand_in] = weakref.ref(buffer)
-        numbers = set(map(id, written))
-        groups = {entry.group for entry in self.kept.values()}
-        touched = {group for group in groups if not numbers.isdisjoint(group.reads)}
-        touched |= {self.kept[id(n)].group for n in written if id(n) in self.kept}
-        for group in touched:
-            entries = [self.kept[key] for key in sorted(group.keys)]
-            found = {m: entry.graph for entry in entries if (m := entry.memory()) is not None}
-            after = UOp.sink(*found.values()).substitute(gone).src
+        gone = FormerContent(self.former, written)
+        for group in self.touched(written):
+            self.resolve(group)
+        for group in self.touched(written):
+            found = {
+                m: node for m in self.memory_of(group) if (node := self.graph_of(m)) is not None
+            }
+            after = UOp.sink(*found.values()).substitute(gone.stand_ins).src
             for key in list(group.keys):
                 self.drop(key)
-            self.retain({gone.get(m, m): node for m, node in zip(found, after, strict=True)})
+            pairs = zip(found, after, strict=True)
+            self.retain({gone.stand_ins.get(m, m): node for m, node in pairs})
         return gone
+
+    def touched(self, written: set[UOp]) -> set[RunGraphs]:
+        """The groups whose graphs are of some BUFFERs, or read them."""
+        if not self.kept:
+            return set()
+        numbers = set(map(id, written))
+        groups = {entry.group for entry in self.kept.values()}
+        return {
+            g for g in groups if not (numbers.isdisjoint(g.reads) and numbers.isdisjoint(g.keys))
+        }
+
+    def memory_of(self, group: RunGraphs) -> list[UOp]:
+        """The BUFFERs whose graphs a group has."""
+        found = [self.kept[key].memory() for key in sorted(group.keys)]
+        return [memory for memory in found if memory is not None]
 
     def retain(self, graphs: Mapping[UOp, UOp]) -> None:
         """Keep the graphs of some BUFFERs."""
         if not graphs:
             return  # a group that no graph is in would never be given up
-        group = RunGraphs(graphs.values())
-        for memory, node in graphs.items():
+        group = RunGraphs(UOp.sink(*graphs.values()).toposort())
+        self.enter(
+            {
+                m: HistoryEntry(self.watched(m), graph.reshape(node, m.shape), group)
+                for m, node in graphs.items()
+            }
+        )
+
+    def defer(
+        self, computed: Mapping[UOp, UOp], done: Mapping[UOp, UOp], gone: FormerContent
+    ) -> None:
+        """Keep the graphs of nodes by their BUFFERs, to be made when one of them is asked for.
+
+        The last gradients of a training step, which read what the step overwrites, are replaced
+        before anything asks. `done` and `gone` are the writes of the run.
+        """
+        nodes = UOp.sink(*computed).toposort()
+        below = nodes_below(computed, nodes)
+        inner = tuple([computed[node] for node in nodes if node in below])
+        references = {node: weakref.ref(memory) for node, memory in computed.items()}
+
+        def make() -> dict[UOp, UOp]:
+            alive = {n: memory for n, ref in references.items() if (memory := ref()) is not None}
+            shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
+            return with_sources(alive, shown | gone.stand_ins)
+
+        group = RunGraphs(nodes, make)
+        group.reads.update(map(id, (*inner, *done.values())))
+        places = {memory: place for place, memory in enumerate(inner)}
+        self.enter(
+            {
+                m: HistoryEntry(self.watched(m), None, group, inner[: places.get(m)])
+                for m in computed.values()
+            }
+        )
+
+    def watched(self, memory: UOp) -> weakref.ref[UOp]:
+        """A reference to a BUFFER, whose graph is dropped with it."""
+        return weakref.ref(memory, partial(self.drop, id(memory)))
+
+    def enter(self, entries: Mapping[UOp, HistoryEntry]) -> None:
+        """Keep the graphs of a group, by BUFFER."""
+        for memory, entry in entries.items():
             key = id(memory)
             self.drop(key)
-            reference = weakref.ref(memory, partial(self.drop, key))
-            self.kept[key] = HistoryEntry(reference, graph.reshape(node, memory.shape), group)
-            group.keys.add(key)
-        self.size += group.size
+            self.kept[key] = entry
+            entry.group.keys.add(key)
+        self.size += entry.group.size
         while self.size > MOST_HISTORY_NODES:
-            self.evict(next(iter(self.kept.values())).group)
+            oldest = next(iter(self.kept.values())).group
+            if oldest.make is None:
+                self.evict(oldest)
+            else:
+                self.resolve(oldest)  # which may be less than all that was kept for it
+
+    def resolve(self, group: RunGraphs) -> None:
+        """Make the graphs of a group, where that was put off."""
+        with self.lock:
+            if group.make is None:
+                return
+            made = group.make()
+            self.retain({memory: node for memory, node in made.items() if id(memory) in group.keys})
+            for key in list(group.keys):
+                self.drop(key)  # no gradient of it goes anywhere
 
     def evict(self, group: RunGraphs) -> None:
         """Drop all graphs of a run."""
@@ -178,46 +290,50 @@ class GradientHistory:
             entry.group.keys.discard(key)
             self.size -= 0 if entry.group.keys else entry.group.size
 
-    def has_source(self, node: UOp, own: UOp | None) -> bool:
-        """Whether a gradient of a node goes to memory, other than `own`, without a graph.
+    def has_source(self, found: Iterable[UOp], own: UOp | None) -> bool:
+        """True if there is a source other than `own`, or one with a graph.
 
         Otherwise a counter that is read again and again would keep all its former values.
         """
-        return any(n is not own or id(n) in self.kept for n in sources(node))
+        return any(n is not own or id(n) in self.kept for n in found)
 
     def numbers(self, node: UOp, form: CanonicalGraph | None = None) -> frozenset[int]:
         """The numbers of the BUFFERs that a gradient of a node goes to, or would if not ended.
 
         Those of a root of a canonical graph are known from other graphs of the same form.
         """
+        places: tuple[int, ...] | None = None
         if form is not None and not form.cached:
             places = parameters_of_gradient(form.nodes[node])
-            reads = [form.memory[place] for place in places or ()]
-            if places is not None and not (self.kept and self.keeps_any(reads)):
-                return frozenset([n.src[1].arg for n in reads]).union(*map(ended_at, reads))
         found: set[int] = set()
-        seen, stack = {node}, [node]
+        stack = (
+            [*sources(node)] if places is None or form is None else [form.memory[k] for k in places]
+        )
+        seen = {*stack}
         while stack:
-            node = stack.pop()
-            if node.op is not Op.BUFFER:
-                below = [s for s in node.src if s not in seen] if passes_gradient(node) else ()
-            elif not is_source(node):
-                continue
-            elif (before := self.graph_of(node)) is None:
-                found.add(node.src[1].arg)
-                found |= ended_at(node)
-                continue
+            memory = stack.pop()
+            if (below := self.sources_of(memory)) is None:
+                found.add(memory.src[1].arg)
+                found |= ended_at(memory)
             else:
-                below = [] if before in seen else [before]
-            seen.update(below)
-            stack += below
+                new = [n for n in below if n not in seen]
+                seen.update(new)
+                stack += new
         return frozenset(found)
 
-    # --- queries
+    def sources_of(self, memory: UOp) -> Collection[UOp] | None:
+        """The BUFFERs that a gradient of a kept graph goes to first; None where none is kept."""
+        if not self.kept or self.graph_of(memory) is None:
+            return None
+        group = self.kept[id(memory)].group
+        if id(memory) not in group.sources:
+            graphs = {key: self.kept[key].graph for key in group.keys}
+            made = {key: node for key, node in graphs.items() if node is not None}
+            found = sources_below(made.values())
+            group.sources |= {key: found[node] for key, node in made.items()}
+        return group.sources[id(memory)]
 
-    def keeps_any(self, memory: Iterable[UOp]) -> bool:
-        """Whether the graph of any of some BUFFERs is kept."""
-        return any(self.graph_of(buffer) is not None for buffer in memory)
+    # --- queries
 
     def unroll(self, nodes: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
         """Graphs with memory replaced by its kept graphs, and the map from those back to memory."""
@@ -236,7 +352,12 @@ class GradientHistory:
     def graph_of(self, node: UOp) -> UOp | None:
         """The graph that is kept of a BUFFER."""
         entry = self.kept.get(id(node)) if node.op is Op.BUFFER else None
-        return None if entry is None or entry.memory() is not node else entry.graph
+        if entry is None or entry.memory() is not node:
+            return None
+        if entry.graph is None:
+            self.resolve(entry.group)
+            return self.graph_of(node)
+        return entry.graph
 
     def versions_in(self, below: Collection[UOp]) -> Callable[[UOp], Iterator[UOp]]:
         """For memory that a tensor shows, the nodes of a graph that are its former content."""
@@ -302,7 +423,7 @@ class GradientHistory:
         return None
 
     def is_former(self, node: UOp) -> bool:
-        """Whether memory, after any writes, is the stand-in of overwritten content."""
+        """True if memory, after any writes, is the stand-in of overwritten content."""
         return origin(node) in self.former
 
     def check_ended(self, root: UOp, wanted: Iterable[UOp]) -> None:
@@ -347,6 +468,42 @@ def sources(node: UOp) -> Iterator[UOp]:
             yield below
 
 
+def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
+    """For each node, the BUFFERs of floats that a gradient goes to: one walk for all, as the writes
+    of a run share most of their graphs.
+    """
+    found: dict[UOp, frozenset[UOp]] = {}
+    root = UOp.sink(*nodes)
+    for node in root.toposort(lambda n: n is root or passes_gradient(n)):
+        if is_source(node):
+            found[node] = frozenset([node])
+        elif node is not root:
+            found[node] = union(found[s] for s in node.src) if passes_gradient(node) else NO_SOURCES
+    return found
+
+
+def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
+    """The union of some sets: one of them, if that has all."""
+    whole = NO_SOURCES
+    for each in sets:
+        if not each <= whole:
+            whole = each if whole <= each else whole | each
+    return whole
+
+
+def nodes_below(nodes: Collection[UOp], order: Sequence[UOp]) -> set[UOp]:
+    """Those of some nodes that others of them are computed from. `order` has all nodes below them,
+    sources first.
+    """
+    if len(nodes) == 1:
+        return set()
+    below: set[UOp] = set()
+    for node in reversed(order[:-1]):
+        if node in nodes or node in below:
+            below.update(node.src)
+    return below.intersection(nodes)
+
+
 def with_sources(memory: Mapping[UOp, UOp], changed: dict[UOp, UOp]) -> dict[UOp, UOp]:
     """For memory of nodes, their graphs over each other's memory, with others in the place of some
     nodes, where a gradient of them goes to any memory.
@@ -378,7 +535,7 @@ def origin(node: UOp) -> UOp:
 
 
 def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
-    """Whether a gradient of a node arrives at memory not in `own`, or at a node in `arrives`."""
+    """True if a gradient of a node arrives at memory not in `own`, or at a node in `arrives`."""
     if is_source(node):
         return node not in own
     if node.op is Op.ASSIGN and node.arg is LEAF:
@@ -387,7 +544,7 @@ def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
 
 
 def is_source(node: UOp) -> bool:
-    """Whether a node is memory that a gradient goes to."""
+    """True if a node is memory that a gradient goes to."""
     return node.op is Op.BUFFER and dtypes.is_float(node.dtype)
 
 

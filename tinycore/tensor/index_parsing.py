@@ -28,7 +28,7 @@ BOUNDS: Final = frozenset({int, NoneType})
 
 
 class AxisIndex(NamedTuple):
-    """What an entry of an index takes from an axis: `size` elements from `start` by `step`."""
+    """Index of one axis: `size` elements from `start` by `step`."""
 
     start: int
     size: int
@@ -51,8 +51,9 @@ class Parsed(NamedTuple):
 
     @property
     def before(self) -> int:
-        """How many other axes come before those of the tensors of indices: none if these stand
-        apart. One without axes, like an int, is taken first and keeps nothing apart, as in torch.
+        """Number of other axes before those of the tensors of indices; 0 if these are apart.
+
+        An index without axes, like an int, is taken first and separates none, as in torch.
         """
         scalars = [at for at, index in self.rows.items() if not index.ndim]
         seen = [at for at in range(len(self.layout)) if at not in scalars]
@@ -82,14 +83,14 @@ def host_entry(entry: Any) -> Any:
 
 
 def is_mask(entry: Any) -> bool:
-    """Whether an entry is an array or tensor of bools."""
+    """True if an entry is an array or tensor of bools."""
     if isinstance(entry, Creation):
         return entry.dtype is dtypes.bool
     return isinstance(entry, NumpyArray) and entry.dtype == numpy.bool_
 
 
 def axes_of(entry: Any) -> int:
-    """How many axes of the tensor an entry stands for."""
+    """Number of axes of the tensor that an entry stands for."""
     if entry is None or entry is Ellipsis:
         return 0
     return int(entry.ndim) if is_mask(entry) else 1
@@ -160,7 +161,7 @@ def axis_index(entry: Any, size: int, axis: int, shape: Shape) -> AxisIndex:
 
 
 def has_size(entry: Any, size: int) -> bool:
-    """Whether an axis has a Size, or an entry is one or a slice with one."""
+    """True if an axis has a Size, or an entry is one or a slice with one."""
     bounds = (entry.start, entry.stop, entry.step) if isinstance(entry, slice) else (entry,)
     found = (size, *bounds)
     return not BOUNDS.issuperset(map(type, found)) and any(isinstance(n, Size) for n in found)
@@ -199,12 +200,12 @@ def symbolic_slice(entry: slice, size: int, axis: int, shape: Shape) -> AxisInde
 
 
 def distance(start: int, stop: int) -> int:
-    """How far it is from one place to another; a Size stays as it is where the first one is 0."""
+    """Distance from one place to another; a Size stays as it is where the first one is 0."""
     return stop if type(start) is int and start == 0 else stop - start
 
 
 def bound(place: Any, entry: slice, step: int, axis: int, shape: Shape) -> int:
-    """Where a slice starts or stops on an axis."""
+    """Start or stop of a slice on an axis, clamped to it."""
     size = shape[axis]
     (found,) = from_front([place], size)
     least, most = (0, size) if step > 0 else (-1, size - 1)
@@ -238,5 +239,5 @@ def slice_bounds(entry: slice, size: int) -> tuple[int, int, int]:
 
 
 def adjacent(places: Sequence[int]) -> bool:
-    """Whether places follow each other."""
+    """True if places follow each other."""
     return all(b == a + 1 for a, b in pairwise(places))

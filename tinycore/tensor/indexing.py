@@ -32,6 +32,7 @@ from tinycore.tensor.index_parsing import (
     spelled_out,
 )
 from tinycore.tensor.operands import on_one_device
+from tinycore.tensor.view_writes import overwrite
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size
@@ -68,7 +69,7 @@ class Indexing(Creation):
             and index.dtype is dtypes.bool
             and isinstance(value, (bool, int, float))
         ):
-            self._overwrite(self._masked(index, value).uop)
+            overwrite(self, self._masked(index, value).uop)
             return
         parsed = parse(self, self._entries(index))
         new = value if isinstance(value, Indexing) else self._ufix_nested(value)
@@ -78,7 +79,7 @@ class Indexing(Creation):
         new = new.cast(self.dtype)._fitting(region._gathered(parsed).shape)
         changed = region._with_rows(parsed, new) if parsed.rows else new
         box = self._box(parsed)
-        self._overwrite(graph.reshape(changed.uop, box.shape), box)
+        overwrite(self, graph.reshape(changed.uop, box.shape), box)
 
     def _masked(self, mask: Creation, value: Scalar) -> Self:
         """This tensor with a number where a mask of its leading axes holds; not computed yet."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy as copying
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tinycore._deferred import DeferredModule, deferred, numpy
@@ -45,8 +45,12 @@ decompressed: Final = deferred("gzip:decompress")
 fetch: Final = deferred("tinycore.helpers:fetch")
 
 
+NO_STREAM: Final = -1
+"""Stream of DLPack by which a consumer says that it orders its work itself."""
+
+
 class Interop(InPlace):
-    """What NumPy, torch, pickle and plain addresses can do with a tensor."""
+    """Exchange of tensors with NumPy, torch, pickle and plain addresses."""
 
     __slots__ = ()
 
@@ -58,13 +62,17 @@ class Interop(InPlace):
         None for a tensor that has none yet, shows it other than in strides, or is on a device whose
         memory the host does not address.
         """
+        return self._memory_view(runtime().shared)
+
+    def _memory_view(self, flat_of: Callable[[UOp], HostArray | None]) -> HostArray | None:
+        """The memory of this tensor as an array of a shape and strides, if `flat_of` has it."""
         if not self.numel():
             return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
         memory = memory_below(self.uop)
         if memory is not None and memory.op is Op.ASSIGN:
             self.realize()
             memory = memory_below(self.uop)
-        flat = None if memory is None else runtime().shared(memory)
+        flat = None if memory is None else flat_of(memory)
         if memory is not None and flat is not None:
             value_cache.mark_escaped(memory)
         return None if flat is None else show_memory(known(self.uop), flat, VIEWS)
@@ -143,6 +151,9 @@ class Interop(InPlace):
         when the tensor was not computed yet, shows its memory other than in strides, or is on a
         device that the host cannot address. Raises SharingError, a BufferError, when that was
         forbidden, and for another device than `__dlpack_device__` and the host.
+
+        A device that exchanges its memory (the capability `exchange`) gives it as it is, and lets
+        the consumer's `stream` wait for what computes it; -1 says that nobody need wait.
         """
         place = self.__dlpack_device__()
         target = place if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
@@ -150,6 +161,12 @@ class Interop(InPlace):
             raise SharingError(f"__dlpack__: {self.device} cannot export to DLDevice {target}")
         if target == dlpack.HOST_DEVICE and stream is not None:
             raise SharingError(f"__dlpack__: the host has no streams, got stream={stream!r}")
+        versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
+        if target != dlpack.HOST_DEVICE and (exchange := runtime().exchange(self.device)):
+            capsule = self._device_capsule(target, versioned, copy)
+            if stream != NO_STREAM:
+                exchange.let_wait(None if stream is None else int(stream))
+            return capsule
         view = None if copy else self._host_view()
         if view is None and (copy is False or target != dlpack.HOST_DEVICE):
             raise SharingError(
@@ -157,9 +174,30 @@ class Interop(InPlace):
                 "to share: realize() it first (contiguous() if it is a view), or let it be copied "
                 "to the host with dl_device=(1, 0), or use .numpy()"
             )
-        versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
         array = self._host_array() if view is None else view
         return dlpack.capsule_of(array, self.dtype, versioned, copied=view is None)
+
+    def _device_capsule(self, place: tuple[int, int], versioned: bool, copy: bool | None) -> object:
+        """A capsule with the memory of a device, this tensor's or that of a copy."""
+        pointers: list[int] = []
+
+        def lent(memory: UOp) -> HostArray:
+            flat, pointer = runtime().lend(memory)
+            pointers.append(pointer)
+            return flat
+
+        view = None if copy else self._memory_view(lent)
+        copied = view is None
+        if view is None:
+            if copy is False:
+                raise SharingError(
+                    f"__dlpack__: {self.dtype!r} of shape {self.shape} on {self.device} has no "
+                    "memory to share: realize() it first (contiguous() if it is a view)"
+                )
+            view = self.clone().realize()._memory_view(lent)
+        assert view is not None
+        origin = dlpack.Origin(place, pointers[0] if pointers else 0)
+        return dlpack.capsule_of(view, self.dtype, versioned, copied, origin)
 
     @classmethod
     def from_dlpack(cls, x: Any, *, device: str | None = None, copy: bool | None = None) -> Self:
@@ -185,14 +223,15 @@ class Interop(InPlace):
             )
         kind, number = map(int, x.__dlpack_device__())
         target = None if device is None else canonical(device)
-        here = target is not None and runtime().exchange_kind(target) == (kind, number)
+        here = target is not None and runtime().takes(target, kind, number)
         place = target if here else runtime().device_for(kind, number)
         if place is None:
             raise SharingError(
                 f"from_dlpack: no device here works on memory of DLDevice ({kind}, {number}); move "
                 "the array to the host first"
             )
-        found, target = dlpack.lent(x, copy), target or place
+        exchange = None if kind == dlpack.HOST_DEVICE[0] else runtime().exchange(place)
+        found, target = dlpack.lent(x, copy, exchange), target or place
         if 0 in found.shape:
             return cls.from_uop(graph.full(found.shape, found.dtype, 0, target))
         why = reason_to_copy(found, place, target)
@@ -308,9 +347,10 @@ def reason_to_copy(found: dlpack.Lent, place: str, target: str) -> str | None:
         return f"it is on {place}, not on {target}"
     if found.read_only:
         return "it is read-only, and a tensor may be assigned to"
-    if found.pointer % found.dtype.itemsize:
+    place_of_first = found.pointer + found.start
+    if place_of_first % found.dtype.itemsize:
         return (
-            f"{found.pointer:#x} is no multiple of the {found.dtype.itemsize} bytes of an element"
+            f"{place_of_first:#x} is no multiple of the {found.dtype.itemsize} bytes of an element"
         )
     if found.order() is None:
         return f"strides {found.strides} of shape {found.shape} leave gaps or overlap"
@@ -326,7 +366,7 @@ def shared_node(found: dlpack.Lent, place: str) -> UOp:
             "make it contiguous there first"
         )
     size = math.prod(found.shape)
-    flat = runtime().wrap(found.pointer, size, found.dtype, place, found.lease)
+    flat = runtime().wrap(found.pointer, size, found.dtype, place, found.lease, found.start)
     value_cache.mark_escaped(flat)
     outermost_first = graph.reshape(flat, tuple([found.shape[axis] for axis in order]))
     return graph.permute(outermost_first, [order.index(axis) for axis in range(len(order))])

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from tinycore._locks import recursive_lock
 from tinycore.config import settings
-from tinycore.engine.jit import CapturedStep, trace
+from tinycore.engine.captured_step import CapturedStep, trace
 from tinycore.engine.run import recordings
 from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 MOST_CAPTURES: Final = 64
 """Ways to call one function that are kept apart; more are refused."""
 MOST_RESTARTS: Final = 8
-"""How often a capture may be given up as its tensors were replaced."""
+"""Most times that a capture is given up because its tensors were replaced."""
 
 Key = tuple[Any, ...]
 
@@ -97,7 +97,7 @@ class TinyJit(Generic[Parameters, Result]):
 
     @property
     def captured(self) -> CapturedStep | None:
-        """What the last call captured or replayed, once something was."""
+        """The step that the last call captured or replayed; None before one was."""
         return None if self.last is None else self.last.step
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -137,7 +137,7 @@ class TinyJit(Generic[Parameters, Result]):
         return self.fxn
 
     def broken(self, given: Arguments) -> list[str]:
-        """What numbers decided in captures of such arguments, and decide otherwise in this call."""
+        """Comparisons of sizes in such captures which this call answers otherwise, as text."""
         return [t for c in self.kinds.get(given.key, ()) for t in c.broken(given.numbers)]
 
     def give_up(self, capture: Capture) -> None:

@@ -291,7 +291,7 @@ def concatenate(nodes: Sequence[UOp], axis: int) -> UOp:
 
 
 def before(stop: int, total: int, like: UOp, axis: int) -> UOp:
-    """Whether an element of `like` comes before `stop` along an axis of size `total`."""
+    """Mask of the elements of `like` before `stop` along an axis of size `total`."""
     shape = tuple([stop if a == axis else n for a, n in enumerate(like.shape)])
     inside = graph.full(shape, dtypes.bool, True, like.device)
     return graph.pad(inside, along(like, axis, (0, total - stop)))

@@ -25,7 +25,7 @@ def memory_below(node: UOp) -> UOp | None:
 
 
 def moved_from(node: UOp) -> UOp:
-    """What a node has the elements of, moved or not."""
+    """The node that has the elements of a node, before any movement."""
     while node.op in MOVEMENT or node.op in SAME_VALUE:
         node = node.src[0]
     return node

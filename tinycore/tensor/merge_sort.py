@@ -28,7 +28,7 @@ FEWEST_PIECES: Final = 16
 
 
 def first_places(keys: UOp, count: int, bits: int) -> UOp:
-    """Where the `count` least keys of the last axis stand, in order, 0 < count <= its size.
+    """Positions of the `count` least keys of the last axis, in order, 0 < count <= its size.
 
     `bits` says how wide the keys are. Runs longer than `count` are never made: of two sorted runs
     the first elements are kept.
@@ -96,7 +96,7 @@ def store_keys(keys: Keys) -> Keys:
 
 
 def less(left: Keys, right: Keys) -> UOp:
-    """Whether a tuple of keys comes before another: the first difference decides."""
+    """True where a tuple of keys comes before another: the first difference decides."""
     before = left[-1] < right[-1]
     for a, b in zip(reversed(left[:-1]), reversed(right[:-1]), strict=True):
         before = (a < b) | (a.eq(b) & before)

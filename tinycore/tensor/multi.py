@@ -14,7 +14,7 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import resolve_axis
 from tinycore.tensor.core import canonical
-from tinycore.tensor.images import Images
+from tinycore.tensor.image_products import Images
 from tinycore.tensor.rules import Gradients, rule
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
@@ -117,7 +117,7 @@ def sharded(x: UOp, names: tuple[str, ...], axis: int | None) -> UOp:
 
 
 def shards_of(x: UOp, names: tuple[str, ...], axis: int | None) -> list[UOp]:
-    """What each device holds of a node, in memory of its own."""
+    """Shards of a node: the part of each device, in memory of its own."""
     found = []
     for number, name in enumerate(names):
         part = x if axis is None else part_of(x, axis, number, len(names))

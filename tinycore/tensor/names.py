@@ -1,4 +1,4 @@
-"""What the code of functions names: globals, attributes, and modules that it imports.
+"""Names in the code of functions: globals, attributes, and modules that it imports.
 
 Floor 5. Only what a captured function and the functions that it may call name decides what they do;
 everything else around them may change freely. Libraries are not looked into.
@@ -18,7 +18,7 @@ LIBRARIES: Final = sys.stdlib_module_names
 OWN: Final = ("llm", "cli", "testing")
 """Packages of tinycore that are looked into, as programs are."""
 LAYERS: Final = "tinycore.nn"
-"""Where the classes are whose objects have attributes that decide what they do, all of them."""
+"""Package of the classes all of whose attributes decide what their objects do."""
 
 BY_NAME: Final = frozenset({"getattr", "setattr", "hasattr", "attrgetter", "methodcaller"})
 """Functions that are given the name of an attribute as text."""
@@ -30,7 +30,7 @@ TEXT: Final = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "B
 
 
 class Named(NamedTuple):
-    """What one piece of code names."""
+    """The names in one piece of code."""
 
     globals: frozenset[str]
     attributes: frozenset[str]
@@ -38,12 +38,12 @@ class Named(NamedTuple):
     """Attributes that it sets."""
     modules: frozenset[str]
     is_open: bool
-    """Whether it may reach attributes by names that are made while it runs."""
+    """True if it may reach attributes by names that are made while it runs."""
 
 
 @functools.lru_cache(maxsize=4096)
 def names_of(code: types.CodeType) -> Named:
-    """What a function, or one inside of it, names."""
+    """The names in a function and in the functions inside of it."""
     scope, attributes, stored, modules = set(), set(), set(), set()
     words: set[str] = set()
     makes_text = False
@@ -79,7 +79,7 @@ def pieces(code: types.CodeType) -> Iterator[types.CodeType]:
 
 @functools.lru_cache(maxsize=4096)
 def is_library(module: str) -> bool:
-    """Whether a module belongs to Python, to tinycore, or to an installed package."""
+    """True if a module belongs to Python, to tinycore, or to an installed package."""
     root, _, rest = module.partition(".")
     if root == "tinycore":
         return rest.partition(".")[0] not in OWN
@@ -103,7 +103,7 @@ class Names:
         self.is_open = False
 
     def opens(self, module: str) -> bool:
-        """Whether the code and the objects of a module are looked into."""
+        """True if the code and the objects of a module are looked into."""
         if not is_library(module):
             return True
         root = module.partition(".")[0]
@@ -124,7 +124,7 @@ class Names:
         self.is_open |= named.is_open
 
     def makes(self, name: str) -> bool:
-        """Whether some code names a global of this name, such as a class."""
+        """True if some code names a global of this name, such as a class."""
         return any(name in scope for scope in self.scopes.values())
 
     def imported(self) -> tuple[Any, ...]:
@@ -134,7 +134,7 @@ class Names:
         return (*filter(None, found), *((os.environ,) if environment else ()))
 
     def has(self, name: str) -> bool:
-        """Whether an attribute may be looked at."""
+        """True if an attribute may be looked at."""
         return self.is_open or name in self.attributes
 
     def globals_of(self, scope: dict[str, Any]) -> tuple[str, ...]:

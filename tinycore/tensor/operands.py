@@ -1,4 +1,4 @@
-"""What stands beside a tensor in an operation: tensors and numbers made to fit one another.
+"""Operands: tensors and numbers made to fit one another by broadcasting and promotion.
 
 Floor 5. Operands are broadcast together and promoted to their common dtype; a Python number takes
 the tensor's dtype where it can hold it (a float beside integers makes them the default float).
@@ -23,11 +23,11 @@ from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
 BOOL_ARITHMETIC = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
-"""What arithmetic means between bools."""
+"""Ops that have the meaning of arithmetic between bools."""
 
 
 class Operands(Joining):
-    """How operands are brought together."""
+    """Broadcasting and promotion of operands."""
 
     __slots__ = ()
 
@@ -121,10 +121,10 @@ def scalar_dtype(value: Scalar | Size, beside: DType) -> DType:
 
 
 OPERANDS = (Operands, bool, int, float, NumpyScalar, UOp, Size)
-"""What may stand beside a tensor in an operation."""
+"""Types of operands beside a tensor."""
 
 COMPARED = (*OPERANDS, complex, NumpyArray)
-"""What == and != take, or refuse by an error; of anything else a tensor is simply not equal."""
+"""Types that == and != take, or refuse by an error; to any other a tensor is not equal."""
 
 
 def no_bools(name: str, dtype: DType) -> None:

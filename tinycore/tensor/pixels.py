@@ -73,7 +73,7 @@ def verify(shape: Shape, kind: ImageDType, device: str) -> None:
 
 
 def is_fixed(shape: Shape) -> bool:
-    """Whether no size varies from launch to launch."""
+    """True if no size varies from launch to launch."""
     return not any(isinstance(n, Size) for n in shape)
 
 

@@ -1,4 +1,4 @@
-"""What a kernel written by hand is made of: tensors as placeholders, and the graph they become.
+"""Kernels written by hand: tensors as placeholders, and the graph that they become.
 
 Floor 5. A user's function gets a Placeholder for each tensor and returns what it stores. Here its
 loops are closed, and what lowering, or the memory beyond a tensor's end, would not forgive is
@@ -28,12 +28,12 @@ Index = int | UOp
 KernelFunction = Callable[..., Any]
 
 UNLOWERED_LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED})
-"""What a loop of a kernel may be before it is lowered."""
+"""Kinds of loops in a kernel before it is lowered."""
 STATEMENTS: Final = COMPOUND | {Op.STORE}
-"""What a kernel function may return, one or several."""
+"""Ops that a kernel function may return, one or several."""
 
 UNFORESEEN: Final = frozenset({Op.LOAD, Op.STATE})
-"""What may have any value."""
+"""Ops whose value is not known before the launch."""
 
 
 class Placeholder:
@@ -112,7 +112,7 @@ def kernel_of(function: KernelFunction, placeholders: Sequence[Placeholder]) -> 
 
 
 def statements_of(name: str, result: Any) -> list[UOp]:
-    """What a kernel function returned, as a list. Raises ArgumentTypeError for anything else."""
+    """Statements that a kernel function returned. Raises ArgumentTypeError for anything else."""
     found = list(result) if isinstance(result, (list, tuple)) else [result]
     wrong = [x for x in found if not (isinstance(x, UOp) and x.op in STATEMENTS)]
     if wrong or not found:
@@ -143,7 +143,7 @@ def stored_slots(sink: UOp) -> tuple[int, ...]:
 
 
 def problems(sink: UOp, pointers: set[UOp]) -> Iterable[str]:
-    """What is wrong with a kernel that is legal as a graph."""
+    """Errors in a kernel that is legal as a graph, as text."""
     nodes = sink.toposort()
     if not any(n.op is Op.STORE for n in nodes):
         yield "it stores nothing"

@@ -182,7 +182,7 @@ class Parts(NamedTuple):
     """2 / ln 2, the first with half of the digits."""
     third: tuple[float, float]
     terms: int
-    """How many terms of the series, after the second, the type needs."""
+    """Number of terms of the series, after the second, that the type needs."""
     last_finite: float
     """The greatest number whose power of 2 is finite."""
 

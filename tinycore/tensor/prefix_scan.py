@@ -30,11 +30,11 @@ STEPS_TOGETHER: Final = 2
 Prefixes = Callable[[UOp], UOp]
 """Every prefix of a short last axis, folded."""
 Combine = Callable[[UOp, UOp], UOp]
-"""What comes before, and what follows it, folded together."""
+"""Combination of the fold of some elements with that of the elements after them."""
 
 
 def is_scanned(x: UOp, axis: int) -> bool:
-    """Whether an axis is gone through step by step as it is."""
+    """True if an axis is scanned sequentially as it is."""
     if not is_fixed(x.shape) or x.shape[axis] <= LONGEST_SCAN:
         return True
     return math.prod(x.shape) // x.shape[axis] >= MANY_ROWS

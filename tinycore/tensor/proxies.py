@@ -18,7 +18,7 @@ from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, is_realized, rebuilt
 from tinycore.tensor.change_tracking import change_sets, changed_elsewhere
-from tinycore.tensor.core import live_tensors
+from tinycore.tensor.living import live_tensors
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import exchanging
 from tinycore.uop.movement import base_of
@@ -158,7 +158,7 @@ def finish_writes() -> None:
 
 
 def is_pending_write(node: UOp) -> bool:
-    """Whether a node is memory which holds something already and is to hold something else."""
+    """True if a node is memory that has content, and a write pending to replace it."""
     if node.op is not Op.ASSIGN:
         return False
     memory = buffers.get(memory_of(node))

@@ -23,7 +23,7 @@ from tinycore.uop.text import inline
 Numbers: TypeAlias = "numpy.ndarray[Any, Any]"
 
 MOST_TRIED_STEPS: Final = 1 << 14
-"""How many steps of a kernel are tried."""
+"""Most steps of a kernel to try."""
 
 ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
     Op.ADD: lambda a, b: a + b,
@@ -48,12 +48,12 @@ ARITHMETIC: Final[dict[Op, Callable[..., Any]]] = {
     Op.WHERE: lambda c, a, b: numpy.where(c, a, b),
     Op.CAST: lambda a: a,
 }
-"""What ops mean of the small integers that indices are."""
+"""Ops on the small integers that indices are."""
 
 
 @lru_cache(256)
 def races(stores: tuple[UOp, ...]) -> tuple[str, ...]:
-    """What is wrong with the stores of a kernel, as sentences; known of the latest kernels."""
+    """Races between the stores of a kernel, as sentences; cached for the latest kernels."""
     return tuple(found_races(stores))
 
 
@@ -96,12 +96,12 @@ def parallel(store: UOp) -> list[UOp]:
 
 
 def size_of(loop: UOp) -> int:
-    """How many steps a loop may have."""
+    """Most steps that a loop may have."""
     return int(loop.vmax) + 1
 
 
 def is_crowded(store: UOp) -> bool:
-    """Whether a store without a gate has more steps than elements to store to."""
+    """True if a store without a gate has more steps than elements to store to."""
     _, place, *gate = store.src[0].src
     if gate or not is_foreseen(place):
         return False
@@ -109,7 +109,7 @@ def is_crowded(store: UOp) -> bool:
 
 
 def is_foreseen(node: UOp) -> bool:
-    """Whether a value is told by the counters of loops alone."""
+    """True if a value depends on loop counters alone."""
     known = (Op.CONST, Op.RANGE, *ARITHMETIC)
     return all(n.op in known for n in node.toposort())
 
@@ -136,7 +136,7 @@ def places_of(store: UOp) -> tuple[Numbers, Numbers] | None:
 
 
 def first_steps(sizes: list[int]) -> list[int]:
-    """How many steps of each loop are tried: as many of each, where there are so many."""
+    """Steps of each loop to try: as many of each, as far as it has them."""
     left, chosen = MOST_TRIED_STEPS, dict.fromkeys(range(len(sizes)), 1)
     waiting = sorted(range(len(sizes)), key=sizes.__getitem__)
     for number, loop in enumerate(waiting):

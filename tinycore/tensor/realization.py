@@ -15,18 +15,14 @@ from tinycore._locks import writing
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
-from tinycore.tensor.core import (
-    Core,
-    alias_index,
-    is_shared,
-    replace_nodes,
-    waiting_tensors,
-)
+from tinycore.tensor.core import Core
 from tinycore.tensor.grad import passes_gradient
 from tinycore.tensor.history import history
+from tinycore.tensor.living import alias_index, replace_nodes, waiting_tensors
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.value_cache import Snapshot, value_cache
-from tinycore.tensor.views import shows_repeated
+from tinycore.tensor.view_writes import show
+from tinycore.tensor.views import is_shared, shows_repeated
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
@@ -69,18 +65,25 @@ def compute(
             return {}
         known = value_cache.snapshot()
         form = canonicalize(roots, readable_from_cache(known.memory, roots))
-        while more := readers_of_overwritten(form):
+        waiting = waiting_tensors()
+        while more := readers_of_overwritten(form, waiting):
             more = [*form.roots, *more]
             form = canonicalize(more, readable_from_cache(known.memory, more))
+        asked = set(roots) if owners else set()
         if not form.assigned:
-            return run_and_publish(known, form, owners, read, set(roots) if owners else set())
+            return run_and_publish(known, form, owners, read, asked, waiting)
         with writing:
             if Writes.done == before:
-                return run_and_publish(known, form, owners, read, set(roots) if owners else set())
+                return run_and_publish(known, form, owners, read, asked, waiting)
 
 
 def run_and_publish(
-    known: Snapshot, form: CanonicalGraph, owners: Sequence[Core], read: UOp | None, asked: set[UOp]
+    known: Snapshot,
+    form: CanonicalGraph,
+    owners: Sequence[Core],
+    read: UOp | None,
+    asked: set[UOp],
+    waiting: Sequence[Core],
 ) -> dict[UOp, UOp]:
     """Run a canonical graph and publish its results to living tensors; the memory of each root.
 
@@ -89,8 +92,8 @@ def run_and_publish(
     same node gets the value only: an assignment to one must not show in the other.
 
     A value that is `read` is the only root and has no owner; the value cache takes its memory.
+    `waiting` are the living tensors that are not memory alone.
     """
-    waiting = waiting_tensors()
     ours = set(form.roots)
     others = [
         t.uop
@@ -125,12 +128,13 @@ def note_history(
     if value_cache.scope.open:  # a capture computes its gradients inside
         history.discard(memory_written(form.assigned))
         return
-    free = {root_of(t) for t in owners if t.requires_grad is None} & asked & replaced.keys()
-    ended = {
-        memory: history.numbers(node, form)
-        for node in free
-        if (memory := base_of(replaced[node])).op is Op.BUFFER
-    }
+    ended: dict[UOp, frozenset[int]] = {}
+    for tensor in owners:
+        node = root_of(tensor)
+        if tensor.requires_grad is None and node in asked and node in replaced:
+            memory = base_of(replaced[node])
+            if memory.op is Op.BUFFER:
+                ended[memory] = history.numbers(node, form)
     done, kept = differentiable(form, replaced, asked, read)
     if done or kept or ended:
         history.record(done, kept, ended)
@@ -230,7 +234,7 @@ def unshare(tensors: Iterable[Core]) -> None:
         if (value := tensor._value) is None:
             tensor._become(graph.copied(tensor.uop))
         elif value is not owner._value:
-            tensor._show(value.tensors(), value.base, graph.copied(value.base))
+            show(tensor, value.tensors(), value.base, graph.copied(value.base))
 
 
 def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
@@ -254,7 +258,7 @@ def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
 
 
 def is_view(node: UOp) -> bool:
-    """Whether a node is detached, or rearranges memory: both show what a write to it changes."""
+    """True if a node is detached, or rearranges memory: both show what a write to it changes."""
     return node.op is Op.DETACH or (node.op in MOVEMENT and is_shared(base_of_view(node)))
 
 
@@ -307,7 +311,7 @@ def values_of_tensors() -> set[UOp]:
     return {n for t in waiting_tensors() if not shows_memory(n := root_of(t), set())}
 
 
-def readers_of_overwritten(form: CanonicalGraph) -> list[UOp]:
+def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Core]) -> list[UOp]:
     """Nodes that living tensors still have to compute from memory which some roots overwrite.
 
     Plain views are not among them: they show the new content. Copies on the way are, since a
@@ -318,26 +322,25 @@ def readers_of_overwritten(form: CanonicalGraph) -> list[UOp]:
     replaced = {base_of(n.src[0]) for n in form.assigned}
     latest = set(form.assigned) - replaced
     done = {*form.assigned, *form.roots}
-    nodes = dict.fromkeys(map(root_of, waiting_tensors()))
-    waiting = [n for n in nodes if not shows_memory(n, done)]
-    if not waiting:
+    nodes = [n for n in dict.fromkeys(map(root_of, waiting)) if not shows_memory(n, done)]
+    if not nodes:
         return []
     reads: dict[UOp, bool] = {}
-    for node in UOp.sink(*waiting).toposort(lambda n: n not in latest):
+    for node in UOp.sink(*nodes).toposort(lambda n: n not in latest):
         reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
     copies = [n for n in reads if reads[n] and graph.is_alone(n) and n not in done]
-    return list(dict.fromkeys((*copies, *(n for n in waiting if reads[n]))))
+    return list(dict.fromkeys((*copies, *(n for n in nodes if reads[n]))))
 
 
 def with_readers(roots: list[UOp]) -> list[UOp]:
     """Some roots, and all nodes to be computed before these overwrite memory."""
-    while more := readers_of_overwritten(canonicalize(roots)):
+    while more := readers_of_overwritten(canonicalize(roots), waiting_tensors()):
         roots = [*roots, *more]
     return roots
 
 
 def shows_memory(node: UOp, done: set[UOp]) -> bool:
-    """Whether a node is a view of memory, or of a node in `done` that is about to become memory."""
+    """True if a node is a view of memory, or of a node in `done` that is about to become memory."""
     while node not in done and (node.op in MOVEMENT or node.op is Op.DETACH):
         node = node.src[0]
     return node in done or graph.is_buffer(node) or node.op in (Op.BUFFER_VIEW, Op.CONST)

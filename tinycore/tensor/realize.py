@@ -17,11 +17,12 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.change_tracking import change_sets, record_gradients
 from tinycore.tensor.checks import repeats_to, same_device
-from tinycore.tensor.core import Core, canonical, live_tensors, replace_nodes
+from tinycore.tensor.core import Core, canonical
 from tinycore.tensor.grad import gradients
 from tinycore.tensor.history import history
 from tinycore.tensor.host_bytes import decode
 from tinycore.tensor.layout import COPIES, moved_from, show_memory
+from tinycore.tensor.living import live_tensors, replace_nodes
 from tinycore.tensor.random import Random
 from tinycore.tensor.realization import (
     canonicalize,
@@ -35,6 +36,7 @@ from tinycore.tensor.realization import (
 )
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.value_cache import value_cache
+from tinycore.tensor.view_writes import overwrite, target_of
 from tinycore.uop.bindings import known, sizes_below
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 
 MOST_SHOWN = 1000
-"""How many elements `print` shows."""
+"""Most elements that `print` shows."""
 
 
 class Realization(Random):
@@ -266,20 +268,22 @@ class Realization(Random):
             raise DTypeError(
                 f"assign: a value of {value.dtype!r} into {self.dtype!r}; cast it first"
             )
-        node = graph.on_device(value.uop, self.device)
-        same_device("assign", [self.device, node.device])
-        if not repeats_to(node.shape, self.shape):
+        node, shape = value.uop, self.uop.shape
+        if node.device != self.uop.device:
+            node = graph.on_device(node, self.device)
+            same_device("assign", [self.device, node.device])
+        if node.shape != shape and not repeats_to(node.shape, shape):
             raise ShapeError(
-                f"assign: shapes {self.shape} and {value.shape} do not fit: a value has the shape "
+                f"assign: shapes {shape} and {value.shape} do not fit: a value has the shape "
                 "of its place, or is repeated to it"
             )
-        node = graph.broadcast_to(node, self.shape)
+        node = graph.broadcast_to(node, shape)
         if not self.numel():
             return self
         if node is self.uop:
-            self._target(node)  # raises where an element is shown more than once
+            target_of(self, node)  # raises where an element is shown more than once
             return self
-        self._overwrite(node)
+        overwrite(self, node)
         return self
 
     # --- differentiating
@@ -340,7 +344,7 @@ class Realization(Random):
         return self
 
     def _shows_parameter(self) -> bool:
-        """Whether this tensor is, or is a view of, one that requires a gradient."""
+        """True if this tensor is, or is a view of, one that requires a gradient."""
         nodes = set(self.uop.toposort())
         return any(t.requires_grad for t in live_tensors() if t.uop in nodes)
 

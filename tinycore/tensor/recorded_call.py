@@ -9,16 +9,15 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress, count, repeat
-from operator import add, attrgetter, call, is_, is_not, le
+from operator import le
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
-from tinycore.engine.jit import CapturedStep
+from tinycore.engine.captured_step import CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import is_realized, rebuilt
@@ -69,45 +68,46 @@ class SideOutput(NamedTuple):
 
     tensor: weakref.ref[Any] | None
     is_first: bool = False
-    """Whether the tensor had no gradient before."""
+    """True if the tensor had no gradient before."""
     box: int = 0
     place: int = 0
 
 
 COUNTS: Final = getattr(sys, "_is_gil_enabled", lambda: True)()
-"""Whether counts of references say who else has seen a tensor."""
+"""True if counts of references tell who else has seen a tensor."""
 
 
-NODE, GRAD, REQUIRES_GRAD = map(attrgetter, ("uop", "grad", "requires_grad"))
-ENDLESS_NONE: Final = repeat(None)
-"""None as often as it is asked for."""
+Reference = Callable[[], Any]
+"""A weak reference to a tensor. That one may be gone is seen when an attribute of it is read."""
 
 
 class Expected:
-    """What the tensors around a function must be before a replay.
+    """The tensors that a replay requires unchanged: nodes, flags and gradients at the capture.
 
-    They lie in columns, so that all are compared by a few calls of C.
+    Loops of few bytecodes look at them: these read attributes faster than `attrgetter`.
     """
 
     def __init__(self, recorded: RecordedCall) -> None:
-        state, flags = recorded.state, recorded.flags
-        left = [
+        state = recorded.state
+        self.nodes: list[tuple[Reference, UOp, bool | None]] = [
+            (entry.tensor, entry.node, entry.requires_grad) for entry in state
+        ]
+        """Tensors with their nodes, and if they require gradients."""
+        self.flags: Sequence[tuple[Reference, bool | None]] = recorded.flags
+        self.owners: list[tuple[Reference, Reference]] = [
+            (entry.owner, entry.tensor) for entry in state if entry.owner is not None
+        ]
+        """Tensors with their gradients."""
+        self.left: list[tuple[Reference, bool]] = [
             (side.tensor, side.is_first)
             for side in recorded.side_outputs
             if side.tensor is not None
         ]
-        self.nodes = [entry.node for entry in state]
-        self.tensors = [entry.tensor for entry in state] + [tensor for tensor, _ in flags]
-        """Those with a node first."""
-        self.required = [entry.requires_grad for entry in state] + [flag for _, flag in flags]
-        self.owners = [entry.owner for entry in state if entry.owner is not None]
-        self.gradients = [entry.tensor for entry in state if entry.owner is not None]
-        self.side_tensors = [tensor for tensor, _ in left]
-        self.are_first = [is_first for _, is_first in left]
+        """Tensors that are given a gradient, and if they have none before."""
 
     @staticmethod
     def of(recorded: RecordedCall) -> Expected | None:
-        """What a recorded call expects of tensors; None if it knows of none."""
+        """The tensors that a recorded call requires unchanged; None if there are none."""
         return (
             Expected(recorded)
             if recorded.state or recorded.flags or recorded.side_outputs
@@ -115,25 +115,43 @@ class Expected:
         )
 
     def holds(self) -> bool:
-        """Whether all tensors are there, with the same nodes, flags and gradients."""
-        tensors = [*map(call, self.tensors)]
+        """True if all tensors are alive, with the same nodes, flags and gradients."""
         try:
-            return all(map(is_, self.nodes, map(NODE, tensors))) and self.marks_hold(tensors)
+            for reference, node, flag in self.nodes:
+                tensor = reference()
+                if tensor.uop is not node or tensor.requires_grad is not flag:
+                    return False
         except AttributeError:  # one is gone
             return False
+        return self.others_hold()
 
-    def marks_hold(self, tensors: Iterable[Any]) -> bool:
-        """Whether these tensors are there, with the same flags and gradients."""
-        flags, gradients = map(REQUIRES_GRAD, tensors), map(GRAD, map(call, self.owners))
-        are_first = map(is_, map(GRAD, map(call, self.side_tensors)), ENDLESS_NONE)
+    def marks_hold(self) -> bool:
+        """True if all tensors are alive, with the same flags and gradients."""
         try:
-            return (
-                all(map(is_, self.required, flags))
-                and all(map(is_, gradients, map(call, self.gradients)))
-                and all(map(is_, are_first, self.are_first))
-            )
-        except AttributeError:
+            for reference, _, flag in self.nodes:
+                if reference().requires_grad is not flag:
+                    return False
+        except AttributeError:  # one is gone
             return False
+        return self.others_hold()
+
+    def others_hold(self) -> bool:
+        """True if the tensors without nodes here have the same flags, and all have gradients as
+        at the capture.
+        """
+        try:
+            for reference, flag in self.flags:
+                if reference().requires_grad is not flag:
+                    return False
+            for owner, gradient in self.owners:
+                if owner().grad is not gradient():
+                    return False
+            for reference, is_first in self.left:
+                if (reference().grad is None) is not is_first:
+                    return False
+        except AttributeError:  # one is gone
+            return False
+        return True
 
 
 class ReusableGradient(NamedTuple):
@@ -153,23 +171,25 @@ class ReusableGradient(NamedTuple):
     """The buffer of the captured step that it stands for."""
 
 
-class ReusableGradients:
-    """The gradients that a replay made, in columns that few calls of C look at."""
+COUNTED: Final = 4
+"""Objects of a gradient whose references are counted: its tensor, node, BUFFER and Buffer."""
 
-    def __init__(
-        self,
-        rows: Sequence[ReusableGradient] = (),
-        known: Sequence[int] = (),
-        known_below: Sequence[int] = (),
-    ) -> None:
+
+class ReusableGradients:
+    """The gradients that a replay made, and how often each was referred to when it was left."""
+
+    def __init__(self, rows: Sequence[ReusableGradient] = (), known: Sequence[int] = ()) -> None:
         self.rows = rows
-        self.owners = [row.owner for row in rows]
-        self.tensors = [row.tensor for row in rows]
-        self.shown = [row.shown for row in rows]
-        self.below: list[Any] = [x for row in rows for x in (row.shown, row.node, row.buffer)]
-        self.known, self.known_below = [*known], [*known_below]
-        """How many references there are to the tensors, and to what is below, if nobody has seen
-        them; of as many of the first ones as were counted."""
+        self.tensors: list[tuple[Reference, Tensor, UOp]] = [
+            (row.owner, row.tensor, row.shown) for row in rows
+        ]
+        """Owners, their gradients, and the nodes of these."""
+        self.counted: list[Any] = [
+            x for row in rows for x in (row.tensor, row.shown, row.node, row.buffer)
+        ]
+        self.known = [*known]
+        """Counts of references to `counted` while nobody has seen them, of the first rows only
+        until `count` is called."""
         self.numbers = frozenset([row.number for row in rows])
         self.places = frozenset([row.place for row in rows])
         self.again = {row.made: row.buffer for row in rows}
@@ -177,49 +197,57 @@ class ReusableGradients:
 
     def count(self) -> None:
         """See how often the new ones are referred to, now that nobody has seen them."""
-        if len(self.known) == len(self.rows):
-            return
-        counts, below = [*map(getrefcount, self.tensors)], [*map(getrefcount, self.below)]
-        self.known += counts[len(self.known) :]
-        self.known_below += below[len(self.known_below) :]
+        if len(self.known) < len(self.counted):
+            self.known += [*map(getrefcount, self.counted)][len(self.known) :]
 
     def unseen(self) -> ReusableGradients:
-        """Those that the next replay may overwrite, in their places.
+        """Those that the next replay may overwrite, back in their places.
 
-        Those to which nothing refers that did not when they were left.
+        Nothing refers to them that did not when they were left.
         """
-        counts, below = map(getrefcount, self.tensors), map(getrefcount, self.below)
-        owners: list[Any] = [*map(call, self.owners)]
-        if (
-            len(self.known) == len(owners)
-            and all(map(is_not, owners, ENDLESS_NONE))
-            and all(map(is_, map(NODE, self.tensors), self.shown))
-            and all(map(le, below, self.known_below))
-        ):
-            missing = [*map(is_not, map(GRAD, owners), self.tensors)]
-            if all(map(le, map(add, counts, missing), self.known)):
-                for number in compress(count(), missing):
-                    owners[number].grad = self.tensors[number]
-                return self
-        return self.some_unseen()
+        counts = [*map(getrefcount, self.counted)]
+        if counts == self.known and self.are_in_place():
+            return self
+        kept = []
+        for number, of_row in enumerate(self.tensors[: len(self.known) // COUNTED]):
+            part = slice(COUNTED * number, COUNTED * (number + 1))
+            if put_back(*of_row, counts[part], self.known[part]):
+                kept.append(number)
+        if len(kept) == len(self.rows):
+            return self
+        return ReusableGradients(
+            [self.rows[number] for number in kept],
+            [most for n in kept for most in self.known[COUNTED * n : COUNTED * (n + 1)]],
+        )
 
-    def some_unseen(self) -> ReusableGradients:
-        """The same where not all of them are."""
-        counts, below = [*map(getrefcount, self.tensors)], [*map(getrefcount, self.below)]
-        rows, known, known_below = [], [], []
-        for number, (row, most) in enumerate(zip(self.rows, self.known, strict=False)):
-            owner, three = row.owner(), slice(3 * number, 3 * number + 3)
-            if owner is None or row.tensor.uop is not row.shown:
-                continue
-            is_missing = owner.grad is not row.tensor
-            most_below = self.known_below[three]
-            if counts[number] + is_missing <= most and all(map(le, below[three], most_below)):
-                rows.append(row)
-                known.append(most)
-                known_below += most_below
-                if is_missing:
-                    owner.grad = row.tensor
-        return ReusableGradients(rows, known, known_below)
+    def are_in_place(self) -> bool:
+        """True if all of them are the gradients of their owners, unchanged."""
+        try:
+            for owner, tensor, shown in self.tensors:
+                if owner().grad is not tensor or tensor.uop is not shown:
+                    return False
+        except AttributeError:  # one is gone
+            return False
+        return True
+
+
+def put_back(
+    reference: Reference,
+    tensor: Tensor,
+    shown: UOp,
+    counts: Sequence[int],
+    known: Sequence[int],
+) -> bool:
+    """Put a gradient back in its place, if it is unchanged and nothing new refers to it."""
+    owner = reference()
+    if owner is None or tensor.uop is not shown:
+        return False
+    is_missing = owner.grad is not tensor  # as after zero_grad(): a reference less
+    if counts[0] + is_missing > known[0] or not all(map(le, counts[1:], known[1:])):
+        return False
+    if is_missing:
+        owner.grad = tensor
+    return True
 
 
 @dataclass(eq=False)
@@ -244,7 +272,7 @@ class RecordedCall:
     expected: Expected | None = field(init=False)
     """The contents of `state`, `flags` and `side_outputs` in columns, for quick comparison."""
     gradients: ReusableGradients = field(init=False, default_factory=ReusableGradients)
-    """What the last replay left of gradients in memory of their own."""
+    """Gradients that the last replay left in memory of their own."""
 
     def __post_init__(self) -> None:
         self.expected = Expected.of(self)

@@ -90,7 +90,7 @@ class Reduce(Activations):
         return self._fold("min", Op.MIN, axis, keepdim)
 
     def any(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """Whether some element is nonzero; False of no elements.
+        """True if some element is nonzero; False of no elements.
 
         >>> x = Tensor([[0, 1], [0, 0]])
         >>> x.any().item(), x.any(1).tolist()
@@ -101,7 +101,7 @@ class Reduce(Activations):
         return self.cast(dtypes.bool).max(axis, keepdim)
 
     def all(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """Whether every element is nonzero; True of no elements.
+        """True if every element is nonzero; True of no elements.
 
         >>> x = Tensor([[1, 1], [1, 0]])
         >>> x.all().item(), x.all(1).tolist()
@@ -112,7 +112,7 @@ class Reduce(Activations):
     def allclose(
         self, other: Self, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
     ) -> Self:
-        """Whether all elements are close, as one bool.
+        """True if all elements are close, as one bool.
 
         >>> Tensor([1.0, 2.0]).allclose(Tensor([1.0, 2.0 + 1e-6])).item()
         True
@@ -122,7 +122,7 @@ class Reduce(Activations):
     # --- statistics
 
     def _count(self, axes: Sequence[int]) -> int:
-        """How many elements are folded into one."""
+        """Number of elements that are reduced into one."""
         sizes = [self.shape[a] for a in axes]
         return math.prod(sizes)
 
@@ -217,7 +217,7 @@ class Reduce(Activations):
     # --- places of extremes
 
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """Where the greatest element is: the first of equals, and NaN before any number.
+        """Index of the greatest element: the first of equals, and NaN before any number.
 
         Without `axis` the place in the flat tensor. Raises ShapeError of no elements.
 
@@ -228,7 +228,7 @@ class Reduce(Activations):
         return self._argbest("argmax", axis, keepdim, greatest=True)
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """Where the least element is: the first of equals, and NaN before any number.
+        """Index of the least element: the first of equals, and NaN before any number.
 
         Without `axis` the place in the flat tensor. Raises ShapeError of no elements.
 

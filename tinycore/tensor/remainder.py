@@ -18,7 +18,7 @@ AnyTensor = TypeVar("AnyTensor", bound="Elementwise")
 
 
 class Halving(NamedTuple):
-    """How the digits of a float type are halved, and how far a quotient is followed."""
+    """Split of the digits of a float type into halves, and the bits of a quotient per step."""
 
     signed: DType
     dropped: int
@@ -65,7 +65,7 @@ def reduce_remainder(rest: AnyTensor, divisor: AnyTensor) -> AnyTensor:
 
 
 def negative(x: AnyTensor) -> AnyTensor:
-    """Whether the sign is minus; that of -0.0 counts."""
+    """True where the sign is minus; that of -0.0 counts."""
     zero = x.eq(0)
     return (x < 0) | (zero & (zero.where(x, 1.0).reciprocal() < 0))
 

@@ -111,8 +111,23 @@ def of_extreme(node: UOp, g: UOp) -> Gradients:
 @rule(Op.WHERE)
 def of_where(node: UOp, g: UOp) -> Gradients:
     """The gradient goes to the side that was taken."""
-    condition = node.src[0]
+    condition = condition_by_result(node)
     return None, condition.where(g, zero(g)), condition.where(zero(g), g)
+
+
+def condition_by_result(node: UOp) -> UOp:
+    """The condition of a WHERE; of a relu the same condition on its result.
+
+    With b = where(a <= c, c, a), b <= c is a <= c, for NaN as well. Then `a` need not be stored
+    beside `b`, which is stored in any case for what reads it.
+    """
+    condition, bound, value = node.src
+    if condition.op is not Op.OR or [s.op for s in condition.src] != [Op.CMPLT, Op.CMPEQ]:
+        return condition
+    if any(compared.src != (value, bound) for compared in condition.src):
+        return condition
+    below, equal = [compared.replace(src=(node, bound)) for compared in condition.src]
+    return condition.replace(src=(below, equal))
 
 
 @rule(Op.CAST)
@@ -145,7 +160,7 @@ def of_copy(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.ASSIGN)
 def of_assign(node: UOp, g: UOp) -> Gradients:
-    """What was written gets it; what was there before is gone.
+    """Gradient of the written value; what was there before has none.
 
     A CUSTOM has several results, and is told which one a gradient is of.
     """

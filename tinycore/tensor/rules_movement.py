@@ -41,7 +41,7 @@ def of_permute(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.PAD)
 def of_pad(node: UOp, g: UOp) -> Gradients:
-    """What was added is cut off."""
+    """The gradient without the padding."""
     sizes = node.src[0].shape
     return (
         graph.shrink(
@@ -52,7 +52,7 @@ def of_pad(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.SHRINK)
 def of_shrink(node: UOp, g: UOp) -> Gradients:
-    """What was cut off gets zeros."""
+    """The gradient padded by zeros where the source was cut."""
     sizes = node.src[0].shape
     return (
         graph.pad(g, [(start, n - stop) for (start, stop), n in zip(node.arg, sizes, strict=True)]),
@@ -141,7 +141,7 @@ def of_gather(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.SCATTER)
 def of_scatter(node: UOp, g: UOp) -> Gradients:
-    """What was folded in gets the gradient of its place, as far as the place depends on it.
+    """Each row gets the gradient of its place, as far as the place depends on the row.
 
     Of several elements written to one place, each gets that gradient.
     """
@@ -186,7 +186,7 @@ def of_product(node: UOp, g: UOp) -> Gradients:
 
 @rule(Op.INSERT)
 def of_insert(node: UOp, g: UOp) -> Gradients:
-    """What was written gets the gradient of its place, what it replaced gets none."""
+    """The value written gets the gradient of its place; the content that it replaced gets none."""
     x, view, value = node.src
     shown = view.substitute({x: g})
     return graph.insert(g, shown, zero(value)), None, shown

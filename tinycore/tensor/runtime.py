@@ -1,4 +1,4 @@
-"""What the frontend needs of the engine: memory, kernels, and device names.
+"""`Runtime`, the interface of the frontend to the engine: memory, kernels, and device names.
 
 Floor 5. The seam between `Tensor` and what runs it. `use` replaces the runtime, which is how the
 tests run the same tensors on the plain evaluator of `tinycore.testing.reference`. `TinyJit` alone
@@ -15,6 +15,7 @@ from tinycore.dtype import DType
 from tinycore.uop.node import UOp
 
 if TYPE_CHECKING:
+    from tinycore.device.protocols import SupportsExchange
     from tinycore.schedule.canonical import CanonicalGraph
     from tinycore.schedule.items import ScheduleItem
     from tinycore.schedule.results import OnResult, RetentionPolicy, RunResult
@@ -56,8 +57,11 @@ class Runtime(Protocol):
         None where the host cannot address it.
         """
 
-    def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
-        """A new BUFFER over `size` elements at an address of the device.
+    def wrap(
+        self, pointer: int, size: int, dtype: DType, device: str, owner: object, start: int = 0
+    ) -> UOp:
+        """A new BUFFER over `size` elements at an address of the device, or, where its pointers
+        name buffer objects, from byte `start` of one on.
 
         `owner` is kept alive as long as the memory may be used. Raises UnsupportedError on a device
         that cannot use memory it did not allocate.
@@ -66,8 +70,19 @@ class Runtime(Protocol):
     def exchange_kind(self, device: str) -> tuple[int, int] | None:
         """The DLDevice of a device, as (type, number); None where it takes no part in DLPack."""
 
+    def takes(self, device: str, kind: int, number: int) -> bool:
+        """True if a device works on memory of a DLDevice."""
+
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that works on memory of a DLDevice, the default one if it does; else None."""
+
+    def exchange(self, device: str) -> SupportsExchange | None:
+        """Ordered exchange of a device's memory with streams; None where there is none."""
+
+    def lend(self, buffer: UOp) -> tuple[HostArray, int]:
+        """A realized BUFFER or BUFFER_VIEW as a flat array that keeps it and lies where others find
+        it, which the host may not read; and the pointer to its allocation.
+        """
 
     def realize(
         self,

@@ -28,7 +28,7 @@ FOLDS: Final[dict[Reduction, Op]] = {
 
 
 BOOL_FOLDS: Final = {Op.ADD: Op.MAX, Op.MUL: Op.MIN, Op.MAX: Op.MAX, Op.MIN: Op.MIN}
-"""How bools are folded: a sum is or, a product is and."""
+"""Reductions of bools: a sum is or, a product is and."""
 
 
 class Selection(Indexing):
@@ -57,7 +57,7 @@ class Selection(Indexing):
         return self._upper_part(diagonal).where(self, self.const_like(0))
 
     def _upper_part(self, diagonal: int) -> Self:
-        """Whether an element of the last two axes is on or above a diagonal.
+        """True where an element of the last two axes is on or above a diagonal.
 
         Raises ShapeError below two axes.
         """

@@ -1,4 +1,4 @@
-"""What a method's annotations say its arguments are, held at every call.
+"""Type checks of arguments by a method's annotations, at every call.
 
 Floor 5. A public method of `Tensor` whose parameters are annotated refuses any other type before it
 does anything else, so that the mistake is told with the name of the operation, the parameter and
@@ -42,7 +42,7 @@ Fits = Callable[[Any], bool]
 
 
 def is_dtype_name(value: Any) -> bool:
-    """Whether a string names a dtype, or a value is a dtype of NumPy, torch or Python."""
+    """True if a string names a dtype, or a value is a dtype of NumPy, torch or Python."""
     try:
         return to_dtype(value) is not None
     except (DTypeError, TypeError):
@@ -63,7 +63,7 @@ class Accepted(NamedTuple):
         return " or ".join(dict.fromkeys(word for word in self.words if word not in contained))
 
     def admits(self, value: Any) -> bool:
-        """Whether a value is one of them."""
+        """True if a value is one of them."""
         return isinstance(value, self.classes) or any(fits(value) for fits in self.others)
 
 
@@ -98,7 +98,7 @@ class Contract:
 
     @cached_property
     def parameters(self) -> dict[str, Accepted]:
-        """What every parameter takes; anything for one without annotation, such as `cls`."""
+        """Accepted types of every parameter; anything for one without annotation, such as `cls`."""
         return {
             name: self.accepted(self.hint(name)) for name in signature(self.function).parameters
         }
@@ -129,7 +129,7 @@ class Contract:
         return [set() for _ in self.positional]
 
     def check(self, given: Sequence[Any], named: dict[str, Any]) -> bool:
-        """Whether NumPy arrays stand where a tensor is asked for, or devices for one device.
+        """Check arguments. True if some need conversion: NumPy arrays for tensors, rows of devices.
 
         Raises ArgumentTypeError or DTypeError for the first value that is not accepted.
         """
@@ -206,7 +206,7 @@ class Contract:
         raise ArgumentTypeError(wanted + (". Tensor(...) makes one of it" if makes_tensor else ""))
 
     def accepted(self, annotation: Any) -> Accepted:
-        """What an annotation stands for; anything when that cannot be told."""
+        """The types that an annotation stands for; anything when that cannot be told."""
         if annotation in (Any, object):
             return ANYTHING
         origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -266,13 +266,13 @@ SHORT.maxother = SHORT.maxstring = 60
 
 
 def names_devices(name: str, value: Any) -> bool:
-    """Whether an argument is a row of devices, which is written as one name."""
+    """True if an argument is a row of devices, which is written as one name."""
     row = name == "device" and isinstance(value, (list, tuple)) and len(value) > 0
     return row and all(isinstance(each, str) for each in value)
 
 
 def takes_array(accepted: Accepted, value: Any) -> bool:
-    """Whether a value is an array of numbers that a tensor can be made of."""
+    """True if a value is an array of numbers that a tensor can be made of."""
     return "a Tensor" in accepted.words and isinstance(value, Array) and value.dtype.kind in "biuf"
 
 
@@ -283,7 +283,7 @@ def plural(words: str) -> str:
 
 
 def is_complex(value: Any) -> bool:
-    """Whether a value is a complex number or an array of them."""
+    """True if a value is a complex number or an array of them."""
     return isinstance(value, (complex, NumpyComplex)) or (
         isinstance(value, Array) and value.dtype.kind == "c"
     )
@@ -321,7 +321,7 @@ TOLD_AS: Final = {
 """The methods behind Python's syntax, and the operation that each is told as."""
 
 MISTAKES: Final = (ArgumentError, DTypeError, GradientError, IndexRangeError, ShapeError)
-"""What a caller did wrong, to be told with the name of the operation that was called."""
+"""Errors of a caller, to be raised with the name of the operation that was called."""
 
 
 def check_signatures(cls: type, tensor: type) -> None:
@@ -359,7 +359,7 @@ def one_by_one(
 
 
 def called_wrongly(name: str, error: TypeError) -> str:
-    """What Python says of missing or further arguments, with the name of the operation."""
+    """Python's message about missing or further arguments, with the name of the operation."""
     _, _, what = str(error).partition("() ")
     return f"{name}: {what or error}"
 

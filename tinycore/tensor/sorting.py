@@ -34,7 +34,7 @@ class Sorting(Selection):
         return self._best(axis, self.shape[axis] if self.ndim else 1, descending)
 
     def argsort(self, dim: int = -1, descending: bool = False) -> Self:
-        """Where the elements of an axis stand in order.
+        """Indices that sort an axis.
 
         >>> x = Tensor([3, 1, 2])
         >>> x.argsort().tolist(), x.argsort(descending=True).tolist()
@@ -67,7 +67,7 @@ class Sorting(Selection):
         return self.from_uop(graph.take(self.uop, places.uop, axis)), places
 
     def _best_places(self, axis: int, count: int, descending: bool) -> Self:
-        """Where the first `count` elements in order stand along an axis."""
+        """Indices of the first `count` elements of the sorted order of an axis."""
         if not self.ndim:
             return self.const_like(0, dtypes.default_int)
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])

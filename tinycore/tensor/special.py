@@ -258,7 +258,7 @@ class Special(Powers):
         return edge.where((self < 0).where(math.pi - root, root), main)
 
     def _at_the_edge(self) -> tuple[Self, Self]:
-        """Where |a| is 1, and a zero there whose derivative is infinite."""
+        """Mask of |a| = 1, and a zero there whose derivative is infinite."""
         down, _ = self._folded()
         edge = down.eq(-1)
         return edge, edge.where(down + 1, 1.0).sqrt()
@@ -319,5 +319,5 @@ def slope_of_atanh(g: UOp, call: UOp) -> list[Special]:
 
 
 def terms_for(x: Powers, single: int, double: int) -> int:
-    """How many terms of a series the dtype needs."""
+    """Number of terms of a series that the dtype needs."""
     return double if x.dtype is dtypes.float64 else single

@@ -62,7 +62,7 @@ class Spectral(Elimination):
         return self.svd(full_matrices=False)[1]
 
     def matrix_rank(self, rtol: float | Self | None = None) -> Self:
-        """How many singular values are greater than `rtol` times the greatest.
+        """Rank: the number of singular values greater than `rtol` times the greatest.
 
         `rtol` is by default the dtype's epsilon times the greater side. Raises ShapeError below two
         axes.

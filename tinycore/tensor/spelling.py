@@ -80,7 +80,7 @@ def synonym(word: str, known: Sequence[str]) -> str | None:
 
 
 def unknown(name: str, word: str, known: Sequence[str]) -> str:
-    """What is said of an argument of an unknown name."""
+    """Message about an argument of an unknown name."""
     shown = [p for p in known if p not in ("self", "cls")]
     near = difflib.get_close_matches(word, shown, 1)
     takes = f"it takes {', '.join(shown)}" if shown else "it takes none by name"

@@ -7,22 +7,21 @@ shadow Python's own in the others, and the training mode.
 from __future__ import annotations
 
 from contextlib import ContextDecorator
+from operator import attrgetter
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from tinycore._deferred import module_named
 from tinycore.config import Context, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor.foreign_names import OF_TENSOR, unknown_name
+from tinycore.tensor.foreign_names import DEVICE_METHODS, OF_TENSOR, ON_DEVICES, ForeignName
 from tinycore.tensor.multi import Multi
 
-ON_DEVICES: Final = "x.to(device) moves it, DEV=device chooses one for the whole program"
-"""What is said of `x.xpu()` and the like."""
-
-
 OLDER_NAMES: Final = {"lazydata": "uop"}
-"""What attributes were called in older versions of tinygrad."""
+"""Names of attributes in older versions of tinygrad."""
+HIDDEN: Final = {*OF_TENSOR, *DEVICE_METHODS, *OLDER_NAMES}
+"""Attributes of Tensor that `dir` does not list."""
 
 
 class TensorType(type):
@@ -30,18 +29,15 @@ class TensorType(type):
 
     @property
     def training(cls) -> bool:
-        """Whether layers work as in training; the setting TRAINING."""
+        """True if layers work as in training; the setting TRAINING."""
         return settings.TRAINING
 
     @training.setter
     def training(cls, value: bool) -> None:
         settings.TRAINING = value
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(cls, name: str) -> object:
-            known = () if name.startswith("_") else dir(cls)
-            raise unknown_name("Tensor", name, OF_TENSOR, known)
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if name not in HIDDEN]
 
 
 class Mode(ContextDecorator):
@@ -71,13 +67,8 @@ class Tensor(Multi, metaclass=TensorType):
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            if name in OLDER_NAMES:
-                return getattr(self, OLDER_NAMES[name])
-            known = () if name.startswith("_") else dir(self)
-            raise unknown_name("a Tensor", name, OF_TENSOR, known, ON_DEVICES)
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in HIDDEN]
 
     @staticmethod
     def train(mode: bool = True) -> Mode:
@@ -204,3 +195,11 @@ class Tensor(Multi, metaclass=TensorType):
         [False, True]
         """
         return self.cast(dtypes.bool)
+
+
+for foreign, equivalent in OF_TENSOR.items():
+    setattr(Tensor, foreign, ForeignName(f"{foreign!r}; here it is {equivalent}"))
+for foreign in DEVICE_METHODS:
+    setattr(Tensor, foreign, ForeignName(f"{foreign!r}; {ON_DEVICES}"))
+for older, name in OLDER_NAMES.items():
+    setattr(Tensor, older, property(attrgetter(name)))

@@ -64,7 +64,7 @@ BINARY_UFUNCS: Final = {
 
 
 def applied(tensor: Any, ufunc: Any, method: str, inputs: tuple[Any, ...], named: Any) -> Any:
-    """What a universal function gives of operands of which one is a tensor."""
+    """Result of a universal function on operands of which one is a tensor."""
     name = {1: UNARY_UFUNCS, 2: BINARY_UFUNCS}.get(len(inputs), {}).get(ufunc.__name__)
     if name is None or method != "__call__" or named:
         arrays = [x.numpy() if isinstance(x, type(tensor)) else x for x in inputs]

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore._locks import recursive_lock
@@ -38,6 +39,9 @@ class Snapshot(NamedTuple):
 
     memory: Mapping[UOp, UOp]
     time: int
+
+
+NO_ENTRIES: Final[Mapping[UOp, UOp]] = MappingProxyType({})
 
 
 class Scope(threading.local):
@@ -69,7 +73,10 @@ class ValueCache:
 
     def snapshot(self) -> Snapshot:
         """The entries in the scope of this thread."""
-        time, scope = self.time, self.scope.innermost
+        time = self.time
+        if not self.entries:
+            return Snapshot(NO_ENTRIES, time)
+        scope = self.scope.innermost
         found = [(e.node(), e.memory) for e in list(self.entries.values()) if e.scope is scope]
         return Snapshot({node: memory for node, memory in found if node is not None}, time)
 

@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from tinycore.errors import AliasError
+from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -24,7 +25,7 @@ FEWEST: Final = 16
 
 
 class Value:
-    """What is below some views: a node that has no memory, and the tensors that show it."""
+    """The base of some views: a node that has no memory, and the tensors that show it."""
 
     __slots__ = ("base", "most", "noted", "refusal")
 
@@ -33,7 +34,7 @@ class Value:
         self.refusal = refusal
         self.noted = [first]
         self.most = FEWEST
-        """How many are noted before those that are gone are left out."""
+        """Number of notes at which those of dead tensors are dropped."""
 
     def enter(self, reference: weakref.ref[Core]) -> None:
         """One more tensor."""
@@ -72,7 +73,7 @@ def place_in(node: UOp, base: UOp) -> UOp:
 
 
 def shows_repeated(node: UOp, base: UOp) -> bool:
-    """Whether a view shows an element of its base more than once, or what is not there."""
+    """True if a view shows an element of its base more than once, or elements not in it."""
     while node is not base and node.op in VIEW_OPS:
         if repeats(node):
             return True
@@ -81,7 +82,7 @@ def shows_repeated(node: UOp, base: UOp) -> bool:
 
 
 def repeats(node: UOp) -> bool:
-    """Whether a movement op shows an element of its source more than once, or something else."""
+    """True if a movement op shows an element of its source twice, or elements not in it."""
     if node.op is Op.SKEW:
         return bool(node.shape[node.arg.window_axis] != 1)
     return node.op in (Op.EXPAND, Op.PAD, Op.UNSKEW)
@@ -96,9 +97,14 @@ VIEW_NAMES: Final = {Op.SKEW: "unfold", Op.UNSKEW: "unfold"}
 
 
 def is_detached(node: UOp, base: UOp) -> bool:
-    """Whether a view is one through which no gradient flows."""
+    """True if a view is one through which no gradient flows."""
     while node is not base:
         if node.op is Op.DETACH:
             return True
         node = node.src[0]
     return False
+
+
+def is_shared(base: UOp) -> bool:
+    """True if all tensors over a node show the same elements: it is memory, or only theirs."""
+    return graph.is_memory(base) or graph.is_copy(base)

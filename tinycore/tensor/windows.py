@@ -26,7 +26,7 @@ Pair = tuple[int, int]
 
 
 class Windows(Digest):
-    """What slides over images."""
+    """Convolution, pooling and resizing: windows that slide over spatial axes."""
 
     __slots__ = ()
 
@@ -137,7 +137,7 @@ class Windows(Digest):
         return result if bias is None else result + bias.reshape((1, -1, *[1] * rank))
 
     def _spatial_rank(self, name: str, weight: Self) -> int:
-        """How many axes a convolution slides over. Raises ShapeError or DeviceError."""
+        """Number of axes that a convolution slides over. Raises ShapeError or DeviceError."""
         rank = weight.ndim - 2
         if rank < 1 or self.ndim != rank + 2:
             raise ShapeError(

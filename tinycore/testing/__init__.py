@@ -1,1 +1,1 @@
-"""What tests of tinycore and of backends are made of."""
+"""The test kit: everything that tests of tinycore and of backends are made of."""

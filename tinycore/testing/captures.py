@@ -88,7 +88,7 @@ class Called:
     def __call__(self, *args, **kwargs):
         return self.function(*args, **kwargs)
 """
-"""What is around every function."""
+"""Code around every function."""
 
 VALUES: Final = {
     "k": "k = {}",
@@ -126,7 +126,7 @@ TENSORS: Final = {
 """Tensors that a function reads, and how each is exchanged."""
 
 MEMORY: Final = ("s", "table['s']", "rows[0]", "inner.t", "slots.t", "x")
-"""What a function writes to."""
+"""Targets of a function's writes."""
 
 LEFT: Final = (
     "box['last'] = {a}",
@@ -139,7 +139,7 @@ LEFT: Final = (
     "box['last'] = {a}.realize()",
     "space.last = s[0:2]",
 )
-"""How tensors are left outside."""
+"""Statements that leave tensors outside."""
 
 EFFECTS: Final = (
     "history.append({a})",
@@ -155,7 +155,7 @@ EFFECTS: Final = (
     "bag['b'] = {a}",
     "if 'n' in box: box['n'] += 1",
 )
-"""What is refused mostly, or done once."""
+"""Statements that are mostly refused, or done once."""
 
 BETWEEN: Final = (
     "s.assign(s * 0.5 + 1)",
@@ -179,7 +179,7 @@ BETWEEN: Final = (
     "box['deep'] = [1.0, {'k': 2.0}]",
     "inner.t = inner.t",
 )
-"""What happens between calls, beside changes of values and tensors."""
+"""Statements between calls, beside changes of values and tensors."""
 
 WRAPS: Final = (
     "{}", "{}", "{}", "Tensor.train()({})", "wrapped({})", "hidden({})", "Called({})",
@@ -196,7 +196,7 @@ class World:
     text: str
     """The function; what is around every one is WORLD."""
     calls: list[tuple[list[str], str]] = field(default_factory=list)
-    """What happens before each call, and the arguments."""
+    """Statements before each call, and its arguments."""
 
     def __str__(self) -> str:
         lines = [f"# seed {self.seed}", self.text]
@@ -339,7 +339,7 @@ innermost, change, left = make()
         return World(seed, text, [self.call() for _ in range(MOST_CALLS)])
 
     def call(self) -> tuple[list[str], str]:
-        """What happens before a call, and its arguments."""
+        """The changes before a call, and its arguments."""
         before = []
         if self.random.random() < 0.4 and self.values:
             before.append(VALUES[self.pick(self.values)].format(self.pick((1.0, 2.0, 2.0, 3.0))))
@@ -377,7 +377,7 @@ def world(seed: int) -> World:
 
 @dataclass
 class Seen:
-    """What was seen after one call."""
+    """Observations after one call."""
 
     outcome: str
     result: Any
@@ -455,7 +455,7 @@ def called(step: Callable[..., Any], x: Tensor, options: dict[str, Any]) -> tupl
 
 
 def same_content(one: Any, other: Any) -> bool:
-    """Whether two observations are equal, but for rounding."""
+    """True if two observations are equal, but for rounding."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_content(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
@@ -467,7 +467,7 @@ def same_content(one: Any, other: Any) -> bool:
 
 
 def check(found: World) -> Verdict:
-    """What kind of thing is wrong, and how it was seen; empty if nothing is.
+    """The kind of error found, and how it was seen; empty if there is none.
 
     The kind of a world that was refused is "refused", of one whose plain run fails "odd".
     """
@@ -501,7 +501,7 @@ def check(found: World) -> Verdict:
 
 
 def compare_runs(number: int, one: Seen, other: Seen) -> str:
-    """What two observations of a call differ in."""
+    """Differences between two observations of a call."""
     lines = [f"call {number}: {one.outcome or 'returned'}, with TinyJit {other.outcome or 'too'}"]
     if not same_content(one.result, other.result):
         lines.append(f"  result: {one.result}, with TinyJit {other.result}")

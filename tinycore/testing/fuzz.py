@@ -29,7 +29,7 @@ RIGHT: Final = "right"
 
 
 class Verdict(NamedTuple):
-    """What kind of thing is wrong with a program, "" if nothing is, and how it was seen."""
+    """The kind of error in a program, "" if there is none, and how it was seen."""
 
     kind: str
     message: str = ""
@@ -137,7 +137,7 @@ def parser_of(fuzzer: Fuzzer[Any]) -> argparse.ArgumentParser:
 
 
 def outcomes(fuzzer: Fuzzer[Any], options: argparse.Namespace) -> Iterator[Outcome]:
-    """What comes of each seed, in this process or in as many as are asked for."""
+    """Outcome of each seed, in this process or in as many as are asked for."""
     seeds = range(options.seed, options.seed + options.count)
     check = partial(outcome_on, fuzzer, options.device, not options.no_shrink)
     if options.jobs <= 1:

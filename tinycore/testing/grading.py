@@ -35,7 +35,7 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class Grade:
-    """What the trial of a fault said: of the faulty accelerator, and of the correct one."""
+    """Outcomes of the trial of a fault: on the faulty accelerator, and on the correct one."""
 
     fault: Fault
     faulty: Result
@@ -43,7 +43,7 @@ class Grade:
 
     @property
     def is_found(self) -> bool:
-        """Whether the trial tells the two apart."""
+        """True if the trial tells the two apart."""
         verdicts = self.faulty.judgement.verdict, self.correct.judgement.verdict
         return verdicts == (Verdict.FAILED, Verdict.PASSED)
 
@@ -67,7 +67,7 @@ def trial_named(name: str) -> Trial:
 
 
 def result_on(parts: Parts, trial: Trial) -> Result:
-    """What a trial says of an accelerator."""
+    """Outcome of a trial on an accelerator."""
     with accelerator(parts) as subject:
         (result,) = run_here(subject, [trial])
     return result
@@ -80,7 +80,7 @@ def grade(fault: Fault) -> Grade:
 
 
 def score(grades: Sequence[Grade]) -> str:
-    """How many faults are found, in words."""
+    """The number of faults found, in words."""
     found = sum(g.is_found for g in grades)
     return f"{found} of {len(grades)} seeded faults are found by their trials"
 

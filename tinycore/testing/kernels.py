@@ -88,6 +88,18 @@ def product(rows: int, inner: int, columns: int, dtype: DType) -> UOp:
     return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
 
 
+def product_of_types(rows: int, inner: int, columns: int, a: DType, b: DType, out: DType) -> UOp:
+    """The same of operands that are converted to the type of the sum."""
+    i, j = UOp.range(rows, 0), UOp.range(columns, 1)
+    k = UOp.range(inner, 2, AxisKind.REDUCE)
+    left = load(element(1, a, rows * inner, i * inner + k), a)
+    right = load(element(2, b, inner * columns, k * columns + j), b)
+    factors = [x if x.dtype is out else x.cast(out) for x in (left, right)]
+    total = UOp(Op.REDUCE, out, (factors[0] * factors[1], k), Op.ADD)
+    change = store(element(0, out, rows * columns, i * columns + j), total)
+    return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
+
+
 @dataclass(frozen=True)
 class Bench:
     """One device and one of its toolchains."""
@@ -100,7 +112,7 @@ class Bench:
         return lower(kernel, self.toolchain.renderer, name, plan=())
 
     def run(self, kernel: UOp, *arrays: Array, values: Sequence[int] = ()) -> list[Array]:
-        """What the buffers hold after a launch that began with `arrays` in them, by slot."""
+        """Content of the buffers after a launch that began with `arrays` in them, by slot."""
         linear = self.lower(kernel)
         binary = self.toolchain.compiler.compile(self.toolchain.renderer.render(linear))
         program = self.runtime.load(binary, as_generated(info_of(linear, len(arrays))))
@@ -123,7 +135,7 @@ def bench(backend: Backend, renderer: str, arch: str = "") -> Bench:
 
 
 def ulps(found: Array, exact: Array) -> Array:
-    """How far results are from the exact values, in units of the last place of their type.
+    """Distance of results from the exact values, in units of the last place of their type.
 
     0 where both are NaN or the same infinity, infinite where only one is. `exact` is of a longer
     type.

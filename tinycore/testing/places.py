@@ -1,4 +1,4 @@
-"""What views and writes mean: a tensor as positions in flat memory.
+"""A model of views and writes: a tensor as positions in flat memory.
 
 Floor 6. `Places` is the model that the tensors of random programs are compared with (`writes.py`).
 A view is an array of positions, moved about by NumPy; a write stores at these positions. What is a
@@ -303,13 +303,13 @@ def plain_index(index: Any) -> Any:
 
 
 def is_advanced(index: Any) -> bool:
-    """Whether an index picks elements by numbers or a mask, so that the result is a copy."""
+    """True if an index picks elements by numbers or a mask, so that the result is a copy."""
     entries = index if isinstance(index, tuple) else (index,)
     return any(isinstance(entry, (list, Places)) for entry in entries)
 
 
 class Maker:
-    """What programs call `Tensor`, over some kind of array."""
+    """The class that programs call `Tensor`, over some kind of array."""
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self.make = make

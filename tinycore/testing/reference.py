@@ -1,4 +1,4 @@
-"""What a tensor graph means, computed slowly and plainly with NumPy.
+"""The reference evaluator: the meaning of a tensor graph, computed slowly and plainly with NumPy.
 
 The oracle: no scheduling, no fusion, one array per node. `evaluate` takes a graph to an array;
 `ReferenceRuntime` lets tensors run on it, without an engine and without a device.
@@ -263,17 +263,19 @@ class ReferenceRuntime:
         return self.memory[buffer].copy()
 
     def shared(self, buffer: UOp) -> HostArray:
-        """What a BUFFER holds, itself."""
+        """The content of a BUFFER itself."""
         self.to_host(buffer)
         return self.memory[buffer]
 
-    def wrap(self, pointer: int, size: int, dtype: DType, device: str, owner: object) -> UOp:
+    def wrap(
+        self, pointer: int, size: int, dtype: DType, device: str, owner: object, start: int = 0
+    ) -> UOp:
         """A BUFFER over memory of this process."""
         if isinstance(dtype, ImageDType):
             node, dtype = pixels.new_image((size,), dtype, device), dtype.base
         else:
             node = graph.new_buffer((size,), dtype, device)
-        block = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(pointer)
+        block = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(pointer + start)
         vars(block)["owner"] = owner
         self.memory[node] = numpy.frombuffer(memoryview(block), to_numpy_dtype(dtype))
         return node
@@ -282,9 +284,21 @@ class ReferenceRuntime:
         """Memory of the host."""
         return 1, 0
 
+    def takes(self, device: str, kind: int, number: int) -> bool:
+        """Whether a device works on memory of a DLDevice."""
+        return (kind, number) == self.exchange_kind(device)
+
     def device_for(self, kind: int, number: int) -> str | None:
         """The one device, for memory of the host."""
         return self.device if kind == 1 else None
+
+    def exchange(self, device: str) -> None:
+        """There are no streams."""
+
+    def lend(self, buffer: UOp) -> tuple[HostArray, int]:
+        """Array of a BUFFER, not a copy."""
+        flat = self.shared(buffer)
+        return flat, flat.ctypes.data
 
     def realize(
         self,

@@ -24,7 +24,7 @@ from tinycore.testing.writes import Program, compiled
 
 WEIGHT_SIZE: Final = 3
 STEP: Final = 1e-4
-"""How far finite differences move an element."""
+"""Step of finite differences."""
 WEIGHTS: Final = ("w1", "w2")
 START: Final = (
     "w1 = leaf([0.5, -1.0, 2.0])",
@@ -38,7 +38,7 @@ MADE: Final = (
     "w1 * 2",
     "w2 * w1",
 )
-"""What is written to."""
+"""Targets of writes."""
 COMPUTED: Final = (
     "{a} * {b}", "{a} * {b}", "{a} + {b}", "{a} - {b}", "{a} * 2", "{a} * {a}", "{a} + 1",
     "{a}.clone()", "({a} + 1) * ({a} + 1)", "{a} * {a}.sum()", "{a}.detach() * {b}",
@@ -55,7 +55,7 @@ READS: Final = ("show({a})", "show({a}.sum())", "show({a} + 1)", "keep({a} + 0)"
 
 
 class Slopes(NamedTuple):
-    """What came of a program: the gradients of the leaves, or who refused them."""
+    """Outcome of a program: the gradients of the leaves, or who refused them."""
 
     gradients: tuple[Any, ...]
     refused: str
@@ -178,7 +178,7 @@ def moved(found: Program, name: str, place: int, step: float) -> float:
 
 
 def check(found: Program) -> Verdict:
-    """How a program came out, and what is wrong; the kinds of `RIGHT_OUTCOMES` are no failures."""
+    """Outcome of a program, and its errors; the kinds of `RIGHT_OUTCOMES` are no failures."""
     try:
         mine = ours(found)
     except Exception:
@@ -199,7 +199,7 @@ def check(found: Program) -> Verdict:
 
 
 def told(found: Sequence[Any], expected: Sequence[Any], who: str) -> Verdict:
-    """Whether gradients are those of somebody else."""
+    """True if gradients are those of somebody else."""
     for name, one, other in zip(WEIGHTS, found, expected, strict=True):
         if not numpy.allclose(one, other, rtol=1e-3, atol=1e-3):
             return Verdict("value", f"{name}: {one}, {who} {other}")

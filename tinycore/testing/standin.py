@@ -52,11 +52,11 @@ class StandInFiles:
         return "" if path in self.missing | self.forbidden else self.texts().get(path, "")
 
     def exists(self, path: str) -> bool:
-        """Whether a file exists."""
+        """True if a file exists."""
         return path in self.paths()
 
     def is_usable(self, path: str) -> bool:
-        """Whether a file may be read and written."""
+        """True if a file may be read and written."""
         return self.exists(path) and path not in self.forbidden
 
     def verify_path(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""What ops that move, fold, pick and place elements mean, with NumPy.
+"""Reference meaning, with NumPy, of ops that move, fold, pick and place elements.
 
 Half of the reference evaluator, `reference.py`.
 """

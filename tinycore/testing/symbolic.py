@@ -150,7 +150,7 @@ WAYS: Final = ("numbers", "variables", "TinyJit")
 
 
 def expected(found: Function) -> Results:
-    """What NumPy has for each call: the results, and the caches after it."""
+    """NumPy's results for each call, and the caches after it."""
     x, one, other = data(found.seed)
     scope: dict[str, Any] = {"numpy": numpy, "softmax": softmax, "c1": one, "c2": other}
     exec(code(found.theirs), scope)
@@ -162,7 +162,7 @@ def expected(found: Function) -> Results:
 
 
 def computed(found: Function, way: str) -> Results:
-    """What tensors have for each call. Raises JitError for a function that is refused."""
+    """Results of tensors for each call. Raises JitError for a function that is refused."""
     x, one, other = (Tensor(array).realize() for array in data(found.seed))
     scope: dict[str, Any] = {"Tensor": Tensor, "c1": one, "c2": other}
     exec(code(found.ours), scope)
@@ -184,7 +184,7 @@ def code(text: str) -> CodeType:
 
 
 def check(found: Function) -> Verdict:
-    """What kind of thing is wrong, and how it was seen; "" if nothing is, "refused" by TinyJit."""
+    """The kind of error, and how it was seen; "" if there is none, "refused" by TinyJit."""
     try:
         truth = expected(found)
     except Exception:

@@ -434,7 +434,7 @@ def listed(sizes: Sequence[int]) -> str:
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether a shape broadcasts to another, with no more axes."""
+    """True if a shape broadcasts to another, with no more axes."""
     return len(shape) <= len(target) and all(
         a in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False)
     )
@@ -475,7 +475,7 @@ Seen = list[tuple[str, Any]]
 
 
 def seen_by(found: Program, names: Callable[[list[Any]], dict[str, Any]]) -> Seen:
-    """What the lines of a program raise and show."""
+    """Exceptions and observations of the lines of a program."""
     shown: list[Any] = []
     scope = names(shown)
     seen: Seen = []
@@ -496,7 +496,7 @@ def model_api(shown: list[Any]) -> dict[str, Any]:
 
 
 def check(found: Program) -> Verdict:
-    """What is wrong with a program, on the default device.
+    """Errors of a program, on the default device.
 
     Kinds: "value", "raised", or "mirror" where the model is not what NumPy or torch say.
     """
@@ -515,7 +515,7 @@ def check(found: Program) -> Verdict:
 def disagreement(
     found: Program, expected: Seen, names: Callable[[list[Any]], dict[str, Any]]
 ) -> str:
-    """Where the model is not what another library says, up to what is unlike there on purpose."""
+    """Difference of the model from another library, up to differences on purpose."""
     shown: list[Any] = []
     scope = names(shown)
     for line, (raised, values) in zip(found.lines, expected, strict=True):
@@ -542,7 +542,7 @@ def difference(found: Program, expected: Seen, seen: Seen) -> str:
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Whether two nested lists of numbers are equal."""
+    """True if two nested lists of numbers are equal."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same_values, one, other))
     return bool(one == other)

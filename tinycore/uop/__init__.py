@@ -11,7 +11,7 @@ Floor 1. The files, in the order in which a graph is made, changed and checked:
 - `identities.py`, `logic.py`, `casts.py`, `sums.py`, `divmod.py`, `compare.py`: rules by subject;
   `algebra.py`, `symbolic.py`: their unions; `conditional.py`: rules under a predicate; `order.py`:
   the order of terms
-- `bounds.py`, `affine.py`, `evaluate.py`: ranges of values, strides, and values of nodes
+- `bounds.py`, `affine.py`, `evaluate.py`, `threefry.py`: ranges of values, strides, and values
 - `stages.py`, `verify.py`, `verify_tensor.py`, `verify_linear.py`: legality at each stage
 - `text.py`, `parse.py`: graphs as text, and back
 """

@@ -1,4 +1,4 @@
-"""How an index moves with a loop: a stride of 1 makes a vector load, a stride of 0 is reuse.
+"""Strides of an index along a loop: 1 makes a vector load, 0 is reuse.
 
 Floor 1.
 """

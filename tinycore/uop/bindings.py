@@ -69,7 +69,7 @@ class Naming:
         self.nodes: dict[UOp, UOp] = {}
         """Variables under the names they have, and under new ones."""
         self.numbers: dict[str, int] = {}
-        """What they hold, by the new names."""
+        """Their numbers, by the new names."""
 
     def note(self, size: Size) -> None:
         """Name the variables of a Size. Raises ArgumentError for one that holds no number."""

@@ -48,7 +48,7 @@ def convert_twice(root: UOp, inner: UOp, x: UOp) -> UOp | None:
 
 
 def holds(wide: DType, narrow: DType) -> bool:
-    """Whether `wide` represents every value of `narrow` exactly."""
+    """True if `wide` represents every value of `narrow` exactly."""
     if wide is narrow or narrow.kind == "bool":
         return wide.kind != "bool" or wide is narrow
     if wide.kind == "bool":
@@ -64,7 +64,7 @@ def holds(wide: DType, narrow: DType) -> bool:
 
 
 def fits(x: UOp, wide: DType) -> bool:
-    """Whether an integer `wide` holds every value that the integer x can take."""
+    """True if an integer `wide` holds every value that the integer x can take."""
     if x.dtype.kind not in INTEGER or wide.kind not in INTEGER:
         return False
     low, high = x.bounds
@@ -72,7 +72,7 @@ def fits(x: UOp, wide: DType) -> bool:
 
 
 def only_drops_bits(source: DType, middle: DType, target: DType) -> bool:
-    """Whether two integer conversions keep the low bits that one would keep."""
+    """True if two integer conversions keep the low bits that one would keep."""
     integers = all(d.kind in INTEGER for d in (source, middle, target))
     return integers and target.bits <= middle.bits
 

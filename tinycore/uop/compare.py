@@ -179,6 +179,6 @@ def bound_of(condition: UOp) -> tuple[UOp, int, int] | None:
 
 
 def is_tightest(condition: UOp, bounds: dict[UOp, list[int | None]]) -> bool:
-    """Whether a conjunct is no bound, or the bound that implies the others on its side."""
+    """True if a conjunct is no bound, or the bound that implies the others on its side."""
     bound = bound_of(condition)
     return bound is None or bounds[bound[0]][bound[1]] == bound[2]

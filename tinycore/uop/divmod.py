@@ -122,7 +122,7 @@ def remainder_by_factor(x: UOp, c: Const) -> UOp | None:
 
 
 def is_remainder(node: UOp) -> bool:
-    """Whether a node is x % a for a constant a."""
+    """True if a node is x % a for a constant a."""
     return node.op is Op.FLOORMOD and node.src[1].op is Op.CONST
 
 

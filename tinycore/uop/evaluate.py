@@ -1,4 +1,4 @@
-"""What each arithmetic op computes, exactly and slowly, on Python scalars.
+"""The meaning of each arithmetic op, exactly and slowly, on Python scalars.
 
 Floor 1. `compute` is the meaning of the ALU rows of the op table: constant folding uses it, and so
 does `evaluate`, the plain interpreter of scalar expressions that rules are tested against.
@@ -17,6 +17,7 @@ from tinycore.dtype import DType, FloatLayout, Scalar, float_layout
 from tinycore.uop.bounds import truncated
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import ALU, DIVISIONS, SHIFTS, Op
+from tinycore.uop.threefry import threefry_words
 
 __all__ = ["ALU_PYTHON", "Undefined", "compute", "evaluate", "from_bits", "round_to", "to_bits"]
 
@@ -169,23 +170,14 @@ def exact_trunc(a: float) -> float:
 
 
 MASK32: Final = 0xFFFFFFFF
-ROTATIONS: Final = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def threefry(counter: int, key: int) -> int:
-    """Threefry-2x32 with 20 rounds; the low half of each 64-bit word comes first.
-
-    Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), section 4.2.
-    """
-    keys = (key & MASK32, key >> 32, (key & MASK32) ^ (key >> 32) ^ 0x1BD11BDA)
-    low, high = (counter + keys[0]) & MASK32, ((counter >> 32) + keys[1]) & MASK32
-    for group in range(5):
-        for rotation in ROTATIONS[group % 2]:
-            low = (low + high) & MASK32
-            high = ((high << rotation | high >> (32 - rotation)) & MASK32) ^ low
-        low = (low + keys[(group + 1) % 3]) & MASK32
-        high = (high + keys[(group + 2) % 3] + group + 1) & MASK32
-    return high << 32 | low
+    """Threefry-2x32; the low half of each 64-bit word comes first."""
+    counters, keys = ((number & MASK32, number >> 32) for number in (counter, key))
+    low, high = threefry_words(counters, keys, lambda word: word & MASK32)
+    result: int = high << 32 | low
+    return result
 
 
 ALU_PYTHON: Final[dict[Op, Callable[..., Any]]] = {

@@ -27,7 +27,7 @@ ANY_ARGUMENT: Final = object()
 """The `arg` of a pattern that does not look at the argument."""
 
 IMPLICIT: Final = ("root", "context")
-"""What a rule may ask for beside its captures: the matched node, and the context of the rewrite."""
+"""Parameters of a rule beside its captures: the matched node, and the context of the rewrite."""
 
 serial = count()
 

@@ -19,16 +19,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError
 
-__all__ = ["Fragment", "LaneMap", "MatrixUnit", "lane_map"]
+__all__ = ["Fragment", "LaneMap", "MatrixLoad", "MatrixUnit", "lane_map"]
 
 Number = TypeVar("Number", bound=Any)
-"""What places are computed in: int, an array or an index expression."""
+"""Type of positions: int, an array or an index expression."""
 
 BIT: Final = re.compile(r"([mnk])(\d+)|-")
 
 
 class Bit(NamedTuple):
-    """What one bit of a number stands for: so many steps along an axis."""
+    """The weight of one bit of a number: a power of two of steps along an axis."""
 
     axis: str
     power: int
@@ -51,7 +51,7 @@ class LaneMap:
     elements: tuple[Bit | None, ...]
 
     def place(self, axis: str, lane: Number, element: Number) -> Number | int:
-        """Where along an axis the element of a lane is."""
+        """Position of a lane's element along an axis."""
         parts = ((self.lanes, lane), (self.elements, element))
         terms = [
             value // run.start % run.size * run.power
@@ -126,6 +126,58 @@ class Fragment:
 
 
 @dataclass(frozen=True)
+class MatrixLoad:
+    """An instruction by which a subgroup loads an operand from shared memory (PTX: ldmatrix).
+
+    It moves tiles of `rows` rows that each lie together in memory. Lane l names the address of row
+    `l % rows` of tile `l // rows`; from every tile each lane gets the word of its number, row by
+    row. Where `is_turned`, rows of a tile in memory are columns of what lanes get.
+    """
+
+    name: str
+    tiles: int = 4
+    """The most tiles at once."""
+    turned_bytes: int = 0
+    """The size of elements whose tiles it can turn; 0: of none."""
+    rows: int = 8
+    row_bytes: int = 16
+    word_bytes: int = 4
+    is_turned: bool = False
+
+    def tiles_of(self, held: Fragment, columns: str) -> tuple[Bit, ...] | None:
+        """The steps from tile to tile of an operand; None if lanes hold it in another order."""
+        rows = held.axes.replace(columns, "")
+        size = held.dtype.itemsize
+        along = [Bit(columns, 1 << place) for place in range(bits_below(self.row_bytes // size))]
+        word = bits_below(self.word_bytes // size)
+        down = [Bit(rows, 1 << place) for place in range(bits_below(self.rows))]
+        tiles = [bit for bit in held.map.elements[word:] if bit is not None]
+        is_ours = held.map.lanes == (*along[word:], *down)
+        if not is_ours or held.map.elements != (*along[:word], *tiles):
+            return None
+        return tuple(tiles) if 1 << len(tiles) <= self.tiles else None
+
+    def place(self, lane: Number, element: Number, size: int) -> tuple[Number, Number]:
+        """Row, counted through all tiles, and column of the element that a lane gets."""
+        word = self.word_bytes // size
+        words = self.row_bytes // self.word_bytes
+        tile, part = element // word, element % word
+        row, column = lane // words, lane % words * word + part
+        return (tile * self.rows + (column if self.is_turned else row)), (
+            row if self.is_turned else column
+        )
+
+    def fields(self) -> tuple[Any, ...]:
+        """Its fields in order, for its text."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+def bits_below(size: int) -> int:
+    """The bits of numbers below a power of two."""
+    return size.bit_length() - 1
+
+
+@dataclass(frozen=True)
 class MatrixUnit:
     """An instruction that computes `a @ b + c`; the sum is held as its result.
 
@@ -145,7 +197,9 @@ class MatrixUnit:
     b_map: str
     out_map: str
     rounds: bool = False
-    """Whether it rounds operands to fewer bits than their type has, as ALLOW_TF32=1 permits."""
+    """True if it rounds operands to fewer bits than their type has, as ALLOW_TF32=1 permits."""
+    load: MatrixLoad | None = None
+    """The instruction that loads its operands from shared memory, where lanes need not do so."""
 
     def __post_init__(self) -> None:
         sizes: tuple[object, ...] = (self.m, self.n, self.k, self.threads)
@@ -174,7 +228,7 @@ class MatrixUnit:
         return Fragment(axes, getattr(self, name), lane_map(self.text_of(name)))
 
     def problem_of(self, name: str) -> str | None:
-        """What is wrong with a map."""
+        """The error in a map, as text; None if it is valid."""
         fragment = self.fragment(name)
         lanes, elements = fragment.map.lanes, fragment.map.elements
         if 1 << len(lanes) != self.threads:

@@ -47,7 +47,7 @@ def source_axis(node: UOp, axis: int) -> int | None:
 
 
 def axis_before_reshape(node: UOp, axis: int) -> int | None:
-    """Where an axis was before a RESHAPE that left it as it is; None if it did not."""
+    """The source axis of a RESHAPE that is an axis of its result unchanged, or None."""
     before, after = node.src[0].shape, node.shape
     outer = math.prod(after[:axis])
     places = (i for i, n in enumerate(before) if n == after[axis])
@@ -101,5 +101,5 @@ def axis_reshaped(old: Shape, new: Shape, axis: int, count: int) -> int | None:
 
 
 def is_divisible(shape: Shape, axis: int, count: int) -> bool:
-    """Whether an axis splits into `count` equal shards."""
+    """True if an axis splits into `count` equal shards."""
     return shape[axis] > 0 and shape[axis] % count == 0

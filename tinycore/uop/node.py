@@ -22,7 +22,7 @@ Fact = TypeVar("Fact")
 blank: Final = object.__new__
 
 printer: Callable[[UOp], str] = repr
-"""What `str` makes of a node; text.py puts its own here, which parses back."""
+"""Text of a node for `str`; text.py puts its own here, which parses back."""
 
 
 class Axis(NamedTuple):
@@ -33,7 +33,7 @@ class Axis(NamedTuple):
 
 
 class Skew(NamedTuple):
-    """How SKEW and UNSKEW couple `axis` with `window_axis`; `size` is the new length of `axis`."""
+    """Coupling of `axis` with `window_axis` by SKEW and UNSKEW; `size` is `axis`'s new length."""
 
     axis: int
     window_axis: int
@@ -329,7 +329,7 @@ class UOp:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the trip count of this RANGE is the same in every launch."""
+        """True if the trip count of this RANGE is the same in every launch."""
         return self.src[0].op is Op.CONST
 
     @property
@@ -377,7 +377,7 @@ class UOp:
 
 
 def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
-    """What `UOp(...)` gives, at the price of a plain function: for loops over whole graphs."""
+    """`UOp(...)` as a plain function, which is faster: for loops over whole graphs."""
     # 0.0 and -0.0 are equal keys, and NaN equals nothing: floats are keyed by their text.
     # 1 == True == 1.0 do no harm, since the dtype is in the key.
     key = (op, dtype, src, arg if type(arg) is not float else arg.hex())

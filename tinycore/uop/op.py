@@ -142,6 +142,10 @@ class Op(enum.Enum):
     EXTRACT = ANY, given, "the lanes numbered in `arg` of the sources, laid side by side"
     DOT = 2, given, "neighboring lanes multiplied and added, wider: a[2i]*b[2i] + a[2i+1]*b[2i+1]"
     MATRIX = ANY, given, "a @ b + c by the MatrixUnit `arg`, each source what a lane holds of it"
+    MATRIX_LOAD = 1, given, "what a lane gets by the MatrixLoad `arg` of the rows that lanes name"
+    ASYNC_COPY = 2, nothing, "begin to copy `arg` elements to the first INDEX from the second, or 0"
+    COMMIT = ANY, nothing, "the ASYNC_COPYs of each thread since its last COMMIT are a group"
+    WAIT = ANY, nothing, "all groups of each thread but the latest `arg` have been copied"
 
     # --- the kernel: control
     SPECIAL = 1, given, "the index `arg` (grid0, block0, ...) of this thread, below the source"
@@ -173,7 +177,7 @@ class Op(enum.Enum):
 
 
 class AxisKind(enum.Enum):
-    """What a RANGE becomes on the device."""
+    """Kind of a RANGE: the loop, thread index or vector that it becomes on the device."""
 
     LOOP = "loop"  # a plain loop over outputs
     REDUCE = "reduce"  # a plain loop over what is summed away
@@ -194,7 +198,7 @@ class AxisKind(enum.Enum):
 
 
 class Part(enum.IntEnum):
-    """What a loop is for, in its number after that of the loop which it was made of.
+    """Purpose of a loop, in its number after that of the loop which it was made of.
 
     A part differs from every number: the copy (7, Part.COPY) is no inner loop of a split (7, 4).
     """
@@ -209,6 +213,7 @@ class Part(enum.IntEnum):
     UNIT = 11  # of a matrix unit: its lanes, their elements, rows, columns and steps by number
     TURN = 12  # over neighboring elements of what a lane holds of a matrix
     FOLD = 10  # folds what the threads of a group left in shared memory
+    AHEAD = 13  # fills a copy of a staged array before the loop whose step it is for
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -217,14 +222,14 @@ class Part(enum.IntEnum):
 
 
 class Scatter(NamedTuple):
-    """How SCATTER puts elements: folded by `op` into what is there (None: in its place)."""
+    """Mode of SCATTER: elements are folded by `op` into those present (None: replace them)."""
 
     op: Op | None
     axis: int
 
 
 class Merge(NamedTuple):
-    """How MERGE_AXIS merges: runs of `run` elements, two by two; of these the first `kept` stay.
+    """Mode of MERGE_AXIS: runs of `run` elements merge in pairs, of which the first `kept` stay.
 
     The last axis of the result is cut into rows of `piece` elements, each merged by itself.
     """
@@ -232,6 +237,12 @@ class Merge(NamedTuple):
     run: int
     kept: int
     piece: int
+
+
+class Ahead(NamedTuple):
+    """The `arg` of a STORE into one of `copies` arrays that the steps of a loop use in turn."""
+
+    copies: int
 
 
 MOVEMENT: Final = frozenset(
@@ -283,6 +294,6 @@ def registers(table: dict[Op, Handler]) -> Callable[..., Callable[[Handler], Han
 
 
 def neutral_element(op: Op, dtype: DType) -> Scalar:
-    """What changes nothing when folded in by one of REDUCTIONS."""
+    """The neutral element of one of REDUCTIONS."""
     lane = dtype.scalar()
     return {Op.ADD: 0, Op.MUL: 1, Op.MAX: dtypes.min(lane), Op.MIN: dtypes.max(lane)}[op]

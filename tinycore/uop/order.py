@@ -19,7 +19,7 @@ OTHER = 3
 
 
 def order_of(node: UOp) -> Order:
-    """Where a node goes among others: (innermost loop, kind of node, name, digest)."""
+    """Sort key of a node: (innermost loop, kind of node, name, digest)."""
     try:
         found: Any = node._order
     except AttributeError:

@@ -20,10 +20,10 @@ from tinycore.uop.text import Fields, argument_types, dtype_text
 __all__ = ["from_text", "program_from_text"]
 
 MAX_DEPTH: Final = 64
-"""How deep tuples in an argument may nest."""
+"""Greatest depth of tuples in an argument."""
 MAX_LANES: Final = 1 << 16
 CHANNEL_DTYPES: Final = (dtypes.float16, dtypes.float32)
-"""What images hold."""
+"""Types that images hold."""
 
 
 def from_text(text: str) -> UOp:
@@ -89,7 +89,7 @@ class Reader:
         raise FileFormatError(f"graph text, line {self.number}: {problem}")
 
     def at_end(self) -> bool:
-        """Whether the line is used up."""
+        """True if the line is used up."""
         return self.place == len(self.tokens)
 
     def peek(self) -> str:
@@ -210,7 +210,7 @@ class Reader:
             self.fail(f"{token[:40]!r} is no number that fits")
 
     def argument(self, depth: int) -> Any:
-        """What `argument_text` printed."""
+        """An argument, as `argument_text` printed it."""
         if depth > MAX_DEPTH:
             self.fail(f"an argument nested deeper than {MAX_DEPTH}")
         token = self.peek()

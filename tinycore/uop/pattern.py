@@ -28,7 +28,7 @@ Function = TypeVar("Function", bound=RuleFunction)
 if TYPE_CHECKING:
 
     class Const(UOp):
-        """What a `const` pattern captures, for annotations: a node whose argument is a number."""
+        """The node that a `const` pattern captures, for annotations: its argument is a number."""
 
         arg: int
 
@@ -41,7 +41,7 @@ INTEGER: Final = ("int", "uint", "index")
 
 @dataclass(frozen=True, eq=False)
 class Pattern:
-    """What a node must be: each field left at its default allows everything.
+    """Pattern of a node: each field left at its default allows everything.
 
     The same `name` twice in one pattern stands for one and the same node.
     """
@@ -50,13 +50,13 @@ class Pattern:
     ops: frozenset[Op] | None = None
     src: tuple[Pattern, ...] | None = None
     rest: Pattern | None = None
-    """What every source after `src` must be; without it there are exactly as many as in `src`."""
+    """Pattern of every source after `src`; without it there are exactly as many as in `src`."""
     dtypes: tuple[DType, ...] = ()
     kinds: tuple[str, ...] = ()
     arg: Any = ANY_ARGUMENT
     when: Condition | None = None
     ordered: bool = False
-    """Whether the sources of a commutative op are tried only as written."""
+    """True if the sources of a commutative op are tried only as written."""
 
     def __repr__(self) -> str:
         what = (
@@ -72,13 +72,13 @@ class Pattern:
 
     @property
     def commutes(self) -> bool:
-        """Whether the two sources are also tried the other way round."""
+        """True if the two sources are also tried in exchanged order."""
         two = self.src is not None and len(self.src) == 2 and self.rest is None
         return two and not self.ordered and self.ops is not None and self.ops <= COMMUTATIVE
 
     @property
     def is_anything(self) -> bool:
-        """Whether every node matches."""
+        """True if every node matches."""
         return not (self.ops or self.src or self.dtypes or self.kinds or self.when) and (
             self.arg is ANY_ARGUMENT
         )
@@ -88,7 +88,7 @@ class Pattern:
         return with_fields(self, src=src, ordered=True)
 
     def matches(self, node: UOp) -> bool:
-        """Whether a node matches this pattern, which has no sources: the slow way, for `rest`."""
+        """True if a node matches this pattern, which has no sources: the slow way, for `rest`."""
         return (
             (self.ops is None or node.op in self.ops)
             and (not self.dtypes or node.dtype in self.dtypes)
@@ -290,7 +290,7 @@ class Rule:
         return f"<Rule {self.name}>"
 
     def apply(self, node: UOp, context: object = None) -> UOp | None:
-        """What this rule alone makes of the node, None where it does not apply."""
+        """The result of this rule alone on a node, or None if it does not apply."""
         return self.alone.apply(node, context)
 
 
@@ -361,7 +361,7 @@ class RuleSet:
         return Matchers(self, tell)
 
     def apply(self, node: UOp, context: object = None) -> UOp | None:
-        """What the first rule that applies makes of this one node, None if there is none."""
+        """The result of the first rule that applies to this one node, or None."""
         matcher = self.matchers[node.op]
         return None if matcher is None else matcher(node, context)
 

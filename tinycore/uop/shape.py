@@ -25,7 +25,7 @@ SAME_AS_FIRST = frozenset(
 STATED = frozenset({Op.RESHAPE, Op.EXPAND})
 
 BETWEEN_NAMES = ","
-"""What joins the names of devices to that of their group."""
+"""Separator between the names of devices in that of their group."""
 
 
 def shape_of(node: UOp) -> Shape | None:
@@ -73,7 +73,7 @@ def moved(op: Op, arg: Any, shape: Shape, node: UOp) -> Shape | None:
 
 
 def merged_size(size: int, how: Merge) -> int:
-    """How many elements are left of an axis after runs were merged."""
+    """Length of an axis after its runs were merged."""
     whole, rest = divmod(size, 2 * how.run)
     return whole * how.kept + min(rest, how.kept)
 
@@ -89,7 +89,7 @@ def names_of(device: str) -> tuple[str, ...]:
 
 
 def is_group(device: str) -> bool:
-    """Whether a name stands for several devices."""
+    """True if a name stands for several devices."""
     return BETWEEN_NAMES in device
 
 

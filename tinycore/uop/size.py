@@ -56,7 +56,7 @@ MARKS: Final = {ord(mark): f"%{ord(mark):02X}" for mark in f"%{HOLDS}{APART}{GIV
 
 
 class Sealed(threading.local):
-    """How many captures of this thread forbid to look at the numbers."""
+    """Number of captures of this thread that forbid to look at the numbers."""
 
     depth = 0
 
@@ -78,7 +78,7 @@ def sealed() -> Iterator[None]:
 
 
 class Condition(NamedTuple):
-    """What was found out about numbers that variables held: whether one size compares to another.
+    """A comparison of two sizes, decided by the numbers that variables held.
 
     The answer is `truth`, where `difference` less than `low` or more than `high` means no.
     """
@@ -92,12 +92,12 @@ class Condition(NamedTuple):
     truth: bool
 
     def holds(self, numbers: Mapping[str, int]) -> bool:
-        """Whether the answer is the same for other numbers, by the names of nodes."""
+        """True if the answer is the same for other numbers, by the names of nodes."""
         value = self.difference.holding(numbers).known()
         return (self.low <= value <= self.high) is self.truth
 
     def told(self, numbers: Mapping[str, int]) -> str:
-        """What was found, and the numbers for which it is asked, as text."""
+        """The comparison, and the numbers for which it is asked, as text."""
         left, right = (str(n.free()) if is_size(n) else str(n) for n in (self.left, self.right))
         found = f"{left} {self.sign} {right}"
         names = [n.arg[0] for n in variables_in(self.difference.expression)]
@@ -109,7 +109,7 @@ Conditions = dict[Condition, None]
 
 
 class Noting(threading.local):
-    """Who wants to know in this thread what numbers decided."""
+    """The recordings of conditions that are open in this thread."""
 
     def __init__(self) -> None:
         self.open: list[Conditions] = []
@@ -229,7 +229,7 @@ def check_dtype(variable: Variable, dtype: DType) -> None:
 
 
 def number_beside(value: Any) -> Any:
-    """What stands beside a Variable in arithmetic: a Variable as an expression, others as given."""
+    """The operand beside a Variable in arithmetic: a Variable as an expression, others as given."""
     return value.unbound if isinstance(value, Variable) else value
 
 
@@ -430,7 +430,7 @@ class Size(Launched):
     # --- order: answered by the bounds, else by the numbers, which is a condition
 
     def compared(self, other: Any, low: int, high: int, sign: str) -> Any:
-        """Whether self - other lies within bounds.
+        """True if self - other lies within bounds.
 
         Raises ArgumentError where that varies, and no number is held.
         """
@@ -489,7 +489,7 @@ register_argument(Size, lambda size: (size.expression, size.values), Size)
 
 
 def is_integer(value: object) -> bool:
-    """Whether something is a plain integer, a NumPy one included."""
+    """True if a value is a plain integer, a NumPy one included."""
     return isinstance(value, Integral) and not isinstance(value, (bool, Size))
 
 
@@ -525,7 +525,7 @@ def nonzero(divisor: Any) -> Any:
 
 
 def is_size(value: object) -> TypeGuard[Size]:
-    """Whether something is a Size; what is typed as an int may be one."""
+    """True if a value is a Size; a value typed as an int may be one."""
     return isinstance(value, Size)
 
 
@@ -545,7 +545,7 @@ def greatest_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def same_number(left: int, right: int) -> bool:
-    """Whether two sizes are equal now: by what they are, else by the numbers that they have."""
+    """True if two sizes are equal now: by their expressions, else by the numbers that they have."""
     if left == right:
         return True
     return bool(is_size(left) or is_size(right)) and left >= right and left <= right

@@ -44,7 +44,7 @@ SHARED_OPS: Final = (
 )
 LOWERED_OPS: Final = (
     frozenset({Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.SPECIAL, Op.VECTORIZE, Op.EXTRACT, Op.BARRIER})
-    | {Op.PIXEL, Op.DOT, Op.MATRIX}
+    | {Op.PIXEL, Op.DOT, Op.MATRIX, Op.MATRIX_LOAD, Op.ASYNC_COPY, Op.COMMIT, Op.WAIT}
     | SHARED_OPS
 )
 LEGAL: Final[dict[Stage, frozenset[Op]]] = {
@@ -64,7 +64,7 @@ EVERYWHERE: Final = ALU - {Op.FLOORDIV, Op.FLOORMOD, Op.THREEFRY}
 LAUNCH_NAMES: Final = frozenset(
     f"{prefix}{axis}" for prefix in ("grid", "block") for axis in range(3)
 )
-"""What a SPECIAL may be called."""
+"""Names of SPECIALs."""
 
 LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED, AxisKind.PARALLEL})
 checks: Final[dict[Stage, dict[Op, list[Check]]]] = {

@@ -83,7 +83,7 @@ def scaled(terms: Mapping[UOp, int], divisor: int) -> Terms:
 
 
 def is_index(value: int) -> bool:
-    """Whether a constant fits, with room for one more step of arithmetic."""
+    """True if a constant fits, with room for one more step of arithmetic."""
     return -(1 << 62) < value < 1 << 62
 
 
@@ -174,7 +174,7 @@ def recombine(root: UOp, y: UOp) -> UOp | None:
 
 
 def divides(quotient: UOp, whole: UOp, period: int) -> bool:
-    """Whether `quotient` is `whole // period`, of which a constant divisor may have been merged."""
+    """True if `quotient` is `whole // period`, of which a constant divisor may have been merged."""
     if quotient.op is not Op.FLOORDIV or quotient.src[1].op is not Op.CONST:
         return False
     if quotient.src == (whole, UOp.index(period)):

@@ -14,9 +14,9 @@ from tinycore._deferred import deferred
 from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import MatrixLoad, MatrixUnit
 from tinycore.uop.node import Axis, Skew, UOp
-from tinycore.uop.op import AxisKind, Merge, Op, Part, Scatter
+from tinycore.uop.op import Ahead, AxisKind, Merge, Op, Part, Scatter
 
 __all__ = ["inline", "register_argument", "to_text"]
 
@@ -41,7 +41,9 @@ register_argument(Axis, tuple, Axis)
 register_argument(Skew, tuple, Skew)
 register_argument(Scatter, tuple, Scatter)
 register_argument(Merge, tuple, Merge)
+register_argument(Ahead, tuple, Ahead)
 register_argument(MatrixUnit, MatrixUnit.fields, MatrixUnit)
+register_argument(MatrixLoad, MatrixLoad.fields, MatrixLoad)
 
 
 # --- printing

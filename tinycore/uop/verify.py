@@ -15,7 +15,7 @@ from typing import Final
 from tinycore.dtype import DType, ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import (
     ALU,
@@ -50,7 +50,7 @@ FLOAT_ONLY_OPS: Final = (
 INTEGER_OPS: Final = DIVISIONS | SHIFTS
 BIT_OPS: Final = frozenset({Op.AND, Op.OR, Op.XOR})
 ADDRESS_OPS: Final = (Op.INDEX, Op.PIXEL)
-"""What is read or written at."""
+"""Ops of addresses that are read or written."""
 
 
 def verify(
@@ -361,8 +361,51 @@ def multiplies_fragments(node: UOp) -> str | None:
     return f"{node.arg.name} makes {wanted[3]!r} of {wanted[:3]}, not {found[3]!r} of {found[:3]}"
 
 
+@check([Op.MATRIX_LOAD], ["lowered", "linear"])
+def loads_tiles(node: UOp) -> str | None:
+    """MATRIX_LOAD reads rows of shared memory, words of which a lane gets."""
+    load, index = node.arg, node.src[0]
+    if not isinstance(load, MatrixLoad) or index.op is not Op.INDEX or len(index.src) > 2:
+        return "MATRIX_LOAD takes a MatrixLoad, and an INDEX without a gate"
+    assert isinstance(index.dtype, PointerDType)
+    if index.dtype.space != "local" or index.dtype.base is not node.dtype.scalar():
+        return f"{node.dtype!r} is not loaded from {index.dtype!r}"
+    words, rest = divmod(node.dtype.size_bytes, load.word_bytes)
+    if rest or not 1 <= words <= load.tiles:
+        return f"{load.name} loads words of {load.word_bytes} bytes, and not {node.dtype!r}"
+    return None
+
+
+@check([Op.ASYNC_COPY], ["lowered", "linear"])
+def copies_to_shared_memory(node: UOp) -> str | None:
+    """ASYNC_COPY moves elements as they are from a buffer to memory that a workgroup shares."""
+    if any(s.op is not Op.INDEX for s in node.src):
+        return f"ASYNC_COPY is between two INDEX, not {' and '.join(s.op.name for s in node.src)}"
+    to, origin = (s.dtype for s in node.src)
+    assert isinstance(to, PointerDType)
+    assert isinstance(origin, PointerDType)
+    if (to.space, origin.space) != ("local", "global"):
+        return f"ASYNC_COPY is from global to local memory, not {origin.space} to {to.space}"
+    if to.base is not origin.base:
+        return f"elements of {origin.base!r} do not become {to.base!r}"
+    return counts_from(node, 1)
+
+
+@check([Op.WAIT], ["lowered", "linear"])
+def leaves_groups(node: UOp) -> str | None:
+    """WAIT says how many groups may still be copied."""
+    return counts_from(node, 0)
+
+
+def counts_from(node: UOp, least: int) -> str | None:
+    """The argument is a number from `least` on."""
+    if isinstance(node.arg, int) and node.arg >= least:
+        return None
+    return f"the argument of {node.op.name} is a number from {least} on, not {node.arg!r}"
+
+
 def holds(found: DType, wanted: DType) -> bool:
-    """Whether values of a type are those wanted, or unsigned integers with their bits."""
+    """True if values of a type are those wanted, or unsigned integers with their bits."""
     is_bits = found.kind == "uint" and found.itemsize == wanted.itemsize
     return found is wanted or (is_bits and found.count == wanted.count)
 

@@ -18,7 +18,7 @@ __all__ = ["check_order", "illegal"]
 ONCE: Final = frozenset(
     {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.RANGE}
 )
-"""What a linear program has once."""
+"""Ops that a linear program has once."""
 READS_NOTHING: Final = frozenset({Op.END, Op.SPECIAL})
 """END closes what stands before it, a SPECIAL's size is known at launch."""
 

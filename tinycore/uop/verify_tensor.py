@@ -1,4 +1,4 @@
-"""What makes a tensor graph legal, before any kernel is cut from it.
+"""Checks of a tensor graph, before any kernel is cut from it.
 
 Floor 1. One part of `verify.py`.
 """
@@ -72,7 +72,7 @@ def has_entry_per_axis(node: UOp) -> str | None:
 
 
 def may_ascend(*sizes: int) -> bool:
-    """Whether sizes are in order for some numbers of their variables."""
+    """True if sizes are in order for some numbers of their variables."""
     return all(greatest(b - a) >= 0 for a, b in pairwise(sizes))
 
 

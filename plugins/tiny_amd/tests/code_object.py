@@ -58,8 +58,8 @@ def load(data: bytes, base: int = CODE) -> Loaded:
 def run(
     code: bytes,
     arrays: Sequence[Array],
-    groups: int = 1,
-    group: int = 32,
+    groups: int | Dims = 1,
+    group: int | Dims = 32,
     name: str = "k",
     emulator: Emulator | None = None,
 ) -> Emulator:
@@ -81,5 +81,6 @@ def run(
         if properties >> bit & 1:
             pointer = [ARGUMENTS & 0xFFFFFFFF, ARGUMENTS >> 32]
             user += pointer if bit == 3 else [0] * words
-    emulator.dispatch(start, (groups, 1, 1), (group, 1, 1), user)
+    grid, block = ((n, 1, 1) if isinstance(n, int) else n for n in (groups, group))
+    emulator.dispatch(start, grid, block, user)
     return emulator

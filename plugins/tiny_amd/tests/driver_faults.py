@@ -20,15 +20,16 @@ from seeded_faults import Fault, Seeded
 TESTS: Final = Path(__file__).parent
 SOURCES: Final = TESTS.parent / "src/tiny_amd"
 RUN: Final = ("test_driver.py", "test_tensors.py")
-CHOSEN: Final = "test_driver or softmax or products_of_matrices"
+CHOSEN: Final = "test_driver or softmax or products_of_matrices or may_overlap"
 
 FAULTS: Final[tuple[Fault, ...]] = (
     ("pm4.py", " | 1 << 20 | 1 << 21", " | 1 << 20"),
     ("pm4.py", "    | CacheControl.GLV_INV\n", ""),
     ("pm4.py", "_MEMORY_AT_LEAST: Final = 5", "_MEMORY_AT_LEAST: Final = 3"),
     ("pm4.py", "        *packet(Opcode.EVENT_WRITE, _PARTIAL_FLUSH),\n", ""),
-    ("pm4.py", "*halves(mailbox), event, 0, event", "*halves(mailbox), event, 0, 0"),
-    ("pm4.py", "| _START_AT_ZERO | _WAVES_OF_32", "| _START_AT_ZERO"),
+    ("pm4.py", "*halves(mailbox), event, 0, context", "*halves(mailbox), event, 0, 0"),
+    ("pm4.py", "(_WAVES_OF_32 if wave == 32 else 0)", "0"),
+    ("pm4.py", "(_WAVES_OF_32 if wave == 32 else 0)", "_WAVES_OF_32"),
     (
         "pm4.py",
         "_DATA_CLOCK = 1 << 29, 2 << 29, 3 << 29",
@@ -41,7 +42,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("program.py", "            scratch_bytes=found.private_bytes,\n", ""),
     ("program.py", "        self.verify(info.name, found.properties)\n", ""),
     ("scratch.py", "return waves | units << _WAVE_SIZE_SHIFT", "return units << _WAVE_SIZE_SHIFT"),
-    ("scratch.py", "_ALIGNMENT) * _ALIGNMENT", "_ALIGNMENT)"),
+    ("scratch.py", "alignment) * alignment", "alignment)"),
+    ("scratch.py", "card.engines if generation.scratch_by_engine else 1", "1"),
     ("queues.py", "(Register.START_X, (0, 0, 0, *block, 0, 0))", "(Register.START_X, (0, 0, 0))"),
     ("queues.py", "            (Register.RESTART_X, (0, 0, 0)),\n", ""),
     ("program.py", "Word(address, shift=8, bits=32)", "Word(address, bits=32)"),
@@ -54,7 +56,20 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("queues.py", "self.launches.append(len(self.words))", "pass"),
     ("sdma.py", "count - 1, 0, *halves(src", "count, 0, *halves(src"),
     ("sdma.py", "*halves(src + start), *halves(dst + start)", "*halves(dst), *halves(src)"),
-    ("sdma.py", "_UNCACHED: Final = 3 << 16", "_UNCACHED: Final = 0 << 16"),
+    ("generation.py", "fence=3 << 16", "fence=0 << 16"),
+    ("generation.py", "fence=0,", "fence=3 << 16,"),
+    ("generation.py", "largest_copy=1 << 22", "largest_copy=1 << 30"),
+    ("generation.py", "_TC: Final = 1 << 23", "_TC: Final = 1 << 24"),
+    (
+        "generation.py",
+        "_CDNA_RELEASED: Final = 1 << 15 | 1 << 16",
+        "_CDNA_RELEASED: Final = 1 << 16",
+    ),
+    ("generation.py", "rsrc3=Register.PGM_RSRC3_CDNA", "rsrc3=Register.PGM_RSRC3"),
+    ("generation.py", "interrupt_names_event=False", "interrupt_names_event=True"),
+    ("generation.py", "scratch_unit=1024", "scratch_unit=256"),
+    ("generation.py", "waves_per_unit=40", "waves_per_unit=32"),
+    ("generation.py", "control_bytes=8", "control_bytes=12"),
     ("sdma.py", "_POLL_AT_LEAST: Final = 5 << 28", "_POLL_AT_LEAST: Final = 3 << 28"),
     ("sdma.py", "_GLOBAL_CLOCK: Final = 2 << 8", "_GLOBAL_CLOCK: Final = 1 << 8"),
     ("sdma.py", "Operation.TRAP, event)", "Operation.TRAP, 0)"),
@@ -62,7 +77,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("aql.py", "_HEADER: Final = _BARRIER | ", "_HEADER: Final = "),
     ("aql.py", "(count * size for", "(count for"),
     ("hardware_queue.py", "EOP_BYTES: Final = 4096", "EOP_BYTES: Final = 8192"),
-    ("hardware_queue.py", "HEADER_BYTES + waves * 12 + 8", "HEADER_BYTES + waves * 8 + 8"),
+    ("generation.py", "control_bytes=12", "control_bytes=8"),
     ("hardware_queue.py", "PAGE), waves * 32)", "PAGE), waves * 16)"),
     ("hardware_queue.py", "self._allocate(PAGE)", "self._allocate(2 * PAGE)"),
     ("hardware_queue.py", "        self._write[0] = written\n", ""),

@@ -1,4 +1,4 @@
-"""AMD without a card: the kernel's driver is a stand-in, whose cards an emulator of RDNA3 plays.
+"""AMD without a card: the kernel's driver is a stand-in, whose cards an emulator plays.
 
 `BACKEND` is the plugin's own but for the operating system that it finds. So everything else is what
 a card would have: queues of PM4 and SDMA packets, memory, events, faults. `BACKEND_AQL` has
@@ -14,14 +14,22 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kfd_standin import Machine
-from kfd_standin.cards import NAVI31
+from kfd_standin.cards import MI300, NAVI31, NAVI48
 
 from tiny_amd import BACKEND as PLUGIN
 from tiny_amd.device import AmdDevice
 from tiny_amd.kfd import Kfd, kfd_of_process
 from tinycore.plugin import Backend, Interface, use_system
 
-__all__ = ["BACKEND", "BACKEND_AQL", "backend_of", "opened"]
+__all__ = [
+    "BACKEND",
+    "BACKEND_AQL",
+    "BACKEND_CDNA3",
+    "BACKEND_CDNA3_AQL",
+    "BACKEND_RDNA4",
+    "backend_of",
+    "opened",
+]
 
 
 def opened(
@@ -64,3 +72,7 @@ def backend_of(machine: Machine, *, aql: bool | None = None) -> Backend:
 MACHINE: Final = Machine((NAVI31, NAVI31))
 BACKEND: Final = backend_of(MACHINE)
 BACKEND_AQL: Final = backend_of(MACHINE, aql=True)
+BACKEND_RDNA4: Final = backend_of(Machine((NAVI48, NAVI48)))
+_INSTINCT: Final = Machine((MI300, MI300))
+BACKEND_CDNA3: Final = backend_of(_INSTINCT)
+BACKEND_CDNA3_AQL: Final = backend_of(_INSTINCT, aql=True)

@@ -1,5 +1,5 @@
 """The suite's cases of memory and order through the driver, for both kinds of queues; its kernels,
-which are the same for both, through PM4, and a sample of them through AQL.
+which are the same for both, through PM4, and a sample of them through AQL and on other families.
 `docs/generate_conformance.py` runs all of it.
 """
 
@@ -13,8 +13,9 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from kfd_standin import Machine
-from kfd_standin.cards import NAVI31
+from kfd_standin.cards import MI300, NAVI31, NAVI48
 from simulated_amd import backend_of
+from trials import run_trial
 
 from tinycore.plugin import register, unregister
 from tinycore.testing.suite import Subject
@@ -26,7 +27,9 @@ CHURN = "test_freed_memory_comes_back"
 """Takes two seconds: it is slow with one of the two queues."""
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
 SAMPLE = 12
-"""AQL runs one kernel in so many."""
+"""AQL and each other family run one kernel in so many."""
+CARDS = {"PM4": NAVI31, "AQL": NAVI31, "RDNA4": NAVI48, "CDNA3": MI300}
+"""Kinds of queues, or families, which have queues of PM4."""
 
 
 def chosen(level: Level) -> list[Trial]:
@@ -35,25 +38,27 @@ def chosen(level: Level) -> list[Trial]:
 
 
 def kernels() -> list[tuple[str, Trial]]:
-    """Kinds of queues, and the trials of kernels that run through them."""
+    """Kinds of queues or cards, and the trials of kernels that run through them."""
     return [
         (queue, trial)
-        for queue in ("PM4", "AQL")
+        for queue in CARDS
         for trial in chosen(Level.COMPUTE)
         if queue == "PM4" or zlib.crc32(trial.name.encode()) % SAMPLE == 0
     ]
 
 
-@pytest.fixture(scope="module", params=["PM4", "AQL"])
+@pytest.fixture(scope="module", params=CARDS)
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Two cards of a stand-in."""
-    register(backend_of(Machine((NAVI31, NAVI31)), aql=request.param == "AQL"))
+    card = CARDS[request.param]
+    register(backend_of(Machine((card, card)), aql=request.param == "AQL"))
     found = Subject("AMD")
     with found.chosen():
         yield found
     unregister("AMD")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     ("subject", "trial"),
     [
@@ -62,16 +67,17 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
             id=f"{queue}-{t.name}",
             marks=[pytest.mark.slow] if t.name == CHURN and queue != "PM4" else [],
         )
-        for queue in ("PM4", "AQL")
+        for queue in CARDS
         for t in chosen(Level.MEMORY)
     ],
     indirect=["subject"],
     scope="module",
 )
 def test_memory(subject: Subject, trial: Trial) -> None:
-    trial.run(subject)
+    run_trial(trial, subject)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     "trial",
     [
@@ -82,7 +88,7 @@ def test_memory(subject: Subject, trial: Trial) -> None:
 )
 def test_order(subject: Subject, trial: Trial) -> None:
     assert all(map(subject.claims, CLAIMED))
-    trial.run(subject)
+    run_trial(trial, subject)
 
 
 @pytest.mark.sample(40)
@@ -94,4 +100,4 @@ def test_order(subject: Subject, trial: Trial) -> None:
     scope="module",
 )
 def test_kernels(subject: Subject, trial: Trial) -> None:
-    trial.run(subject)
+    run_trial(trial, subject)

@@ -15,7 +15,7 @@ pytest.importorskip("llvmlite")
 from code_object import compile_kernel
 from driver_faults import FAULTS, SOURCES
 from kfd_standin import Machine, Mistake
-from kfd_standin.cards import NAVI31
+from kfd_standin.cards import MI300, NAVI31
 from simulated_amd import opened
 
 from tiny_amd.device import AmdDevice
@@ -76,10 +76,16 @@ BYTES = 256
 Make = Callable[..., AmdDevice]
 
 
-@pytest.fixture(params=["PM4", "AQL"])
-def aql(request: pytest.FixtureRequest) -> bool:
+@pytest.fixture(params=["PM4", "AQL", "CDNA3"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """Compute queues of a card of RDNA3, or of one of CDNA3, whose packets differ."""
+    return str(request.param)
+
+
+@pytest.fixture
+def aql(kind: str) -> bool:
     """Whether compute goes through queues of AQL packets."""
-    return bool(request.param == "AQL")
+    return kind == "AQL"
 
 
 @pytest.fixture
@@ -98,9 +104,9 @@ def make(aql: bool) -> Iterator[Make]:
 
 
 @pytest.fixture
-def machine() -> Machine:
+def machine(kind: str) -> Machine:
     """A machine with two cards."""
-    return Machine((NAVI31, NAVI31))
+    return Machine((MI300, MI300) if kind == "CDNA3" else (NAVI31, NAVI31))
 
 
 @pytest.fixture
@@ -125,7 +131,7 @@ def content(device: AmdDevice, buffer: HCQBuffer) -> Any:
 
 
 def test_a_kernel_adds(device: AmdDevice) -> None:
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
 
     seconds = program([target, source], [5], wait=True)
@@ -136,7 +142,7 @@ def test_a_kernel_adds(device: AmdDevice) -> None:
 
 
 def test_launches_happen_in_order(device: AmdDevice) -> None:
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     a, b = written(device, range(64)), device.allocator.alloc(BYTES)
     for _ in range(50):
         program([b, a], [1])
@@ -146,7 +152,7 @@ def test_launches_happen_in_order(device: AmdDevice) -> None:
 
 
 def test_nothing_runs_before_somebody_waits(device: AmdDevice, machine: Machine) -> None:
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
     before = machine.gpus[0].launched
     program([target, source], [1])
@@ -157,7 +163,7 @@ def test_nothing_runs_before_somebody_waits(device: AmdDevice, machine: Machine)
 
 
 def test_a_graph_is_replayed_with_other_arguments(device: AmdDevice) -> None:
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     a, b, c = written(device, range(64)), *(device.allocator.alloc(BYTES) for _ in range(2))
     graph = device.graph([(program, [b, a], [1]), (program, [c, b], [2])])
     graph()
@@ -178,7 +184,7 @@ def test_rings_are_used_again(
     monkeypatch.setattr("tiny_amd.device.COMMAND_BYTES", command_bytes)
     machine.reports_places = True
     device = make(machine)
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     a, b = written(device, range(64)), device.allocator.alloc(BYTES)
     for _ in range(60):
         program([b, a], [1])
@@ -194,8 +200,10 @@ def test_rings_are_used_again(
 
 
 def test_memory_that_was_given_back_is_a_fault(device: AmdDevice, machine: Machine) -> None:
-    program = device.load(compile_kernel(ADD), INFO)
-    other = device.load(compile_kernel(SPILLS), ProgramInfo("spills", 2, block=(32, 1, 1)))
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
+    other = device.load(
+        compile_kernel(SPILLS, device.arch), ProgramInfo("spills", 2, block=(32, 1, 1))
+    )
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
     other([target, source], [])
     device.synchronize()
@@ -215,7 +223,7 @@ def test_memory_that_was_given_back_is_a_fault(device: AmdDevice, machine: Machi
 
 
 def test_a_reset_is_told(device: AmdDevice, machine: Machine) -> None:
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
     device.synchronize()
     machine.reset(machine.gpus[0])
@@ -226,7 +234,7 @@ def test_a_reset_is_told(device: AmdDevice, machine: Machine) -> None:
 
 
 def test_a_queue_that_hangs_ends_by_the_time_limit(device: AmdDevice, machine: Machine) -> None:
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
     device.synchronize()
     for ring in machine.rings.values():
@@ -247,7 +255,7 @@ def test_exhaustion(device: AmdDevice) -> None:
 
 def test_everything_is_given_back(machine: Machine, make: Make) -> None:
     device = make(machine)
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
     device.graph([(program, [target, source], [1])])()  # which dies without waiting
     device.synchronize()
@@ -282,7 +290,7 @@ def test_cards_without_a_way_to_each_other_copy_through_the_host(make: Make) -> 
 
 
 def test_a_card_that_is_not_there(machine: Machine, make: Make) -> None:
-    with pytest.raises(DeviceUnavailable, match=r"no AMD:2; there are: AMD:0 gfx1100 \(96 compute"):
+    with pytest.raises(DeviceUnavailable, match=r"no AMD:2; there are: AMD:0 gfx\w+ \(\d+ compute"):
         make(machine, 2)
 
 
@@ -304,7 +312,7 @@ def test_a_refused_queue_leaves_nothing(machine: Machine, make: Make) -> None:
 def test_the_stand_in_finds_a_missing_barrier(device: AmdDevice, monkeypatch: Any) -> None:
     if device.uses_aql:
         pytest.skip("packets of AQL acquire by themselves")
-    program = device.load(compile_kernel(ADD), INFO)
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
     source, target = written(device, range(64)), device.allocator.alloc(BYTES)
     monkeypatch.setattr("tiny_amd.queues.Pm4Queue.memory_barrier", lambda self: self)
     program([target, source], [1])
@@ -315,9 +323,9 @@ def test_the_stand_in_finds_a_missing_barrier(device: AmdDevice, monkeypatch: An
 
 def test_a_kernel_that_spills_has_scratch(device: AmdDevice) -> None:
     info = ProgramInfo("spills", 2, block=(32, 1, 1), written=frozenset({0}))
-    small = device.load(compile_kernel(ADD), INFO)
+    small = device.load(compile_kernel(ADD, device.arch), INFO)
     assert device.scratch is None
-    program = device.load(compile_kernel(SPILLS), info)
+    program = device.load(compile_kernel(SPILLS, device.arch), info)
     assert device.scratch is not None
     source, target = written(device, range(64)), device.allocator.alloc(128)
     program([target, source], [])
@@ -325,6 +333,14 @@ def test_a_kernel_that_spills_has_scratch(device: AmdDevice) -> None:
 
     assert content(device, target).tolist() == [63 - lane + lane for lane in range(32)]
     assert content(device, source).tolist() == list(range(1, 65))
+
+
+def test_a_copy_of_more_than_one_packet_takes(device: AmdDevice) -> None:
+    numbers = numpy.random.default_rng(0).integers(0, 1 << 30, (5 << 20) // 4, "i")
+    source, target = written(device, numbers), device.allocator.alloc(numbers.nbytes)
+    device.copier(numbers.nbytes, device)([target, source], ())
+
+    assert numpy.array_equal(content(device, target), numbers)
 
 
 def test_a_card_opened_later_sees_what_cards_share(machine: Machine, make: Make) -> None:
@@ -348,7 +364,7 @@ def test_a_kernel_that_asks_for_more_than_arguments_is_refused(device: AmdDevice
     text += "declare ptr addrspace(4) @llvm.amdgcn.dispatch.ptr()\n"
 
     with pytest.raises(DeviceError, match="add asks to be given the packet that launched it"):
-        device.load(compile_kernel(text), INFO)
+        device.load(compile_kernel(text, device.arch), INFO)
 
 
 @pytest.mark.parametrize(
@@ -370,26 +386,30 @@ def test_what_a_probe_says(machine: Machine) -> None:
         assert count() == 0
         assert "renderD128 cannot be opened by this user" in reason()
         assert "usermod -a -G render" in reason()
-    with use_system(Machine((replace(NAVI31, version=90010), replace(NAVI31, version=90402)))):
+    with use_system(Machine((replace(NAVI31, version=90010), replace(NAVI31, version=90500)))):
         assert count() == 0
-        assert "of other architectures: gfx90a (96 compute units, 4 GiB), gfx942" in reason()
+        assert "of other architectures: gfx90a (96 compute units, 4 GiB), gfx950" in reason()
+    with use_system(Machine((replace(MI300, simd_count=8 * MI300.simd_count, xccs=8),))):
+        assert count() == 0
+        assert "gfx942 (304 compute units, 4 GiB) joins 8 partitions (XCC)" in reason()
+        assert "--compute-partition CPX" in reason()
 
 
-@pytest.mark.parametrize("kind", ["compute_queue", "copy_queue"])
-def test_a_wait_takes_any_later_value(device: AmdDevice, kind: str) -> None:
+@pytest.mark.parametrize("queue", ["compute_queue", "copy_queue"])
+def test_a_wait_takes_any_later_value(device: AmdDevice, queue: str) -> None:
     signal = device.new_signal(5)
     with device.lock:
-        moment = device.finish(getattr(device, kind)().wait(signal, 3))
+        moment = device.finish(getattr(device, queue)().wait(signal, 3))
     device.wait_for(moment)
     assert moment.passed
 
 
-@pytest.mark.parametrize("kind", ["compute_queue", "copy_queue"])
-def test_the_end_of_work_wakes_who_sleeps(device: AmdDevice, kind: str) -> None:
+@pytest.mark.parametrize("queue", ["compute_queue", "copy_queue"])
+def test_the_end_of_work_wakes_who_sleeps(device: AmdDevice, queue: str) -> None:
     device.synchronize()
     device.faults.wait(0)
     with device.lock:
-        device.finish(getattr(device, kind)().timestamp(device.new_signal()))
+        device.finish(getattr(device, queue)().timestamp(device.new_signal()))
     began = time.monotonic()
     device.kfd.wait_events([device.faults.done], 5000)
 

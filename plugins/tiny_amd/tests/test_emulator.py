@@ -1,4 +1,4 @@
-"""The emulator of RDNA3 beside the processor: one function of LLVM IR, compiled for both.
+"""The emulator of three families beside the processor: one function of LLVM IR, compiled for both.
 
 What LLVM emits for the card is executed by the emulator, what it emits for this machine natively;
 numbers are random by SEED, with special ones among them. Faults are provoked by assembly.
@@ -7,6 +7,7 @@ numbers are random by SEED, with special ones among them. Faults are provoked by
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 from typing import Any
 
@@ -26,10 +27,16 @@ from emulation.faults import (  # noqa: E402
     SyntaxFault,
     TimeoutFault,
 )
-from emulator.decode import FIRST_VGPR, decode  # noqa: E402
+from emulator import cdna3  # noqa: E402
+from emulator.cdna3 import Cdna3Decoder  # noqa: E402
+from emulator.decode import FIRST_VGPR, Decoder, decode  # noqa: E402
 from emulator.dispatch import Emulator, vector_registers  # noqa: E402
 from emulator.opcodes import NAMES  # noqa: E402
+from emulator.rdna4 import Rdna4Decoder  # noqa: E402
 from emulator.scalar import extract_wide  # noqa: E402
+from listings import listed  # noqa: E402
+
+from tiny_amd.llvm import FEATURES  # noqa: E402
 
 Array = numpy.ndarray[Any, Any]
 SEED = 20261122
@@ -42,6 +49,8 @@ ATTRIBUTES = " ".join(
         *("multigrid-sync-arg", "hostcall-ptr", "default-queue", "completion-action"),
     )
 )
+DECODERS = {"gfx1100": Decoder, "gfx1201": Rdna4Decoder, "gfx942": Cdna3Decoder}
+each_arch = pytest.mark.parametrize("arch", DECODERS)
 NUMPY = {
     **{f"i{8 * n}": numpy.dtype(f"u{n}").type for n in (1, 2, 4, 8)},
     "half": numpy.float16,
@@ -76,8 +85,19 @@ def at(name: str, base: str, kind: str, index: str = "%i", space: int = 1) -> st
     return f"%{name} = getelementptr {kind}, ptr addrspace({space}) {base}, i32 {index}\n"
 
 
+def module_of(function: str) -> str:
+    """A module that applies a function of two arguments to elements."""
+    (kind,) = re.findall(r"define (\w+) @f", function)
+    body = ""
+    for n in range(2):
+        body += at(f"a{n}", f"%p{n + 1}", kind)
+        body += f"%v{n} = load {kind}, ptr addrspace(1) %a{n}\n"
+    body += f"%r = call {kind} @f({kind} %v0, {kind} %v1)\n{at('o', '%p0', kind)}"
+    return kernel(body + f"store {kind} %r, ptr addrspace(1) %o\n", 3, function)
+
+
 def on_card(
-    function: str, result: str, sources: list[str], *values: Array
+    function: str, result: str, sources: list[str], *values: Array, arch: str = "gfx1100"
 ) -> tuple[Array, Emulator]:
     """What the emulator makes of a function, for each element."""
     body = ""
@@ -89,7 +109,8 @@ def on_card(
     body += f"store {result} %r, ptr addrspace(1) %o\n"
     found = numpy.zeros(COUNT, NUMPY[result])
     text = kernel(body, 1 + len(sources), function, 64)
-    emulator = run(compile_kernel(text), [found, *values], COUNT // 64, 64)
+    emulator = Emulator(decoder=DECODERS[arch])
+    run(compile_kernel(text, arch), [found, *values], COUNT // 64, 64, emulator=emulator)
     return found, emulator
 
 
@@ -215,40 +236,43 @@ INTEGER_CASES = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize("case", INTEGER_CASES)
-def test_integers(case: str, kind: str) -> None:
+@each_arch
+def test_integers(case: str, kind: str, arch: str) -> None:
     generator = numpy.random.default_rng(SEED)
     values = [numbers(kind, generator), generator.permutation(numbers(kind, generator))]
     if case in ("sdiv", "srem"):
         values[1] %= numpy.iinfo(NUMPY[kind]).max // 2  # the least by -1 is undefined
     text = INTEGER_CASES[case].format(t=kind, last=int(kind[1:]) - 1)
     function = statement(text, kind, [kind, kind])
-    found, _ = on_card(function, kind, [kind, kind], *values)
+    found, _ = on_card(function, kind, [kind, kind], *values, arch=arch)
     same(found, on_processor(function, kind, [kind, kind], *values))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kind", INTEGERS)
 @pytest.mark.parametrize(
     "name", ["ctpop", "bitreverse", "smin", "smax", "umin", "umax", "fshl", "abs"]
 )
-def test_intrinsics_of_integers(name: str, kind: str) -> None:
+@each_arch
+def test_intrinsics_of_integers(name: str, kind: str, arch: str) -> None:
     generator = numpy.random.default_rng(SEED)
     count = {"ctpop": 1, "bitreverse": 1, "abs": 1, "fshl": 3}.get(name, 2)
     function = intrinsic(name, kind, count, ", i1 0" if name == "abs" else "")
     values = [numbers(kind, generator) for _ in range(count)]
-    found, _ = on_card(function, kind, [kind] * count, *values)
+    found, _ = on_card(function, kind, [kind] * count, *values, arch=arch)
     same(found, on_processor(function, kind, [kind] * count, *values))
 
 
 @pytest.mark.parametrize("kind", ["i32", "i64"])
 @pytest.mark.parametrize("name", ["ctlz", "cttz"])
-def test_zeros_at_either_end(name: str, kind: str) -> None:
+@each_arch
+def test_zeros_at_either_end(name: str, kind: str, arch: str) -> None:
     values = numbers(kind, numpy.random.default_rng(SEED))
     function = intrinsic(name, kind, 1, ", i1 0")
-    found, _ = on_card(function, kind, [kind], values)
+    found, _ = on_card(function, kind, [kind], values, arch=arch)
     same(found, on_processor(function, kind, [kind], values))
 
 
@@ -275,36 +299,39 @@ FLOAT_CASES = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize("case", FLOAT_CASES)
-def test_floats(case: str, kind: str) -> None:
+@each_arch
+def test_floats(case: str, kind: str, arch: str) -> None:
     generator = numpy.random.default_rng(SEED)
     values = [numbers(kind, generator), generator.permutation(numbers(kind, generator))]
     function = statement(FLOAT_CASES[case].format(t=kind), kind, [kind, kind])
-    found, _ = on_card(function, kind, [kind, kind], *values)
+    found, _ = on_card(function, kind, [kind, kind], *values, arch=arch)
     same(found, on_processor(function, kind, [kind, kind], *values))
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize(
     "name", ["fabs", "floor", "ceil", "trunc", "rint", "sqrt", "minnum", "maxnum", "copysign"]
 )
-def test_intrinsics_of_floats(name: str, kind: str) -> None:
+@each_arch
+def test_intrinsics_of_floats(name: str, kind: str, arch: str) -> None:
     generator = numpy.random.default_rng(SEED)
     count = 2 if name in ("minnum", "maxnum", "copysign") else 1
     values = [generator.permutation(numbers(kind, generator)) for _ in range(count)]
-    found, _ = on_card(intrinsic(name, kind, count), kind, [kind] * count, *values)
+    found, _ = on_card(intrinsic(name, kind, count), kind, [kind] * count, *values, arch=arch)
     same(found, on_processor(intrinsic(name, kind, count), kind, [kind] * count, *values))
 
 
 @pytest.mark.parametrize("kind", ["float", "double"])
-def test_fma(kind: str) -> None:
+@each_arch
+def test_fma(kind: str, arch: str) -> None:
     generator = numpy.random.default_rng(SEED)
     values = [generator.permutation(numbers(kind, generator)) for _ in range(3)]
     function = intrinsic("fma", kind, 3)
-    found, _ = on_card(function, kind, [kind] * 3, *values)
+    found, _ = on_card(function, kind, [kind] * 3, *values, arch=arch)
     same(found, on_processor(function, kind, [kind] * 3, *values))
 
 
@@ -320,9 +347,10 @@ CONVERSIONS = [
 ]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("op", "source", "to"), CONVERSIONS)
-def test_conversions(op: str, source: str, to: str) -> None:
+@each_arch
+def test_conversions(op: str, source: str, to: str, arch: str) -> None:
     values = numbers(source, numpy.random.default_rng(SEED))
     if op.endswith("sat"):
         suffix = {"half": "f16", "float": "f32", "double": "f64"}[source]
@@ -332,7 +360,7 @@ def test_conversions(op: str, source: str, to: str) -> None:
         )
     else:
         function = statement(f"%r = {op} {source} %x to {to}", to, [source])
-    found, _ = on_card(function, to, [source], values)
+    found, _ = on_card(function, to, [source], values, arch=arch)
     wanted = on_processor(function, to, [source], values)
     if op.endswith("sat"):
         wanted[numpy.isnan(values)] = 0  # LLVM's language says so; x86 code for i16 does not
@@ -340,10 +368,11 @@ def test_conversions(op: str, source: str, to: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["exp2", "log2"])
-def test_transcendental_functions(case: str) -> None:
+@each_arch
+def test_transcendental_functions(case: str, arch: str) -> None:
     values = numpy.abs(numbers("float", numpy.random.default_rng(SEED)))
     values = numpy.where(values > 100, numpy.float32(3.7), values)
-    found, _ = on_card(intrinsic(case, "float", 1), "float", ["float"], values)
+    found, _ = on_card(intrinsic(case, "float", 1), "float", ["float"], values, arch=arch)
     with numpy.errstate(all="ignore"):
         wanted = getattr(numpy, case)(values.astype(numpy.float64))
     numpy.testing.assert_allclose(found, wanted, rtol=3e-7)
@@ -510,6 +539,26 @@ def test_misaligned_addresses() -> None:
         run(compile_kernel(kernel(body)), [numpy.zeros(32), numpy.zeros(32)])
 
 
+def test_accesses_that_may_lie_anywhere_are_of_bytes() -> None:
+    """LLVM would join them, counting on a setting of the kernel's driver."""
+    body = f"""{at("a", "%p1", "i8", "%t")} %v = load <4 x i32>, ptr addrspace(1) %a, align 1
+  %n = mul i32 %t, 18
+  {at("o", "%p0", "i8", "%n")} store <4 x i32> %v, ptr addrspace(1) %o, align 1"""
+    given = numpy.arange(100, dtype=numpy.uint8)
+    found = numpy.zeros(32 * 18, numpy.uint8)
+    run(compile_kernel(kernel(body), features=FEATURES), [found, given])
+    windows = numpy.lib.stride_tricks.sliding_window_view(given, 16)[:32]
+    assert (found.reshape(32, 18)[:, :16] == windows).all()
+    assert not found.reshape(32, 18)[:, 16:].any()
+
+
+def test_misaligned_atomics() -> None:
+    body = f"""{at("a", "%p1", "i8", "%t")}
+  %v = atomicrmw add ptr addrspace(1) %a, i32 1 syncscope("agent") monotonic, align 4"""
+    with pytest.raises(MisalignedAddress):
+        run(compile_kernel(kernel(body)), [numpy.zeros(32), numpy.zeros(32)])
+
+
 def test_shared_memory_outside_of_its_array() -> None:
     body = f"""%far = add i32 %t, 256
   {at("w", "@tile", "i32", "%far", 3)} store volatile i32 %t, ptr addrspace(3) %w"""
@@ -613,6 +662,49 @@ def test_lanes_of_matrices_must_repeat_each_other() -> None:
 
 
 # --- decoding
+
+
+LIKE_RDNA3 = {
+    **{f"s_{op}_co_{kind}": f"s_{op}_{kind}" for op in ("add", "sub") for kind in ("u32", "i32")},
+    "s_add_co_ci_u32": "s_addc_u32",
+    "s_sub_co_ci_u32": "s_subb_u32",
+    "v_mad_co_u64_u32": "v_mad_u64_u32",
+    "v_mad_co_i64_i32": "v_mad_i64_i32",
+}
+"""Operations of RDNA4 that the emulator calls as RDNA3 does."""
+
+
+def emulated_name(mnemonic: str, arch: str) -> str:
+    """The emulator's name of what LLVM calls otherwise."""
+    if arch == "gfx942":
+        return cdna3.renamed(mnemonic)
+    if arch == "gfx1201":
+        return LIKE_RDNA3.get(mnemonic, mnemonic.replace("_num_", "_"))
+    return mnemonic
+
+
+@pytest.mark.parametrize("arch", DECODERS)
+def test_instructions_are_those_that_llvm_lists(arch: str) -> None:
+    """Mnemonic and length of each instruction of these tests' kernels and of products."""
+    texts = [
+        statement(case.format(t=kind, last=int(kind[1:]) - 1), kind, [kind, kind])
+        for case in INTEGER_CASES.values()
+        for kind in INTEGERS[1::2]
+    ]
+    texts += [
+        statement(c.format(t=k), k, [k] * 2) for c in FLOAT_CASES.values() for k in FLOATS[::2]
+    ]
+    modules = [module_of(text) for text in texts]
+    modules += [reversed_in_shared(BARRIER)]
+    count, wrong = 0, set()
+    for module in modules:
+        for mnemonic, code in listed(module, arch, FEATURES):
+            instruction = decode(code + bytes(12), 0, DECODERS[arch])
+            found, count = (instruction.name, instruction.size), count + 1
+            if found != (emulated_name(mnemonic, arch), len(code)):
+                wrong.add((mnemonic, len(code), *found))
+    assert not wrong
+    assert count > 1000
 
 
 def test_lengths_of_all_instructions_of_a_kernel_add_up() -> None:

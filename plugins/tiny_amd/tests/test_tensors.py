@@ -85,3 +85,7 @@ def test_a_captured_step_with_a_variable() -> None:
 
 def test_a_training_step() -> None:
     PROGRAMS.training_step()
+
+
+def test_launches_of_a_captured_step_that_may_overlap() -> None:
+    PROGRAMS.independent_launches()

@@ -15,7 +15,7 @@ from tinycore.testing.kernels import Array, Bench, bench, element, elementwise, 
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(6)
 
 SIZE = 64
 NATIVE = (dtypes.bool, *dtypes.ints, dtypes.float16, dtypes.float32, dtypes.float64)

@@ -53,6 +53,7 @@ def switches(task: Path) -> int:
     return int(re.findall(r"(?m)^voluntary_ctxt_switches:\s*(\d+)", status)[0])
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("extent", EXTENTS)
 def test_every_iteration_runs_once(load: Load, several_threads: int, extent: int) -> None:
     program = load("add", parallel=extent)
@@ -116,6 +117,7 @@ def test_threads_of_python_take_turns(load: Load, several_threads: int) -> None:
     assert results == [True] * 4
 
 
+@pytest.mark.sample(3)
 def test_a_replay_runs_all_launches_in_order(load: Load, several_threads: int) -> None:
     programs = [load("add", parallel=extent) for extent in EXTENTS]
     data, numbers = zeros(1001)
@@ -229,6 +231,7 @@ print("done")
 """
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("daemon", [False, True], ids=["alone", "beside a thread"])
 def test_the_interpreter_ends_at_once_after_work(
     sources: dict[str, dict[str, str]], daemon: bool

@@ -160,7 +160,7 @@ def test_memory_is_the_hosts(devices: list[QueuedCpu], add: Add) -> None:
 
     assert content(one, memory) == {5.0}
     one.allocator.free(memory)
-    with pytest.raises(struct.error):
+    with pytest.raises(ValueError, match="format 'Q'"):
         add(one)([memory], [1])
 
 

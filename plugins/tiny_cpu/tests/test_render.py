@@ -35,7 +35,7 @@ def hard_kernels(lanes: int) -> Iterator[UOp]:
         yield elementwise(lambda a, b: [a // b, a % b], [dtype, dtype], 64, lanes)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("lanes", [1, 8])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_nothing_outside_the_kernel_is_called(toolchain: str, arch: str, lanes: int) -> None:

@@ -37,6 +37,7 @@ def cpu(toolchain: str) -> Bench:
     return replace(found, toolchain=replace(found.toolchain, renderer=tiny))
 
 
+@pytest.mark.sample(4)
 @only_x86
 @pytest.mark.parametrize("start", [0, 4, 16, 32])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int32, dtypes.float16, dtypes.bfloat16])

@@ -21,7 +21,7 @@ class Memory:
         handle = allocator.alloc(max(len(content), 1))
         allocator.write(handle, memoryview(content))
         runtime.synchronize()
-        self.address = runtime.address(handle)
+        self.address, _ = runtime.address(handle)
         weakref.finalize(self, allocator.free, handle)
 
 

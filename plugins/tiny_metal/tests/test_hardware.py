@@ -28,4 +28,9 @@ def test_the_script_for_a_mac_runs(mock: None, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     text = page.read_text()
     assert "| A product of bfloat16 matrices | right | relative error" in text
+    assert (
+        "| Lanes of a SIMD group hold the elements of a matrix that plans rely on | right |" in text
+    )
+    assert "| Objects respond to every message that is sent to them | right |" in text
     assert "TFLOP/s" in text
+    assert "WRONG" not in text

@@ -220,6 +220,39 @@ def test_pools_are_of_their_thread_and_leaks_are_told(hand: Hand) -> None:
     hand.mac.objc_autoreleasePoolPop(pool)
 
 
+def test_pools_nest(hand: Hand) -> None:
+    """Ending a pool ends those inside, and releases what each has."""
+    outer = hand.mac.objc_autoreleasePoolPush()
+    hand.send(hand.queue, "commandBuffer")
+    inner = hand.mac.objc_autoreleasePoolPush()
+    hand.send(hand.queue, "commandBuffer")
+    assert hand.mac.left["CommandBuffer"] == 2
+    hand.mac.objc_autoreleasePoolPop(inner)
+    assert hand.mac.left["CommandBuffer"] == 1
+    hand.mac.objc_autoreleasePoolPush()
+    hand.send(hand.queue, "commandBuffer")
+    hand.mac.objc_autoreleasePoolPop(outer)
+    assert "CommandBuffer" not in hand.mac.left
+    assert hand.mac.misuses == []
+
+
+def test_times_of_command_buffers_follow_each_other(hand: Hand) -> None:
+    hand.mac.plan.delay = (0.0, 0.001)
+    times = []
+    with Pool(hand.metal):
+        given = [hand.send(hand.queue, "commandBuffer") for _ in range(5)]
+        for commands in given:
+            encoder = hand.send(commands, "computeCommandEncoder")
+            hand.encode(encoder)
+            hand.send(encoder, "endEncoding")
+            hand.send(commands, "commit")
+        for commands in given:
+            hand.send(commands, "waitUntilCompleted")
+            times += [hand.send(commands, "GPUStartTime"), hand.send(commands, "GPUEndTime")]
+    assert times == sorted(times)
+    assert len(set(times)) == len(times)
+
+
 def test_queues_are_independent_and_wait_by_events(hand: Hand) -> None:
     """The first queue waits for what the second signals later."""
     send, order = hand.send, []

@@ -76,6 +76,14 @@ def test_a_sum_over_a_group() -> None:
         ("out[at] = (int)(in[at] * 1e9f);", "UndefinedFault", "a float that does not fit"),
         ("out[at] = 2147483647 - 9 + i;", "UndefinedFault", "a sum that does not fit"),
         ("out[at] = ((device float4 *)(in + i % 8))->x;", "UndefinedFault", "a misaligned access"),
+        (
+            "float4 v = *(const device float4 *)(in + i / 4 + 2); out[at] = v.x;",
+            *("UndefinedFault", "a misaligned access"),
+        ),
+        (
+            "if (i == 3) *(device float2 *)(out + at) = float2(1);",
+            *("UndefinedFault", "a misaligned access"),
+        ),
         ("threadgroup float t[64]; t[i + 1] = 1;", "UndefinedFault", "an index outside"),
     ],
 )  # fmt: skip
@@ -146,6 +154,81 @@ def test_lanes_of_a_simd_group() -> None:
     x = numpy.arange(GROUPS * 64.0).reshape(-1, 32)
     expected = x.sum(1, keepdims=True) + 1000 * x[:, numpy.arange(32) ^ 1]
     assert ran(body).tolist() == expected.ravel().tolist()
+
+
+MATRIX_FRAME = """\
+#include <metal_stdlib>
+using namespace metal;
+kernel void k(device float *out [[buffer(0)]], const device float *in [[buffer(1)]],
+    uint3 group [[threadgroup_position_in_grid]],
+    uint3 thread_ [[thread_position_in_threadgroup]]) {
+  int i = thread_.x, at = group.x * 64 + i / 32 * 32;
+  simdgroup_float8x8 a, b, c = simdgroup_float8x8(1);
+  a.thread_elements()[0] = in[at + i % 32]; a.thread_elements()[1] = 1;
+  b.thread_elements()[0] = i % 32 == 5 ? 2 : 0; b.thread_elements()[1] = 0;
+  BODY
+  out[group.x * 64 + i] = c.thread_elements()[0] + 1000 * c.thread_elements()[1];
+}
+"""
+PRODUCT = "simdgroup_multiply_accumulate(c, a, b, c);"
+
+
+def test_matrices_of_a_simd_group() -> None:
+    """Lane 5 holds row 2, column 2: b has its 2 there, so column 2 of the sum is a's, doubled."""
+    found = ran("", MATRIX_FRAME.replace("BODY", PRODUCT)).reshape(-1, 32)
+    lanes = numpy.arange(32)
+    rows = lanes // 16 * 4 + lanes // 2 % 4
+    holds_column = (lanes // 8 % 2 == 0) & (lanes % 2 == 1)
+    of_row = rows // 4 * 16 + rows % 4 * 2 + 1  # the lane with columns 2 and 3 of a row
+    given = numpy.arange(GROUPS * 64).reshape(-1, 32)
+    expected = 1001 + numpy.where(holds_column, 2 * given[:, of_row], 0)
+    assert found.tolist() == expected.tolist()
+
+
+def test_matrices_are_loaded_and_stored_where_lanes_hold_them() -> None:
+    """What a lane has of a matrix with 16 elements a row is what the maps of the units say."""
+    frame = MATRIX_FRAME[: MATRIX_FRAME.index("  out[")] + "}\n"
+    body = """simdgroup_load(a, in, 16);
+  out[group.x * 64 + i] = a.thread_elements()[0] * 1000 + a.thread_elements()[1];"""
+    lane = numpy.arange(32)
+    row, column = (lane // 4 & 4) + lane // 2 % 4, (lane // 4 & 2) * 2 + lane % 2 * 2
+    place = row * 16 + column
+    assert ran("", frame.replace("BODY", body))[:32].tolist() == (place * 1001 + 1).tolist()
+    body = """if (i < 32) {
+    simdgroup_load(a, in + group.x * 64);
+    a.thread_elements() = a.thread_elements() + a.thread_elements();
+    simdgroup_store(a, out + group.x * 64);
+  }"""
+    expected = 2 * numpy.arange(GROUPS * 64)
+    assert ran("", frame.replace("BODY", body)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (f"if (i < 40) {{ {PRODUCT} }}", "by a part of a SIMD group|waits at a barrier"),
+        (f"if (i == 3) return; {PRODUCT}", "by a part of a SIMD group"),
+        ("if (i == 3) return; simdgroup_load(a, in);", "a load of a matrix by a part"),
+    ],
+)
+def test_a_product_by_some_lanes_is_found(body: str, words: str) -> None:
+    from emulation.faults import Fault  # noqa: PLC0415
+
+    with pytest.raises(Fault, match=words):
+        ran("", MATRIX_FRAME.replace("BODY", body))
+
+
+def test_elements_that_nobody_has_set_are_no_numbers() -> None:
+    source = MATRIX_FRAME.replace("BODY", PRODUCT).replace("a.thread_elements()[1] = 1;", "")
+    assert numpy.isnan(ran("", source)).all()
+
+
+@pytest.mark.parametrize("kind", ["simdgroup_bfloat8x8", "simdgroup_matrix<float, 16, 8>"])
+def test_matrices_that_the_language_has_not_are_refused(kind: str) -> None:
+    from shader.compiler import CompileFailure, compiled  # noqa: PLC0415
+
+    with pytest.raises(CompileFailure, match=r"simdgroup_bfloat8x8|are 8 by 8"):
+        compiled(MATRIX_FRAME.replace("BODY", f"{kind} other;"), (3, 0))
 
 
 def test_other_inputs_of_a_kernel() -> None:

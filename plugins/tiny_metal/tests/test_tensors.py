@@ -82,10 +82,26 @@ def test_integers() -> None:
     assert (Tensor([2**40, -1], dtype="int64") * 3).tolist() == [3 * 2**40, -3]
 
 
+def test_bits_of_what_is_promoted() -> None:
+    """C++ makes an int of these, which has other bits, and more of them, than a half."""
+    a = numpy.arange(-40, 40, dtype="h") * 400
+    x = Tensor(a).realize()
+    for found, expected in ((x & 0x3FFF, a & 0x3FFF), (x >> 2, a >> 2), (x.maximum(7), a.clip(7))):
+        bits = found.bitcast(dtypes.half).realize().bitcast(dtypes.int16)
+        assert bits.tolist() == expected.tolist()
+
+
 def test_floats_that_fit_no_integer() -> None:
     x = Tensor([1e20, float("nan"), -3.7, float("inf")])
     assert x.cast(dtypes.int32).tolist() == [-(2**31), -(2**31), -3, -(2**31)]
     assert x.cast(dtypes.half).cast(dtypes.int16).tolist()[2] == -3
+
+
+def test_zero_keeps_its_sign() -> None:
+    x = Tensor([0.0, -0.0, 1.0]).contiguous().realize()
+    assert numpy.signbit((x * -1.0).numpy()).tolist() == [True, False, True]
+    assert numpy.signbit((x + -0.0).numpy()).tolist() == [False, True, False]
+    assert (1 / x).tolist() == [float("inf"), float("-inf"), 1]
 
 
 def test_infinities_and_nan() -> None:
@@ -114,6 +130,11 @@ def test_views_that_start_anywhere() -> None:
     PROGRAMS.views()
 
 
+def test_rows_that_no_vector_is_aligned_in() -> None:
+    a = numbers(640, 66)
+    close(Tensor(a).realize()[:, 1:65] * 2 + 1, a[:, 1:65] * 2 + 1)
+
+
 def test_a_captured_step_with_a_variable(simulated: Mac) -> None:
     a = numbers(10, 32)
     step = TinyJit(lambda x, n: (x[:n].sum(0) * 2 + 1).contiguous().exp().realize())
@@ -136,7 +157,7 @@ def test_memory_of_somebody_else() -> None:
     runtime = Device["METAL"].runtime
     handle = runtime.allocator.alloc(a.nbytes)
     runtime.allocator.write(handle, a.data.cast("B"))
-    tensor = Tensor.from_blob(runtime.address(handle), (300,), device="METAL", dtype="float32")
+    tensor = Tensor.from_blob(runtime.address(handle)[0], (300,), device="METAL", dtype="float32")
     close(tensor[7:] * 2, a[7:] * 2)
 
 
@@ -153,3 +174,11 @@ def test_memory_is_shown_without_a_copy_where_it_is_shared() -> None:
 @pytest.mark.slow
 def test_a_training_step() -> None:
     PROGRAMS.training_step()
+
+
+def test_the_launches_of_a_captured_step_follow_a_variable() -> None:
+    PROGRAMS.sums_of_a_variable_size()
+
+
+def test_launches_of_a_captured_step_that_may_overlap() -> None:
+    PROGRAMS.independent_launches()

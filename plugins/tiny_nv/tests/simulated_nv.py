@@ -27,7 +27,7 @@ from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
 from tinycore.plugin import Backend, HCQSignal, Interface, Toolchain, use_system
 
-__all__ = ["BACKEND", "BACKEND_AMPERE", "BACKEND_BLACKWELL", "backend_of", "opened"]
+__all__ = ["BACKEND", "BACKEND_AMPERE", "BACKEND_BLACKWELL", "MACHINE", "backend_of", "opened"]
 
 
 class Simulated(NvDevice):
@@ -112,6 +112,7 @@ def backend_of(machine: Machine) -> Backend:
     )
 
 
-BACKEND: Final = backend_of(Machine((H200, H200)))
+MACHINE: Final = Machine((H200, H200))
+BACKEND: Final = backend_of(MACHINE)
 BACKEND_AMPERE: Final = backend_of(Machine((GA102, GA102), version="570.144"))
 BACKEND_BLACKWELL: Final = backend_of(Machine((GB202, GB202), version="610.43.03"))

@@ -34,6 +34,10 @@ Dims: TypeAlias = tuple[int, int, int]
     INVALID_HANDLE,
     NOT_FOUND,
 ) = (1, 2, 3, 101, 200, 201, 218, 400, 500)
+FIRST_HANDLE: Final = 0x100
+DEFAULT_STREAMS: Final = (1, 2)
+"""Handles of the legacy default stream, and of that of each thread."""
+PEERS_UNSUPPORTED, PEERS_ALREADY_ENABLED = 217, 704
 FIRST_ADDRESS: Final = 0x7F00_0000_0000
 ALIGNMENT: Final = 512
 STATIC_SHARED: Final = 48 << 10
@@ -95,6 +99,8 @@ class Driver:
 
     cards: tuple[Card, ...] = (Card(),)
     version: int = 13_000
+    has_peers: bool = True
+    """Whether cards can address each other's memory."""
     execute: Execute | None = None
     launches: list[Launched] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -105,10 +111,16 @@ class Driver:
     """The status that every call returns once a kernel has lost the context."""
     memory: dict[int, tuple[int, bytearray]] = field(default_factory=dict)
     """Allocations by address: the card, and what it holds."""
+    peers: set[tuple[int, int]] = field(default_factory=set)
+    """Cards, each with one whose memory it may address."""
+    pending: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
+    """Work of another library's streams, which is done when something waits for it."""
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    """Streams, each with one that it was let wait for."""
 
     def __post_init__(self) -> None:
         self._started = False
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(FIRST_HANDLE)
         self._next_address = FIRST_ADDRESS
         self._current = threading.local()
         self._alive: dict[str, dict[int, Any]] = defaultdict(dict)
@@ -241,6 +253,23 @@ class Driver:
         self._current.card = device
         return 0
 
+    def cuDeviceCanAccessPeer(self, can: Any, device: int, peer: int) -> int:  # noqa: N802
+        if device == peer or max(device, peer) >= len(self.cards):
+            return INVALID_DEVICE
+        can[0] = self.has_peers
+        return 0
+
+    def cuCtxEnablePeerAccess(self, context: Any, flags: int) -> int:  # noqa: N802
+        card, peer = self._card(), int(ffi.cast("uintptr_t", context)) - 0x1000
+        if card is None or flags or not self._retained.get(peer):
+            return INVALID_CONTEXT
+        if not self.has_peers or card == peer:
+            return PEERS_UNSUPPORTED
+        if (card, peer) in self.peers:
+            return PEERS_ALREADY_ENABLED
+        self.peers.add((card, peer))
+        return 0
+
     # --- streams and events
 
     def cuStreamCreate(self, stream: Any, flags: int) -> int:  # noqa: N802
@@ -258,7 +287,28 @@ class Driver:
     def cuStreamSynchronize(self, stream: Any) -> int:  # noqa: N802
         return self._stream(stream)
 
+    def foreign_stream(self, *work: Callable[[], None]) -> int:
+        """A stream of another library that was asked to do something."""
+        number = next(self._numbers)
+        self._alive["CUstream"][number] = self._card() or 0
+        self.pending[number] = list(work)
+        return number
+
+    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> int:  # noqa: N802
+        found = self._thing("CUevent", event)
+        if found is None or flags:
+            return INVALID_HANDLE
+        if status := self._stream(stream):
+            return status
+        earlier = found.get("stream", 0)
+        self.waits.append((int(ffi.cast("uintptr_t", stream)), earlier))
+        for work in self.pending.pop(earlier, []):
+            work()
+        return 0
+
     def _stream(self, stream: Any) -> int:
+        if int(ffi.cast("uintptr_t", stream)) in DEFAULT_STREAMS:
+            return INVALID_CONTEXT if self._card() is None else 0
         if self._thing("CUstream", stream) is None:
             return INVALID_HANDLE
         return 0 if self._thing("CUstream", stream) == self._card() else INVALID_CONTEXT
@@ -273,7 +323,7 @@ class Driver:
         found = self._thing("CUevent", event)
         if found is None:
             return INVALID_HANDLE
-        found["recorded"] = True
+        found["recorded"], found["stream"] = True, int(ffi.cast("uintptr_t", stream))
         return self._stream(stream)
 
     def cuEventSynchronize(self, event: Any) -> int:  # noqa: N802

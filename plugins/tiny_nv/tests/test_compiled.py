@@ -98,7 +98,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_kernels_compile_and_spill_nothing(name: str, watch: Watch, nvrtc: None) -> None:
     with Context(DEV="NULL:NVRTC:sm_90"):
@@ -204,6 +204,7 @@ def test_our_ptx_is_assembled_for_every_architecture(
         assembled(source, arch, ptxas, tmp_path)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.name)
 def test_our_ptx_has_every_type(dtype: DType, watch: Watch, ptxas: str, tmp_path: Path) -> None:
     with Context(DEV="NULL:PTX:sm_90"):

@@ -232,6 +232,7 @@ def test_fma_rounds_once(kind: str) -> None:
         assert abs(Fraction(got) - exact) * 2 <= Fraction(gap), (x, y, z, got, near)
 
 
+@pytest.mark.slow
 def test_conversions_between_floats() -> None:
     torch = pytest.importorskip("torch")
     generator = numpy.random.default_rng(SEED)

@@ -1,29 +1,84 @@
-"""The script for a card, from end to end on cards that the executor plays: it runs, and says so."""
+"""The script for a card, from end to end on stand-ins: all parts run, on one page."""
 
 from __future__ import annotations
 
+import os
+import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "hardware/run"
+from tinycore import Context, Tensor
+
+TESTS = Path(__file__).parent
+SCRIPT = TESTS.parent / "hardware/run"
+SUPPORT = TESTS.parents[2] / "tests/support"
+FIGURES_FILE = TESTS.parent / "hardware/figures.py"
+STEPS = 20
+"""Of the probe."""
+FIGURES = 43
+TOLERANCES = {"f32": 1e-5, "tf32": 1e-5, "f16": 3e-3, "bf16": 3e-2}
 
 
-@pytest.mark.usefixtures("simulated")
+def page_of(path: Path, *options: str) -> str:
+    """The page that the script writes."""
+    stand_ins = ["--register", "simulated:BACKEND", "--register", "simulated_nv:BACKEND"]
+    stand_ins += ["--system", "simulated_nv:MACHINE", "--seconds", "0", "--by", "512"]
+    paths = os.pathsep.join(map(str, (TESTS, SUPPORT)))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    subprocess.run(
+        [sys.executable, SCRIPT, path, *stand_ins, *options], check=True, env=environment
+    )
+    return path.read_text()
+
+
+def test_the_probe_tells_every_status(tmp_path: Path) -> None:
+    text = page_of(tmp_path / "page.md", "--only", "probe")
+
+    rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    assert "**" not in text, text
+    assert len(rows) == STEPS
+    for said in (
+        *("signalled after", "all bytes arrive", "stored what it should"),
+        *("RM_ALLOC 0xcbc0: ok", "UVM_REGISTER_GPU: ok", "RM_CONTROL 0xa06c0101: ok"),
+        "RM_ALLOC 0x70",
+    ):
+        assert said in text, said
+
+
+@pytest.mark.usefixtures("nvrtc")
 @pytest.mark.slow
-def test_the_script_writes_a_line_for_every_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = tmp_path / "page.md"
-    given = [str(SCRIPT), str(page), "--by", "512", "--seconds", "0"]
-    monkeypatch.setattr(sys, "argv", given)
+def test_all_parts_of_the_script_run(tmp_path: Path) -> None:
+    options = ["--only", "figures,training,drivers,conformance", "--named", "bytes"]
 
-    runpy.run_path(str(SCRIPT), run_name="__main__")
+    text = page_of(tmp_path / "page.md", *options)
 
-    text = page.read_text()
-    assert "Failed" not in text, text
-    assert "# CUDA on A card that is not there" in text
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(rows) == 36
+    assert "**" not in text, text
+    assert "A card that is not there (sm_90" in text
+    figures = text.partition("## training")[0]
+    assert len(re.findall(r"^\| (?!what)", figures, re.MULTILINE)) == FIGURES
+    assert text.count("held-out accuracy") == 3
+    assert text.count("of the symbols of unseen strings are right") == 3
+    assert text.count("| 100 launches in a graph |") == 2
+    assert text.count(" conforms") == 3
+
+
+@pytest.mark.slow
+def test_both_sides_of_a_figure_compute_the_same() -> None:
+    torch = pytest.importorskip("torch")
+    figures = runpy.run_path(str(FIGURES_FILE))
+    dtypes, generator = figures["KINDS"], numpy.random.default_rng(0)
+
+    for case in figures["cases"](512):
+        arrays = [generator.standard_normal(shape, "f") for shape in case.shapes]
+        kind = dtypes[case.kind]
+        with Context(DEV="CPU"):
+            ours = case.ours(*[Tensor(a).cast(kind).realize() for a in arrays]).float().numpy()
+        exact = case.theirs(*map(torch.from_numpy, arrays)).numpy()
+        error = numpy.linalg.norm(ours - exact) / numpy.linalg.norm(exact)
+        assert ours.shape == exact.shape, case.label
+        assert error < TOLERANCES[case.kind], f"{case.group} {case.label} {case.kind}: {error}"

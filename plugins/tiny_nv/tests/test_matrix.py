@@ -8,15 +8,21 @@ given to a unit: in CUDA C through nvrtc's PTX, and in our own.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy
-import pluggy
 import pytest
 from executor.matrix import a_fragment, b_fragment, c_fragment
+from matrix_programs import (
+    SIZES,
+    TOLERANCES,
+    MatrixPrograms,
+    Sources,
+    for_few_threads,
+    noted,
+    small_integers,
+)
 from simulated import Simulated, backend_of
 from standin import Card
 from tensor_programs import TensorPrograms, numbers
@@ -26,59 +32,26 @@ from tiny_nv.arch import arch_of, limits_of
 from tiny_nv.matrix import INSTRUCTIONS, Instruction
 from tiny_nv.program import NvrtcCompiler
 from tinycore import Context, Tensor, dtypes
-from tinycore._lru import Lru
 from tinycore.dtype import DType
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Tensorize
-from tinycore.plugin import (
-    Toolchain,
-    register,
-    register_observer,
-    unregister,
-    unregister_observer,
-)
-from tinycore.testing.kernels import Array
+from tinycore.plugin import register, unregister
 
 LANES = numpy.arange(32)[:, None]
 OPERANDS = tuple(INSTRUCTIONS.values())
 NAMES = {found.unit.a: found for found in OPERANDS}
-TOLERANCES = {dtypes.half: 1e-3, dtypes.bfloat16: 8e-3}
 PROGRAMS = TensorPrograms("CUDA")
-
-
-class Sources:
-    """Notes the source of every kernel that is compiled."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    @pluggy.HookimplMarker("tinycore")
-    def tinycore_kernel_compiled(self, source: str) -> None:
-        self.texts.append(source)
-
-    def count(self, text: str) -> int:
-        return sum(text in source for source in self.texts)
+MATRICES = MatrixPrograms(
+    PROGRAMS,
+    {dtype: found.name for dtype, found in NAMES.items()},
+    {dtype: found.unit.out for dtype, found in NAMES.items()},
+)
 
 
 @pytest.fixture
-def sources(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sources]:
-    noted = Sources()
-    monkeypatch.setattr("tinycore.engine.compile.programs", Lru(1024))
-    register_observer(noted)
-    with Context(CCACHE=0, ALLOW_TF32=1):
-        yield noted
-    unregister_observer(noted)
-
-
-def with_one_unit(toolchain: Callable[[str], Toolchain[Any]]) -> Callable[[str], Toolchain[Any]]:
-    """A toolchain for a card that few threads keep busy: small products get large tiles."""
-
-    def made(arch: str) -> Toolchain[Any]:
-        found = toolchain(arch)
-        limits = replace(found.renderer.limits, threads=1)
-        return replace(found, renderer=replace(found.renderer, limits=limits))
-
-    return made
+def sources() -> Iterator[Sources]:
+    with noted() as found, Context(ALLOW_TF32=1):
+        yield found
 
 
 @pytest.fixture(scope="module", params=["NVRTC", "PTX"])
@@ -86,9 +59,7 @@ def card(request: pytest.FixtureRequest) -> Iterator[None]:
     """A card with one multiprocessor that the executor plays, whose kernels nvrtc or we write."""
     if request.param == "NVRTC":
         request.getfixturevalue("nvrtc")
-    backend = backend_of(Simulated((Card(),)))
-    renderers = {name: with_one_unit(made) for name, made in backend.renderers.items()}
-    register(replace(backend, renderers=renderers))
+    register(for_few_threads(backend_of(Simulated((Card(),)))))
     with Context(DEV=f"CUDA:{request.param}"):
         yield
     unregister("CUDA")
@@ -128,42 +99,19 @@ def test_each_architecture_has_the_units_that_it_executes() -> None:
 # --- products
 
 
-def small_integers(*shape: int, seed: int = 0) -> Array:
-    """Numbers whose sums of products are exact in every type."""
-    return numpy.random.default_rng(seed).integers(-2, 3, shape)
-
-
-def product_of(dtype: DType, left: Array, right: Array) -> Tensor:
-    a, b = (Tensor(x.astype("f")).cast(dtype).realize() for x in (left, right))
-    return a.matmul(b, dtype=NAMES[dtype].unit.out)
-
-
-SIZES = [(16, 32, 8), (5, 64, 40), (37, 50, 29), (64, 96, 64), (130, 70, 100)]
-
-
-@pytest.mark.sample(3)
+@pytest.mark.sample(8)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", NAMES, ids=lambda dtype: dtype.name)
 def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: Sources) -> None:
-    rows, inner, columns = size
-    left, right = small_integers(rows, inner), small_integers(inner, columns, seed=1)
-    found = product_of(dtype, left, right).numpy()
-
-    assert numpy.array_equal(found, left @ right)
-    assert sources.count(NAMES[dtype].name) == 1
+    MATRICES.is_numpys(dtype, size, sources)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=lambda dtype: dtype.name)
 def test_sums_of_narrow_products_are_single(dtype: DType, sources: Sources) -> None:
-    a, b = numbers(64, 300), numbers(300, 48, seed=1)
-    left, right = (Tensor(x).cast(dtype).realize() for x in (a, b))
-    exact = left.float().numpy().astype("d") @ right.float().numpy().astype("d")
-
-    PROGRAMS.close(left.matmul(right, dtype=dtypes.float32), exact, 1e-6)
-    PROGRAMS.close((left @ right).float(), exact, TOLERANCES[dtype])
-    assert sources.count(NAMES[dtype].name) == 2
+    MATRICES.is_summed_in_single(dtype, sources)
 
 
 @pytest.mark.usefixtures("card")
@@ -193,6 +141,7 @@ def test_what_is_around_a_product_is_in_its_kernel(sources: Sources) -> None:
     assert [NAMES[dtypes.half].name in text for text in sources.texts] == [True]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("transposed", ["", "left", "right", "both"])
 def test_operands_that_lie_the_other_way(transposed: str, sources: Sources) -> None:
@@ -208,12 +157,23 @@ def test_operands_that_lie_the_other_way(transposed: str, sources: Sources) -> N
 
 
 @pytest.mark.usefixtures("card")
-def test_many_products_at_once(sources: Sources) -> None:
-    a, b = small_integers(3, 33, 40), small_integers(3, 40, 17, seed=1)
-    found = product_of(dtypes.half, a, b).numpy()
+@pytest.mark.parametrize("dtype", [dtypes.half, dtypes.int8], ids=str)
+def test_operands_are_copied_while_others_are_multiplied(dtype: DType, sources: Sources) -> None:
+    """The executor refuses what is read before its copy was waited for, and races of a block."""
+    a, b = small_integers(64, 384), small_integers(384, 64, seed=1)
+    left, right = (Tensor(v.astype("f")).cast(dtype).realize() for v in (a, b.T.copy()))
+    sources.texts.clear()
+    found = left.matmul(right.T, dtype=NAMES[dtype].unit.out).numpy()
+    (text,) = sources.texts
 
     assert numpy.array_equal(found, a @ b)
-    assert sources.count(NAMES[dtypes.half].name) == 1
+    assert text.count("cp.async.commit_group") == 4
+    assert text.count("cp.async.wait_group 2") == 1
+
+
+@pytest.mark.usefixtures("card")
+def test_many_products_at_once(sources: Sources) -> None:
+    MATRICES.is_batched(dtypes.half, sources)
 
 
 @pytest.mark.usefixtures("card")
@@ -276,6 +236,7 @@ def compiled_for(arch: str, renderer: str, instruction: Instruction, sources: So
     return sources.texts[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_assemblers_take_every_unit(

@@ -4,6 +4,8 @@ and what the driver refuses is told.
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -292,3 +294,14 @@ def test_addresses_are_given_out_again() -> None:
     assert pool.take(0x5000, 0x1000) == 0x3000
     with pytest.raises(OutOfMemory):
         pool.take(0x10000, 0x1000)
+
+
+def test_a_machine_that_nobody_has_gives_its_memory_back() -> None:
+    machine = Machine((H200,))
+    with opened(machine):
+        file, machine = machine.backing.file, None  # type: ignore[assignment]
+        assert os.fstat(file).st_blocks
+    gc.collect()
+
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)

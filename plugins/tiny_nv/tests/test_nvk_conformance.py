@@ -13,6 +13,7 @@ import pytest
 from rm_standin import Machine
 from rm_standin.cards import GA102, GB202, H200, CardFacts
 from simulated_nv import backend_of
+from trials import run_trial
 
 from tinycore import Context
 from tinycore.plugin import register, unregister
@@ -20,7 +21,11 @@ from tinycore.testing.suite import Subject
 from tinycore.testing.suite.case import Level, Trial, trials
 
 CLAIMED = {"graph", "queues", "peer_copy"}
-LONG = {"test_thousands_of_launches", "test_a_captured_step_computes_what_it_did"}
+LONG = {
+    "test_a_captured_step_computes_what_it_did",
+    "test_a_long_loop",
+    "test_thousands_of_launches",
+}
 CHURN = "test_freed_memory_comes_back"
 """Takes two seconds: it is slow on all cards but one."""
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
@@ -49,7 +54,7 @@ def is_run(card: str, trial: Trial) -> bool:
 
 
 def is_slow(card: str, trial: Trial) -> bool:
-    """Whether a trial of memory or order is slow on a card."""
+    """Whether a trial is slow on a card."""
     return trial.name in LONG or card == AGAIN or (trial.name == CHURN and card != FULL)
 
 
@@ -79,18 +84,20 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     unregister("NV")
 
 
+@pytest.mark.sample(5)
 @on_cards(Level.MEMORY)
 def test_memory(subject: Subject, trial: Trial) -> None:
-    trial.run(subject)
+    run_trial(trial, subject)
 
 
+@pytest.mark.sample(8)
 @on_cards(Level.ORDER)
 def test_order(subject: Subject, trial: Trial) -> None:
     assert all(map(subject.claims, CLAIMED))
-    trial.run(subject)
+    run_trial(trial, subject)
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(60)
 @on_cards(Level.COMPUTE)
 def test_kernels(subject: Subject, trial: Trial) -> None:
-    trial.run(subject)
+    run_trial(trial, subject)

@@ -128,7 +128,7 @@ def test_nothing_runs_before_somebody_waits(device: NvDevice, machine: Machine) 
 def test_launches_in_a_row_launch_each_other(device: NvDevice, machine: Machine) -> None:
     program, buffer = loaded(device), filled(device)
     graph = device.graph([(program, [buffer, buffer], [1])] * 5)
-    lane = next(iter(graph._lanes.values()))
+    lane = next(iter(graph._instances[0].lanes.values()))
     schedules = methods.method(methods.COMPUTE, 0x2C0, 0)[0]
     sent = [word for word in lane.queue.words if word == schedules]
 

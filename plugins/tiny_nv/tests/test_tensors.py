@@ -39,6 +39,7 @@ def test_softmax_has_two_sums_over_one_loop() -> None:
     PROGRAMS.softmax()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sizes", [(7, 33, 7), (64, 64, 64), (65, 50, 130), (128, 96, 256)])
 def test_matmul_with_and_without_whole_tiles(sizes: tuple[int, int, int]) -> None:
     PROGRAMS.matmul(*sizes)
@@ -127,3 +128,7 @@ def test_such_a_kernel_loses_the_context_on_a_card() -> None:
             (tensor + 1).numpy()
     finally:
         unregister("LOSING")
+
+
+def test_launches_of_a_captured_step_that_may_overlap() -> None:
+    PROGRAMS.independent_launches()

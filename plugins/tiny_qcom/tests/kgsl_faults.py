@@ -21,13 +21,20 @@ TESTS: Final = Path(__file__).parent
 SOURCES: Final = TESTS.parent / "src/tiny_qcom"
 RUN: Final = (
     *("test_calls.py", "test_device.py", "test_commands.py", "test_interop.py", "test_ir3.py"),
-    "test_tensors_ir3.py",
+    *("test_launches.py", "test_images.py", "test_tensors_ir3.py"),
 )
 CHOSEN: Final = "not test_tensors_ir3 or images or channels or a_captured_step"
 
 FAULTS: Final[tuple[Fault, ...]] = (
     ("kgsl.py", "CONTEXT_PREAMBLE: Final = 0x10", "CONTEXT_PREAMBLE: Final = 0x20"),
     ("kgsl.py", "flags=flags | priority << CONTEXT_PRIORITY_SHIFT", "flags=flags"),
+    ("kgsl.py", "CONTEXT_PREEMPT_FINE: Final = 2 << 25", "CONTEXT_PREEMPT_FINE: Final = 1 << 25"),
+    ("kgsl.py", "CONTEXT_TYPE_CL: Final = 2 << 20", "CONTEXT_TYPE_CL: Final = 1 << 20"),
+    ("kgsl.py", "CONTEXT_POWER_CONSTRAINT: Final = 0x800", "CONTEXT_POWER_CONSTRAINT: Final = 0"),
+    ("device.py", 'os.environ.get("QCOM_PRIORITY", "")', '""'),
+    ("program.py", "THREADS_OF_A_GROUP: Final = 32", "THREADS_OF_A_GROUP: Final = 16"),
+    ("nir.py", "lambda u: (u.arg not in kernel.written, u.arg)", "lambda u: u.arg"),
+    ("mesa.py", "return start * 16 if vectors else -1", "return -1"),
     ("kgsl.py", 'made["id"] * PAGE)', 'made["id"])'),
     (
         "kgsl.py",

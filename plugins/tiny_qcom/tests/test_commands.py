@@ -10,7 +10,7 @@ from adreno.kgsl import Kgsl
 from adreno.processor import HANG_SECONDS
 from simulated_qcom import Simulated, execute
 
-from tiny_qcom import ir3
+from tiny_qcom import ir3, pm4
 from tiny_qcom.chip import chip_of
 from tiny_qcom.program import QcomProgram
 from tinycore import Context
@@ -167,6 +167,46 @@ def test_a_register_with_another_value_is_found(register: int, value: int, says:
     bench.close()
     assert re.search(says, found), found
     assert found or not says
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([0x3010_0001, 0], "no packet of type 4 or 7"),
+        ([0x7090_0000], "wrong parity"),
+        ([0x40A9_B081, 0], "wrong parity"),
+        ([pm4.operation(pm4.Op.NOP, 0x3FFF)], "has 16383 operands, and the buffer ends"),
+        ([pm4.operation(0x77, 0)], "operation 0x77 is not known"),
+        ([pm4.write(0xA9BE, 1), 0], "register 0xa9be is not known"),
+        ([pm4.write(0xA9B1, 1), 1 << 30], "register 0xa9b1 has no bits 0x40000000"),
+        ([pm4.operation(pm4.Op.EVENT_WRITE, 1), 0x20], "event 0x20 is not known"),
+        ([pm4.operation(pm4.Op.RUN_OPENCL, 1), 0], "SET_MARKER does not say"),
+        ([pm4.operation(pm4.Op.WAIT_REG_MEM, 6), 6, 0, 0, 0, 0, 0], "only memory, at least"),
+        ([pm4.operation(pm4.Op.REG_TO_MEM, 3), 0x981, 0, 0], "only the counter of 64 bits"),
+        ([pm4.operation(pm4.Op.MEM_WRITE, 3), 0x40, 0, 0], "write of|no memory|0x40"),
+        ([pm4.operation(pm4.Op.LOAD_STATE, 3), 0x34_4000, 0, 0], "only some units from memory"),
+    ],
+)
+def test_packets_that_no_processor_takes(words: list[int], says: str) -> None:
+    bench = Bench()
+    found = bench.found([*words, *bench.words()])
+    bench.close()
+    assert re.search(says, found), found
+
+
+def test_code_that_is_cut_off_before_its_end_is_found() -> None:
+    """SP_CS_INSTR_SIZE and what is loaded agree, and leave the last groups out."""
+    bench = Bench()
+    made = packets(bench.words())
+    assert bench.program.code.groups > 1
+    for packet in made:
+        if packet[0] == pm4.write(0xA9BC, 1):
+            packet[1] = 1
+        if packet[0] >> 16 & 0x7F == pm4.Op.LOAD_STATE and packet[1] >> 14 & 0xFF == 0xD8:
+            packet[1] = packet[1] & (1 << 22) - 1 | 1 << 22
+    found = bench.found([word for packet in made for word in packet])
+    bench.close()
+    assert "goes on behind its end" in found
 
 
 def test_a_wait_that_nobody_ends_is_a_hang() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from adreno.kgsl import Kgsl
 from simulated_qcom import backend_of, execute
+from trials import run_trial
 
 from tiny_qcom.ir3 import library_path
 from tinycore import Context
@@ -44,11 +45,13 @@ def subject() -> Iterator[Subject]:
     assert not driver.faults
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("trial", chosen(Level.MEMORY), ids=lambda trial: trial.name)
 def test_memory(subject: Subject, trial: Trial) -> None:
-    trial.run(subject)
+    run_trial(trial, subject)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "trial",
     [
@@ -59,7 +62,7 @@ def test_memory(subject: Subject, trial: Trial) -> None:
 )
 def test_order(subject: Subject, trial: Trial) -> None:
     assert all(map(subject.claims, CLAIMED))
-    trial.run(subject)
+    run_trial(trial, subject)
 
 
 @pytest.mark.sample(40)
@@ -72,4 +75,4 @@ def test_order(subject: Subject, trial: Trial) -> None:
     ids=lambda trial: trial.name,
 )
 def test_kernels(subject: Subject, trial: Trial) -> None:
-    trial.run(subject)
+    run_trial(trial, subject)

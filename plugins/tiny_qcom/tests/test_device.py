@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,6 +222,19 @@ def test_the_timeline_begins_anew_before_32_bits_end(
     assert device.era > 3
 
 
+def test_signals_pass_31_bits(device: QcomDevice) -> None:
+    """Words are compared without a sign; the timeline begins anew before they have 32 bits."""
+    device.timeline_signal.value = (1 << 31) - 5
+    device.timeline_value = (1 << 31) - 4
+    values = []
+    for _ in range(8):
+        submit(device)
+        device.synchronize()
+        values.append(device.timeline_signal.value)
+    assert values[3:6] == [(1 << 31) - 1, 1 << 31, 1]
+    assert device.era == 1
+
+
 def test_the_ring_waits_for_commands_that_are_not_read_yet() -> None:
     driver = Kgsl(seconds_of_a_submission=2e-3)
     device = QcomDevice(system=driver, ring_bytes=1024)
@@ -272,6 +286,40 @@ def test_a_fault_of_the_hardware_is_found_while_waiting(device: QcomDevice, driv
     assert "wrong parity" in driver.faults[0]
 
 
+def test_a_device_that_was_lost_is_opened_anew(driver: Kgsl) -> None:
+    """KGSL says EPROTO once; another context works, and nothing is left of the first."""
+    lost = QcomDevice(system=driver)
+    driver.delay = 0.02
+    driver.injected[standin.WAIT] = deque([errno.EPROTO])
+    submit(lost)
+    with pytest.raises(DeviceError, match="GPU faulted"):
+        lost.synchronize()
+    lost.close()
+    assert not driver.objects
+    assert not driver.contexts
+    device = QcomDevice(system=driver)
+    submit(device)
+    device.synchronize()
+    assert device.timeline_signal.value == 1
+    device.close()
+
+
+def test_a_forked_child_leaves_the_device_to_its_parent(device: QcomDevice) -> None:
+    submit(device)
+    child = os.fork()
+    if not child:  # nothing may return from here
+        try:
+            submit(device)
+        except DeviceError as error:
+            os._exit(0 if "opened by the parent" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    submit(device)
+    device.synchronize()
+    assert device.timeline_signal.value == 2
+
+
 def test_a_wait_that_is_interrupted_goes_on(device: QcomDevice, driver: Kgsl) -> None:
     driver.delay = 0.02
     driver.injected[standin.WAIT] = deque([errno.EINTR, errno.EAGAIN])
@@ -319,12 +367,29 @@ def test_commands_that_hang_end_the_wait(device: QcomDevice) -> None:
     never.value = 1
 
 
-def test_power_and_priority(driver: Kgsl) -> None:
-    device = QcomDevice(system=driver, priority="3")
+CONTEXT_FLAGS = {
+    "no memory of its own for tiles": 0x2,
+    "a preamble": 0x10,
+    "timestamps of its own": 0x40,
+    "no attempts after a hang": 0x200,
+    "a constraint of power": 0x800,
+    "OpenCL": 2 << 20,
+    "preemption within a grid": 2 << 25,
+}
+
+
+def test_a_context_asks_for_preemption_priority_and_power(
+    driver: Kgsl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QCOM_PRIORITY", "3")
+    device = QcomDevice(system=driver)
     (context,) = driver.contexts.values()
-    assert context.flags >> 12 & 15 == 3
-    assert context.level == 1
+    assert context.flags == sum(CONTEXT_FLAGS.values()) | 3 << 12
+    assert context.level == 1, "the highest clock"
     device.close()
+
+
+def test_priorities() -> None:
     assert priority_of("") == 8
     for wrong in ("0", "16", "high", "-1"):
         with pytest.raises(ArgumentError, match="QCOM_PRIORITY="):

@@ -156,3 +156,7 @@ def test_a_captured_step_of_several_kernels_is_one_submission(driver: Kgsl) -> N
 
 def test_a_training_step() -> None:
     PROGRAMS.training_step()
+
+
+def test_launches_of_a_captured_step_that_may_overlap() -> None:
+    PROGRAMS.independent_launches()

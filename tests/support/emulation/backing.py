@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
-from typing import Any, Final
+import weakref
+from typing import Any, ClassVar, Final
 
 import numpy
 
@@ -16,13 +18,22 @@ Array = numpy.ndarray[Any, Any]
 BACKING_BYTES: Final = 1 << 35
 LARGEST_FILLED: Final = 32 << 20
 """Larger allocations are not filled with garbage, and their pages go back to the system."""
+MOST_COMMITTED: Final = 1 << 29
+"""Bytes that files may hold before those of machines that nobody has any more are looked for:
+machines are cycles, and have few objects, so that the collector comes late by itself."""
 
 
 class Backing:
-    """All memory there is, as one file that host and cards map."""
+    """All memory there is, as one file that host and cards map. It ends with this object."""
+
+    alive: ClassVar[weakref.WeakSet[Backing]] = weakref.WeakSet()
 
     def __init__(self) -> None:
+        if sum(backing.committed for backing in Backing.alive) > MOST_COMMITTED:
+            gc.collect()
         self.file = os.memfd_create("cards")
+        weakref.finalize(self, os.close, self.file).atexit = False
+        Backing.alive.add(self)
         os.ftruncate(self.file, BACKING_BYTES)
         flags = mmap.MAP_SHARED | 0x4000  # MAP_NORESERVE, which Python 3.11 does not name
         pages = mmap.mmap(self.file, BACKING_BYTES, flags=flags)
@@ -30,6 +41,11 @@ class Backing:
         self.free: dict[int, list[int]] = {}
         self.next = 0
         self.libc = ctypes.CDLL(None, use_errno=True)
+
+    @property
+    def committed(self) -> int:
+        """Bytes of pages that were touched, which the system holds."""
+        return os.fstat(self.file).st_blocks * 512
 
     def take(self, size: int) -> int:
         """Pages, by their offset."""

@@ -197,7 +197,9 @@ class SharedMemory:
         watched: int,
         first: int = FIRST_SHARED,
         warps_in_order: bool = False,
+        warp_threads: int = 32,
     ) -> None:
+        self.warp_threads = warp_threads
         self.warps_in_order = warps_in_order
         """Whether accesses of one warp happen in the order of its instructions."""
         self.first = first
@@ -214,7 +216,7 @@ class SharedMemory:
         self.flying = 0
         """Asynchronous copies that have begun and not ended."""
         self.block_epoch = numpy.zeros(blocks, numpy.int64)
-        self.warp_epoch = numpy.zeros(blocks * -(-block_threads // 32), numpy.int64)
+        self.warp_epoch = numpy.zeros(blocks * -(-block_threads // warp_threads), numpy.int64)
 
     def barrier(self, blocks: Array) -> None:
         """A barrier of whole blocks: what came before is seen by all that comes after."""
@@ -271,8 +273,9 @@ class SharedMemory:
 
     def warps_of(self, threads: Array) -> Array:
         """The number of each thread's warp among all that run."""
-        warps = -(-self.block_threads // 32)
-        found: Array = threads // self.block_threads * warps + threads % self.block_threads // 32
+        warps = -(-self.block_threads // self.warp_threads)
+        within = threads % self.block_threads // self.warp_threads
+        found: Array = threads // self.block_threads * warps + within
         return found
 
     def clashes(self, who: Array, threads: Array, when: Array, now: Array) -> Array:

@@ -16,7 +16,7 @@ from tests.unit.array_api.conftest import FULL
 from tests.unit.array_api.standard import BINARY, ELEMENTWISE, UNARY
 from tinycore.errors import ArgumentError, DTypeError
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(8)
 
 FLOATS = ("float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")

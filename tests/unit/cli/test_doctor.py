@@ -64,6 +64,7 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["name"] for row in told["devices"]} >= {"PYTHON", "NULL"}
 
 
+@pytest.mark.slow
 def test_a_driver_that_kills_the_process_is_told(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def numbers_of(script: str) -> list[int]:
     return [int(number) for number in json.loads(done.stdout)]
 
 
+@pytest.mark.slow
 def test_steps_of_training_take_what_their_plan_says() -> None:
     peak, plan = numbers_of(TRAINING)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import MatrixLoad, MatrixUnit
 
 MMA: Final = MatrixUnit(
     *("mma_m16n8k16_f16", 16, 8, 16, dtypes.float16, dtypes.float16, dtypes.float32, 32),
@@ -45,4 +46,7 @@ OUTER: Final = MatrixUnit(
     *("| k1", "| k1 n1 n2 n4", "| n1 n2 n4"),
 )
 """A vector of 8 sums of two products each, as of vpmaddwd."""
+LDMATRIX: Final = MatrixLoad("ldmatrix", turned_bytes=2)
+"""PTX ISA, ldmatrix.m8n8.b16, with .trans for elements of 2 bytes."""
+LOADED: Final = tuple(replace(unit, load=LDMATRIX) for unit in (MMA, MMA_BFLOAT, MMA_INT8))
 UNITS: Final = (MMA, MMA_BFLOAT, MMA_INT8, WMMA, MFMA, SIMDGROUP, DOT, OUTER)

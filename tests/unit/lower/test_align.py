@@ -65,6 +65,7 @@ def assert_aligned(linear: LinearKernel) -> None:
 MATMULS = {"whole": (64, 64, 64), "ragged": (51, 65, 66), "odd rows": (64, 33, 64)}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sizes", MATMULS)
 @pytest.mark.parametrize("limits", [ALIGNED, SHARING], ids=["loads", "shared"])
 def test_accesses_of_a_matmul_are_aligned(sizes: str, limits: Limits) -> None:

@@ -32,6 +32,7 @@ def kernel_of(case: str) -> UOp:
     return ast
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_dearer_proposals_are_legal_and_compute_the_same(case: str, rank: int) -> None:

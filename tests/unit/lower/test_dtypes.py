@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy
@@ -31,8 +32,19 @@ class Emulating(PythonRenderer):
     emulated: ClassVar[frozenset[DType]] = frozenset(SMALL)
 
 
+CONVERTED = (dtypes.float16, dtypes.bfloat16, dtypes.fp8e5m2)
+
+
+class Converting(Emulating):
+    """The interpreter, which converts small floats and has no other arithmetic on them."""
+
+    def __init__(self) -> None:
+        super().__init__(replace(PythonRenderer().limits, converted=CONVERTED))
+
+
 RUNTIME = PythonRuntime(0, "")
 EMULATING = Bench(RUNTIME, Toolchain("PYTHON", "", Emulating(), PythonCompiler()))
+CONVERTING = Bench(RUNTIME, Toolchain("PYTHON", "", Converting(), PythonCompiler()))
 PLAIN = Bench(RUNTIME, Toolchain("PYTHON", "", PythonRenderer(), PythonCompiler()))
 
 
@@ -152,6 +164,35 @@ def test_what_decides_sees_rounded_values(dtype: DType) -> None:
     number = numpy.array([not is_nan(b, dtype) for b in third.tolist()])
     assert not found[0][number].any()
     numpy.testing.assert_array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("dtype", CONVERTED, ids=lambda d: d.name)
+def test_conversions_by_instructions_change_no_result(dtype: DType, lanes: int) -> None:
+    def build(a: UOp, b: UOp) -> list[UOp]:
+        total = a * b + a
+        chosen = [(a < b).where(a, b), (a < b).where(total, b), a.ne(total)]
+        return [total, *chosen, total.cast(dtypes.int32)]
+
+    bits = codes(dtype)
+    other = numpy.random.default_rng(3).permutation(bits)
+    kernel = on_grid(build, [dtype, dtype], bits.size, lanes)
+    start = (bits * 0, bits * 0, bits * 0, bits > 300, bits.astype("i"))
+    found = CONVERTING.run(kernel, *start, bits, other)
+    expected = EMULATING.run(kernel, *start, bits, other)
+
+    for a, b in zip(found, expected, strict=True):
+        small = numpy.array([a.dtype.itemsize < 4 and is_nan(int(x), dtype) for x in b])
+        numpy.testing.assert_array_equal(a[~small], b[~small])
+
+
+def test_what_a_device_converts_is_a_cast() -> None:
+    x = UOp.variable("x", 0, 65535, dtypes.uint16)
+    doubled = (x.bitcast(dtypes.bfloat16) * 2.0).bitcast(dtypes.uint16)
+    lowered = rewrite(doubled, lower_dtypes(Converting()))
+    wide = x.bitcast(dtypes.bfloat16).cast(dtypes.float32)
+
+    assert lowered is (wide * 2.0).cast(dtypes.bfloat16).bitcast(dtypes.uint16)
 
 
 def test_accumulator_stays_float32() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.lower.test_tile import CPU
 from tinycore import Context, Tensor
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.tile import Bind, Split
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind

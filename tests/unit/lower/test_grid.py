@@ -21,7 +21,7 @@ from tinycore.lower.dims import cut_to_fit, folded_axes, launches, loops_to_laun
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_plan
-from tinycore.render.base import Limits, LinearKernel, Renderer
+from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
 from tinycore.testing.kernels import Array, element, load, store
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -91,6 +91,7 @@ def sum_of(size: int, rows: int = 1) -> UOp:
     return kernels(total(buffer(rows, size), 1))[-1].arg.ast  # type: ignore[no-any-return]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_kernel_computes_the_same_on_a_grid(name: str, limits: str) -> None:
@@ -323,6 +324,18 @@ def test_covering_steps_past_the_end_store_nothing() -> None:
     assert gate.op is Op.CMPLT
     assert plan_for(ast, GROUPS) != plan
     assert_same(ast, GROUPS, plan)
+
+
+def test_covering_steps_past_the_end_read_nothing_that_is_overwritten() -> None:
+    """The thread whose place it is may be storing there."""
+    i = UOp.range(10, 0)
+    own, other = (element(slot, dtypes.float32, 10, i) for slot in (0, 1))
+    value = load(own, dtypes.float32) + load(other, dtypes.float32)
+    ast = UOp.sink(UOp(Op.END, dtypes.void, (store(own, value), i)))
+    plan = (Split((0,), 4, Tail.GUARD), Bind((0, 0), AxisKind.GRID), Bind((0, 1), AxisKind.BLOCK))
+    loads = [n for n in apply_plan(ast, plan).toposort() if n.op is Op.LOAD]
+
+    assert {pointer_of(n.src[0]).arg: len(n.src[0].src) for n in loads} == {0: 3, 1: 2}
 
 
 # What is legal

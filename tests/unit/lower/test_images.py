@@ -7,7 +7,7 @@ import pytest
 from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.lower.dtypes import lower_dtypes
-from tinycore.lower.images import PIXEL, lower_images
+from tinycore.lower.image_access import PIXEL, lower_images
 from tinycore.lower.legality import Loops
 from tinycore.lower.tile import Bind
 from tinycore.render.base import Limits, Renderer

@@ -13,7 +13,7 @@ from tests.unit.schedule.graphs import buffer, expand, kernels, matmul, permute,
 from tinycore import Tensor
 from tinycore.lower.cost import accesses_served
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
@@ -36,7 +36,7 @@ def converted_product(rows: int, inner: int, columns: int, dtype: str) -> UOp:
     """A product of two matrices of a narrow type, with a sum in a wider one."""
     left = Tensor.empty(rows, inner, dtype=dtype, device="PYTHON")
     right = Tensor.empty(inner, columns, dtype=dtype, device="PYTHON")
-    wide = "float32" if dtype.startswith(("float", "bfloat")) else "int32"
+    wide = "float32" if dtype.startswith(("float", "bfloat", "fp8")) else "int32"
     ast: UOp = left.matmul(right, dtype=wide).schedule()[-1].ast
     return ast
 
@@ -59,6 +59,7 @@ def accumulators(ast: UOp, limits: Limits) -> int:
     return count
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("stride", "height", "width"), [(1, 9, 15), (2, 9, 23)])
 def test_convolution_under_its_plan(stride: int, height: int, width: int) -> None:
     ast = convolution(stride, height, width)

@@ -161,6 +161,7 @@ def test_what_fits_is_a_matter_of_bounds() -> None:
 # The plan
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(96, 20, 64), (101, 33, 75), (96, 7, 64)])
 def test_products_of_narrow_integers_are_paired(

@@ -13,8 +13,15 @@ from tests.unit.schedule.graphs import buffer, kernels, matmul, total
 from tinycore.config import Context
 from tinycore.errors import ArgumentError, FileFormatError
 from tinycore.lower.legality import Loops
+from tinycore.lower.plan_neighbors import (
+    Candidate,
+    as_lanes,
+    candidate_of,
+    finished,
+    neighbors,
+    starts,
+)
 from tinycore.lower.plan_text import plan_from_text, plan_to_text
-from tinycore.lower.search import Candidate, as_lanes, candidate_of, finished, neighbors, starts
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, apply_checked
 from tinycore.render import Limits
@@ -41,7 +48,7 @@ def near(ast: UOp, start: Candidate, limits: Limits, seed: int) -> list[Candidat
     return first + list(islice(neighbors(ast, chosen, limits, seed), NEAR))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(8)
 @Context(VERIFY=0)  # half of the time; test_tile.py verifies plans of the same kinds
 @pytest.mark.parametrize("limits", [CPU, GRID], ids=["loops", "grid"])
 @pytest.mark.parametrize("name", [name for name in GRAPHS if name != "matmul transposed"])

@@ -17,11 +17,12 @@ from tinycore.dtype import DType
 from tinycore.engine.compile import info_of
 from tinycore.errors import ArgumentError
 from tinycore.lower.plan import plan_for
-from tinycore.lower.search import starts
+from tinycore.lower.plan_neighbors import starts
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.strategies.grid_shared import block_of, loop_tile
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_checked
 from tinycore.render.base import Limits, LinearKernel, pointer_of
+from tinycore.tensor.placeholder import Placeholder
 from tinycore.testing.kernels import Array
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
@@ -145,7 +146,7 @@ GRAPHS: dict[str, Callable[[], UOp | Tensor]] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("limits", [SMALL, SCALARS], ids=["vectors", "scalars"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_rows_and_columns_are_found_by_addresses(name: str, limits: Limits) -> None:
@@ -351,3 +352,28 @@ def test_illegal_step_is_told_why(step: Bind | Split | Stage, why: str) -> None:
 
     with pytest.raises(ArgumentError, match=why):
         apply_checked(product(10, 24, 20), (*tile, Split(INNER, 8), stage, step), limits)
+
+
+# Shared memory of custom kernels
+
+
+def reversed_by_hand(out: Placeholder, x: Placeholder) -> UOp:
+    """A kernel that goes through shared memory, and knows of no threads."""
+    i, j = UOp.range(4, 0), UOp.range(4, 1)
+    own = UOp(Op.DEFINE_LOCAL, x.dtype.ptr(4, "local"), (), 0)
+    fill = UOp(Op.STORE, dtypes.void, (UOp(Op.INDEX, own.dtype, (own, i)), x[i]))
+    filled = UOp(Op.AFTER, own.dtype, (own, UOp(Op.END, dtypes.void, (fill, i))))
+    value = UOp(Op.LOAD, x.dtype, (UOp(Op.INDEX, own.dtype, (filled, 3 - j)),))
+    return UOp.sink(UOp(Op.END, dtypes.void, (out.store(j, value), j)))
+
+
+def test_one_thread_fills_what_a_custom_kernel_fills() -> None:
+    """Every thread would write every element: a race, if of equal values."""
+    ast = ast_of(empty(4).custom_kernel(empty(4), fxn=reversed_by_hand)[0])
+
+    linear = assert_same(ast, GROUPS)
+
+    (thread,) = [u for u in linear.uops if u.op is Op.SPECIAL and u.dtype is not dtypes.void]
+    stores = [u for u in linear.uops if u.op is Op.STORE]
+    (fill,) = [u for u in stores if pointer_of(u.src[0]).op is Op.DEFINE_LOCAL]
+    assert thread in fill.src[0].src[2].toposort()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.lower.matrices import (
     DOT,
+    LOADED,
     MFMA,
     MMA,
     MMA_BFLOAT,
@@ -218,6 +219,7 @@ def test_loops_that_are_short_or_taken_are_refused() -> None:
 # --- plans
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(
     "unit", [MMA, MMA_BFLOAT, MMA_INT8, WMMA, MFMA], ids=lambda unit: unit.name
@@ -275,6 +277,7 @@ def banks_at_once(index: UOp, lanes: Iterable[int], width: int) -> int:
     return max(map(len, words.values()))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("unit", [MMA, MMA_BFLOAT, MMA_INT8], ids=lambda unit: unit.name)
 def test_a_subgroup_reads_every_bank_of_shared_memory_once(unit: MatrixUnit) -> None:
     size = (256, 128, 256)
@@ -288,6 +291,56 @@ def test_a_subgroup_reads_every_bank_of_shared_memory_once(unit: MatrixUnit) -> 
 
     assert shared
     assert {banks_at_once(n.src[0], range(32), n.dtype.size_bytes) for n in shared} == {1}
+
+
+def tile_loads(linear: LinearKernel) -> list[UOp]:
+    return [n for n in linear.uops if n.op is Op.MATRIX_LOAD]
+
+
+@pytest.mark.parametrize("size", [(64, 64, 64), (100, 33, 129)], ids=str)
+@pytest.mark.parametrize("unit", LOADED, ids=lambda unit: unit.name)
+def test_operands_are_loaded_by_tiles(unit: MatrixUnit, size: tuple[int, int, int]) -> None:
+    ast = product_for(unit, size)
+    with Context(VERIFY=1):
+        linear = check(ast, plan_for(ast, card_with(unit)), size)
+
+    assert {n.arg.name for n in tile_loads(linear)} == {"ldmatrix"}
+    operands = [s for n in linear.uops if n.op is Op.MATRIX for s in n.src[:2]]
+    assert {s.op for s in operands} == {Op.MATRIX_LOAD}
+
+
+def test_an_operand_by_columns_is_staged_as_it_lies_and_turned() -> None:
+    unit, size = LOADED[0], (128, 64, 128)
+    linear = check(
+        product_for(unit, size), plan_for(product_for(unit, size), card_with(unit)), size
+    )
+    stores = [
+        n.src[1].dtype.size_bytes
+        for n in linear.uops
+        if n.op is Op.STORE and pointer_of(n.src[0]).op is Op.DEFINE_LOCAL
+    ]
+
+    assert {n.arg.is_turned for n in tile_loads(linear)} == {False, True}
+    assert set(stores) == {16}
+
+
+@pytest.mark.parametrize("unit", LOADED, ids=lambda unit: unit.name)
+def test_rows_of_a_tile_are_in_banks_of_their_own(unit: MatrixUnit) -> None:
+    ast = product_for(unit, (256, 128, 256))
+    linear = lower(ast, Renderer(card_with(unit)), "product", plan_for(ast, card_with(unit)))
+    tiles = [range(first, first + 8) for first in range(0, 32, 8)]
+
+    found = {banks_at_once(n.src[0], tile, 16) for n in tile_loads(linear) for tile in tiles}
+    assert found == {1}
+
+
+def test_types_that_are_only_stored_are_loaded_by_tiles_of_bits() -> None:
+    ast = product_for(LOADED[1], (256, 64, 256))
+    limits = card_with(LOADED[1])
+    with Context(VERIFY=1):
+        linear = lower(ast, Storing(limits), "product", plan_for(ast, limits))
+
+    assert {n.dtype.scalar() for n in tile_loads(linear)} == {dtypes.uint16}
 
 
 def test_fills_move_the_widest_vectors() -> None:

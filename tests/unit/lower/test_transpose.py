@@ -12,8 +12,8 @@ from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import expand_loops
 from tinycore.lower.plan import plan_for
+from tinycore.lower.register_transpose import transposed
 from tinycore.lower.tile import Bind, Split, apply_plan
-from tinycore.lower.transpose import transposed
 from tinycore.render.base import Limits, Renderer
 from tinycore.testing.kernels import element, load, store
 from tinycore.uop.evaluate import evaluate
@@ -70,7 +70,7 @@ def test_threads_share_a_transpose() -> None:
     assert AxisKind.PARALLEL in {step.kind for step in plan if isinstance(step, Bind)}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("device", [pytest.param(d, marks=pytest.mark.device(d)) for d in COMPILED])
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int64, dtypes.uint8, dtypes.float16])
 @pytest.mark.parametrize(

@@ -7,17 +7,9 @@ which `tests/unit/tensor` proves on every target; running them all again would o
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.unit.tensor.conftest import (
-    chosen,
-    is_sampled,
-    mark_other_targets,
-    pytest_runtest_call,
-    target,
-)
+from tests.unit.tensor.conftest import HERE, pytest_runtest_call, run_on, target, targets_of
 
 __all__ = ["pytest_runtest_call", "target"]
 
@@ -36,22 +28,8 @@ CHEAPEST = "CPU:LLVM"
 """Compiles without starting a process."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out all but one target of the files above."""
-    one = CHEAPEST if CHEAPEST in chosen() else chosen()[0]
-    folder = Path(__file__).parent
-    left_out = [
-        item
-        for item in items
-        if isinstance(item, pytest.Function)
-        and item.path.parent == folder
-        and (
-            not is_sampled(item)
-            or (item.path.name in ON_ONE_TARGET and item.callspec.params["target"] != one)
-        )
-    ]
-    if left_out:
-        gone = set(left_out)
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in gone]
-    mark_other_targets(items, folder)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of the files above on one target."""
+    name = metafunc.definition.path.name
+    one = CHEAPEST if CHEAPEST in HERE else HERE[0]
+    run_on(metafunc, [one] if name in ON_ONE_TARGET else targets_of(name))

@@ -36,6 +36,7 @@ def assert_clipped(ours: list[Tensor], theirs: list[torch.Tensor], dtype: Any) -
         numpy.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), *TOLERANCES[dtype])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("dtype", [dtypes.float64, dtypes.float32, dtypes.float16], ids=str)
 @pytest.mark.parametrize("kind", [2.0, 1.0, 3.5, math.inf])
 def test_the_norm_is_that_of_torch(kind: float, dtype: Any) -> None:

@@ -100,6 +100,7 @@ def trajectory(make: Make, steps: int, dtype: Any, captured: bool) -> list[float
     return rates
 
 
+@pytest.mark.sample(8)
 @pytest.mark.filterwarnings("ignore:Detected call of", "ignore:The epoch parameter")
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_every_rate_is_that_of_torch(name: str) -> None:

@@ -25,6 +25,7 @@ def searched(graph: DependenceGraph, later: KernelGroup, group: KernelGroup) -> 
     return False
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_levels_find_what_a_search_of_everything_finds(seed: int) -> None:
     chance = random.Random(seed)

@@ -123,6 +123,7 @@ def test_peak_memory_goes_down() -> None:
     assert higher - lower == SIDE * SIDE * 4
 
 
+@pytest.mark.slow
 @on_loops
 def test_training_takes_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realize, "run_schedule", lambda *_: None)

@@ -70,6 +70,7 @@ def test_layernorm_is_one_kernel(shape: tuple[int, ...]) -> None:
     numpy.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("heads", "queries", "keys", "depth"),

@@ -29,6 +29,10 @@ TOLERANCES = {
 Function = Callable[..., Any]
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
+RECIPROCALS = frozenset({"QCOM:IR3"})
+"""Targets that have no division: a quotient is a product with a reciprocal, which is rounded too,
+within OpenCL's 2.5 units, and ends where the reciprocal does. docs/numerics.md says so."""
+
 
 def numbers(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Array:
     """Random float64 numbers, none twice."""

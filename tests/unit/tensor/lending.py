@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Final
 
 import numpy
 import pytest
@@ -44,6 +44,11 @@ def realized(values: Any, dtype: DType = dtypes.float32) -> Tensor:
     return Tensor(values, dtype=dtype).realize()
 
 
+KEPT: Final[list[object]] = []
+"""Producers that have lent: whoever took memory calls its deleter when it likes, and calls freed
+code where that is gone."""
+
+
 class Producer:
     """Another library: one capsule over a NumPy array, described as the test wants."""
 
@@ -76,6 +81,7 @@ class Producer:
             self.managed.flags = self.facts.get("flags", 0)
         self.deleter = Deleter(self.note)
         self.managed.deleter = self.deleter
+        KEPT.append(self)
         return new_capsule(ctypes.addressof(self.managed), self.name, None)
 
     def note(self, address: int) -> None:

@@ -19,7 +19,7 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.schedule import ScheduleItem
 from tinycore.tensor import Tensor, attention
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(6)
 
 F = torch.nn.functional
 Function = Callable[..., Any]

@@ -65,6 +65,7 @@ class Model:
 position = Variable("position", 0, MOST - 1)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("jitted", [False, True])
 def test_decoding_equals_the_forward_pass_and_compiles_no_more(jitted: bool) -> None:
     whole = Model()(Tensor(TOKENS)).numpy()[0]
@@ -127,6 +128,7 @@ def test_counters_count_launches_of_replays() -> None:
     assert counts[1] == counts[2] == counts[3]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("jitted", [False, True])
 def test_prompts_of_symbolic_length_and_then_tokens(jitted: bool) -> None:
     whole = Model()(Tensor(TOKENS)).numpy()[0]

@@ -13,7 +13,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import Tensor
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(6)
 
 ROUNDING = {dtypes.float64: 2.0**-53, dtypes.float32: 2.0**-24}
 

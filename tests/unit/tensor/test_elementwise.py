@@ -464,7 +464,7 @@ def test_comparison_with_a_stranger_is_false() -> None:
 
 
 @pytest.mark.parametrize(
-    "target",
+    "dtype",
     [
         dtypes.int8,
         dtypes.uint8,
@@ -475,14 +475,14 @@ def test_comparison_with_a_stranger_is_false() -> None:
         dtypes.float64,
     ],
 )
-def test_cast(target: DType) -> None:
+def test_cast(dtype: DType) -> None:
     x = numpy.array([-3.7, -0.5, 0.0, 0.5, 3.7, 100.0])
-    x = abs(x) if target is dtypes.uint8 else x
+    x = abs(x) if dtype is dtypes.uint8 else x
     names = {"float16": torch.float16, "float64": torch.float64, "bool": torch.bool}
 
     compare(
-        lambda t: t.cast(target),
-        lambda t: t.to(names.get(target.name, getattr(torch, target.name))),
+        lambda t: t.cast(dtype),
+        lambda t: t.to(names.get(dtype.name, getattr(torch, dtype.name))),
         x,
         gradient=False,
         scale=100,
@@ -507,15 +507,15 @@ def test_bitcast() -> None:
 WIDTHS = ("int8", "uint16", "float16", "int32", "float32", "uint64", "float64")
 
 
-@pytest.mark.parametrize("target", WIDTHS)
+@pytest.mark.parametrize("wanted", WIDTHS)
 @pytest.mark.parametrize("source", WIDTHS)
-def test_bitcast_of_another_width_keeps_the_bytes(source: str, target: str) -> None:
+def test_bitcast_of_another_width_keeps_the_bytes(source: str, wanted: str) -> None:
     raw = numpy.random.default_rng(0).integers(0, 120, (3, 16), dtype=numpy.uint8)  # no NaN
-    before, after = raw.view(source), raw.view(target)
+    before, after = raw.view(source), raw.view(wanted)
 
-    result = Tensor(before).bitcast(getattr(dtypes, target))
+    result = Tensor(before).bitcast(getattr(dtypes, wanted))
 
-    assert result.dtype is getattr(dtypes, target)
+    assert result.dtype is getattr(dtypes, wanted)
     numpy.testing.assert_array_equal(result.numpy(), after, strict=True)
 
 

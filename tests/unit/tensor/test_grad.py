@@ -56,6 +56,37 @@ def test_with_marks_only_the_marked() -> None:
     assert data.grad is None
 
 
+def test_the_gradient_of_relu_needs_its_result_only() -> None:
+    x = Tensor.empty(4)
+    y = x.relu()
+    (slope,) = (y * 2).sum().gradient(x)
+
+    assert x.uop not in slope.uop.toposort(lambda node: node is not y.uop)
+
+
+def test_the_gradient_of_relu_at_edges() -> None:
+    values = [-1.0, -0.0, 0.0, 1.0, float("inf"), -float("inf"), float("nan"), 1e-45]
+    expected = torch.tensor(values, requires_grad=True)
+    expected.relu().sum().backward()  # type: ignore[no-untyped-call]
+    x = Tensor(values)
+    (slope,) = x.relu().sum().gradient(x)
+
+    assert expected.grad is not None
+    assert slope.tolist() == expected.grad.tolist()
+
+
+def test_layers_of_relu_store_one_value_each() -> None:
+    """Nothing of before a relu is in memory until the gradient."""
+    w = [Tensor.empty(64, 64).realize() for _ in range(3)]
+    x = Tensor.empty(256, 64).realize()
+    for weight in w:
+        x = (x @ weight).relu()
+    items = x.sum().gradient(*w)[0].schedule()
+    large = {buffer for item in items for buffer in item.bufs if buffer.size == 256 * 64}
+
+    assert len(large) <= 1 + 2 * len(w)  # the input, and of each layer the result and its gradient
+
+
 def test_a_refused_gradient_stays_none() -> None:
     x = Tensor([1.0], requires_grad=False)
 
@@ -152,6 +183,7 @@ SECOND: list[Callable[[Tensor], Tensor]] = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("function", SECOND, ids=range(len(SECOND)))
 def test_second_derivatives_agree_with_differences(function: Callable[[Tensor], Tensor]) -> None:
     def slope(array: numpy.ndarray) -> Tensor:

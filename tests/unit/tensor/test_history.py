@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import numpy
 import pytest
 
-from tinycore import Tensor
+from tinycore import Context, Tensor
 from tinycore.errors import GradientError
+from tinycore.nn.optim import SGD
 from tinycore.tensor.history import history
+from tinycore.uop.movement import base_of
 
 KINDS: dict[str, Callable[[], Tensor]] = {
     "zeros": lambda: Tensor.zeros(3),
@@ -256,7 +259,7 @@ def test_a_write_that_is_done_is_not_waited_for_by_who_refers_to_its_node() -> N
         nodes += w.uop.toposort()
         w.realize()
 
-    assert not [node for node in history.pending.values() if node in nodes]
+    assert not [node for found in history.pending.values() if (node := found()) in nodes]
     assert w.tolist() == [[8.0, 8.0], [8.0, 8.0]]
 
 
@@ -369,3 +372,71 @@ def test_a_value_that_no_tensor_holds_is_not_kept_across_a_computed_write() -> N
         loss.backward()
     numpy.testing.assert_allclose(loss.item(), 2 * math.e, rtol=1e-6)
     numpy.testing.assert_allclose(sound.gradient(w)[0].tolist(), [math.e], rtol=1e-6)
+
+
+def test_gradients_that_are_replaced_have_no_graphs_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, x = Tensor([0.5, -1.0], requires_grad=True).realize(), Tensor([2.0, 3.0]).realize()
+    optimizer = SGD([w], lr=0.5)
+    made = []
+    monkeypatch.setattr("tinycore.tensor.history.with_sources", lambda *given: made.append(given))
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = (w * w * x).sum().backward()
+        with Context(TRAINING=1):
+            loss.realize(*optimizer.schedule_step())
+
+    assert w.grad is not None
+    assert id(base_of(w.grad.uop)) in history.kept
+    assert not made
+    assert w.tolist() == [-0.5, 8.0]
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_graph_that_is_made_late_reads_what_its_run_computed(is_dropped: bool) -> None:
+    w, x = Tensor([2.0, 3.0], requires_grad=True).realize(), Tensor([1.0, 2.0]).realize()
+    inner = x + w
+    outer = inner * inner
+    x.assign(x + 4).realize()  # both are computed from the content that this overwrites
+    if is_dropped:
+        del inner
+    x.assign(x + 1).realize()
+
+    outer.sum().backward()
+
+    assert numbers(w.grad) == [6.0, 10.0]
+
+
+def test_graphs_to_be_made_late_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "kept", {})  # of other tests, whatever still lives
+    monkeypatch.setattr(history, "size", 0)
+    monkeypatch.setattr("tinycore.tensor.history.MOST_HISTORY_NODES", 60)
+    w, x = Tensor([1.0, 2.0], requires_grad=True).realize(), Tensor([1.0, 1.0]).realize()
+    squares = []
+    for _ in range(20):
+        sums = x + w
+        squares.append(sums * sums)
+        x.assign(x + 1).realize()
+
+    assert history.size <= 60
+    squares[-1].sum().backward()
+    assert numbers(w.grad) == [42.0, 44.0]
+    with pytest.raises(GradientError, match="realize"):
+        squares[0].sum().backward()
+    assert squares[0].tolist() == [4.0, 9.0]
+
+
+def test_memory_whose_graph_was_not_made_is_given_back() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True).realize()
+    gc.collect()
+    before = len(history.kept), history.size
+    inner = x + 1
+    outer = inner * inner
+    x.assign(x * 3).realize()
+    assert len(history.kept) == before[0] + 2
+    memory = weakref.ref(base_of(inner.uop))
+
+    del outer, inner
+    gc.collect()
+
+    assert memory() is None
+    assert (len(history.kept), history.size) == before

@@ -79,6 +79,7 @@ METHODS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("realized", [False, True])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_writes_what_torch_writes(name: str, realized: bool) -> None:

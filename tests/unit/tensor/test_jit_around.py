@@ -21,7 +21,8 @@ def host(*values: float) -> Tensor:
     return Tensor([float(v) for v in values]).realize()
 
 
-FACTORS = (2.0, 2.0, 2.0, 5.0, 5.0, 5.0, 2.0)
+FACTORS = (2.0, 2.0, 2.0, 2.0, 2.0, 5.0, 5.0, 5.0, 5.0, 2.0, 5.0)
+"""Each often enough for a replay by compiled guards, before another one comes."""
 
 
 def obeys(step: Callable[[Tensor], Tensor], change: Callable[[float], object]) -> None:
@@ -206,7 +207,7 @@ def in_a_class_below() -> tuple[Any, Any]:
         pass
 
     derived = Derived()
-    numbers = iter(range(10))
+    numbers = iter(range(len(FACTORS)))
 
     def change(k: float) -> None:
         (Base, Derived, derived)[min(next(numbers) // 2, 2)].k = k

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Callable
 
 import pytest
 
 from tinycore import Context, Tensor, TinyJit
+from tinycore.device.buffer import Buffer
+from tinycore.schedule.device_memory import buffer_of
+from tinycore.tensor.aliases import buffers_below
 
 
 def host(*values: float) -> Tensor:
@@ -111,3 +115,22 @@ def test_a_pruned_capture_takes_what_it_left_out_to_another_process() -> None:
     again = pickle.loads(pickle.dumps(step))
 
     assert again(host(7, 7)).tolist() == [12.0, 17.0]
+
+
+def test_a_captured_call_keeps_no_memory_of_gradients_that_it_drops() -> None:
+    weight = Tensor.ones(8, 8).contiguous().realize().requires_grad_()
+    dropped: list[weakref.ref[Buffer]] = []
+    alive: list[bool] = []
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        alive.extend(reference() is not None for reference in dropped)
+        return (x @ weight).square().sum().backward()
+
+    for _ in range(2):
+        step(Tensor.ones(2, 8).contiguous().realize())
+        assert weight.grad is not None
+        dropped[:] = [weakref.ref(buffer_of(buffers_below(weight.grad.uop)[0]))]
+
+    assert alive == [False]

@@ -87,6 +87,7 @@ CASES: list[tuple[str, Function, Function, tuple[Array, ...]]] = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("ours", "theirs", "operands"),
     [case[1:] for case in CASES],

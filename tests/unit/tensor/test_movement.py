@@ -109,6 +109,7 @@ CASES: dict[str, tuple[tuple[int, ...], Function, Function]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CASES)
 def test_movement(name: str) -> None:
     shape, ours, theirs = CASES[name]

@@ -126,7 +126,7 @@ CASES = [
 """Every op in one layout or two; MULTI_TESTS=all for every op in all of them."""
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("name", "count", "first", "second"), CASES)
 def test_op_equals_one_device(name: str, count: int, first: int | None, second: int | None) -> None:
     x, y = inputs()
@@ -156,6 +156,7 @@ def test_devices_of_different_kinds() -> None:
     assert_close(found, truth("matmul"))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(
     "dtype", [dtypes.float16, dtypes.bfloat16, dtypes.int8, dtypes.uint8, dtypes.bool]

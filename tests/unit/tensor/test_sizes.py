@@ -64,6 +64,7 @@ SIZES: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("name", TOGETHER)
 def test_sizes_of_one_number_stand_beside_each_other(name: str, sizes: str) -> None:

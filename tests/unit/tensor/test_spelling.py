@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import traceback
 from collections.abc import Callable
+from inspect import getmro
 from typing import Any
 
 import numpy
@@ -163,7 +165,7 @@ def test_dtypes_of_torch_by_tinygrads_names() -> None:
 ELSEWHERE: list[tuple[Callable[[], Any], str]] = [
     (lambda: x().cuda(), r"a Tensor has no 'cuda'; x.to\(device\) moves it"),
     (lambda: Tensor.from_numpy, r"Tensor has no 'from_numpy'; here it is Tensor\(array\)"),  # type: ignore[attr-defined]
-    (lambda: x().relus(), "did you mean relu or relu6"),
+    (lambda: Tensor.cuda, r"^Tensor has no 'cuda'"),  # type: ignore[attr-defined]
     (lambda: nn.ReLU, r"nn has no 'ReLU'; here it is x.relu\(\)"),  # type: ignore[attr-defined]
     (lambda: nn.Module, "no base class"),  # type: ignore[attr-defined]
     (lambda: nn.Linaer, "did you mean Linear"),  # type: ignore[attr-defined]
@@ -176,6 +178,32 @@ ELSEWHERE: list[tuple[Callable[[], Any], str]] = [
 def test_unknown_names_are_answered(ask: Callable[[], Any], message: str) -> None:
     with pytest.raises(UnknownNameError, match=message):
         ask()
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: x().relus(), "'Tensor' object has no attribute 'relus'. Did you mean: 'relu'?"),
+        (lambda: Tensor.zerso(3), "'Tensor' has no attribute 'zerso'. Did you mean: 'zeros'?"),  # type: ignore[attr-defined]
+    ],
+)
+def test_misspelt_names_of_tensors_are_answered_by_python(
+    ask: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        ask()
+    assert message in "".join(traceback.format_exception(caught.value))
+
+
+def test_reading_an_attribute_of_a_tensor_calls_nothing_of_python() -> None:
+    # with it, Python 3.11 specializes no read, and binds a method to an object before each call
+    assert not any("__getattr__" in vars(link) for link in (*getmro(Tensor), *getmro(type(Tensor))))
+
+
+def test_names_of_other_libraries_are_not_listed() -> None:
+    for listed in (dir(Tensor), dir(x())):
+        assert "reshape" in listed
+        assert {"cuda", "astype", "lazydata"}.isdisjoint(listed)
 
 
 def test_unknown_names_are_attribute_errors() -> None:

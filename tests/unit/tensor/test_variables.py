@@ -153,6 +153,7 @@ DECIDED: dict[str, Case] = {
 """Where numbers may decide what is computed."""
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", DECIDED)
 @pytest.mark.parametrize("jitted", [False, True])
 def test_what_holds_for_the_number_is_taken(name: str, jitted: bool, target: str) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tinycore.testing.accelerator import CORRECT
-from tinycore.testing.accelerator.device import Span
+from tinycore.testing.accelerator.device import VECTOR_BYTES, Span
 from tinycore.testing.accelerator.faults import FAULTS
-from tinycore.testing.accelerator.faults.lanes import Vectors
+from tinycore.testing.accelerator.faults.lanes import OverstatedAlignment, Vectors
 from tinycore.testing.accelerator.faults.memory import OffByOneCopy
+from tinycore.testing.accelerator.faults.order import OverlappedGraph
 from tinycore.testing.grading import accelerator, grade, score
 from tinycore.testing.suite.case import Level, trials
 from tinycore.testing.suite.judge import Verdict
@@ -22,7 +23,7 @@ from tinycore.testing.suite.run import run_here
 PAGE = Path(__file__).parents[3] / "docs/conformance/suite.md"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_by_its_trial(name: str) -> None:
     found = grade(FAULTS[name])
@@ -68,6 +69,31 @@ def test_vectors_without_a_fault_conform() -> None:
     with accelerator(replace(CORRECT, renderer=Vectors)) as subject:
         results = list(run_here(subject, chosen))
 
+    assert {r.judgement.verdict for r in results} == {Verdict.PASSED}
+
+
+def test_a_graph_that_overlaps_independent_launches_conforms() -> None:
+    """So it is the fault that is found, and not that launches overlap."""
+    chosen = [t for t in trials(Level.ORDER) if t.case.name.startswith("test_a_graph_")]
+    chosen = [t for t in chosen if "queues" not in t.case.needs]
+    with accelerator(replace(CORRECT, graph=OverlappedGraph)) as subject:
+        results = list(run_here(subject, chosen))
+
+    assert {r.judgement.verdict for r in results} == {Verdict.PASSED}
+
+
+class Aligned(OverstatedAlignment):
+    """The same plans, where the limits say how the device wants its vectors."""
+
+    dims = replace(OverstatedAlignment.dims, access_alignment=VECTOR_BYTES)
+
+
+def test_vectors_that_are_aligned_as_the_limits_say_conform() -> None:
+    chosen = [t for t in trials(Level.EXCHANGE) if "begin_anywhere" in t.name]
+    with accelerator(replace(CORRECT, renderer=Aligned)) as subject:
+        results = list(run_here(subject, chosen))
+
+    assert len(results) == 5
     assert {r.judgement.verdict for r in results} == {Verdict.PASSED}
 
 

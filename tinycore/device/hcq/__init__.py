@@ -12,7 +12,7 @@ from tinycore.device.hcq.allocator import HCQAllocator
 from tinycore.device.hcq.arena import ArgumentArena
 from tinycore.device.hcq.compiled import HCQCompiled
 from tinycore.device.hcq.graph import HCQGraph
-from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.memory import HCQBuffer, HostView, Place
 from tinycore.device.hcq.program import HCQArgsState, HCQProgram
 from tinycore.device.hcq.queue import HWQueue
 from tinycore.device.hcq.signal import HCQSignal, Moment, SignalPlace, SymbolicSignal
@@ -30,8 +30,10 @@ __all__ = [
     "HCQSignal",
     "HCQTransfer",
     "HWQueue",
+    "HostView",
     "Moment",
     "Number",
+    "Place",
     "SignalPlace",
     "Symbol",
     "SymbolicSignal",

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.memory import HCQBuffer, Place
 from tinycore.device.hcq.signal import Moment
 from tinycore.device.protocols import DeviceRuntime
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
 __all__ = ["HCQAllocator"]
+
+_MUCH: Final = 1 << 16
+"""Bytes that are copied by a queue rather than waited for, when the device is busy."""
+_PINNED_PIECES: Final = 2
+"""Staging buffers that a copy would fill, from which on its host memory is pinned instead."""
 
 
 @dataclass
@@ -39,6 +44,7 @@ class HCQAllocator(ABC):
     device: HCQCompiled
 
     def __init__(self, *, staging_bytes: int = 2 << 20, staging_buffers: int = 32) -> None:
+        """Without staging buffers the host waits for the device, and copies."""
         self.staging_bytes = staging_bytes
         self.staging_buffers = staging_buffers
         self._staging: deque[tuple[HCQBuffer, Moment | None]] = deque()
@@ -57,6 +63,22 @@ class HCQAllocator(ABC):
     def release(self, buffer: HCQBuffer) -> None:
         """Give an allocation back. Never raises."""
 
+    def allocate_at(self, size: int, place: Place) -> HCQBuffer:
+        """`size` bytes of a kind of memory: by default `allocate`, visible unless it is LOCAL.
+
+        A driver that has several kinds overrides this. Raises OutOfMemory.
+        """
+        return self.allocate(size, place is not Place.LOCAL)
+
+    def pin(self, memory: memoryview) -> HCQBuffer | None:
+        """Let the device address memory of this process, for a copy without staging. None where it
+        cannot; the default.
+        """
+        return None
+
+    def unpin(self, buffer: HCQBuffer) -> None:  # noqa: B027
+        """Take `pin` back. Never raises."""
+
     def map_peer(self, buffer: HCQBuffer) -> None:  # noqa: B027  one address space needs none
         """Make an allocation of another device of the group addressable by this one.
 
@@ -70,19 +92,19 @@ class HCQAllocator(ABC):
 
     def alloc(self, size: int) -> HCQBuffer:
         """`size` bytes, aligned, not cleared. Raises OutOfMemory."""
-        return self._allocate(size, visible=False)
+        return self._allocate(size, Place.LOCAL)
 
-    def alloc_visible(self, size: int) -> HCQBuffer:
+    def alloc_visible(self, size: int, place: Place = Place.COMMANDS) -> HCQBuffer:
         """`size` bytes that the host and the device see. Raises OutOfMemory."""
-        return self._allocate(size, visible=True)
+        return self._allocate(size, place)
 
-    def _allocate(self, size: int, visible: bool) -> HCQBuffer:
+    def _allocate(self, size: int, place: Place) -> HCQBuffer:
         try:
-            return self.allocate(size, visible)
+            return self.allocate_at(size, place)
         except OutOfMemory:
             if not self.device.reclaim():
                 raise
-        return self.allocate(size, visible)
+        return self.allocate_at(size, place)
 
     def free(self, handle: HCQBuffer) -> None:
         """Give an allocation back. Never raises."""
@@ -96,39 +118,71 @@ class HCQAllocator(ABC):
         return handle.offset(start, size)
 
     def write(self, dst: HCQBuffer, src: memoryview) -> None:
-        """Copy host bytes to the start of `dst`; `src` is free when this returns."""
+        """Copy host bytes to the start of `dst`; `src` is free when this returns.
+
+        They go straight to memory that the host reaches, but for much of it while the device is
+        busy, whom to wait for takes longer than to copy twice.
+        """
         with self.device.lock:
             self.device.ready()
-            if dst.view is not None:
+            host = dst.host
+            waits = src.nbytes < _MUCH or not self.stages or self.device.is_idle
+            if host is not None and waits:
                 self.device.synchronize()
-                dst.view[: src.nbytes] = src
-                return
-            for start in range(0, src.nbytes, self.staging_bytes):
-                piece = src[start : start + self.staging_bytes]
-                staging = self._take_staging()
-                assert staging.view is not None
-                staging.view[: piece.nbytes] = piece
-                moment = self._copy(dst.address + start, staging.address, piece.nbytes)
-                self._staging.append((staging, moment))
+                host[0 : src.nbytes] = src
+            elif (pinned := self._pinned(src)) is not None:
+                self._copy_pinned(dst, pinned, pinned, src.nbytes)
+            else:
+                self._write_staged(dst, src)
 
     def read(self, dst: memoryview, src: HCQBuffer) -> None:
-        """Fill host bytes from the start of `src`."""
+        """Fill host bytes from the start of `src`: straight where the host reads it fast."""
         with self.device.lock:
             self.device.ready()
-            if src.view is not None:
+            host = src.host
+            if host is not None and (src.readable or not self.stages):
                 self.device.synchronize()
-                dst[:] = src.view[: dst.nbytes]
-                return
-            under_way: deque[tuple[HCQBuffer, Moment, memoryview]] = deque()
-            for start in range(0, dst.nbytes, self.staging_bytes):
-                if len(under_way) == min(self.staging_buffers, 2):
-                    self._arrive(*under_way.popleft())
-                piece = dst[start : start + self.staging_bytes]
-                staging = self._take_staging()
-                moment = self._copy(staging.address, src.address + start, piece.nbytes)
-                under_way.append((staging, moment, piece))
-            while under_way:
+                dst[:] = host[0 : dst.nbytes]
+            elif (pinned := self._pinned(dst)) is not None:
+                self._copy_pinned(pinned, src, pinned, dst.nbytes)
+            else:
+                self._read_staged(dst, src)
+
+    @property
+    def stages(self) -> bool:
+        """True if copies may go by staging buffers: the device copies, and has some."""
+        return self.staging_buffers > 0 and self.device.can_copy
+
+    def _pinned(self, memory: memoryview) -> HCQBuffer | None:
+        """Host memory that is copied as a whole, which pays for itself where there is much."""
+        return self.pin(memory) if memory.nbytes >= _PINNED_PIECES * self.staging_bytes else None
+
+    def _copy_pinned(self, dst: HCQBuffer, src: HCQBuffer, pinned: HCQBuffer, size: int) -> None:
+        try:
+            self.device.wait_for(self._copy(dst, src, size))
+        finally:
+            self.unpin(pinned)
+
+    def _write_staged(self, dst: HCQBuffer, src: memoryview) -> None:
+        for start in range(0, src.nbytes, self.staging_bytes):
+            piece = src[start : start + self.staging_bytes]
+            staging = self._take_staging()
+            assert staging.host is not None
+            staging.host[0 : piece.nbytes] = piece
+            moment = self._copy(dst.offset(start, piece.nbytes), staging, piece.nbytes)
+            self._staging.append((staging, moment))
+
+    def _read_staged(self, dst: memoryview, src: HCQBuffer) -> None:
+        under_way: deque[tuple[HCQBuffer, Moment, memoryview]] = deque()
+        for start in range(0, dst.nbytes, self.staging_bytes):
+            if len(under_way) == min(self.staging_buffers, 2):
                 self._arrive(*under_way.popleft())
+            piece = dst[start : start + self.staging_bytes]
+            staging = self._take_staging()
+            moment = self._copy(staging, src.offset(start, piece.nbytes), piece.nbytes)
+            under_way.append((staging, moment, piece))
+        while under_way:
+            self._arrive(*under_way.popleft())
 
     def map(self, handle: HCQBuffer, size: int) -> memoryview:
         """The first `size` bytes without a copy, where the host sees them."""
@@ -164,22 +218,23 @@ class HCQAllocator(ABC):
                 moment.device.wait_for(moment)
             return buffer
         self._staged += 1
-        return self.alloc_visible(self.staging_bytes)
+        return self.alloc_visible(self.staging_bytes, Place.STAGING)
 
     def _is_idle(self) -> bool:
         moment = self._staging[0][1]
         return moment is None or moment.passed
 
-    def _copy(self, dst: int, src: int, size: int) -> Moment:
+    def _copy(self, dst: HCQBuffer, src: HCQBuffer, size: int) -> Moment:
         device = self.device
         device.ready()
-        queue = device.copy_queue().wait(device.timeline_signal, device.timeline_value - 1)
-        return device.finish(queue.memory_barrier().copy(dst, src, size))
+        queue = device.copy_queues[device.copy_engine(dst, src)]()
+        queue.wait(device.timeline_signal, device.timeline_value - 1).memory_barrier()
+        return device.finish(queue.copy(dst.address, src.address, size))
 
     def _arrive(self, staging: HCQBuffer, moment: Moment, piece: memoryview) -> None:
         self.device.wait_for(moment)
         if not moment.passed:
             raise DeviceError(f"{self.device.name} did not copy {piece.nbytes} bytes to the host")
-        assert staging.view is not None
-        piece[:] = staging.view[: piece.nbytes]
+        assert staging.host is not None
+        piece[:] = staging.host[0 : piece.nbytes]
         self._staging.append((staging, None))

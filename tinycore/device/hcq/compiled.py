@@ -13,19 +13,20 @@ with a second signal, the shadow, from 1.
 from __future__ import annotations
 
 import itertools
-import os
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import ClassVar, Final
 
-from tinycore._locks import recursive_lock
+from tinycore._locks import in_child, recursive_lock
 from tinycore.device.hcq.allocator import HCQAllocator
 from tinycore.device.hcq.arena import ArgumentArena
 from tinycore.device.hcq.graph import HCQGraph
-from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.launch import REAPED_EVERY, ArgumentBlocks
+from tinycore.device.hcq.memory import HCQBuffer, Place
 from tinycore.device.hcq.program import HCQProgram
 from tinycore.device.hcq.queue import HWQueue
 from tinycore.device.hcq.signal import HCQSignal, Moment, SymbolicSignal, pause
@@ -44,8 +45,21 @@ REMEMBERED: Final = 64
 MOST_NAMED_KERNELS: Final = 4
 """Kernels of a submission that an error names."""
 _SIGNALS_AT_ONCE: Final = 256
-_REAPED_EVERY: Final = 256
 _numbers: Final = itertools.count()
+
+
+class Forks:
+    """Count of the forks of this process and its parents: `os.getpid` is a system call."""
+
+    count = 0
+
+    def add(self) -> None:
+        """In a forked child."""
+        self.count += 1
+
+
+forks: Final = Forks()
+in_child(forks.add)
 
 
 class HCQCompiled(ABC):
@@ -54,8 +68,11 @@ class HCQCompiled(ABC):
     TIMELINE_LIMIT: ClassVar[int] = 1 << 31
     """Timeline values past which the other signal takes over, from 1."""
 
+    SIGNAL: ClassVar[type[HCQSignal]] = HCQSignal
+    """Class of its signals."""
+
     ticks_per_second: float = 1e9
-    """Of the clock that timestamps are read from."""
+    """Rate of the clock that timestamps are read from."""
 
     def __init__(
         self,
@@ -64,24 +81,28 @@ class HCQCompiled(ABC):
         compute_queue: Callable[[], HWQueue],
         copy_queue: Callable[[], HWQueue] | None = None,
         *,
+        further_copy_queues: Sequence[Callable[[], HWQueue]] = (),
         peer_group: str = "",
         argument_bytes: int = 16 << 20,
     ) -> None:
         """`compute_queue` and `copy_queue` make empty queues; without the second, the first also
-        copies. Devices of one `peer_group` see each other's signals, and can map each other's
-        memory. The driver has made ready all that `allocator` needs.
+        copies. Where several engines copy, `copy_engine` says which is for a copy. Devices of one
+        `peer_group` see each other's signals, and can map each other's memory. The driver has made
+        ready all that `allocator` needs.
         """
         self.name = name
         self.allocator = allocator
         self.compute_queue = compute_queue
         self.copy_queue = copy_queue or compute_queue
+        self.copy_queues = (self.copy_queue, *further_copy_queues)
+        """By the numbers of their engines."""
         self.has_copy_queue = copy_queue is not None
         self.peer_group = peer_group
         self.lock = recursive_lock()
         self.number = next(_numbers)
         self.error_state: DeviceError | None = None
         self.free_slots: deque[HCQBuffer] = deque()
-        self._process = os.getpid()
+        self._process = forks.count
         self._pages: list[HCQBuffer] = []
         self._met: set[HCQCompiled] = set()
         self._refusals: dict[HCQCompiled, str] = {}
@@ -105,11 +126,15 @@ class HCQCompiled(ABC):
         self.timeline_address = Symbol(f"address of the timeline of {name}")
         self.timeline_number = Symbol(f"next timeline value of {name}")
         self.symbolic_timeline = SymbolicSignal(self.timeline_address)
+        self.awaited_number = Symbol(f"timeline value of {name} that another queue reaches")
+        self.follows_compute = False
+        """True if the last submission is one of the queue of kernels, which keeps its order."""
         self.kernel_arguments = ArgumentArena(self, argument_bytes)
+        self.argument_blocks = ArgumentBlocks(self)
         self.scratch: HCQBuffer | None = None
         """Memory that threads spill to; replaced when a kernel needs more."""
         self.scratch_address = Symbol(f"address of the scratch of {name}")
-        self.known: dict[Symbol, int] = {}
+        self.known: dict[Symbol, int] = {self.awaited_number: 0}
         """Numbers that every submission gives: `scratch_address`, and what a driver adds."""
 
     def __repr__(self) -> str:
@@ -128,6 +153,10 @@ class HCQCompiled(ABC):
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
         """Wait a little for a signal, milliseconds at most; by an interrupt if there is one."""
         pause(waited_seconds)
+
+    def copy_engine(self, dst: HCQBuffer, src: HCQBuffer) -> int:
+        """Number of the engine that copies, by the direction: one of `copy_queues`."""
+        return 0
 
     def scratch_size(self, bytes_per_thread: int) -> int:
         """Scratch for all threads that may run at once, of kernels that spill so many bytes each.
@@ -154,7 +183,7 @@ class HCQCompiled(ABC):
                 f"{self.name} is lost and takes no more work. Close it and open it again: "
                 f"Device.close(...). What happened: {self.error_state}"
             ) from self.error_state
-        if self._process != os.getpid():
+        if self._process != forks.count:
             raise DeviceError(
                 f"{self.name} was opened by the parent of this process. Open devices after fork, "
                 "or start processes by spawn."
@@ -174,6 +203,7 @@ class HCQCompiled(ABC):
         """
         moment = self.upcoming()
         self.note((name,))
+        self.follows_compute = False
         queue.signal(self.timeline_signal, self.next_timeline())
         try:
             queue.submit(self.known)
@@ -186,7 +216,7 @@ class HCQCompiled(ABC):
         """Remember what the submission being made runs, and free now and then what can be."""
         value = self.timeline_value
         self.recent.append((self.era, value, names))
-        if not value % _REAPED_EVERY:
+        if not value % REAPED_EVERY:
             self.reap()
 
     def upcoming(self) -> Moment:
@@ -210,6 +240,7 @@ class HCQCompiled(ABC):
         self.timeline_signal, self._shadow_signal = self._shadow_signal, self.timeline_signal
         self.timeline_signal.value = 0
         self.timeline_value = 1
+        self.known[self.awaited_number] = 0
         self.era += 1
         trace(f"{self.name:<8} the timeline begins anew")
 
@@ -219,6 +250,16 @@ class HCQCompiled(ABC):
         other.sources[self] = moment.value
 
     # --- waiting
+
+    @cached_property
+    def can_copy(self) -> bool:
+        """True if its queues copy memory: a driver of memory that the host shares need not."""
+        return type(self.copy_queue()).copy is not HWQueue.copy
+
+    @property
+    def is_idle(self) -> bool:
+        """True if all that was asked of it is done."""
+        return self.timeline_signal.value >= self.timeline_value - 1
 
     def _last(self) -> Moment:
         with self.lock:
@@ -309,13 +350,13 @@ class HCQCompiled(ABC):
         """A signal of its own, which goes back when it is dropped."""
         while True:
             try:
-                return HCQSignal(self.free_slots.popleft(), value)
+                return self.SIGNAL(self.free_slots.popleft(), value)
             except IndexError:
                 self._add_signals()
 
     def _add_signals(self) -> None:
-        size = HCQSignal.BYTES
-        page = self.allocator.alloc_visible(size * _SIGNALS_AT_ONCE)
+        size = self.SIGNAL.BYTES
+        page = self.allocator.alloc_visible(size * _SIGNALS_AT_ONCE, Place.SIGNALS)
         with self.lock:
             for other in self._met:
                 other.reach(page)
@@ -337,8 +378,9 @@ class HCQCompiled(ABC):
         return HCQTransfer(self, source, size)
 
     def reaches(self, source: DeviceRuntime) -> bool:
-        """Whether this device and another can wait for each other: by default, whether they are of
-        one group and their signals can be mapped.
+        """True if this device and another can wait for each other.
+
+        By default they can if they are of one group and their signals can be mapped.
         """
         if source is self or source in self._met:
             return True
@@ -490,5 +532,6 @@ class HCQCompiled(ABC):
 
     def _leave_signals(self) -> None:
         """Stop reading the device's state from memory that is given back."""
-        place = HCQBuffer(0, HCQSignal.BYTES, self, view=memoryview(bytearray(HCQSignal.BYTES)))
-        self.timeline_signal = self._shadow_signal = HCQSignal(place, self.timeline_value - 1)
+        size = self.SIGNAL.BYTES
+        place = HCQBuffer(0, size, self, view=memoryview(bytearray(size)))
+        self.timeline_signal = self._shadow_signal = self.SIGNAL(place, self.timeline_value - 1)

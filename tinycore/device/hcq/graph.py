@@ -1,20 +1,25 @@
 """`HCQGraph`: launches of several queues and devices, built once and submitted again and again.
 
-Floor 1. Imports `protocols`, `dependencies`. Each device has one static queue of programs and one
-of copies. Where a launch needs what another queue does, that one signals and this one waits; within
-a queue order is enough. A submission changes what differs from the last one: arguments in memory,
-addresses of copies and the timelines' values in the commands.
+Floor 1. Imports `protocols`, `dependencies`. Each device has a static queue of programs and one for
+each engine that copies. Launches of a queue may overlap where their memory lets them: one that
+touches what an earlier one wrote comes after a barrier, and where that was on another queue, the
+one signals and the other waits. A submission changes what differs from the last one: arguments in
+memory, addresses of copies and the timelines' values in the commands.
 
 A queue begins when all before is done on every device whose memory it touches, and each device's
-timeline moves on when all queues that touch its memory are through.
+timeline moves on when all queues that touch its memory are through. There are two instances of
+commands and arguments, so that the host prepares a run while the one before is under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
+from operator import attrgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, overload
 
 from tinycore.device.hcq.dependencies import Access, dependencies, pattern, waits
 from tinycore.device.hcq.memory import HCQBuffer
@@ -22,22 +27,28 @@ from tinycore.device.hcq.program import HCQArgsState, HCQProgram
 from tinycore.device.hcq.queue import HWQueue
 from tinycore.device.hcq.signal import HCQSignal, Moment
 from tinycore.device.hcq.transfer import HCQTransfer
-from tinycore.device.hcq.words import Symbol, Word
+from tinycore.device.hcq.words import Number, Symbol, Word
 from tinycore.device.protocols import Launch
-from tinycore.errors import UnsupportedError
+from tinycore.errors import OutOfMemory, UnsupportedError
+from tinycore.trace import Trace
 
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
 __all__ = ["HCQGraph"]
 
+trace: Final = Trace("device")
+
+_PASSED: Final = attrgetter("passed")
+KERNELS: Final = 0
+_SCRATCH: Final = "memory that threads spill to"
 _OUTSIDE: Final = "memory that somebody else owns"
 
 
 class Node:
     """One launch of a graph, with what it works on at present."""
 
-    __slots__ = ("arguments", "buffers", "program", "symbols", "values")
+    __slots__ = ("axes", "buffers", "groups", "lane", "program", "symbols", "values")
 
     def __init__(self, launch: Launch) -> None:
         program, buffers, values = launch
@@ -46,16 +57,32 @@ class Node:
         self.program = program
         self.buffers: list[HCQBuffer] = list(buffers)
         self.values = list(values)
-        self.arguments: HCQArgsState | None = None
+        self.lane = self._lane()
+        """Device that executes it, and the number of its queue."""
         self.symbols = tuple(Symbol(f"address of slot {n}") for n in range(len(self.buffers)))
+        self.groups = self.counted_groups()
+        varying = program.info.grid_extents if isinstance(program, HCQProgram) else ()
+        self.axes = {n: Symbol(f"groups, axis {n}") for n, extent in enumerate(varying) if extent}
+        """Symbols of the sizes of those axes of the grid that depend on values."""
+
+    def counted_groups(self) -> tuple[int, int, int]:
+        """The groups that the values ask for; a copy has one."""
+        program = self.program
+        return program.info.groups(self.values) if isinstance(program, HCQProgram) else (1, 1, 1)
 
     @property
-    def lane(self) -> LaneKey:
-        """Device that executes it: a program's own, a copy's source."""
-        if isinstance(self.program, HCQTransfer):
-            source = self.program.source
-            return source, source.has_copy_queue
-        return self.program.device, False
+    def grid(self) -> tuple[Number, ...]:
+        """The groups of a launch in commands that are submitted for any values."""
+        return tuple(
+            Word(self.axes[n]) if n in self.axes else size for n, size in enumerate(self.groups)
+        )
+
+    def _lane(self) -> LaneKey:
+        """The queue of a program's own device; of a copy, an engine of its source."""
+        if not isinstance(self.program, HCQTransfer):
+            return self.program.device, KERNELS
+        source, (dst, src) = self.program.source, self.buffers
+        return source, 1 + source.copy_engine(dst, src) if source.has_copy_queue else KERNELS
 
     @property
     def name(self) -> str:
@@ -69,22 +96,26 @@ class Node:
 
     @property
     def accesses(self) -> list[Access]:
-        """The memory it touches."""
-        program = self.program
-        written = program.WRITTEN if isinstance(program, HCQTransfer) else program.info.written
-        found = []
-        for slot, buffer in enumerate(self.buffers):
-            root = buffer.root
-            outside = root.external
-            start = buffer.address if outside else buffer.address - root.address
-            # A device whose backend does not say what it writes may write everything.
-            writes = not written or slot in written
-            found.append(Access(_OUTSIDE if outside else id(root), start, buffer.size, writes))
+        """The memory it touches, by slots, and what its threads spill to."""
+        found = [self.access(slot) for slot in range(len(self.buffers))]
+        if isinstance(self.program, HCQProgram) and self.program.scratch_bytes:
+            found.append(Access((_SCRATCH, self.program.device), 0, 1, True))
         return found
 
+    def access(self, slot: int) -> Access:
+        """The memory that it touches by a slot."""
+        program, buffer = self.program, self.buffers[slot]
+        written = program.WRITTEN if isinstance(program, HCQTransfer) else program.info.written
+        root = buffer.root
+        outside = root.external
+        start = buffer.address if outside else buffer.address - root.address
+        # A device whose backend does not say what it writes may write everything.
+        writes = not written or slot in written
+        return Access(_OUTSIDE if outside else id(root), start, buffer.size, writes)
 
-LaneKey: TypeAlias = "tuple[HCQCompiled, bool]"
-"""A device, and whether it is its queue of copies."""
+
+LaneKey: TypeAlias = "tuple[HCQCompiled, int]"
+"""A device, and the number of a queue: KERNELS, or 1 and more for engines that copy."""
 
 
 class Lane(NamedTuple):
@@ -93,6 +124,98 @@ class Lane(NamedTuple):
     queue: HWQueue
     signal: HCQSignal
     devices: set[HCQCompiled]
+
+
+class Instance:
+    """Commands of a run, with memory for arguments, and what the next run has to change in them."""
+
+    def __init__(self, nodes: Sequence[Node], devices: Sequence[HCQCompiled]) -> None:
+        self.arguments: list[HCQArgsState | None] = [None] * len(nodes)
+        self.memory: list[HCQBuffer] = []
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.pending: dict[HCQCompiled, Pending] = {}
+        """Names for the text of an error."""
+        self.ordered = 0
+        """Number of the order in which its commands are."""
+        self.known: dict[Symbol, int] = {}
+        """Values of symbols in the last submission."""
+        self.last: list[Moment] = []
+        """When its last run is done, on each device."""
+        self.moved: set[tuple[int, int]] = set()
+        self.set: set[tuple[int, int]] = set()
+        for device in devices:
+            self._place_arguments(nodes, device)
+
+    def _place_arguments(self, nodes: Sequence[Node], device: HCQCompiled) -> None:
+        """Arguments of all programs of one device, in one piece of memory of the graph's own."""
+        programs = [
+            (number, node, node.program)
+            for number, node in enumerate(nodes)
+            if isinstance(node.program, HCQProgram) and node.program.device is device
+        ]
+        if not programs:
+            return
+        starts, size = [], 0
+        for _, _, program in programs:
+            size += -size % program.ARGUMENT_ALIGNMENT
+            starts.append(size)
+            size += program.argument_bytes
+        most = max(program.ARGUMENT_ALIGNMENT for _, _, program in programs)
+        memory = device.allocator.alloc_visible(size + most)
+        self.memory.append(memory)
+        first = -memory.address % most
+        for (number, node, program), start in zip(programs, starts, strict=True):
+            place = memory.offset(first + start, program.argument_bytes)
+            self.arguments[number] = program.arguments(place, node.buffers, node.values)
+
+    @property
+    def is_under_way(self) -> bool:
+        """True if queues may still read what it holds."""
+        return not all(map(_PASSED, self.last))
+
+    def apply(self, nodes: Sequence[Node]) -> None:
+        """Write the arguments that changed since its last run."""
+        for number, slot in self.moved:
+            if (arguments := self.arguments[number]) is not None:
+                arguments.set_buffer(slot, nodes[number].buffers[slot])
+                arguments.flush()
+        self.moved.clear()
+        for number, position in self.set:
+            if (arguments := self.arguments[number]) is not None:
+                arguments.set_value(position, nodes[number].values[position])
+                arguments.flush()
+        self.set.clear()
+
+
+class Pending(Sequence[str]):
+    """Names of a run's launches on a device that are not known to be done, when it is looked at:
+    what another queue waited for tells how far its own is.
+    """
+
+    def __init__(self, instance: Instance, nodes: Sequence[Node], device: HCQCompiled) -> None:
+        self._instance = weakref.ref(instance)  # what is remembered of runs keeps no graph
+        self._launches = [
+            (number, node.lane, node.name)
+            for number, node in enumerate(nodes)
+            if node.lane[0] is device
+        ]
+
+    def _names(self) -> tuple[str, ...]:
+        instance = self._instance()
+        lanes = {} if instance is None else instance.lanes
+        done = {key: lane.signal.value for key, lane in lanes.items()}
+        names = (name for number, key, name in self._launches if number >= done.get(key, 0))
+        return tuple(dict.fromkeys(names))
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._names()[index]
+
+    def __len__(self) -> int:
+        return len(self._names())
 
 
 class HCQGraph:
@@ -110,27 +233,29 @@ class HCQGraph:
         for other in self.devices:
             for one in self.devices:
                 one.meet(other)
-        self._memory: list[HCQBuffer] = []
-        self._last: list[Moment] = []
-        self._changes: list[Callable[[], None]] = []
-        self._moved = False
         self._timed = (device.new_signal(), device.new_signal())
-        self._place_arguments()
-        self._copies = [node for node in self._nodes if node.arguments is None]
+        self._copies = [node for node in self._nodes if isinstance(node.program, HCQTransfer)]
+        self._resized = [node for node in self._nodes if node.axes]
         programs = (node.program for node in self._nodes)
         self._programs = {p for p in programs if isinstance(p, HCQProgram)}
-        self._names = {device: self._names_on(device) for device in self.devices}
+        self._moved: set[tuple[int, int]] = set()
         self._accesses = [node.accesses for node in self._nodes]
+        self._uses = Counter(access.root for accesses in self._accesses for access in accesses)
         self._before = dependencies(self._accesses)
         self._pattern = pattern(self._accesses)
-        self._lanes = self._build()
+        self._order = 0
+        self._instances: list[Instance] = []
+        self._add_instance()
 
     def __del__(self) -> None:
-        if last := getattr(self, "_last", ()):  # queues may still read what this holds
-            self._device.keep((self._lanes, self._nodes), last)
-        for buffer in getattr(self, "_memory", ()):
-            moments = [moment for moment in last if moment.device is buffer.owner]
-            buffer.owner.discard(buffer, moments[0] if moments else None)
+        for instance in getattr(self, "_instances", ()):
+            if last := instance.last:  # queues may still read what this holds
+                self._device.keep((instance, self._nodes), last)
+            by_device = {moment.device: moment for moment in last}
+            for buffer in instance.memory:
+                buffer.owner.discard(buffer, by_device.get(buffer.owner))
+            for program in self._programs if last else ():  # which this has kept until now
+                program.launched_until(by_device[program.device])
 
     # --- what changes
 
@@ -143,18 +268,25 @@ class HCQGraph:
                 f"not of {handle.owner.name}: capture the step anew for other devices"
             )
         node.buffers[slot] = handle
-        self._moved = True
-        arguments = node.arguments
-        if arguments is not None:
-            self._changes.append(lambda: arguments.set_buffer(slot, handle))
+        self._moved.add((launch, slot))
+        for instance in self._instances:
+            instance.moved.add((launch, slot))
 
     def set_value(self, launch: int, position: int, value: int) -> None:
         """From the next submission on, launch number `launch` uses this value of its variable."""
         node = self._nodes[launch]
         node.values[position] = value
-        arguments = node.arguments
-        if arguments is not None:
-            self._changes.append(lambda: arguments.set_value(position, value))
+        for instance in self._instances:
+            instance.set.add((launch, position))
+        if node.axes:
+            self._resize(node)
+
+    def _resize(self, node: Node) -> None:
+        """Launch as many groups as the values say, by other commands where words cannot."""
+        before, node.groups = node.groups, node.counted_groups()
+        has_words = self._instances[0].lanes[node.lane].queue.GRID_WORDS
+        if before != node.groups and not has_words:
+            self._order += 1
 
     # --- submission
 
@@ -163,17 +295,15 @@ class HCQGraph:
 
         Raises DeviceError when a device is lost.
         """
-        began = perf_counter()
-        with ExitStack() as stack:
-            for device in self.devices:
-                stack.enter_context(device.lock)
-            for moment in self._last:
-                moment.device.wait_for(moment)
-            for device in self.devices:
-                device.ready()
-            self._apply_changes()
-            self._submit()
-            last = self._last
+        began = perf_counter() if wait else 0.0
+        if len(self.devices) == 1:
+            with self.devices[0].lock:
+                last = self._run()
+        else:
+            with ExitStack() as stack:
+                for device in self.devices:
+                    stack.enter_context(device.lock)
+                last = self._run()
         if not wait:
             return None
         for moment in last:
@@ -181,8 +311,43 @@ class HCQGraph:
         begin, end = self._timed
         return end.seconds - begin.seconds if len(self.devices) == 1 else perf_counter() - began
 
-    def _submit(self) -> None:
-        known: dict[Symbol, int] = {}
+    def _run(self) -> list[Moment]:
+        """Submit all launches, with the locks held; when they are done on each device."""
+        instance = self._take_instance()
+        for device in self.devices:
+            device.ready()
+        if self._moved:
+            self._follow_moves()
+        if instance.moved or instance.set:
+            instance.apply(self._nodes)
+        if instance.ordered != self._order:
+            self._build(instance)
+        self._submit(instance)
+        return instance.last
+
+    def _take_instance(self) -> Instance:
+        """The instance whose last run is done, or else was longer ago and is waited for."""
+        instances = self._instances
+        instance = instances[0]
+        if instance.is_under_way:
+            if len(instances) == 1:
+                try:
+                    return self._add_instance()
+                except OutOfMemory:
+                    trace(f"{self._device.name:<8} no memory for two runs of a graph at once")
+            for moment in instance.last:
+                moment.device.wait_for(moment)
+        instances.append(instances.pop(0))
+        return instance
+
+    def _add_instance(self) -> Instance:
+        instance = Instance(self._nodes, self.devices)
+        self._instances.append(instance)
+        self._build(instance)
+        return instance
+
+    def _submit(self, instance: Instance) -> None:
+        known = instance.known
         for device in self.devices:
             known.update(device.known)
             known[device.timeline_address] = device.timeline_signal.address
@@ -190,77 +355,86 @@ class HCQGraph:
         for node in self._copies:
             for symbol, buffer in zip(node.symbols, node.buffers, strict=True):
                 known[symbol] = buffer.address
-        self._last = last = [device.upcoming() for device in self.devices]
+        for node in self._resized:
+            for axis, symbol in node.axes.items():
+                known[symbol] = node.groups[axis]
+        instance.last = last = [device.upcoming() for device in self.devices]
         try:
             for device in self.devices:
-                device.note(self._names[device])
-                device.next_timeline()
-            for _, signal, _ in self._lanes.values():
-                signal.value = 0
-            for queue, _, _ in self._lanes.values():
-                queue.submit(known)
+                device.note(instance.pending[device])
+                device.follows_compute = False
+                device.timeline_value += 1
+            if len(instance.lanes) > 1:
+                for lane in instance.lanes.values():
+                    lane.signal.value = 0
+            for lane in instance.lanes.values():
+                lane.queue.submit(known)
         except Exception as error:  # some queues wait for what was not submitted
             for device in self.devices:
                 device.fail(f"the submission of a graph failed: {error}")
             raise
-        by_device = dict(zip(self.devices, last, strict=True))
-        for (device, _), lane in self._lanes.items():
+        if len(last) > 1:
+            self._watch(instance)
+
+    def _watch(self, instance: Instance) -> None:
+        """Note which devices wait for each other."""
+        by_device = dict(zip(self.devices, instance.last, strict=True))
+        for (device, _), lane in instance.lanes.items():
             for other in lane.devices - {device}:
                 other.watched_by(device, by_device[device])
                 device.watched_by(other, by_device[other])
-        for program in self._programs:
-            program.last_launch = by_device[program.device]
 
-    def _names_on(self, device: HCQCompiled) -> tuple[str, ...]:
-        """The distinct names of the launches on a device."""
-        nodes = [node for node in self._nodes if node.lane[0] is device]
-        return tuple(dict.fromkeys(node.name for node in nodes))
+    # --- order
 
-    def _apply_changes(self) -> None:
-        """Write what changed; build anew when other memory overlaps now than before."""
-        for change in self._changes:
-            change()
-        self._changes.clear()
-        if not self._moved:
-            return
-        self._moved = False
+    def _follow_moves(self) -> None:
+        """Order the launches anew where other memory overlaps now than before."""
         for node in self._copies:
             node.lane[0].reach(node.buffers[0])
-        if len(self._lanes) > 1:
-            self._accesses = [node.accesses for node in self._nodes]
-            found = pattern(self._accesses)
-            if found != self._pattern:
-                self._pattern = found
-                self._order_anew(dependencies(self._accesses))
-
-    def _order_anew(self, before: Sequence[frozenset[int]]) -> None:
+        overlap = self._overlap_as_before()
+        self._moved.clear()
+        if overlap or len(self._nodes) == 1:
+            return
+        found = pattern(self._accesses)
+        if found == self._pattern:
+            return
+        self._pattern = found
+        before = dependencies(self._accesses)
         if any(new - old for new, old in zip(before, self._before, strict=True)):
             self._before = [a | b for a, b in zip(before, self._before, strict=True)]
-            self._lanes = self._build()
+            self._order += 1
+
+    def _overlap_as_before(self) -> bool:
+        """Note the accesses that moved. Whether allocations only took the place of others as a
+        whole, which a replay with other inputs does.
+        """
+        accesses, uses = self._accesses, self._uses
+        renamed: dict[Hashable, Hashable] = {}
+        counts: Counter[Hashable] = Counter()
+        moves: list[Access] = []
+        as_before = True
+        for number, slot in self._moved:
+            old, new = accesses[number][slot], self._nodes[number].access(slot)
+            if old == new:
+                continue
+            accesses[number][slot] = new
+            moves.append(new)
+            counts[old.root] += 1
+            same_span = (old.start, old.size) == (new.start, new.size)
+            if not same_span or renamed.setdefault(old.root, new.root) != new.root:
+                as_before = False
+        as_before = (
+            as_before
+            and all(uses[root] == count for root, count in counts.items())
+            and len(set(renamed.values())) == len(renamed)
+            and all(uses[root] == 0 or root in renamed for root in renamed.values())
+        )
+        uses.subtract(counts)
+        uses.update(new.root for new in moves)
+        return as_before
 
     # --- building
 
-    def _place_arguments(self) -> None:
-        """Arguments of all programs of one device, in one piece of memory of the graph's own."""
-        for device in self.devices:
-            nodes = [n for n in self._nodes if getattr(n.program, "device", None) is device]
-            programs = [(n, n.program) for n in nodes if isinstance(n.program, HCQProgram)]
-            if not programs:
-                continue
-            starts, size = [], 0
-            for _, program in programs:
-                size += -size % program.ARGUMENT_ALIGNMENT
-                starts.append(size)
-                size += program.argument_bytes
-            most = max(program.ARGUMENT_ALIGNMENT for _, program in programs)
-            memory = device.allocator.alloc_visible(size + most)
-            self._memory.append(memory)
-            first = -memory.address % most
-            for (node, program), start in zip(programs, starts, strict=True):
-                place = memory.offset(first + start, program.argument_bytes)
-                node.arguments = program.arguments(place, node.buffers, node.values)
-
-    def _build(self) -> dict[LaneKey, Lane]:
+    def _build(self, instance: Instance) -> None:
         """The static queues, with their waits, bound where hardware can."""
         lanes = self._empty_lanes()
         keys = [node.lane for node in self._nodes]
@@ -268,56 +442,66 @@ class HCQGraph:
         awaited = {launch for needed in waiting for launch in needed.values()}
         last = {key: number for number, key in enumerate(keys)}
         awaited |= set(last.values())
+        ended = dict.fromkeys(lanes, -1)
+        """Launches of each lane before this number have ended, and their writes are seen."""
         self._begin(lanes)
         for number, (node, key) in enumerate(zip(self._nodes, keys, strict=True)):
             queue = lanes[key].queue
             for other, launch in waiting[number].items():
                 queue.wait(lanes[other].signal, launch + 1)
-            self._encode(queue.memory_barrier(), node)
+            here = [launch for launch in self._before[number] if keys[launch] == key]
+            if ended[key] < 0 or waiting[number] or max(here, default=-1) >= ended[key]:
+                queue.memory_barrier()
+                ended[key] = number
+            self._encode(queue, node, instance.arguments[number])
             if number in awaited and len(lanes) > 1:
                 queue.signal(lanes[key].signal, number + 1)
         self._end(lanes, last)
         for lane in lanes.values():
             lane.queue.bind()
-        return lanes
+        instance.lanes, instance.ordered = lanes, self._order
+        instance.pending = {
+            device: Pending(instance, self._nodes, device) for device in self.devices
+        }
 
     def _empty_lanes(self) -> dict[LaneKey, Lane]:
         touched: dict[LaneKey, set[HCQCompiled]] = {
-            (device, False): {device} for device in self.devices
+            (device, KERNELS): {device} for device in self.devices
         }
         for node in self._nodes:
             touched.setdefault(node.lane, {node.lane[0]}).update(node.devices)
         return {
-            (device, copies): Lane(
-                device.copy_queue() if copies else device.compute_queue(),
+            (device, number): Lane(
+                device.copy_queues[number - 1]() if number else device.compute_queue(),
                 device.new_signal(),
                 devices,
             )
-            for (device, copies), devices in touched.items()
+            for (device, number), devices in touched.items()
         }
 
     def _begin(self, lanes: dict[LaneKey, Lane]) -> None:
         for queue, _, devices in lanes.values():
             for device in sorted(devices, key=lambda one: one.number):
                 queue.wait(device.symbolic_timeline, device.timeline_number - 1)
-        lanes[self.devices[0], False].queue.timestamp(self._timed[0])
+        lanes[self.devices[0], KERNELS].queue.timestamp(self._timed[0])
 
-    def _encode(self, queue: HWQueue, node: Node) -> None:
+    def _encode(self, queue: HWQueue, node: Node, arguments: HCQArgsState | None) -> None:
         program = node.program
         if isinstance(program, HCQTransfer):
             program.source.reach(node.buffers[0])
             dst, src = node.symbols
             queue.copy(Word(dst), Word(src), program.size)
         else:
-            assert node.arguments is not None
-            queue.exec(program, node.arguments, program.info.grid, program.info.block)
+            assert arguments is not None
+            grid = node.grid if queue.GRID_WORDS else node.groups
+            queue.exec(program, arguments, grid, program.info.block)
 
     def _end(self, lanes: dict[LaneKey, Lane], last: dict[LaneKey, int]) -> None:
         """Each device's timeline moves on when all that touches the device is through."""
         for device in self.devices:
-            queue = lanes[device, False].queue
+            queue = lanes[device, KERNELS].queue
             for key, lane in lanes.items():
-                if key != (device, False) and device in lane.devices and key in last:
+                if key != (device, KERNELS) and device in lane.devices and key in last:
                     queue.wait(lane.signal, last[key] + 1)
             if device is self.devices[0]:
                 queue.timestamp(self._timed[1])

@@ -6,11 +6,13 @@ hardware needs to know of the code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct, pack_into
 from typing import TYPE_CHECKING, ClassVar
 
+from tinycore.device.hcq.launch import EncodedLaunches
 from tinycore.device.hcq.memory import HCQBuffer
 from tinycore.device.hcq.signal import Moment
 from tinycore.device.protocols import ProgramInfo
@@ -27,11 +29,11 @@ _POINTER_BYTES = 8
 class HCQArgsState:
     """The arguments of one launch, as the program reads them: addresses, then values.
 
-    `memory` is host-visible and at least `program.argument_bytes` long. Laid out as C passes a
+    The host reaches `memory`, at least `program.argument_bytes` of it. Laid out as C passes a
     structure of pointers and integers; a driver with another layout overrides the three methods.
     """
 
-    __slots__ = ("memory", "program", "view")
+    __slots__ = ("addresses", "memory", "numbers", "program", "view")
 
     def __init__(
         self,
@@ -40,15 +42,41 @@ class HCQArgsState:
         buffers: Sequence[HCQBuffer],
         values: Sequence[int],
     ) -> None:
-        assert memory.view is not None, "arguments lie in memory that the host sees"
         self.program = program
         self.memory = memory
-        self.view = memory.view
+        view = memory.view
+        self.view = memoryview(bytearray(memory.size)) if view is None else view
+        self.addresses, self.numbers = self._words()
+        """The arguments as words, which are written faster than by `struct`; None for values in a
+        layout of other words.
+        """
         self.fill(buffers, values)
+        self.flush()
+
+    def _words(self) -> tuple[memoryview, memoryview | None]:
+        program, view = self.program, self.view
+        size, split = program.layout.size, program.info.buffers * _POINTER_BYTES
+        if program.VALUE_FORMAT != "q" or len(view) < size:
+            return view, None
+        return view[:split].cast("Q"), view[split:size].cast("q")
+
+    def flush(self) -> None:
+        """Hand what was written to memory that the host reaches by calls alone; `view` is a copy of
+        it. Called by the core after each change.
+        """
+        if self.memory.window is not None:
+            self.memory.window[0 : self.view.nbytes] = self.view
 
     def fill(self, buffers: Sequence[HCQBuffer], values: Sequence[int]) -> None:
         """Write all arguments."""
-        self.program.layout.pack_into(self.view, 0, *[b.address for b in buffers], *values)
+        addresses, numbers = self.addresses, self.numbers
+        if numbers is None:
+            self.program.layout.pack_into(self.view, 0, *[b.address for b in buffers], *values)
+            return
+        for place, buffer in enumerate(buffers):
+            addresses[place] = buffer.address
+        for place, value in enumerate(values):
+            numbers[place] = value
 
     def set_buffer(self, slot: int, buffer: HCQBuffer) -> None:
         """Put another address into a slot."""
@@ -69,7 +97,7 @@ class HCQProgram:
     VALUE_FORMAT: ClassVar[str] = "q"
     """The type of a variable's value among the arguments, as in `struct`: q or i."""
     ARGUMENT_ALIGNMENT: ClassVar[int] = 64
-    """Of the memory for the arguments of a launch, in bytes."""
+    """Alignment of the memory for the arguments of a launch, in bytes."""
 
     def __init__(
         self,
@@ -82,10 +110,14 @@ class HCQProgram:
         """`scratch_bytes` is what one thread spills to the device's scratch."""
         self.device = device
         self.info = info
+        self.scratch_bytes = scratch_bytes
         self.layout = Struct(f"={info.buffers}Q{len(info.values)}{self.VALUE_FORMAT}")
         self.value_bytes = Struct(f"={self.VALUE_FORMAT}").size
         self.argument_bytes = max(self.layout.size, argument_bytes, 1)
-        self.last_launch: Moment | None = None
+        self.names = (info.name,)
+        self._era = self._value = 0
+        """Era and timeline value of the last launch; 0 before the first."""
+        self._encoded: EncodedLaunches | None = None
         self.owned: list[HCQBuffer] = []
         device.loaded_programs.add(self)
         with device.lock:
@@ -93,7 +125,9 @@ class HCQProgram:
             if scratch_bytes:
                 device.need_scratch(scratch_bytes)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # names of modules are gone, and the device was closed
+            return
         launched = getattr(self, "last_launch", None)
         owned = getattr(self, "owned", ())
         for buffer in owned:  # the hardware may still be in its code
@@ -101,6 +135,21 @@ class HCQProgram:
         if launched is not None and not owned:  # a driver that frees its code by itself
             with suppress(DeviceError):
                 launched.wait()
+
+    @property
+    def last_launch(self) -> Moment | None:
+        """When the last launch is done; None before the first."""
+        if not self._value:
+            return None
+        return Moment(self.device, self._era, self.device.timeline_signal, self._value)
+
+    @last_launch.setter
+    def last_launch(self, moment: Moment) -> None:
+        self._era, self._value = moment.era, moment.value
+
+    def launched_until(self, moment: Moment) -> None:
+        """Take a later moment for that of the last launch."""
+        self._era, self._value = max((self._era, self._value), (moment.era, moment.value))
 
     def owns(self, buffer: HCQBuffer) -> HCQBuffer:
         """Hold memory such as code, which is freed some time after the last launch.
@@ -111,7 +160,7 @@ class HCQProgram:
         return buffer
 
     def covers(self, address: int) -> bool:
-        """Whether memory of its own contains an address."""
+        """True if memory of its own contains an address."""
         return any(b.address <= address < b.address + b.size for b in self.owned)
 
     def arguments(
@@ -127,20 +176,33 @@ class HCQProgram:
 
         Raises DeviceError when the device is lost, or becomes so during the wait.
         """
-        device, info = self.device, self.info
+        device = self.device
         with device.lock:
             device.ready()
-            arena = device.kernel_arguments
-            place = arena.take(self.argument_bytes, self.ARGUMENT_ALIGNMENT)
-            arguments = self.arguments(place, buffers, values)
-            queue = device.compute_queue()
-            queue.wait(device.timeline_signal, device.timeline_value - 1).memory_barrier()
-            if wait:
-                begin, end = device.new_signal(), device.new_signal()
-                queue.timestamp(begin).exec(self, arguments, info.grid, info.block).timestamp(end)
-            else:
-                queue.exec(self, arguments, info.grid, info.block)
-            self.last_launch = launched = device.finish(queue, info.name)
+            if self._value and not wait and not self.info.grid_extents:
+                if self._encoded is None:
+                    self._encoded = EncodedLaunches(device)
+                if value := self._encoded.launch(self, buffers, values):
+                    self._era, self._value = device.era, value
+                    return None
+            return self._launch_once(buffers, values, wait)
+
+    def _launch_once(
+        self, buffers: Sequence[HCQBuffer], values: Sequence[int], wait: bool
+    ) -> float | None:
+        """Launch by commands that are not kept. Called with the lock held."""
+        device, info = self.device, self.info
+        place = device.kernel_arguments.take(self.argument_bytes, self.ARGUMENT_ALIGNMENT)
+        arguments = self.arguments(place, buffers, values)
+        queue = device.compute_queue()
+        queue.wait(device.timeline_signal, device.timeline_value - 1).memory_barrier()
+        grid = info.groups(values)
+        if wait:
+            begin, end = device.new_signal(), device.new_signal()
+            queue.timestamp(begin).exec(self, arguments, grid, info.block).timestamp(end)
+        else:
+            queue.exec(self, arguments, grid, info.block)
+        self.last_launch = launched = device.finish(queue, info.name)
         if not wait:
             return None
         device.wait_for(launched)

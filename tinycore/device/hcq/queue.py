@@ -3,9 +3,10 @@
 Floor 1. Imports `errors`. A driver inherits from it and says how each command is encoded and how
 words reach the hardware.
 
-**What a driver promises.** A queue executes its commands in order, each after the one before has
-ended, also across submissions. Queues run beside each other. `wait` holds the queue until a signal
-is at least at a value; `signal` sets a value after all before it is done and visible to everyone;
+**What a driver promises.** A queue executes its commands in order, also across submissions, each
+after the one before has ended; but programs may overlap those before them unless `memory_barrier`
+or `signal` stands between. Queues run beside each other. `wait` holds the queue until a signal is
+at least at a value; `signal` sets a value after all before it is done and visible to everyone;
 `memory_barrier` makes visible here what others wrote before.
 """
 
@@ -15,7 +16,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, MutableSequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, TypeAlias
 
 from tinycore.device.hcq.signal import SignalPlace
 from tinycore.device.hcq.words import Number, Symbol, Word
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HWQueue"]
 
+Places: TypeAlias = tuple[Symbol, list[int], list[tuple[int, int, int, int]]]
+"""Words that are a symbol, and of the others place, addend, shift and mask."""
 INTS: Final = frozenset({int})
 _NOTHING: Final[Mapping[Symbol, int]] = MappingProxyType({})
 
@@ -39,12 +42,17 @@ class HWQueue(ABC):
 
     FORMAT: ClassVar[Literal["I", "Q"]] = "Q"
     """The type of a word, as in `array`: Q for 64 bits, I for 32."""
+    GRID_WORDS: ClassVar[bool] = False
+    """True if `exec` takes Words in `grid`. If not, a graph is encoded anew where the number of
+    groups changes."""
 
     def __init__(self) -> None:
         self.words: array[int] | memoryview = array(self.FORMAT)
         """The commands; after `bind`, where the hardware reads them."""
         self._places: dict[Symbol, list[tuple[int, Word]]] = {}
         self._given: dict[Symbol, int] = {}
+        self._encoded: list[Places] = []
+        """The places as numbers, made by the first submission."""
 
     def append(self, *numbers: Number) -> Self:
         """Add words to the end; for the commands of a driver."""
@@ -55,6 +63,7 @@ class HWQueue(ABC):
             return self
         for number in numbers:
             if isinstance(number, Word):
+                self._encoded = []
                 self._places.setdefault(number.symbol, []).append((len(words), number))
                 words.append(0)
             else:
@@ -73,10 +82,12 @@ class HWQueue(ABC):
 
     @abstractmethod
     def timestamp(self, signal: SignalPlace) -> Self:
-        """Note the time in the signal, after all before this is done."""
+        """Note the time in the signal, after all before this is done; its value may change."""
 
     def memory_barrier(self) -> Self:
-        """See what other queues, devices and the host have written. By default nothing to do."""
+        """Let all programs before end, and see what they, other queues, devices and the host have
+        written. By default nothing to do: right where no program overlaps another.
+        """
         return self
 
     def exec(
@@ -90,7 +101,7 @@ class HWQueue(ABC):
         raise UnsupportedError(f"{type(self).__name__} runs no programs: use the compute queue")
 
     def copy(self, dst: Number, src: Number, size: int) -> Self:
-        """Copy `size` bytes between addresses."""
+        """Copy `size` bytes between addresses, of any size and alignment: a driver cuts it."""
         raise UnsupportedError(f"{type(self).__name__} copies no memory: use the copy queue")
 
     # --- submission
@@ -107,22 +118,33 @@ class HWQueue(ABC):
 
         Raises ArgumentError when one is missing, DeviceError when the hardware does not take them.
         """
-        if self._places:
-            self._patch(known)
-        self.submit_words()
-        return self
-
-    def _patch(self, known: Mapping[Symbol, int]) -> None:
-        """Fill in the words whose symbols changed since the last submission."""
         words: MutableSequence[int] | memoryview = self.words
-        for symbol, places in self._places.items():
+        given = self._given
+        for symbol, whole, parts in self._encoded or self._encode_places():
             number = known.get(symbol)
             if number is None:
                 raise ArgumentError(f"a queue is submitted without a number for {symbol}")
-            if self._given.get(symbol) != number:
-                self._given[symbol] = number
-                for index, word in places:
-                    words[index] = word.value(number)
+            if given.get(symbol) != number:
+                given[symbol] = number
+                for index in whole:
+                    words[index] = number
+                for index, addend, shift, mask in parts:
+                    words[index] = number + addend >> shift & mask
+        self.submit_words()
+        return self
+
+    def _encode_places(self) -> list[Places]:
+        if not self._places:
+            return self._encoded
+        for symbol, places in self._places.items():
+            whole = [index for index, word in places if word == Word(symbol)]
+            parts = [
+                (index, word.addend, word.shift, word.mask)
+                for index, word in places
+                if word != Word(symbol)
+            ]
+            self._encoded.append((symbol, whole, parts))
+        return self._encoded
 
     def bind_words(self) -> memoryview | None:
         """The commands copied to their lasting place, as words; None where there is none."""

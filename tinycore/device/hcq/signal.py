@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from tinycore.config import settings
-from tinycore.device.hcq.memory import HCQBuffer
+from tinycore.device.hcq.memory import HCQBuffer, Words
 from tinycore.device.hcq.words import Number, Symbol, Word
 from tinycore.errors import DeviceError
 
@@ -46,21 +46,25 @@ class SymbolicSignal:
 class HCQSignal:
     """A value and a timestamp, 64 bits each, in memory that devices of one group and the host see.
 
-    Slots come from `HCQCompiled.new_signal` and go back when the signal is dropped.
+    A driver whose engines want timestamps elsewhere has a class of its own, which
+    `HCQCompiled.SIGNAL` names. Slots come from `HCQCompiled.new_signal` and go back when the signal
+    is dropped.
     """
 
-    BYTES: Final = 16
-    TIMESTAMP_OFFSET: Final = 8
+    BYTES: ClassVar[int] = 16
+    """A power of two: what signals are aligned to, as well."""
+    TIMESTAMP_OFFSET: ClassVar[int] = 8
+    """From the value to the timestamp, in bytes."""
 
     __slots__ = ("_words", "address", "buffer", "device")
 
     def __init__(self, buffer: HCQBuffer, value: int = 0) -> None:
-        assert buffer.view is not None, "signals lie in memory that the host sees"
         self.buffer = buffer
         self.address: int = buffer.address
         self.device = buffer.owner
-        self._words = buffer.view[: self.BYTES].cast("Q")
-        self._words[0], self._words[1] = value, 0
+        self._words = words_of(buffer)
+        self._words[0] = value
+        self._words[self.TIMESTAMP_OFFSET // 8] = 0
 
     def __repr__(self) -> str:
         return f"<HCQSignal of {self.device.name} at {self.value}>"
@@ -81,7 +85,7 @@ class HCQSignal:
     @property
     def timestamp(self) -> int:
         """Time of the last `HWQueue.timestamp` on it, in ticks of the device's clock."""
-        return self._words[1]
+        return self._words[self.TIMESTAMP_OFFSET // 8]
 
     @property
     def seconds(self) -> float:
@@ -122,6 +126,14 @@ class HCQSignal:
         )
 
 
+def words_of(buffer: HCQBuffer) -> memoryview | Words:
+    """The words of a signal, as the host reaches them."""
+    if buffer.view is not None:
+        return buffer.view.cast("Q")
+    assert buffer.window is not None, "signals lie in memory that the host reaches"
+    return Words(buffer.window)
+
+
 def pause(waited_seconds: float) -> None:
     """Let others run, the longer the longer this has been waiting."""
     eager = waited_seconds < _EAGER_SECONDS
@@ -143,7 +155,7 @@ class Moment:
 
     @property
     def passed(self) -> bool:
-        """Whether the timeline has reached it."""
+        """True if the timeline has reached it."""
         return self.device.era != self.era or self.signal.value >= self.value
 
     def wait(self, timeout_ms: float | None = None) -> None:

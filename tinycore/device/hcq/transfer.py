@@ -48,8 +48,9 @@ class HCQTransfer:
         device = self.device
         with device.lock:
             device.ready()
-            queue = device.copy_queue().wait(device.timeline_signal, device.timeline_value - 1)
-            return device.finish(queue.memory_barrier().copy(dst.address, src.address, self.size))
+            queue = device.copy_queues[device.copy_engine(dst, src)]()
+            queue.wait(device.timeline_signal, device.timeline_value - 1).memory_barrier()
+            return device.finish(queue.copy(dst.address, src.address, self.size))
 
     def _across(self, dst: HCQBuffer, src: HCQBuffer) -> Moment:
         """The source's queue copies when both devices are ready; then the destination goes on."""
@@ -62,7 +63,8 @@ class HCQTransfer:
                 source.reach(dst)
             except UnsupportedError:  # they share signals, and not memory
                 return self._through_the_host(dst, src)
-            queue = source.copy_queue().wait(source.timeline_signal, source.timeline_value - 1)
+            queue = source.copy_queues[source.copy_engine(dst, src)]()
+            queue.wait(source.timeline_signal, source.timeline_value - 1)
             queue.wait(device.timeline_signal, device.timeline_value - 1)
             queue.memory_barrier().copy(dst.address, src.address, self.size)
             copied = source.finish(queue)
@@ -87,12 +89,12 @@ class HCQTransfer:
             with source.allocator.staging() as lent:
                 staging = lent.buffer
                 device.reach(staging)
-                sending = source.copy_queue().wait(
-                    source.timeline_signal, source.timeline_value - 1
-                )
+                sending = source.copy_queues[source.copy_engine(staging, src)]()
+                sending.wait(source.timeline_signal, source.timeline_value - 1)
                 sending.memory_barrier().copy(staging.address, src.address + start, size)
                 sent = source.finish(sending)
-                taking = device.copy_queue().wait(device.timeline_signal, device.timeline_value - 1)
+                taking = device.copy_queues[device.copy_engine(dst, staging)]()
+                taking.wait(device.timeline_signal, device.timeline_value - 1)
                 taking.wait(sent.signal, sent.value)
                 taking.memory_barrier().copy(dst.address + start, staging.address, size)
                 lent.until = done = device.finish(taking)

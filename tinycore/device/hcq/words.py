@@ -54,7 +54,12 @@ class Word:
 
     def value(self, number: int) -> int:
         """Value of the word if the symbol is `number`."""
-        return ((number + self.addend) >> self.shift) & ((1 << self.bits) - 1)
+        return ((number + self.addend) >> self.shift) & self.mask
+
+    @property
+    def mask(self) -> int:
+        """All of its bits."""
+        return (1 << self.bits) - 1
 
 
 Number: TypeAlias = int | Word

@@ -20,7 +20,7 @@ ON_LOOPS: Final = {
     AxisKind.LOOP: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARALLEL, AxisKind.PAIR},
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL},
 }
-"""What a loop of a kind may be given to on a device that runs loops."""
+"""Kinds to which a loop of each kind may be bound, on a device that runs loops."""
 ON_GRIDS: Final = {
     AxisKind.LOOP: {
         *(AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GRID, AxisKind.BLOCK, AxisKind.FILL)
@@ -53,7 +53,9 @@ class Bind:
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step must not be done; None when it may."""
-        if problem := loops.undecided(self.axis):
+        varies = self.kind is AxisKind.GRID and limits.grid_varies
+        varies |= self.kind is AxisKind.PARALLEL and limits.parallel_varies
+        if problem := loops.undecided(self.axis, varies):
             return problem
         axis, kind, counter = self.axis, self.kind, loops.by_number[self.axis]
         allowed = (ON_LOOPS if limits.grid is None else ON_GRIDS)[counter.arg.kind]
@@ -61,6 +63,8 @@ class Bind:
             return f"a loop of kind {counter.arg.kind.value} does not become {kind.value}"
         if kind is AxisKind.PARALLEL and not loops.is_outermost(counter):
             return "threads share the outermost loop of the whole kernel only"
+        if not counter.is_fixed and int(counter.src[0].vmin) < 1:
+            return "it may have no step, and a launch has at least one group: split it guarded"
         if kind in (AxisKind.GRID, AxisKind.BLOCK) and axis not in loops.launchable:
             return "something is stored outside of it, which every thread would store"
         if kind is AxisKind.PAIR and (axis not in loops.filling or counter.extent != 2):
@@ -101,7 +105,7 @@ def not_lanes(loops: Loops, counter: UOp) -> str | None:
 
 
 def copies_with(loops: Loops, counter: UOp) -> int:
-    """How often the most copied node is made if this loop is written out too."""
+    """Most copies of any node if this loop is unrolled too."""
     around = [n.ranges for n in loops.nodes if counter in n.ranges]
     return counter.extent * max(
         (math.prod(r.extent for r in ranges if r.arg.kind in COPYING) for ranges in around),

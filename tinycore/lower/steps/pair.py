@@ -64,7 +64,7 @@ def pair(kernel: UOp, number: Number) -> UOp:
 
 
 def is_paired(closer: UOp) -> bool:
-    """Whether something that closes a loop is a sum of products of two numbers that fit int16."""
+    """True if a closer of loops is a sum of products of two numbers that fit int16."""
     value = closer.src[0]
     return (
         closer.op is Op.REDUCE
@@ -76,7 +76,7 @@ def is_paired(closer: UOp) -> bool:
 
 
 def fits_int16(value: UOp) -> bool:
-    """Whether an integer is one of int16."""
+    """True if an integer fits int16."""
     return bool(dtypes.min(NARROW_DTYPE) <= value.vmin and value.vmax <= dtypes.max(NARROW_DTYPE))
 
 

@@ -22,10 +22,10 @@ from tinycore.lower.loops import (
     substitute_once,
     text_of,
 )
-from tinycore.lower.predicate import gate_stores, gate_sums
+from tinycore.lower.predicate import gate_loads, gate_stores, gate_sums
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op, Part
+from tinycore.uop.op import DIVISIONS, AxisKind, Op, Part
 
 OUTER: Final = 0
 INNER: Final = 1
@@ -33,7 +33,7 @@ REST: Final = 2
 
 
 class Tail(enum.Enum):
-    """What becomes of the steps that are left where a split does not come out even."""
+    """Tail strategy: how a Split handles extents that the factor does not divide."""
 
     AUTO = "auto"
     """SHIFT for an output, unless the kernel overwrites what it reads; then, and in a reduction,
@@ -63,6 +63,8 @@ class Split:
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done."""
         counter, by = counter_of(kernel, self.axis), self.by
+        if not counter.is_fixed:
+            return (guarded if self.tail is Tail.GUARD else with_remainder)(kernel, counter, by)
         if counter.extent % by == 0:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
         if self.tail is Tail.GUARD:
@@ -81,13 +83,14 @@ class Split:
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step must not be done; None when it may."""
         axis, by, tail = self.axis, self.by, self.tail
-        if problem := loops.undecided(axis):
+        varies = limits.grid_varies and tail is Tail.GUARD
+        if problem := loops.undecided(axis, varies):
             return problem
         counter = loops.by_number[axis]
         if tail is Tail.GUARD:
             if limits.grid is None:
                 return "a device that runs loops has no use for steps past the end"
-            return None if by > 1 else f"steps of {by} cut nothing"
+            return None if by > 1 or may_be_empty(counter) else f"steps of {by} cut nothing"
         if not 1 < by <= counter.extent:
             return f"steps of {by} do not cut a loop of {counter.extent}"
         if counter.extent % by and loops.is_filled_inside(counter):
@@ -98,7 +101,7 @@ class Split:
         return None
 
 
-def parts(counter: UOp, steps: int, by: int) -> tuple[UOp, UOp, UOp]:
+def parts(counter: UOp, steps: int | UOp, by: int) -> tuple[UOp, UOp, UOp]:
     """The outer and the inner counter of a split, and the old counter in terms of them."""
     number, kind = counter.arg
     outer = UOp.range(steps, (*number, OUTER), kind)
@@ -115,10 +118,47 @@ def replace_counter(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UO
 
 def guarded(kernel: UOp, counter: UOp, by: int) -> UOp:
     """A split whose last step passes the end."""
-    outer, inner, value = parts(counter, -(-counter.extent // by), by)
+    extent = counter.src[0]
+    outer, inner, value = parts(counter, steps_of(counter, by), by)
     masked = gate_sums if counter.arg.kind is AxisKind.REDUCE else gate_stores
-    kernel = masked(kernel, value < counter.extent, counter)
-    return replace_counter(kernel, counter, outer, inner, value.minimum(counter.extent - 1))
+    if may_be_empty(counter):
+        kernel = gate_loads(kernel, value < extent, counter)
+    kernel = masked(kernel, value < extent, counter)
+    if counter.is_fixed or not may_read_past(kernel, counter, value):
+        value = value.minimum(counter.extent - 1 if counter.is_fixed else extent - 1)
+    return replace_counter(kernel, counter, outer, inner, value)
+
+
+def steps_of(counter: UOp, by: int) -> int | UOp:
+    """Steps of `by` that cover a loop; at least one."""
+    if counter.is_fixed:
+        return -(-counter.extent // by)
+    steps = (counter.src[0] + (by - 1)) // by
+    return steps.maximum(1) if may_be_empty(counter) else steps
+
+
+def may_be_empty(counter: UOp) -> bool:
+    """Whether a loop of symbolic length may have no step at all."""
+    return int(counter.src[0].vmin) < 1
+
+
+def may_read_past(kernel: UOp, counter: UOp, value: UOp) -> bool:
+    """Whether steps of a loop past its end read inside of buffers, and do no harm.
+
+    Of a prefix of an array that begins where the array does that is so. What they read may be
+    anything, so nothing may divide by it.
+    """
+    inside = [n for n in kernel.toposort() if counter in n.ranges]
+    if any(n.op in DIVISIONS and n.dtype is not dtypes.index for n in inside):
+        return False
+    return all(is_within(n.src[0], counter, value) for n in inside if n.op is Op.LOAD)
+
+
+def is_within(access: UOp, counter: UOp, value: UOp) -> bool:
+    """Whether an access is provably inside of its array when a counter is replaced by a value."""
+    size = getattr(access.src[0].dtype, "size", 0)
+    place = access.src[1].substitute({counter: value})
+    return len(access.src) == 2 and place.vmin >= 0 and place.vmax < size
 
 
 def masked_tail(kernel: UOp, axis: Number, by: int) -> UOp:
@@ -139,7 +179,7 @@ def with_remainder(kernel: UOp, counter: UOp, by: int) -> UOp:
 
 def remainder_of(closer: UOp, counter: UOp, by: int) -> UOp:
     """The main loop over whole steps, and the loop over the rest."""
-    extent = counter.extent
+    extent = counter.extent if counter.is_fixed else counter.src[0]
     steps = extent // by
     outer, inner, value = parts(counter, steps, by)
     number, kind = counter.arg

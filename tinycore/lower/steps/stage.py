@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tinycore.dtype import PointerDType, dtypes
+from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
+from tinycore.lower.dtypes import rounded_arrays
 from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, text_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op, Part
+from tinycore.uop.op import Ahead, AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
@@ -31,6 +32,10 @@ LINE_BYTES: Final = 64
 
 MOST_SCRATCH: Final = 2 << 20
 """Bytes of one array, which lies on a stack where threads share no memory."""
+
+WORD_BYTES: Final = 4
+MOST_IN_TURN: Final = 8
+"""Arrays that steps use in turn: filling begins so many steps ahead, less one."""
 
 Dimension = tuple[tuple[Number, int], ...]
 """One dimension of a stage: a place along it is the sum of these loops times these factors."""
@@ -44,16 +49,26 @@ class Stage:
     that nothing is put into: rows that start in other banks are read at once. With `at` None the
     copy stands before all loops. The loops that fill the array are numbered (first loop of the
     dimension, Part.FILL, array).
+
+    With `copies` there are so many arrays, which the steps of `at` use in turn: a group fills one
+    while it reads others (see `cooperative.filled_ahead`).
+
+    Values of the types in `narrow` that were widened are copied as they were before, and widened
+    when they are read.
     """
 
     at: Number | None
     dimensions: tuple[Dimension, ...]
     padding: int = 0
+    copies: int = 1
+    narrow: tuple[DType, ...] = ()
 
     def __str__(self) -> str:
         layout = "][".join("+".join(map(term_text, d)) for d in self.dimensions)
         padded = f", rows padded by {self.padding}" if self.padding else ""
-        return f"stage([{layout}] at {text_of(self.at or ())}{padded})"
+        turns = f", {self.copies} in turn" if self.copies > 1 else ""
+        kinds = f", as {' '.join(d.name for d in self.narrow)}" if self.narrow else ""
+        return f"stage([{layout}] at {text_of(self.at or ())}{padded}{turns}{kinds})"
 
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done. Raises ArgumentError where no value fits."""
@@ -61,7 +76,18 @@ class Stage:
 
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step must not be done; what fits no value is refused when it is tried."""
-        return f"rows cannot be padded by {self.padding}" if self.padding < 0 else None
+        if self.padding < 0:
+            return f"rows cannot be padded by {self.padding}"
+        if self.copies == 1:
+            return None
+        if not 1 < self.copies <= MOST_IN_TURN:
+            return f"arrays are 1 to {MOST_IN_TURN} in turn, not {self.copies}"
+        if limits.grid is None or not limits.shared_bytes:
+            return "arrays are filled in turn by groups that share memory, the device has none"
+        counter = loops.by_number.get(self.at or ())
+        if counter is None or counter.arg.kind is not AxisKind.REDUCE:
+            return "arrays are used in turn by the steps of a sum"
+        return None
 
     @property
     def axes(self) -> frozenset[Number]:
@@ -108,7 +134,7 @@ def staged_values(kernel: UOp, step: Stage) -> list[UOp]:
 
 
 def is_value(node: UOp) -> bool:
-    """Whether a node computes something that memory can hold."""
+    """True if a node computes a value that memory can hold."""
     kinds = (Op.INDEX, Op.AFTER, Op.RANGE)
     return node.op not in kinds and node.dtype not in (dtypes.index, dtypes.void, dtypes.bool)
 
@@ -119,8 +145,30 @@ def stage(kernel: UOp, step: Stage) -> UOp:
     if not values:
         raise ArgumentError(f"{step} stages nothing: no value moves with just these loops")
     first = sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort())
-    arrays = {v: staged(v, step, number) for number, v in enumerate(values, first)}
+    narrow = {v: shared_form(v, step.narrow) for v in values}
+    copied = list(dict.fromkeys(narrow.values()))
+    arrays = {v: staged(v, step, number) for number, v in enumerate(copied, first)}
+    arrays = {v: arrays[narrow[v]].cast(v.dtype) for v in values}
     return rewrite(kernel.substitute(arrays), simplify, name="simplify stages")
+
+
+def shared_form(value: UOp, types: tuple[DType, ...]) -> UOp:
+    """A value of one of some types that gives another when it is widened; itself if none does."""
+    return next((v for dtype in types if (v := before_widening(value, dtype)) is not None), value)
+
+
+def before_widening(value: UOp, dtype: DType) -> UOp | None:
+    """The value of a type that gives another when it is widened; None if there is none."""
+    if value.dtype.itemsize <= dtype.itemsize:
+        return None
+    if value.op is Op.CAST:
+        return value.src[0] if value.src[0].dtype is dtype else None
+    if value.op is Op.CONST:
+        return UOp.const(dtype, 0) if str(value.arg) in ("0", "0.0") else None
+    if value.op is Op.WHERE:
+        yes, no = (before_widening(v, dtype) for v in value.src[1:])
+        return None if yes is None or no is None else value.src[0].where(yes, no)
+    return None
 
 
 def staged(value: UOp, step: Stage, number: int) -> UOp:
@@ -133,15 +181,19 @@ def staged(value: UOp, step: Stage, number: int) -> UOp:
     ]
     pitches = pitches_of([r.extent for r in fill], value.dtype.itemsize, step.padding)
     size = pitches[0] * fill[0].extent
-    array = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(size, "local"), (), number)
+    turn = loops.get(step.at or ())
+    copies = 1 if turn is None else step.copies
+    start = UOp.index(0) if turn is None or copies == 1 else turn % copies * size
+    array = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(size * copies, "local"), (), number)
     content = by_place(value, step.dimensions, loops, fill)
-    store = UOp(Op.STORE, dtypes.void, (element_of(array, fill, pitches), content))
+    ahead = Ahead(copies) if copies > 1 else None
+    store = UOp(Op.STORE, dtypes.void, (element_of(array, fill, pitches, start), content), ahead)
     filled = UOp(Op.AFTER, array.dtype, (array, UOp(Op.END, dtypes.void, (store, *fill))))
-    return UOp(Op.LOAD, value.dtype, (element_of(filled, places, pitches),))
+    return UOp(Op.LOAD, value.dtype, (element_of(filled, places, pitches, start),))
 
 
 def place_of(dimension: Dimension, loops: dict[Number, UOp]) -> UOp:
-    """Where along a dimension the loops are."""
+    """Position along a dimension, from the counters of its loops."""
     return total(loops[axis] * factor for axis, factor in dimension)
 
 
@@ -151,7 +203,7 @@ def total(terms: Iterable[UOp]) -> UOp:
 
 
 def pitches_of(extents: list[int], itemsize: int, padding: int = 0) -> list[int]:
-    """How far apart neighbors along each dimension are, in elements, rows with some behind them.
+    """Pitch of each dimension in elements, rows padded by `padding`.
 
     Large strides that would map to the same few sets of a cache are made uneven.
     """
@@ -163,15 +215,27 @@ def pitches_of(extents: list[int], itemsize: int, padding: int = 0) -> list[int]
     return pitches
 
 
-def element_of(array: UOp, places: list[UOp], pitches: list[int]) -> UOp:
-    """The element of an array at a place along each dimension."""
-    place = total(p * pitch for p, pitch in zip(places, pitches, strict=True))
+def element_of(array: UOp, places: list[UOp], pitches: list[int], start: UOp) -> UOp:
+    """The element at a place along each dimension, of what starts somewhere in an array."""
+    place = start + total(p * pitch for p, pitch in zip(places, pitches, strict=True))
     return UOp(Op.INDEX, array.dtype, (array, place))
 
 
-def shared_size(array: PointerDType) -> int:
-    """The bytes of an array, whose type a device may keep in words of 4."""
-    return array.size * max(array.base.itemsize, 4)
+def scratch_bytes(kernel: UOp, kept: tuple[DType, ...] = ()) -> int:
+    """Bytes of all staged arrays, with words of 4 for what a device may keep in such.
+
+    That is not so for operands of matrix units and for rounded values of the types `kept`.
+    """
+    nodes = kernel.toposort()
+    units = [n.arg for n in nodes if n.op is Op.MATRIX]
+    operands = {dtype for unit in units for dtype in (unit.a, unit.b)}
+    narrow = rounded_arrays(nodes, frozenset(kept))
+    total = 0
+    for array in (n for n in nodes if n.op is Op.DEFINE_LOCAL):
+        assert isinstance(array.dtype, PointerDType)
+        is_narrow = array in narrow or array.dtype.base in operands
+        total += array.dtype.size * max(array.dtype.base.itemsize, 1 if is_narrow else WORD_BYTES)
+    return total
 
 
 def by_place(

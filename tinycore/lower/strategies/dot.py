@@ -15,7 +15,7 @@ from typing import Final
 
 from tinycore.lower.cost import Cost, Lanes, Proposal, cycles_of_step, width_of
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
 from tinycore.lower.packing import LEAST_CHUNKS
 from tinycore.lower.steps.accumulate import Accumulate
@@ -38,7 +38,7 @@ LEAST_LEFT: Final = 4
 LEAST_STEPS: Final = 64
 """Elements of a sum in one step of the loops around held sums, so that adding it is little work."""
 LEAST_AGAIN: Final = 8
-"""How often an operand must be read again for holding sums to pay."""
+"""Least number of reads of an operand for which holding sums pays."""
 
 
 def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
@@ -132,7 +132,7 @@ def reused_rows(facts: KernelFacts, limits: Limits, loops: list[UOp]) -> list[tu
 
 
 def cycles_of_tile(loads: frozenset[UOp], tall: dict[UOp, int]) -> float:
-    """What a multiplication of a tile costs, with those that uneven tiles do twice."""
+    """Cycles per multiplication of a tile, with the repeated work of uneven tiles."""
     size = math.prod(tall.values())
     read = sum(math.prod(t for r, t in tall.items() if r in n.ranges) for n in loads)
     twice = math.prod(-(-r.extent // t) * t / r.extent for r, t in tall.items())
@@ -166,7 +166,7 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
 
 
 def share_of(draft: Draft, first: UOp) -> int:
-    """How many steps of the outermost loop hold their sums together: fewer for more threads."""
+    """Steps of the outermost loop per block of accumulators: fewer, to keep all threads busy."""
     if draft.limits.threads < 2 or draft.work < draft.limits.wake_operations:
         return first.extent
     return max(first.extent // (draft.limits.threads * LEAST_CHUNKS), 1)

@@ -11,7 +11,7 @@ from functools import partial
 
 from tinycore.lower.cost import LEAST_LANES, Cost, Lanes, Proposal, width_of
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
 from tinycore.lower.steps.stage import Dimension
 from tinycore.lower.tile import Bind, Split

@@ -17,7 +17,7 @@ from tinycore.uop.op import Op
 
 
 def nests_of(kernel: UOp) -> list[frozenset[UOp]]:
-    """What each nest of a kernel writes, in the order of the nests; none for a kernel of one."""
+    """The memory that each nest of a kernel writes, in their order; [] for a kernel of one nest."""
     whole = kernel.src[0]
     body = whole.src[0] if whole.op is Op.END else whole
     if len(kernel.src) > 1 or body.op is not Op.GROUP:

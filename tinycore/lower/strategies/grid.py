@@ -13,8 +13,9 @@ from typing import Final
 
 from tinycore.lower.cost import Cost, Proposal, apply_cheapest, cycles_of_thread
 from tinycore.lower.draft import Draft, fuse_loops
-from tinycore.lower.facts import LEAST_REUSE, KernelFacts
+from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import fills_of
+from tinycore.lower.steps.split import may_be_empty
 from tinycore.lower.strategies import grid_shared, matrix_unit
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
@@ -37,7 +38,7 @@ def plan_grid(draft: Draft) -> None:
 
 
 def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
-    """What each strategy proposes for groups of some threads."""
+    """The proposals of each strategy for workgroups of some threads."""
     if limits.matrix:
         yield from matrix_unit.propose(facts, limits)
     shared = shared_sum(facts, limits) if wanted > 1 else None
@@ -79,13 +80,13 @@ def shared_sum(facts: KernelFacts, limits: Limits) -> UOp | None:
 
 
 def sharers_of(facts: KernelFacts, limits: Limits, wanted: int) -> int:
-    """How many threads of a group share a sum where the group shares operands, too."""
+    """Threads of a group that share a sum where the group also shares operands."""
     short = -(-limits.threads // facts.outputs_launched)
     return min(1 << (short - 1).bit_length(), floor_power_of_two(wanted // LEAST_REUSE**2))
 
 
 def contiguous_accesses(facts: KernelFacts, loop: UOp) -> int:
-    """How many accesses move by one element with a loop."""
+    """Number of accesses that have stride 1 along a loop."""
     return sum(facts.stride(n, loop) == 1 for n in facts.accesses)
 
 
@@ -108,6 +109,8 @@ def give_lanes(draft: Draft) -> None:
     """Lanes along an output that every access moves along, or not at all."""
     facts, lanes = draft.facts, 1 if draft.facts.has_recurrence else draft.lanes()
     for loop in reversed(facts.launchable):
+        if not loop.is_fixed:
+            continue
         if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):
             number = loop.arg.number
             draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
@@ -115,7 +118,7 @@ def give_lanes(draft: Draft) -> None:
 
 
 def suits_lanes(facts: KernelFacts, loop: UOp) -> bool:
-    """Whether lanes along a loop make every access one of a vector or of one element."""
+    """True if lanes along a loop make every access a vector's or a single element's."""
     moves = {facts.stride(n, loop) for n in facts.accesses}
     gated = any(loop in gate.ranges for n in facts.accesses for gate in n.src[2:])
     return not gated and 1 in moves and moves <= {0, 1}
@@ -124,7 +127,8 @@ def suits_lanes(facts: KernelFacts, loop: UOp) -> bool:
 def tile_rows(draft: Draft) -> None:
     """Several outputs to a thread along a loop over which a load stands still."""
     facts, limits = draft.facts, draft.limits
-    rows = [r for r in facts.launchable if any(r not in n.ranges for n in facts.loads)]
+    fixed = [r for r in facts.launchable if r.is_fixed]
+    rows = [r for r in fixed if any(r not in n.ranges for n in facts.loads)]
     if not rows or not any(rows[0] in n.ranges for n in facts.loads):
         return
     extent, number = rows[0].extent, rows[0].arg.number
@@ -168,9 +172,9 @@ def launch_outputs(draft: Draft, wanted: int) -> None:
         threads = extent if extent <= most else floor_power_of_two(most)
         wanted //= threads
         room = room[1:] if threads > 1 else room
-        if threads == 1:
+        if threads == 1 and not may_be_empty(loop):
             draft.do(Bind(number, AxisKind.GRID))
-        elif threads == extent:
+        elif threads == extent and loop.is_fixed:
             draft.do(Bind(number, AxisKind.BLOCK))
         else:
             draft.do(
@@ -181,7 +185,7 @@ def launch_outputs(draft: Draft, wanted: int) -> None:
 
 
 def is_filled_inside(draft: Draft, loop: UOp) -> bool:
-    """Whether memory that a group shares is filled anew in each step of a loop."""
+    """True if a group's shared memory is filled again in each step of a loop."""
     return any(loop in n.ranges for n in fills_of(draft.kernel))
 
 

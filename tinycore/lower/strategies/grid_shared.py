@@ -11,20 +11,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from tinycore.dtype import PointerDType
 from tinycore.errors import ArgumentError
 from tinycore.lower.cost import Cost, Proposal, cycles_of_shared_tile
 from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.loops import Number, counter_of, threads_of
+from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
+from tinycore.lower.loops import Number, counter_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of
 from tinycore.lower.predicate import stores_to_buffers
-from tinycore.lower.steps.stage import Dimension, Stage, shared_size, staged_values
+from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
 from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
@@ -36,7 +35,7 @@ REGISTER_TILES: Final = ((4, 4), (4, 2), (2, 2), (1, 2), (1, 1))
 DEPTHS: Final = (16, 8, 4)
 """Steps of the reduction between two fills, roughly."""
 LOADS_OF_A_COPY: Final = 2
-"""What the loads of a step cost, in multiply-adds, shared by the copies of a thread."""
+"""Cost of a step's loads in multiply-adds, shared by the copies of a thread."""
 LOADS_OF_A_TILE: Final = 8
 """The same for the fill, shared by a row of the tile."""
 UNEVEN: Final = 1.05
@@ -132,7 +131,7 @@ def tile_and_stage(
 
 
 def suits_vectors(facts: KernelFacts, loop: UOp) -> bool:
-    """Whether what is read and stored after the reduction lies side by side along a loop."""
+    """True if the epilogue after the reduction loads and stores contiguously along a loop."""
     moves = {facts.stride(n, loop) for n in facts.accesses if n not in facts.loads}
     return 1 in moves and moves <= {0, 1}
 
@@ -154,7 +153,10 @@ def cut_side(
 def cut_loop(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind) -> Dimension:
     """Cut a loop into groups, threads and the copies of a thread."""
     number, steps = loop.arg.number, threads * copies
-    groups: list[Step] = [Split(number, steps)] if steps < loop.extent else []
+    tail = Tail.AUTO if loop.is_fixed else Tail.GUARD
+    groups: list[Step] = []
+    if steps < loop.extent or not loop.is_fixed:
+        groups.append(Split(number, steps, tail))
     if groups:
         number = (*number, 1)
     if threads == 1 or copies == 1:
@@ -169,7 +171,7 @@ def cut_loop(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind)
 
 
 def steps_in_tile(draft: Draft, dimensions: list[Dimension]) -> int:
-    """How many outputs of a side a tile has."""
+    """Outputs of a tile along one side."""
     loops = {r.arg.number: r for r in draft.facts.loops}
     return math.prod(loops[axis].extent for d in dimensions for axis, _ in d)
 
@@ -183,10 +185,10 @@ def cut_depth(draft: Draft, depth: int) -> tuple[Number | None, list[Dimension]]
     room = depth
     for loop in reversed(draft.facts.reduced):
         number = loop.arg.number
-        if loop.extent > 2 * room:
+        if loop.extent > 2 * room or not loop.is_fixed:
             if room == 1:
                 return number, inner
-            by = block_of(loop.extent, room)
+            by = min(block_of(loop.extent, room), loop.extent)
             draft.do(Split(number, by, Tail.GUARD))
             return (*number, 0), [(((*number, 1), 1),), *inner]
         inner.insert(0, ((number, 1),))
@@ -250,10 +252,12 @@ def stage_windows(draft: Draft, at: Number | None, dimensions: tuple[Dimension, 
     moving = [
         n.src[1] for n in operand_accesses(draft.facts) if axes <= {r.arg.number for r in n.ranges}
     ]
+    step = Stage(at, with_overlaps(dimensions, moving, loops), narrow=draft.limits.converted)
     try:
-        draft.do(Stage(at, with_overlaps(dimensions, moving, loops)))
+        draft.do(step)
     except ArgumentError:
-        draft.do(Stage(at, tuple(((axis, 1),) for d in dimensions for axis, _ in d)))
+        apart = tuple(((axis, 1),) for d in dimensions for axis, _ in d)
+        draft.do(replace(step, dimensions=apart))
 
 
 def arrays(draft: Draft) -> list[UOp]:
@@ -262,9 +266,8 @@ def arrays(draft: Draft) -> list[UOp]:
 
 
 def fits_group(draft: Draft) -> bool:
-    """Whether a group has as much shared memory, and axes for its threads."""
-    kinds = [n.dtype for n in arrays(draft) if isinstance(n.dtype, PointerDType)]
-    size = sum(map(shared_size, kinds))
+    """True if the workgroup fits: its shared memory, and the axes of its threads."""
+    size = scratch_bytes(draft.kernel, draft.limits.converted)
     if draft.facts.loops_of_kind(AxisKind.GROUP):  # each thread leaves its part, some another
         parts = sum(2 * max(n.dtype.itemsize, 4) for n in draft.facts.reductions)
         size += parts * threads(draft)
@@ -280,17 +283,20 @@ def threads(draft: Draft) -> int:
 def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
     """Give a fill to the threads of a group, neighbors what lies side by side.
 
-    Each moves so many lanes at once where it can, or those of the widest value of the kernel.
+    Each moves so many lanes at once where it can, or those of the widest value of the kernel; of a
+    type that is shared as it is, those of a vector, down to as many.
     """
     fill = fill_of(draft, number)
     loads = loads_of(fill)
     loops = sorted(fill.src[1:], key=lambda r: -least_stride(loads, r))
-    last, lanes = loops[-1], draft.lanes() if lanes is None else lanes
+    last = loops[-1]
     names = [r.arg.number for r in loops]
     steps: list[Step] = [Reorder(tuple(names))]
     moves = {draft.facts.stride(n, last) for n in loads if len(n.src) == 2}
-    busy = threads(draft) * lanes <= math.prod(r.extent for r in loops)
-    if lanes > 1 and busy and last.extent % lanes == 0 and 1 in moves <= {0, 1}:
+    most = math.prod(r.extent for r in loops) // threads(draft)
+    wide = [n for n in lanes_of_fill(draft, fill, lanes) if 0 < n <= most and last.extent % n == 0]
+    lanes = wide[0] if wide else 1
+    if lanes > 1 and 1 in moves <= {0, 1}:
         row = names.pop()
         if last.extent == lanes:
             steps.append(Bind(row, AxisKind.VECTOR))
@@ -298,6 +304,18 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
             steps += [Split(row, lanes), Bind((*row, 1), AxisKind.VECTOR)]
             names.append((*row, 0))
     draft.do(*steps, *(Bind(name, AxisKind.FILL) for name in names))
+
+
+def lanes_of_fill(draft: Draft, fill: UOp, asked: int | None) -> list[int]:
+    """The numbers of lanes that suit the type of what is filled, the best first."""
+    least = draft.lanes() if asked is None else asked
+    (store,) = stores_of(fill)
+    dtype = store.src[1].dtype
+    if asked is not None or dtype not in draft.limits.converted or least < 1:
+        return [least]
+    widest = draft.limits.vector_bytes // dtype.itemsize
+    doubled = range((widest // least).bit_length() - 1, -1, -1)
+    return [least << times for times in doubled] or [least]
 
 
 def with_overlaps(
@@ -316,13 +334,13 @@ def with_overlaps(
 
 
 def stride_of(place: UOp, tap: UOp, window: UOp) -> int | None:
-    """How many steps of one loop lead as far as a step of the other; None for no whole number."""
+    """Steps of one loop that move as far as one step of the other; None if not a whole number."""
     near, far = coefficient(place, tap), coefficient(place, window)
     return far // near if near and far and far % near == 0 and far // near > 0 else None
 
 
 def least_stride(loads: list[UOp], counter: UOp) -> int:
-    """How far apart the steps of a loop read, at least; a lot where that is unknown."""
+    """Least stride of a loop among loads; a huge one if unknown."""
     moves = [coefficient(n.src[1], counter) for n in loads]
     return min((abs(m) for m in moves if m), default=1 << 62)
 

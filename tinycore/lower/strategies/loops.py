@@ -12,7 +12,7 @@ from typing import Final
 from tinycore.lower.borders import peel_borders
 from tinycore.lower.cost import LEAST_LANES, Lanes, Proposal, apply_cheapest, costs_of_lanes
 from tinycore.lower.draft import Draft, fuse_loops, order_reductions
-from tinycore.lower.facts import SMALL_LOOP
+from tinycore.lower.kernel_facts import SMALL_LOOP
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.strategies import (
     dot,
@@ -63,7 +63,7 @@ def take_cheapest(draft: Draft, parts: list[Number]) -> None:
 
 
 def proposals(draft: Draft, lanes: Lanes) -> list[Proposal]:
-    """What each strategy proposes for some loops."""
+    """The proposals of each strategy for some loops."""
     facts, limits = draft.facts, draft.limits
     return [found for propose in STRATEGIES for found in propose(facts, limits, lanes)]
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from tinycore.lower.cost import MOST_ROWS, Cost, Lanes, Proposal, cycles_of_step
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
-from tinycore.lower.facts import LEAST_REUSE, KernelFacts
+from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.packing import LEAST_CHUNKS, pack_panel, pack_rows
 from tinycore.lower.steps.pair import Pair, is_paired
@@ -40,7 +40,7 @@ COMPILERS_UNROLL: Final = 8
 WHOLE_LINES: Final = 0.75
 """The part of the time of a tile of image rows that a wide tile takes: it reads whole lines."""
 ENOUGH_READ: Final = 1024
-"""How often an element of a panel is read when packing it takes no time to speak of."""
+"""Reads of a panel's element that amortize packing it."""
 LINE_WAIT: Final = 6.0
 """Cycles that a vector from another line of the matrix is waited for, if that is far away."""
 NEAR_LINE_WAIT: Final = 0.3
@@ -235,13 +235,13 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
 
 
 def is_scattered(facts: KernelFacts, row: UOp) -> bool:
-    """Whether what the rows of a tile read lies far apart along the innermost reduced loop."""
+    """True if the rows of a tile read far apart along the innermost reduction loop."""
     read = (facts.stride(n, facts.reduced[-1]) for n in facts.loads if row in n.src[1].ranges)
     return any(stride is None or abs(stride) > LONGEST_STRIDE for stride in read)
 
 
 def is_widened(facts: KernelFacts, row: UOp, around: list[UOp]) -> bool:
-    """Whether what rows read is widened before it is multiplied: better once than each time.
+    """True if the operand of rows is widened before the product: better once than in each use.
 
     Not where it moves with other loops inside of those around the rows.
     """
@@ -301,12 +301,12 @@ def loops_outside(facts: KernelFacts, place: int, row: UOp, between: list[Number
 
 
 def moves_columns(facts: KernelFacts, loop: UOp, row: UOp) -> bool:
-    """Whether an operand that all rows share moves with a loop."""
+    """True if an operand that all rows share moves with a loop."""
     return any(row not in n.src[1].ranges and loop in n.src[1].ranges for n in facts.loads)
 
 
 def pieces_of(draft: Draft, between: list[Number], pieces: int) -> Split | None:
-    """How to cut the outermost of the loops between panels and rows, if it is long enough."""
+    """A Split of the outermost loop between panels and rows, if it is long enough."""
     if not between:
         return None
     size = counter_of(draft.kernel, between[0]).extent

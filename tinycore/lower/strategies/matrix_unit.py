@@ -8,7 +8,7 @@ staged in shared memory, in the type in which they were, some steps of the unit 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -17,9 +17,9 @@ from tinycore.dtype import DType
 from tinycore.errors import ArgumentError
 from tinycore.lower.cost import Cost, Proposal
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import KernelFacts
-from tinycore.lower.loops import Number, counter_of
-from tinycore.lower.steps.stage import Dimension, Stage
+from tinycore.lower.kernel_facts import KernelFacts
+from tinycore.lower.loops import Number, counter_of, fills_of, stores_of
+from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize
 from tinycore.lower.strategies.grid_shared import (
     Sides,
@@ -31,6 +31,7 @@ from tinycore.lower.strategies.grid_shared import (
 )
 from tinycore.lower.tile import Bind, Reorder, Split, Tail
 from tinycore.render.base import Limits
+from tinycore.uop.affine import coefficient
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
@@ -40,8 +41,14 @@ DEPTH_BYTES: Final = 64
 WORD_BYTES: Final = 4
 ACCESS_BYTES: Final = 16
 """The widest access of a thread to shared memory; 8 of these are as wide as its banks."""
+MOST_TURNS: Final = 4
+"""The most copies of a stage: a fill is begun three steps ahead."""
+LEAST_TURNS: Final = 2
+"""Copies that are worth having even where that leaves room for one group at a time."""
+GROUPS_OF_A_UNIT: Final = 2
+"""Groups that should fit beside each other, so that one computes while another waits."""
 MOST_WASTE: Final = 1.25
-"""How many times the work of a product its tiles may do, as they pass its ends."""
+"""Most work of padded tiles, as a multiple of the product's."""
 MOST_WASTE_OF_ONE: Final = 4.0
 """The same for tiles of the unit itself, which is that much faster than multiply-adds."""
 
@@ -90,7 +97,7 @@ def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
 
 
 def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
-    """Whether tiles of a size keep the device busy, and do not pass the ends of a product."""
+    """True if tiles of a size keep the device busy, and do not pass the ends of a product."""
     threads = tile.tall * tile.wide * unit.threads
     if threads > max(limits.block_wanted, unit.threads):
         return False
@@ -109,13 +116,20 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
     """A block of the result for each group; False if it takes more than a group has."""
     try:
-        return tensorize(draft, unit, tile, sides)
+        return any(
+            tensorize(draft, unit, tile, sides, turns)
+            for turns in range(MOST_TURNS if draft.limits.async_bytes else 1, 0, -1)
+        )
     except ArgumentError:  # not a product of these types
         return False
 
 
-def tensorize(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
-    """The steps of `use_unit`. Raises ArgumentError where the sum is none for the unit."""
+def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: int) -> bool:
+    """The steps of `use_unit`, with stages of so many copies; whether they fit.
+
+    Raises ArgumentError where the sum is none for the unit.
+    """
+    draft = given.copy()
     row, column = longest(sides.rows), longest(sides.columns)
     below, down = cut_tile(draft, row, tile.tall, copies(tile.rows, unit.m) * unit.m)
     beside, right = cut_tile(draft, column, tile.wide, copies(tile.columns, unit.n) * unit.n)
@@ -127,13 +141,28 @@ def tensorize(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
             draft.do(Bind((*axis, 0), AxisKind.UNROLL))
     draft.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in draft.facts.launchable))
     at = block if has(draft, block) else innermost_group(draft)
+    if at != block or counter_of(draft.kernel, block).extent < turns:
+        turns = 1
     along = dimension(draft, (*depth, 0), step.number(STEPS))
     for subgroups, axis, part in ((below, down, ROWS), (beside, right, COLUMNS)):
         across = dimension(draft, subgroups, (*axis, 0), step.number(part))
         operand = unit.fragment("a" if part is ROWS else "b")
         inner = operand.map.neighbors[0] == "k"
-        stage_operand(draft, at, (across, along) if inner else (along, across), operand.dtype)
-    return fits_group(draft)
+        dimensions = (across, along) if inner else (along, across)
+        before = draft.copy()
+        stage_operand(draft, Stage(at, dimensions, copies=turns), operand.dtype)
+        if unit.load and unit.load.turned_bytes == operand.dtype.itemsize and is_turned(draft):
+            draft.become(before)
+            stage_operand(draft, Stage(at, dimensions[::-1], copies=turns), operand.dtype)
+        if turns > 1 and operand.dtype.itemsize == 1 and is_turned(draft):
+            return False
+    room = draft.limits.shared_bytes // GROUPS_OF_A_UNIT
+    if not fits_group(draft) or (
+        turns > LEAST_TURNS and scratch_bytes(draft.kernel, draft.limits.converted) > room
+    ):
+        return False
+    given.become(draft)
+    return True
 
 
 def cut_tile(draft: Draft, loop: UOp, subgroups: int, size: int) -> tuple[Number | None, Number]:
@@ -163,7 +192,7 @@ def cut_steps(draft: Draft, unit: MatrixUnit) -> tuple[Number, Number]:
 
 
 def dimension(draft: Draft, *axes: Number | None) -> Dimension:
-    """How the steps of a block are counted by some loops, the outermost first."""
+    """A dimension of some loops, the outermost first, each with its stride."""
     parts: list[tuple[Number, int]] = []
     size = 1
     for axis in reversed(axes):
@@ -173,18 +202,31 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
     return tuple(parts)
 
 
-def stage_operand(
-    draft: Draft, at: Number | None, dimensions: tuple[Dimension, ...], dtype: DType
-) -> None:
-    """Stage an operand, if it moves with just these loops."""
+def stage_operand(draft: Draft, step: Stage, dtype: DType) -> None:
+    """Stage an operand in padded rows, if it moves with just the loops of the step."""
     first = len(arrays(draft))
-    row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in dimensions[-1]) + 1
+    inner = step.dimensions[-1]
+    row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in inner) + 1
     try:
-        draft.do(Stage(at, dimensions, padding_of(row * dtype.itemsize) // dtype.itemsize))
+        draft.do(replace(step, padding=padding_of(row * dtype.itemsize) // dtype.itemsize))
     except ArgumentError:  # it is read where it lies
         return
     for number in range(first, len(arrays(draft))):
         deal_out(draft, number, draft.limits.vector_bytes // dtype.itemsize)
+
+
+def is_turned(draft: Draft) -> bool:
+    """True if the last stage is filled by vectors across its rows: lanes that are stored apart.
+
+    Of bytes each thread has so many that their addresses take the registers of its sums.
+    """
+    fills = fills_of(draft.kernel)
+    if not fills:
+        return False
+    end = max(fills, key=lambda n: n.src[0].arg).src[1]
+    place = stores_of(end)[0].src[0].src[1]
+    lanes = [r for r in end.src[1:] if r.arg.kind is AxisKind.VECTOR]
+    return any(coefficient(place, lane) != 1 for lane in lanes)
 
 
 def padding_of(row_bytes: int) -> int:
@@ -198,7 +240,7 @@ def padding_of(row_bytes: int) -> int:
 
 
 def has(draft: Draft, axis: Number) -> bool:
-    """Whether there is a loop of a number: those of one step are none."""
+    """True if a loop of that number exists: loops of one step do not."""
     return any(r.arg.number == axis for r in draft.facts.loops)
 
 

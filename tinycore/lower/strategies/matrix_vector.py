@@ -13,7 +13,7 @@ from typing import Final
 
 from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import overwrites_what_it_reads
 from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.strategies.elementwise import output_lanes
@@ -42,7 +42,7 @@ def propose(facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Propos
 
 
 def reads_down(facts: KernelFacts, axis: UOp, depth: UOp) -> bool:
-    """Whether what is folded over `depth` are vectors along `axis` that lie far apart."""
+    """True if the reduction over `depth` reads vectors along `axis` that lie far apart."""
     if axis.extent < LEAST_HELD or depth.extent < 2 * ROWS_AT_ONCE:
         return False
     if overwrites_what_it_reads(facts.kernel):
@@ -78,7 +78,7 @@ def accumulate_rows(draft: Draft, axis: UOp, row: UOp | None) -> None:
 
 
 def sums_held(draft: Draft, columns: int, rows: int, width: int) -> int:
-    """How many sums to hold at a time: a quarter of the near cache, but as many for each thread."""
+    """Accumulators to hold at a time: a quarter of the near cache, divided evenly among threads."""
     limits = draft.limits
     most = max(limits.near_cache_bytes // 16 // rows, LEAST_HELD)
     if columns <= LEAST_HELD or draft.work < limits.wake_operations:

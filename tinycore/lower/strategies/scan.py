@@ -11,7 +11,7 @@ from typing import Final
 
 from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.strategies.elementwise import vectorize
 from tinycore.lower.tile import Bind, Split
 from tinycore.render.base import Limits

@@ -1,6 +1,6 @@
 """Transposed copies: squares of elements, loaded row by row and stored column by column.
 
-Floor 3'. `lower/transpose.py` makes the loads of a square and the shuffles in registers.
+Floor 3'. `lower/register_transpose.py` makes the loads of a square and the shuffles in registers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from tinycore.lower.cost import Cost, Lanes, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.tile import Bind, Reorder, Split
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
@@ -61,7 +61,7 @@ def transpose_blocks(draft: Draft, column: UOp, row: UOp, lanes: int) -> None:
 
 
 def squares_of_line(facts: KernelFacts, limits: Limits, row: UOp, lanes: int) -> int:
-    """How many steps along rows take whole lines of them: the other part is soon evicted.
+    """Squares along a row whose stores cover whole cache lines: a partial line is soon evicted.
 
     Rows far apart are of few sets of a cache. One square where whole lines would do much twice,
     or where computing takes longer than reading, and more of it at a time more registers.

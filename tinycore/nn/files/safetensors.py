@@ -65,7 +65,7 @@ _MAX_AXES: Final = 32  # what NumPy holds since its first version
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """Where one array is: `start` and `stop` count bytes from the beginning of the data."""
+    """Place of one array: `start` and `stop` count bytes from the beginning of the data."""
 
     name: str
     dtype: DType

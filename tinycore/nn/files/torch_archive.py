@@ -38,7 +38,7 @@ Made = TypeVar("Made")
 MAGIC: Final = 0x1950A86A20F9469CFC6C
 """The first object of a file that is no archive."""
 MAX_DEPTH: Final = 64
-"""How deep containers may be nested."""
+"""Greatest depth of nested containers."""
 shown: Final = reprlib.repr
 
 TORCH_DTYPES: Final[dict[str, DType]] = {
@@ -173,7 +173,7 @@ class Description(pickle.Unpickler):
     """Reads a pickle that may name nothing but CALLS."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name stands for. Raises FileFormatError for any that is not in CALLS."""
+        """The class that a name stands for. Raises FileFormatError for any that is not in CALLS."""
         if (module, name) not in CALLS:
             raise FileFormatError(
                 f"the file holds an object of {module}.{name}, which is not loaded, as that could "
@@ -272,7 +272,7 @@ def storages_in(found: Any, depth: int = 0) -> list[Storage]:
 
 
 def children(found: Any, depth: int) -> list[Any]:
-    """What a container holds. Raises FileFormatError below MAX_DEPTH."""
+    """Items of a container. Raises FileFormatError below MAX_DEPTH."""
     if depth > MAX_DEPTH:
         raise FileFormatError(f"containers are nested more than {MAX_DEPTH} deep")
     if isinstance(found, dict):

@@ -16,7 +16,7 @@ from tinycore.nn.optim.optimizer import nonnegative
 __all__ = ["clip_grad_norm_", "clip_grad_value_"]
 
 TINY = 1e-6
-"""What is added to the norm, so that gradients of zero are not divided by it."""
+"""Added to the norm, so that gradients of zero are not divided by zero."""
 
 
 def clip_grad_norm_(

@@ -20,7 +20,7 @@ NEWTON_SCHULZ: Final = (3.4445, -4.775, 2.0315)
 
 
 class Descent(Optimizer):
-    """What SGD, LARS and Muon share: a velocity, which is where the parameter goes.
+    """Base of SGD, LARS and Muon, which keep a velocity: the direction in which the parameter goes.
 
     A subclass says how long a step may be (`_ratio`) and which way it leads (`_direction`).
     """
@@ -33,7 +33,7 @@ class Descent(Optimizer):
     b: list[Tensor]
 
     def _ratio(self, param: Tensor, gradient: Tensor) -> Tensor | None:
-        """What the learning rate of one parameter is multiplied by."""
+        """Factor of one parameter's learning rate."""
         return None
 
     def _direction(self, step: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ MUON_SCALES: dict[str | None, Callable[[int, int], float]] = {
     "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
     "match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
 }
-"""What Muon's rate is multiplied by; the same words as torch's."""
+"""Factors of Muon's rate; the same words as torch's."""
 
 
 def _orthogonal(step: Tensor, steps: int, coefficients: tuple[float, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""How a learning rate changes from step to step.
+"""Learning-rate schedules, from step to step.
 
 Floor 6. Imports the public API and the errors.
 A scheduler counts its steps in a tensor and assigns the optimizer's `lr`, also a tensor: a step
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class LRScheduler:
-    """What every scheduler has: a count (1,) of its steps, and rates that follow from it.
+    """Base of schedulers: a count (1,) of steps, and learning rates that follow from it.
 
     The rates are set for count 0 when it is made. A subclass implements `rate`. State is `count`
     and `rates`; the numbers that rates begin with are the optimizer's `initial_rates`.

@@ -1,4 +1,4 @@
-"""What every optimizer has, and groups of them.
+"""The base of optimizers, and groups of them.
 
 Floor 6. Imports the public API, the settings and the errors.
 An optimizer's state is tensors, so one step is one graph: `schedule_step` builds it and returns
@@ -37,7 +37,7 @@ OF_TORCH: Final = {
 
 
 class Optimizer:
-    """What every optimizer has: parameters to change, a learning rate, and a step.
+    """Base of optimizers: parameters to change, a learning rate, and a step.
 
     Tensors marked `is_param_(False)`, such as running statistics, are kept in `buffers`: they have
     no gradient, and a step realizes them. A tensor given twice is taken once. `lr` is a tensor (1,)
@@ -54,7 +54,7 @@ class Optimizer:
     buffers: list[Tensor]
 
     __not_state__ = ("params", "buffers")
-    """What `get_state_dict` leaves out: these belong to the model."""
+    """Attributes that `get_state_dict` leaves out: they belong to the model."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Optimizer:
     def _updates(
         self, places: list[int], params: list[Tensor], gradients: list[Tensor], keep: Keep
     ) -> list[Tensor]:
-        """What to subtract from each parameter; state is assigned through `keep`.
+        """Amounts to subtract from each parameter; state is assigned through `keep`.
 
         `places` says which of each kind of state belongs to it.
         """
@@ -186,7 +186,7 @@ class Optimizer:
         return tensor.to(self.device).cast(least_upper_dtype(tensor.dtype, dtypes.float32))
 
     def _joined(self, tensors: list[Tensor]) -> list[Tensor]:
-        """What `_updates` works on: the tensors, or all of them in one."""
+        """The tensors that `_updates` works on, or all of them joined in one."""
         if not self.fused:
             return tensors
         first, *others = [tensor.flatten() for tensor in tensors]
@@ -291,7 +291,7 @@ class OptimizerGroup(Optimizer):
             optimizer.zero_grad()
 
     def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
-        """What all optimizers' steps must realize. Raises as theirs do."""
+        """Tensors that the steps of all optimizers must realize. Raises as theirs do."""
         steps = [optimizer.schedule_step(proceed) for optimizer in self.optimizers]
         return _distinct(tensor for step in steps for tensor in step)
 

@@ -157,7 +157,7 @@ class GradScaler:
 
 
 def _all(verdicts: list[Tensor]) -> Tensor:
-    """Whether all of them hold."""
+    """True if all of them hold."""
     first, *others = verdicts
     for other in others:
         first = first & other

@@ -27,7 +27,10 @@ from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import Interface, recursive_lock
 from tinycore.render.base import Limits, LinearKernel, Renderer
+from tinycore.uop.matrix import MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
+from tinycore.uop.parse import program_from_text
 
 __all__ = [
     "CORRECT",
@@ -45,13 +48,24 @@ __all__ = [
 ]
 
 CAPACITY_BYTES: Final = 1 << 30
+VECTOR_BYTES: Final = 16
+"""A vector in memory begins at a multiple of this, as cards want it."""
 DEVICES: Final = 2
+UNIT: Final = MatrixUnit(
+    *("multiply_16x8x16", 16, 8, 16, dtypes.float16, dtypes.float16, dtypes.float32, 32),
+    *("k2 k4 m1 m2 m4 | k1 m8 k8", "k2 k4 n1 n2 n4 | k1 k8", "n2 n4 m1 m2 m4 | n1 m8"),
+    load=MatrixLoad("load_tiles", turned_bytes=2),
+)
 LIMITS: Final = Limits(
     grid=(65_535, 65_535, 65_535),
+    grid_varies=True,
     block=(256, 256, 64),
     block_threads=256,
     shared_bytes=16 << 10,
     image=(16_384, 16_384),
+    subgroup=32,
+    matrix=(UNIT,),
+    converted=tuple(d for d in dtypes.all if d.itemsize < 4 and d is not dtypes.bool),
 )
 INTERPRETER: Final = "PYTHON"
 """The backend that runs the programs."""
@@ -124,6 +138,8 @@ class Block:
     memory: Any
     size: int
     is_image: bool = False
+    address: int = 0
+    """Address of memory of somebody else; our own begins at a multiple of any vector."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +196,7 @@ class Memory:
 
     def wrap(self, pointer: int, size: int) -> Span:
         """Memory at an address."""
-        return Span(Block(self.inner.wrap(pointer, size), size), 0, size)
+        return Span(Block(self.inner.wrap(pointer, size), size, address=pointer), 0, size)
 
     def copy_from(self, dst: Span, src: Span, size: int, source: DeviceRuntime) -> None:
         """Copy from another accelerator, which has synchronized."""
@@ -190,7 +206,7 @@ class Memory:
         self.inner.write(self.place(dst), memoryview(host))
 
     def place(self, handle: Span) -> Any:
-        """What the interpreter calls a span; an image is always whole."""
+        """The interpreter's name of a span; an image is always whole."""
         if handle.block.is_image:
             return handle.block.memory
         return self.inner.offset(handle.block.memory, handle.size, handle.start)
@@ -214,8 +230,8 @@ class Rewriter(Renderer):
     name = "TEXT"
     dims: Limits = LIMITS
 
-    def __init__(self) -> None:
-        super().__init__(self.dims)
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(self.dims if limits is None else limits)
 
     def render(self, kernel: LinearKernel) -> str:
         """The program as text."""
@@ -253,6 +269,13 @@ class Compiler:
         return interpreter().compiler.compile(source)
 
 
+def has_vectors(binary: bytes) -> bool:
+    """Whether a program loads or stores several elements of memory at once."""
+    uops = program_from_text(binary.decode()) if b"vec(" in binary else ()
+    moved = [u if u.op is Op.LOAD else u.src[1] for u in uops if u.op in (Op.LOAD, Op.STORE)]
+    return any(value.dtype.count > 1 for value in moved)
+
+
 # --- the device
 
 
@@ -263,12 +286,21 @@ class Kept:
     device: Accelerator
     program: Program
     info: ProgramInfo
+    has_vectors: bool
 
     def __call__(
         self, buffers: Sequence[Span], values: Sequence[int], *, wait: bool = False
     ) -> float | None:
         """Ask for a launch; with `wait`, the seconds it took."""
         return self.device.launch(self, list(buffers), list(values), wait)
+
+
+def nothing() -> None:
+    """Wait for a stream that was asked nothing."""
+
+
+streams: Final[dict[int | None, Callable[[], None]]] = {}
+"""Streams of another library, by number: functions that wait until all asked of them is done."""
 
 
 class Accelerator:
@@ -293,12 +325,13 @@ class Accelerator:
     def load(self, binary: bytes, info: ProgramInfo) -> Kept:
         """A program, ready to be launched."""
         threads = info.block[0] * info.block[1] * info.block[2]
-        if threads > LIMITS.block_threads or info.shared_bytes > LIMITS.shared_bytes:
+        limits = self.parts.limits
+        if threads > limits.block_threads or info.shared_bytes > limits.shared_bytes:
             raise DeviceError(
                 f"{info.name} takes {threads} threads and {info.shared_bytes} shared bytes a "
-                f"group; there are {LIMITS.block_threads} and {LIMITS.shared_bytes}"
+                f"group; there are {limits.block_threads} and {limits.shared_bytes}"
             )
-        return Kept(self, self.inner.load(binary, info), info)
+        return Kept(self, self.inner.load(binary, info), info, has_vectors(binary))
 
     def launch(
         self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
@@ -312,12 +345,35 @@ class Accelerator:
         return time.perf_counter() - began
 
     def run(self, kept: Kept, buffers: Sequence[Span], values: Sequence[int]) -> None:
-        """Do a launch: what the queue's thread does."""
+        """Do a launch: what the queue's thread does. Raises DeviceError for misaligned vectors."""
+        starts = [b.block.address + b.start for b in buffers if not b.block.is_image]
+        beyond = [start % VECTOR_BYTES for start in starts]
+        if kept.has_vectors and any(beyond):
+            raise DeviceError(
+                f"misaligned address: {kept.info.name} accesses vectors, and its buffers begin "
+                f"{beyond} bytes beyond multiples of {VECTOR_BYTES}"
+            )
         kept.program([self.argument(span) for span in buffers], values)
 
     def argument(self, span: Span) -> Any:
-        """What a program is given for a span."""
+        """The argument of a program for a span."""
         return self.allocator.place(span)
+
+    exchange_stream: int | None = 1
+    """Stream of the other library that is named when memory is taken."""
+
+    def address(self, handle: Span) -> tuple[int, int]:
+        """Address of an allocation in the interpreter, and the start of a span there."""
+        array: Any = handle.block.memory
+        return int(array.ctypes.data), handle.start
+
+    def let_wait(self, stream: int | None) -> None:
+        """The host waits, for any stream."""
+        self.synchronize()
+
+    def wait_for(self, stream: int | None) -> None:
+        """The host waits for what a stream was asked."""
+        streams.get(stream, nothing)()
 
     def graph(self, launches: Sequence[Launch]) -> KeptGraph:
         """Launches held ready."""
@@ -362,8 +418,13 @@ class KeptGraph:
 # --- put together
 
 
+OWN_KIND: Final = 12
+"""kDLExtDev of DLPack: a device that it does not know."""
+PINNED_KIND: Final = 3
+"""kDLCUDAHost of DLPack: memory of the host that it can use as well."""
+
 CAPABILITIES: Final = frozenset(
-    {"external_pointer", "peer_copy", "graph", "image", "local_memory"}
+    {"external_pointer", "peer_copy", "graph", "exchange", "image", "local_memory"}
     | {dtype.name for dtype in dtypes.all}
 )
 
@@ -382,7 +443,7 @@ INTERFACES: Final = {
 
 @dataclass(frozen=True)
 class Parts:
-    """What an accelerator is made of."""
+    """The parts of an accelerator."""
 
     name: str = "ACCELERATOR"
     queue: Callable[[], Queue] = Queue
@@ -393,6 +454,8 @@ class Parts:
     graph: Callable[[Accelerator, Sequence[Launch]], KeptGraph] = KeptGraph
     capabilities: frozenset[str] = field(default=CAPABILITIES)
     interfaces: Mapping[str, Interface] = field(default_factory=lambda: INTERFACES)
+    limits: Limits = LIMITS
+    """Threads and shared memory that a group can have."""
 
     def named(self, name: str) -> Parts:
         """The same under another name."""
@@ -410,11 +473,12 @@ def backend_of(parts: Parts = CORRECT) -> Backend:
 
     return Backend(
         name=parts.name,
-        api=(1, 11),
+        api=(1, 12),
         interfaces=parts.interfaces,
         count=lambda: DEVICES,
         open=lambda index, interface: parts.device(index, interface, parts),
         renderers={"TEXT": toolchain},
         capabilities=parts.capabilities,
         priority=-1,
+        dlpack=(OWN_KIND, PINNED_KIND) if "exchange" in parts.capabilities else None,
     )

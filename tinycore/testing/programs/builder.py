@@ -1,4 +1,4 @@
-"""What the families of ops are written with: live values, fresh inputs, fitting ranges.
+"""The builder of programs: live values, fresh inputs, fitting ranges.
 
 Floor 6. A builder knows shape, dtype and range of every value without computing any, so each op can
 be given operands for which it is well defined and cannot overflow.
@@ -48,7 +48,7 @@ class Builder:
         self.live: dict[str, Value] = {}
         self.parents: dict[str, tuple[str, ...]] = {}
         self.views: dict[str, frozenset[str]] = {}
-        """Of which values each may be a view."""
+        """Values that each name may be a view of."""
         self.memory: set[str] = set()
         """Values that certainly have memory of their own."""
         self.perhaps_memory: set[str] = set()

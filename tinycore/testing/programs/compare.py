@@ -24,14 +24,14 @@ SAMPLES = 12
 """Runs of the mirror with random errors, made when a value is not right to the last few bits."""
 
 DEVIATIONS = 8.0
-"""How many root-mean-square deviations of the samples a value may be from the truth."""
+"""Tolerance of a value, in root-mean-square deviations of the samples."""
 
 LAST_BITS = 4.0
 """Units of roundoff of the result that need no explanation."""
 
 
 def failure(kind: str, where: str, message: str) -> Verdict:
-    """What is wrong, and of what: a value, an output's shape or dtype, an exception."""
+    """The error, and its place: a value, an output's shape or dtype, an exception."""
     return Verdict(kind, f"{kind} of {where}: {message}")
 
 
@@ -101,7 +101,7 @@ def misshapen(value: Value, found: tuple[Array, Any]) -> Verdict | None:
 
 
 def near(value: Value, found: tuple[Array, Any], truth: Array, allowed: Array | float) -> bool:
-    """Whether every element is as near to the truth as it must be."""
+    """True if every element is as near to the exact one as it must be."""
     if misshapen(value, found) is not None:
         return False
     return bool(right(value, found[0], truth, allowed).all())
@@ -122,7 +122,7 @@ def right(value: Value, array: Array, truth: Array, allowed: Array | float) -> A
 def deviations(
     program: Program, data: dict[str, Array], truth: dict[str, Array]
 ) -> tuple[dict[str, Array], bool]:
-    """How far rounding may move each element; infinitely where samples disagree on NaN.
+    """Bound of the rounding error of each element; infinite where samples disagree on NaN.
 
     Also whether a float16 may have overflowed on the way.
     """

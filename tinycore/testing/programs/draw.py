@@ -27,7 +27,7 @@ SIGNIFICANT_BITS = {
     dtypes.float32: 24,
     dtypes.float64: 40,
 }
-"""How many bits input numbers have: as many as the dtype holds, so that nothing is rounded."""
+"""Bits of input numbers: as many as the dtype holds, so that nothing is rounded."""
 
 
 class Draw:
@@ -73,7 +73,7 @@ class Draw:
 
 
 class Content(enum.Enum):
-    """What the elements of an input are."""
+    """Kinds of elements of an input."""
 
     NUMBERS = "numbers of the interval, with all the bits of their dtype"
     WHOLE = "whole numbers of the interval, both ends included"

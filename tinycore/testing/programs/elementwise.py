@@ -227,7 +227,7 @@ def cast(b: Builder) -> None:
 
 
 def math_finite(x: Value) -> bool:
-    """Whether the range of a value is known."""
+    """True if the range of a value is known."""
     return abs(x.low) < float("inf") and abs(x.high) < float("inf")
 
 

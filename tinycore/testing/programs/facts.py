@@ -18,7 +18,7 @@ def unit_of(dtype: DType) -> float:
 
 
 def underflow_of(dtype: DType) -> float:
-    """What an underflow can be wrong by: the least positive float, or normal one if wider."""
+    """Error of an underflow: the least positive float, or normal one if wider."""
     exponent_bits, mantissa_bits = dtypes.finfo(dtype)
     least_normal = 2 - (1 << (exponent_bits - 1))
     return math.ldexp(1, least_normal - (mantissa_bits if dtype is dtypes.float16 else 0))
@@ -39,7 +39,7 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 
 def broadcasts(shape: Shape, target: Shape) -> bool:
-    """Whether a shape can be repeated to another."""
+    """True if a shape can be repeated to another."""
     return broadcast(shape, target) == target
 
 

@@ -1,4 +1,4 @@
-"""What a program is: inputs and steps, each step a line of Python here and one for the mirror.
+"""The form of a program: inputs and steps, each a line of Python here and one for the mirror.
 
 Floor 6. A program is data; nothing is computed until one of its interpretations runs it.
 """
@@ -14,7 +14,7 @@ from tinycore.uop.shape import Shape
 
 
 class Rounding(enum.Enum):
-    """How the result of a step differs from the exact function of exact operands."""
+    """Rounding of a step's result, beside the exact function of exact operands."""
 
     EXACT = "not at all: elements are moved, compared or chosen"
     WHOLE = "by rounding, but not where operands and results are small whole numbers"
@@ -22,7 +22,7 @@ class Rounding(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """What a step does."""
+    """Kind of a step."""
 
     COMPUTE = "makes values of values"
     REALIZE = "computes values now, which loses the graph above them"
@@ -34,7 +34,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a value before it is computed; its elements lie between two numbers."""
+    """Facts about a value before it is computed; its elements lie between two numbers."""
 
     name: str
     shape: Shape
@@ -100,7 +100,7 @@ class Program:
     together: bool
 
     def needs_gradients(self) -> bool:
-        """Whether any step, also inside functions, derives something."""
+        """True if any step, also inside functions, derives something."""
         return any(step.kind is Kind.GRADIENT for step in all_steps(self.steps))
 
     def without_unused_inputs(self) -> Program:

@@ -1,4 +1,4 @@
-"""What the mirror's lines call besides torch: the conventions of tinycore, in terms of torch.
+"""Functions for the mirror's lines besides torch's: tinycore's conventions in terms of torch.
 
 Floor 6. Equal extremes share the gradient, places of extremes are the first ones, indices may be
 negative, slices may have negative steps.
@@ -45,7 +45,7 @@ class Conventions:
         return x
 
     def first_argmax(self, x: Any, axis: int, keep: bool = False) -> Any:
-        """Where the greatest element stands first."""
+        """Index of the greatest element, the first of equals."""
         x = x.long() if x.dtype is self.torch.bool else x.detach()
         numbers = self.torch.arange(x.shape[axis])
         numbers = numbers.reshape([-1 if a == axis % x.ndim else 1 for a in range(x.ndim)])
@@ -53,7 +53,7 @@ class Conventions:
         return self.torch.where(hit, numbers, x.shape[axis]).amin(axis, keep)
 
     def first_argmin(self, x: Any, axis: int, keep: bool = False) -> Any:
-        """Where the least element stands first."""
+        """Index of the least element, the first of equals."""
         x = x.long() if x.dtype is self.torch.bool else x
         return self.first_argmax(~x if not x.is_floating_point() else -x, axis, keep)
 

@@ -11,7 +11,7 @@ from tinycore.testing.programs.effects import FAMILY, gradient
 from tinycore.testing.programs.form import Program
 
 FEWEST, MOST = 3, 12
-"""How many operations a program has, not counting those that bring operands into range."""
+"""Operations of a program, not counting those that bring operands into range."""
 
 
 def random_program(seed: int) -> Program:

@@ -30,7 +30,7 @@ LEFT_OF_ZERO = 2.0**10
 """Up to how many units of roundoff a number may be what is left of terms that cancel."""
 
 HALF_LIMIT = 6e4
-"""Where float16 is about to overflow."""
+"""Magnitude from which float16 may overflow."""
 
 Array = NDArray[Any]
 
@@ -51,7 +51,7 @@ def compiled(text: str) -> CodeType:
 
 @cache
 def functions() -> dict[str, Any]:
-    """What the lines of a mirror may call."""
+    """Functions that the lines of a mirror may call."""
     return namespace(torch_module())
 
 

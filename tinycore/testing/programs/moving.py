@@ -16,7 +16,7 @@ from tinycore.uop.shape import Shape
 
 
 def filled(shape: Shape) -> bool:
-    """Whether there is any element, and an axis."""
+    """True if there is any element, and an axis."""
     return len(shape) > 0 and 0 not in shape
 
 

@@ -103,7 +103,7 @@ def image(b: Builder, channels: int, rank: int) -> Value:
 
 
 def usable(x: Value, channels: int, rank: int) -> bool:
-    """Whether `image` found one, and not something fitted from elsewhere."""
+    """True if `image` found one, and not something fitted from elsewhere."""
     return len(x.shape) == rank + 2 and x.shape[1] == channels and min(x.shape[2:]) >= 3
 
 

@@ -1,4 +1,4 @@
-"""Whether a program realizes a node that other values of it hold without being derived from it.
+"""Twins: a node that a program realizes, and that other values hold without being derived from it.
 
 Floor 6. `v.sqrt().reciprocal()` and `v.rsqrt()` are one node here and two values in torch. Where
 one of them is realized, gradients end in both here (docs/coming-from.md), but only in one there: no
@@ -38,7 +38,7 @@ def note(step: Step, derived: dict[str, set[str]]) -> None:
 
 
 def has_twin(name: str, scope: dict[str, Any], derived: dict[str, set[str]]) -> bool:
-    """Whether the node of a value is part of another that is not derived from it."""
+    """True if the node of a value is part of another that is not derived from it."""
     node = scope[name].uop
     return any(node in other.toposort() for other in others(name, scope, derived))
 

@@ -169,7 +169,7 @@ def question(b: Builder) -> None:
 
 
 def as_real(x: Value) -> str:
-    """How an operand is written for the mirror, which does not promote."""
+    """Text of an operand for the mirror, which does not promote."""
     return x.name if dtypes.is_float(x.dtype) else f"real({x.name})"
 
 

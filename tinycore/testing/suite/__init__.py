@@ -29,5 +29,6 @@ from tinycore.testing.suite.queues import *  # noqa: F403
 from tinycore.testing.suite.shared import *  # noqa: F403
 from tinycore.testing.suite.subject import Subject
 from tinycore.testing.suite.tensors import *  # noqa: F403
+from tinycore.testing.suite.units import *  # noqa: F403
 
 __all__ = ["Level", "NotApplicable", "Skips", "Subject", *CASES]  # noqa: PLE0604

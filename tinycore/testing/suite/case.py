@@ -18,7 +18,7 @@ __all__ = ["CASES", "Case", "Level", "NotApplicable", "Trial", "Variant", "case"
 
 
 class Level(enum.IntEnum):
-    """What a case is about; a higher level takes the lower ones for granted."""
+    """Subject of a case; a higher level takes the lower ones for granted."""
 
     CONTRACT = 0
     MEMORY = 1
@@ -66,7 +66,7 @@ class Case:
 
     @property
     def meaning(self) -> str:
-        """What it proves: the first line of the function's docstring."""
+        """The claim that it proves: the first line of the function's docstring."""
         return (self.function.__doc__ or "").strip().partition("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""What a graph computes on a device, beside what the reference evaluator says, within a tolerance.
+"""Comparison of a graph on a device with the reference evaluator, within a tolerance.
 
 Floor 6. The tolerances are one table. Integers and bools are exact; so are floats, except where a
 language may compute an op less exactly, as OpenCL C 3.0 (section 7.4, "Relative error as ULPs")
@@ -46,7 +46,7 @@ def unit_of(dtype: DType) -> float:
 
 
 def ulps_of(op: Op, dtype: DType) -> float:
-    """How far an op may be off."""
+    """Tolerance of an op, in units of the last place."""
     if op not in ULPS:
         return 0.0
     return ULPS[op] if dtype in (dtypes.float32, dtypes.float64) else NARROW_ULPS
@@ -58,7 +58,7 @@ def memory_of(tensors: Sequence[Tensor]) -> dict[UOp, Array]:
 
 
 def expected_of(result: Tensor, inputs: Sequence[Tensor]) -> Array:
-    """What the reference evaluator says about a tensor that is not computed yet."""
+    """The reference evaluator's result for a tensor that is not computed yet."""
     return evaluate(result.uop, memory_of(inputs))
 
 

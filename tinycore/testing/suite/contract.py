@@ -47,7 +47,7 @@ __all__ = [
 IMPORT_SECONDS: Final = 0.05
 """The longest that importing a plugin may take, the core being there already."""
 ATTEMPTS: Final = 8
-"""How often it is timed at most: the least counts, as other programs only add to it."""
+"""Most times that it is timed: the least counts, as other programs only add to it."""
 
 IMPORTER: Final = """
 import json, sys, threading, time
@@ -115,7 +115,7 @@ def made(make: Callable[[str], Toolchain[Any]]) -> Toolchain[Any] | CompilerUnav
 
 
 def imported(subject: Subject) -> dict[str, Any]:
-    """What importing the plugin does in a process of its own."""
+    """Effects of importing the plugin, in a process of its own."""
     reference = subject.candidate.reference
     if not reference:
         raise NotApplicable("the backend was registered by the program, so nothing is imported")

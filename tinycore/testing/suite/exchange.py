@@ -6,14 +6,15 @@ Floor 6. That nothing was copied is proven by address, and by writes that show o
 from __future__ import annotations
 
 import ctypes
-from typing import Final
+from typing import Any, Final
 
 import numpy
 
-from tinycore import Device, Tensor
+from tinycore import Device, Tensor, TinyJit
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import DeviceUnavailable
+from tinycore.tensor.dlpack import HANDLE_KINDS
 from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
 from tinycore.testing.suite.kernels import integers
 from tinycore.testing.suite.memory import noise
@@ -25,16 +26,21 @@ __all__ = [
     "test_copies_from_device_to_device",
     "test_copies_to_and_from_the_interpreter",
     "test_copies_to_every_other_device",
+    "test_device_memory_is_passed_to_other_libraries_and_back",
     "test_dlpack_of_other_libraries",
     "test_dlpack_to_other_libraries",
     "test_external_memory_is_used_in_place",
     "test_external_memory_is_written_in_place",
+    "test_external_memory_may_begin_anywhere",
+    "test_parts_of_memory_have_addresses",
     "test_peer_copies",
 ]
 
 HOST: Final = 1
 """kDLCPU of DLPack: memory that the host addresses."""
 I32: Final = dtypes.int32
+VECTORS_SIZE: Final = 1 << 18
+"""Elements: enough that threads load vectors of them."""
 
 
 def pair_agrees(here: str, there: str) -> None:
@@ -50,7 +56,7 @@ def pair_agrees(here: str, there: str) -> None:
 
 @case(Level.EXCHANGE)
 def test_copies_to_and_from_the_interpreter(subject: Subject) -> None:
-    """What is copied to PYTHON and back is what it was."""
+    """Copies to PYTHON and back preserve every byte."""
     pair_agrees(subject.name, "PYTHON")
 
 
@@ -116,7 +122,7 @@ def external(subject: Subject, content: bytes) -> tuple[int, object]:
     """Memory that tinycore did not allocate: its address on the device, and its owner."""
     if subject.external_memory is not None:
         return subject.external_memory(content)
-    if subject.backend.dlpack != HOST:
+    if subject.backend.dlpack_kinds[:1] != (HOST,):
         raise NotApplicable(
             "define external_memory(content) in the file with SKIPS: it puts bytes into memory of "
             "the device without tinycore, and returns its address and what keeps it alive"
@@ -138,16 +144,42 @@ def test_external_memory_is_used_in_place(subject: Subject) -> None:
     assert tensor[10:20].numpy().tolist() == x[10:20].tolist(), "a part of it reads otherwise"
 
 
+STARTS: Final = tuple(Variant(str(n), n) for n in (1, 2, 3, 4, 6))
+
+
+@case(Level.EXCHANGE, "exchange", "external_pointer", over=STARTS)
+def test_external_memory_may_begin_anywhere(subject: Subject, start: int) -> None:
+    """Programs and replays take memory from any element on, where pointers are addresses."""
+    if HANDLE_KINDS.intersection(subject.backend.dlpack_kinds):
+        raise NotApplicable("its pointers name buffer objects and are no addresses")
+    x = integers(VECTORS_SIZE + 64)
+    pointer, owner = external(subject, x.tobytes())
+
+    def tensor_from(first: int) -> Tensor:
+        place = pointer + first * I32.itemsize
+        return Tensor.from_blob(place, (VECTORS_SIZE,), dtype=I32, device=subject.name, owner=owner)
+
+    def step(x: Tensor) -> Tensor:
+        return ((x * 3).contiguous() + 1).realize()
+
+    captured = TinyJit(step)
+    for first in (start, 0, 0, start, 0):
+        expected = x[first : first + VECTORS_SIZE] * 3 + 1
+        for function in (step, captured):
+            found = function(tensor_from(first)).numpy()
+            assert (found == expected).all(), f"memory from element {first} on reads otherwise"
+
+
 @case(Level.EXCHANGE, "external_pointer")
 def test_external_memory_is_written_in_place(subject: Subject) -> None:
-    """What is written into wrapped memory shows in every other view of the same pointer."""
+    """Writes into wrapped memory show in every other view of the same pointer."""
     x = integers(1000)
     pointer, owner = external(subject, x.tobytes())
     first = Buffer.external(subject.name, pointer, 1000, I32, owner)
     second = Buffer.external(subject.name, pointer, 1000, I32, owner)
     first.copyin(memoryview((x + 9).tobytes()))
     assert (second.numpy() == x + 9).all(), "the pointer was copied, not used"
-    if subject.backend.dlpack == HOST and subject.external_memory is None:
+    if subject.backend.dlpack_kinds[:1] == (HOST,) and subject.external_memory is None:
         there = numpy.ctypeslib.as_array((ctypes.c_int32 * 1000).from_address(pointer))
         Device[subject.name].synchronize()
         assert (there == x + 9).all(), "the owner does not see what was written"
@@ -157,7 +189,7 @@ def host_only(subject: Subject, dtype: DType) -> None:
     """Raises NotApplicable for devices and dtypes whose memory NumPy does not take."""
     if not subject.claims(dtype.name):
         raise NotApplicable(f"{dtype.name} is not claimed")
-    if subject.backend.dlpack != HOST:
+    if subject.backend.dlpack_kinds[:1] != (HOST,):
         raise NotApplicable("it exchanges no memory of the host by DLPack")
 
 
@@ -188,3 +220,51 @@ def test_dlpack_of_other_libraries(subject: Subject, dtype: DType) -> None:
     assert here == there, f"the tensor is at {here:#x}, NumPy at {there:#x}"
     array[:] = array[::-1].copy()
     assert x.flip(0).numpy().tolist() == array[::-1].tolist(), "a later write is not seen"
+
+
+class Foreign:
+    """An array of another library, of which it is known how it was asked for."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.asked: dict[str, object] = {}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+    def __dlpack__(self, **asked: Any) -> object:
+        self.asked = asked
+        return self.tensor.__dlpack__(**asked)
+
+
+@case(Level.EXCHANGE, "exchange")
+def test_device_memory_is_passed_to_other_libraries_and_back(subject: Subject) -> None:
+    """Lent and taken back, memory is the same and stays on the device, in order with streams."""
+    numbers = integers(1000)
+    x = (Tensor(numbers, device=subject.name) + 1).realize()
+    foreign = Foreign(x)
+    kind = foreign.__dlpack_device__()[0]
+    assert kind == subject.backend.dlpack_kinds[0], f"memory is lent as of kind {kind}"
+    y = Tensor.from_dlpack(foreign, device=subject.name, copy=False)
+    runtime: Any = subject.runtime
+    assert foreign.asked.get("stream", "none") == runtime.exchange_stream, "no stream is named"
+    assert ((y * 3).numpy() == (numbers + 1) * 3).all(), "memory that was lent reads otherwise"
+    x.assign(x * 2).realize()
+    assert (y.numpy() == (numbers + 1) * 2).all(), "what is written later is not seen: a copy"
+    part = Tensor.from_dlpack(Foreign(x[10:20]), device=subject.name, copy=False)
+    assert part.tolist() == ((numbers + 1) * 2)[10:20].tolist(), "a part begins elsewhere"
+    copied = Tensor.from_dlpack(Foreign(x), device=subject.name, copy=True)
+    x.assign(x * 0).realize()
+    assert (copied.numpy() == (numbers + 1) * 2).all(), "a copy shares memory"
+
+
+@case(Level.EXCHANGE, "exchange")
+def test_parts_of_memory_have_addresses(subject: Subject) -> None:
+    """A part begins as many bytes after its whole as was asked for."""
+    runtime: Any = subject.runtime
+    with subject.memory(bytes(4096)) as whole:
+        part = subject.allocator.offset(whole, 256, 1024)
+        begins = [sum(runtime.address(handle)) for handle in (whole, part)]
+        later = runtime.address(subject.allocator.offset(part, 64, 128))
+    assert begins[1] - begins[0] == 1024, f"it begins {begins[1] - begins[0]} bytes after"
+    assert sum(later) - begins[0] == 1152, f"a part of it {sum(later) - begins[0]} bytes after"

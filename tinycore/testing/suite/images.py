@@ -34,7 +34,7 @@ __all__ = [
 
 PIXEL: Final = dtypes.float32.vec(ImageDType.CHANNELS)
 CHANNELS: Final = (Variant("float32", dtypes.float32), Variant("float16", dtypes.float16))
-"""What the four floats of a pixel are kept as."""
+"""Storage of the four floats of a pixel."""
 IMAGE_SIZES: Final = ((1, 1), (3, 65), (64, 2), (5, 7))
 """Rows and columns: few and many, and rows that devices fill up."""
 
@@ -66,7 +66,7 @@ def content_of(subject: Subject, handle: Handle, kind: ImageDType) -> Array:
 
 @case(Level.MEMORY, "image", over=CHANNELS)
 def test_images_keep_their_pixels(subject: Subject, base: DType) -> None:
-    """What is written to an image is read from it, whatever the device fills its rows up to."""
+    """Pixels written to an image are read from it, whatever the device pads its rows to."""
     for size in IMAGE_SIZES:
         kind = image(base, size)
         first, second = pixels(kind), pixels(kind, 1)

@@ -21,7 +21,7 @@ PROMISES: Final = {
     "special_values": "infinities and NaN come out where IEEE 754 has them",
     "rounding": "quotients and square roots are rounded correctly",
 }
-"""What docs/numerics.md promises of every device and some languages cannot keep. A device promises
+"""Promises of docs/numerics.md that some languages cannot keep. A device promises
 all of it; an author who cannot says why in SKIPS, and the table of the device says it too."""
 
 
@@ -58,7 +58,7 @@ class Skips(Mapping[str, str]):
 
 
 class Outcome(enum.Enum):
-    """What a trial did."""
+    """Outcome of a trial."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -67,7 +67,7 @@ class Outcome(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What that means for the device."""
+    """Meaning of an outcome for the device."""
 
     PASSED = "passed"
     FAILED = "failed"

@@ -48,7 +48,7 @@ GROUP: Final = 32
 WIDEST: Final = 70_000
 """Groups that are launched at most, along an axis that allows more."""
 LOOP_ROUNDS: Final = 100_000
-"""Of a loop that is long: drivers were seen that end one after 65,535."""
+"""Rounds of a long loop: drivers were seen that end one after 65,535."""
 
 
 def special(name: str, size: int) -> UOp:
@@ -90,7 +90,7 @@ def loaded(subject: Subject, uops: Sequence[UOp], buffers: int, name: str = "by_
 def results(
     subject: Subject, program: Program, arrays: Sequence[Array], values: Sequence[int] = ()
 ) -> list[Array]:
-    """What buffers hold after a launch that began with `arrays` in them."""
+    """Content of buffers after a launch that began with `arrays` in them."""
     handles = [subject.allocator.alloc(array.nbytes) for array in arrays]
     for handle, array in zip(handles, arrays, strict=True):
         subject.allocator.write(handle, memoryview(array.tobytes()))
@@ -108,7 +108,7 @@ def results(
 def run(
     subject: Subject, uops: Sequence[UOp], *arrays: Array, values: Sequence[int] = ()
 ) -> list[Array]:
-    """What the buffers hold after a program has run once."""
+    """Content of the buffers after a program has run once."""
     return results(subject, loaded(subject, uops, len(arrays)), arrays, values)
 
 
@@ -331,7 +331,7 @@ def after(root: UOp, *done: UOp) -> tuple[UOp, ...]:
 
 @case(Level.COMPUTE, "local_memory")
 def test_a_barrier_orders_a_group(subject: Subject) -> None:
-    """What threads wrote before a barrier their neighbors read behind it."""
+    """Threads read behind a barrier what their neighbors wrote before it."""
     threads = group_of(subject)
     x = integers(5 * threads)
     found, _ = run(subject, reversed_groups(5, threads, threads), zeros(5 * threads), x)

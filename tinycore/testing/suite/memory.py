@@ -90,7 +90,7 @@ def test_what_is_written_is_read(subject: Subject, size: int) -> None:
 
 
 def first_wrong(found: bytes, sent: bytes) -> int:
-    """Where two texts of bytes begin to differ."""
+    """First position at which two texts of bytes differ."""
     return next((i for i, (a, b) in enumerate(zip(found, sent, strict=True)) if a != b), -1)
 
 
@@ -282,7 +282,7 @@ def mapped(subject: Subject, handle: object, size: int) -> Array:
 
 @case(Level.MEMORY, "host_memory")
 def test_mapped_memory_is_the_memory(subject: Subject) -> None:
-    """What the host writes in place the device reads, and the other way around."""
+    """The device reads what the host writes in place, and the other way around."""
     sent, other = noise(5000), noise(5000, seed=1)
     with subject.memory(sent) as handle:
         array = mapped(subject, handle, 5000)

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 RELATIVE, ABSOLUTE = 2e-4, 2e-5
-"""How far numbers may be from those of the reference after many float32 operations."""
+"""Tolerances of numbers after many float32 operations."""
 
 Program = Callable[[str, Sequence[Array]], list[Array]]
 """A model: a device and its weights to what is to be compared."""

@@ -51,7 +51,7 @@ class Conversion(NamedTuple):
 
 
 def takes(op: Op, dtype: DType) -> bool:
-    """Whether an op is defined for a dtype."""
+    """True if an op is defined for a dtype."""
     kind = dtype.kind
     if op is Op.THREEFRY:
         return dtype is dtypes.uint64
@@ -135,7 +135,7 @@ DOMAINS: Final = {
     Op.SIN: (-10.0, 10.0),
     Op.TRUNC: (-9.0, 9.0),
 }
-"""Where the operand of a function of floats lies."""
+"""Ranges of the operands of functions of floats."""
 
 
 def operands_of(op: Op, dtype: DType) -> list[Array]:

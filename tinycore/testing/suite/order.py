@@ -18,7 +18,7 @@ from tinycore.device.protocols import Graph, Handle, Program
 from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.testing.kernels import elementwise
-from tinycore.testing.suite.case import Level, case
+from tinycore.testing.suite.case import Level, Variant, case
 from tinycore.testing.suite.kernels import integers, loaded, zeros
 from tinycore.testing.suite.memory import in_threads, mapped
 from tinycore.testing.suite.subject import Array, Subject
@@ -28,6 +28,7 @@ __all__ = [
     "test_a_captured_step_computes_what_it_did",
     "test_a_graph_computes_what_launches_do",
     "test_a_graph_keeps_the_order",
+    "test_a_graph_overlaps_only_what_is_independent",
     "test_a_graph_says_how_long_it_took",
     "test_a_graph_takes_other_memory_and_values",
     "test_a_launch_sees_the_write_before_it",
@@ -35,6 +36,9 @@ __all__ = [
     "test_a_write_waits_for_launches",
     "test_copies_wait_for_launches",
     "test_launches_happen_in_order",
+    "test_launches_of_a_graph_that_share_memory_are_ordered",
+    "test_launches_overlap_only_where_they_are_independent",
+    "test_replays_that_follow_each_other_keep_their_values",
     "test_synchronizing_waits",
     "test_thousands_of_launches",
     "test_threads_launch_at_the_same_time",
@@ -60,7 +64,7 @@ def content(subject: Subject, handle: Handle, size: int = SIZE) -> Array:
 
 
 def chained(x: Array, steps: int) -> Array:
-    """What x * 3 + 1 gives when it is done so many times over."""
+    """Result of x * 3 + 1, done so many times over."""
     for _ in range(steps):
         x = x * 3 + 1
     return x
@@ -227,6 +231,79 @@ def test_a_graph_keeps_the_order(subject: Subject) -> None:
         assert (content(subject, a) == chained(other, 10)).all(), "a graph did not see a write"
 
 
+class Exchange:
+    """Random launches between parts of a few blocks, and the content that they are to leave."""
+
+    BLOCKS: Final = 4
+    LAUNCHES: Final = 24
+
+    def __init__(self, subject: Subject, seed: int) -> None:
+        random = numpy.random.default_rng(seed)
+        self.subject = subject
+        self.blocks = [subject.allocator.alloc(SIZE * 4) for _ in range(self.BLOCKS)]
+        self.content = [integers(SIZE, seed + n) for n in range(self.BLOCKS)]
+        for block, numbers in zip(self.blocks, self.content, strict=True):
+            subject.allocator.write(block, memoryview(numbers.tobytes()))
+        programs = [step(subject, lambda x: x * 3 + 1, SIZE // parts) for parts in (1, 2)]
+        self.moves: list[tuple[int, slice, int, slice]] = []
+        self.launches: list[tuple[Program, list[Handle], Any]] = []
+        for _ in range(self.LAUNCHES):
+            target, source = [int(n) for n in random.permutation(self.BLOCKS)[:2]]
+            cut = int(random.integers(2))
+            to, of = [slice_of(cut, int(half)) for half in random.integers(2, size=2)]
+            self.moves.append((target, to, source, of))
+            handles = [self.part(target, to), self.part(source, of)]
+            self.launches.append((programs[cut], handles, []))
+
+    def part(self, block: int, part: slice) -> Handle:
+        """A part of a block."""
+        size = (part.stop - part.start) * 4
+        return self.subject.allocator.offset(self.blocks[block], size, part.start * 4)
+
+    def expect(self) -> None:
+        """Do the launches once on the host."""
+        for target, to, source, of in self.moves:
+            self.content[target][to] = self.content[source][of] * 3 + 1
+
+    def check(self) -> None:
+        """Compare the blocks with the content expected, and free them."""
+        found = [content(self.subject, block) for block in self.blocks]
+        wrong = [n for n, x in enumerate(found) if (x != self.content[n]).any()]
+        self.subject.runtime.synchronize()
+        for block in self.blocks:
+            self.subject.allocator.free(block)
+        assert not wrong, f"blocks {wrong} of {self.BLOCKS} differ from launches done in order"
+
+
+def slice_of(cut: int, half: int) -> slice:
+    """All elements, or where they are cut in two one half."""
+    return slice(half * SIZE // 2, (half + 1) * SIZE // 2) if cut else slice(0, SIZE)
+
+
+SEEDS: Final = tuple(Variant(f"seed{n}", n) for n in range(3))
+
+
+@case(Level.ORDER, over=SEEDS)
+def test_launches_overlap_only_where_they_are_independent(subject: Subject, seed: int) -> None:
+    """Launches that read and write parts of the same memory in turns leave what an order leaves."""
+    exchange = Exchange(subject, seed)
+    for program, handles, values in exchange.launches:
+        program(handles, values)
+    exchange.expect()
+    exchange.check()
+
+
+@case(Level.ORDER, "graph", over=SEEDS)
+def test_a_graph_overlaps_only_what_is_independent(subject: Subject, seed: int) -> None:
+    """So do those of a graph, where memory is written after others read it, part by part."""
+    exchange = Exchange(subject, seed)
+    graph = graph_of(subject, exchange.launches)
+    for _ in range(3):
+        graph()
+        exchange.expect()
+    exchange.check()
+
+
 @case(Level.ORDER, "graph")
 def test_a_graph_takes_other_memory_and_values(subject: Subject) -> None:
     """`set_buffer` and `set_value` change what the next replay uses, and nothing else."""
@@ -247,6 +324,52 @@ def test_a_graph_takes_other_memory_and_values(subject: Subject) -> None:
     assert (content(subject, d, 100) == y + 510).all(), "a replay with other memory is wrong"
     graph()
     assert (content(subject, d, 100) == y + 510).all(), "what was set did not stay"
+    subject.runtime.synchronize()
+    for block in blocks:
+        subject.allocator.free(block)
+
+
+@case(Level.ORDER, "graph")
+def test_replays_that_follow_each_other_keep_their_values(subject: Subject) -> None:
+    """Values set for the next replay leave one that is under way unchanged."""
+    n = UOp.variable("n", -1000, 1000)
+    size = 1 << 8  # one thread computes it all
+    kernel = subject.bench.lower(elementwise(lambda x: [x * 3 + n.cast(I32)], [I32], size))
+    program = loaded(subject, kernel.uops, 2, kernel.name)
+    x = integers(size)
+    with subject.memory(x.tobytes()) as a, subject.memory(size * 4) as b:
+        graph = graph_of(subject, [(program, [b, a], [0]), (program, [a, b], [0])])
+        expected = x
+        for turn in range(8):
+            graph.set_value(0, 0, turn)
+            graph.set_value(1, 0, -100 * turn)
+            graph()
+            expected = (expected * 3 + turn) * 3 - 100 * turn
+        assert (content(subject, a, size) == expected).all(), "a replay took values of a later one"
+
+
+@case(Level.ORDER, "graph")
+def test_launches_of_a_graph_that_share_memory_are_ordered(subject: Subject) -> None:
+    """Launches may overlap where none writes what another one touches, and nowhere else."""
+    size, chance = 1 << 6, numpy.random.default_rng(1)
+    kernel = subject.bench.lower(elementwise(lambda x, y: [x * 3 + y], [I32, I32], size))
+    program = loaded(subject, kernel.uops, 3, kernel.name)
+    expected = [integers(size, seed=seed) for seed in range(8)]
+    blocks = [subject.allocator.alloc(size * 4) for _ in expected]
+    for block, numbers in zip(blocks, expected, strict=True):
+        subject.allocator.write(block, memoryview(numbers.tobytes()))
+    steps = [chance.permutation(len(blocks))[:3].tolist() for _ in range(24)]
+    graph = graph_of(subject, [(program, [blocks[n] for n in step], []) for step in steps])
+    for _ in range(3):
+        graph()
+        for out, a, b in steps:
+            expected[out] = expected[a] * 3 + expected[b]
+    wrong = [
+        number
+        for number, (block, numbers) in enumerate(zip(blocks, expected, strict=True))
+        if (content(subject, block, size) != numbers).any()
+    ]
+    assert not wrong, f"blocks {wrong} of {len(blocks)} differ: launches overlapped"
     subject.runtime.synchronize()
     for block in blocks:
         subject.allocator.free(block)

@@ -138,7 +138,7 @@ def test_devices_wait_for_each_other(subject: Subject) -> None:
 
 @case(Level.ORDER, "queues")
 def test_the_source_of_a_copy_may_be_written_at_once(subject: Subject) -> None:
-    """What is asked of the source later does not change what was copied."""
+    """Later writes to the source of a copy do not change what was copied."""
     x = integers(SIZE)
     with pair_of(subject) as pair:
         (a, b), (c, d) = pair.memory

@@ -1,4 +1,4 @@
-"""What came of a run: lines while it goes on, a table, JSON, and a page for docs/conformance.
+"""Reports of a run: lines while it goes on, a table, JSON, and a page for docs/conformance.
 
 Floor 6.
 """
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def is_conformant(self) -> bool:
-        """Whether there are results, and none of them is a failure."""
+        """True if there are results, and none of them is a failure."""
         return bool(self.results) and not self.failures
 
     # --- what was found, by claim and by level
@@ -97,14 +97,14 @@ class Report:
         return found
 
     def decides(self, result: Result, word: str) -> bool:
-        """Whether a result says something of a word: all other words it needs are claimed."""
+        """True if a result tells about a word: all other words it needs are claimed."""
         if result.judgement.verdict is Verdict.NOT_APPLICABLE:
             return False
         claims = claims_of(self.subject.backend.capabilities, self.subject.skips)
         return set(result.needs) - {word} <= claims
 
     def by_level(self) -> dict[Level, Counter[Verdict]]:
-        """How many results of each verdict there are at each level."""
+        """Number of results of each verdict at each level."""
         found: dict[Level, Counter[Verdict]] = {}
         for result in self.results:
             found.setdefault(Level(result.level), Counter())[result.judgement.verdict] += 1
@@ -229,5 +229,5 @@ def installed(distribution: str) -> str:
 
 
 def counted(words: Iterable[str]) -> Mapping[str, int]:
-    """How often each word occurs."""
+    """Number of occurrences of each word."""
     return dict(Counter(words))

@@ -24,18 +24,27 @@ from tinycore.testing.suite.case import NotApplicable, Trial, trials
 from tinycore.testing.suite.judge import Judgement, Outcome, Skips, claims_of, judge
 from tinycore.testing.suite.subject import Subject
 
-__all__ = ["Plan", "Result", "chosen_trials", "run_apart", "run_here", "run_one", "subject_for"]
+__all__ = [
+    "Plan",
+    "Result",
+    "chosen_trials",
+    "register_named",
+    "run_apart",
+    "run_here",
+    "run_one",
+    "subject_for",
+]
 
 TRIAL_SECONDS: Final = 180.0
-"""How long one trial may take before its process is ended."""
+"""Time limit of a trial, whose process is then ended."""
 START_SECONDS: Final = 120.0
-"""How long a process may take until its first trial."""
+"""Time limit of a process until its first trial."""
 LINES_OF_TRACE: Final = 4
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be tested, in a form that another process can be told."""
+    """The trials to run, in a form that another process can be told."""
 
     target: str
     highest: int
@@ -50,7 +59,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a trial. `figure` is what a performance case measured.
+    """Result of a trial. `figure` is the measurement of a performance case.
 
     `lost` tells that the device did not work afterwards, and was closed for the next trial to open.
     """
@@ -74,15 +83,20 @@ def subject_for(plan: Plan) -> Subject:
     if not __debug__:
         raise PluginError("conformance is proven by assertions: run Python without -O")
     for reference in plan.registers:
-        backend = Deferred(reference).resolve()
-        claim = Device.plugins.find(backend.name)
-        if claim is None or claim.backend is not backend:  # also in place of an installed one
-            Device.register(backend)
+        register_named(reference)
     said = run_path(str(plan.suite)) if plan.suite else {}
     skips = said.get("SKIPS", Skips())
     if not isinstance(skips, Skips):
         raise PluginError(f"{plan.suite}: SKIPS is {skips!r}; write SKIPS = Skips(word='reason')")
     return Subject(plan.target, skips, said.get("external_memory"))
+
+
+def register_named(reference: str) -> None:
+    """Register a backend given as "package.module:BACKEND", also in place of an installed one."""
+    backend = Deferred(reference).resolve()
+    claim = Device.plugins.find(backend.name)
+    if claim is None or claim.backend is not backend:
+        Device.register(backend)
 
 
 def chosen_trials(plan: Plan, subject: Subject) -> list[Trial]:
@@ -234,7 +248,7 @@ def watched(
 
 
 def manner(status: int | None) -> str:
-    """How a process died, by its exit status."""
+    """End of a process in words, by its exit status."""
     if status is None or status >= 0:
         return f"ended the process with status {status}"
     try:

@@ -15,13 +15,19 @@ from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
 from tinycore.render.base import LinearKernel
-from tinycore.testing.kernels import product
+from tinycore.tensor.host_bytes import decode, encode
+from tinycore.testing.kernels import product, product_of_types
 from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
 from tinycore.testing.suite.kernels import grid_limits, integers, loaded, results
+from tinycore.testing.suite.operations import words_of
 from tinycore.testing.suite.subject import Subject
 from tinycore.uop.node import UOp
 
-__all__ = ["test_operands_in_shared_memory"]
+__all__ = [
+    "test_narrow_operands_are_widened",
+    "test_narrow_operands_in_shared_memory",
+    "test_operands_in_shared_memory",
+]
 
 THREADS: Final = 64
 """Threads of a group, where a device takes as many."""
@@ -41,6 +47,62 @@ def sharing(subject: Subject, kernel: UOp) -> LinearKernel:
     if not any(isinstance(step, Stage) for step in plan):
         raise NotApplicable(f"a tile does not fit its groups: {limits}")
     return lower(kernel, subject.toolchain.renderer, "sharing", plan)
+
+
+NARROW: Final = tuple(
+    Variant(f"{dtype.name}-{'x'.join(map(str, size))}", (size, dtype), words_of(dtype))
+    for size in ((32, 16, 32), (37, 50, 29))
+    for dtype in dtypes.all
+    if dtype.itemsize < 4 and dtype not in {dtypes.bool, *dtypes.fp8s}
+)
+
+
+@case(Level.COMPUTE, "local_memory", over=NARROW)
+def test_narrow_operands_in_shared_memory(subject: Subject, what: tuple[Size, DType]) -> None:
+    """Operands of 8 and 16 bits share words of shared memory, each in its place."""
+    (rows, inner, columns), dtype = what
+    least = 0 if dtypes.is_unsigned(dtype) else -1
+    left, right = (
+        integers(size, seed) % 3 + least
+        for seed, size in enumerate((rows * inner, inner * columns))
+    )
+    kernel = sharing(subject, product(rows, inner, columns, dtype))
+    program = loaded(subject, kernel.uops, 3, kernel.name)
+    start = numpy.full(rows * columns, 77)
+    given = [encode(numbers, dtype) for numbers in (start, left, right)]
+    found = decode(results(subject, program, given)[0], dtype)
+    # Sums of so few products of so small integers are exact in every type.
+    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
+    wrong = numpy.flatnonzero(found != expected.reshape(-1))
+    assert not len(wrong), (
+        f"{len(wrong)} of {found.size} sums of {dtype.name} are wrong; the one of row "
+        f"{wrong[0] // columns}, column {wrong[0] % columns} is {found[wrong[0]]}"
+    )
+
+
+@case(Level.COMPUTE, "local_memory", over=NARROW)
+def test_narrow_operands_are_widened(subject: Subject, what: tuple[Size, DType]) -> None:
+    """Operands of 8 and 16 bits are shared as they are, and widened when a thread reads them."""
+    (rows, inner, columns), dtype = what
+    wide = dtypes.float32 if dtype.kind == "float" else dtypes.int32
+    low, high = (dtypes.min(dtype), dtypes.max(dtype)) if wide is dtypes.int32 else (-100, 100)
+    left, right = (
+        numpy.clip(integers(size, seed) % 200 - 100, low, high)
+        for seed, size in enumerate((rows * inner, inner * columns))
+    )
+    kernel = sharing(subject, product_of_types(rows, inner, columns, dtype, dtype, wide))
+    program = loaded(subject, kernel.uops, 3, kernel.name)
+    start = numpy.full(rows * columns, 77)
+    given = [encode(n, d) for n, d in ((start, wide), (left, dtype), (right, dtype))]
+    found = decode(results(subject, program, given)[0], wide)
+    # Each number is exact in its type, and each sum of their products in the wider one.
+    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
+    wrong = numpy.flatnonzero(found != expected.reshape(-1))
+    assert not len(wrong), (
+        f"{len(wrong)} of {found.size} sums of products of {dtype.name} are wrong; the one of row "
+        f"{wrong[0] // columns}, column {wrong[0] % columns} is {found[wrong[0]]} instead of "
+        f"{expected.reshape(-1)[wrong[0]]}"
+    )
 
 
 @case(

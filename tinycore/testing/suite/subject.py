@@ -70,7 +70,7 @@ class Subject:
 
     @property
     def candidate(self) -> Candidate:
-        """Where the backend comes from. Raises UnknownDevice."""
+        """The candidate that provides the backend. Raises UnknownDevice."""
         found = Device.plugins.find(self.target.device)
         if found is None:
             Device.canonicalize(self.target.device)  # raises, saying what is installed
@@ -83,7 +83,7 @@ class Subject:
         return Device.backend(self.target.device)
 
     def claims(self, word: str) -> bool:
-        """Whether the backend declares a capability."""
+        """True if the backend declares a capability."""
         return word in self.backend.capabilities
 
     # --- the device
@@ -95,7 +95,7 @@ class Subject:
 
     @property
     def runtime(self) -> DeviceRuntime:
-        """What the backend opened."""
+        """The runtime that the backend opened."""
         return self.device.runtime
 
     @property
@@ -110,7 +110,7 @@ class Subject:
 
     @property
     def limits(self) -> Limits:
-        """What plans are made by."""
+        """The limits by which plans are made."""
         return self.toolchain.renderer.limits
 
     @property
@@ -127,7 +127,7 @@ class Subject:
         return True
 
     def copies(self) -> bool:
-        """Whether the device, opened if it is closed, takes and returns bytes."""
+        """True if the device, opened if it is closed, takes and returns bytes."""
         content = b"conformance"
         try:
             with self.memory(content) as handle:

@@ -88,7 +88,7 @@ def test_a_reduction(subject: Subject, fold: Fold) -> None:
 
 
 def slack_of(fold: Fold, values: Array) -> Array | float:
-    """How far a sum or product of floats may be off: its terms are added in any order."""
+    """Error bound of a sum or product of floats: its terms are added in any order."""
     op, dtype, _, axis = fold
     if not dtypes.is_float(dtype) or op in (Op.MAX, Op.MIN):
         return 0.0

@@ -16,11 +16,14 @@ _KFD = Interface(
 
 BACKEND = Backend(
     name="AMD",
-    api=(1, 11),
+    api=(1, 12),
     count=deferred("tiny_amd.topology:count"),
     driver=deferred("tiny_amd.topology:driver"),
     open=deferred("tiny_amd.device:AmdDevice"),
-    renderers={"LLVM": deferred("tiny_amd.device:toolchain")},
+    renderers={
+        "LLVM": deferred("tiny_amd.device:toolchain"),
+        "HIP": deferred("tiny_amd.device:toolchain_hip"),
+    },
     interfaces={"KFD": _KFD},
     capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues", *_DTYPES.split()}),
     platforms=("linux",),

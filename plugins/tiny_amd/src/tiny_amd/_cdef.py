@@ -1,5 +1,5 @@
 """Every C declaration the plugin uses, of which `_native.py` is made: what the kernel's compute
-driver takes (linux/kfd_ioctl.h, ABI 1.17).
+driver takes (linux/kfd_ioctl.h, ABI 1.17), and the functions of COMGR (amd_comgr.h).
 
 `_native.py` is cffi's out-of-line form. After a change run
 `python -m tinycore.testing.native` on this file; a test holds the two together.
@@ -68,4 +68,27 @@ DECLARATIONS: Final = """
         uint64_t events_ptr;
         uint32_t num_events, wait_for_all, timeout, wait_result;
     };
+
+    typedef struct { uint64_t handle; } comgr_handle;
+    void amd_comgr_get_version(size_t *major, size_t *minor);
+    int amd_comgr_status_string(int status, const char **text);
+    int amd_comgr_create_data(int kind, comgr_handle *data);
+    int amd_comgr_release_data(comgr_handle data);
+    int amd_comgr_set_data(comgr_handle data, size_t size, const char *bytes);
+    int amd_comgr_set_data_name(comgr_handle data, const char *name);
+    int amd_comgr_get_data(comgr_handle data, size_t *size, char *bytes);
+    int amd_comgr_create_data_set(comgr_handle *set);
+    int amd_comgr_destroy_data_set(comgr_handle set);
+    int amd_comgr_data_set_add(comgr_handle set, comgr_handle data);
+    int amd_comgr_action_data_get_data(
+        comgr_handle set, int kind, size_t index, comgr_handle *data);
+    int amd_comgr_action_data_count(comgr_handle set, int kind, size_t *count);
+    int amd_comgr_create_action_info(comgr_handle *info);
+    int amd_comgr_destroy_action_info(comgr_handle info);
+    int amd_comgr_action_info_set_isa_name(comgr_handle info, const char *name);
+    int amd_comgr_action_info_set_language(comgr_handle info, int language);
+    int amd_comgr_action_info_set_option_list(
+        comgr_handle info, const char **options, size_t count);
+    int amd_comgr_action_info_set_logging(comgr_handle info, bool logging);
+    int amd_comgr_do_action(int kind, comgr_handle info, comgr_handle input, comgr_handle output);
 """

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_amd.generation import CDNA, RDNA, Generation
+from tiny_amd.matrix import CDNA2, CDNA3, CDNA4, RDNA3, RDNA4, Instruction
 from tinycore.errors import CompilerUnavailable
 from tinycore.render.base import Limits
 
-__all__ = ["ARCHS", "Arch", "arch_of", "limits_of"]
+__all__ = ["ARCHS", "DRIVEN", "Arch", "arch_of", "limits_of"]
 
 VECTOR_BYTES: Final = 16
 """Widest load of a lane: global_load_b128."""
@@ -30,6 +32,14 @@ class Arch:
     """Compute units."""
     vector_bytes_per_unit: int = 0x60000
     """Vector registers of a compute unit: what its waves leave when they are put aside."""
+    matrix: tuple[Instruction, ...] = RDNA3
+    """Its matrix instructions."""
+    wave: int = 32
+    """Threads of a wave."""
+    generation: Generation = RDNA
+    """Its packets, and the buffers of its queues."""
+    is_driven: bool = True
+    """Whether the plugin drives cards of it; kernels are compiled for all."""
 
 
 ARCHS: Final = {
@@ -37,8 +47,15 @@ ARCHS: Final = {
     "gfx1101": Arch(60),
     "gfx1102": Arch(32, 0x40000),
     "gfx1151": Arch(40, 0x60000),
+    "gfx1030": Arch(80, 0x40000, (), is_driven=False),
+    "gfx1200": Arch(32, 0x60000, RDNA4),
+    "gfx1201": Arch(64, 0x60000, RDNA4),
+    "gfx90a": Arch(104, 0x80000, CDNA2, 64, CDNA, is_driven=False),
+    "gfx942": Arch(304, 0x80000, CDNA3, 64, CDNA),
+    "gfx950": Arch(256, 0x80000, CDNA4, 64, CDNA, is_driven=False),
 }
-"""By the name that LLVM knows them by; all of RDNA3, in waves of 32."""
+"""By the name that LLVM knows them by; the first are those of RDNA3."""
+DRIVEN: Final = tuple(name for name, arch in ARCHS.items() if arch.is_driven)
 
 
 def arch_of(name: str) -> Arch:
@@ -57,8 +74,11 @@ def limits_of(arch: Arch) -> Limits:
         vector_bytes=VECTOR_BYTES,
         access_alignment=VECTOR_BYTES,
         grid=((1 << 31) - 1, 65_535, 65_535),
+        grid_varies=True,
         block=(1024, 1024, 1024),
         block_threads=1024,
         block_wanted=WANTED_THREADS,
         shared_bytes=SHARED_BYTES,
+        subgroup=arch.wave if arch.matrix else 1,
+        matrix=tuple(instruction.unit for instruction in arch.matrix),
     )

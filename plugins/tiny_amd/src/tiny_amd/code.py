@@ -43,6 +43,9 @@ AMDGPU: Final = Machine(
     },
     None,
 )
+UNIT_ID: Final = b"__hip_cuid_"
+"""A byte in `.bss` by which clang 18 and later name the unit of HIP source; nothing reads it."""
+OF_HIP: Final = AMDGPU._replace(unloaded=(".bss",))
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class CodeObject:
     """An object of one kernel. Raises FileFormatError for anything else."""
 
     def __init__(self, binary: bytes, name: str) -> None:
-        self._image = ElfImage(binary, name, machines={AMDGPU_MACHINE: AMDGPU})
+        machine = OF_HIP if UNIT_ID in binary else AMDGPU
+        self._image = ElfImage(binary, name, machines={AMDGPU_MACHINE: machine})
         symbol = f"{name}.kd"
         if symbol not in self._image.symbols:
             raise FileFormatError(f"{name}: the code object has no kernel descriptor {symbol!r}")

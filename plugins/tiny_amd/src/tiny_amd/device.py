@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from tiny_amd.arch import arch_of, limits_of
+from tiny_amd.comgr import ComgrCompiler
 from tiny_amd.faults import Faults
 from tiny_amd.hardware_queue import HardwareQueue, QueueType
+from tiny_amd.hip import AmdHip
 from tiny_amd.kfd import kfd_of_process
 from tiny_amd.llvm import LlvmCompiler
 from tiny_amd.memory import AmdAllocator
@@ -21,7 +24,7 @@ from tiny_amd.topology import cards
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo, Toolchain
 
-__all__ = ["AmdDevice", "toolchain"]
+__all__ = ["AmdDevice", "toolchain", "toolchain_hip"]
 
 DEFAULT_ARCH: Final = "gfx1100"
 """Target architecture if ARCH is not given and there is no card."""
@@ -42,6 +45,13 @@ def toolchain(arch: str = "") -> Toolchain[AmdLlvm]:
     return Toolchain("LLVM", name, AmdLlvm(limits_of(arch_of(name))), LlvmCompiler(name))
 
 
+def toolchain_hip(arch: str = "") -> Toolchain[AmdHip]:
+    """HIP source compiled by COMGR for an architecture. Raises CompilerUnavailable."""
+    name = arch or DEFAULT_ARCH
+    limits = replace(limits_of(arch_of(name)), matrix=())
+    return Toolchain("HIP", name, AmdHip(limits), ComgrCompiler(name))
+
+
 class AmdDevice(HCQCompiled):
     """A card: a queue that computes, a queue that copies, and the events of both."""
 
@@ -60,6 +70,7 @@ class AmdDevice(HCQCompiled):
             raise DeviceUnavailable(f"there is no AMD:{index}; there are: {names}")
         self.card = card = found[index]
         self.arch = card.arch
+        self.generation, self.wave = arch_of(card.arch).generation, arch_of(card.arch).wave
         self.kfd = kfd = kfd_of_process()
         kfd.acquire(card)
         with ExitStack() as undo:

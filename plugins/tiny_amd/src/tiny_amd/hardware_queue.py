@@ -31,7 +31,6 @@ amd_queue_t, where the hardware looks for them in queues of AQL packets."""
 SHARED_BYTES_PER_UNIT: Final = 0x10000
 SCALAR_BYTES_PER_UNIT: Final = 0x4000
 MODE_BYTES_PER_UNIT: Final = 0x1000
-WAVES_PER_UNIT: Final = 32
 HEADER_BYTES: Final = 40
 _PRIORITY: Final = 7
 _PERCENTAGE: Final = 100
@@ -55,9 +54,12 @@ class SavedWaves:
 
     @classmethod
     def of(cls, card: Card, arch: Arch) -> SavedWaves:
-        """As `kfd_queue_ctx_save_restore_size` computes it for gfx10.1 and later."""
-        waves = card.units * WAVES_PER_UNIT
-        control_stack = align(HEADER_BYTES + waves * 12 + 8, PAGE)
+        """As `kfd_queue_ctx_save_restore_size` computes it."""
+        generation = arch.generation
+        waves = card.units * generation.waves_per_unit
+        if generation.waves_per_engine:
+            waves = min(waves, card.engines * generation.waves_per_engine)
+        control_stack = align(HEADER_BYTES + waves * generation.control_bytes + 8, PAGE)
         per_unit = arch.vector_bytes_per_unit + SCALAR_BYTES_PER_UNIT
         per_unit += SHARED_BYTES_PER_UNIT + MODE_BYTES_PER_UNIT
         return cls(control_stack, control_stack + align(card.units * per_unit, PAGE), waves * 32)

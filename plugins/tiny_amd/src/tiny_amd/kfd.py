@@ -315,7 +315,8 @@ class Kfd:
         return data
 
 
-_kfds: Final[dict[System, Kfd]] = {}
+_KEPT: Final = "tiny_amd kfd"
+"""Attribute of a machine that holds its driver, so that both end together."""
 _lock: Final = lock()
 
 
@@ -323,7 +324,7 @@ def kfd_of_process() -> Kfd:
     """The driver, opened once in each process. Raises DeviceUnavailable."""
     machine = system()
     with _lock:
-        found = _kfds.get(machine)
+        found: Kfd | None = vars(machine).get(_KEPT)
         if found is None or found.process != os.getpid():
-            found = _kfds[machine] = Kfd(machine)
+            found = vars(machine)[_KEPT] = Kfd(machine)
         return found

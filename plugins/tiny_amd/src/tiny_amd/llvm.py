@@ -12,9 +12,11 @@ __all__ = ["LlvmCompiler"]
 
 TRIPLE: Final = "amdgcn-amd-amdhsa"
 _LEVEL: Final = 2
-FEATURES: Final = "-dot7-insts,-dot8-insts,-dot9-insts,-dot10-insts"
+FEATURES: Final = "-dot7-insts,-dot8-insts,-dot9-insts,-dot10-insts,-unaligned-access-mode"
 """Dot products of bytes are not for LLVM to find: of `a * b + (first ? c * d : 0)` on bytes LLVM 22
-makes one v_dot4_u32_u8 that adds `first` itself. The tests compile such a kernel and run it."""
+makes one v_dot4_u32_u8 that adds `first` itself. The tests compile such a kernel and run it. Nor
+does it join loads of bytes into wider ones at odd addresses: whether these work SH_MEM_CONFIG says,
+which belongs to the kernel's driver."""
 _lock: Final = lock()
 
 

@@ -7,9 +7,12 @@ words of 32 bits; addresses take two, the low half first.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tinycore.plugin import Number, halves
+
+if TYPE_CHECKING:
+    from tiny_amd.generation import Generation
 
 __all__ = ["CacheControl", "Opcode", "Register", "length_of", "packet"]
 
@@ -44,6 +47,7 @@ class Register(IntEnum):
     TMPRING_SIZE = 0x218
     RESTART_X = 0x21B
     PGM_RSRC3 = 0x228
+    PGM_RSRC3_CDNA = 0x22D
     USER_DATA_0 = 0x240
 
 
@@ -77,7 +81,7 @@ ACQUIRED: Final = (
 
 # RELEASE_MEM, first word: the event at the end of the pipe, and the caches that are written back.
 _FLUSH_AND_INVALIDATE: Final = 0x14 | 5 << 8
-_RELEASED: Final = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 15 | 1 << 20 | 1 << 21
+RELEASED: Final = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 15 | 1 << 20 | 1 << 21
 """GLM_WB, GLM_INV, GLV_INV, GL1_INV, GL2_INV, GL2_WB."""
 _DATA_LOW, _DATA_WHOLE, _DATA_CLOCK = 1 << 29, 2 << 29, 3 << 29
 _INTERRUPT_AFTER_WRITE: Final = 2 << 24
@@ -88,6 +92,8 @@ _MEMORY_AT_LEAST: Final = 5 | 1 << 4
 """WAIT_REG_MEM: poll memory until it is at least the reference."""
 _POLL_INTERVAL: Final = 4
 _WHOLE: Final = (1 << 32) - 1
+EVERYTHING: Final = (_WHOLE, 0xFF, 0, 0)
+"""Size and base of all memory, in ACQUIRE_MEM."""
 _BUFFER_VALID: Final = 1 << 23
 LARGEST_BUFFER: Final = (1 << 20) - 1
 """Words of an indirect buffer."""
@@ -115,15 +121,17 @@ def set_registers(first: Register, *values: Number) -> tuple[Number, ...]:
     return packet(Opcode.SET_SH_REG, int(first), *values)
 
 
-def acquire() -> tuple[Number, ...]:
-    """See what has been written by others: all of memory."""
-    everything = (_WHOLE, 0xFF, 0, 0)
-    return packet(Opcode.ACQUIRE_MEM, 0, *everything, 0, int(ACQUIRED))
+def acquire(generation: Generation) -> tuple[Number, ...]:
+    """Wait until launches before have ended; see what they and others have written: all memory."""
+    return (
+        *packet(Opcode.EVENT_WRITE, _PARTIAL_FLUSH),
+        *packet(Opcode.ACQUIRE_MEM, *generation.acquired),
+    )
 
 
-def release(address: Number, value: Number) -> tuple[Number, ...]:
+def release(generation: Generation, address: Number, value: Number) -> tuple[Number, ...]:
     """Write 64 bits after all before has ended and is visible to everyone."""
-    event = _FLUSH_AND_INVALIDATE | _RELEASED
+    event = _FLUSH_AND_INVALIDATE | generation.released
     return packet(Opcode.RELEASE_MEM, event, _DATA_WHOLE, *halves(address), *halves(value), 0)
 
 
@@ -132,11 +140,12 @@ def release_clock(address: Number) -> tuple[Number, ...]:
     return packet(Opcode.RELEASE_MEM, _FLUSH_AND_INVALIDATE, _DATA_CLOCK, *halves(address), 0, 0, 0)
 
 
-def interrupt(mailbox: int, event: int) -> tuple[Number, ...]:
-    """Signal an event: its id into its mailbox, then an interrupt that carries the id."""
+def interrupt(generation: Generation, mailbox: int, event: int) -> tuple[Number, ...]:
+    """Signal an event: its id into its mailbox, then an interrupt, which may carry the id."""
     selected = _DATA_LOW | _INTERRUPT_AFTER_WRITE
+    context = event if generation.interrupt_names_event else 0
     return packet(
-        Opcode.RELEASE_MEM, _FLUSH_AND_INVALIDATE, selected, *halves(mailbox), event, 0, event
+        Opcode.RELEASE_MEM, _FLUSH_AND_INVALIDATE, selected, *halves(mailbox), event, 0, context
     )
 
 
@@ -153,10 +162,7 @@ def indirect_buffer(address: int, words: int) -> tuple[Number, ...]:
     return packet(Opcode.INDIRECT_BUFFER, *halves(address), words | _BUFFER_VALID)
 
 
-def dispatch(groups: tuple[Number, ...]) -> tuple[Number, ...]:
-    """Launch groups of what the registers describe, in waves of 32, and wait until they end."""
-    initiator = _SHADER_ENABLED | _START_AT_ZERO | _WAVES_OF_32
-    return (
-        *packet(Opcode.DISPATCH_DIRECT, *groups, initiator),
-        *packet(Opcode.EVENT_WRITE, _PARTIAL_FLUSH),
-    )
+def dispatch(groups: tuple[Number, ...], wave: int) -> tuple[Number, ...]:
+    """Launch groups of what the registers describe, in waves of so many, beside those before."""
+    initiator = _SHADER_ENABLED | _START_AT_ZERO | (_WAVES_OF_32 if wave == 32 else 0)
+    return packet(Opcode.DISPATCH_DIRECT, *groups, initiator)

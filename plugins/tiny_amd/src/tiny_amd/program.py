@@ -66,8 +66,12 @@ class AmdProgram(HCQProgram):
                 f"{name} asks to be given {', '.join(wanted)}, which tiny-amd does not: compile it "
                 'with the attributes "amdgpu-no-dispatch-ptr", "amdgpu-no-queue-ptr" and the like'
             )
-        if not properties >> _WAVES_OF_32_BIT & 1:
-            raise DeviceError(f"{name} was compiled for waves of 64, and {self.card.arch} has 32")
+        wave = 32 if properties >> _WAVES_OF_32_BIT & 1 else 64
+        if wave != self.card.wave:
+            raise DeviceError(
+                f"{name} was compiled for waves of {wave}, and {self.card.arch} has "
+                f"{self.card.wave}"
+            )
 
     def user_data(self, arguments: int) -> tuple[int, ...]:
         """Initial user SGPRs: the kernarg address, if the kernel has arguments."""

@@ -70,6 +70,7 @@ class AmdQueue(HWQueue):
     def __init__(self, device: AmdDevice, hardware: HardwareQueue) -> None:
         super().__init__()
         self.device = device
+        self.generation = device.generation
         self.hardware = hardware
 
     def view(self) -> memoryview:
@@ -96,6 +97,8 @@ class AmdQueue(HWQueue):
 class Pm4Queue(AmdQueue):
     """Commands of the command processor, in a ring of PM4."""
 
+    GRID_WORDS = True
+
     def __init__(self, device: AmdDevice, hardware: HardwareQueue) -> None:
         super().__init__(device, hardware)
         self.bound: HCQBuffer | None = None
@@ -113,16 +116,16 @@ class Pm4Queue(AmdQueue):
     def signal(self, signal: SignalPlace, value: Number) -> Self:
         """Set the signal, and wake who sleeps."""
         done = self.device.faults.done
-        self.append(*pm4.release(signal.address, value))
-        return self.append(*pm4.interrupt(done.mailbox, done.id))
+        self.append(*pm4.release(self.generation, signal.address, value))
+        return self.append(*pm4.interrupt(self.generation, done.mailbox, done.id))
 
     def timestamp(self, signal: SignalPlace) -> Self:
         """Note the card's clock."""
         return self.append(*pm4.release_clock(signal.address + 8))
 
     def memory_barrier(self) -> Self:
-        """See what others have written."""
-        return self.append(*pm4.acquire())
+        """Let launches before end, and see what they and others have written."""
+        return self.append(*pm4.acquire(self.generation))
 
     def exec(
         self,
@@ -138,7 +141,7 @@ class Pm4Queue(AmdQueue):
         registers: tuple[tuple[Register, tuple[Number, ...]], ...] = (
             (Register.PGM_LO, split(program.entry >> 8)),
             (Register.PGM_RSRC1, (program.rsrc1, program.rsrc2)),
-            (Register.PGM_RSRC3, (program.rsrc3,)),
+            (self.generation.rsrc3, (program.rsrc3,)),
             (Register.TMPRING_SIZE, (temporary,)),
             (Register.DISPATCH_SCRATCH_BASE_LO, tuple(scratch)),
             (Register.RESTART_X, (0, 0, 0)),
@@ -149,7 +152,7 @@ class Pm4Queue(AmdQueue):
         for first, values in registers:
             if values:
                 self.append(*pm4.set_registers(first, *values))
-        return self.append(*pm4.dispatch(grid))
+        return self.append(*pm4.dispatch(grid, self.device.wave))
 
     # --- submission
 
@@ -197,6 +200,8 @@ class AqlQueue(Pm4Queue):
     The words are PM4 with the packets of launches among them. At submission each run of PM4 lies in
     memory, and a packet names it.
     """
+
+    GRID_WORDS = False  # a packet counts threads, not groups
 
     def __init__(self, device: AmdDevice, hardware: HardwareQueue) -> None:
         super().__init__(device, hardware)
@@ -279,8 +284,9 @@ class SdmaQueue(AmdQueue):
     def signal(self, signal: SignalPlace, value: Number) -> Self:
         """Set the signal, and wake who sleeps."""
         done = self.device.faults.done
-        self.append(*sdma.fence(signal.address, value))
-        return self.append(*sdma.interrupt(done.mailbox, done.id))
+        bits = self.generation.fence
+        self.append(*sdma.fence(signal.address, value, bits))
+        return self.append(*sdma.interrupt(done.mailbox, done.id, bits))
 
     def timestamp(self, signal: SignalPlace) -> Self:
         """Note the card's clock."""
@@ -288,7 +294,7 @@ class SdmaQueue(AmdQueue):
 
     def copy(self, dst: Number, src: Number, size: int) -> Self:
         """Copy bytes."""
-        return self.append(*sdma.copy(dst, src, size))
+        return self.append(*sdma.copy(dst, src, size, self.generation.largest_copy))
 
     def write(self) -> None:
         """Packets one by one where the ring ends, else all at once. Pointers count bytes."""

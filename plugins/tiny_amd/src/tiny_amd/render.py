@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from tiny_amd.matrix import INTRINSICS
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import SHARED_ALIGNMENT
-from tinycore.render.llvm import Llvm
+from tinycore.render.llvm import Llvm, MatrixIntrinsic
 from tinycore.render.llvm_types import storage_name, type_name
 from tinycore.render.llvm_writer import Writer
 from tinycore.uop.node import UOp
@@ -32,12 +33,17 @@ UNUSED: Final = (
 """Implicit kernel arguments, declined: none of our kernels reads them, and each takes registers."""
 
 
+WMMA_LANES: Final = 32
+"""Lanes of a wave that has WMMA; MFMA is of waves of 64."""
+
+
 @dataclass(frozen=True)
 class AmdLlvm(Llvm):
-    """LLVM IR of the target amdgcn, in waves of 32."""
+    """LLVM IR of the target amdgcn."""
 
     name: ClassVar[str] = "LLVM"
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
+    matrix: ClassVar[Mapping[str, MatrixIntrinsic]] = INTRINSICS
     spaces: ClassVar[Mapping[Op, str]] = {
         Op.DEFINE_GLOBAL: "1",
         Op.DEFINE_LOCAL: "3",
@@ -114,6 +120,20 @@ class AmdLlvm(Llvm):
         writer.line('fence syncscope("workgroup") release')
         writer.line("call void @llvm.amdgcn.s.barrier()")
         writer.line('fence syncscope("workgroup") acquire')
+
+    def matrix_sum(self, u: UOp, writer: Writer) -> str:
+        """A sum by a matrix instruction, which every lane executes.
+
+        LLVM 22 has WMMA as an instruction that may be moved into code of some lanes, to where its
+        sum is stored (not MFMA, which is convergent there): an empty convergent instruction takes
+        the last sum of each chain where all lanes still are.
+        """
+        value = super().matrix_sum(u, writer)
+        is_added_to = any(n.op is Op.MATRIX and n.src[2] is u for n in writer.kernel.uops)
+        if u.arg.threads != WMMA_LANES or is_added_to:
+            return value
+        kind = type_name(u.dtype)
+        return writer.add(f'call {kind} asm "", "=v,0"({kind} {value}) convergent')
 
     def special(self, u: UOp, writer: Writer) -> str:
         """The number of this work-item in its group, or of its group."""

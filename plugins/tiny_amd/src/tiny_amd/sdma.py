@@ -35,8 +35,6 @@ LENGTHS: Final = {
 }
 """Words of each packet that is written here."""
 
-LARGEST_COPY: Final = 1 << 30
-_UNCACHED: Final = 3 << 16
 _POLL_AT_LEAST: Final = 5 << 28 | 1 << 31
 _WHOLE: Final = (1 << 32) - 1
 _POLL_INTERVAL: Final = 4
@@ -44,24 +42,24 @@ _FOREVER: Final = 0xFFF << 16
 _GLOBAL_CLOCK: Final = 2 << 8
 
 
-def copy(dst: Number, src: Number, size: int) -> list[Number]:
-    """Copy bytes, in as many packets as it takes."""
+def copy(dst: Number, src: Number, size: int, largest: int) -> list[Number]:
+    """Copy bytes, in as many packets as it takes where one copies so many."""
     words: list[Number] = []
-    for start in range(0, size, LARGEST_COPY):
-        count = min(LARGEST_COPY, size - start)
+    for start in range(0, size, largest):
+        count = min(largest, size - start)
         words += (Operation.COPY, count - 1, 0, *halves(src + start), *halves(dst + start))
     return words
 
 
-def fence(address: Number, value: Number) -> tuple[Number, ...]:
-    """Write 32 bits after all before has been written."""
+def fence(address: Number, value: Number, bits: int) -> tuple[Number, ...]:
+    """Write 32 bits after all before has been written; `bits` say that no cache keeps them."""
     low, _ = halves(value)
-    return (Operation.FENCE | _UNCACHED, *halves(address), low)
+    return (Operation.FENCE | bits, *halves(address), low)
 
 
-def interrupt(mailbox: int, event: int) -> tuple[Number, ...]:
+def interrupt(mailbox: int, event: int, bits: int) -> tuple[Number, ...]:
     """Signal an event: its id into its mailbox, then an interrupt that carries the id."""
-    return (*fence(mailbox, event), Operation.TRAP, event)
+    return (*fence(mailbox, event, bits), Operation.TRAP, event)
 
 
 def wait_at_least(address: Number, value: Number) -> tuple[Number, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tiny_amd.arch import ARCHS
+from tiny_amd.arch import DRIVEN
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import system
 
@@ -108,7 +108,7 @@ def known_cards() -> list[Card]:
 
 def is_supported(card: Card) -> bool:
     """Whether the plugin supports the card's architecture."""
-    return card.arch in ARCHS and card.units > 0
+    return card.arch in DRIVEN and card.units > 0 and card.xccs == 1
 
 
 def cards() -> list[Card]:
@@ -135,9 +135,15 @@ def obstacle(found: list[Card]) -> str:
             )
     if found:
         return ""
+    joined = [card for card in known_cards() if card.arch in DRIVEN and card.xccs > 1]
+    if joined:
+        return (
+            f"{joined[0]} joins {joined[0].xccs} partitions (XCC) to one card, which tiny-amd does "
+            "not drive. Make them cards of their own: sudo amd-smi set --compute-partition CPX"
+        )
     others = ", ".join(dict.fromkeys(str(card) for card in known_cards()))
     what = f"these are of other architectures: {others}" if others else "its topology names no card"
-    return f"no AMD card that tiny-amd drives ({', '.join(ARCHS)}): {what}. {ELSEWHERE}"
+    return f"no AMD card that tiny-amd drives ({', '.join(DRIVEN)}): {what}. {ELSEWHERE}"
 
 
 def count() -> int:

@@ -1,4 +1,4 @@
-"""An emulator of RDNA3 on the processor: it executes the machine code that compilers emit.
+"""An emulator of AMD cards on the processor: it executes the machine code that compilers emit.
 
 For tests only; no device chooses it. Files in the order in which a dispatch passes them:
 
@@ -9,7 +9,12 @@ For tests only; no device chooses it. Files in the order in which a dispatch pas
     vector.py      VOP1, VOP2, VOP3, VOPC, VOPD: one number a lane
     packed.py      VOP3P: two halves of a register, dot products, WMMA
     transfer.py    SMEM, DS, GLOBAL, SCRATCH, FLAT: memory
+    rdna4.py       gfx12: other encodings and waits, WMMA
+    cdna3.py       gfx942: other encodings, waves of 64, accumulators, MFMA
     dispatch.py    kernel descriptors, work-groups, waves in lockstep
+
+An operation has one name and one meaning in all families: that of RDNA3, if it has it. Data per
+family say how it is encoded.
 
 Sources: AMD, "RDNA3 Instruction Set Architecture" (2023), by its section numbers; encodings are as
 LLVM's assembler writes them. All waves of as many groups as fit run together; those at the least

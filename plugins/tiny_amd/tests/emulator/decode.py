@@ -1,9 +1,10 @@
-"""Decode machine code of RDNA3 (ISA, chapter 15: microcode formats)."""
+"""Decode machine code of RDNA3 (ISA, chapter 15: microcode formats); RDNA4 is in rdna4.py."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from emulation.faults import SyntaxFault
 
@@ -46,6 +47,11 @@ class Instruction:
     """omod: 1 doubles, 2 multiplies by four, 3 halves."""
     lanes: int | None = None
     """The word of DPP; None without."""
+    parts: int | None = None
+    """The word of SDWA, which chooses parts of registers; None without."""
+    clears_upper: bool = False
+    """Whether 16 bits are as before RDNA: those of a source are the lower ones, and a result
+    clears the upper ones."""
     flags: int = 0
     """glc of memory instructions; sve of scratch."""
     partner: Instruction | None = None
@@ -86,7 +92,14 @@ def encoding_of(word: int) -> str:
 
 
 class Decoder:
-    """The words of one instruction."""
+    """The words of one instruction of RDNA3."""
+
+    names: ClassVar[Mapping[str, Mapping[int, str]]] = NAMES
+    """Names of instructions by encoding and number."""
+    with_carry: ClassVar[frozenset[int]] = WITH_CARRY
+    """Numbers of VOP3 whose second destination is a scalar register."""
+    lanes: ClassVar[int] = 32
+    """Lanes of a wave."""
 
     def __init__(self, code: bytes, address: int) -> None:
         self.code, self.address = code, address
@@ -103,12 +116,12 @@ class Decoder:
     def decode(self) -> Instruction:
         """The instruction."""
         first = self.word()
-        encoding = encoding_of(first)
+        encoding = self.encoding_of(first)
         found: dict[str, object] = getattr(self, encoding.lower())(first)
         encoding = str(found.pop("encoding", encoding))
         number = found.pop("number")
         assert isinstance(number, int)
-        name = NAMES["VOPDX" if encoding == "VOPD" else encoding].get(number)
+        name = self.names["VOPDX" if encoding == "VOPD" else encoding].get(number)
         if name is None:
             raise SyntaxFault(f"{encoding} {number} at {self.address:#x} is no known instruction")
         words = [self.code[i : i + 4] for i in range(0, self.place, 4)]
@@ -121,6 +134,10 @@ class Decoder:
             literal=self.literal,
             **found,  # type: ignore[arg-type]
         )
+
+    def encoding_of(self, word: int) -> str:
+        """The encoding that the first word states."""
+        return encoding_of(word)
 
     def extra(self, sources: tuple[int, ...]) -> dict[str, object]:
         """Sources, with the literal or the DPP word that the first one asks for."""
@@ -191,7 +208,7 @@ class Decoder:
         """Two sources, the second a vector register; or a constant as the third."""
         number = bits(word, 30, 25)
         found = self.extra((bits(word, 8, 0), FIRST_VGPR + bits(word, 16, 9)))
-        if NAMES["VOP2"].get(number) in WITH_CONSTANT and found["sources"][0] != LITERAL:  # type: ignore[index]
+        if self.names["VOP2"].get(number) in WITH_CONSTANT and found["sources"][0] != LITERAL:  # type: ignore[index]
             self.literal = self.word()
         return {**found, "number": number, "destination": bits(word, 24, 17)}
 
@@ -215,7 +232,7 @@ class Decoder:
             "negated": bits(second, 31, 29) | lanes_negated,
             "scale": bits(second, 28, 27),
         }
-        if number in WITH_CARRY:
+        if number in self.with_carry:
             return {**found, **fields, "second": bits(word, 14, 8)}
         absolute = bits(word, 10, 8) | lanes_absolute
         return {**found, **fields, "absolute": absolute, "select": bits(word, 14, 11)}
@@ -243,10 +260,10 @@ class Decoder:
         y_sources = (bits(second, 8, 0), FIRST_VGPR + bits(second, 16, 9))
         x_target = bits(second, 31, 24)
         y_target = bits(second, 23, 17) * 2 + (1 - (x_target & 1))
-        needs = {NAMES["VOPDX"].get(x, "")[-9:], NAMES["VOPDY"].get(y, "")[-9:]}
+        needs = {self.names["VOPDX"].get(x, "")[-9:], self.names["VOPDY"].get(y, "")[-9:]}
         if LITERAL in (x_sources[0], y_sources[0]) or needs & {"fmaak_f32", "fmamk_f32"}:
             self.literal = self.word()
-        name = NAMES["VOPDY"].get(y)
+        name = self.names["VOPDY"].get(y)
         if name is None:
             raise SyntaxFault(f"VOPD {y} at {self.address:#x} is no known instruction")
         partner = Instruction(
@@ -291,6 +308,6 @@ class Decoder:
         return {"number": bits(word, 25, 18)}
 
 
-def decode(code: bytes, address: int = 0) -> Instruction:
+def decode(code: bytes, address: int = 0, decoder: type[Decoder] = Decoder) -> Instruction:
     """The instruction at the beginning of some code. Raises SyntaxFault."""
-    return Decoder(code, address).decode()
+    return decoder(code, address).decode()

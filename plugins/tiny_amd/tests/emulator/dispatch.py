@@ -16,8 +16,17 @@ import numpy
 from emulation.faults import BarrierFault, Fault, IllegalAddress, LaunchFault, TimeoutFault
 from emulation.memory import GlobalMemory, LocalMemory, SharedMemory
 
-from emulator.decode import FIRST_VGPR, NULL, Instruction, decode
-from emulator.packed import operand_count, vop3p_step
+from emulator.cdna3 import (
+    ACCUMULATOR,
+    Cdna3Decoder,
+    accumulator_step,
+    counts_waited_for,
+    matrix_registers,
+    mfma_step,
+)
+from emulator.decode import FIRST_VGPR, NULL, Decoder, Instruction, decode
+from emulator.packed import PAIRS, operand_count, vop3p_step
+from emulator.rdna4 import TTMP7, TTMP9, Rdna4Decoder, matrix_step, waits
 from emulator.scalar import reads_of, sop1, sop2, sopc, sopk
 from emulator.state import (
     EXEC,
@@ -27,8 +36,9 @@ from emulator.state import (
     State,
     Step,
     Who,
+    packed_lanes,
+    read_mask,
     scalar_pair,
-    scalar_word,
     write_scalar_pair,
 )
 from emulator.transfer import ds_step, flat_step, registers_read, smem_step
@@ -36,7 +46,6 @@ from emulator.vector import ROWS, SPECIAL, pair_step, vector_step, width_of
 
 Dims = tuple[int, int, int]
 
-LANES: Final = 32
 MOST_WAVES: Final = 1 << 9
 """Waves that run together."""
 MOST_INSTRUCTIONS: Final = 50_000_000
@@ -50,6 +59,8 @@ NOTHING: Final = frozenset(
         *("s_waitcnt_depctr", "s_setprio", "s_sendmsg", "s_icache_inv", "s_code_end"),
         *("s_wait_idle", "s_round_mode", "s_denorm_mode", "s_setkill", "s_sethalt", "s_wakeup"),
         *("s_gl1_inv", "s_dcache_inv", "buffer_gl0_inv", "buffer_gl1_inv"),
+        *("s_wait_alu", "global_inv", "global_wb", "s_barrier_signal"),
+        *("buffer_wbl2", "buffer_inv", "s_dcache_wb"),
     }
 )
 """Hints and cache maintenance: nothing happens out of order here."""
@@ -67,6 +78,7 @@ class Descriptor:
     properties: int
     rsrc1: int
     rsrc2: int
+    rsrc3: int = 0
 
     @classmethod
     def read(cls, memory: GlobalMemory, address: int) -> Descriptor:
@@ -75,8 +87,8 @@ class Descriptor:
         data = words[0].tobytes()
         shared, private, kernarg = struct.unpack_from("<III", data)
         (offset,) = struct.unpack_from("<q", data, 16)
-        _, rsrc1, rsrc2, properties = struct.unpack_from("<IIIH", data, 44)
-        return cls(address + offset, shared, private, kernarg, properties, rsrc1, rsrc2)
+        rsrc3, rsrc1, rsrc2, properties = struct.unpack_from("<IIIH", data, 44)
+        return cls(address + offset, shared, private, kernarg, properties, rsrc1, rsrc2, rsrc3)
 
     @property
     def user_registers(self) -> int:
@@ -85,8 +97,13 @@ class Descriptor:
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers a wave of 32 has."""
+        """How many vector registers a wave has, of both kinds."""
         return ((self.rsrc1 & 63) + 1) * 8
+
+    @property
+    def first_accumulator(self) -> int:
+        """How many of them are before the accumulators, on cards that have these (ACCUM_OFFSET)."""
+        return ((self.rsrc3 & 63) + 1) * 4
 
 
 @dataclass
@@ -111,8 +128,12 @@ class Ready:
 class Emulator:
     """Runs kernels over one memory; code is decoded once for each address."""
 
-    def __init__(self, memory: GlobalMemory | None = None) -> None:
+    def __init__(
+        self, memory: GlobalMemory | None = None, decoder: type[Decoder] = Decoder
+    ) -> None:
         self.memory = memory or GlobalMemory()
+        self.decoder = decoder
+        """The instruction set: that of RDNA3 or RDNA4."""
         self.decoded: dict[int, Ready] = {}
         self.executed: dict[str, int] = {}
         """How often each instruction was executed, by name."""
@@ -130,7 +151,7 @@ class Emulator:
             if region is None:
                 raise IllegalAddress(f"an instruction is fetched at {address:#x}")
             start = address - region.address
-            instruction = decode(region.data[start : start + 16].tobytes(), address)
+            instruction = decode(region.data[start : start + 16].tobytes(), address, self.decoder)
             action = make(instruction)
             self.decoded[address] = Ready(instruction, action, touched(instruction))
         return self.decoded[address]
@@ -157,21 +178,33 @@ class Emulator:
         self, found: Descriptor, groups: Dims, group: Dims, user_data: Sequence[int]
     ) -> None:
         """Run groups of what a descriptor, or registers in its place, describe. Raises Fault."""
-        if not found.properties >> 10 & 1:
-            raise LaunchFault("the kernel is for waves of 64, which this emulator does not run")
+        lanes = 32 if found.properties >> 10 & 1 else 64
+        if lanes != self.decoder.lanes:
+            raise LaunchFault(f"the kernel is for waves of {lanes}, the card's are of others")
         items = group[0] * group[1] * group[2]
         if min(*groups, *group) < 1 or items > 1024:
             raise LaunchFault(f"{groups} groups of {group} work-items are no dispatch")
         shared = found.shared_bytes
         if shared > 64 << 10:
             raise LaunchFault(f"{shared} bytes of LDS are more than a group can have")
-        waves = -(-items // LANES)
+        waves = -(-items // lanes)
         at_once = max(MOST_WAVES // waves, 1)
         total = groups[0] * groups[1] * groups[2]
         with numpy.errstate(all="ignore"):
             for first in range(0, total, at_once):
                 count = min(at_once, total - first)
                 Run(self, found, groups, group, first, count, user_data, shared).go()
+
+
+def vector_file(descriptor: Descriptor, waves: int, lanes: int) -> list[Array]:
+    """Vector registers, and those of accumulators from ACCUMULATOR on, with what others left."""
+    garbage = numpy.uint32(0xCBCBCBCB)
+    whole = [numpy.full((waves, lanes), garbage) for _ in range(descriptor.vector_registers)]
+    if lanes == 32:
+        return whole
+    first = descriptor.first_accumulator
+    missing = [numpy.empty(0, numpy.uint32)] * (ACCUMULATOR - len(whole[:first]))
+    return [*whole[:first], *missing, *whole[first:]]
 
 
 class Run:
@@ -190,15 +223,16 @@ class Run:
     ) -> None:
         self.emulator, self.first, self.count = emulator, first, count
         items = group[0] * group[1] * group[2]
-        self.group_waves = -(-items // LANES)
+        lanes = emulator.decoder.lanes
+        self.group_waves = -(-items // lanes)
         waves = count * self.group_waves
         garbage = numpy.uint32(0xCBCBCBCB)
         scalars = [numpy.full(waves, garbage) for _ in range(SGPRS)]
-        vectors = [numpy.full((waves, LANES), garbage) for _ in range(descriptor.vector_registers)]
-        flat = numpy.tile(numpy.arange(self.group_waves * LANES), count).reshape(waves, LANES)
-        exists = numpy.packbits(flat < items, axis=1, bitorder="little")
-        scalars[EXEC] = numpy.ascontiguousarray(exists).view(numpy.uint32)[:, 0]
-        scalars[EXEC + 1] = numpy.zeros(waves, numpy.uint32)
+        vectors = vector_file(descriptor, waves, lanes)
+        flat = numpy.tile(numpy.arange(self.group_waves * lanes), count).reshape(waves, lanes)
+        exists = packed_lanes(flat < items).astype(numpy.uint64)
+        scalars[EXEC] = exists.astype(numpy.uint32)
+        scalars[EXEC + 1] = (exists >> numpy.uint64(32)).astype(numpy.uint32)
         scalars[SCC] = numpy.zeros(waves, numpy.uint32)
         for index, value in enumerate(user_data):
             scalars[index] = numpy.full(waves, value % 2**32, numpy.uint32)
@@ -210,24 +244,29 @@ class Run:
             if descriptor.rsrc2 >> (7 + axis) & 1:
                 scalars[place] = value.astype(numpy.uint32)
                 place += 1
+        if emulator.decoder is Rdna4Decoder:
+            y, z = number // groups[0] % groups[1], number // (groups[0] * groups[1])
+            scalars[TTMP9] = (number % groups[0]).astype(numpy.uint32)
+            scalars[TTMP7] = (y | z << 16).astype(numpy.uint32)
         axes = descriptor.rsrc2 >> 11 & 3
         x = flat % group[0]
         y = flat // group[0] % group[1] if axes > 0 else 0
         z = flat // (group[0] * group[1]) if axes > 1 else 0
         vectors[0] = (x | y << 10 | z << 20 if axes else x).astype(numpy.uint32)
-        threads = waves * LANES
+        threads = waves * lanes
         self.state = State(
             waves,
-            LANES,
+            lanes,
             self.group_waves,
             scalars,
             vectors,
             emulator.memory,
             SharedMemory(
-                count, shared, self.group_waves * LANES, 1, emulator.watched_groups, 0, True
+                count, shared, self.group_waves * lanes, 1, emulator.watched_groups, 0, True, lanes
             ),
             LocalMemory(threads, descriptor.private_bytes, first=0),
         )
+        self.state.counts_stores = emulator.decoder is Cdna3Decoder
         self.place = numpy.full(waves, descriptor.entry, numpy.int64)
         self.status = numpy.full(waves, RUNNING, numpy.int8)
         self.steps = 0
@@ -329,6 +368,18 @@ class Run:
 
     def wait(self, instruction: Instruction, who: Who) -> None:
         """s_waitcnt: scalar loads come in any order, so that only a count of 0 says anything."""
+        if instruction.name == "s_waitcnt_gfx9":
+            vector, other = counts_waited_for(instruction.immediate)
+            self.state.wait(who, "vm", vector)
+            self.state.wait(who, "lgkm", other)
+            if other == 0:
+                self.state.wait(who, "scalar", 0)
+            return
+        if instruction.name.startswith("s_wait_"):
+            for counter, left in waits(instruction.name, instruction.immediate).items():
+                if counter != "scalar" or left == 0:
+                    self.state.wait(who, counter, left)
+            return
         immediate = instruction.immediate & 0xFFFF
         vector = immediate >> 10 & 63 if instruction.name == "s_waitcnt" else 63
         other = immediate >> 4 & 63 if instruction.name == "s_waitcnt" else 63
@@ -365,7 +416,8 @@ def branch_if(code: int, is_zero: bool) -> Callable[[State, Who], Array]:
     """Whether a scalar register is zero, or is not."""
 
     def holds(state: State, who: Who) -> Array:
-        value = scalar_word(state, who, code, 0)
+        value = state.scalars[SCC] if code == SCC else read_mask(state, None, code)
+        value = value if who is None else value[who]
         found: Array = value == 0 if is_zero else value != 0
         return found
 
@@ -384,7 +436,15 @@ CONTROLS: Final[dict[str, Control]] = {
     "s_cbranch_execz": Control("branch", holds=branch_if(EXEC, True)),
     "s_cbranch_execnz": Control("branch", holds=branch_if(EXEC, False)),
     **dict.fromkeys(("s_waitcnt", "s_waitcnt_vmcnt", "s_waitcnt_lgkmcnt"), Control("wait")),
-    **dict.fromkeys(("s_waitcnt_vscnt", "s_waitcnt_expcnt"), Control("wait")),
+    **dict.fromkeys(("s_waitcnt_vscnt", "s_waitcnt_expcnt", "s_waitcnt_gfx9"), Control("wait")),
+    "s_barrier_wait": Control("barrier"),
+    **dict.fromkeys(
+        (
+            *("s_wait_loadcnt", "s_wait_storecnt", "s_wait_dscnt", "s_wait_kmcnt"),
+            *("s_wait_loadcnt_dscnt", "s_wait_storecnt_dscnt"),
+        ),
+        Control("wait"),
+    ),
 }
 
 
@@ -399,6 +459,12 @@ def make(instruction: Instruction) -> Step | Control:
         return lambda state, who: next_address(instruction, state, who)
     if name in ("s_setpc_b64", "s_swappc_b64"):
         return jump(instruction)
+    if name.startswith("v_wmma12"):
+        return matrix_step(instruction)
+    if name.startswith("v_mfma"):
+        return mfma_step(instruction)
+    if name.startswith("v_accvgpr"):
+        return accumulator_step(instruction)
     makers: dict[str, Callable[[Instruction], Step]] = {
         "SOP1": sop1,
         "SOP2": sop2,
@@ -440,6 +506,8 @@ def jump(instruction: Instruction) -> Control:
 def touched(instruction: Instruction) -> list[int]:
     """Registers that an instruction reads or overwrites, as operand codes."""
     encoding = instruction.encoding
+    if instruction.name in NOTHING:
+        return []
     if encoding in ("SOP1", "SOP2", "SOPC"):
         wide = 2 if "64" in instruction.name else 1
         written = [instruction.destination + i for i in range(wide)] if encoding != "SOPC" else []
@@ -461,6 +529,8 @@ def touched(instruction: Instruction) -> list[int]:
 
 def vector_registers(instruction: Instruction) -> list[int]:
     """Registers of the sources and the destination of a vector instruction."""
+    if instruction.name.startswith("v_mfma"):
+        return matrix_registers(instruction)
     row = ROWS.get(instruction.name.replace("v_dual_", "v_"))
     count = len(row.sources) if row is not None else min(len(instruction.sources), 3)
     if instruction.name.startswith(("v_cmp", "v_readlane", "v_mbcnt", "v_add_co_u32", "v_sub_co")):
@@ -477,18 +547,22 @@ def vector_registers(instruction: Instruction) -> list[int]:
     found = []
     for index, code in enumerate(instruction.sources[:count]):
         kind = row.sources[index] if row is not None else "b32"
+        if instruction.name in PAIRS:
+            kind = "b64"
         if instruction.name.startswith("v_cmp") and instruction.name.endswith("64"):
             kind = "b64"
-        is_half = width_of(kind) == 16 and instruction.encoding in ("VOP1", "VOP2", "VOPC")
+        is_short = instruction.encoding in ("VOP1", "VOP2", "VOPC")
+        is_half = width_of(kind) == 16 and is_short and not instruction.clears_upper
         code = code & ~0x80 if is_half and code >= FIRST_VGPR else code
         if (code < 128 or code >= FIRST_VGPR) and code != NULL:
             found += [code, code + 1] if width_of(kind) == 64 else [code]
-    if not instruction.name.startswith(("v_cmp", "v_readfirst", "v_readlane")):
+    if not instruction.name.startswith(("v_cmp", "v_readfirst", "v_readlane", "v_s_")):
         target = instruction.destination
         if (
             row is not None
             and width_of(row.result) == 16
             and instruction.encoding in ("VOP1", "VOP2")
+            and not instruction.clears_upper
         ):
             target &= 0x7F
         found.append(FIRST_VGPR + target)

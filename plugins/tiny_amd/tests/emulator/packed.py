@@ -53,6 +53,14 @@ HALVES: Final[dict[str, tuple[str, Callable[..., Any]]]] = {
 }
 """Type of a half, and what is computed of each."""
 
+PAIRS: Final[dict[str, tuple[int, Callable[..., Any]]]] = {
+    "v_pk_fma_f32": (3, fma_narrow),
+    "v_pk_mul_f32": (2, numpy.multiply),
+    "v_pk_add_f32": (2, numpy.add),
+    "v_pk_mov_b32": (2, lambda a, b: a),
+}
+"""What CDNA3 computes of both registers of pairs: how many operands, and what."""
+
 
 def half(
     state: State, who: Who, instruction: Instruction, index: int, kind: str, upper: bool
@@ -77,6 +85,8 @@ def half(
 
 def operand_count(name: str) -> int:
     """How many operands a packed instruction reads: the third of two is encoded, as s0 for one."""
+    if name in PAIRS:
+        return PAIRS[name][0]
     return 2 if name in HALVES and "mad" not in name and "fma" not in name else 3
 
 
@@ -96,6 +106,37 @@ def packed_step(instruction: Instruction) -> Step:
                 value = numpy.clip(value, 0, 1)
             words.append(value.astype(TYPES[kind]).view(U16).astype(U32))
         put(state, who, instruction.destination, words[0] | words[1] << U32(16))
+
+    return step
+
+
+def pair_step(instruction: Instruction) -> Step:
+    """The same on both registers of pairs; v_pk_mov_b32 takes one register of each source."""
+    name = instruction.name
+    count, compute = PAIRS[name]
+    moves = "mov" in name
+
+    def source(state: State, who: Who, index: int, upper: bool) -> Array:
+        chooses = instruction.select_high if upper and not moves else instruction.select
+        negates = instruction.absolute if upper else instruction.negated
+        code, high = instruction.sources[index], chooses >> index & 1
+        if high and 128 <= code < FIRST_VGPR:
+            raise SyntaxFault(f"{instruction}: the upper half of a constant")
+        kind = "b32" if moves else "f32"
+        value = read_vector(state, who, code + high, kind, instruction.literal, False)
+        return -value if negates >> index & 1 else value
+
+    def step(state: State, who: Who) -> None:
+        words = []
+        for upper in (False, True):
+            sources = [source(state, who, i, upper) for i in range(count)]
+            value = sources[upper] if moves else numpy.asarray(compute(*sources))
+            if instruction.clamp:
+                value = numpy.where(numpy.isnan(value), 0, numpy.clip(value, 0, 1))
+            word = value if moves else value.astype(numpy.float32)
+            words.append(numpy.ascontiguousarray(word).view(U32))
+        for index, word in enumerate(words):
+            put(state, who, instruction.destination + index, word)
 
     return step
 
@@ -147,6 +188,9 @@ def dot_step(instruction: Instruction) -> Step:
     """v_dot4 and v_dot8 of integers, v_dot2 of halves."""
     name = instruction.name
     bits = {"dot4": 8, "dot8": 4, "dot2": 16}[name[2:6]]
+    if "i16" in name or "u16" in name:
+        raise SyntaxFault(f"{instruction} is not supported")
+    is_signed = "_i32_" in name
 
     def step(state: State, who: Who) -> None:
         a, b = (
@@ -166,15 +210,17 @@ def dot_step(instruction: Instruction) -> Step:
             write_vector(state, who, instruction.destination, "f32", total.astype(numpy.float32))
             return
         signs = (
-            [bool(instruction.negated >> i & 1) for i in (0, 1)] if "iu" in name else [False] * 2
+            [bool(instruction.negated >> i & 1) for i in (0, 1)]
+            if "iu" in name
+            else [is_signed] * 2
         )
         c = read_vector(state, who, instruction.sources[2], "b32", instruction.literal, False)
         products = [
             x * y for x, y in zip(pieces(a, bits, signs[0]), pieces(b, bits, signs[1]), strict=True)
         ]
-        total = sum(products) + c.view(numpy.int32 if "iu" in name else U32).astype(numpy.int64)
+        total = sum(products) + c.view(numpy.int32 if is_signed else U32).astype(numpy.int64)
         if instruction.clamp:
-            low, top = (-(2**31), 2**31 - 1) if "iu" in name else (0, 2**32 - 1)
+            low, top = (-(2**31), 2**31 - 1) if is_signed else (0, 2**32 - 1)
             total = numpy.clip(total, low, top)
         put(state, who, instruction.destination, total.astype(U32))
 
@@ -272,6 +318,8 @@ def vop3p_step(instruction: Instruction) -> Step:
     name = instruction.name
     if name in HALVES:
         return packed_step(instruction)
+    if name in PAIRS:
+        return pair_step(instruction)
     if name.startswith("v_fma_mix"):
         return mixed_step(instruction)
     if name.startswith("v_dot"):

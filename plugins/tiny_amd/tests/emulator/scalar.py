@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import numpy
 from emulation.faults import SyntaxFault
+from emulation.numbers import fma_narrow
 
 from emulator.decode import Instruction
 from emulator.state import (
     EXEC,
+    FLOAT_CONSTANTS,
     SCC,
     Array,
     State,
@@ -177,6 +179,9 @@ TWO_WIDE: Final[dict[str, Callable[..., Result]]] = {
     "s_xnor_b64": lambda a, b: nonzero(~(a ^ b)),
     "s_and_not1_b64": lambda a, b: nonzero(a & ~b),
     "s_or_not1_b64": lambda a, b: nonzero(a | ~b),
+    "s_add_nc_u64": lambda a, b: (a + b, None),
+    "s_sub_nc_u64": lambda a, b: (a - b, None),
+    "s_mul_u64": lambda a, b: (a * b, None),
 }
 """SOP2 of 64 bits."""
 
@@ -234,6 +239,96 @@ def sign_bits(a: Array) -> Array:
     return numpy.where(value == 0, U32(0xFFFFFFFF), leading_zeros(value))
 
 
+# --- floats (RDNA4)
+
+FLOATS: Final = {"f16": numpy.float16, "f32": numpy.float32}
+OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
+    "add": numpy.add,
+    "sub": numpy.subtract,
+    "mul": numpy.multiply,
+    "min": numpy.fmin,
+    "max": numpy.fmax,
+    "fmac": fma_narrow,
+    "ceil": numpy.ceil,
+    "floor": numpy.floor,
+    "trunc": numpy.trunc,
+    "rndne": numpy.rint,
+}
+"""What SOP1 and SOP2 compute of floats; fmac adds to its destination."""
+ORDERINGS: Final[dict[str, Callable[[Array, Array], Array]]] = {
+    "lt": numpy.less,
+    "eq": numpy.equal,
+    "le": numpy.less_equal,
+    "gt": numpy.greater,
+    "lg": lambda a, b: (a < b) | (a > b),
+    "ge": numpy.greater_equal,
+    "o": lambda a, b: (a == a) & (b == b),
+}
+NEGATED: Final = {
+    **{f"n{relation}": relation for relation in ("ge", "lg", "gt", "le", "eq", "lt")},
+    "u": "o",
+}
+"""Comparisons that hold where others do not."""
+
+
+def as_float(word: Array, kind: str) -> Array:
+    """A word, or its lower half, as a float."""
+    narrow = word.astype(numpy.uint16) if kind == "f16" else numpy.ascontiguousarray(word)
+    return narrow.view(FLOATS[kind])
+
+
+def read_float(state: State, who: Who, instruction: Instruction, code: int, kind: str) -> Array:
+    """A scalar operand as a float; constants have the width of the operation."""
+    if kind == "f16" and code in FLOAT_CONSTANTS:
+        return numpy.full(state.count(who), FLOAT_CONSTANTS[code], numpy.float16)
+    return as_float(scalar_word(state, who, code, instruction.literal), kind)
+
+
+def float_word(value: Any, kind: str) -> Array:
+    """A float as a word."""
+    bits = numpy.asarray(value).astype(FLOATS[kind])
+    return bits.view(numpy.uint16 if kind == "f16" else U32).astype(U32)
+
+
+def float_step(instruction: Instruction) -> Step | None:
+    """SOP1 and SOP2 that compute floats, None for others."""
+    _, action, *kinds = instruction.name.split("_")
+    if action not in OPERATIONS or kinds[-1] not in FLOATS:
+        return None
+    kind, compute = kinds[-1], OPERATIONS[action]
+
+    def step(state: State, who: Who) -> None:
+        values = [read_float(state, who, instruction, code, kind) for code in instruction.sources]
+        if action == "fmac":
+            values.append(as_float(scalar_word(state, who, instruction.destination, 0), kind))
+        write_scalar(state, who, instruction.destination, float_word(compute(*values), kind))
+
+    return step
+
+
+def whole_number(kind: Any) -> Callable[[Array], Result]:
+    """A float32 toward zero, ending at the bounds; NaN gives 0."""
+    bounds = numpy.iinfo(kind)
+
+    def convert(a: Array) -> Result:
+        whole = numpy.trunc(a.view(numpy.float32).astype(numpy.float64))
+        whole = numpy.clip(numpy.where(numpy.isnan(whole), 0.0, whole), bounds.min, bounds.max)
+        return whole.astype(I64).astype(kind).view(U32), None
+
+    return convert
+
+
+CONVERSIONS: Final[dict[str, Callable[[Array], Result]]] = {
+    "s_cvt_f32_i32": lambda a: (float_word(a.view(I32), "f32"), None),
+    "s_cvt_f32_u32": lambda a: (float_word(a, "f32"), None),
+    "s_cvt_i32_f32": whole_number(I32),
+    "s_cvt_u32_f32": whole_number(U32),
+    "s_cvt_f16_f32": lambda a: (float_word(as_float(a, "f32"), "f16"), None),
+    "s_cvt_f32_f16": lambda a: (float_word(as_float(a, "f16"), "f32"), None),
+    "s_cvt_hi_f32_f16": lambda a: (float_word(as_float(a >> U32(16), "f16"), "f32"), None),
+}
+
+
 def set_scc(state: State, who: Who, value: Any) -> None:
     """SCC, unless it stays."""
     if value is not None:
@@ -250,8 +345,10 @@ def sop1(instruction: Instruction) -> Step:
     """SOP1."""
     name, (code,) = instruction.name, instruction.sources
     target, literal = instruction.destination, instruction.literal
-    if name in ONE:
-        compute = ONE[name]
+    if (floats := float_step(instruction)) is not None:
+        return floats
+    if name in ONE or name in CONVERSIONS:
+        compute = ONE.get(name) or CONVERSIONS[name]
 
         def step(state: State, who: Who) -> None:
             value, scc = compute(scalar_word(state, who, code, literal))
@@ -259,23 +356,25 @@ def sop1(instruction: Instruction) -> Step:
             set_scc(state, who, scc)
 
         return step
-    if name.endswith(("saveexec_b32", "wrexec_b32")):
+    if "saveexec" in name or "wrexec" in name:
         return mask_step(instruction)
     return wide_one(instruction)
 
 
 def mask_step(instruction: Instruction) -> Step:
-    """s_and_saveexec_b32 and its like."""
+    """s_and_saveexec and its like, of 32 or 64 bits."""
     name, (code,) = instruction.name, instruction.sources
     change = MASKS[name[2 : name.rindex("_", 0, name.rindex("_"))]]
-    saves = "saveexec" in name
+    saves, is_wide = "saveexec" in name, name.endswith("b64")
+    read = scalar_pair if is_wide else scalar_word
+    write = write_scalar_pair if is_wide else write_scalar
 
     def step(state: State, who: Who) -> None:
-        source = scalar_word(state, who, code, instruction.literal)
-        old = scalar_word(state, who, EXEC, 0).copy()
+        source = read(state, who, code, instruction.literal)
+        old = read(state, who, EXEC, 0).copy()
         new = change(source, old)
-        write_scalar(state, who, EXEC, new)
-        write_scalar(state, who, instruction.destination, old if saves else new)
+        write(state, who, EXEC, new)
+        write(state, who, instruction.destination, old if saves else new)
         set_scc(state, who, new)
 
     return step
@@ -318,7 +417,28 @@ def wide_one(instruction: Instruction) -> Step:
             found = numpy.where(high != 0, leading_zeros(high), lower)
         write_scalar(state, who, target, found)
 
+    def count_ones(state: State, who: Who) -> None:
+        value = scalar_pair(state, who, code, literal)
+        count = numpy.bitwise_count(~value if name == "s_bcnt0_i32_b64" else value).astype(U32)
+        write_scalar(state, who, target, count)
+        set_scc(state, who, count)
+
+    def turn_around(state: State, who: Who) -> None:
+        value = scalar_pair(state, who, code, literal)
+        low, high = reverse(value.astype(U32)), reverse((value >> U64(32)).astype(U32))
+        write_scalar_pair(state, who, target, low.astype(U64) << U64(32) | high.astype(U64))
+
+    def move_pair_if(state: State, who: Who) -> None:
+        holds = scalar_word(state, who, SCC, 0) != 0
+        old = scalar_pair(state, who, target, 0)
+        value = numpy.where(holds, scalar_pair(state, who, code, literal), old)
+        write_scalar_pair(state, who, target, value)
+
     table: dict[str, Step] = {
+        "s_bcnt0_i32_b64": count_ones,
+        "s_bcnt1_i32_b64": count_ones,
+        "s_brev_b64": turn_around,
+        "s_cmov_b64": move_pair_if,
         "s_mov_b64": move,
         "s_not_b64": invert,
         "s_cmov_b32": move_if,
@@ -336,6 +456,8 @@ def sop2(instruction: Instruction) -> Step:
     """SOP2."""
     name, (a, b) = instruction.name, instruction.sources
     target, literal = instruction.destination, instruction.literal
+    if (floats := float_step(instruction)) is not None:
+        return floats
     if name in TWO:
         compute = TWO[name]
 
@@ -411,6 +533,8 @@ def sopc(instruction: Instruction) -> Step:
             set_scc(state, who, (first >> (second & 31) & 1) == wanted)
 
         return test
+    if name.endswith(("_f16", "_f32")):
+        return compare_floats(instruction)
     compare, kind = COMPARISONS[rest[0]], rest[1]
     read = scalar_pair if kind.endswith("64") else scalar_word
     wanted_kind = {"i32": I32, "u32": U32, "u64": U64}[kind]
@@ -418,6 +542,19 @@ def sopc(instruction: Instruction) -> Step:
     def step(state: State, who: Who) -> None:
         first, second = (read(state, who, c, literal).view(wanted_kind) for c in (a, b))
         set_scc(state, who, compare(first, second))
+
+    return step
+
+
+def compare_floats(instruction: Instruction) -> Step:
+    """SOPC of floats."""
+    _, _, relation, kind = instruction.name.split("_")
+    compare = ORDERINGS[NEGATED.get(relation, relation)]
+    negates = relation in NEGATED
+
+    def step(state: State, who: Who) -> None:
+        a, b = (read_float(state, who, instruction, code, kind) for code in instruction.sources)
+        set_scc(state, who, compare(a, b) != negates)
 
     return step
 

@@ -75,6 +75,8 @@ class State:
     """Registers under way, by operand code."""
     is_full: bool = True
     """Whether every lane of every wave is active."""
+    counts_stores: bool = False
+    """Whether the counter of loads (vmcnt) counts stores too, as it does before RDNA."""
 
     def __post_init__(self) -> None:
         self.issued = {
@@ -84,10 +86,8 @@ class State:
 
     def update_active(self, who: Who) -> None:
         """EXEC has changed."""
-        shifts = numpy.arange(self.lanes, dtype=numpy.uint32)
-        whole = self.scalars[EXEC][:, None] >> shifts & 1 != 0
-        self.active = whole
-        self.is_full = bool(whole.all())
+        self.active = bit_lanes(self, read_mask(self, None, EXEC))
+        self.is_full = bool(self.active.all())
 
     def mask(self, who: Who) -> Array | None:
         """The lanes that vector instructions write; None for all."""
@@ -130,11 +130,32 @@ class State:
 
     def check_arrived(self, who: Who, registers: Sequence[int]) -> None:
         """Raise RaceFault for a register that is used while a load of it is under way."""
-        for register in registers:
-            entry = self.pending.get(register)
+        for code in (other for register in registers for other in overlapping(register)):
+            entry = self.pending.get(code)
             if entry is not None and (entry.number[self.numbers(who)] >= 0).any():
+                register = code if code < HALVES else (code - HALVES) // 2
                 name = f"v{register - FIRST_VGPR}" if register >= FIRST_VGPR else f"s{register}"
                 raise RaceFault(f"{name} is used before s_waitcnt says that its load has arrived")
+
+
+HALVES: Final = 1 << 16
+"""Operand codes of halves of registers begin here, two for each register."""
+
+
+def code_of_half(register: int, half: str) -> int:
+    """Code of the part of a register that is "whole", "low" or "high".
+
+    A wave waits for halves apart: loads arrive in order, so that of one half may have arrived while
+    a later one of the other is under way.
+    """
+    return register if half == "whole" else HALVES + 2 * register + (half == "high")
+
+
+def overlapping(code: int) -> tuple[int, ...]:
+    """Codes of registers and halves that share bits with one."""
+    if code >= HALVES:
+        return code, (code - HALVES) // 2
+    return code, HALVES + 2 * code, HALVES + 2 * code + 1
 
 
 def scalar_word(state: State, who: Who, code: int, literal: int) -> Array:
@@ -193,7 +214,7 @@ def write_scalar(state: State, who: Who, code: int, value: Array) -> None:
         state.scalars[code] = numpy.array(numpy.broadcast_to(value, state.waves))
     else:
         state.scalars[code][who] = value
-    if code == EXEC:
+    if code == EXEC or (code == EXEC + 1 and state.lanes > 32):
         state.update_active(who)
 
 
@@ -281,21 +302,36 @@ def put(state: State, who: Who, register: int, word: Array) -> None:
 
 
 def lane_bits(state: State, who: Who, flags: Array) -> Array:
-    """Booleans of active lanes as a mask, (waves,)."""
+    """Booleans of active lanes as a mask of as many bits, (waves,)."""
     shape = (state.count(who), state.lanes)
     flags = numpy.broadcast_to(flags, shape)
     mask = state.mask(who)
     if mask is not None:
         flags = flags & mask
+    return packed_lanes(flags)
+
+
+def packed_lanes(flags: Array) -> Array:
+    """Booleans (waves, lanes) as masks of 32 or 64 bits."""
     packed = numpy.packbits(flags, axis=1, bitorder="little")
-    return numpy.ascontiguousarray(packed).view(numpy.uint32)[:, 0]
+    return numpy.ascontiguousarray(packed).view(f"u{flags.shape[1] // 8}")[:, 0]
 
 
 def bit_lanes(state: State, mask: Array) -> Array:
     """A mask (waves,) as booleans (waves, lanes)."""
-    shifts = numpy.arange(state.lanes, dtype=numpy.uint32)
-    flags: Array = (mask[:, None] >> shifts & 1) != 0
+    shifts = numpy.arange(state.lanes, dtype=mask.dtype)
+    flags: Array = (mask[:, None] >> shifts & mask.dtype.type(1)) != 0
     return flags
+
+
+def read_mask(state: State, who: Who, code: int) -> Array:
+    """A bit a lane: a scalar register, or a pair of them for waves of 64."""
+    return (scalar_word if state.lanes == 32 else scalar_pair)(state, who, code, 0)
+
+
+def write_mask(state: State, who: Who, code: int, mask: Array) -> None:
+    """A bit a lane to a scalar register or a pair of them."""
+    (write_scalar if state.lanes == 32 else write_scalar_pair)(state, who, code, mask)
 
 
 Step = Callable[[State, Who], None]

@@ -27,10 +27,12 @@ from emulator.state import (
     bit_lanes,
     lane_bits,
     put,
+    read_mask,
     read_vector,
     scalar_word,
     vector_word,
     width_of,
+    write_mask,
     write_scalar,
     write_vector,
 )
@@ -250,6 +252,7 @@ FLOAT: Final[dict[str, tuple[int, Operation]]] = {
 UNTYPED: Final[dict[str, Row]] = {
     "v_mov_b32": row("b32 b32", lambda a: a),
     "v_mov_b16": row("b16 b16", lambda a: a),
+    "v_mov_b64": row("b64 b64", lambda a: a),
     "v_not_b32": row("b32 b32", numpy.invert),
     "v_not_b16": row("b16 b16", numpy.invert),
     "v_bfrev_b32": row("b32 b32", reverse),
@@ -408,6 +411,7 @@ UNTYPED: Final[dict[str, Row]] = {
     "v_or3_b32": row("b32 b32 b32 b32", lambda a, b, c: a | b | c),
     "v_and_or_b32": row("b32 b32 b32 b32", lambda a, b, c: (a & b) | c),
     "v_add3_u32": row("u32 u32 u32 u32", lambda a, b, c: a + b + c),
+    "v_lshl_add_u64": row("u64 u64 u32 u64", lambda a, b, c: (a << (b & U32(7)).astype(U64)) + c),
     "v_lshl_add_u32": row("u32 u32 u32 u32", lambda a, b, c: (a << (b & U32(31))) + c),
     "v_add_lshl_u32": row("u32 u32 u32 u32", lambda a, b, c: (a + b) << (c & U32(31))),
     "v_lshl_or_b32": row("u32 u32 u32 u32", lambda a, b, c: (a << (b & U32(31))) | c),
@@ -458,7 +462,7 @@ def finished(value: Array, kind: str, instruction: Instruction) -> Array:
 
 def half_of(instruction: Instruction, code: int, index: int, kind: str) -> tuple[int, bool]:
     """The register of a source of 16 bits, and whether its upper half is meant."""
-    if width_of(kind) != 16:
+    if width_of(kind) != 16 or instruction.clears_upper:
         return code, False
     if instruction.encoding in ("VOP1", "VOP2", "VOPC"):
         if code >= FIRST_VGPR and code & 0x80:
@@ -469,6 +473,9 @@ def half_of(instruction: Instruction, code: int, index: int, kind: str) -> tuple
 
 def read_source(state: State, who: Who, instruction: Instruction, index: int, kind: str) -> Array:
     """A source with its lanes moved and modifiers applied."""
+    if instruction.parts is not None and index < 2:
+        value = part_of_source(state, who, instruction, index, kind)
+        return modified(value, kind, instruction, index)
     code, high = half_of(instruction, instruction.sources[index], index, kind)
     value = read_vector(state, who, code, kind, instruction.literal, high)
     if index == 0 and instruction.lanes is not None:
@@ -479,7 +486,14 @@ def read_source(state: State, who: Who, instruction: Instruction, index: int, ki
 def write_result(state: State, who: Who, instruction: Instruction, kind: str, value: Array) -> None:
     """A result to the destination."""
     register, high = instruction.destination, False
+    if instruction.parts is not None:
+        write_part(state, who, instruction, finished(value, kind, instruction))
+        return
     if width_of(kind) == 16:
+        if instruction.clears_upper:
+            half = numpy.ascontiguousarray(finished(value, kind, instruction)).view(U16)
+            put(state, who, register, half.astype(U32))
+            return
         if instruction.encoding in ("VOP1", "VOP2"):
             register, high = register & 0x7F, bool(register & 0x80)
         else:
@@ -488,6 +502,48 @@ def write_result(state: State, who: Who, instruction: Instruction, kind: str, va
         write_where_valid(state, who, instruction, kind, register, value)
         return
     write_vector(state, who, register, kind, finished(value, kind, instruction), high)
+
+
+# --- parts of registers (SDWA)
+
+
+def part_place(choice: int) -> tuple[int, int]:
+    """Shift and width in bits of BYTE_0 to BYTE_3, WORD_0, WORD_1 and DWORD."""
+    return ((0, 8), (8, 8), (16, 8), (24, 8), (0, 16), (16, 16), (0, 32))[choice]
+
+
+def part_of_source(
+    state: State, who: Who, instruction: Instruction, index: int, kind: str
+) -> Array:
+    """The part of a register that is a source, extended to the width of its type."""
+    assert instruction.parts is not None
+    field = instruction.parts >> (16 + 8 * index)
+    shift, width = part_place(field & 7)
+    word = read_vector(state, who, instruction.sources[index], "b32", 0, False)
+    up = U32(32 - width)
+    moved_up = (word >> U32(shift)) << up
+    is_signed = field >> 3 & 1
+    whole = (moved_up.view(I32) >> up.view(I32)).view(U32) if is_signed else moved_up >> up
+    bits = {16: U16, 32: U32}.get(width_of(kind))
+    if bits is None:
+        raise SyntaxFault(f"{instruction}: a part of {kind} is not supported")
+    return numpy.ascontiguousarray(whole.astype(bits)).view(TYPES[kind])
+
+
+def write_part(state: State, who: Who, instruction: Instruction, value: Array) -> None:
+    """A result to a part of its register; the rest is zero, the sign, or stays."""
+    assert instruction.parts is not None
+    shift, width = part_place(instruction.parts >> 8 & 7)
+    unused = instruction.parts >> 11 & 3
+    mask = U32((1 << width) - 1)
+    bits = numpy.ascontiguousarray(value).view(f"u{value.dtype.itemsize}").astype(U32) & mask
+    word = bits << U32(shift)
+    if unused == 1 and shift + width < 32:
+        above = U32(0xFFFFFFFF) << U32(shift + width)
+        word = numpy.where(bits >> U32(width - 1) != 0, word | above, word)
+    elif unused == 2:
+        word = word | vector_word(state, who, instruction.destination) & ~(mask << U32(shift))
+    put(state, who, instruction.destination, word)
 
 
 # --- lanes moved (DPP)
@@ -518,6 +574,9 @@ def lane_sources(lanes: int, count: int) -> tuple[Array, Array]:
         return row_start + 15 - within, valid
     if control == 0x141:
         return lane // 8 * 8 + 7 - lane % 8, valid
+    if control in (0x142, 0x143):  # before RDNA: the last lane of 16 or 32 to all of the next
+        size = 16 if control == 0x142 else 32
+        return numpy.maximum(lane // size * size - 1, 0), lane >= size
     if kind == 0x150:
         return row_start + amount, valid
     if kind == 0x160:
@@ -595,14 +654,15 @@ def accumulate(instruction: Instruction, kind: str) -> Step:
     def step(state: State, who: Who) -> None:
         a, b = (read_source(state, who, instruction, i, kind) for i in (0, 1))
         register, high = instruction.destination, False
-        if kind == "f16":
+        if kind == "f16" and not instruction.clears_upper:
             register, high = (
                 (register & 0x7F, bool(register & 0x80))
                 if instruction.encoding == "VOP2"
                 else (register, bool(instruction.select >> 3 & 1))
             )
         old = read_vector(state, who, FIRST_VGPR + register, kind, 0, high)
-        write_result(state, who, instruction, kind, fma_narrow(a, b, old))
+        fused = fma_double if kind == "f64" else fma_narrow
+        write_result(state, who, instruction, kind, fused(a, b, old))
 
     return step
 
@@ -629,7 +689,7 @@ def select_by_mask(instruction: Instruction) -> Step:
     kind = "b16" if instruction.name.endswith("16") else "b32"
 
     def step(state: State, who: Who) -> None:
-        mask = bit_lanes(state, scalar_word(state, who, code, 0))
+        mask = bit_lanes(state, read_mask(state, who, code))
         a, b = (read_source(state, who, instruction, i, kind) for i in (0, 1))
         for index in (0, 1):
             sign = a.dtype.type(1 << (width_of(kind) - 1))
@@ -656,15 +716,15 @@ def carry(instruction: Instruction) -> Step:
         a, b = (read_source(state, who, instruction, i, "u32").astype(I64) for i in (0, 1))
         extra = 0
         if reads_carry:
-            extra = bit_lanes(state, scalar_word(state, who, source, 0)).astype(I64)
+            extra = bit_lanes(state, read_mask(state, who, source)).astype(I64)
         if name.startswith("v_add"):
             total = a + b + extra
         else:
             total = (b - a if "subrev" in name else a - b) - extra
         flags = (total < 0) | (total >= 2**32)
         mask = lane_bits(state, who, flags)
-        write_vector(state, who, instruction.destination, "u32", total.astype(U32))
-        write_scalar(state, who, target, mask)
+        write_result(state, who, instruction, "u32", total.astype(U32))
+        write_mask(state, who, target, mask)
 
     return step
 
@@ -681,7 +741,7 @@ def multiply_add_wide(instruction: Instruction) -> Step:
         total = product + c
         over = total < product if not is_signed else (total < product) != (c < 0)
         write_vector(state, who, instruction.destination, wide, total)
-        write_scalar(state, who, instruction.second, lane_bits(state, who, over))
+        write_mask(state, who, instruction.second, lane_bits(state, who, over))
 
     return step
 
@@ -693,7 +753,7 @@ def scale_division(instruction: Instruction) -> Step:
     def step(state: State, who: Who) -> None:
         value = read_source(state, who, instruction, 0, kind)
         write_vector(state, who, instruction.destination, kind, value)
-        write_scalar(state, who, instruction.second, numpy.zeros(state.count(who), U32))
+        write_mask(state, who, instruction.second, numpy.zeros(state.count(who), U64))
 
     return step
 
@@ -757,7 +817,7 @@ def compare(instruction: Instruction) -> Step:
 
     def step(state: State, who: Who) -> None:
         a, b = (read_source(state, who, instruction, i, k) for i, k in enumerate(kinds))
-        write_scalar(state, who, target, lane_bits(state, who, test(a, b)))
+        write_mask(state, who, target, lane_bits(state, who, test(a, b)))
 
     return step
 
@@ -802,14 +862,28 @@ def write_lane(instruction: Instruction) -> Step:
 
 
 def count_below(instruction: Instruction) -> Step:
-    """v_mbcnt: bits of a mask below the lane, plus a number; _hi has none in waves of 32."""
-    is_low = "_lo_" in instruction.name
+    """v_mbcnt: bits of a mask below the lane, plus a number; _lo has those of lanes below 32."""
+    first = 0 if "_lo_" in instruction.name else 32
 
     def step(state: State, who: Who) -> None:
         mask, base = (read_source(state, who, instruction, i, "u32") for i in (0, 1))
-        below = (U32(1) << numpy.arange(state.lanes, dtype=U32)) - U32(1)
-        count = numpy.bitwise_count(mask & below).astype(U32) if is_low else U32(0)
+        lanes = numpy.clip(numpy.arange(state.lanes) - first, 0, 32).astype(U64)
+        below = ((U64(1) << lanes) - U64(1)).astype(U32)
+        count = numpy.bitwise_count(mask & below).astype(U32)
         write_result(state, who, instruction, "u32", count + base)
+
+    return step
+
+
+def of_scalar(instruction: Instruction) -> Step:
+    """v_s_exp_f32 and its like (RDNA4): a transcendental function of a scalar, to a scalar."""
+    _, _, action, kind = instruction.name.split("_")
+    compute = FLOAT[action][1]
+
+    def step(state: State, who: Who) -> None:
+        value = finished(compute(read_source(state, who, instruction, 0, kind)), kind, instruction)
+        word = value.view(U16 if kind == "f16" else U32).astype(U32)[:, 0]
+        write_scalar(state, who, instruction.destination, word)
 
     return step
 
@@ -841,12 +915,18 @@ SPECIAL: Final[dict[str, Callable[[Instruction], Step]]] = {
     "v_writelane_b32": write_lane,
     "v_mbcnt_lo_u32_b32": count_below,
     "v_mbcnt_hi_u32_b32": count_below,
+    **{
+        f"v_s_{name}_{kind}": of_scalar
+        for name in ("exp", "log", "rcp", "rsq", "sqrt")
+        for kind in ("f16", "f32")
+    },
     "v_permlane16_b32": permute_rows,
     "v_permlanex16_b32": permute_rows,
     "v_cndmask_b32": select_by_mask,
     "v_cndmask_b16": select_by_mask,
     "v_fmac_f32": lambda i: accumulate(i, "f32"),
     "v_fmac_f16": lambda i: accumulate(i, "f16"),
+    "v_fmac_f64": lambda i: accumulate(i, "f64"),
     "v_mad_u64_u32": multiply_add_wide,
     "v_mad_i64_i32": multiply_add_wide,
     "v_div_scale_f32": scale_division,
@@ -907,7 +987,7 @@ def pair_half(half: Instruction) -> Callable[[State, Who], Array]:
     def compute(state: State, who: Who) -> Array:
         value: Any
         if name == "v_cndmask_b32":
-            mask = bit_lanes(state, scalar_word(state, who, VCC, 0))
+            mask = bit_lanes(state, read_mask(state, who, VCC))
             value = numpy.where(mask, source(state, who, 1, "b32"), source(state, who, 0, "b32"))
         elif name in ("v_fmac_f32", "v_fmaak_f32", "v_fmamk_f32", "v_dot2acc_f32_f16"):
             kind = "b32" if "dot2" in name else "f32"

@@ -96,6 +96,7 @@ class AqlRing(Ring):
                 group=group,
                 rsrc1=descriptor.rsrc1,
                 rsrc2=descriptor.rsrc2,
+                rsrc3=descriptor.rsrc3,
                 user_data=user,
                 shared_bytes=words[7],
                 private_bytes=words[6],

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["NAVI31", "CardFacts"]
+__all__ = ["MI300", "NAVI31", "NAVI48", "CardFacts"]
 
 
 @dataclass(frozen=True)
 class CardFacts:
-    """A node of the topology. The sizes of saved waves are those seen on a machine with the card,
-    not computed: two of one formula would agree in being wrong."""
+    """A node of the topology. Sizes of saved waves are numbers, those of NAVI31 seen on a machine
+    with the card: two of one formula would agree in being wrong."""
 
     version: int
     simd_count: int
@@ -27,6 +27,12 @@ class CardFacts:
     scratch_slots: int = 32
     engines_sdma: int = 2
     xccs: int = 1
+    wave: int = 32
+
+    @property
+    def is_cdna(self) -> bool:
+        """Whether its packets are those of CDNA."""
+        return self.version < 100000
 
     def properties(self, render_minor: int) -> str:
         """The file `properties` of its node."""
@@ -36,7 +42,7 @@ class CardFacts:
             "mem_banks_count": 1,
             "max_waves_per_simd": 16,
             "lds_size_in_kb": 64,
-            "wave_front_size": 32,
+            "wave_front_size": self.wave,
             "array_count": self.array_count,
             "simd_arrays_per_engine": self.arrays_per_engine,
             "cu_per_simd_array": 8,
@@ -65,3 +71,26 @@ NAVI31: Final = CardFacts(
     saved_buffer=0x2C02000,
 )
 """A Radeon RX 7900 XTX."""
+NAVI48: Final = CardFacts(
+    version=120001,
+    simd_count=128,
+    simd_per_cu=2,
+    array_count=8,
+    arrays_per_engine=2,
+    control_stack=0x7000,
+    saved_bytes=0x1D47000,
+    saved_buffer=0x1D57000,
+)
+"""A Radeon RX 9070 XT; its sizes are computed by the kernel's formula, and were not seen."""
+MI300: Final = CardFacts(
+    version=90402,
+    simd_count=152,
+    simd_per_cu=4,
+    array_count=4,
+    arrays_per_engine=1,
+    control_stack=0x3000,
+    saved_bytes=0x1621000,
+    saved_buffer=0x162D000,
+    wave=64,
+)
+"""One of the eight partitions of an Instinct MI300X; its sizes are computed as those of NAVI48."""

@@ -5,18 +5,24 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 from emulation.faults import IllegalAddress
 from emulation.memory import GlobalMemory, Region
+from emulator.cdna3 import Cdna3Decoder
+from emulator.decode import Decoder
 from emulator.dispatch import Descriptor, Emulator
+from emulator.rdna4 import Rdna4Decoder
 
 if TYPE_CHECKING:
     from kfd_standin.cards import CardFacts
 
 __all__ = ["Dispatch", "Gpu", "MemoryFault", "Mistake"]
 
+DECODERS: Final = {9: Cdna3Decoder, 11: Decoder, 12: Rdna4Decoder}
+"""Instruction sets, by the first number of a card's version."""
+WAVES_OF_32: Final = 1 << 10
 Array = numpy.ndarray[Any, Any]
 Dims = tuple[int, int, int]
 
@@ -45,6 +51,7 @@ class Dispatch:
     user_data: list[int]
     shared_bytes: int
     private_bytes: int
+    rsrc3: int = 0
 
 
 @dataclass
@@ -67,7 +74,8 @@ class Gpu:
     _code: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.emulator = Emulator(self.memory)
+        major = self.facts.version // 10000
+        self.emulator = Emulator(self.memory, DECODERS[major])
 
     def clock(self) -> int:
         """100 MHz, never the same twice."""
@@ -115,9 +123,10 @@ class Gpu:
             shared_bytes=dispatch.shared_bytes,
             private_bytes=dispatch.private_bytes,
             kernarg_bytes=0,
-            properties=1 << 10,
+            properties=WAVES_OF_32 if self.facts.wave == 32 else 0,
             rsrc1=dispatch.rsrc1,
             rsrc2=dispatch.rsrc2,
+            rsrc3=dispatch.rsrc3,
         )
         try:
             self.emulator.launch(found, dispatch.groups, dispatch.group, dispatch.user_data)

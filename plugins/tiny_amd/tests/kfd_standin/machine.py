@@ -412,11 +412,13 @@ class Machine(StandInFiles):
         return 0 if self.events.pop(f["id"], None) else errno.EINVAL
 
     def interrupt(self, context: int) -> None:
-        """A card interrupts with an event's id, which counts if its mailbox has been written."""
-        event = self.events.get(context)
-        if event is not None and event.type == SIGNAL and int(self.slots[context]) != UNSIGNALED:
-            self.slots[context] = UNSIGNALED
-            event.is_signaled = True
+        """A card interrupts with an event's id, which counts if its mailbox has been written; 0
+        has the kernel look through all of them."""
+        for slot in [context] if context else list(self.events):
+            event = self.events.get(slot)
+            if event is not None and event.type == SIGNAL and int(self.slots[slot]) != UNSIGNALED:
+                self.slots[slot] = UNSIGNALED
+                event.is_signaled = True
 
     def tell(self, kind: int, data: bytes) -> None:
         """Signal all events of a type."""

@@ -25,12 +25,17 @@ WANTED: Final = {
     0x215: "RESOURCE_LIMITS",
     0x218: "TMPRING_SIZE",
     **dict.fromkeys((0x21B, 0x21C, 0x21D), "RESTART"),
-    0x228: "PGM_RSRC3",
 }
+RSRC3: Final = {False: 0x228, True: 0x22D}
+"""PGM_RSRC3 of RDNA, and of CDNA."""
 """Registers that every dispatch must have set: others' work may have come between."""
 GCR_SEEN: Final = {0: "GLI_INV", 7: "GLK_INV", 8: "GLV_INV", 9: "GL1_INV", 14: "GL2_INV"}
 GCR_INSTRUCTIONS: Final = 1
 RELEASED: Final = {21: "GL2_WB"}
+COHER_SEEN: Final = {18: "TC_WB", 22: "TCL1", 23: "TC", 27: "SH_KCACHE", 29: "SH_ICACHE"}
+COHER_INSTRUCTIONS: Final = 1 << 29
+COHER_RELEASED: Final = {15: "TC_WB"}
+"""Of CDNA: bits of CP_COHER_CNTL, and of RELEASE_MEM."""
 
 
 @dataclass
@@ -98,13 +103,16 @@ class Processor:
         return True
 
     def acquire(self, body: list[int]) -> bool:
-        check(len(body) == 7, "ACQUIRE_MEM has", body)
-        control = body[6]
-        missing = [name for bit, name in GCR_SEEN.items() if not control >> bit & 1]
+        is_cdna = self.gpu.facts.is_cdna
+        check(len(body) == (6 if is_cdna else 7), "ACQUIRE_MEM has", body)
+        control, seen = (body[0], COHER_SEEN) if is_cdna else (body[6], GCR_SEEN)
+        body = [0, *body[1:5]] if is_cdna else body
+        missing = [name for bit, name in seen.items() if not control >> bit & 1]
+        instructions = COHER_INSTRUCTIONS if is_cdna else GCR_INSTRUCTIONS
         covers = body[1] == 0xFFFFFFFF and body[2] == 0xFF and body[3] == body[4] == 0
         if not missing and covers:
             self.is_fresh = True
-        self.forgets_code = self.forgets_code or bool(control & GCR_INSTRUCTIONS)
+        self.forgets_code = self.forgets_code or bool(control & instructions)
         return True
 
     def wait(self, body: list[int]) -> bool:
@@ -126,7 +134,8 @@ class Processor:
         check(len(body) == 7, "RELEASE_MEM has", body)
         event, select, low, high, data_low, data_high, context = body
         check(event & 0xFFF == 0x514, "RELEASE_MEM of event", [event])
-        missing = [name for bit, name in RELEASED.items() if not event >> bit & 1]
+        wanted = COHER_RELEASED if self.gpu.facts.is_cdna else RELEASED
+        missing = [name for bit, name in wanted.items() if not event >> bit & 1]
         self.flush()
         address, data = low | high << 32, select >> 29
         if data == 2 and missing:
@@ -140,6 +149,7 @@ class Processor:
         interrupt = select >> 24 & 7
         check(interrupt in (0, 2), "RELEASE_MEM interrupts", body)
         if interrupt:
+            check(not (self.gpu.facts.is_cdna and context), "RELEASE_MEM carries", [context])
             self.machine.interrupt(context)
         return True
 
@@ -154,8 +164,12 @@ class Processor:
 
     def dispatch(self, body: list[int]) -> bool:
         x, y, z, initiator = body
-        check(initiator & 0x8005 == 0x8005, "DISPATCH_INITIATOR is", [initiator])
-        missing = {name for number, name in WANTED.items() if number not in self.registers}
+        facts = self.gpu.facts
+        waves = 0x8000 if facts.wave == 32 else 0
+        check(initiator & 0x8005 == 5 | waves, "DISPATCH_INITIATOR is", [initiator])
+        rsrc3 = RSRC3[facts.is_cdna]
+        needed = {**WANTED, rsrc3: "PGM_RSRC3"}
+        missing = {name for number, name in needed.items() if number not in self.registers}
         if missing:
             raise Mistake(f"a dispatch without {', '.join(sorted(missing))}")
         at = self.registers
@@ -173,6 +187,7 @@ class Processor:
                 user_data=[at.get(number, 0xCBCBCBCB) for number in wanted],
                 shared_bytes=(rsrc2 >> 15 & 0x1FF) * 512,
                 private_bytes=self.private_bytes(at[0x218], scratch << 8, rsrc2),
+                rsrc3=at[rsrc3],
             )
         )
         self.registers.clear()
@@ -188,9 +203,11 @@ class Processor:
         """Bytes of scratch of each work-item, whose memory must be there for all waves."""
         if not rsrc2 & 1:
             return 0
-        wave, waves = (ring >> 12 & 0x7FFF) * 256, ring & 0xFFF
         facts = self.gpu.facts
-        engines = facts.array_count // facts.arrays_per_engine
+        unit, engines = 256, facts.array_count // facts.arrays_per_engine
+        if facts.is_cdna:
+            unit, engines = 1024, 1
+        wave, waves = (ring >> 12 & 0x7FFF) * unit, ring & 0xFFF
         check(waves > 0 and wave > 0, "scratch without memory: TMPRING_SIZE is", [ring])
         self.gpu.span(base, wave * waves * engines, "scratch")
         return wave // 64

@@ -57,14 +57,17 @@ class SdmaRing(Ring):
 
     def copy(self, header: int, body: list[int]) -> bool:
         check(header >> 8 == 0, "a copy that is not linear:", [header])
-        size = (body[0] & 0x3FFFFFFF) + 1
+        field = 0x3FFFFF if self.gpu.facts.is_cdna else 0x3FFFFFFF
+        check(body[0] <= field, "a copy of more bytes than its field holds:", body)
+        size = body[0] + 1
         src, dst = body[2] | body[3] << 32, body[4] | body[5] << 32
         source = self.gpu.span(src, size, "read")
         self.gpu.span(dst, size, "write")[:] = source.copy()
         return True
 
     def fence(self, header: int, body: list[int]) -> bool:
-        check(header >> 16 & 7 == 3, "a fence that caches may keep:", [header])
+        kept = 0 if self.gpu.facts.is_cdna else 3  # before version 5 the field is reserved
+        check(header >> 16 & 7 == kept, "a fence that caches may keep:", [header])
         self.gpu.store(body[0] | body[1] << 32, body[2], 4)
         return True
 

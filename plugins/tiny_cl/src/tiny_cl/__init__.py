@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CL",
-    api=(1, 11),
+    api=(1, 12),
     count=deferred("tiny_cl.probe:count"),
     probe=deferred("tiny_cl.probe:reason"),
     open=deferred("tiny_cl.device:ClDevice"),

@@ -99,7 +99,7 @@ def defined_wide(
 
 
 def in_range(source: DType, name: str, bits: int) -> str:
-    """Whether `x`, truncated, fits a signed integer of one bit more; NaN does not."""
+    """Condition, as code, that `x` truncated fits a signed integer of one bit more; not NaN."""
     scalar = source.scalar()
     if scalar is dtypes.float16:  # its infinity and NaN do not; all that is finite does
         return f"(x > ({name})(-INFINITY)) & (x < ({name})(INFINITY))"

@@ -43,12 +43,10 @@ _LINUX_NAMES: Final = ("libOpenCL.so.1", "libOpenCL.so")
 _NEEDED_FIRST: Final = (
     *("libirng.so", "libintlc.so.5", "libimf.so", "libirc.so", "libsvml.so", "libtbb.so.12"),
 )
-"""What a driver installed by pip does not find by itself, in an order in which each finds the
-others.
-"""
+"""Libraries that a driver installed by pip does not find by itself, in the order of their needs."""
 _PIP_DRIVER: Final = "libintelocl.so"
 _FOR_GOOD: Final = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
-"""How the library is opened: for as long as the process lives. What is released with its last
+"""Flags of dlopen: the library stays as long as the process, as what is released with its last
 reference calls a function of the library and does not keep it, and drivers have threads in theirs.
 """
 _WISHES: Final = {"POCL_WORK_GROUP_SPECIALIZATION": "0"}
@@ -85,7 +83,7 @@ _left_behind: Final[list[Any]] = []
 
 
 def is_inherited() -> bool:
-    """Whether the parent of this process used the library, which then cannot be used here."""
+    """True if the parent of this process used the library, which then cannot be used here."""
     return bool(_left_behind)
 
 
@@ -105,7 +103,7 @@ def owned(release: str, made: Object) -> Object:
 
 
 def _candidates() -> Iterator[str]:
-    """Where the loader may be, the likeliest first."""
+    """Names and paths of the loader, the likeliest first."""
     if named := os.environ.get("OPENCL_LIBRARY"):
         yield named
         return

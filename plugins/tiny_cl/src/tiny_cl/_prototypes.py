@@ -59,12 +59,12 @@ def prototypes_of(name: str) -> tuple[str, ...]:
 
 
 def place(name: str) -> list[str]:
-    """Where a thread is among its group's, or its group among the groups."""
+    """Index of a thread in its group, or of its group in the grid."""
     return [f"{CONSTANT} size_t {name}(uint)"]
 
 
 def barrier() -> list[str]:
-    """Where the threads of a group meet."""
+    """Barrier of the threads of a group."""
     return [f"{TOGETHER} void barrier(cl_mem_fence_flags)"]
 
 

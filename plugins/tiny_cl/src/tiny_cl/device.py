@@ -72,12 +72,12 @@ class ClDevice:
 
     @property
     def context_address(self) -> int:
-        """Where its cl_context is, for who makes a cl_mem to share."""
+        """Address of its cl_context, for code that makes a cl_mem to share."""
         return int(ffi.cast("uintptr_t", self._context))
 
     @property
     def queue_address(self) -> int:
-        """Where its cl_command_queue is, for who fills a cl_mem to share."""
+        """Address of its cl_command_queue, for code that fills a cl_mem to share."""
         return int(ffi.cast("uintptr_t", self._queue))
 
     def load(self, binary: bytes, info: ProgramInfo) -> ClProgram:

@@ -46,7 +46,7 @@ class ClMemory:
         self.memory = memory
         self.start = start
         self.host = host
-        """Where the host finds the buffer's first byte; None where it cannot."""
+        """Host address of the buffer's first byte; None where the host cannot reach it."""
         self.size = size
         """Columns, rows and layers of an image; None for a buffer."""
 
@@ -63,7 +63,7 @@ class ClAllocator:
         self.shares_memory = shares_memory and self._is_shared()
 
     def _is_shared(self) -> bool:
-        """Whether the host finds in memory what a queue wrote: a driver may keep a copy.
+        """True if the host finds in memory the data that a queue wrote: a driver may keep a copy.
 
         A write that was waited for may still be on its way there: the source is free, no more.
         """

@@ -48,7 +48,7 @@ class ClInfo:
     """Cores, or what a card has in their place."""
     shared_bytes: int
     buffers: int
-    """How many a kernel can take."""
+    """Most buffers of a kernel."""
     group_counts: int
     """The most groups per axis."""
     largest_image: tuple[int, int] | None
@@ -101,7 +101,7 @@ def driver() -> list[str]:
 
 
 def count() -> int:
-    """How many devices there are; 0 without a driver."""
+    """Number of devices; 0 without a driver."""
     try:
         return len(devices())
     except (DeviceUnavailable, DeviceError):

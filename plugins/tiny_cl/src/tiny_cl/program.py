@@ -126,15 +126,15 @@ class Prepared:
         self.info = info
         name = entry_name(info.name).encode()
         self.kernel = owned("clReleaseKernel", create("clCreateKernel", program, name))
-        self._global = ffi.new(
-            "size_t[3]", [g * b for g, b in zip(info.grid, info.block, strict=True)]
-        )
+        self._global = ffi.new("size_t[3]", self._threads(info.grid))
         self._local = ffi.new("size_t[3]", info.block)
         self._launch = (queue, self.kernel, 3, ffi.NULL, self._global, self._local, 0, ffi.NULL)
         self._memory = ffi.new("cl_mem *")
         self._number = ffi.new("int64_t *")
         self._given: list[object] = [None] * (2 * info.buffers + len(info.values))
         """The arguments of the last launch, which a kernel keeps."""
+        self._is_resized = False
+        """Whether a value changed that the number of groups depends on."""
 
     def give_buffer(self, slot: int, handle: ClMemory) -> None:
         """Set the arguments of a buffer that changed: the object, and where it starts."""
@@ -152,6 +152,7 @@ class Prepared:
         if self._given[place] != value:
             self._number[0] = value
             self._set(place, self._number, value)
+            self._is_resized = bool(self.info.grid_extents)
 
     def give(self, buffers: Sequence[ClMemory], values: Sequence[int]) -> None:
         """Set all arguments that changed."""
@@ -160,8 +161,16 @@ class Prepared:
         for position, value in enumerate(values):
             self.give_value(position, value)
 
+    def _threads(self, groups: Sequence[int]) -> list[int]:
+        """The threads of some groups per axis: what OpenCL calls the global work size."""
+        return [g * b for g, b in zip(groups, self.info.block, strict=True)]
+
     def enqueue(self, event: Any = ffi.NULL) -> None:
         """Ask for a launch with the arguments of now."""
+        if self._is_resized:
+            values: Any = self._given[2 * self.info.buffers :]
+            self._global[0:3] = self._threads(self.info.groups(values))
+            self._is_resized = False
         what = f"kernel {self.info.name}"
         call("clEnqueueNDRangeKernel", *self._launch, event, what=what)
 
@@ -212,7 +221,7 @@ class ClProgram:
 
 
 def seconds(first: Any, last: Any) -> float:
-    """How long the device took from the start of one launch to the end of another."""
+    """Seconds of the device from the start of one launch to the end of another."""
     events = {first, last}
     try:
         call("clWaitForEvents", 1, last)

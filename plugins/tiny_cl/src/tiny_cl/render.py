@@ -63,6 +63,7 @@ def limits_of(info: ClInfo) -> Limits:
         threads=info.units * (THREADS_OF_A_CORE if info.is_processor else THREADS_OF_A_UNIT),
         vector_bytes=VECTOR_BYTES,
         grid=counts,
+        grid_varies=True,
         block=info.group_axes,
         block_threads=info.group_threads,
         block_wanted=min(WANTED_THREADS, info.group_threads),

@@ -102,7 +102,7 @@ def converted(text: str, name: str, dtype: DType) -> str:
 
 
 def in_range(carrier: DType, source: DType) -> str:
-    """Whether `x`, truncated, fits the carrier; NaN does not."""
+    """Condition, as code, that `x` truncated fits the carrier; false for NaN."""
     bits = carrier.bits - 1
     if source.itemsize == 4:
         return f"(x >= -0x1p{bits}f) & (x < 0x1p{bits}f)"

@@ -160,6 +160,7 @@ class Arch:
             vector_registers=registers,
             pair_bytes=pair_bytes,
             threads=cpu_count(),
+            parallel_varies=True,
             cache_bytes=_cache_bytes(2, 512 << 10),
             stream_bytes=_cache_bytes(3, 32 << 20) if self.machine == "x86_64" else 0,
         )

@@ -139,7 +139,7 @@ def candidates() -> Iterator[Clang]:
 
 
 def is_clang_installed() -> bool:
-    """Whether `find_clang` finds one."""
+    """True if `find_clang` finds one."""
     try:
         find_clang()
     except CompilerUnavailable:

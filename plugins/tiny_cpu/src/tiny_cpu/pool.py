@@ -31,7 +31,7 @@ __all__ = ["RECORD", "Pool", "code_of_pool", "generate", "pool"]
 
 _HERE: Final = Path(__file__).parent
 _RELAX: Final = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)"}
-"""How a machine's processor is told that a thread only waits."""
+"""Spin-wait hints, by machine."""
 _SPINS: Final = 20_000
 """Turns a thread spins before it sleeps: .4 to .8 ms, at 20 to 40 ns a turn.
 

@@ -24,7 +24,7 @@ def reason() -> str:
 
 
 def driver() -> list[str]:
-    """Where compilers are looked for: the folders of PATH, and that of this Python's packages."""
+    """Folders searched for compilers: those of PATH, and that of this Python's packages."""
     folders = os.environ.get("PATH", "").split(os.pathsep)
     return ["$PATH", "$CC", *filter(None, folders), sysconfig.get_path("purelib")]
 

@@ -20,11 +20,14 @@ from tiny_cpu.pool import RECORD, code_of_pool, pool
 from tinycore.config import cpu_count
 from tinycore.plugin import ALIGNMENT_BYTES, Launch, ProgramInfo
 
-__all__ = ["CpuCopy", "CpuProgram", "Replay"]
+__all__ = ["CpuCopy", "CpuProgram", "Replay", "chunk_of"]
 
 _CHUNKS_PER_THREAD: Final = 8
 """Enough that a thread which is held up delays nobody for long; few enough to cost nothing."""
 _WORD_BYTES: Final = 8
+_SHARES: Final = Struct("=qq")
+_SHARES_AT: Final = RECORD.size - _SHARES.size
+"""Offset of extent and chunk in a RECORD."""
 _SHARED_FROM_BYTES: Final = 1 << 18
 """Copies from this size on are shared out among threads."""
 
@@ -40,7 +43,8 @@ class CpuProgram:
         self.info = info
         self.entry = entry
         self.extent = max(info.parallel, 1)
-        self.chunk = _chunk(self.extent)
+        self.chunk = chunk_of(self.extent)
+        self._varies = info.parallel_extent is not None
         self._call = as_function("kernel_entry", self.entry)
         self._pack_buffers = Struct(f"={info.buffers}Q").pack
         self._pack_values = Struct(f"={len(info.values)}q").pack
@@ -52,19 +56,28 @@ class CpuProgram:
         addresses = self._pack_buffers(*[buffer.address for buffer in buffers])
         numbers = self._pack_values(*values)
         start = perf_counter() if wait else 0.0
-        if self.chunk == self.extent:
-            self._call(addresses, numbers, 0, self.extent)
+        extent, chunk = self.shares(values) if self._varies else (self.extent, self.chunk)
+        if chunk == extent:
+            self._call(addresses, numbers, 0, extent)
         else:
-            pool().run(self.entry, addresses, numbers, self.extent, self.chunk)
+            pool().run(self.entry, addresses, numbers, extent, chunk)
         return perf_counter() - start if wait else None
 
     def bound(self, buffers: Sequence[HostMemory], values: Sequence[int]) -> Callable[[], None]:
         """A launch as one native call."""
         addresses = self._pack_buffers(*[buffer.address for buffer in buffers])
         numbers = self._pack_values(*values)
-        if self.chunk == self.extent:
-            return partial(self._call, addresses, numbers, 0, self.extent)
-        return pool().bound(self.entry, addresses, numbers, self.extent, self.chunk)
+        extent, chunk = self.shares(values)
+        if chunk == extent:
+            return partial(self._call, addresses, numbers, 0, extent)
+        return pool().bound(self.entry, addresses, numbers, extent, chunk)
+
+    def shares(self, values: Sequence[int]) -> tuple[int, int]:
+        """The steps that threads share with these values, and how many one takes at a time."""
+        if not self._varies:
+            return self.extent, self.chunk
+        extent = self.info.steps(values)
+        return extent, chunk_of(extent)
 
 
 class CpuCopy(CpuProgram):
@@ -77,8 +90,8 @@ class CpuCopy(CpuProgram):
             self.chunk = size
 
 
-def _chunk(extent: int) -> int:
-    """How many iterations a thread takes at a time; all of them where there is one thread."""
+def chunk_of(extent: int) -> int:
+    """Iterations that a thread takes at a time; all of them if there is one thread."""
     if extent == 1 or cpu_count() == 1:
         return extent
     return -(-extent // (pool().threads * _CHUNKS_PER_THREAD))
@@ -97,6 +110,7 @@ class Replay:
         memory = view(self._memory, size)
         arguments = RECORD.size * len(launches)
         self._arguments = memory[arguments:].cast("q")
+        self._records = memory[:arguments]
         self._first_words: list[int] = []
         self._fill(launches, memory, address_of(self._memory) + arguments)
 
@@ -105,7 +119,7 @@ class Replay:
         for number, (program, buffers, values) in enumerate(launches):
             assert isinstance(program, CpuProgram), "the core launches programs of this device here"
             first, split = arguments + word * _WORD_BYTES, len(buffers) * _WORD_BYTES
-            record = (program.entry, first, first + split, program.extent, program.chunk)
+            record = (program.entry, first, first + split, *program.shares(values))
             RECORD.pack_into(memory, number * RECORD.size, *record)
             self._first_words.append(word)
             for argument in (*(buffer.address for buffer in buffers), *values):
@@ -119,8 +133,13 @@ class Replay:
 
     def set_value(self, launch: int, position: int, value: int) -> None:
         """From now on, launch number `launch` uses this value for its variable at `position`."""
-        buffers = len(self._launches[launch][1])
-        self._arguments[self._first_words[launch] + buffers + position] = value
+        program, buffers, count = self._launches[launch]
+        first = self._first_words[launch] + len(buffers)
+        self._arguments[first + position] = value
+        assert isinstance(program, CpuProgram)
+        if program.info.parallel_extent is not None:
+            shares = program.shares(self._arguments[first : first + count])
+            _SHARES.pack_into(self._records, launch * RECORD.size + _SHARES_AT, *shares)
 
     def __call__(self, *, wait: bool = False) -> float | None:
         """Run every launch to its end. Returns the seconds it all took when `wait`."""

@@ -21,6 +21,7 @@ from tiny_cpu._lib import (
     view,
 )
 from tiny_cpu.pool import code_of_pool, pool
+from tiny_cpu.program import CpuProgram, chunk_of
 from tinycore.config import settings
 from tinycore.errors import DeviceError
 from tinycore.plugin import HCQArgsState, HCQProgram, HWQueue, Number, SignalPlace
@@ -65,18 +66,23 @@ class Worker:
 
     def submit(self, commands: bytes) -> None:
         """Append commands to the ring, waiting for room. Raises DeviceError when none comes."""
-        taken = self._submit(self._state, commands, len(commands) // _COMMAND_BYTES)
+        count = len(commands) // _COMMAND_BYTES
+        taken = self._submit(self._state, commands, count)
+        if taken != count:
+            self._submit_rest(commands[taken * _COMMAND_BYTES :])
+
+    def _submit_rest(self, commands: bytes) -> None:
         since = time.monotonic()
-        while len(commands) > taken * _COMMAND_BYTES:
+        while commands:
+            time.sleep(1e-4)
+            taken = self._submit(self._state, commands, len(commands) // _COMMAND_BYTES)
             if taken:
                 since = time.monotonic()
             elif time.monotonic() - since > settings.WAIT_TIMEOUT_MS / 1e3:
                 raise DeviceError(
                     f"{self.name} has taken no command for {settings.WAIT_TIMEOUT_MS} ms"
                 )
-            time.sleep(1e-4)
             commands = commands[taken * _COMMAND_BYTES :]
-            taken = self._submit(self._state, commands, len(commands) // _COMMAND_BYTES)
 
     def stop(self) -> None:
         """End the thread, which leaves what it waits for, and free its memory."""
@@ -91,6 +97,8 @@ class CpuQueue(HWQueue):
         super().__init__()
         self._worker = worker
         self._bound: Pointer = None
+        self._call = b""
+        """The command that calls what is bound."""
 
     def wait(self, signal: SignalPlace, value: Number) -> Self:
         """Go on when the signal is at least at `value`."""
@@ -118,8 +126,11 @@ class CpuQueue(HWQueue):
         """Run a kernel, its iterations shared among the threads of the pool."""
         buffers = args_state.memory.address
         values = buffers + program.info.buffers * _WORD_BYTES
-        entry, extent, chunk = program.launch  # type: ignore[attr-defined]
-        return self.append(EXEC, entry, buffers, values, extent, chunk)
+        kernel: CpuProgram = program.program  # type: ignore[attr-defined]
+        extent = grid[0]
+        assert isinstance(extent, int), "steps are numbers"
+        chunk = kernel.chunk if extent == kernel.extent else chunk_of(extent)
+        return self.append(EXEC, kernel.entry, buffers, values, extent, chunk)
 
     def copy(self, dst: Number, src: Number, size: int) -> Self:
         """Copy bytes, which may overlap."""
@@ -133,15 +144,16 @@ class CpuQueue(HWQueue):
         self._bound = aligned_memory(size, _ALIGNMENT_BYTES)
         memory = view(self._bound, size)
         memory[:] = memoryview(self.words).cast("B")
+        call = CpuQueue(self._worker)
+        call.append(CALL, address_of(self._bound), len(self.words) // _COMMAND_WORDS, 0, 0, 0)
+        self._call = call.words.tobytes()
         return memory.cast("Q")
 
     def submit_words(self) -> None:
         """Hand the commands to the worker."""
-        count = len(self.words) // _COMMAND_WORDS
-        if self._bound is not None:
-            call = CpuQueue(self._worker)
-            call.append(CALL, address_of(self._bound), count, 0, 0, 0).submit_words()
-        elif count:
+        if self._call:
+            self._worker.submit(self._call)
+        elif self.words:
             self._worker.submit(self.words.tobytes())
 
 

@@ -7,6 +7,9 @@ that should go on while kernels run, and it shows on any machine that what drive
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tiny_cpu.memory import CpuAllocator
@@ -28,7 +31,7 @@ class QueuedAllocator(HCQAllocator):
     """Host memory, which everyone sees."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(staging_buffers=0)  # a second copy would take longer than to wait
         self._memory = CpuAllocator()
 
     def allocate(self, size: int, visible: bool) -> HCQBuffer:
@@ -51,12 +54,14 @@ class QueuedProgram(HCQProgram):
     """A kernel, launched by the thread of a queue."""
 
     def __init__(self, device: QueuedCpu, binary: bytes, info: ProgramInfo) -> None:
-        super().__init__(device, info)
+        # Queues count groups: what threads share are those of the first axis.
+        extents = (info.parallel_extent, None, None) if info.parallel_extent else ()
+        super().__init__(device, replace(info, grid=(info.parallel, 1, 1), grid_extents=extents))
         self.program = CpuProgram(binary, info)
-        self.launch = (self.program.entry, self.program.extent, self.program.chunk)
 
-    def __del__(self) -> None:
-        if (launched := getattr(self, "last_launch", None)) is not None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        launched = None if is_finalizing() else getattr(self, "last_launch", None)
+        if launched is not None:
             self.device.keep(self.program, (launched,))  # a thread may still be in its code
 
 

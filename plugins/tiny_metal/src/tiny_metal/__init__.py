@@ -11,14 +11,23 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="METAL",
-    api=(1, 11),
+    api=(1, 12),
     count=deferred("tiny_metal.probe:count"),
     probe=deferred("tiny_metal.probe:reason"),
     driver=deferred("tiny_metal.probe:driver"),
     open=deferred("tiny_metal.device:MetalDevice"),
     renderers={"MSL": deferred("tiny_metal.device:toolchain")},
     capabilities=frozenset(
-        {"external_pointer", "graph", "host_memory", "local_memory", "varied", *_DTYPES.split()}
+        {
+            "exchange",
+            "external_pointer",
+            "graph",
+            "host_memory",
+            "local_memory",
+            "varied",
+            *_DTYPES.split(),
+        }
     ),
+    dlpack=8,
     priority=230,
 )

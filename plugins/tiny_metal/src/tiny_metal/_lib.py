@@ -25,8 +25,8 @@ NIL: Final = ffi.NULL
 _OBJC: Final = "/usr/lib/libobjc.A.dylib"
 _FRAMEWORKS: Final = "/System/Library/Frameworks/{0}.framework/{0}"
 _NEEDED: Final = ("Foundation", "CoreGraphics")
-"""What must be in the process: NSString, and without CoreGraphics a program in a terminal is given
-no default device."""
+"""Frameworks to load: NSString, and without CoreGraphics a program in a terminal is given no
+default device."""
 
 
 class System(Protocol):

@@ -11,8 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from tiny_metal.matrix import LANES, UNITS
+from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable
 from tinycore.render.base import Limits
+from tinycore.uop.matrix import MatrixUnit
 
 __all__ = ["ARCHS", "FAMILIES", "LANGUAGES", "Arch", "Family", "limits_of", "parsed"]
 
@@ -20,6 +23,8 @@ NEWEST: Final = (3, 1)
 """The newest version of the language that anything here needs: the first with bfloat."""
 LANGUAGES: Final = ((3, 1), (3, 0), (2, 4), (2, 3), (2, 2))
 """The versions that are tried, the newest first. 2.2 is the first whose long is whole."""
+FIRST_WITH_MATRICES: Final = (2, 3)
+"""The first version of the language with simdgroup_matrix."""
 VECTOR_BYTES: Final = 16
 """Widest load of a thread: float4."""
 WANTED_THREADS: Final = 128
@@ -72,6 +77,13 @@ class Arch:
         """Whether kernels can compute with bfloat."""
         return self.facts.has_bfloat and self.language >= NEWEST
 
+    @property
+    def units(self) -> tuple[MatrixUnit, ...]:
+        """The matrix units whose operands kernels can name."""
+        if not self.facts.has_matrices or self.language < FIRST_WITH_MATRICES:
+            return ()
+        return tuple(u for u in UNITS if u.a is not dtypes.bfloat16 or self.has_bfloat)
+
     def __str__(self) -> str:
         if self.language == NEWEST:
             return self.family
@@ -107,9 +119,12 @@ def limits_of(arch: Arch) -> Limits:
         vector_bytes=VECTOR_BYTES,
         access_alignment=VECTOR_BYTES,
         grid=((1 << 31) - 1, 65_535, 65_535),
+        grid_varies=True,
         block=(1024, 1024, 1024),
         block_threads=1024,
         block_wanted=WANTED_THREADS,
         shared_bytes=arch.facts.shared_bytes,
         buffers=MOST_BUFFERS,
+        subgroup=LANES if arch.units else 1,
+        matrix=arch.units,
     )

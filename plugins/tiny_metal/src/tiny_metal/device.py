@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -105,9 +106,27 @@ class MetalDevice:
         """Give an object back with its owner."""
         weakref.finalize(owner, self.release, what).atexit = False
 
-    def address(self, memory: MetalMemory) -> int:
-        """The address of the MTLBuffer that a span lies in, as `from_blob` takes it."""
-        return int(_lib.ffi.cast("uintptr_t", memory.buffer))
+    # --- memory of other libraries
+
+    exchange_stream: Final = None
+    """DLPack has no streams for Metal: whoever lends or takes memory waits for its own queue."""
+
+    def address(self, memory: MetalMemory) -> tuple[int, int]:
+        """The address of the MTLBuffer that a span lies in, and the byte where the span starts."""
+        return int(_lib.ffi.cast("uintptr_t", memory.buffer)), memory.start
+
+    def let_wait(self, stream: int | None) -> None:
+        """Wait for all that was asked, since the queues of other libraries cannot."""
+        self.synchronize()
+
+    def wait_for(self, stream: int | None) -> None:
+        """Wait for torch, which lends memory that its queue has yet to fill.
+
+        Other libraries have waited when they lend.
+        """
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.backends.mps.is_available():
+            torch.mps.synchronize()
 
     # --- work
 
@@ -170,7 +189,7 @@ class MetalDevice:
 
         self.submit(encode, f"a copy of {size:,} bytes")
 
-    def wait_for(self, number: int) -> None:
+    def wait_until_ended(self, number: int) -> None:
         """Wait until so many of the command buffers that were given have ended."""
         with self.lock, Pool(self.metal):
             while self.submitted - len(self._running) < number:

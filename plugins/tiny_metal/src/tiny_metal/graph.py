@@ -161,10 +161,13 @@ class IndirectGraph:
                     place = (self._values.buffer, step.values_start, len(step.buffers))
                     send(command, "setKernelBuffer:offset:atIndex:", *place)
                     self._write_values(step)
-                sizes = (step.program.groups, step.program.threads)
-                selector = "concurrentDispatchThreadgroups:threadsPerThreadgroup:"
-                send(command, selector, *sizes)
+                self._write_sizes(command, step)
                 send(command, "setBarrier")
+
+    def _write_sizes(self, command: Object, step: Step) -> None:
+        sizes = (step.program.groups(step.values), step.program.threads)
+        selector = "concurrentDispatchThreadgroups:threadsPerThreadgroup:"
+        self._device.send(command, selector, *sizes)
 
     def _write_values(self, step: Step) -> None:
         assert self._values is not None
@@ -200,15 +203,19 @@ class IndirectGraph:
         if not self._changed and not self._changed_values:
             return
         send = self._device.send
-        self._device.wait_for(self._last_run)
+        self._device.wait_until_ended(self._last_run)
         with Pool(self._device.metal):
             for launch, slot in self._changed:
                 command = send(self._indirect, "indirectComputeCommandAtIndex:", launch)
                 memory = self._steps[launch].buffers[slot]
                 place = (memory.buffer, memory.start, slot)
                 send(command, "setKernelBuffer:offset:atIndex:", *place)
-        for launch in self._changed_values:
-            self._write_values(self._steps[launch])
+            for launch in self._changed_values:
+                step = self._steps[launch]
+                self._write_values(step)
+                if step.program.info.grid_extents:
+                    command = send(self._indirect, "indirectComputeCommandAtIndex:", launch)
+                    self._write_sizes(command, step)
         if self._changed:
             self._resources = self._resident()
         self._changed.clear()

@@ -21,6 +21,8 @@ __all__ = ["MetalAllocator", "MetalMemory"]
 _SHARED: Final = 0
 _PRIVATE: Final = 32
 _PRIVATE_MODE: Final = 2
+_OBJECT_ALIGNMENT: Final = 16
+"""What the address of an object is a multiple of."""
 PIECE_BYTES: Final = 32 << 20
 """Size of the staging buffer of copies."""
 
@@ -125,6 +127,12 @@ class MetalAllocator:
         Raises DeviceError for one that is too short.
         """
         device = self._device
+        if pointer % _OBJECT_ALIGNMENT:
+            raise DeviceError(
+                f"{pointer:#x} is no object of Metal. data_ptr() of a torch tensor that starts "
+                "inside its storage is none: use Tensor.from_dlpack, or "
+                "untyped_storage().data_ptr() and slice the tensor"
+            )
         buffer = ffi.cast("id", pointer)
         if not device.metal.responds(buffer, "contents"):
             raise DeviceError(f"{pointer:#x} is an object of Metal, but no MTLBuffer")

@@ -89,7 +89,7 @@ class MetalProgram:
         self.pipeline = self._pipeline(binary.decode())
         device.keep(self, self.pipeline)
         self._verify_threads()
-        self.groups = ffi.new("MTLSize *", info.grid)[0]
+        self._fixed_groups = ffi.new("MTLSize *", info.grid)[0]
         self.threads = ffi.new("MTLSize *", info.block)[0]
         self.layout = struct.Struct(f"{len(info.values)}q")
 
@@ -151,7 +151,13 @@ class MetalProgram:
             packed = self.layout.pack(*values)
             send(encoder, "setBytes:length:atIndex:", packed, len(packed), len(buffers))
         selector = "dispatchThreadgroups:threadsPerThreadgroup:"
-        send(encoder, selector, self.groups, self.threads)
+        send(encoder, selector, self.groups(values), self.threads)
+
+    def groups(self, values: Sequence[int]) -> Any:
+        """The groups of a launch with these values, as an MTLSize."""
+        if not self.info.grid_extents:
+            return self._fixed_groups
+        return ffi.new("MTLSize *", self.info.groups(values))[0]
 
     def __call__(
         self, buffers: Sequence[MetalMemory], values: Sequence[int], *, wait: bool = False

@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from tiny_metal.matrix import CALLS
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import pointer_of
-from tinycore.render.cstyle import CStyle
+from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.render.literals import as_stored
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
@@ -46,7 +47,7 @@ RESERVED: Final = frozenset(
 )
 """Words of the language, and what a kernel names itself, which nothing else may be called."""
 
-LANES: Final = """\
+WIDE_VECTOR: Final = """\
 template <typename T, int N> struct lanes { vec<T, 4> part[N / 4]; };"""
 
 
@@ -79,6 +80,7 @@ class Msl(CStyle):
     array_declaration: ClassVar[str] = "alignas(16) {space}{type} {name}[{size}];"
     bitcast_template: ClassVar[str] = "as_type<{type}>({0})"
     function: ClassVar[str] = "inline {type} {name}({parameters}) {{ {body} }}"
+    matrix: ClassVar[Mapping[str, MatrixCall]] = {name: MatrixCall(*c) for name, c in CALLS.items()}
 
     # --- the frame
 
@@ -132,7 +134,7 @@ class Msl(CStyle):
         name = "uchar" if scalar is dtypes.bool else self.type_name(scalar, writer)
         if dtype.count <= MOST_LANES:
             return f"{name}{dtype.count}"
-        writer.define(LANES)
+        writer.define(WIDE_VECTOR)
         return f"lanes<{name}, {dtype.count}>"
 
     def storage_type(self, dtype: DType, writer: Writer) -> str:

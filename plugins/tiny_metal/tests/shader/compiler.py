@@ -195,7 +195,7 @@ def make(source: str, language: tuple[int, int]) -> Compiled:
         if section is not None and symbol.size and elf.sections[symbol.section] == section
     )
     anchor = next(symbol.value for symbol in symbols if symbol.name == "msl_run")
-    meets = "barrier(" in source or "simd_" in source
+    meets = any(word in source for word in ("barrier(", "simd_", "simdgroup_"))
     return Compiled(place, functions, arrays, anchor, meets)
 
 

@@ -275,6 +275,12 @@ EXPORT u32 msl_alive(void) {
   return alive;
 }
 
+// What every lane of a SIMD group must take part in.
+EXPORT void msl_whole(const char *what, int line) {
+  struct place where = {0, line, 0};
+  if (msl_alive() != 0xffffffffu) undefined(what, &where);
+}
+
 static void fiber_main(void) {
   run->entry(run->buffers, &current->at);
   if (twice.bytes) verify_same();

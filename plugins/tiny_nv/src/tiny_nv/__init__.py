@@ -8,10 +8,12 @@ _DTYPES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
     "float16 bfloat16 float32 float64 fp8e4m3 fp8e5m2 fp8e4m3fnuz fp8e5m2fnuz"
 )
+_CARD_MEMORY, _PINNED, _MANAGED = 2, 3, 13
+"""DLDeviceTypes."""
 
 CUDA = Backend(
     name="CUDA",
-    api=(1, 11),
+    api=(1, 12),
     count=deferred("tiny_nv.probe:count"),
     probe=deferred("tiny_nv.probe:reason"),
     open=deferred("tiny_nv.device:CudaDevice"),
@@ -20,9 +22,10 @@ CUDA = Backend(
         "PTX": deferred("tiny_nv.device:ptx_toolchain"),
     },
     capabilities=frozenset(
-        {"external_pointer", "graph", "local_memory", "peer_copy"} | {*_DTYPES.split()}
+        {"exchange", "external_pointer", "graph", "local_memory", "peer_copy"} | {*_DTYPES.split()}
     ),
     priority=220,
+    dlpack=(_CARD_MEMORY, _PINNED, _MANAGED),
     driver=deferred("tiny_nv.probe:driver"),
 )
 
@@ -33,7 +36,7 @@ _NVK = Interface(
 
 NV = Backend(
     name="NV",
-    api=(1, 11),
+    api=(1, 12),
     count=deferred("tiny_nv.nvk.probe:count"),
     driver=deferred("tiny_nv.nvk.probe:driver"),
     open=deferred("tiny_nv.nvk.device:NvDevice"),

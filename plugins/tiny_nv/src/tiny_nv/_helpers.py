@@ -93,11 +93,26 @@ template <class T> FUNCTION unsigned long long to_unsigned_long(T x) {
   return x < 2 * half_way ? (unsigned long long)to_long(x - half_way) ^ sign : sign;
 }"""
 
+ASYNC: Final = """\
+template <int N> FUNCTION void copy_async(void *to, const void *origin, bool wanted) {
+  unsigned place;
+  asm("{ .reg .u64 x; cvta.to.shared.u64 x, %1; cvt.u32.u64 %0, x; }" : "=r"(place) : "l"(to));
+  const int size = wanted ? N : 0;
+  if (N == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+      :: "r"(place), "l"(origin), "r"(size) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+      :: "r"(place), "l"(origin), "n"(N), "r"(size) : "memory");
+}"""
+"""cp.async, which leaves out the first cache where it can; zeros take no memory."""
+
 HELPERS: Final = {
     "half": HALF_SOURCE,
     "extremes": EXTREMES,
     "roots": ROOTS,
     "quotients": QUOTIENTS,
     "truncations": TRUNCATIONS,
+    "asynchronous copies": ASYNC,
 }
 """Groups of functions by name; each is written where a kernel calls one of them."""

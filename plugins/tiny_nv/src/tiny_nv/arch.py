@@ -24,6 +24,8 @@ WANTED_THREADS: Final = 256
 THREADS_OF_A_UNIT: Final = 256
 """Threads that keep a multiprocessor busy."""
 WARP: Final = 32
+ASYNC_BYTES: Final = (4, 8, 16)
+"""Sizes that cp.async copies."""
 MOST_BUFFERS: Final = 500
 """Pointers that fit into the 4 KB of a kernel's parameters, with room for variables."""
 
@@ -79,6 +81,7 @@ def limits_of(arch: Arch) -> Limits:
         vector_bytes=VECTOR_BYTES,
         access_alignment=VECTOR_BYTES,
         grid=((1 << 31) - 1, 65_535, 65_535),
+        grid_varies=True,
         block=(1024, 1024, 64),
         block_threads=1024,
         block_wanted=WANTED_THREADS,
@@ -86,4 +89,5 @@ def limits_of(arch: Arch) -> Limits:
         buffers=MOST_BUFFERS,
         subgroup=WARP,
         matrix=units_of(arch.number),
+        async_bytes=ASYNC_BYTES,
     )

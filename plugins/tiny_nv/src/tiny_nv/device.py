@@ -23,8 +23,8 @@ from tiny_nv.probe import CardInfo, cards, reason
 from tiny_nv.program import CudaProgram, NvrtcCompiler, PtxCompiler
 from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
-from tinycore.errors import DeviceError, DeviceUnavailable
-from tinycore.plugin import Launch, ProgramInfo, Toolchain
+from tinycore.errors import DeviceError, DeviceUnavailable, SharingError
+from tinycore.plugin import Launch, ProgramInfo, Toolchain, lock
 
 __all__ = ["CudaDevice", "ptx_toolchain", "toolchain"]
 
@@ -33,6 +33,9 @@ DEFAULT_ARCH: Final = "sm_80"
 REMEMBERED: Final = 64
 """Launches that an error may be about, the last ones."""
 _WAITS_FOR_DEFAULT_STREAM: Final = 0
+_LEGACY_DEFAULT: Final = 1
+"""Number and handle of the default stream that waits for others, with DLPack and with CUDA."""
+_ALREADY_ENABLED: Final = 704
 _SLEEP: Final = 1
 _UNTIMED: Final = 2
 
@@ -51,6 +54,15 @@ def ptx_toolchain(arch: str = "") -> Toolchain[Ptx]:
     """
     name = arch or DEFAULT_ARCH
     return Toolchain("PTX", name, Ptx(limits_of(arch_of(name)), arch=name), PtxCompiler(name))
+
+
+def stream_of(number: int | None) -> Any:
+    """The handle of a stream by its number in DLPack. Raises SharingError for 0."""
+    if number == 0:
+        raise SharingError(
+            "stream 0 is ambiguous: name the legacy default stream 1, that of each thread 2"
+        )
+    return ffi.cast("CUstream", _LEGACY_DEFAULT if number is None else number)
 
 
 class CudaDevice:
@@ -75,6 +87,10 @@ class CudaDevice:
         self.stream = self.got("CUstream *", "cuStreamCreate", _WAITS_FOR_DEFAULT_STREAM)
         self._modules: dict[int, Any] = {}
         self._events: list[Any] = []
+        self._order: Any = None
+        """Event by which streams wait for each other."""
+        self._order_lock = lock()
+        self._peers: set[int] = set()
         self.allocator = CudaAllocator(self)
 
     # --- calls
@@ -176,6 +192,50 @@ class CudaDevice:
         """Launches of this card's programs, ready to be run by one call."""
         return CudaGraph(self, launches)
 
+    # --- other libraries, and other cards
+
+    @property
+    def exchange_stream(self) -> int:
+        """The stream, by its handle: who lends memory lets it wait."""
+        return int(ffi.cast("uintptr_t", self.stream))
+
+    def address(self, handle: int) -> tuple[int, int]:
+        """Every address is one that other libraries know, a part's as well."""
+        return handle, 0
+
+    def let_wait(self, stream: int | None) -> None:
+        """Let a stream of another library wait for all that was asked here."""
+        self._order_streams(stream_of(stream), self.stream)
+
+    def wait_for(self, stream: int | None) -> None:
+        """Wait for all that a stream of another library was asked."""
+        self._order_streams(self.stream, stream_of(stream))
+
+    def _order_streams(self, later: Any, earlier: Any) -> None:
+        """Let one stream wait for what the other has been asked so far; the host does not wait."""
+        if later == earlier:
+            return
+        with self._order_lock:
+            if self._order is None:
+                self._order = self.new_event(timed=False)
+            self.call("cuEventRecord", self._order, earlier)
+            self.call("cuStreamWaitEvent", later, self._order, 0)
+
+    def meet(self, other: CudaDevice) -> None:
+        """Let copies between two cards go from one to the other, where the machine allows that.
+
+        Without it CUDA copies through the host.
+        """
+        number = other.info.number
+        if number in self._peers:
+            return
+        self._peers.add(number)
+        if self.got("int *", "cuDeviceCanAccessPeer", self.info.number, number):
+            self.enter()
+            status = self.driver.cuCtxEnablePeerAccess(other.context, 0)
+            if status not in (0, _ALREADY_ENABLED):
+                self._fail(status, "cuCtxEnablePeerAccess", other.info.name)
+
     def synchronize(self) -> None:
         """Wait until the stream is empty."""
         self.call("cuStreamSynchronize", self.stream)
@@ -187,7 +247,7 @@ class CudaDevice:
             return
         self.quietly("cuStreamSynchronize", self.stream)
         self.allocator.close()
-        for event in self._events:
+        for event in (*self._events, *filter(None, [self._order])):
             self.quietly("cuEventDestroy_v2", event)
         self.quietly("cuStreamDestroy_v2", self.stream)
         self.driver.cuDevicePrimaryCtxRelease_v2(self.info.number)

@@ -28,10 +28,20 @@ class Node:
         self.program = program
         self.arguments = Arguments(program.info)
         self.arguments.fill(buffers, values)
-        function, *sizes = program.launch
-        parameters = [function, *sizes, ffi.NULL, self.arguments.extra, ffi.NULL, ffi.NULL]
+        self.values = list(values)
+        info, shared = program.info, program.shared_bytes
+        parameters = [program.function, *info.groups(values), *info.block, shared]
+        parameters += [ffi.NULL, self.arguments.extra, ffi.NULL, ffi.NULL]
         self.parameters: Any = ffi.new("CUDA_KERNEL_NODE_PARAMS *", parameters)
         self.handle: Any = None
+
+    def set_value(self, position: int, value: int) -> None:
+        """Use another value of a variable, and launch as many groups as it asks for."""
+        info, parameters = self.program.info, self.parameters
+        self.values[position] = value
+        self.arguments.set_number(info.buffers + position, value)
+        groups = info.groups(self.values)
+        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = groups
 
 
 class CudaGraph:
@@ -74,8 +84,7 @@ class CudaGraph:
 
     def set_value(self, launch: int, position: int, value: int) -> None:
         """From now on, launch number `launch` uses this value for its variable at `position`."""
-        node = self._nodes[launch]
-        node.arguments.set_number(node.program.info.buffers + position, value)
+        self._nodes[launch].set_value(position, value)
         self._changed.add(launch)
 
     def __call__(self, *, wait: bool = False) -> float | None:

@@ -142,6 +142,8 @@ class CudaAllocator:
     def copy_from(self, dst: int, src: int, size: int, source: Any) -> None:
         """Copy from the memory of another card."""
         device = self._device
+        device.meet(source)
+        source.meet(device)
         place = (dst, device.context, src, source.context, size, device.stream)
         device.call("cuMemcpyPeerAsync", *place)
         device.synchronize()

@@ -194,8 +194,7 @@ class CudaProgram:
         self.shared_bytes = self._dynamic_bytes()
         self._verify_threads()
         self._arguments = Arguments(info)
-        self.launch = (self.function, *info.grid, *info.block, self.shared_bytes)
-        self._launch = (*self.launch, device.stream, ffi.NULL, self._arguments.extra)
+        self._sizes = (*info.block, self.shared_bytes, device.stream, ffi.NULL)
         self._lock = lock()
 
     def _dynamic_bytes(self) -> int:
@@ -231,9 +230,11 @@ class CudaProgram:
         with self._lock:  # the block of arguments belongs to the launch until CUDA has copied it
             device.enter()
             self._arguments.fill(buffers, values)
+            groups = self.info.groups(values)
+            launch = (self.function, *groups, *self._sizes, self._arguments.extra)
             if not wait:
-                device.launch(self.info.name, *self._launch)
+                device.launch(self.info.name, *launch)
                 return None
             with device.timed() as seconds:
-                device.launch(self.info.name, *self._launch)
+                device.launch(self.info.name, *launch)
         return seconds()

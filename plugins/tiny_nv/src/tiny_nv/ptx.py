@@ -254,6 +254,12 @@ class Ptx(Renderer):
                 text.values[u] = tuple(lanes)
             case Op.MATRIX:
                 self.write_matrix(u, text)
+            case Op.ASYNC_COPY:
+                self.write_async_copy(u, text)
+            case Op.COMMIT:
+                text.put("cp.async.commit_group")
+            case Op.WAIT:
+                text.put(f"cp.async.wait_group {u.arg}")
             case Op.INDEX | Op.SINK | Op.GROUP | Op.AFTER:
                 return
             case _:
@@ -463,6 +469,19 @@ class Ptx(Renderer):
             )
             memory = "b32"
         text.put(f"{guard}st.{where}{vector(len(lanes))}.{memory} {place}, {braced(lanes)}")
+
+    def write_async_copy(self, u: UOp, text: Text) -> None:
+        """Begin to copy from a buffer to shared memory; zeros where nothing is read."""
+        to, origin = u.src
+        assert isinstance(to.dtype, PointerDType)
+        size = u.arg * to.dtype.base.itemsize
+        guard = f"@{text.values[to.src[2]][0]} " if len(to.src) == 3 else ""
+        cache = "cg" if size == VECTOR_BYTES else "ca"
+        operands = [self.address(to, text), self.address(origin, text), str(size)]
+        if len(origin.src) == 3:
+            (gate,) = text.values[origin.src[2]]
+            operands.append(text.new(UINT, "selp.u32", str(size), "0", gate))
+        text.put(f"{guard}cp.async.{cache}.shared.global {', '.join(operands)}")
 
     @staticmethod
     def together(lanes: Lanes, kind: Kind, bits: int, text: Text) -> str:

@@ -33,14 +33,15 @@ __all__ = ["CudaC"]
 
 RESERVED: Final = frozenset(
     "alignas alignof and and_eq as asm auto bitand bitor bool break case catch char class compl "
-    "const constexpr const_cast continue decltype default delete do double dynamic_cast else enum "
-    "explicit export extern false float for friend goto greatest half half_bits if inline int "
-    "least load long memcpy mutable namespace new noexcept not not_eq nullptr operator or or_eq "
-    "private protected public quotient register reinterpret_cast remainder return root rounded "
-    "shared short signed sizeof static static_assert static_cast store struct switch template this "
-    "thread_local throw to_float to_half to_int to_long to_unsigned_long true try typedef typeid "
-    "typename union unsigned using vec virtual void volatile wchar_t while whole xor xor_eq "
-    "blockDim blockIdx gridDim threadIdx warpSize FUNCTION HALF_BINARY".split()
+    "const constexpr const_cast continue copy_async decltype default delete do double "
+    "dynamic_cast else enum explicit export extern false float for friend goto greatest half "
+    "half_bits if inline int least load long memcpy mutable namespace new noexcept not not_eq "
+    "nullptr operator or or_eq private protected public quotient register reinterpret_cast "
+    "remainder return root rounded shared short signed sizeof static static_assert static_cast "
+    "store struct switch template this thread_local throw to_float to_half to_int to_long "
+    "to_unsigned_long true try typedef typeid typename union unsigned using vec virtual void "
+    "volatile wchar_t while whole xor xor_eq blockDim blockIdx gridDim threadIdx warpSize "
+    "FUNCTION HALF_BINARY".split()
 )
 """Words of C++ and of what stands before a kernel, which nothing else may be called."""
 
@@ -91,6 +92,10 @@ class CudaC(CStyle):
         name: MatrixCall(f"{name}({{0}}, {{1}}, {{2}})", instruction.function)
         for name, instruction in INSTRUCTIONS.items()
     }
+    async_copy: ClassVar[str] = "copy_async<{bytes}>({to}, {origin}, {gate});"
+    async_definition: ClassVar[str] = HELPERS["asynchronous copies"]
+    commit: ClassVar[str] = 'asm volatile("cp.async.commit_group;" ::: "memory");'
+    wait: ClassVar[str] = 'asm volatile("cp.async.wait_group {left};" ::: "memory");'
     shared_array: ClassVar[str] = "{type} *{name} = ({type} *)(shared + {offset});"
 
     # --- the frame

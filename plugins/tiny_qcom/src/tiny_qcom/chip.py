@@ -11,13 +11,15 @@ from tinycore.render.base import Limits
 __all__ = ["CHIPS", "Chip", "chip_of", "chip_of_id", "limits_of", "waves_of"]
 
 TICKS_PER_SECOND: Final = 19.2e6
-"""Of CP_ALWAYS_ON_COUNTER."""
+"""Rate of CP_ALWAYS_ON_COUNTER."""
 SHARED_BYTES: Final = 32 << 10
 CONSTANT_VECTORS: Final = 256
 WAVE: Final = 64
 BLOCK_THREADS: Final = 256
 """A group of 4 waves fits beside the most registers that code may use."""
 LARGEST_IMAGE: Final = 16_384
+MOST_TEXTURES: Final = 16
+"""Images that a kernel may read: instructions name so many samplers, and launches load so many."""
 REGISTER_FILE: Final = 96
 MOST_WAVES: Final = 16
 PRIVATE_GRANULE: Final = 512
@@ -90,9 +92,11 @@ def limits_of(chip: Chip, images: bool = True) -> Limits:
         vector_bytes=16,
         access_alignment=16,
         grid=(65_535, 65_535, 65_535),
+        grid_varies=True,
         block=(BLOCK_THREADS, BLOCK_THREADS, 64),
         block_threads=BLOCK_THREADS,
         block_wanted=128,
         shared_bytes=SHARED_BYTES,
+        buffers=MOST_TEXTURES + 1,  # any of them may be images, and one is written
         image=(LARGEST_IMAGE, LARGEST_IMAGE) if images else None,
     )

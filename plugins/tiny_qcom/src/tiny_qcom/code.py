@@ -51,13 +51,16 @@ class Code:
     merged: bool = False
     branch_stack: int = 0
     private_bytes: int = 0
-    """Of a thread."""
+    """Private memory of a thread."""
     shared_bytes: int = 0
     group_register: int = 0xFC
     thread_register: int = 0xFC
     images: tuple[tuple[int, str], ...] = field(default=())
     """Slots of images, and whether each is read or written, in the order of descriptors."""
     samplers: int = 0
+    launch_parameters: int = -1
+    """Offset of Mesa's parameters of a launch, whose words 8 to 10 are the threads of a group on
+    each axis; -1 if they are not read."""
 
     def __post_init__(self) -> None:
         limit = chip.CONSTANT_VECTORS * 16

@@ -21,7 +21,7 @@ from tinycore.plugin import in_child, lock
 __all__ = ["Ir3Compiler", "Server", "library_path", "server"]
 
 VERSION: Final = "25.2.7.2"
-"""Of the wheel tinymesa: structures are read by their offsets in it."""
+"""Version of the wheel tinymesa: structures are read by their offsets in it."""
 
 
 @cache

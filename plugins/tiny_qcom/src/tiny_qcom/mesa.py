@@ -81,12 +81,16 @@ MODE_SHARED: Final = 1 << 19
 MODE_GLOBAL: Final = 1 << 20
 DEREF_VARIABLE, DEREF_ARRAY = 0, 1
 BREAK: Final = 2
+VARIES: Final = 1 << 5
+"""In the facts of a shader: the threads of a group are the launch's to say."""
+DRIVER_PARAMETERS: Final = 44 + 3 * 16
+"""In the constant state: place and size of the parameters of a launch, in vectors."""
 TYPES: Final = {
     1: "glsl_type_builtin_bool",
     32: "glsl_type_builtin_uint",
     64: "glsl_type_builtin_uint64_t",
 }
-"""Of variables, by the width of their values."""
+"""Types of variables, by the width of their values."""
 ARGUMENTS_PLACE: Final = 8
 WIDE: Final = 32 | 64
 """Widths of integers that a shader is said to have, whatever it has: where there are no narrow ones
@@ -204,8 +208,12 @@ class Replay:
         """A field of the shader's facts."""
         return at(self.shader, 48 + offset, kind)
 
-    def block(self, x: str, y: str, z: str) -> None:
-        for axis, size in enumerate((x, y, z)):
+    def block(self, *sizes: str) -> None:
+        """Threads of a group on each axis; `varies` where a launch says how many."""
+        if sizes == ("varies",):
+            self.info(307, "uint8_t")[0] |= VARIES
+            return
+        for axis, size in enumerate(sizes):
             self.info(280 + 2 * axis, "uint16_t")[0] = int(size)
 
     def shared(self, size: str) -> None:
@@ -267,6 +275,10 @@ class Replay:
     def thread(self, axis: str) -> Any:
         made = self.intrinsic("load_local_invocation_id", [], {}, (3, 32))
         return self.lane_of(made, int(axis))
+
+    def size(self, axis: str) -> Any:
+        """Threads of a group on an axis, as the launch says."""
+        return self.lane_of(self.intrinsic("load_workgroup_size", [], {}, (3, 32)), int(axis))
 
     def lane(self, name: str, lane: str) -> Any:
         return self.lane_of(self.values[name], int(lane))
@@ -457,6 +469,7 @@ class Replay:
             thread_register=word(1484 + 8),
             images=images,
             samplers=sum(how == Image.READ for _, how in images),
+            launch_parameters=self.parameters_place(state),
         )
 
     def argument_places(self, state: Any) -> tuple[int, ...]:
@@ -482,15 +495,21 @@ class Replay:
     def immediates(self, variant: Any, state: Any) -> tuple[tuple[int, bytes], ...]:
         """Numbers that the compiler keeps in the constant file."""
         count = int(at(variant, 208, "uint32_t")[0])
-        if int(at(state, 44 + 3 * 16 + 4, "uint32_t")[0]):
-            raise ValueError("the kernel reads sizes of its launch, which are not passed")
         if not count:
             return ()
         start = int(at(state, 44 + 192, "uint32_t")[0]) * 16
         return ((start, bytes(ffi.buffer(at(variant, 216, "void *")[0], count * 4))),)
 
+    def parameters_place(self, state: Any) -> int:
+        """Offset of the parameters of the launch in the constant file; -1 if none is read."""
+        start, vectors = (int(at(state, DRIVER_PARAMETERS + n, "uint32_t")[0]) for n in (0, 4))
+        return start * 16 if vectors else -1
+
     def image_order(self, variant: Any) -> tuple[tuple[int, str], ...]:
         """Slots of images: those that are read in the order of textures, then what is written."""
+        written = [image for image in self.images if image[1] == Image.WRITTEN]
+        if self.images[: len(written)] != written:
+            raise ValueError("images that are written must come first: stores count only these")
         mapping = at(variant, 1124, "uint8_t")
         read = []
         for texture in range(int(mapping[96])):
@@ -498,7 +517,7 @@ class Replay:
             if number & 0x80:
                 raise ValueError("a texture stands for a buffer")
             read.append(self.images[number])
-        return (*read, *(image for image in self.images if image[1] == Image.WRITTEN))
+        return (*read, *written)
 
 
 HANDLERS: Final[dict[str, Callable[..., None]]] = {
@@ -524,6 +543,7 @@ PRODUCERS: Final[dict[str, Callable[..., Any]]] = {
     "argument": Replay.argument,
     "group": Replay.group,
     "thread": Replay.thread,
+    "size": Replay.size,
     "lane": Replay.lane,
     "load": Replay.load,
     "pixel": Replay.pixel,

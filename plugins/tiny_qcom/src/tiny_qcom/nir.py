@@ -15,6 +15,7 @@ in float32: an operation on halves whose result becomes a float loses its roundi
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -30,6 +31,8 @@ __all__ = ["Nir"]
 
 WORD_BYTES: Final = 4
 POINTER_BYTES: Final = 8
+WORDS_AT_ONCE: Final = 4
+"""Words that one instruction moves."""
 Lanes = tuple[str, ...]
 """The names of a value, one for each lane."""
 
@@ -78,6 +81,7 @@ class Listing:
         """Variable and type of the counter of each open loop."""
         self.constants: dict[tuple[int, int], str] = {}
         self.images: dict[UOp, int] = {}
+        """Their numbers: those that are written first, as stores count only these."""
 
     def put(self, text: str) -> None:
         """Add a line."""
@@ -118,6 +122,9 @@ class Nir(Renderer):
     def render(self, kernel: LinearKernel) -> str:
         """The listing of a kernel."""
         out = Listing(kernel)
+        images = {u for u in kernel.buffers if isinstance(u.dtype, ImageDType)}
+        for u in sorted(images, key=lambda u: (u.arg not in kernel.written, u.arg)):
+            out.images[u] = len(out.images)
         for u in kernel.uops:
             self.write(u, out)
         slots = max((u.arg for u in kernel.buffers), default=-1) + 1
@@ -195,10 +202,8 @@ class Nir(Renderer):
                 out.values[u] = (self.computed(u, out),)
 
     def write_buffer(self, u: UOp, out: Listing) -> None:
-        """The address of a buffer, or the number of an image."""
-        if isinstance(u.dtype, ImageDType):
-            out.images[u] = len(out.images)
-        else:
+        """The address of a buffer; an image has a number instead."""
+        if not isinstance(u.dtype, ImageDType):
             out.values[u] = (out.new("argument", 64, u.arg * POINTER_BYTES),)
 
     def write_variable(self, u: UOp, out: Listing) -> None:
@@ -290,9 +295,10 @@ class Nir(Renderer):
         size, count = dtype.scalar().itemsize, dtype.count
         total = size * count
         unit = size if count == 1 or size >= WORD_BYTES else min(total, WORD_BYTES)
-        words = total // unit
-        name = out.new("load", space, unit * 8, words, total, self.place(index, out))
-        parts = [out.new("lane", name, n) for n in range(words)] if words > 1 else [name]
+        parts = []
+        for place, _, words in self.accesses(index, pointer, total // unit, unit, out):
+            name = out.new("load", space, unit * 8, words, words * unit, place)
+            parts += [out.new("lane", name, n) for n in range(words)] if words > 1 else [name]
         if unit == size:
             return tuple(self.extended(part, dtype, out) for part in parts)
         return tuple(lane for part in parts for lane in self.apart(part, unit, dtype, out))
@@ -367,8 +373,19 @@ class Nir(Renderer):
         if unit < WORD_BYTES:
             lanes = tuple(out.new(f"u2u{unit * 8}", lane) for lane in lanes)
         space = "shared" if pointer.op is Op.DEFINE_LOCAL else "global"
+        for place, start, words in self.accesses(index, pointer, len(lanes), unit, out):
+            part = lanes[start : start + words]
+            out.put(f"store {space} {unit * 8} {words} {words * unit} {' '.join(part)} {place}")
+
+    def accesses(
+        self, index: UOp, pointer: UOp, words: int, unit: int, out: Listing
+    ) -> Iterator[tuple[str, int, int]]:
+        """Place, first word and number of words of each instruction that moves a vector."""
         place = self.place(index, out)
-        out.put(f"store {space} {unit * 8} {len(lanes)} {total} {' '.join(lanes)} {place}")
+        bits = 32 if pointer.op is Op.DEFINE_LOCAL else 64
+        for start in range(0, words, WORDS_AT_ONCE):
+            moved = out.new("iadd", place, out.constant(bits, start * unit)) if start else place
+            yield moved, start, min(words - start, WORDS_AT_ONCE)
 
     @staticmethod
     def together(lanes: Lanes, bits: int, out: Listing) -> str:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["QcomArguments", "QcomProgram"]
 
 MACHINE_ALIGNMENT: Final = 128
+THREADS_OF_A_GROUP: Final = 32
+"""Offset among Mesa's parameters of a launch."""
 
 
 class QcomArguments(HCQArgsState):
@@ -72,7 +74,7 @@ class QcomProgram(HCQProgram):
         self.images = [slot for slot, how in code.images if how == Image.WRITTEN]
         self.textures = [slot for slot, how in code.images if how == Image.READ]
         self._check(device, code, info)
-        size = self._lay_out(code)
+        size = self._lay_out(code, info.block)
         super().__init__(device, info, argument_bytes=size, scratch_bytes=code.private_bytes)
         self.argument_bytes = size
         self.private: Number = device.scratch_address + 0 if code.private_bytes else 0
@@ -93,6 +95,12 @@ class QcomProgram(HCQProgram):
                 f"{info.name} takes {len(code.arguments)} arguments by its binary, and "
                 f"{info.buffers} buffers and {len(info.values)} values by its description"
             )
+        read = sum(how == Image.READ for _, how in code.images)
+        if read > chip.MOST_TEXTURES:
+            raise UnsupportedError(
+                f"{info.name} reads {read} images, and a launch has {chip.MOST_TEXTURES}: compute "
+                "it in parts, or keep some operands in plain memory"
+            )
         threads = info.block[0] * info.block[1] * info.block[2]
         waves = chip.waves_of(code.full_registers, code.half_registers, code.merged)
         if threads > waves * chip.WAVE:
@@ -107,7 +115,7 @@ class QcomProgram(HCQProgram):
                 f"are more than the {chip.SHARED_BYTES} of a group"
             )
 
-    def _lay_out(self, code: Code) -> int:
+    def _lay_out(self, code: Code, block: tuple[int, ...]) -> int:
         """Find a place for constants and descriptors; the bytes of all."""
         self.images_start = -(-code.constant_bytes // DESCRIPTOR_BYTES) * DESCRIPTOR_BYTES
         self.textures_start = self.images_start + DESCRIPTOR_BYTES * len(self.images)
@@ -124,6 +132,8 @@ class QcomProgram(HCQProgram):
         template = bytearray(size)
         for place, data in code.constants:
             template[place : place + len(data)] = data
+        if code.launch_parameters >= 0:
+            pack_into("<3I", template, code.launch_parameters + THREADS_OF_A_GROUP, *block)
         template[self.samplers_start :] = NEAREST * code.samplers
         self.template = bytes(template)
         return size

@@ -183,7 +183,7 @@ class QcomQueue(HWQueue):
         if read:
             address = base + program.textures_start
             place = (pm4.StateKind.CONSTANTS, pm4.StateBlock.CS_TEXTURES)
-            self.load(*place, min(len(read), 16), address)
+            self.load(*place, len(read), address)
             self.write(reg.SP_CS_TEXMEMOBJ_BASE, *halves(address))
         if written:
             address = base + program.images_start

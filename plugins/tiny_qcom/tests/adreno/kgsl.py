@@ -293,8 +293,8 @@ class Kgsl:
         fields = struct.unpack("<QQIIQIIQIIII", argument)
         _, commands, size, count, objects, object_size, object_count = fields[:7]
         context = self.context(fields[10])
-        empty = [not commands, not size, not count]
-        if any(empty) != all(empty) or not count or count > 2000 or size != 32:
+        empty = [not commands, not size, not count]  # all are: a marker, which retires in order
+        if any(empty) != all(empty) or count > 2000 or (count and size != 32):
             raise Status(errno.EINVAL)
         if objects or object_size or object_count or fields[7] or fields[8] or fields[9]:
             raise Fault("lists of objects or of waits, which the driver of tinycore has not")

@@ -12,7 +12,7 @@ from tinycore.plugin import Backend, deferred
 __all__ = ["BACKEND"]
 
 _INTERFACES: Final = {"linux": ("VULKAN",), "darwin": ("METAL",), "win32": ("D3D12", "VULKAN")}
-"""What Dawn can reach a GPU through, by platform, the preferred first."""
+"""Graphics interfaces that Dawn reaches a GPU through, by platform, the preferred first."""
 _DTYPES: Final = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 "
     "float16 bfloat16 float32 fp8e4m3 fp8e5m2 fp8e4m3fnuz fp8e5m2fnuz"
@@ -20,7 +20,7 @@ _DTYPES: Final = (
 
 BACKEND = Backend(
     name="WEBGPU",
-    api=(1, 8),
+    api=(1, 12),
     count=deferred("tiny_webgpu.probe:count"),
     probe=deferred("tiny_webgpu.probe:reason"),
     open=deferred("tiny_webgpu.device:WebGpuDevice"),

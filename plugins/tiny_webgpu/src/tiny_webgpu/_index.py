@@ -56,7 +56,7 @@ def must_not_wrap(uops: tuple[UOp, ...]) -> set[UOp]:
 
 
 def is_beyond(u: UOp) -> bool:
-    """Whether a node is index math whose value may not fit i32."""
+    """True if a node is index math whose value may not fit i32."""
     if u.dtype is not dtypes.index:
         return False
     low, high = u.bounds

@@ -53,7 +53,7 @@ _FILES: Final = {
     ("win32", "amd64"): "libwebgpu_dawn.dll",
 }
 _FOR_GOOD: Final = ffi.RTLD_NOW | getattr(ffi, "RTLD_NODELETE", 0)
-"""How the library is opened: for as long as the process lives. What is released with its last
+"""Flags of dlopen: the library stays as long as the process, as what is released with its last
 reference calls a function of the library and does not keep it.
 """
 _NEWEST_GONE: Final = "wgpuInstanceRequestAdapter2"
@@ -252,7 +252,7 @@ _left_behind: Final[list[str]] = []
 
 
 def is_inherited() -> bool:
-    """Whether the parent of this process used the library, which then cannot be used here."""
+    """True if the parent of this process used the library, which then cannot be used here."""
     return bool(_left_behind)
 
 

@@ -1,4 +1,4 @@
-"""How often the loops of a kernel go round, for a driver that ends them after a while.
+"""Iterations of a kernel's loops, counted for a driver that ends loops after a while.
 
 llvmpipe, Mesa's driver in software, guards itself against loops without an end: once the loops of
 one thread have gone round 65,535 times, all together, each of them ends, and the kernel goes on

@@ -180,7 +180,7 @@ OPERATIONS: Final = {
 
 
 def is_wide(dtype: DType) -> bool:
-    """Whether a scalar type is one of the two."""
+    """True if a scalar type is one of the two."""
     return dtype in (dtypes.int64, dtypes.uint64)
 
 

@@ -1,4 +1,4 @@
-"""What a WebGPU device can do beyond what every one can: the ARCH of `DEV=WEBGPU:WGSL:ARCH`.
+"""Optional features and limits of a WebGPU device: the ARCH of `DEV=WEBGPU:WGSL:ARCH`.
 
 As text it is words joined by commas, `f16,threads=1024,shared=32768`; what is not said is what the
 standard guarantees. Source: WebGPU, W3C Candidate Recommendation, section 3.6.2 "Limits".
@@ -48,7 +48,7 @@ class Arch:
     software: bool = False
     """A driver in software: threads that share a sum only wait for each other there."""
     rounds: int = 0
-    """How often the loops of a thread can go round; 0 for as often as they will."""
+    """Most rounds of a thread's loops; 0 for no limit."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -82,6 +82,7 @@ class Arch:
         return Limits(
             threads=_THREADS_BUSY,
             grid=(self.grid, self.grid, self.grid),
+            grid_varies=True,
             block=self.block,
             block_threads=self.threads,
             block_wanted=min(self.threads, _THREADS_WANTED),

@@ -58,7 +58,7 @@ class WebGpuDevice:
         self.arguments = self.create_block(
             _ARGUMENT_BYTES, BufferUsage.UNIFORM | BufferUsage.COPY_SRC | BufferUsage.COPY_DST
         )
-        """Where launches that are recorded find their arguments."""
+        """Arguments of launches that are recorded."""
         self.allocator = WebGpuAllocator(self)
         self.clock = Clock(self) if self.adapter.has_timestamps else None
 
@@ -215,7 +215,7 @@ class WebGpuDevice:
             self.flush()
 
     def argue(self, words: bytes) -> int:
-        """Where the next launch finds these arguments, for which there is room."""
+        """Offset at which the next launch finds these arguments, for which there is room."""
         place = len(self._argued)
         self._argued += words.ljust(len(words) + -len(words) % _ARGUMENT_ALIGNMENT, b"\0")
         return place

@@ -43,7 +43,7 @@ def write(model: ExportedModel, folder: Path) -> None:
 
 
 def path_of(number: int, kernel: ExportedKernel) -> str:
-    """Where the WGSL of a kernel is."""
+    """Path of the WGSL of a kernel."""
     return f"kernels/{number:03d}_{kernel.info.name}.wgsl"
 
 

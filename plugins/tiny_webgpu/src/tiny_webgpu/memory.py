@@ -46,7 +46,7 @@ class DeviceMemory:
         return f"DeviceMemory({self.size} bytes from {self.start} of {self.block.size})"
 
     def words(self, size: int) -> tuple[int, int]:
-        """Where the whole words around the first `size` bytes start and end."""
+        """Start and end of the whole words around the first `size` bytes."""
         end = self.start + size
         return self.start - self.start % WORD_BYTES, end + -end % WORD_BYTES
 

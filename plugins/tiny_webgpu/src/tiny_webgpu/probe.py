@@ -36,7 +36,7 @@ INTERFACES: Final = {
     "darwin": (BackendType.METAL,),
     "win32": (BackendType.D3D12, BackendType.VULKAN),
 }
-"""What Dawn can reach a GPU through, by platform, the preferred first."""
+"""Graphics interfaces that Dawn reaches a GPU through, by platform, the preferred first."""
 BACKEND_VARIABLE: Final = "WEBGPU_BACKEND"
 _CPU: Final = 3
 """WGPUAdapterType_CPU. There, threads that share a sum only wait for each other."""
@@ -106,7 +106,7 @@ def described(pointer: Pointer, backend: BackendType, way: tuple[int, int]) -> A
 
 
 def asked_interface() -> str:
-    """What WEBGPU_BACKEND names, as Vulkan or WGPUBackendType_Vulkan; empty where it is not set.
+    """Interface that WEBGPU_BACKEND names, as Vulkan or WGPUBackendType_Vulkan; "" if not set.
 
     Raises DeviceUnavailable for what this platform does not have.
     """
@@ -179,7 +179,7 @@ def driver() -> list[str]:
 
 
 def count() -> int:
-    """How many adapters there are, 0 without the library or a driver."""
+    """Number of adapters, 0 without the library or a driver."""
     try:
         return len(adapters())
     except DeviceUnavailable:

@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 
 def are_disjoint(spans: Sequence[Span]) -> bool:
-    """Whether no two of them have a byte in common."""
+    """True if no two of them have a byte in common."""
     ordered = sorted(spans, key=lambda span: (id(span.block), span.start))
     return all(a.block is not b.block or a.start + a.size <= b.start for a, b in pairwise(ordered))
 
@@ -163,7 +163,7 @@ class WebGpuProgram:
         lib.wgpuComputePassEncoderSetBindGroup(
             passing, 0, self._group(pipeline, spans), len(offsets), ffi.new("uint32_t[]", offsets)
         )
-        lib.wgpuComputePassEncoderDispatchWorkgroups(passing, *self.info.grid)
+        lib.wgpuComputePassEncoderDispatchWorkgroups(passing, *self.info.groups(values))
         lib.wgpuComputePassEncoderEnd(passing)
         lib.wgpuComputePassEncoderRelease(passing)
         self._give_back(borrowed)

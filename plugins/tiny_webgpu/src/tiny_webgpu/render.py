@@ -66,7 +66,7 @@ class Wgsl(CStyle):
     """WGSL of a device with the feature shader-f16."""
 
     rounds: int = 0
-    """How often the loops of a thread can go round; 0 for as often as they will."""
+    """Most rounds of a thread's loops; 0 for no limit."""
 
     name: ClassVar[str] = "WGSL"
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
@@ -397,7 +397,7 @@ class Wgsl(CStyle):
         return self.cut(target, f"{writer.type(target)}({text})")
 
     def is_true(self, source: DType, text: str, writer: Writer) -> str:
-        """Whether a number is not 0; NaN is not."""
+        """Condition, as code, that a number is not 0; false for NaN."""
         if source.kind == "float":
             define_helper("differ", writer)
             return f"differ(f32({text}), 0.0f)"
@@ -464,7 +464,7 @@ def define_helper(name: str, writer: Writer) -> None:
 
 
 def is_packed(dtype: DType) -> bool:
-    """Whether several elements of a type share a word of memory."""
+    """True if several elements of a type share a word of memory."""
     return dtype.itemsize in PACKED and dtype is not dtypes.float16
 
 
@@ -474,22 +474,22 @@ def argument(place: int) -> str:
 
 
 def place_of_zero(writer: Writer) -> int:
-    """Where among the words of the arguments the one is that is always 0."""
+    """Index of the word of the arguments that is always 0."""
     return len(writer.kernel.buffers) + 2 * len(writer.kernel.variables)
 
 
 def takes_back(inner: UOp, outer: UOp) -> bool:
-    """Whether a sum of both may take away something that was added in `inner`."""
+    """True if a sum of both may take away something that was added in `inner`."""
     return inner.op in SUMS | {Op.MULACC} and any(alike(outer, x) for x in inner.src)
 
 
 def is_zero(u: UOp) -> bool:
-    """Whether a value is the constant 0.0, not -0.0."""
+    """True if a value is the constant 0.0, not -0.0."""
     return u.op is Op.CONST and u.arg == 0 and math.copysign(1.0, u.arg) > 0
 
 
 def alike(a: UOp, b: UOp) -> bool:
-    """Whether two values are the same but for the sign."""
+    """True if two values are the same but for the sign."""
     if a.op is Op.CONST and b.op is Op.CONST:
         return bool(abs(a.arg) == abs(b.arg))
     return a is b

@@ -8,10 +8,12 @@ was mapped for it; anything else is a fault. `chance` delays commands at random.
 from __future__ import annotations
 
 import bisect
+import functools
 import queue
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -29,6 +31,7 @@ from tinycore.plugin import (
     HCQProgram,
     HWQueue,
     Number,
+    Place,
     ProgramInfo,
     SignalPlace,
     halves,
@@ -44,6 +47,32 @@ THREADS: Final = 32
 Function = Callable[[list[memoryview], tuple[int, ...]], None]
 
 
+class Window:
+    """Memory that the host reaches by calls, which are counted."""
+
+    def __init__(self, memory: memoryview, device: QueuedDevice) -> None:
+        self.memory = memory
+        self.device = device
+
+    def __getitem__(self, part: slice) -> bytes:
+        assert None not in (part.start, part.stop)
+        self.device.calls += 1
+        return bytes(self.memory[part])
+
+    def __setitem__(self, part: slice, content: bytes | memoryview) -> None:
+        assert part.stop - part.start == len(content)
+        self.device.calls += 1
+        self.memory[part] = content
+
+    def word(self, offset: int) -> int:
+        self.device.calls += 1
+        return self.memory[offset : offset + 8].cast("Q")[0]
+
+    def set_word(self, offset: int, value: int) -> None:
+        self.device.calls += 1
+        self.memory[offset : offset + 8].cast("Q")[0] = value
+
+
 class Bus:
     """Everything that has an address, of all devices of a group."""
 
@@ -53,13 +82,29 @@ class Bus:
         self.next = 0x7F0000000000
         self.lock = threading.Lock()
 
-    def place(self, size: int, device: QueuedDevice, visible: bool) -> HCQBuffer:
-        """New memory, filled with something that is neither zero nor right."""
-        memory = memoryview(bytearray(b"\xa5") * size)
+    def place(
+        self,
+        size: int,
+        device: QueuedDevice,
+        place: Place = Place.LOCAL,
+        content: memoryview | None = None,
+    ) -> HCQBuffer:
+        """New memory, filled with something that is neither zero nor right, or memory of the host's
+        own.
+        """
+        memory = memoryview(bytearray(b"\xa5") * size) if content is None else content
         with self.lock:
             address, self.next = self.next, self.next + -(-size // PAGE) * PAGE + PAGE
-            view = memory if visible else None
-            block = HCQBuffer(address, size, device, view=view, meta=memory)
+            seen = place is not Place.LOCAL
+            block = HCQBuffer(
+                address,
+                size,
+                device,
+                view=memory if seen and not device.windows else None,
+                window=Window(memory, device) if seen and device.windows else None,
+                readable=place is Place.STAGING,
+                meta=memory,
+            )
             self.starts.append(address)
             self.blocks.append(block)
         return block
@@ -92,12 +137,15 @@ class Stopped(Exception):
 
 
 class Engine(threading.Thread):
-    """Executes the commands of one queue, in order."""
+    """Executes the commands of one queue, in order; programs overlap until something stands between
+    them, where the device says so.
+    """
 
     def __init__(self, device: QueuedDevice, chance: random.Random | None) -> None:
         super().__init__(daemon=True)
         self.device = device
         self.chance = chance
+        self.running: list[threading.Thread] = []
         self.inbox: queue.SimpleQueue[Sequence[int]] = queue.SimpleQueue()
         self.executed = 0
         self.start()
@@ -138,22 +186,43 @@ class Engine(threading.Thread):
             raise Stopped
         if opcode == EXEC:
             number, *places = operands
-            arguments, scratch = pairs(places)
-            device.programs[number].run(device.bus.resolve(arguments, device), scratch)
-        elif opcode == COPY:
+            run = functools.partial(self.launch, number, *pairs(places))
+            if device.overlaps:
+                self.running.append(threading.Thread(target=run, daemon=True))
+                self.running[-1].start()
+            else:
+                run()
+            return
+        for thread in self.running:
+            thread.join()
+        self.running.clear()
+        if opcode == COPY:
             dst, src, size = operands
             target = device.bus.resolve(dst, device, size)
             target[:size] = device.bus.resolve(src, device, size)[:size]
         elif opcode != BARRIER:
             self.synchronize(opcode, *operands)
 
+    def launch(self, number: int, arguments: int, scratch: int) -> None:
+        """Run a program, maybe beside others."""
+        device = self.device
+        try:
+            if device.overlaps:
+                self.delay()
+            device.programs[number].run(device.bus.resolve(arguments, device), scratch)
+        except Fault as fault:
+            device.reported = str(fault)
+            device.stalled = True
+
     def synchronize(self, opcode: int, address: int, value: int = 0) -> None:
         """A command on a signal."""
-        words = self.device.bus.resolve(address, self.device, 16)[:16].cast("Q")
+        signal = self.device.SIGNAL
+        memory = self.device.bus.resolve(address, self.device, signal.BYTES)
+        words = memory[: signal.BYTES].cast("Q")
         if opcode == SIGNAL:
             words[0] = value
         elif opcode == TIMESTAMP:
-            words[1] = time.perf_counter_ns()
+            words[signal.TIMESTAMP_OFFSET // 8] = time.perf_counter_ns()
         else:
             polls = 0
             while words[0] < value:
@@ -282,6 +351,9 @@ class QueuedAllocator(HCQAllocator):
     def __init__(self, capacity: int) -> None:
         super().__init__(staging_bytes=1 << 12, staging_buffers=3)
         self.left = capacity
+        self.places: Counter[Place] = Counter()
+        self.pins = False
+        self.pinned = 0
         self.mappings = 0
         self.peer_access = True
         """Whether memory of other devices, and not only the host's, can be mapped."""
@@ -289,17 +361,31 @@ class QueuedAllocator(HCQAllocator):
         """Devices of which no memory can be mapped."""
 
     def allocate(self, size: int, visible: bool) -> HCQBuffer:
+        raise AssertionError("this driver knows places of memory")
+
+    def allocate_at(self, size: int, place: Place) -> HCQBuffer:
         if size > self.left:
             raise OutOfMemory(f"{size} bytes asked for, {self.left} left")
         self.left -= size
-        return self.device.bus.place(size, self.device, visible)
+        self.places[place] += 1
+        return self.device.bus.place(size, self.device, place)
+
+    def pin(self, memory: memoryview) -> HCQBuffer | None:
+        if not self.pins:
+            return None
+        self.pinned += 1
+        return self.device.bus.place(memory.nbytes, self.device, content=memory.cast("B"))
+
+    def unpin(self, buffer: HCQBuffer) -> None:
+        self.pinned -= 1
+        self.device.bus.remove(buffer)
 
     def release(self, buffer: HCQBuffer) -> None:
         self.left += buffer.size
         self.device.bus.remove(buffer)
 
     def map_peer(self, buffer: HCQBuffer) -> None:
-        if buffer.owner in self.strangers or (buffer.view is None and not self.peer_access):
+        if buffer.owner in self.strangers or (buffer.host is None and not self.peer_access):
             raise UnsupportedError(f"no mapping of memory of {buffer.owner.name}")
         self.mappings += 1
 
@@ -321,15 +407,27 @@ class QueuedDevice(HCQCompiled):
         seed: int | None = None,
         binds: bool = True,
         copies: bool = True,
+        overlaps: bool = False,
+        directions: bool = False,
+        windows: bool = False,
         argument_bytes: int = 1 << 12,
     ) -> None:
+        """`directions`: one engine copies to what the host sees, another one all else. `windows`:
+        the host reaches memory by calls alone.
+        """
+        self.windows = windows
+        self.calls = 0
         self.bus = bus or shared
-        self.binds = binds
+        self.binds = binds and not windows
+        self.overlaps = overlaps
         self.programs: dict[int, QueuedProgram] = {}
         self.reported = ""
         self.stalled = self.closing = False
-        chances = [None, None] if seed is None else [random.Random(seed), random.Random(~seed)]
-        self.engines = [Engine(self, chance) for chance in chances[: 1 + copies]]
+        seeds = [None] * 3 if seed is None else [seed, ~seed, seed + 1000]
+        self.engines = [
+            Engine(self, None if number is None else random.Random(number))
+            for number in seeds[: 1 + copies + directions]
+        ]
         allocator = QueuedAllocator(1 << 24)
         allocator.device = self
         super().__init__(
@@ -337,6 +435,7 @@ class QueuedDevice(HCQCompiled):
             allocator,
             lambda: (ComputeCommands if copies else EveryCommand)(self, self.engines[0]),
             (lambda: CopyCommands(self, self.engines[1])) if copies else None,
+            further_copy_queues=[lambda: CopyCommands(self, self.engines[2])] if directions else [],
             peer_group=str(id(self.bus)),
             argument_bytes=argument_bytes,
         )
@@ -361,6 +460,9 @@ class QueuedDevice(HCQCompiled):
         names = tuple(f"v{n}" for n in range(values))
         info = ProgramInfo(name, buffers, names, written=frozenset({0}))
         return QueuedProgram(self, info, function, spills)
+
+    def copy_engine(self, dst: HCQBuffer, src: HCQBuffer) -> int:
+        return int(len(self.engines) > 2 and dst.host is not None)
 
     def scratch_size(self, bytes_per_thread: int) -> int:
         return bytes_per_thread * THREADS

@@ -57,6 +57,8 @@ class Stress:
                 seed=seed * 31 + n,
                 binds=binds and n != 1,
                 copies=n != 2,
+                overlaps=n == 0,
+                directions=n == 1,
                 argument_bytes=512,
             )
             for n in range(devices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -133,6 +134,139 @@ def test_a_run_waits_for_the_one_before_it_to_change_arguments(device: QueuedDev
     graph()
 
     assert number_in(device, memory) == 3 + 102
+
+
+def test_a_graph_follows_a_graph_without_the_host_waiting(device: QueuedDevice) -> None:
+    memory, program = zero(device), device.function(add, 1, 1)
+    graph = device.graph([(program, [memory], [1]), (program, [memory], [10])])
+    gate = device.new_signal()
+    device.compute_queue().wait(gate, 1).submit()
+    began = time.monotonic()
+
+    graph()
+    graph.set_value(1, 0, 1000)
+    graph()
+
+    assert time.monotonic() - began < 1
+    threading.Timer(0.05, lambda: setattr(gate, "value", 1)).start()
+    graph.set_value(0, 0, 100)
+    graph()  # which waits for the first
+    graph.set_value(1, 0, 20)
+    graph()
+    assert number_in(device, memory) == 11 + 1001 + 1100 + 120
+
+
+def test_independent_launches_of_a_graph_overlap(make: Make) -> None:
+    device = make(overlaps=True)
+    meeting = threading.Barrier(3)
+
+    def meet(memories: list[memoryview], values: tuple[int, ...]) -> None:
+        meeting.wait(5)  # raises unless three run at once
+        add(memories, values)
+
+    program, after = device.function(meet, 1, 1), device.function(add, 1, 1)
+    memories = [zero(device) for _ in range(3)]
+    graph = device.graph(
+        [(program, [memory], [1]) for memory in memories]
+        + [(after, [memory], [10]) for memory in memories]
+    )
+
+    for _ in range(3):
+        graph()
+        device.synchronize()
+
+    assert [number_in(device, memory) for memory in memories] == [33, 33, 33]
+
+
+def test_launches_that_depend_on_each_other_do_not_overlap(make: Make) -> None:
+    device = make(overlaps=True)
+
+    def slow(memories: list[memoryview], values: tuple[int, ...]) -> None:
+        time.sleep(0.02)
+        add(memories, values)
+
+    def total(memories: list[memoryview], values: tuple[int, ...]) -> None:
+        numbers = [int.from_bytes(memory[:8], "little") for memory in memories]
+        memories[0][:8] = sum(numbers).to_bytes(8, "little")
+
+    one, other, result = (zero(device) for _ in range(3))
+    slowly, sums = device.function(slow, 1, 1), device.function(total, 3)
+    graph = device.graph(
+        [
+            (slowly, [one], [1]),
+            (slowly, [other], [10]),
+            (sums, [result, one, other], []),
+            (slowly, [one], [100]),  # after the sum has read it
+            (slowly, [result], [1000]),
+        ]
+    )
+
+    graph()
+
+    assert number_in(device, result) == 1011
+    assert number_in(device, one) == 101
+
+
+def test_launches_that_come_to_share_memory_do_not_overlap_any_more(make: Make) -> None:
+    device = make(overlaps=True)
+
+    def slow(memories: list[memoryview], values: tuple[int, ...]) -> None:
+        number = int.from_bytes(memories[0][:8], "little")
+        time.sleep(0.02)
+        memories[0][:8] = (number + values[0]).to_bytes(8, "little")
+
+    program = device.function(slow, 1, 1)
+    memories = [zero(device) for _ in range(4)]
+    graph = device.graph([(program, [memory], [1]) for memory in memories[:2]])
+    graph()
+    graph.set_buffer(0, 0, memories[2])
+    graph.set_buffer(1, 0, memories[3])  # others, and as far apart as before
+    graph()
+    graph.set_buffer(1, 0, memories[2])
+    graph()
+    graph()
+
+    assert [number_in(device, memory) for memory in memories] == [1, 1, 5, 1]
+
+
+def test_kernels_that_spill_do_not_overlap(make: Make) -> None:
+    device = make(overlaps=True)
+    inside = []
+
+    def alone(memories: list[memoryview], values: tuple[int, ...]) -> None:
+        inside.append(1)
+        time.sleep(0.02)
+        add(memories, (len(inside),))
+        inside.pop()
+
+    program = device.function(alone, 1, 1, spills=16)
+    memories = [zero(device) for _ in range(2)]
+    device.graph([(program, [memory], [0]) for memory in memories])()
+
+    assert [number_in(device, memory) for memory in memories] == [1, 1]
+
+
+def test_copies_of_two_directions_overlap(make: Make) -> None:
+    device = make(directions=True)
+    here, there = zero(device), zero(device)
+    seen = device.allocator.alloc_visible(8)
+    assert seen.view is not None
+    seen.view[:] = bytes(8)
+    device.function(add, 1, 1)([here], [7])
+    copy = device.copier(8, device)
+    graph = device.graph([(copy, [there, here], []), (copy, [seen, here], [])])
+    device.synchronize()
+    gate = device.new_signal()
+    device.copy_queues[0]().wait(gate, 1).submit()
+
+    graph()
+
+    until = time.monotonic() + 5
+    while seen.view[0] != 7 and time.monotonic() < until:
+        time.sleep(1e-3)
+    assert seen.view[0] == 7
+    gate.value = 1
+    assert number_in(device, there) == 7
 
 
 def test_buffers_that_come_to_overlap_are_ordered_anew(make: Make) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.device.hcq.machine import SIGNAL, QueuedDevice
 from tinycore.errors import ArgumentError, UnsupportedError
-from tinycore.plugin import Symbol, Word, halves
+from tinycore.plugin import HCQSignal, Symbol, Word, halves
 
 Make = Callable[..., QueuedDevice]
 
@@ -93,3 +93,29 @@ def test_slots_of_dropped_signals_are_used_again(device: QueuedDevice) -> None:
     assert len(addresses) < 300
     assert kept.address not in addresses
     assert kept.value == 7
+
+
+def test_a_driver_says_where_timestamps_lie(
+    device: QueuedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As engines that write them at multiples of 32 bytes want."""
+
+    class Wide(HCQSignal):
+        """A signal of 64 bytes."""
+
+        __slots__ = ()
+        BYTES = 64
+        TIMESTAMP_OFFSET = 32
+
+    monkeypatch.setattr(device, "SIGNAL", Wide)
+    device.free_slots.clear()
+    signals = [device.new_signal(5) for _ in range(300)]
+    program = device.function(lambda memories, values: None, 1)
+    memory = device.allocator.alloc(8)
+
+    seconds = program([memory], [], wait=True)
+
+    assert seconds is not None
+    assert 0 <= seconds < 5
+    assert {signal.address % 64 for signal in signals} == {0}
+    assert {(signal.value, signal.timestamp) for signal in signals} == {(5, 0)}

@@ -7,14 +7,17 @@ import signal
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
 
 from tests.unit.device.hcq.machine import Bus, QueuedDevice
 from tinycore.config import Context
+from tinycore.device.hcq import launch
+from tinycore.device.hcq import program as programs
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
-from tinycore.plugin import HCQBuffer
+from tinycore.plugin import HCQBuffer, HWQueue
 
 Make = Callable[..., QueuedDevice]
 
@@ -50,6 +53,28 @@ def test_host_copies_of_every_size_are_staged(make: Make, size: int) -> None:
 
     device.allocator.read(memoryview(found), memory)
 
+    assert found == content
+
+
+def test_copies_go_to_the_engine_of_their_direction(make: Make) -> None:
+    device = make(directions=True)
+    memory = device.allocator.alloc(50_000)
+    content = os.urandom(50_000)
+    counts = []
+    copies: list[Callable[[], None]] = [
+        lambda: device.allocator.write(memory, memoryview(content)),
+        lambda: device.allocator.read(memoryview(bytearray(50_000)), memory),
+    ]
+    for copy in copies:
+        before = [engine.executed for engine in device.engines]
+        copy()
+        device.synchronize()
+        after = [engine.executed for engine in device.engines]
+        counts.append([b > a for a, b in zip(before, after, strict=True)])
+    found = bytearray(50_000)
+    device.allocator.read(memoryview(found), memory)
+
+    assert counts == [[False, True, False], [False, False, True]]
     assert found == content
 
 
@@ -204,6 +229,13 @@ def test_a_wait_returns_the_time_between_two_timestamps(device: QueuedDevice) ->
     assert 0.02 <= seconds < 5
 
 
+@pytest.fixture
+def encoded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each launch takes its arguments from the arena."""
+    monkeypatch.setattr(launch, "MOST_LAUNCHES", 0)
+
+
+@pytest.mark.usefixtures("encoded_anew")
 def test_arguments_are_not_overwritten_while_launches_wait(make: Make) -> None:
     device = make(argument_bytes=256)  # four launches
     memory, program = zero(device), device.function(add, 1, 1)
@@ -242,7 +274,8 @@ def test_code_of_a_dropped_program_is_kept_while_it_runs(device: QueuedDevice) -
     memory = zero(device)
     program = device.function(add, 1, 1)
     code = program.owns(device.allocator.alloc(4096))
-    program([memory], [1])
+    for _ in range(2):  # the second allocates memory for arguments that are kept
+        program([memory], [1])
     device.synchronize()
     left, gate = device.allocator.left, device.new_signal()
     device.compute_queue().wait(gate, 1).submit()
@@ -281,7 +314,8 @@ def test_memory_that_was_discarded_is_freed_every_few_hundred_submissions(
 ) -> None:
     memory, program = zero(device), device.function(add, 1, 1)
     device.discard(device.allocator.alloc(8192), device.upcoming())
-    program([memory], [1])
+    for _ in range(2):
+        program([memory], [1])
     device.synchronize()
     left = device.allocator.left
 
@@ -312,7 +346,7 @@ def test_arguments_are_aligned_as_a_program_says(device: QueuedDevice) -> None:
 
     places = [arena.take(12, p.ARGUMENT_ALIGNMENT).address for p in (narrow, wide, narrow, wide)]
     graph = device.graph([(p, [memory], [1]) for p in (narrow, wide, narrow, wide)])
-    held = [node.arguments.memory.address for node in graph._nodes if node.arguments]
+    held = [one.memory.address for one in graph._instances[0].arguments if one]
 
     assert [place % 256 for place in (places[1], places[3], held[1], held[3])] == [0] * 4
     assert places[2] - places[1] == 64
@@ -320,6 +354,7 @@ def test_arguments_are_aligned_as_a_program_says(device: QueuedDevice) -> None:
     assert number_in(device, memory) == 4
 
 
+@pytest.mark.usefixtures("encoded_anew")
 def test_half_of_the_arguments_is_used_while_launches_use_the_other(make: Make) -> None:
     device = make(argument_bytes=512)  # four launches in each half
     memory, program = zero(device), device.function(add, 1, 1)
@@ -336,6 +371,117 @@ def test_half_of_the_arguments_is_used_while_launches_use_the_other(make: Make) 
     assert device.timeline_signal.value < device.timeline_value - 1
     gate.value = 1
     assert number_in(device, memory) == 12
+
+
+# Encoded launches
+
+
+def test_a_launch_is_encoded_once_while_the_device_keeps_up(device: QueuedDevice) -> None:
+    memory, program = zero(device), device.function(add, 1, 1)
+    made = []
+    new_queue = device.compute_queue
+
+    def counted() -> HWQueue:
+        made.append(1)
+        return new_queue()
+
+    device.compute_queue = counted
+
+    for number in range(40):
+        program([memory], [number])
+        device.synchronize()
+
+    assert number_in(device, memory) == sum(range(40))
+    assert len(made) == 2  # the first launch, which may be the only one, and the one that is kept
+
+
+def test_programs_that_end_with_the_interpreter_use_no_name_of_a_module(
+    device: QueuedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, function = zero(device), device.function(add, 1, 1)
+    for number in range(3):
+        function([memory], [number])
+        device.synchronize()
+    for module in (launch, programs):
+        monkeypatch.setattr(module, "Moment", None)  # as the interpreter leaves it
+
+    assert function._encoded is not None
+    function._encoded.__del__(lambda: True)
+    function.__del__(lambda: True)
+
+
+def test_launches_that_are_under_way_are_not_patched(make: Make) -> None:
+    device = make(argument_bytes=1 << 16)
+    memory, program = zero(device), device.function(add, 1, 1)
+    gate = device.new_signal()
+    device.compute_queue().wait(gate, 1).submit()
+
+    for number in range(3 * launch.MOST_LAUNCHES):
+        program([memory], [number])
+    gate.value = 1
+
+    assert number_in(device, memory) == sum(range(3 * launch.MOST_LAUNCHES))
+
+
+def test_an_encoded_launch_waits_for_what_other_queues_do(device: QueuedDevice) -> None:
+    one, other = zero(device), zero(device)
+    program, copy = device.function(add, 1, 1), device.copier(8, device)
+    graph = device.graph([(program, [one], [100])])
+    for _ in range(3):
+        program([one], [1])
+    device.synchronize()
+    gate = device.new_signal()
+    device.copy_queue().wait(gate, 1).submit()  # so the copy comes late
+    threading.Timer(0.05, lambda: setattr(gate, "value", 1)).start()
+
+    copy([other, one])
+    program([one], [1])
+    graph()
+    program([one], [1])
+
+    assert (number_in(device, other), number_in(device, one)) == (3, 105)
+
+
+def test_encoded_launches_signal_the_timeline_of_their_era(device: QueuedDevice) -> None:
+    memory, program = zero(device), device.function(add, 1, 1)
+    gate = device.new_signal()
+    device.compute_queue().wait(gate, 1).submit()
+    for _ in range(3):  # so that two are kept
+        program([memory], [1])
+    gate.value = 1
+    device.synchronize()
+    program([memory], [1])
+    device.synchronize()
+    device.TIMELINE_LIMIT = device.timeline_value - 1  # type: ignore[misc]
+
+    program([memory], [1])
+
+    with Context(WAIT_TIMEOUT_MS=2000):
+        assert number_in(device, memory) == 5
+    assert device.era == 1
+
+
+def test_a_program_with_encoded_launches_goes_with_its_last_reference(
+    device: QueuedDevice,
+) -> None:
+    memory, program = zero(device), device.function(add, 1, 1)
+    for _ in range(3):
+        program([memory], [1])
+    device.synchronize()
+    found = weakref.ref(program)
+    device.programs.clear()
+    left = device.allocator.left
+
+    del program
+
+    assert found() is None, "only the collector would find it"
+    for _ in range(100):  # whose arguments lie where those of others lay
+        program = device.function(add, 1, 1)
+        for _ in range(3):
+            program([memory], [1])
+        device.synchronize()
+        device.programs.clear()
+    assert device.allocator.left == left
 
 
 # Scratch
@@ -564,6 +710,25 @@ def test_a_hang_names_the_kernels(make: Make) -> None:
     expected = "stuck: one of the kernels a, b, c, d and 2 more"
     with Context(WAIT_TIMEOUT_MS=20), pytest.raises(DeviceError, match=expected):
         other.synchronize()
+
+
+def test_a_hanging_graph_names_what_was_not_done(device: QueuedDevice) -> None:
+    memory, other = zero(device), zero(device)
+    first, last = (device.function(add, 1, 1, name=name) for name in ("first", "last"))
+    copy = device.copier(8, device)
+    graph = device.graph(
+        [(first, [memory], [1]), (copy, [other, memory], []), (last, [other], [1])]
+    )
+    device.synchronize()
+    gate = device.new_signal()
+    device.copy_queue().wait(gate, 1).submit()
+    graph()
+
+    with Context(WAIT_TIMEOUT_MS=200), pytest.raises(DeviceError) as told:
+        device.synchronize()
+
+    assert "stuck: one of the kernels last" in str(told.value)
+    gate.value = 1
 
 
 def test_a_hanging_copy_is_told_as_one(device: QueuedDevice) -> None:

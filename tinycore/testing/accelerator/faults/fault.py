@@ -1,4 +1,4 @@
-"""What a fault is, and the table of all.
+"""Faults of an accelerator, and the table of all.
 
 Floor 6.
 """

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tinycore.dtype import DType, dtypes
-from tinycore.testing.accelerator.device import LIMITS, Rewriter
+from tinycore.testing.accelerator.device import LIMITS, VECTOR_BYTES, Rewriter
 from tinycore.testing.accelerator.faults.fault import found_by
 from tinycore.uop.node import UOp
 from tinycore.uop.op import SHIFTS, Op
@@ -18,13 +18,31 @@ __all__ = ["Vectors"]
 
 
 class Vectors(Rewriter):
-    """Lanes of 16 bytes."""
+    """Lanes of 16 bytes, which are accessed at multiples of that."""
 
-    dims = replace(LIMITS, vector_bytes=16)
+    dims = replace(LIMITS, vector_bytes=VECTOR_BYTES, access_alignment=VECTOR_BYTES)
+
+
+@found_by("test_external_memory_may_begin_anywhere[1]")
+class OverstatedAlignment(Vectors):
+    """The limits say that vectors may begin anywhere, and the device wants them aligned."""
+
+    dims = replace(Vectors.dims, access_alignment=1, block_wanted=64)
+
+
+@found_by("test_matrix_units_load_operands")
+class UnturnedTiles(Vectors):
+    """Tiles of a matrix unit's operand that should be turned are loaded as they lie."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """Row by row."""
+        if node.op is not Op.MATRIX_LOAD:
+            return (node,)
+        return (node.replace(arg=replace(node.arg, is_turned=False)),)
 
 
 def is_cast(node: UOp, source: DType, target: DType) -> bool:
-    """Whether a node casts one dtype to another, in lanes or not."""
+    """True if a node casts one dtype to another, in lanes or not."""
     if node.op is not Op.CAST or node.dtype.scalar() is not target:
         return False
     return node.src[0].dtype.scalar() is source
@@ -197,7 +215,7 @@ class CutBfloat16(Vectors):
 
 @found_by("test_a_cast_in_lanes[float32-float16]")
 class HalvedVector(Vectors):
-    """Of lanes that become float16 the upper half is that of the lower one."""
+    """The upper half of lanes that become float16 repeats the lower one."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
         """The lower half, twice."""

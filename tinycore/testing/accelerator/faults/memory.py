@@ -148,7 +148,7 @@ class OverlappingBlocks(Memory):
 
 @found_by("test_freed_memory_comes_back")
 class Leak(Memory):
-    """What is freed is not given back."""
+    """Freed memory is not given back."""
 
     def free(self, handle: Span) -> None:
         """Nothing."""
@@ -156,7 +156,7 @@ class Leak(Memory):
 
 @found_by("test_exhaustion_raises_out_of_memory[2**60]")
 class SwallowedOutOfMemory(Memory):
-    """Where there is no room, a smaller block is handed out."""
+    """A smaller block is handed out where there is no room."""
 
     def alloc(self, size: int) -> Span:
         """Something in any case."""
@@ -168,7 +168,7 @@ class SwallowedOutOfMemory(Memory):
 
 @found_by("test_exhaustion_raises_out_of_memory[2**62]")
 class WrongError(Memory):
-    """Where there is no room, an error is raised that the core does not take for it."""
+    """An error that the core does not take for lack of memory is raised where there is no room."""
 
     def alloc(self, size: int) -> Span:
         """As it should be but for the class."""
@@ -233,3 +233,23 @@ class CopiedPointer(Memory):
         inside = self.alloc(size)
         self.copy_from(inside, outside, size, None)  # type: ignore[arg-type]
         return inside
+
+
+@found_by("test_parts_of_memory_have_addresses")
+class WholeLent(Accelerator):
+    """A part is said to begin where its allocation does."""
+
+    def address(self, handle: Span) -> tuple[int, int]:
+        """Without the start."""
+        return super().address(handle)[0], 0
+
+
+@found_by("test_device_memory_is_passed_to_other_libraries_and_back")
+class LentCopy(Accelerator):
+    """Other libraries are given a copy."""
+
+    def address(self, handle: Span) -> tuple[int, int]:
+        """Address of what the memory holds now."""
+        self.synchronize()
+        self.lent = handle.block.memory.copy()
+        return int(self.lent.ctypes.data), handle.start

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tinycore.device.protocols import Launch, Program, ProgramInfo
@@ -215,7 +216,7 @@ class MixedValues(KeptGraph):
     """A value that is set arrives at the first launch."""
 
     def set_value(self, launch: int, position: int, value: int) -> None:
-        """Of the wrong launch."""
+        """Set the value of the wrong launch."""
         super().set_value(0, position, value)
 
 
@@ -242,6 +243,36 @@ class UnorderedGraph(KeptGraph):
         self.launches.reverse()
 
 
+@found_by("test_replays_that_follow_each_other_keep_their_values")
+class ReplayedArguments(KeptGraph):
+    """A graph writes its arguments while a run that reads them is under way."""
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Ask for all, each with arguments that are read when its turn comes."""
+        for program, handles, values in self.launches:
+            assert isinstance(program, Kept)
+            self.device.queue.ask(partial(self.device.run, program, handles, values))
+        if wait:
+            self.device.synchronize()
+        return 0.0 if wait else None
+
+
+@found_by("test_launches_of_a_graph_that_share_memory_are_ordered")
+class ForgottenReaders(KeptGraph):
+    """A launch waits for who wrote what it touches, and not for who reads what it writes."""
+
+    def __init__(self, device: Accelerator, launches: Sequence[Launch]) -> None:
+        super().__init__(device, launches)
+        writers: dict[int, int] = {}
+        depths = []
+        for _, handles, _ in self.launches:
+            depth = 1 + max((writers.get(id(handle), 0) for handle in handles), default=0)
+            writers[id(handles[0])] = depth
+            depths.append(depth)
+        order = sorted(range(len(depths)), key=depths.__getitem__)
+        self.launches = [self.launches[number] for number in order]
+
+
 @found_by("test_a_graph_keeps_the_order")
 class EarlyGraph(KeptGraph):
     """A graph runs at once, past the queue."""
@@ -257,3 +288,41 @@ class EarlyGraph(KeptGraph):
         if not isinstance(program, Kept):
             raise PluginError(f"{program!r} is no program of this device")
         self.device.run(program, handles, values)
+
+
+class OverlappedGraph(KeptGraph):
+    """Launches begin as soon as none that they must wait for is left."""
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """In rounds: those that wait for none, those that wait for these, and so on."""
+        held, rounds = self.launches, [0] * len(self.launches)
+        for later, (_, theirs, _) in enumerate(held):
+            for earlier, (_, ours, _) in enumerate(held[:later]):
+                if self.must_wait(theirs, ours):
+                    rounds[later] = max(rounds[later], rounds[earlier] + 1)
+        self.launches = [held[n] for n in sorted(range(len(held)), key=rounds.__getitem__)]
+        try:
+            return super().__call__(wait=wait)
+        finally:
+            self.launches = held
+
+    def must_wait(self, later: list[Span], earlier: list[Span]) -> bool:
+        """Whether they share memory that one of them writes: its first span."""
+        written = [(later[0], span) for span in earlier] + [(earlier[0], span) for span in later]
+        return any(overlap(one, other) for one, other in written)
+
+
+def overlap(one: Span, other: Span) -> bool:
+    """Whether two spans share bytes."""
+    within = one.start < other.start + other.size and other.start < one.start + one.size
+    return one.block is other.block and within
+
+
+@found_by("test_a_graph_overlaps_only_what_is_independent[seed1]")
+class PartsApart(OverlappedGraph):
+    """Parts of one memory that begin elsewhere are taken for memory of their own."""
+
+    def must_wait(self, later: list[Span], earlier: list[Span]) -> bool:
+        """Conflict only where both begin at one place."""
+        written = [(later[0], span) for span in earlier] + [(earlier[0], span) for span in later]
+        return any(overlap(a, b) and a.start == b.start for a, b in written)

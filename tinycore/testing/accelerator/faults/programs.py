@@ -97,7 +97,7 @@ class RoundingCast(Rewriter):
 
 @found_by("test_movement[pad]")
 class ForgottenGate(Rewriter):
-    """What a gated load gives where its gate is closed is forgotten, and is 1."""
+    """A gated load whose gate is closed gives 1, not its alternative."""
 
     def changed(self, node: UOp) -> Sequence[UOp]:
         """Another alternative."""
@@ -165,8 +165,53 @@ class NoBarrier(Rewriter):
 
 
 def is_shared(node: UOp) -> bool:
-    """Whether a load or store is of shared memory."""
+    """True if a load or store is of shared memory."""
     return node.src[0].src[0].op is Op.DEFINE_LOCAL
+
+
+@found_by("test_narrow_operands_in_shared_memory[float16-32x16x32]")
+class FirstOfWord(Rewriter):
+    """The first of two numbers of 16 bits in one word of shared memory is read for both."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """The even place."""
+        if node.op is not Op.LOAD or not is_shared(node) or node.dtype.itemsize != 2:
+            return (node,)
+        index = node.src[0]
+        pointer, place, *gate = index.src
+        mask = UOp.index(-2)
+        even = place.alu(Op.AND, mask)
+        moved = index.with_src((pointer, even, *gate))
+        return (mask, even, moved, node.with_src((moved, *node.src[1:])))
+
+
+@found_by("test_narrow_operands_are_widened[int8-32x16x32]")
+class WidenedByZeros(Rewriter):
+    """A byte that is read from shared memory is widened by zeros, whatever its sign."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """As if it had no sign."""
+        if node.op is not Op.CAST or node.src[0].op is not Op.LOAD or not is_shared(node.src[0]):
+            return (node,)
+        if node.src[0].dtype is not dtypes.int8:
+            return (node,)
+        unsigned = node.src[0].bitcast(dtypes.uint8)
+        return (unsigned, node.with_src((unsigned,)))
+
+
+@found_by("test_matrix_units_multiply")
+class TurnedFragment(Rewriter):
+    """A lane gives its elements of the left matrix to the matrix unit in the opposite order."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """From the last to the first."""
+        if node.op is not Op.MATRIX:
+            return (node,)
+        left, *others = node.src
+        scalar, count = left.dtype.scalar(), left.dtype.count
+        lanes = [UOp(Op.EXTRACT, scalar, (left,), (lane,)) for lane in reversed(range(count))]
+        turned = UOp(Op.VECTORIZE, left.dtype, tuple(lanes))
+        return (*lanes, turned, node.with_src((turned, *others)))
 
 
 @found_by("test_all_of_shared_memory")

@@ -349,7 +349,8 @@ class Card:
         self._opened.close()
 
 
-_drivers: Final[dict[System, Driver]] = {}
+_KEPT: Final = "tiny_nv driver"
+"""Attribute of a machine that holds its driver, so that both end together."""
 _lock: Final = lock()
 
 
@@ -357,7 +358,7 @@ def driver_of_process() -> Driver:
     """The driver, opened once in each process. Raises DeviceUnavailable."""
     machine = system()
     with _lock:
-        found = _drivers.get(machine)
+        found: Driver | None = vars(machine).get(_KEPT)
         if found is None or found.process != os.getpid():
-            found = _drivers[machine] = Driver(machine)
+            found = vars(machine)[_KEPT] = Driver(machine)
         return found

@@ -17,7 +17,7 @@ from tiny_nv.nvk.classes import Class, Control
 from tiny_nv.nvk.rm import Refused
 from tinycore.config import settings
 from tinycore.errors import DeviceError
-from tinycore.plugin import bytes_at, lock
+from tinycore.plugin import bytes_at, fence, lock
 
 if TYPE_CHECKING:
     from tiny_nv.nvk.layouts import Record
@@ -134,7 +134,6 @@ class Channel:
         card, rm = group.card, group.rm
         self.group, self.card, self.name = group, card, name
         self.lock = lock()
-        self._fence = lock()
         self._place(memory)
         params = rm.record(
             "channel",
@@ -191,10 +190,8 @@ class Channel:
     def ring_doorbell(self) -> None:
         """Tell the card how many entries there are: in memory first, then by the doorbell."""
         self._put[0] = self.written % ENTRIES
-        # Memory of the card is write-combined for the host. To take a lock is an atomic operation,
-        # before which processors write what they have combined.
-        with self._fence:
-            self.card.doorbell[0] = self.token
+        fence()  # memory of the card is write-combined for the host
+        self.card.doorbell[0] = self.token
 
     def wait_for_room(self, entries: int, sleep: Callable[[], None]) -> None:
         """Wait until entries are free. Raises DeviceError when the card takes none."""

@@ -287,7 +287,7 @@ def put_grid(view: memoryview, version: Version, grid: tuple[int, ...]) -> None:
 
 
 def bank_word(content: bytes, version: Version) -> tuple[int, int]:
-    """Where the address of bank 0 stands in a descriptor that has none, and the bits around it."""
+    """Position of the address of bank 0 in a descriptor that has none, and the bits around it."""
     at = _place(version, "CONSTANT_BUFFER_ADDR_LOWER", 0)[0]
     return at, unpack_from("<Q", content, at)[0]
 
@@ -306,7 +306,7 @@ def put_constants(view: memoryview, version: Version, index: int, address: int, 
 
 
 class ReleaseForm(NamedTuple):
-    """How a release is written at once: its address with bits around it, its value, its bits."""
+    """Packed words of a release: its address with the bits around it, its value, its bits."""
 
     address_at: int
     around_address: int

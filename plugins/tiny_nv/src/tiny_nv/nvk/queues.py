@@ -105,6 +105,8 @@ class NvQueue(HWQueue):
 class ComputeQueue(NvQueue):
     """Commands of the engine that computes."""
 
+    GRID_WORDS = True
+
     def __init__(self, device: NvDevice, channel: Channel) -> None:
         super().__init__(device, channel)
         self.last: NvArguments | None = None

@@ -36,6 +36,12 @@ HALVES: Final = frozenset({"hr", "hc"})
 LOW: Final = numpy.uint32(0xFFFF)
 SIXTEEN: Final = numpy.uint32(16)
 SIGN: Final = numpy.uint32(1 << 31)
+KINDS: Final = {
+    "r": "register r",
+    "hr": "half register hr",
+    "c": "constant c",
+    "hc": "half constant hc",
+}
 OF_32_BITS: Final = frozenset({"clz.b", "bfrev.b", "mull.u", "madsh.m16"})
 """Operations whose meaning for halves is not known."""
 
@@ -75,6 +81,14 @@ def changed(a: Array, source: Operand, name: str, half: bool) -> Array:
     return a if not half or is_signed(name) else a & LOW
 
 
+def room_of(launch: Launch, kind: str) -> int:
+    """Components of registers or constants that a launch has."""
+    if kind == "hc" and not launch.demotes:
+        return 0
+    registers = {"r": launch.full_registers * 4, "hr": launch.half_registers * 4}
+    return registers.get(kind, launch.constant_words)
+
+
 class Code:
     """A kernel as functions, and what it uses of a launch."""
 
@@ -102,6 +116,8 @@ class Code:
     def straight(self, place: int) -> tuple[tuple[tuple[int, Act], ...], int]:
         """What is computed from a place up to the next that moves threads, and that place."""
         if place not in self.pieces:
+            if place >= len(self.acts):
+                raise Fault("the code goes on behind its end")
             end = place
             while end < len(self.acts) and self.acts[end] is not None:
                 end += 1
@@ -111,52 +127,83 @@ class Code:
 
     def check(self, launch: Launch) -> None:
         """Fault where the code uses more than a launch states."""
-        rooms = {
-            "register r": launch.full_registers * 4,
-            "half register hr": launch.half_registers * 4,
-            "constant c": launch.constant_words,
-            "half constant hc": launch.constant_words if launch.demotes else 0,
-        }
-        for what, (number, place) in self.uses.items():
-            if number >= rooms[what]:
-                had = f"{what}{number // 4} of {rooms[what] // 4} that the launch has"
+        for kind, (number, place) in self.uses.items():
+            if number >= (room := room_of(launch, kind)):
+                had = f"{KINDS[kind]}{number // 4} of {room // 4} that the launch has"
                 raise self.located(IllegalAddress(had), place)
 
-    def note(self, what: str, number: int) -> None:
-        """Remember the highest that is used."""
-        if number > self.uses.get(what, (-1, 0))[0]:
-            self.uses[what] = number, self.place
+    def note(self, kind: str, number: int) -> None:
+        """Remember the highest that is used, unless it is a register that waves share."""
+        if kind == "hr" and self.merged:
+            kind, number = "r", number >> 1
+        if kind not in KINDS:
+            raise SyntaxFault(f"an operand of the kind {kind}")
+        if kind == "r" and number >= SHARED_REGISTERS:
+            if number >= SHARED_END:
+                raise IllegalAddress(f"register r{number // 4}")
+        elif number > self.uses.get(kind, (-1, 0))[0]:
+            self.uses[kind] = number, self.place
 
     # --- registers
 
     def source(self, kind: str, number: int) -> Read:
         """The words of a register or constant."""
+        self.note(kind, number)
+        return self.words_of(kind, number)
+
+    def words_of(self, kind: str, number: int) -> Read:
+        """The words of a register or constant that the launch has."""
         if kind == "r":
-            self.note_register(number)
             return lambda g: g.full[number]
         if kind == "hr" and self.merged:
-            self.note_register(number >> 1)
             at = number >> 1
             if number & 1:
                 return lambda g: g.full[at] >> SIXTEEN
             return lambda g: g.full[at] & LOW
         if kind == "hr":
-            self.note("half register hr", number)
             return lambda g: g.half[number]
         if kind == "c":
-            self.note("constant c", number)
             return lambda g: g.constants[number]
-        if kind == "hc":  # the low half of the word, where constants are demoted
-            self.note("half constant hc", number)
-            return lambda g: g.constants[number] & LOW
-        raise SyntaxFault(f"a source of the kind {kind}")
+        return lambda g: g.constants[number] & LOW  # hc: constants are demoted
 
-    def note_register(self, number: int) -> None:
-        """Remember a full register, unless it is one that waves share."""
-        if number >= SHARED_END:
-            raise IllegalAddress(f"register r{number // 4}")
-        if number < SHARED_REGISTERS:
-            self.note("register r", number)
+    def words(self, source: Operand, step: int) -> Read:
+        """The words of a register or constant, which a0.x may name."""
+        find = self.relative_source if source.relative else self.source
+        return find(source.kind, source.number + step)
+
+    def relative_source(self, kind: str, offset: int) -> Read:
+        """The words of the registers or constants that a0.x of each thread names."""
+
+        def read(g: Groups) -> Array:
+            numbers, mine = self.addressed(g, kind, offset)
+            found = numpy.zeros(g.count, numpy.uint32)
+            for number in numpy.unique(numbers[mine]):
+                found = numpy.where(numbers == number, self.words_of(kind, int(number))(g), found)
+            return found
+
+        return read
+
+    def relative_target(self, kind: str, offset: int) -> Write:
+        """What puts words into the registers that a0.x of each thread names."""
+
+        def write(g: Groups, value: Array) -> None:
+            numbers, mine = self.addressed(g, kind, offset)
+            for number in numpy.unique(numbers[mine]):
+                kept = self.words_of(kind, int(number))(g)
+                self.put_words(kind, int(number))(g, numpy.where(numbers == number, value, kept))
+
+        return write
+
+    def addressed(self, g: Groups, kind: str, offset: int) -> tuple[Array, Array]:
+        """What a0.x of each thread names, and which threads execute; theirs must be there."""
+        numbers = g.addresses + offset
+        mine = numpy.ones(g.count, numpy.bool_) if g.active is None else g.active
+        halves = kind == "hr" and self.merged
+        room = room_of(g.launch, "r") * 2 if halves else room_of(g.launch, kind)
+        wrong = numbers[mine & ((numbers < 0) | (numbers >= room))]
+        if len(wrong):
+            raise IllegalAddress(f"{KINDS[kind]} of component {wrong[0]}, of {room}, by a0.x")
+        return numbers, mine
 
     def read(self, source: Operand, step: int, name: str, half: bool) -> Read:
         """A source as an operation takes it."""
@@ -166,7 +213,7 @@ class Code:
                 number = numpy.uint32(int(source.value) & operations.WORD)
             value = changed(number, source, name, half)
             return lambda g: value
-        read = self.source(source.kind, source.number + (step if source.repeats else 0))
+        read = self.words(source, step if source.repeats else 0)
         plain = not (source.negated or source.absolute or source.inverted)
         if plain and not (half and is_signed(name)):
             return read
@@ -177,14 +224,21 @@ class Code:
         number = target.number + step
         if target.kind == "p":
             return lambda g, value: g.put_predicate(number, value)
-        if target.kind == "r":
-            self.note_register(number)
+        if target.kind == "a":
+            return lambda g, value: g.put_address(value)
+        if target.kind not in ("r", "hr"):
+            raise SyntaxFault(f"a target of the kind {target.kind}")
+        if target.relative:
+            return self.relative_target(target.kind, number)
+        self.note(target.kind, number)
+        return self.put_words(target.kind, number)
+
+    def put_words(self, kind: str, number: int) -> Write:
+        """What puts words into a register that the launch has."""
+        if kind == "r":
             if number >= SHARED_REGISTERS:
                 raise IllegalAddress("a register that all threads of a wave share is written")
             return lambda g, value: g.put(g.full, number, value)
-        if target.kind != "hr":
-            raise SyntaxFault(f"a target of the kind {target.kind}")
-        self.source("hr", number)  # notes it
         if not self.merged:
             return lambda g, value: g.put(g.half, number, value & LOW)
         at, shift = number >> 1, numpy.uint32(16 * (number & 1))
@@ -215,7 +269,7 @@ class Code:
         converts = name.startswith(("mov", "cov", "sel"))
         if half and (name in OF_32_BITS or "sat" in made.flags):
             raise SyntaxFault(f"{name} of halves")
-        function = operations.meaning(name, "sat" in made.flags)
+        function = operations.meaning(name, made.flags)
         steps = [
             computed(
                 function,
@@ -325,7 +379,7 @@ class Code:
         width, number = WIDTHS[kind], int(count.value)
         address = self.address(place) if head == "stg" else self.near(place)
         source = self.registers_of(source, head, width)
-        reads = [self.source(source.kind, source.number + n) for n in range(number)]
+        reads = [self.words(source, n) for n in range(number)]
 
         def act(g: Groups) -> None:
             addresses = address(g)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import numpy
@@ -185,14 +185,15 @@ def is_floating(name: str) -> bool:
     return name in FLOAT or name.startswith("cmps.f")
 
 
-def meaning(name: str, saturates: bool) -> Callable[..., Array]:
+def meaning(name: str, flags: Collection[str]) -> Callable[..., Array]:
     """What an operation makes of words. Raises SyntaxFault."""
+    saturates = "sat" in flags
     if name.startswith("cmps"):
         return compared(name)
     if name.startswith("mov"):
         return lambda a: a
     if name.startswith("cov"):
-        return converted(name)
+        return converted(name, "even" in flags)
     if name in FLOAT:
         return saturated(FLOAT[name]) if saturates else FLOAT[name]
     table = SATURATED if saturates else INTEGER
@@ -221,7 +222,7 @@ and floats by way of 16 bits, because cov does neither (Mesa 25.2.7, create_cov)
 BYTES: Final = {("u8", "s16"), ("u8", "s32"), *((n, "u8") for n in ("u16", "s16", "u32", "s32"))}
 
 
-def converted(name: str) -> Callable[..., Array]:
+def converted(name: str, to_even: bool) -> Callable[..., Array]:
     """cov.<source><target>, on a source that is held in a word."""
     source, target = split_types(name.split(".")[1])
     if "u8" in (source, target) and (source, target) not in BYTES:
@@ -232,13 +233,26 @@ def converted(name: str) -> Callable[..., Array]:
     if target == "f32":
         return lambda a: words(number(a).astype(numpy.float32))
     if target == "f16":
-        return lambda a: number(a).astype(numpy.float16).view(numpy.uint16).astype(numpy.uint32)
+        half = nearest_half if to_even else half_toward_zero
+        return lambda a: half(number(a)).view(numpy.uint16).astype(numpy.uint32)
     bits = int(target[1:])
     mask = numpy.uint32((1 << bits) - 1)
     if source[0] != "f":
         return lambda a: number(a).view(numpy.uint32) & mask
     least = 0 if target[0] == "u" else -(1 << (bits - 1))
     return lambda a: clipped(number(a), least, least + (1 << bits) - 1) & mask
+
+
+def nearest_half(number: Array) -> Array:
+    """Numbers rounded to halves, ties to even: cov with (even)."""
+    return number.astype(numpy.float16)
+
+
+def half_toward_zero(number: Array) -> Array:
+    """Numbers cut off to halves: cov without a rounding, by Mesa's names for its field."""
+    found = number.astype(numpy.float16)
+    beyond = numpy.isfinite(number) & (numpy.abs(found.astype(numpy.float64)) > numpy.abs(number))
+    return numpy.where(beyond, numpy.nextafter(found, numpy.float16(0)), found)
 
 
 def clipped(number: Array, least: int, most: int) -> Array:

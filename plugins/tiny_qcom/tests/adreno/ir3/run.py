@@ -51,6 +51,8 @@ class Groups:
         self.full = [numpy.full(self.count, POISON, numpy.uint32)] * SHARED_END
         self.half = [numpy.full(self.count, POISON & 0xFFFF, numpy.uint32)] * SHARED_REGISTERS
         self.predicates = numpy.zeros((4, self.count), numpy.bool_)
+        self.addresses = numpy.full(self.count, POISON & 0xFFFF, "u2").astype("i2").astype("i8")
+        """a0.x of each thread."""
         self.disabled: Array | None = None
         """Threads that a predt or predf has turned off."""
         self.state = numpy.full(self.count, RUNNING, numpy.int8)
@@ -138,8 +140,6 @@ class Groups:
 
     def move(self, place: int, which: Array | None) -> bool:
         """An instruction that is about the place in the code; False when all threads ended."""
-        if place >= len(self.code.acts):
-            raise Fault("the code goes on behind its end")
         made = self.code.instructions[place]
         control = Groups.barrier if made.name.startswith("bar") else CONTROL[made.name]
         try:
@@ -273,6 +273,12 @@ class Groups:
             self.predicates[number] = value != 0
         else:
             self.predicates[number][self.active] = self.chosen(value != 0)
+
+    def put_address(self, value: Array) -> None:
+        """16 bits with a sign to a0.x, of the threads that execute."""
+        words = numpy.broadcast_to(value, self.shape).astype(numpy.uint16)
+        mine = slice(None) if self.active is None else self.active
+        self.addresses[mine] = words.view(numpy.int16)[mine]
 
     def load(self, head: str, addresses: Array, width: int, count: int) -> list[Array]:
         """ldg, ldl, ldp: words of the threads that execute."""

@@ -21,7 +21,8 @@ COMPONENTS: Final = "xyzw"
 INSTRUCTION_BYTES: Final = 8
 WORDS: Final = re.compile(r"^((?:\((?!neg|abs)[a-z0-9.]+\)\s*)*)([a-z0-9_.]+)\s*(.*)$")
 OPERAND: Final = re.compile(
-    r"^((?:\((?:neg|abs|absneg|r|last|ei|not)\))*)(h?)([rc])(\d+)\.([xyzw])$"
+    r"^((?:\((?:neg|abs|absneg|r|last|ei|not)\))*)(h?)([rc])"
+    r"(?:(\d+)\.([xyzw])|<a0\.x(?: ([+-]) (-?\d+))?>)$"
 )
 
 TABLE: Final = {
@@ -46,7 +47,7 @@ class Operand:
     """A register, a constant or a literal, with what is done to it when it is read."""
 
     kind: str
-    """r, hr, c, hc, p, literal, float, place or index."""
+    """r, hr, c, hc, p, a, literal, float, place or index."""
     number: int = 0
     """Of a register or constant: four times its number, plus the component."""
     value: float = 0.0
@@ -54,6 +55,8 @@ class Operand:
     absolute: bool = False
     repeats: bool = False
     inverted: bool = False
+    relative: bool = False
+    """True if the thread's a0.x is added to the number."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,15 @@ def operand(text: str, whole: str) -> Operand:
     """One operand."""
     text = text.strip()
     if found := OPERAND.match(text):
-        flags, half, kind, number, component = found.groups()
-        index = int(number) * 4 + COMPONENTS.index(component)
+        flags, half, kind, number, component, sign, offset = found.groups()
+        relative = number is None
+        index = int(f"{sign}1") * int(offset) if sign else 0
+        index = index if relative else int(number) * 4 + COMPONENTS.index(component)
         negated = "neg" in flags
-        marks = (negated, "abs" in flags, "(r)" in flags, "not" in flags)
+        marks = (negated, "abs" in flags, "(r)" in flags, "not" in flags, relative)
         return Operand(half + kind, index, 0.0, *marks)
+    if text == "a0.x":
+        return Operand("a")
     if found := re.match(r"^(!?)p0\.([xyzw])$", text):
         return Operand("p", COMPONENTS.index(found[2]), negated=bool(found[1]))
     if found := re.match(r"^#?(-?\d+)$", text):
@@ -108,6 +115,9 @@ def instruction(line: str) -> Instruction:
         if written := re.match(r"^\([a-z0-9]+\)\(([xyzw]+)\)", rest):
             flags |= {f"writes {written[1]}"}
         rest = re.sub(r"^(\([a-z0-9]+\))+", "", rest)
+    if name.startswith("cov") and (rounding := re.match(r"^\((even)\)", rest)):
+        flags |= {rounding[1]}
+        rest = rest[rounding.end() :]
     parts = [part for part in rest.split(",") if part.strip()]
     return Instruction(
         name, flags, repeat, tuple(operand(part, line) for part in parts), line.strip()

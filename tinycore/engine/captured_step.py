@@ -28,11 +28,6 @@ from tinycore.trace import Trace
 trace = Trace("jit")
 
 
-def is_capturing() -> bool:
-    """Whether this thread notes launches now."""
-    return bool(recordings.open)
-
-
 @contextmanager
 def capture(refuses: bool = True) -> Iterator[Recording]:
     """Note every launch made inside by this thread, in order.
@@ -60,9 +55,9 @@ class CapturedStep:
     outputs: tuple[Buffer, ...]
     made: frozenset[Buffer] = frozenset()
     repeated: tuple[Repeated, ...] = ()
-    """What the host does before each replay, such as drawing random numbers, in this order."""
+    """Host actions before each replay, such as drawing random numbers, in this order."""
     graphs: list[Part] | None = None
-    """How the launches are asked for, from the first replay on."""
+    """The launches as they are submitted, from the first replay on."""
     lock: threading.Lock = field(default_factory=new_lock)
 
     @classmethod

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Final
 
 from tinycore.dtype import dtypes
+from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.loops import overwrites_what_it_reads
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.uop.affine import coefficient, interval, repetition
@@ -27,7 +28,7 @@ NEVER_IN_VECTORS: Final = ("index", "bool", "void")
 SMALL_LOOP: Final = 4
 """Steps of a loop that may be unrolled whole, as those over a window of a convolution."""
 LEAST_REUSE: Final = 4
-"""How often an element must be read again for a copy of it to pay."""
+"""Least number of reads of an element for which a copy pays."""
 
 
 class KernelFacts:
@@ -37,11 +38,17 @@ class KernelFacts:
     """
 
     def __init__(
-        self, kernel: UOp, roots: tuple[UOp, ...], elsewhere: frozenset[UOp] = frozenset()
+        self,
+        kernel: UOp,
+        roots: tuple[UOp, ...],
+        elsewhere: frozenset[UOp] = frozenset(),
+        varies: bool = False,
     ) -> None:
+        """`varies` says that a launch may follow loops of symbolic length: see `Limits`."""
         self.kernel = kernel
         self.roots = roots
         self.elsewhere = elsewhere
+        self.varies = varies
         self.strides: dict[tuple[UOp, UOp], int | None] = {}
 
     def below(self, root: UOp) -> list[UOp]:
@@ -70,12 +77,17 @@ class KernelFacts:
     def outputs(self) -> list[UOp]:
         """The loops over outputs whose steps may happen in any order, outermost first.
 
-        Loops of which only a launch knows the length stay as they are, and are not among them.
+        Where launches do not follow them, loops of which only a launch knows the length stay as
+        they are, and are not among them.
         """
         below = UOp.sink(*self.roots).toposort(lambda n: n.op in COMPOUND)
         ends = [n for n in below if n.op is Op.END]
-        loops = [r for n in ends for r in n.src[1:] if r.is_fixed]
+        loops = [r for n in ends for r in n.src[1:] if self.may_cut(r)]
         return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
+
+    def may_cut(self, loop: UOp) -> bool:
+        """Whether a loop is of fixed length, or of one that launches follow."""
+        return loop.is_fixed or (self.varies and is_known_at_launch(loop.src[0]))
 
     def nest_of(self, axis: UOp) -> list[UOp]:
         """The output loops around a loop or inside of it, and not in another part of a loop."""
@@ -98,29 +110,31 @@ class KernelFacts:
         return [
             r
             for r in roots[0].src[1:]
-            if r.arg.kind is AxisKind.LOOP and r.is_fixed and all(r in n.ranges for n in stores)
+            if r.arg.kind is AxisKind.LOOP
+            and self.may_cut(r)
+            and all(r in n.ranges for n in stores)
         ]
 
     @property
     def outputs_launched(self) -> int:
-        """How many threads of a grid there would be with one for each step of these loops."""
+        """Threads of a grid with one for each step of the launchable loops."""
         return math.prod(r.extent for r in self.launchable)
 
     @cached_property
     def has_order(self) -> bool:
-        """Whether something is done after something else; of other threads nobody knows when."""
+        """True if a node is ordered after another: threads of a grid guarantee no order."""
         return any(n.op is Op.AFTER for n in self.kernel.toposort())
 
     @cached_property
     def reduced(self) -> list[UOp]:
-        """The loops of fixed length over what is reduced, each once."""
+        """The loops over what is reduced, each once: those of fixed length, and as in `outputs`."""
         loops = [r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE]
-        return list(dict.fromkeys(r for r in loops if r.is_fixed))
+        return list(dict.fromkeys(r for r in loops if self.may_cut(r)))
 
     @cached_property
     def is_fixed(self) -> bool:
-        """Whether all loops are of fixed length; only then operands are kept and staged."""
-        return all(n.is_fixed for n in self.kernel.toposort() if n.op is Op.RANGE)
+        """True if every loop may be cut; only then operands are kept and packed."""
+        return all(self.may_cut(n) for n in self.kernel.toposort() if n.op is Op.RANGE)
 
     # --- accesses
 
@@ -147,18 +161,18 @@ class KernelFacts:
         return self.strides[key]
 
     def is_far(self, access: UOp, loop: UOp, least: int) -> bool:
-        """Whether the steps of a loop access ungated places a constant `least` apart or more."""
+        """True if the steps of a loop access ungated addresses a constant `least` apart or more."""
         stride = self.stride(access, loop)
         return stride is not None and abs(stride) >= least and len(access.src) == 2
 
     def repeats(self, access: UOp, loop: UOp, lanes: int) -> bool:
-        """Whether lanes along a loop read few neighboring elements, each for several of them."""
+        """True if lanes along a loop read few neighboring elements, each for several of them."""
         again = repetition(access.src[1], loop)
         is_plain = again is not None and len(access.src) == 2
         return is_plain and lanes % (again or 1) == 0 and loop.extent % lanes == 0
 
     def is_window(self, access: UOp, output: UOp) -> bool:
-        """Whether neighboring outputs read the same elements, at other steps of the reduction.
+        """True if neighboring outputs share elements, at other reduction steps: a sliding window.
 
         A packed panel would hold each of them several times.
         """
@@ -167,7 +181,7 @@ class KernelFacts:
         return any(step < move * output.extent and step * last >= move for step, last in steps)
 
     def rows_overlap(self, axis: UOp, row: UOp) -> bool:
-        """Whether neighboring image rows read the same elements, as those of a window do."""
+        """True if neighboring image rows read the same elements, as those of a window do."""
         for access in (n for n in self.accesses if axis in n.src[1].ranges):
             apart = self.stride(access, row)
             for r in self.reduced:
@@ -196,7 +210,7 @@ class KernelFacts:
 
     @cached_property
     def overwrites(self) -> bool:
-        """Whether memory that is stored to is loaded, too: then no step may be done twice."""
+        """True if memory that is stored to is also loaded: then no step may be executed twice."""
         return any(map(overwrites_what_it_reads, self.roots))
 
     # --- values
@@ -208,12 +222,12 @@ class KernelFacts:
 
     @cached_property
     def has_scan(self) -> bool:
-        """Whether values of a loop's steps are folded one after the other."""
+        """True if a scan folds the values of a loop's steps, one after the other."""
         return any(n.op in (Op.SCAN, Op.RECUR) for n in self.nodes)
 
     @cached_property
     def has_recurrence(self) -> bool:
-        """Whether what a step gives decides what the next one reads: lanes would go apart."""
+        """True if the result of a step decides the next step's loads: lanes would diverge."""
         return any(n.op in RECURRENCES for n in self.nodes)
 
     @cached_property
@@ -231,16 +245,16 @@ class KernelFacts:
     def longest_reduction(self) -> int:
         """The steps of the longest reduction; 1 without any."""
         nests = ([r for r in n.src[1:] if r.op is Op.RANGE] for n in self.reductions)
-        return max((math.prod(r.extent for r in n if r.is_fixed) for n in nests), default=1)
+        return max((math.prod(r.extent for r in n if self.may_cut(r)) for n in nests), default=1)
 
     @cached_property
     def simultaneous(self) -> int:
-        """How many reductions share their loops, and so registers for accumulators."""
+        """Most reductions that share their loops, and so the registers for accumulators."""
         return max(Counter(node.src[1:] for node in self.reductions).values(), default=1)
 
     @cached_property
     def are_side_by_side(self) -> bool:
-        """Whether all reductions are over the same loops, and none is of another."""
+        """True if all reductions are over the same loops, and none is nested in another."""
         inner = {n for total in self.reductions for n in total.toposort() if n is not total}
         nests = {total.src[1:] for total in self.reductions}
         return inner.isdisjoint(self.reductions) and len(nests) == 1

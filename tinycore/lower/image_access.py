@@ -37,7 +37,7 @@ def lower_images(kernel: UOp, renderer: Renderer) -> UOp:
 
 
 def in_image(index: UOp) -> bool:
-    """Whether an INDEX is into an image."""
+    """True if an INDEX is into an image."""
     return isinstance(pointer_of(index).dtype, ImageDType)
 
 

@@ -31,7 +31,7 @@ def pixels_of(node: UOp) -> Point:
 
 
 def has_whole_pixels(shape: Shape) -> bool:
-    """Whether pixels end where rows along the last axis do."""
+    """True if rows along the last axis are whole pixels."""
     return bool(shape) and shape[-1] % PIXEL_CHANNELS == 0
 
 

@@ -18,7 +18,7 @@ from tinycore.uop.sums import sum_of, terms_of
 
 
 class Column(NamedTuple):
-    """What gathers of one block have in common: all but the constant part of the address."""
+    """Gathers of one block that share their address, except for its constant part."""
 
     pointer: UOp
     address: UOp  # of the element in row 0, less its constant part

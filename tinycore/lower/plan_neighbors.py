@@ -17,7 +17,7 @@ from typing import Final
 from tinycore.errors import ArgumentError
 from tinycore.lower.borders import steps_compared
 from tinycore.lower.draft import Draft, fuse_loops
-from tinycore.lower.facts import KernelFacts
+from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.legality import PLAIN_KINDS
 from tinycore.lower.loops import Number
 from tinycore.lower.merge_reductions import loops_of
@@ -38,12 +38,12 @@ BLOCKS: Final = (4, 16, 64, 256)
 GROUP_SIZES: Final = (4, 8, 16, 32, 64, 128, 256)
 """Into how many threads of a group a loop may go."""
 PROPOSALS: Final = 3
-"""How many of the planner's proposals a search starts from."""
+"""Number of the planner's proposals from which a search starts."""
 ACCUMULATORS: Final = (2, 4, 8)
 SIZES: Final = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512)
-"""What a split may be changed to, if it is near to what it was."""
+"""Sizes to which a split may be changed, if near to its own."""
 NEAR: Final = 2
-"""How many sizes up and down are near."""
+"""Number of sizes up and down that are near."""
 MOST_CANDIDATE_NODES: Final = 4000
 """Nodes times copies that a candidate may come to: what larger ones win, compiling them costs."""
 
@@ -84,7 +84,7 @@ def nodes_written(tiled: UOp) -> int:
 
 
 def starts(kernel: UOp, limits: Limits) -> tuple[Plan, ...]:
-    """Where a search begins: the cheapest proposals, best first, and loops as they stand, fused.
+    """Starting points of a search: the cheapest proposals, best first, and the fused loops.
 
     On a grid also the plan that shares operands, or the one that does not: not the cheapest.
     """
@@ -132,8 +132,8 @@ def neighbors(kernel: UOp, start: Candidate, limits: Limits, seed: int = 0) -> I
 
 
 def grown_by(tiled: UOp, limits: Limits) -> Iterator[Plan]:
-    """What may be done next to a kernel, legal or not."""
-    facts = KernelFacts(tiled, (tiled,))
+    """The candidate next steps of a plan, legal or not."""
+    facts = KernelFacts(tiled, (tiled,), varies=limits.grid_varies)
     loops = [r for r in facts.loops if r.arg.kind in PLAIN_KINDS]
     lanes = limits.vector_bytes // facts.itemsize
     for loop in loops:
@@ -220,7 +220,7 @@ def fused_pairs(tiled: UOp) -> Iterator[Plan]:
 
 
 def packed(tiled: UOp, limits: Limits) -> Iterator[Plan]:
-    """What the innermost tile reads, packed at each of the loops around it or before them all."""
+    """Plans that pack the operands of the innermost tile, inside each outer loop or before all."""
     facts = KernelFacts(tiled, (tiled,))
     outputs = [r for r in facts.outputs if r.arg.kind is AxisKind.LOOP]
     for panel in panels(facts.outputs):
@@ -237,7 +237,7 @@ def packed(tiled: UOp, limits: Limits) -> Iterator[Plan]:
 
 
 def is_array(node: UOp) -> bool:
-    """Whether a node is memory that is filled by a stage."""
+    """True if a node is an array that a stage fills."""
     return node.op is Op.DEFINE_LOCAL
 
 
@@ -286,6 +286,6 @@ def stages_elsewhere(step: Step, plan: Plan) -> Iterator[Step]:
 
 
 def inside_of(step: Step, axis: Number) -> bool:
-    """Whether a step names a loop that is a part of another, or an order with such a loop."""
+    """True if a step names an inner loop, or an order with one."""
     named = step.axes if isinstance(step, Reorder) else (getattr(step, "axis", ()),)
     return any(len(n) > len(axis) and n[: len(axis)] == axis for n in named)

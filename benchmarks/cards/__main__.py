@@ -1,0 +1,115 @@
+"""The command: lower each problem for each card, judge it, and write a page."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.cards.compiled import compiled_registers
+from benchmarks.cards.count import Counts, counts_of, in_waves
+from benchmarks.cards.judge import Verdict, judged
+from benchmarks.cards.machines import CARDS, Card
+from benchmarks.cards.subjects import TYPES, Subject, subjects_of
+from tinycore import Context, Device
+from tinycore.dtype import dtypes
+from tinycore.lower.pipeline import lower
+from tinycore.render.base import LinearKernel
+from tinycore.uop.op import Op
+
+SCALES: Final = {"H200": 1, "RX 7900 XTX": 1, "M3": 4, "Adreno 640": 8}
+"""By how much the problems of a card are smaller."""
+HEAD: Final = """\
+| problem | kernels | share | of what its instructions reach | limit us | slowest part | \
+occupancy | shared bytes | registers | bank conflicts |
+|---|---:|---:|---:|---:|---|---:|---:|---:|---:|"""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, what it executes, and its times."""
+
+    kernel: LinearKernel
+    counts: Counts
+    verdict: Verdict
+
+
+def launches_of(subject: Subject, card: Card) -> Iterator[Launch]:
+    """Each launch of a problem."""
+    with Context(DEV=f"NULL:{card.target}"):
+        renderer = Device["NULL"].toolchain.renderer
+        for number, item in enumerate(subject.build().schedule()):
+            if item.ast.op is Op.COPY:
+                continue
+            kernel = lower(item.ast, renderer, f"kernel{number}")
+            counts = counts_of(kernel, card)
+            registers = compiled_registers(kernel, card.target) or counts.registers
+            sizes = {slot: buffer.nbytes for slot, buffer in enumerate(item.bufs)}
+            probe = judged(counts, card, 0.0, registers)
+            wave = probe.resident * card.units
+            moved = in_waves(kernel, wave, card, sizes, counts.far_bytes)
+            yield Launch(kernel, counts, judged(counts, card, moved, registers))
+
+
+def row_of(subject: Subject, card: Card) -> str:
+    """A line of the table."""
+    launches = list(launches_of(subject, card))
+    total = sum(launch.verdict.seconds for launch in launches)
+    limit = max(subject.operations / card.peak(subject.dtype), subject.moved / card.dram)
+    uses = any(launch.counts.matrix for launch in launches)
+    reached = card.peak(subject.dtype) * (card.reached if uses else 1)
+    reachable = max(subject.operations / reached, subject.moved / card.dram)
+    slowest = max(launches, key=lambda launch: launch.verdict.seconds)
+    cells = [
+        subject.name,
+        len(launches),
+        f"{limit / total:.2f}",
+        f"{reachable / total:.2f}",
+        f"{limit * 1e6:.1f}",
+        slowest.verdict.slowest,
+        f"{slowest.verdict.occupancy:.2f}",
+        slowest.counts.shared_bytes,
+        slowest.verdict.registers,
+        f"{slowest.counts.conflicts:.2f}",
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def page_of(cards: list[Card], wanted: str) -> Iterator[str]:
+    """The lines of the page."""
+    yield f"# Plans for cards, {time.strftime('%Y-%m-%d')}"
+    for card in cards:
+        yield ""
+        yield f"## {card.name} (`NULL:{card.target}`)"
+        yield ""
+        yield HEAD
+        types = TYPES if card.name != "Adreno 640" else (dtypes.float32, dtypes.float16)
+        for subject in subjects_of(SCALES[card.name], types):
+            if re.search(wanted, subject.name):
+                yield row_of(subject, card)
+
+
+def main() -> None:
+    """Judge, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--card", default="", help="a part of the card's name")
+    parser.add_argument("--only", default="", help="a regular expression of problems")
+    given = parser.parse_args()
+    cards = [card for card in CARDS if given.card.lower() in card.name.lower()]
+    lines = []
+    for line in page_of(cards, given.only):
+        print(line, flush=True)
+        lines.append(line)
+    if given.output:
+        given.output.write_text("\n".join(lines) + "\n", "utf-8")
+    sys.exit(0 if lines else 1)
+
+
+if __name__ == "__main__":
+    main()

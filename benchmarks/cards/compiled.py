@@ -1,0 +1,48 @@
+"""Registers of a thread as the real compiler gives them out, where it is installed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tinycore import Context, Device
+from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.render.base import LinearKernel
+
+__all__ = ["compiled_registers"]
+
+
+def compiled_registers(kernel: LinearKernel, target: str) -> int | None:
+    """Registers of 4 bytes; None where no compiler says."""
+    renderer, _, arch = target.partition(":")
+    reader = {"NVRTC": of_cubin, "LLVM": of_assembly, "IR3": of_container}.get(renderer)
+    if reader is None:
+        return None
+    with Context(DEV=f"NULL:{target}"):
+        toolchain = Device["NULL"].toolchain
+        source = toolchain.renderer.render(kernel)
+    try:
+        return reader(toolchain.compiler, source, kernel.name, arch)
+    except (CompilerUnavailable, CompileError, ImportError):
+        return None
+
+
+def of_cubin(compiler: Any, source: str, name: str, arch: str) -> int:
+    """What a cubin says."""
+    from tiny_nv.nvk.cubin import Cubin  # noqa: PLC0415
+
+    return Cubin(compiler.compile(source), f"{name}_").kernel.registers
+
+
+def of_assembly(compiler: Any, source: str, name: str, arch: str) -> int:
+    """What the metadata of a code object say."""
+    from tiny_amd.llvm import LlvmCompiler  # noqa: PLC0415
+
+    return int(re.findall(r"\.vgpr_count:\s+(\d+)", LlvmCompiler(arch).assembly(source))[0])
+
+
+def of_container(compiler: Any, source: str, name: str, arch: str) -> int:
+    """What ir3 says: registers of four words."""
+    from tiny_qcom.code import Code  # noqa: PLC0415
+
+    return 4 * Code.unpack(compiler.compile(source), name).full_registers

@@ -1,0 +1,378 @@
+"""What one launch of a linear kernel executes and moves, counted.
+
+Loops are counted by their steps. Addresses are computed for a few groups: from them come the turns
+that shared memory takes (bank conflicts), the lines that each subgroup touches, what a group reads
+of the shared cache, and what a wave of groups reads of memory. Registers are those of a scan over
+the program, where no compiler says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy
+from numpy.typing import NDArray
+
+from benchmarks.cards.addresses import Places, extent_of, groups_of, places_of
+from benchmarks.cards.machines import Card
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.render.base import LinearKernel, pointer_of
+from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import UOp
+from tinycore.uop.op import ALU, Op
+
+__all__ = ["Counts", "counts_of", "in_waves", "turns_of"]
+
+SECTOR: Final = 32
+"""Bytes of the smallest piece that a cache moves."""
+LINE: Final = 128
+WINDOW: Final = 8
+"""Steps of a loop whose lines stay in the near cache."""
+WORD: Final = 4
+SLOW: Final = frozenset({Op.SQRT, Op.EXP2, Op.LOG2, Op.SIN, Op.RECIPROCAL, Op.FDIV, Op.EXP, Op.LOG})
+"""Ops of the special function unit."""
+SLOWNESS: Final = 8
+"""Their cost: 16 lanes of 128."""
+FREE: Final = frozenset({Op.CONST, Op.SPECIAL, Op.DEFINE_VAR, Op.RANGE})
+LOOP_COST: Final = 2
+"""Instructions of a step of a loop: its counter and the branch."""
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Access:
+    """A LOAD, STORE or ASYNC_COPY, and the loops around it."""
+
+    node: UOp
+    index: UOp
+    item_bytes: int
+    loops: tuple[UOp, ...]
+    is_store: bool
+
+    @property
+    def pointer(self) -> UOp:
+        """The memory."""
+        return pointer_of(self.index)
+
+    @property
+    def times(self) -> int:
+        """How often a thread does it."""
+        return math.prod(extent_of(loop) for loop in self.loops)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the innermost loop that are looked at."""
+        return min(extent_of(self.loops[-1]), WINDOW) if self.loops else 1
+
+
+@dataclass
+class Counts:
+    """Work of one launch; of a group where nothing else is said."""
+
+    groups: int
+    threads: int
+    shared_bytes: int
+    registers: int
+    """Of a thread, in words, by a scan of the program."""
+    matrix: Counter[MatrixUnit] = field(default_factory=Counter)
+    """Matrix instructions of all subgroups."""
+    arithmetic: float = 0.0
+    """Operations of a thread, those of slow ones counted by their cost."""
+    instructions: float = 0.0
+    """Instructions of a thread."""
+    shared_turns: float = 0.0
+    """Clocks of shared memory."""
+    shared_least: float = 0.0
+    """The same without conflicts of banks."""
+    lines: float = 0.0
+    """Lines of the near cache that the subgroups touch."""
+    far_bytes: float = 0.0
+    """Bytes between all groups and the shared cache."""
+    in_flight: float = 0.0
+    """Bytes of loads that a thread has under way at once."""
+    overlaps: bool = False
+    """True if fills of shared memory are under way while others are used."""
+
+    @property
+    def conflicts(self) -> float:
+        """Turns of shared memory for each that it would take without conflicts of banks."""
+        return self.shared_turns / self.shared_least if self.shared_least else 1.0
+
+
+def walked(kernel: LinearKernel) -> Iterator[tuple[UOp, tuple[UOp, ...]]]:
+    """Each node with the loops that are open, the outermost first."""
+    held: list[UOp] = []
+    for node in kernel.uops:
+        if node.op is Op.END:
+            held = [loop for loop in held if loop not in node.src[1:]]
+        yield node, tuple(held)
+        if node.op is Op.RANGE:
+            held.append(node)
+
+
+def accesses_of(kernel: LinearKernel) -> list[Access]:
+    """Every access to memory; registers are none."""
+    found = []
+    for node, loops in walked(kernel):
+        if node.op in (Op.LOAD, Op.STORE):
+            if node.src[0].op is Op.PIXEL or pointer_of(node.src[0]).op is Op.DEFINE_REG:
+                continue
+            dtype = node.dtype if node.op is Op.LOAD else node.src[1].dtype
+            found.append(Access(node, node.src[0], dtype.size_bytes, loops, node.op is Op.STORE))
+        elif node.op is Op.ASYNC_COPY:
+            for index, stores in ((node.src[0], True), (node.src[1], False)):
+                item = pointer_of(index).dtype
+                assert isinstance(item, PointerDType)
+                size = item.base.size_bytes * int(node.arg)
+                found.append(Access(node, index, size, loops, stores))
+    return found
+
+
+def counts_of(kernel: LinearKernel, card: Card) -> Counts:
+    """What a launch executes and moves."""
+    specials = [u for u in kernel.uops if u.op is Op.SPECIAL]
+    groups, threads = groups_of(specials), math.prod(kernel.launch("block"))
+    counts = Counts(groups, threads, kernel.shared_bytes, registers_of(kernel))
+    counts.overlaps = any(u.op is Op.WAIT and u.arg for u in kernel.uops)
+    subgroups = -(-threads // card.subgroup)
+    for node, loops in walked(kernel):
+        times = math.prod(extent_of(loop) for loop in loops)
+        if node.op is Op.MATRIX:
+            counts.matrix[node.arg] += times * (threads // node.arg.threads)
+            counts.instructions += times
+        elif node.op in ALU and node.op not in FREE:
+            count_operation(counts, node, times)
+        elif node.op is Op.RANGE:
+            counts.instructions += LOOP_COST * times * extent_of(node)
+    accesses = accesses_of(kernel)
+    counts.instructions += sum(a.times for a in accesses if a.node.op is not Op.ASYNC_COPY)
+    counts.in_flight = bytes_in_flight(accesses)
+    sample = sorted({0, groups // 2, groups - 1})
+    nests: dict[tuple[UOp, tuple[UOp, ...], bool], list[Access]] = defaultdict(list)
+    for access in accesses:
+        nests[access.pointer, access.loops, access.is_store].append(access)
+    for (pointer, loops, _), nest in nests.items():
+        places = places_of(specials, sample, loops, nest[0].steps)
+        local = pointer.op is Op.DEFINE_LOCAL
+        sectors = []
+        for access in nest:
+            address, active = addressed(places, access)
+            weight = access.times / places.shape[1]
+            if local:
+                count_shared(counts, card, address, active, access.item_bytes, weight)
+                continue
+            rows = in_subgroups(address, active, card.subgroup, access.item_bytes, LINE)
+            least = subgroups * card.subgroup * access.item_bytes / LINE
+            counts.lines += max(distinct(rows) / len(sample), least) * weight
+            sectors.append(pieces(address, active, access.item_bytes, SECTOR))
+        if sectors:
+            joined = numpy.concatenate([s.reshape(len(sample), -1) for s in sectors], axis=1)
+            each = distinct(joined) / len(sample)
+            counts.far_bytes += each * SECTOR * nest[0].times / places.shape[1] * groups
+    return counts
+
+
+def count_operation(counts: Counts, node: UOp, times: int) -> None:
+    """Arithmetic of a thread; sums of an index and a constant are part of an address."""
+    if node.dtype.scalar() is dtypes.index:
+        if node.op in (Op.ADD, Op.SUB) and any(s.op is Op.CONST for s in node.src):
+            return
+        counts.instructions += times
+        counts.arithmetic += times
+        return
+    lanes = node.dtype.count
+    fused = node.op is Op.ADD and any(s.op is Op.MUL for s in node.src)
+    cost = 0 if fused and node.dtype.kind == "float" else SLOWNESS if node.op in SLOW else 1
+    counts.arithmetic += cost * lanes * times
+    counts.instructions += min(cost, 1) * lanes * times
+
+
+def addressed(places: Places, access: Access) -> tuple[Array, Array]:
+    """The first byte of each access, and which threads do it."""
+    pointer = access.pointer.dtype
+    assert isinstance(pointer, PointerDType)
+    address = places.spread(access.index.src[1]) * pointer.base.scalar().itemsize
+    gates = access.index.src[2:]
+    active = numpy.ones(places.shape, bool)
+    for gate in gates:
+        active = active & places.spread(gate).astype(bool)
+    return address.astype(numpy.int64), active
+
+
+def pieces(address: Array, active: Array, item: int, piece: int) -> Array:
+    """Numbers of the pieces of memory that threads touch; -1 where one does nothing."""
+    parts = max(item // piece, 1)
+    first = address[..., None] // piece + numpy.arange(parts)
+    return numpy.where(active[..., None], first, -1)
+
+
+def in_subgroups(address: Array, active: Array, subgroup: int, item: int, piece: int) -> Array:
+    """The same, a row for each subgroup and step."""
+    found = pieces(address, active, item, piece)
+    groups, steps, threads, parts = found.shape
+    missing = -threads % subgroup
+    found = numpy.pad(found, ((0, 0), (0, 0), (0, missing), (0, 0)), constant_values=-1)
+    return found.reshape(groups * steps * (threads + missing) // subgroup, subgroup * parts)
+
+
+def distinct(rows: Array) -> int:
+    """How many different numbers there are in each row, added up; -1 is none."""
+    ordered = numpy.sort(rows, axis=1)
+    new = numpy.ones_like(ordered, bool)
+    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return int((new & (ordered >= 0)).sum())
+
+
+def count_shared(
+    counts: Counts, card: Card, address: Array, active: Array, item: int, weight: float
+) -> None:
+    """The turns of shared memory for an access of each thread."""
+    turns, least = turns_of(address, active, item, card.subgroup, card.banks)
+    groups = address.shape[0]
+    counts.shared_turns += turns / groups * weight
+    counts.shared_least += least / groups * weight
+
+
+def turns_of(
+    address: Array, active: Array, item: int, subgroup: int, banks: int = 32
+) -> tuple[int, int]:
+    """Clocks that shared memory takes, and those it would take without conflicts of banks.
+
+    A subgroup that accesses more bytes than the banks move is served in parts of it. In a part each
+    bank gives one word in a clock, to all who want it.
+    """
+    words = max(item // WORD, 1)
+    part = max(min(subgroup, banks // words), 1)
+    missing = -address.shape[2] % part
+    first = numpy.pad(address // WORD, ((0, 0), (0, 0), (0, missing)))
+    does = numpy.pad(active, ((0, 0), (0, 0), (0, missing)))
+    place = (first[..., None] + numpy.arange(words)).reshape(-1, part * words)
+    wanted = numpy.repeat(does.reshape(-1, part), words, axis=1)
+    place = numpy.sort(numpy.where(wanted, place, -1), axis=1)
+    new = place >= 0
+    new[:, 1:] &= place[:, 1:] != place[:, :-1]
+    rows = numpy.nonzero(new)[0]
+    loads = numpy.bincount(rows * banks + place[new] % banks, minlength=len(place) * banks)
+    most = loads.reshape(-1, banks).max(axis=1)
+    return int(most.sum()), int((-(-new.sum(axis=1) // banks)).sum())
+
+
+def bytes_in_flight(accesses: Sequence[Access]) -> float:
+    """Bytes that a thread asks for before it needs any of them: the loads of one body of a loop."""
+    bodies: Counter[tuple[UOp, ...]] = Counter()
+    for access in accesses:
+        if access.pointer.op is Op.DEFINE_GLOBAL and not access.is_store:
+            bodies[access.loops] += access.item_bytes
+    deepest = [(math.prod(extent_of(loop) for loop in loops) * size, size)
+               for loops, size in bodies.items()]  # fmt: skip
+    return float(max(deepest)[1]) if deepest else 0.0
+
+
+# --- what waves of groups read
+
+
+def in_waves(
+    kernel: LinearKernel, resident: int, card: Card, sizes: Mapping[int, int], far: float
+) -> float:
+    """Bytes of memory of a launch, of whose groups so many are resident at once.
+
+    What a wave of groups reads several times comes from the shared cache, and so does what all read
+    if all fits there. `sizes` are the bytes of buffers.
+    """
+    least = float(sum(sizes.values()))
+    if least <= card.cache_bytes:
+        return least
+    specials = [u for u in kernel.uops if u.op is Op.SPECIAL]
+    groups = groups_of(specials)
+    wave = min(resident, groups)
+    first = (groups // wave) // 2 * wave
+    numbers = range(first, min(first + wave, groups))
+    total: Counter[UOp] = Counter()
+    best: Counter[UOp] = Counter()
+    nests: dict[tuple[UOp, tuple[UOp, ...]], list[Access]] = defaultdict(list)
+    for access in accesses_of(kernel):
+        if access.pointer.op is Op.DEFINE_GLOBAL:
+            nests[access.pointer, access.loops].append(access)
+    for (pointer, loops), nest in nests.items():
+        steps = min(nest[0].steps, 2)
+        places = places_of(specials, list(numbers), loops, steps)
+        seen: set[int] = set()
+        for access in nest:
+            address, active = addressed(places, access)
+            found = numpy.unique(pieces(address, active, access.item_bytes, SECTOR))
+            seen.update(found[found >= 0].tolist())
+        moved = len(seen) * SECTOR * nest[0].times // steps
+        total[pointer] += moved
+        best[pointer] = max(best[pointer], moved)
+    fits = sum(best.values()) <= card.cache_bytes
+    of_wave = sum((best if fits else total).values())
+    return min(max(of_wave * groups / len(numbers), least), max(far, least))
+
+
+# --- registers
+
+
+def words_of(node: UOp) -> int:
+    """Registers of 4 bytes that a value takes."""
+    if node.op is Op.CONST or node.dtype is dtypes.void or isinstance(node.dtype, PointerDType):
+        return 0
+    if node.dtype.scalar() in (dtypes.index, dtypes.bool):
+        return node.dtype.count
+    return max(-(-node.dtype.size_bytes // WORD), 1)
+
+
+def registers_of(kernel: LinearKernel) -> int:
+    """The most registers in use at once, if values are computed where the program says.
+
+    A sum of an index and a constant lives in the address; an element of a vector lives in it.
+    """
+    position = {node: number for number, node in enumerate(kernel.uops)}
+    closes = {
+        loop: position[end] for end in kernel.uops if end.op is Op.END for loop in end.src[1:]
+    }
+    last: dict[UOp, int] = {}
+    for number, (node, loops) in enumerate(walked(kernel)):
+        for source in operands(node):
+            # What a loop reads of before it stays until the loop ends.
+            around = [
+                closes.get(r, number) for r in loops if position.get(source, number) < position[r]
+            ]
+            last[source] = max([number, last.get(source, 0), *around])
+    held = sum(words_of_array(node) for node in kernel.uops if node.op is Op.DEFINE_REG)
+    ends: Counter[int] = Counter()
+    live = most = 0
+    for number, node in enumerate(kernel.uops):
+        words = 0 if is_folded(node) else words_of(node)
+        if words and node in last:
+            live += words
+            ends[last[node]] += words
+        most = max(most, live)
+        live -= ends.pop(number, 0)
+    return held + most + 2 * len(kernel.buffers)
+
+
+def words_of_array(node: UOp) -> int:
+    """Registers of a DEFINE_REG."""
+    assert isinstance(node.dtype, PointerDType)
+    return -(-node.dtype.size * node.dtype.base.size_bytes // WORD)
+
+
+def is_folded(node: UOp) -> bool:
+    """True if a value has no register of its own."""
+    if node.op is Op.EXTRACT:
+        return True
+    constant = any(s.op is Op.CONST for s in node.src)
+    return node.op is Op.ADD and node.dtype.scalar() is dtypes.index and constant
+
+
+def operands(node: UOp) -> Iterator[UOp]:
+    """What a node reads, through those that have no register of their own."""
+    for source in node.src:
+        if is_folded(source) or source.op is Op.INDEX:
+            yield from operands(source)
+        yield source

@@ -1,0 +1,183 @@
+"""COMGR: AMD's library of compilers, through cffi; HIP source to a relocatable object.
+
+ROCm, amd_comgr.h. The library is looked for where the system finds libraries, in ROCm's folder and
+in wheels; COMGR_LIBRARY names one elsewhere. Kinds of data and of actions are of versions 2 and 3,
+which number the language HIP differently.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tiny_amd._native import ffi
+from tinycore.errors import CompileError, CompilerUnavailable
+from tinycore.plugin import lock
+
+__all__ = ["ComgrCompiler", "library"]
+
+VARIABLE: Final = "COMGR_LIBRARY"
+NAMES: Final = ("libamd_comgr.so.3", "libamd_comgr.so.2", "libamd_comgr.so")
+ROCM: Final = "/opt/rocm/lib"
+WHEELS: Final = {"triton": "third_party/rocm/lib", "_rocm_sdk_core": "lib"}
+"""Packages that bring the library, and where in them it is."""
+HIP_OF_VERSION: Final = {2: 4, 3: 3}
+"""Number of the language HIP by major version."""
+SOURCE, LOG, BITCODE, RELOCATABLE = 1, 5, 6, 7
+COMPILE, CODEGEN = 2, 6
+OPTIONS: Final = (
+    *("-O3", "-nogpuinc", "-nogpulib", "-std=c++17", "-mcode-object-version=5"),
+    *("-ffp-contract=fast", "-fno-strict-aliasing", "-fwrapv", "-Wno-everything"),
+)
+INSTALL: Final = (
+    "Install ROCm's library (Debian: apt install libamd-comgr2) or a wheel that brings it (pip "
+    f"install --no-deps pytorch-triton-rocm==2.1.0); {VARIABLE} names one elsewhere. DEV=AMD:LLVM "
+    "needs none of it"
+)
+_opened: Final[list[Any]] = []
+_lock: Final = lock()
+
+
+def library() -> Any:
+    """The library. Raises CompilerUnavailable with what was tried."""
+    if _opened:
+        return _opened[0]
+    tried = []
+    for candidate in candidates():
+        try:
+            _opened.append(ffi.dlopen(candidate))
+        except OSError as error:
+            tried.append(f"{candidate} ({str(error).rpartition(': ')[2]})")
+            continue
+        return _opened[0]
+    raise CompilerUnavailable(
+        f"DEV=AMD:HIP needs AMD's compiler library COMGR, which is not here. {INSTALL}. "
+        f"Tried: {'; '.join(tried)}"
+    )
+
+
+def candidates() -> Iterator[str]:
+    """Candidate paths of the library: the system's, ROCm's, a wheel's."""
+    if named := os.environ.get(VARIABLE):
+        yield named
+        return
+    yield from NAMES
+    folders = [Path(ROCM)]
+    for package, folder in WHEELS.items():
+        spec = importlib.util.find_spec(package)
+        roots = list(spec.submodule_search_locations or ()) if spec is not None else []
+        folders += [Path(root) / folder for root in roots]
+    yield from (str(f / name) for f in folders for name in NAMES if (f / name).exists())
+
+
+class ComgrCompiler:
+    """Compiles HIP source to a relocatable code object for one architecture."""
+
+    name = "COMGR"
+
+    def __init__(self, arch: str) -> None:
+        self._library = library()
+        major, minor = ffi.new("size_t *"), ffi.new("size_t *")
+        self._library.amd_comgr_get_version(major, minor)
+        version = int(major[0])
+        if version not in HIP_OF_VERSION:
+            raise CompilerUnavailable(
+                f"COMGR {version}.{minor[0]} is here; tiny-amd knows versions "
+                f"{' and '.join(map(str, HIP_OF_VERSION))}. {INSTALL}"
+            )
+        self._language = HIP_OF_VERSION[version]
+        self._isa = f"amdgcn-amd-amdhsa--{arch}"
+        self.key = f"COMGR {version}.{minor[0]} {arch} {' '.join(OPTIONS)}"
+
+    def compile(self, source: str) -> bytes:
+        """The code object. Raises CompileError with the log."""
+        with _lock, _Action(self._library, self._isa, self._language, source) as action:
+            bitcode = action.run(COMPILE, action.input(SOURCE, "kernel.hip", source.encode()))
+            relocatable = action.run(CODEGEN, bitcode)
+            return action.content(relocatable, RELOCATABLE)
+
+
+class _Action:
+    """An action's settings and the sets of data that it makes, given back at its end."""
+
+    def __init__(self, lib: Any, isa: str, language: int, source: str) -> None:
+        self.lib, self.source = lib, source
+        self.sets: list[Any] = []
+        self.info = self.made("create_action_info")
+        self.do("action_info_set_isa_name", self.info, isa.encode())
+        self.do("action_info_set_language", self.info, language)
+        kept = [ffi.new("char[]", option.encode()) for option in OPTIONS]
+        options = ffi.new("char *[]", kept)
+        self.do("action_info_set_option_list", self.info, options, len(kept))
+        self.do("action_info_set_logging", self.info, True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for each in self.sets:
+            self.lib.amd_comgr_destroy_data_set(each)
+        self.lib.amd_comgr_destroy_action_info(self.info)
+
+    def do(self, name: str, *arguments: Any) -> None:
+        """Call the library. Raises CompileError for any status but success."""
+        if status := getattr(self.lib, f"amd_comgr_{name}")(*arguments):
+            raise CompileError(
+                f"COMGR's {name} failed: {self.told(status)}", log="", source=self.source
+            )
+
+    def told(self, status: int) -> str:
+        """A status in words."""
+        text = ffi.new("char **")
+        self.lib.amd_comgr_status_string(status, text)
+        return bytes(ffi.string(text[0])).decode() if text[0] else str(status)
+
+    def made(self, name: str, *arguments: Any) -> Any:
+        """What a call makes."""
+        place = ffi.new("comgr_handle *")
+        self.do(name, *arguments, place)
+        return place[0]
+
+    def new_set(self) -> Any:
+        """An empty set of data."""
+        self.sets.append(self.made("create_data_set"))
+        return self.sets[-1]
+
+    def input(self, kind: int, name: str, content: bytes) -> Any:
+        """A set with one piece of data."""
+        found, data = self.new_set(), self.made("create_data", kind)
+        self.do("set_data", data, len(content), content)
+        self.do("set_data_name", data, name.encode())
+        self.do("data_set_add", found, data)
+        self.do("release_data", data)
+        return found
+
+    def run(self, kind: int, given: Any) -> Any:
+        """What an action makes of a set. Raises CompileError with the log."""
+        result = self.new_set()
+        if status := self.lib.amd_comgr_do_action(kind, self.info, given, result):
+            log = self.content(result, LOG).decode("utf-8", "replace")
+            raise CompileError(
+                f"COMGR cannot compile a kernel: {self.told(status)}", log=log, source=self.source
+            )
+        return result
+
+    def content(self, given: Any, kind: int) -> bytes:
+        """The bytes of the first piece of a kind in a set, none where it has none."""
+        count = ffi.new("size_t *")
+        self.do("action_data_count", given, kind, count)
+        if not count[0]:
+            return b""
+        data, size = self.made_in(given, kind), ffi.new("size_t *")
+        self.do("get_data", data, size, ffi.NULL)
+        content = ffi.new("char[]", max(size[0], 1))
+        self.do("get_data", data, size, content)
+        self.do("release_data", data)
+        return bytes(ffi.buffer(content, size[0]))
+
+    def made_in(self, given: Any, kind: int) -> Any:
+        """The first piece of a kind."""
+        return self.made("action_data_get_data", given, kind, 0)

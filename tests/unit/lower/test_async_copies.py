@@ -1,0 +1,309 @@
+"""Stages of several copies: a group fills one while it reads others, and waits for each in time.
+
+The interpreter watches shared memory in such kernels: what is read before its copy was waited for,
+or before a barrier, or written while others still read it, is a DeviceError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from tests.unit.lower.matrices import MMA, MMA_BFLOAT, MMA_INT8
+from tests.unit.lower.test_tensorize import CARD, INNER, ROWS, SIZES, product_for
+from tinycore import Context, Tensor
+from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer
+from tinycore.device import Buffer, Device
+from tinycore.dtype import PointerDType, dtypes
+from tinycore.engine.compile import info_of
+from tinycore.errors import ArgumentError, DeviceError, UnsupportedError, VerifyError
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
+from tinycore.lower.plan_text import plan_from_text, plan_to_text
+from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail, apply_checked
+from tinycore.render.base import LATE, Limits, LinearKernel, pointer_of
+from tinycore.render.cstyle import CStyle, MatrixCall
+from tinycore.tensor.host_bytes import decode, encode
+from tinycore.testing.kernels import Array
+from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op, Part
+from tinycore.uop.verify import verify
+
+ASYNC = replace(CARD, matrix=(MMA, MMA_BFLOAT, MMA_INT8), async_bytes=(4, 8, 16))
+Program = tuple[UOp, ...]
+CALL = MatrixCall("mma({0}, {1}, {2})")
+LONG = (64, 256, 64)
+"""A product of 8 steps, more than there are copies."""
+
+
+def computed(
+    ast: UOp, plan: Plan, limits: Limits, change: Callable[[Program], Program] | None = None
+) -> tuple[LinearKernel, list[Array]]:
+    """A kernel for some limits, perhaps changed, and its buffers after it was interpreted."""
+    with Context(VERIFY=1):
+        linear = lower(ast, PythonRenderer(limits), "product", plan)
+    if change is not None:
+        linear = replace(linear, uops=change(linear.uops))
+    binary = PythonCompiler().compile(PythonRenderer(limits).render(linear))
+    program = Device["PYTHON"].runtime.load(binary, info_of(linear, len(linear.buffers)))
+    generator = numpy.random.default_rng(0)
+    buffers, held = [], []
+    for pointer in linear.buffers:
+        assert isinstance(pointer.dtype, PointerDType)
+        numbers = generator.integers(-3, 4, pointer.dtype.size)
+        held.append(numbers)
+        content = encode(numbers.astype(numpy.float32), pointer.dtype.base.scalar())
+        buffers.append(Buffer.from_cpu("PYTHON", content))
+    program([b.handle for b in buffers], [], wait=True)
+    out = linear.buffers[0].dtype
+    assert isinstance(out, PointerDType)
+    return linear, [decode(buffers[0].numpy(), out.base), *held[1:]]
+
+
+def with_copies(ast: UOp, copies: int) -> Plan:
+    """The plan for a card without asynchronous copies, with stages of so many copies."""
+    plan = plan_for(ast, replace(ASYNC, async_bytes=()))
+    return tuple(
+        replace(s, copies=copies) if isinstance(s, Stage) and s.at == (*INNER, 0) else s
+        for s in plan
+    )
+
+
+def check(
+    unit: MatrixUnit, size: tuple[int, int, int], limits: Limits, plan: Plan | None = None
+) -> LinearKernel:
+    rows, inner, columns = size
+    ast = product_for(unit, size)
+    chosen = plan_for(ast, limits) if plan is None else plan
+    linear, (found, left, right) = computed(ast, chosen, limits)
+    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
+    assert numpy.array_equal(found.reshape(rows, columns), expected)
+    return linear
+
+
+def right_turned(size: tuple[int, int, int]) -> UOp:
+    """A product whose right operand lies along the sum, as the left one does."""
+    rows, inner, columns = size
+    left = Tensor.empty(rows, inner, dtype="float16", device="PYTHON")
+    right = Tensor.empty(columns, inner, dtype="float16", device="PYTHON")
+    return left.matmul(right.T, dtype="float32").schedule()[-1].ast
+
+
+def number_of(linear: LinearKernel, op: Op) -> int:
+    return sum(u.op is op for u in linear.uops)
+
+
+# --- what it computes
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("size", [*SIZES, LONG], ids=str)
+@pytest.mark.parametrize("copies", [2, 3, 4])
+@pytest.mark.parametrize("sizes", [(4, 8, 16), ()], ids=["copied", "stored"])
+def test_products_of_all_sizes(
+    size: tuple[int, int, int], copies: int, sizes: tuple[int, ...]
+) -> None:
+    plan = with_copies(product_for(MMA, size), copies)
+    check(MMA, size, replace(ASYNC, async_bytes=sizes), plan)
+
+
+@pytest.mark.parametrize("unit", [MMA, MMA_BFLOAT, MMA_INT8], ids=lambda unit: unit.name)
+def test_products_of_all_units_are_planned(unit: MatrixUnit) -> None:
+    check(unit, LONG, ASYNC)
+
+
+def test_a_large_product_is_planned_with_copies_where_the_device_has_them() -> None:
+    ast = product_for(MMA, (1024, 1024, 1024))
+    plans = [plan_for(ast, limits) for limits in (CARD, ASYNC)]
+    copies = [{s.copies for s in plan if isinstance(s, Stage)} for plan in plans]
+
+    assert copies == [{1}, {2}]
+    apply_checked(ast, plans[1], ASYNC)
+
+
+def test_copies_fit_beside_those_of_another_group() -> None:
+    ast = product_for(MMA, (1024, 1024, 1024))
+    for size, expected in ((48, 2), (96, 2), (160, 4), (227, 4)):
+        limits = replace(ASYNC, shared_bytes=size << 10)
+        (copies,) = {s.copies for s in plan_for(ast, limits) if isinstance(s, Stage)}
+        assert copies == expected, size
+
+
+def test_a_step_has_one_barrier_and_copies_what_lies_side_by_side() -> None:
+    linear = check(MMA, LONG, ASYNC, with_copies(product_for(MMA, LONG), 3))
+    ops = [u.op for u in linear.uops]
+
+    assert number_of(linear, Op.BARRIER) == number_of(linear, Op.WAIT) == 1
+    assert number_of(linear, Op.COMMIT) == 3
+    assert {u.arg for u in linear.uops if u.op is Op.ASYNC_COPY} == {8}
+    assert {u.arg for u in linear.uops if u.op is Op.WAIT} == {1}
+    assert ops.index(Op.RANGE) < ops.index(Op.WAIT) < ops.index(Op.BARRIER) < ops.index(Op.MATRIX)
+
+
+def test_what_no_copy_can_do_is_loaded_early_and_stored_late() -> None:
+    limits = replace(ASYNC, async_bytes=())
+    ast = right_turned(LONG)
+    linear, _ = computed(ast, with_copies(ast, 2), limits)
+    loop = linear.uops[next(i for i, u in enumerate(linear.uops) if u.op is Op.RANGE) :]
+    matrices = [i for i, u in enumerate(loop) if u.op is Op.MATRIX]
+    stores = [i for i, u in enumerate(loop) if u.op is Op.STORE and u.arg == LATE]
+    loads = [
+        i
+        for i, u in enumerate(loop)
+        if u.op is Op.LOAD and pointer_of(u.src[0]).op is Op.DEFINE_GLOBAL
+    ]
+
+    assert stores
+    assert max(loads) < matrices[0]
+    assert matrices[-1] < min(stores)
+    assert not any(u.op in (Op.COMMIT, Op.WAIT) for u in loop)
+
+
+def test_lanes_that_are_stored_apart_are_stored_at_once() -> None:
+    limits = replace(ASYNC, async_bytes=())
+    linear = check(MMA, LONG, limits, with_copies(product_for(MMA, LONG), 2))
+    late = {u.arg for u in linear.uops if u.op is Op.STORE and u.src[1].op is Op.EXTRACT}
+    assert LATE not in late
+
+
+def test_loops_around_the_sum_begin_anew() -> None:
+    """Each step of an outer loop waits until the last has read what it fills first."""
+    plan: Plan = (
+        *(Split(ROWS, 16), Split((1,), 16), Bind((*ROWS, 1), AxisKind.BLOCK)),
+        *(Bind((1, 1), AxisKind.BLOCK), Split(INNER, 16, Tail.GUARD)),
+        Stage((*INNER, 0), ((((*ROWS, 1), 1),), (((*INNER, 1), 1),)), copies=3),
+        Bind((*ROWS, 1, Part.FILL, 0), AxisKind.FILL),
+        Bind((*INNER, 1, Part.FILL, 0), AxisKind.FILL),
+    )
+    for sizes in ((), (2, 4)):
+        linear = check(MMA, (64, 128, 64), replace(ASYNC, async_bytes=sizes), plan)
+        loops = sum(u.op is Op.RANGE for u in linear.uops)
+        assert loops > 2
+        assert number_of(linear, Op.BARRIER) == 2
+
+
+# --- what is found
+
+
+def without(op: Op) -> Callable[[Program], Program]:
+    return lambda uops: tuple(u for u in uops if u.op is not op)
+
+
+def weak_waits(uops: Program) -> Program:
+    """Every wait leaves one group more."""
+    return tuple(u.replace(arg=u.arg + 1) if u.op is Op.WAIT else u for u in uops)
+
+
+def late_barriers(uops: Program) -> Program:
+    """The barrier of a step stands behind its copies."""
+    barrier = next(u for u in uops if u.op is Op.BARRIER)
+    last = max(i for i, u in enumerate(uops) if u.op is Op.ASYNC_COPY)
+    before, behind = (
+        [u for u in part if u is not barrier] for part in (uops[: last + 1], uops[last + 1 :])
+    )
+    return (*before, barrier, *behind)
+
+
+def late_copies(uops: Program) -> Program:
+    """A group of copies is committed before they are begun, so that it has those of the last."""
+    order = list(uops)
+    for place in [i for i, u in enumerate(order) if u.op is Op.COMMIT]:
+        first = max((i for i in range(place) if order[i].op in (Op.COMMIT, Op.BARRIER)), default=0)
+        order.insert(first + 1, order.pop(place))
+    return tuple(order)
+
+
+FAULTS = {
+    "no wait": (without(Op.WAIT), "before the copy to it was waited for"),
+    "a wait too weak": (weak_waits, "before the copy to it was waited for"),
+    "no groups": (without(Op.COMMIT), "before the copy to it was waited for"),
+    "copies in the next group": (late_copies, "before the copy to it was waited for"),
+    "no barrier": (without(Op.BARRIER), "that another thread has written: no barrier"),
+    "a barrier too late": (late_barriers, "that another thread reads: no barrier"),
+}
+
+
+@pytest.mark.parametrize("copies", [2, 3, 4])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_wait_that_is_forgotten_is_found(name: str, copies: int) -> None:
+    change, problem = FAULTS[name]
+    ast = product_for(MMA, LONG)
+    with pytest.raises(DeviceError, match=problem):
+        computed(ast, with_copies(ast, copies), ASYNC, change)
+
+
+def test_a_store_before_the_barrier_is_found() -> None:
+    def early(uops: Program) -> Program:
+        barrier = next(u for u in uops if u.op is Op.BARRIER)
+        last = max(i for i, u in enumerate(uops) if u.op is Op.STORE and u.arg == LATE)
+        rest = [u for u in uops if u is not barrier]
+        return (*rest[:last], barrier, *rest[last:])
+
+    ast = product_for(MMA, LONG)
+    limits = replace(ASYNC, async_bytes=())
+    with pytest.raises(DeviceError, match="another thread"):
+        computed(ast, with_copies(ast, 2), limits, early)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("step", "limits", "problem"),
+    [
+        (Stage((*INNER, 0), ((((*INNER, 1), 1),),), copies=9), ASYNC, "1 to 8 in turn, not 9"),
+        (Stage((*INNER, 0), ((((*INNER, 1), 1),),), copies=0), ASYNC, "1 to 8 in turn, not 0"),
+        (Stage(ROWS, (((INNER, 1),),), copies=2), ASYNC, "the steps of a sum"),
+        (Stage(None, (((INNER, 1),),), copies=2), ASYNC, "the steps of a sum"),
+        (Stage((*INNER, 0), ((((*INNER, 1), 1),),), copies=2), Limits(), "the device has none"),
+    ],
+)
+def test_turns_that_cannot_be_taken_are_refused(step: Stage, limits: Limits, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        apply_checked(product_for(MMA, LONG), (Split(INNER, 16), step), limits)
+
+
+def test_copies_count_as_shared_memory() -> None:
+    ast = product_for(MMA, LONG)
+    with pytest.raises(ArgumentError, match="bytes of scratch are too many"):
+        apply_checked(ast, with_copies(ast, 8), replace(ASYNC, shared_bytes=48 << 10))
+
+
+def test_a_plan_is_the_same_after_text() -> None:
+    plan = with_copies(product_for(MMA, LONG), 3)
+    assert plan_from_text(plan_to_text(plan)) == plan
+    assert "rows padded by 8, 3 in turn" in " ".join(map(str, plan))
+
+
+def indices() -> tuple[UOp, UOp]:
+    """An element of shared memory, and one of a buffer."""
+    shared = UOp(Op.DEFINE_LOCAL, dtypes.float16.ptr(8, "local"), (), 0)
+    buffer = UOp(Op.DEFINE_GLOBAL, dtypes.float16.ptr(8), (), 0)
+    to, origin = (UOp(Op.INDEX, p.dtype, (p, UOp.index(0))) for p in (shared, buffer))
+    return to, origin
+
+
+def test_copies_that_mean_nothing_are_illegal() -> None:
+    to, origin = indices()
+    wrong = {
+        "from global to local": UOp(Op.ASYNC_COPY, dtypes.void, (origin, to), 8),
+        "from 1 on, not 0": UOp(Op.ASYNC_COPY, dtypes.void, (to, origin), 0),
+        "from 0 on, not -1": UOp(Op.WAIT, dtypes.void, (), -1),
+    }
+    for problem, node in wrong.items():
+        with pytest.raises(VerifyError, match=problem):
+            verify(node, "lowered")
+    verify(UOp(Op.ASYNC_COPY, dtypes.void, (to, origin), 8), "lowered")
+
+
+def test_a_language_without_words_for_them_says_so() -> None:
+    ast = product_for(MMA, LONG)
+    words = {"matrix": {MMA.name: CALL}, "builtins": {"grid": "g{0}", "block": "b{0}"}}
+    language = type("Plain", (CStyle,), words)(ASYNC)
+    linear = lower(ast, language, "product", with_copies(ast, 2))
+    with pytest.raises(UnsupportedError, match="no words for ASYNC_COPY"):
+        language.render(linear)

@@ -1,0 +1,150 @@
+"""Plans for cards: they compute what they should, and their work is counted right."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))  # last: what is installed comes first
+
+from benchmarks.cards.count import counts_of, turns_of  # noqa: E402
+from benchmarks.cards.judge import judged, resident_groups  # noqa: E402
+from benchmarks.cards.machines import CARDS, Card  # noqa: E402
+from tinycore import Context, Device, Tensor, dtypes  # noqa: E402
+from tinycore.dtype import DType  # noqa: E402
+from tinycore.errors import CompilerUnavailable  # noqa: E402
+from tinycore.lower.pipeline import lower  # noqa: E402
+from tinycore.render.base import Limits, LinearKernel  # noqa: E402
+from tinycore.testing.accelerator import CORRECT  # noqa: E402
+from tinycore.testing.accelerator.device import Rewriter  # noqa: E402
+from tinycore.testing.grading import accelerator  # noqa: E402
+from tinycore.uop.op import Op  # noqa: E402
+
+BY_NAME = {card.name: card for card in CARDS}
+H200, M3 = BY_NAME["H200"], BY_NAME["M3"]
+Array = numpy.ndarray
+
+
+def limits_of(card: Card) -> Limits:
+    """What plans for a card respect, as if a few groups kept it busy."""
+    with Context(DEV=f"NULL:{card.target}"):
+        try:
+            limits: Limits = Device["NULL"].toolchain.renderer.limits
+        except CompilerUnavailable as error:
+            pytest.skip(str(error))
+    return replace(limits, threads=256)
+
+
+def lowered(card: Card, expression: Callable[[], Tensor]) -> LinearKernel:
+    with Context(DEV=f"NULL:{card.target}"):
+        renderer = Device["NULL"].toolchain.renderer
+        return lower(expression().schedule()[-1].ast, renderer, "kernel")
+
+
+def numbers(*shape: int) -> Array:
+    return numpy.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(numpy.float32)
+
+
+def product(dtype: DType, x: Tensor, y: Tensor) -> Tensor:
+    return (x.cast(dtype).contiguous() @ y.cast(dtype).contiguous()).cast(dtypes.float32)
+
+
+def convolution(x: Tensor, y: Tensor) -> Tensor:
+    return x.reshape(1, 8, 12, -1).conv2d(y.reshape(-1)[:576].reshape(8, 8, 3, 3), padding=1)
+
+
+SUBJECTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "matmul float16": partial(product, dtypes.float16),
+    "matmul float32": partial(product, dtypes.float32),
+    "convolution": convolution,
+    "sum of rows": lambda x, y: (x @ y).sum(1),
+    "sum of columns": lambda x, y: x.sum(0),
+    "sum": lambda x, y: y.sum(),
+    "matvec": lambda x, y: x[:1] @ y,
+}
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("card", [H200, M3], ids=lambda card: card.name)
+def test_plans_for_cards_compute_what_numbers_say(card: Card, name: str) -> None:
+    limits = limits_of(card)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    x, y = numbers(96, 128), numbers(128, 80)
+    with accelerator(parts):
+        found = SUBJECTS[name](Tensor(x, device="CARD"), Tensor(y, device="CARD")).numpy()
+    expected = SUBJECTS[name](Tensor(x, device="PYTHON"), Tensor(y, device="PYTHON")).numpy()
+
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_rows_of_a_softmax_are_those_of_a_processor() -> None:
+    limits = limits_of(H200)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    x = numbers(40, 300)
+    with accelerator(parts):
+        found = Tensor(x, device="CARD").softmax(-1).numpy()
+
+    powers = numpy.exp(x - x.max(1, keepdims=True))
+    numpy.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-6)
+
+
+def turns(words: list[int], item: int = 4) -> tuple[int, int]:
+    address = numpy.array(words).reshape(1, 1, -1) * 4
+    return turns_of(address, numpy.ones_like(address, bool), item, 32)
+
+
+def test_banks_serve_one_word_each_in_a_turn() -> None:
+    lanes = range(32)
+
+    assert turns(list(lanes)) == (1, 1)
+    assert turns([0 for _ in lanes]) == (1, 1)
+    assert turns([2 * n for n in lanes]) == (2, 1)
+    assert turns([32 * n for n in lanes]) == (32, 1)
+    assert turns([33 * n for n in lanes]) == (1, 1)
+    assert turns([4 * n for n in lanes], item=16) == (4, 4)
+    assert turns([36 * n for n in lanes], item=16) == (4, 4)
+    assert turns([32 * n for n in lanes], item=16) == (32, 4)
+
+
+def test_work_of_a_product_is_counted_by_its_loops() -> None:
+    limits_of(H200)
+    a, b = (Tensor.empty(256, 128, dtype=dtypes.float16, device="NULL") for _ in "ab")
+    kernel = lowered(H200, lambda: a @ b.T)
+    counts = counts_of(kernel, H200)
+    (unit,) = counts.matrix
+
+    tiles = counts.groups * counts.matrix[unit]
+    assert tiles * unit.m * unit.n * unit.k == 256 * 256 * 128
+    assert counts.far_bytes >= (2 * 256 * 128 + 256 * 256) * 2
+    assert counts.threads == numpy.prod(kernel.launch("block"))
+    assert any(u.op is Op.MATRIX for u in kernel.uops)
+
+
+def test_groups_are_resident_as_far_as_there_is_room() -> None:
+    limits_of(H200)
+    kernel = lowered(H200, lambda: Tensor.empty(4096, 4096).sum(1))
+    counts = counts_of(kernel, H200)
+
+    assert resident_groups(counts, H200, 32) == H200.threads // counts.threads
+    assert resident_groups(counts, H200, 128) == H200.registers // (4 * 128 * counts.threads)
+    counts.shared_bytes = 100 << 10
+    assert resident_groups(counts, H200, 32) == 2
+
+
+def test_a_copy_is_as_fast_as_memory() -> None:
+    limits_of(H200)
+    size = 1 << 26
+    kernel = lowered(H200, lambda: Tensor.empty(size) + 1)
+    counts = counts_of(kernel, H200)
+    verdict = judged(counts, H200, 8.0 * size, 32)
+
+    assert counts.far_bytes == pytest.approx(8 * size)
+    assert verdict.slowest in ("memory", "latency")
+    assert verdict.seconds == pytest.approx(8 * size / H200.dram, rel=0.2)

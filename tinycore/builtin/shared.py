@@ -1,0 +1,136 @@
+"""Shared memory that is filled while other parts of it are read: what a card would get wrong.
+
+Private to the interpreter, whose threads run in lockstep and so would never notice that one did not
+wait for another. Of programs that fill ahead it notes for each element of shared memory which
+thread has read and written it since the last barrier, and whether it is being copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+import numpy
+
+from tinycore.builtin.access import both
+from tinycore.builtin.arithmetic import Array
+from tinycore.builtin.frame import Frame, Memory
+from tinycore.errors import DeviceError
+
+__all__ = ["Accesses", "Copy", "Pending", "threads_of"]
+
+NO_THREAD: Final = -1
+SEVERAL: Final = -2
+
+
+class Accesses:
+    """Accesses to the elements of one array of shared memory since the last barrier."""
+
+    def __init__(self, memory: Memory) -> None:
+        size = len(memory.array)
+        self.label = memory.label
+        self.reader = numpy.full(size, NO_THREAD, numpy.int32)
+        self.writer = numpy.full(size, NO_THREAD, numpy.int32)
+        self.is_copied = numpy.zeros(size, numpy.bool_)
+
+    def barrier(self) -> None:
+        """All threads see what the others have done."""
+        self.reader.fill(NO_THREAD)
+        self.writer.fill(NO_THREAD)
+
+    def read(self, frame: Frame, where: Array, gate: Array | None) -> None:
+        """Note that threads read elements. Raises DeviceError where they must not yet."""
+        places, threads = taking_part(frame, where, gate)
+        self.check_copied(frame, places, "reads")
+        self.check_other(frame, self.writer, places, threads, "reads", "has written")
+        note(self.reader, places, threads)
+
+    def write(self, frame: Frame, where: Array, gate: Array | None) -> tuple[Array, Array]:
+        """Note that threads write elements. Raises DeviceError where they must not yet.
+
+        The elements, and the threads that take part.
+        """
+        places, threads = taking_part(frame, where, gate)
+        self.check_copied(frame, places, "writes")
+        self.check_other(frame, self.reader, places, threads, "writes", "reads")
+        note(self.writer, places, threads)
+        return places, threads
+
+    def check_copied(self, frame: Frame, places: Array, verb: str) -> None:
+        """Raise DeviceError for elements whose copy has not been waited for."""
+        copied = self.is_copied[places]
+        if copied.any():
+            self.refuse(frame, verb, places[copied], "before the copy to it was waited for")
+
+    def check_other(
+        self, frame: Frame, noted: Array, places: Array, threads: Array, verb: str, other: str
+    ) -> None:
+        """Raise DeviceError for elements that another thread is noted for."""
+        found = noted[places]
+        wrong = (found != NO_THREAD) & (found != threads)
+        if wrong.any():
+            self.refuse(frame, verb, places[wrong], f"that another thread {other}: no barrier")
+
+    def refuse(self, frame: Frame, verb: str, places: Array, why: str) -> NoReturn:
+        """Raise DeviceError for the first of some elements."""
+        element = int(places.flat[0])
+        raise DeviceError(f"kernel {frame.kernel} {verb} {self.label} at {element}, {why}")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Elements that an ASYNC_COPY of all threads moves."""
+
+    group: int
+    memory: Memory
+    accesses: Accesses
+    places: Array
+    threads: Array
+    data: Array
+
+
+@dataclass
+class Pending:
+    """The asynchronous copies that threads have begun and not waited for."""
+
+    copies: list[Copy] = field(default_factory=list)
+    groups: int = 0
+    """Count of committed groups."""
+
+    def wait(self, left: int) -> None:
+        """End the copies of all groups but the latest `left`; the threads that asked see them."""
+        ended = [copy for copy in self.copies if copy.group < self.groups - left]
+        self.copies = [copy for copy in self.copies if copy.group >= self.groups - left]
+        for copy in ended:
+            copy.memory.array[copy.places] = copy.data
+            copy.accesses.is_copied[copy.places] = False
+            note(copy.accesses.writer, copy.places, copy.threads)
+
+
+def threads_of(frame: Frame) -> Array:
+    """The number of each thread in its group."""
+    axes = frame.axes
+    total, pitch = axes.single(0, numpy.int32), 1
+    for name in ("block0", "block1", "block2"):
+        if name in axes.of:
+            total = total + axes.count((0, axes.launch[name]), axes.of[name], numpy.int32) * pitch
+            pitch *= axes.launch[name]
+    return total
+
+
+def taking_part(frame: Frame, where: Array, gate: Array | None) -> tuple[Array, Array]:
+    """The elements that threads access, and the threads, side by side."""
+    active = both(frame.mask, gate)
+    arrays = [where, threads_of(frame), *([] if active is None else [active])]
+    places, threads, *wanted = numpy.broadcast_arrays(*arrays)
+    if wanted:
+        return places[wanted[0]], threads[wanted[0]]
+    return places.ravel(), threads.ravel()
+
+
+def note(noted: Array, places: Array, threads: Array) -> None:
+    """Note a thread for each element, or that it is several."""
+    before = noted[places]
+    noted[places] = threads
+    again = (noted[places] != threads) | ((before != NO_THREAD) & (before != threads))
+    noted[places[again]] = SEVERAL
