@@ -115,8 +115,8 @@ class Settings:
     TRAINING = switch(False, "Layers and optimizers work as in training: dropout, batch statistics")
     JIT = number(1, "TinyJit: 0 runs as written, 1 replays, 2 replays kernel by kernel", 0, 2)
     IMAGE = number(
-        0, "Keep the operands of products and convolutions in images: 1 as they are, 2 in halves; "
-        "devices without images do as with 0", 0, 2,
+        0, "Keep operands of products and convolutions in images where their elements are used "
+        "often enough: 1 as they are, 2 in halves; devices without images do as with 0", 0, 2,
     )  # fmt: skip
     RING = number(
         1, "How partial results on several devices are added: 0 each sends all, 1 in a ring "

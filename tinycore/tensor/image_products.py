@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn, Self
 
-from tinycore.config import Context, settings
+from tinycore.config import Context
 from tinycore.dtype import DTypeLike, ImageDType
 from tinycore.errors import UnsupportedError
 from tinycore.tensor.custom import Custom
-from tinycore.tensor.pixels import image_of
+from tinycore.tensor.pixels import image_of, in_image
 
 Ints = int | Sequence[int]
 
@@ -45,23 +45,25 @@ class Images(Custom):
         padding: Ints = 0,
         dtype: DTypeLike | None = None,
     ) -> Self:
-        """`conv2d` with input and weight in images; the setting IMAGE=1 asks it of every one.
+        """`conv2d` with input and weight in images; the setting IMAGE=1 asks it where it can pay.
 
         >>> x = Tensor([[[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]])
         >>> x.image_conv2d(Tensor([[[[1.0, 1.0], [0.0, -1.0]]]])).tolist()
         [[[[-2.0, -1.0]]]]
         """
-        with Context(IMAGE=max(settings.IMAGE, 1)):
-            return self.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
+        kept, weight = in_image(self), in_image(weight)
+        with Context(IMAGE=0):  # they are where they shall be
+            return kept.conv2d(weight, bias, groups, stride, dilation, padding, dtype)
 
     def image_dot(self, w: Self, dtype: DTypeLike | None = None) -> Self:
-        """`dot` with both operands in images; the setting IMAGE=1 asks it of every one.
+        """`dot` with both operands in images; the setting IMAGE=1 asks it where it can pay.
 
         >>> Tensor([[1.0, 2.0]]).image_dot(Tensor([[3.0], [4.0]])).tolist()
         [[11.0]]
         """
-        with Context(IMAGE=max(settings.IMAGE, 1)):
-            return self.dot(w, dtype)
+        kept, w = in_image(self), in_image(w)
+        with Context(IMAGE=0):  # they are where they shall be
+            return kept.dot(w, dtype)
 
     def decode_hevc_frame(
         self,

@@ -12,6 +12,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
+from tinycore.config import settings
 from tinycore.dtype import DType, DTypeLike, dtypes, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
@@ -44,10 +45,13 @@ class Linalg(Sorting):
         same_device("dot", [self.device, w.device])
         inner = w.shape[-2] if w.ndim > 1 else w.shape[-1]
         same_size("dot", "the inner sizes", self.shape[-1], inner, self.shape, w.shape)
-        broadcast_shapes("dot", self.shape[:-2], w.shape[:-2])
+        leading = broadcast_shapes("dot", self.shape[:-2], w.shape[:-2])
         if self.ndim == 1 < w.ndim:
             return self.unsqueeze(0).dot(w, dtype).squeeze(-2)
-        x, w = product_operands(self, w)
+        x = self
+        if settings.IMAGE:
+            columns = w.shape[1:][-1:]
+            x, w = product_operands((x, w), (*leading, *x.shape[-2:], *columns))
         if w.ndim == 1:
             return x._product_sum([w], [-1], dtype)
         return x.unsqueeze(-2)._product_sum([w.transpose(-1, -2).unsqueeze(-3)], [-1], dtype)

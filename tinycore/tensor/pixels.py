@@ -7,7 +7,7 @@ float32 and computes as any other. Devices without images keep it in plain memor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tinycore._deferred import deferred
@@ -32,6 +32,8 @@ LONGEST: Final = 16_384
 """
 IN_HALVES: Final = 2
 """The value of IMAGE that keeps operands in halves."""
+COPY_ACCESSES: Final = 2
+"""Accesses to plain memory for each element that is copied into an image: a read and a write."""
 
 
 def cast(x: UOp, dtype: DTypeLike) -> UOp:
@@ -77,9 +79,20 @@ def is_fixed(shape: Shape) -> bool:
     return not any(isinstance(n, Size) for n in shape)
 
 
-def product_operands(*tensors: T) -> tuple[T, ...]:
-    """The operands of a product: in images where the setting IMAGE asks for it."""
-    return tuple(map(in_image, tensors)) if settings.IMAGE else tensors
+def product_operands(operands: Sequence[T], extents: Sequence[int | Size]) -> list[T]:
+    """Operands of a product whose loops have these extents, in images where those can pay.
+
+    An element is used extents / size times, so texture units can save as many accesses to plain
+    memory at most; the copy costs COPY_ACCESSES. The weight of a product with one row is read
+    once, for one: a copy of it would triple what is moved, however fast images are.
+    """
+    terms = math.prod(n.least if isinstance(n, Size) else n for n in extents)
+    return [in_image(x) if pays(x, terms) else x for x in operands]
+
+
+def pays(x: Core, terms: int) -> bool:
+    """True if the copy of an operand into an image can pay in a product of so many terms."""
+    return is_fixed(x.shape) and terms > COPY_ACCESSES * math.prod(x.shape)
 
 
 def in_image(x: T) -> T:

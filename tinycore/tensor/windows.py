@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Self, overload
 
 from tinycore._deferred import numpy
+from tinycore.config import settings
 from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
@@ -79,10 +80,13 @@ class Windows(Digest):
             raise ShapeError(
                 f"conv2d: {outputs} output channels cannot be cut into {groups} groups"
             )
-        x, weight = product_operands(self, weight)
-        x = x._pad_constant([(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)], 0)
-        x = x._windows(kernel, stride, dilation)
+        pads = [(0, 0), (0, 0), *spatial_padding("conv2d", padding, rank)]
+        x = self._pad_constant(pads, 0)._windows(kernel, stride, dilation)
         sizes = x.shape[2 : 2 + rank]
+        if settings.IMAGE:
+            extents = (batch, outputs, *sizes, inner, *kernel)
+            kept, weight = product_operands((self, weight), extents)
+            x = kept._pad_constant(pads, 0)._windows(kernel, stride, dilation)
         x = x.reshape((batch, groups, 1, inner, *sizes, *kernel))
         spatial = range(4, 4 + rank)
         x = x.permute([0, 1, 2, *spatial, 3, *range(4 + rank, 4 + 2 * rank)])

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy
 import pytest
 
-from tinycore import Context, Device, Tensor, TinyJit, dtypes
+from tinycore import Context, Device, Tensor, TinyJit, Variable, dtypes
 from tinycore.device.buffer import Buffer
+from tinycore.dtype import ImageDType
 from tinycore.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from tinycore.schedule.device_memory import buffer_of
 
@@ -145,6 +146,53 @@ def test_the_setting_keeps_operands_of_products_in_images(last: int) -> None:
     assert dtypes.imagef((7, 2)) in images
     assert len(set(images)) == 2
     assert product.tolist() == (a @ b).tolist()
+
+
+def images_of(x: Tensor) -> set[ImageDType]:
+    """Images that the kernels of a tensor read or write."""
+    return {b.image for item in x.schedule() for b in item.bufs if b.image}
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(1, False), (2, False), (3, True)])
+def test_the_setting_copies_no_weight_whose_copy_cannot_pay(rows: int, kept: bool) -> None:
+    """An element is used once for each row; its copy costs a read and a write."""
+    a, b = numbers(rows, 8), numbers(8, 12, seed=1)
+    with Context(IMAGE=1):
+        product = Tensor(a) @ Tensor(b)
+    images = images_of(product)
+
+    assert dtypes.imagef((rows, 2)) in images
+    assert (dtypes.imagef((8, 3)) in images) is kept
+    assert product.tolist() == (a @ b).tolist()
+
+
+def test_the_setting_copies_no_input_that_a_convolution_reads_once() -> None:
+    x, weight = Tensor(numbers(1, 3, 4, 8)), Tensor(numbers(3, 1, 1, 4, seed=1))
+    with Context(IMAGE=1):
+        each_once = x.conv2d(weight, groups=3, stride=(1, 4))
+        each_by_three = x.conv2d(Tensor(numbers(3, 3, 1, 1, seed=2)))
+
+    assert dtypes.imagef((12, 2)) not in images_of(each_once)
+    assert dtypes.imagef((12, 2)) in images_of(each_by_three)
+
+
+def test_a_product_in_images_is_one_however_small() -> None:
+    a, b = numbers(1, 6), numbers(6, 4, seed=1)
+    product = Tensor(a).image_dot(Tensor(b))
+    found = Tensor(numbers(1, 1, 2, 4)).image_conv2d(Tensor(numbers(1, 1, 2, 4, seed=1)))
+
+    assert images_of(product) == {dtypes.imagef((1, 2)), dtypes.imagef((6, 1))}
+    assert images_of(found) == {dtypes.imagef((2, 1))}
+    assert product.tolist() == (a @ b).tolist()
+
+
+def test_the_least_of_a_size_that_varies_says_if_an_image_pays() -> None:
+    weight = Tensor(numbers(8, 12))
+    with Context(IMAGE=1):
+        for least, kept in ((1, False), (3, True)):
+            rows = Variable("rows", least, 9).bind(4)
+            product = Tensor(numbers(9, 8))[:rows] @ weight
+            assert (dtypes.imagef((8, 3)) in images_of(product)) is kept
 
 
 def test_the_setting_keeps_convolutions_in_halves() -> None:
