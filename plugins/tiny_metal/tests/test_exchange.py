@@ -138,7 +138,30 @@ def test_a_tensor_is_memory_of_torch(first: int, numbers: Any) -> None:
     found = bytearray(numbers.nbytes)
     runtime.allocator.read(memoryview(found), handle)
     assert numpy.frombuffer(found, "f").tolist() == (numbers * 3).tolist()
-    assert not runtime._running, "what computes the memory has ended"
+
+
+def test_launches_have_ended_before_their_memory_is_lent(
+    simulated: Mac, numbers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DLPack has no streams for Metal: torch reads what it is lent without waiting for us."""
+    runtime: Any = Device["METAL"].runtime
+    monkeypatch.setattr(simulated.plan, "delay", (0.01, 0.02))
+    x = (Tensor(numbers) * 5).realize()
+    assert runtime._running, "the launch is in flight"
+
+    x.__dlpack__()
+
+    assert not runtime._running
+
+
+def test_memory_taken_with_a_byte_offset_is_lent_from_there(numbers: Any) -> None:
+    lender = Mps(numbers, 5)
+    x = Tensor.from_dlpack(lender)
+
+    tensor = contents(x[2:].__dlpack__(max_version=(1, 1)))[1].tensor
+
+    assert tensor.data == lender.runtime.address(lender.buffer)[0]
+    assert tensor.byte_offset == 4 * (5 + 2)
 
 
 def test_a_consumer_keeps_the_memory(numbers: Any) -> None:

@@ -22,7 +22,7 @@ _SHARED: Final = 0
 _PRIVATE: Final = 32
 _PRIVATE_MODE: Final = 2
 _OBJECT_ALIGNMENT: Final = 16
-"""What the address of an object is a multiple of."""
+"""Alignment of the addresses of objects, in bytes."""
 PIECE_BYTES: Final = 32 << 20
 """Size of the staging buffer of copies."""
 
