@@ -384,7 +384,15 @@ class Plan:
 
 
 def barrier(frame: Frame) -> None:
-    """Threads run in lockstep, so all have reached it: what is watched begins anew."""
+    """What is watched begins anew, since threads in lockstep have all reached it.
+
+    Raises DeviceError where a part of a group has left the loop that the others are in, and so
+    never comes.
+    """
+    if frame.mask is not None:
+        block = tuple(n for name, n in frame.axes.of.items() if name.startswith("block"))
+        if (frame.mask.any(axis=block) != frame.mask.all(axis=block)).any():
+            raise DeviceError(f"kernel {frame.kernel}: a barrier is reached by a part of a group")
     for accesses in frame.watched:
         accesses.barrier()
 

@@ -339,6 +339,30 @@ def test_threads_that_take_no_part_may_be_anywhere() -> None:
     assert out.tolist() == [0, 1]
 
 
+def test_a_barrier_that_a_part_of_a_group_reaches_is_a_fault() -> None:
+    thread = special("block0", 4)
+    loop = UOp.range(thread.minimum(1), 0)
+    barrier = UOp(Op.BARRIER, dtypes.void, ())
+    closed = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void), loop))
+    target = store(at(buffer(0, 4), thread), UOp.const(F32, 1))
+    program = (*linear(loop, target), barrier, closed.src[0], closed)
+
+    with pytest.raises(DeviceError, match="a barrier is reached by a part of a group"):
+        run(program, [zeros(4)])
+
+
+def test_a_barrier_that_all_groups_reach_but_one_is_none() -> None:
+    group, thread = special("grid0", 3), special("block0", 4)
+    loop = UOp.range(group.minimum(1), 0)
+    barrier = UOp(Op.BARRIER, dtypes.void, ())
+    closed = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void), loop))
+    target = store(at(buffer(0, 12), group * 4 + thread), UOp.const(F32, 1))
+    memory = zeros(12)
+    run((*linear(loop, target), barrier, closed.src[0], closed), [memory])
+
+    assert memory.tolist() == [0] * 4 + [1] * 8
+
+
 def test_a_register_is_written_before_it_is_read() -> None:
     with pytest.raises(DeviceError, match="kernel reads register 7 before it is written"):
         run(linear(store(at(buffer(0, 1), 0), load(at(register(7), 0)))), [zeros(1)])

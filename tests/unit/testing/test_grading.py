@@ -12,7 +12,7 @@ from tinycore.testing.accelerator import CORRECT
 from tinycore.testing.accelerator.device import VECTOR_BYTES, Span
 from tinycore.testing.accelerator.faults import FAULTS
 from tinycore.testing.accelerator.faults.lanes import OverstatedAlignment, Vectors
-from tinycore.testing.accelerator.faults.memory import OffByOneCopy
+from tinycore.testing.accelerator.faults.memory import OffByOneCopy, Unreached
 from tinycore.testing.accelerator.faults.order import OverlappedGraph
 from tinycore.testing.grading import accelerator, grade, score
 from tinycore.testing.suite.case import Level, trials
@@ -20,6 +20,10 @@ from tinycore.testing.suite.judge import Verdict
 from tinycore.testing.suite.memory import noise
 from tinycore.testing.suite.run import run_here
 
+BETWEEN_DEVICES = (
+    "test_copies_from_device_to_device",
+    "test_a_device_that_is_opened_later_is_reached",
+)
 PAGE = Path(__file__).parents[3] / "docs/conformance/suite.md"
 
 
@@ -94,6 +98,16 @@ def test_vectors_that_are_aligned_as_the_limits_say_conform() -> None:
         results = list(run_here(subject, chosen))
 
     assert len(results) == 5
+    assert {r.judgement.verdict for r in results} == {Verdict.PASSED}
+
+
+def test_devices_that_do_not_reach_each_other_conform() -> None:
+    """So it is how that is said which is found, and not that the host copies."""
+    chosen = [t for t in trials(Level.EXCHANGE) if t.case.name in BETWEEN_DEVICES]
+    with accelerator(replace(CORRECT, memory=Unreached)) as subject:
+        results = list(run_here(subject, chosen))
+
+    assert len(results) == len(BETWEEN_DEVICES)
     assert {r.judgement.verdict for r in results} == {Verdict.PASSED}
 
 

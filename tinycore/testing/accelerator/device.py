@@ -23,7 +23,7 @@ from tinycore.device.protocols import (
     Toolchain,
 )
 from tinycore.device.registry import Device
-from tinycore.dtype import dtypes
+from tinycore.dtype import PointerDType, dtypes
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import Interface, recursive_lock
 from tinycore.render.base import Limits, LinearKernel, Renderer
@@ -66,7 +66,12 @@ LIMITS: Final = Limits(
     subgroup=32,
     matrix=(UNIT,),
     converted=tuple(d for d in dtypes.all if d.itemsize < 4 and d is not dtypes.bool),
+    async_bytes=(4, 8, 16),
 )
+REGISTER_BYTES: Final = 64
+"""An array of a thread that is larger lies in memory."""
+THREADS_AT_ONCE: Final = 64
+"""Threads that have scratch of their own."""
 INTERPRETER: Final = "PYTHON"
 """The backend that runs the programs."""
 
@@ -138,6 +143,7 @@ class Block:
     memory: Any
     size: int
     is_image: bool = False
+    is_freed: bool = False
     address: int = 0
     """Address of memory of somebody else; our own begins at a multiple of any vector."""
 
@@ -177,8 +183,9 @@ class Memory:
         return Span(Block(made, size, is_image=True), 0, size)
 
     def free(self, handle: Span) -> None:
-        """Give memory back."""
+        """Give memory back: what touches it from now on faults."""
         self.used -= handle.block.size
+        handle.block.is_freed = True
 
     def write(self, dst: Span, src: memoryview) -> None:
         """Copy host bytes, staged, so the host may go on."""
@@ -206,7 +213,9 @@ class Memory:
         self.inner.write(self.place(dst), memoryview(host))
 
     def place(self, handle: Span) -> Any:
-        """The interpreter's name of a span; an image is always whole."""
+        """The interpreter's name of a span; an image is always whole. Raises DeviceError."""
+        if handle.block.is_freed:
+            raise DeviceError(f"a fault: memory of {handle.block.size} bytes was freed before")
         if handle.block.is_image:
             return handle.block.memory
         return self.inner.offset(handle.block.memory, handle.size, handle.start)
@@ -269,6 +278,15 @@ class Compiler:
         return interpreter().compiler.compile(source)
 
 
+def spilled_by(binary: bytes) -> int:
+    """Bytes of a thread's arrays that registers do not hold."""
+    if b"DEFINE_REG" not in binary:
+        return 0
+    kinds = [u.dtype for u in program_from_text(binary.decode()) if u.op is Op.DEFINE_REG]
+    sizes = [k.size * k.base.size_bytes for k in kinds if isinstance(k, PointerDType)]
+    return sum(size for size in sizes if size > REGISTER_BYTES)
+
+
 def has_vectors(binary: bytes) -> bool:
     """Whether a program loads or stores several elements of memory at once."""
     uops = program_from_text(binary.decode()) if b"vec(" in binary else ()
@@ -287,6 +305,8 @@ class Kept:
     program: Program
     info: ProgramInfo
     has_vectors: bool
+    spilled_bytes: int
+    """Scratch that a thread needs."""
 
     def __call__(
         self, buffers: Sequence[Span], values: Sequence[int], *, wait: bool = False
@@ -321,6 +341,18 @@ class Accelerator:
         self.inner = Device.backend(INTERPRETER).open(0, "")
         self.queue = parts.queue()
         self.allocator = parts.memory(self.queue, self.inner.allocator)
+        self.scratch: Span | None = None
+        """Memory that threads spill to; it is replaced when a program needs more."""
+
+    def need_scratch(self, size: int) -> None:
+        """Have at least so many bytes that threads spill to."""
+        before = self.scratch
+        if not size or (before is not None and before.size >= size):
+            return
+        self.scratch = self.allocator.alloc(size)
+        if before is not None:
+            self.synchronize()
+            self.allocator.free(before)
 
     def load(self, binary: bytes, info: ProgramInfo) -> Kept:
         """A program, ready to be launched."""
@@ -331,7 +363,9 @@ class Accelerator:
                 f"{info.name} takes {threads} threads and {info.shared_bytes} shared bytes a "
                 f"group; there are {limits.block_threads} and {limits.shared_bytes}"
             )
-        return Kept(self, self.inner.load(binary, info), info, has_vectors(binary))
+        spilled = spilled_by(binary)
+        self.need_scratch(spilled * THREADS_AT_ONCE)
+        return Kept(self, self.inner.load(binary, info), info, has_vectors(binary), spilled)
 
     def launch(
         self, kept: Kept, buffers: list[Span], values: list[int], wait: bool
@@ -353,7 +387,16 @@ class Accelerator:
                 f"misaligned address: {kept.info.name} accesses vectors, and its buffers begin "
                 f"{beyond} bytes beyond multiples of {VECTOR_BYTES}"
             )
+        if kept.spilled_bytes:
+            self.spill(kept.spilled_bytes * THREADS_AT_ONCE)
         kept.program([self.argument(span) for span in buffers], values)
+
+    def spill(self, size: int) -> None:
+        """Write to the scratch, as threads do that keep arrays there. Raises DeviceError."""
+        assert self.scratch is not None
+        if self.scratch.size < size:
+            raise DeviceError(f"a fault: {size} bytes spilled to {self.scratch.size} of scratch")
+        self.allocator.inner.write(self.allocator.place(self.scratch), memoryview(bytes(size)))
 
     def argument(self, span: Span) -> Any:
         """The argument of a program for a span."""

@@ -26,9 +26,11 @@ from tinycore.testing.suite.operations import *  # noqa: F403
 from tinycore.testing.suite.order import *  # noqa: F403
 from tinycore.testing.suite.performance import *  # noqa: F403
 from tinycore.testing.suite.queues import *  # noqa: F403
+from tinycore.testing.suite.scratch import *  # noqa: F403
 from tinycore.testing.suite.shared import *  # noqa: F403
 from tinycore.testing.suite.subject import Subject
 from tinycore.testing.suite.tensors import *  # noqa: F403
 from tinycore.testing.suite.units import *  # noqa: F403
+from tinycore.testing.suite.varying import *  # noqa: F403
 
 __all__ = ["Level", "NotApplicable", "Skips", "Subject", *CASES]  # noqa: PLE0604

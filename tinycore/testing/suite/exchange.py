@@ -22,6 +22,7 @@ from tinycore.testing.suite.order import SIZE, step
 from tinycore.testing.suite.subject import Subject
 
 __all__ = [
+    "test_a_device_that_is_opened_later_is_reached",
     "test_a_program_on_two_devices",
     "test_copies_from_device_to_device",
     "test_copies_to_and_from_the_interpreter",
@@ -82,6 +83,27 @@ def test_copies_from_device_to_device(subject: Subject) -> None:
         raise NotApplicable(f"count() says that there is {count} device")
     other = f"{subject.target.device}:{1 if subject.target.index == 0 else 0}"
     pair_agrees(subject.name, Device.canonicalize(other))
+
+
+@case(Level.EXCHANGE)
+def test_a_device_that_is_opened_later_is_reached(subject: Subject) -> None:
+    """Memory and work that were there before another device was opened reach it, and come back."""
+    count = subject.backend.count()
+    if count < 2:
+        raise NotApplicable(f"count() says that there is {count} device")
+    other = f"{subject.target.device}:{1 if subject.target.index == 0 else 0}"
+    Device.close(subject.target.device)
+    x = integers(SIZE)
+    early = Buffer.from_cpu(subject.name, x)
+    computed = Buffer(subject.name, SIZE, I32)
+    program = step(subject, lambda x: x * 3 + 1)
+    program([computed.handle, early.handle], [])
+    there = Buffer(Device.canonicalize(other), SIZE, I32).copy_from(computed)
+    back = Buffer(subject.name, SIZE, I32).copy_from(there)
+    program([computed.handle, back.handle], [])
+    assert (there.numpy() == x * 3 + 1).all(), f"{other}, opened later, got something else"
+    found = computed.numpy()
+    assert (found == (x * 3 + 1) * 3 + 1).all(), f"what came back from {other} is something else"
 
 
 @case(Level.EXCHANGE, "peer_copy")

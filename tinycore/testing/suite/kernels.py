@@ -25,6 +25,7 @@ from tinycore.uop.op import Op
 
 __all__ = [
     "loaded",
+    "loaded_kernel",
     "test_a_barrier_orders_a_group",
     "test_a_full_block",
     "test_a_full_grid",
@@ -81,7 +82,11 @@ def in_line(*roots: UOp) -> tuple[UOp, ...]:
 
 def loaded(subject: Subject, uops: Sequence[UOp], buffers: int, name: str = "by_hand") -> Program:
     """A linear program, compiled for the device and loaded."""
-    kernel = LinearKernel(name, tuple(uops))
+    return loaded_kernel(subject, LinearKernel(name, tuple(uops)), buffers)
+
+
+def loaded_kernel(subject: Subject, kernel: LinearKernel, buffers: int) -> Program:
+    """The same of a kernel that was lowered, with the sizes of its launch."""
     source = subject.toolchain.renderer.render(kernel)
     binary = subject.toolchain.compiler.compile(source)
     return subject.runtime.load(binary, as_generated(info_of(kernel, buffers)))

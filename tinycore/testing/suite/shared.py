@@ -27,6 +27,7 @@ __all__ = [
     "test_narrow_operands_are_widened",
     "test_narrow_operands_in_shared_memory",
     "test_operands_in_shared_memory",
+    "test_shared_memory_is_filled_ahead",
 ]
 
 THREADS: Final = 64
@@ -35,17 +36,20 @@ Size = tuple[int, int, int]
 SIZES: Final = ((32, 16, 32), (64, 128, 64), (37, 50, 29), (100, 33, 129))
 
 
-def sharing(subject: Subject, kernel: UOp) -> LinearKernel:
+def sharing(subject: Subject, kernel: UOp, copies: int = 1) -> LinearKernel:
     """A kernel as it is for devices where sharing pays, for this device's other limits.
 
-    Raises NotApplicable where the device has not the memory.
+    Shared memory is in as many `copies` that a group fills in turn, ahead of what it reads. Raises
+    NotApplicable where the device has not the memory.
     """
     limits, _ = grid_limits(subject)
     wanted = min(THREADS, limits.block_threads)
-    limits = replace(limits, threads=1, block_wanted=wanted, shared_is_near=True)
+    room = limits.shared_bytes // copies
+    limits = replace(limits, threads=1, block_wanted=wanted, shared_is_near=True, shared_bytes=room)
     plan = plan_for(kernel, limits)
     if not any(isinstance(step, Stage) for step in plan):
         raise NotApplicable(f"a tile does not fit its groups: {limits}")
+    plan = tuple(replace(step, copies=copies) if isinstance(step, Stage) else step for step in plan)
     return lower(kernel, subject.toolchain.renderer, "sharing", plan)
 
 
@@ -131,4 +135,33 @@ def test_operands_in_shared_memory(subject: Subject, what: tuple[Size, DType]) -
     assert not len(wrong), (
         f"{len(wrong)} of {found.size} sums are wrong; the one of row {wrong[0] // columns}, "
         f"column {wrong[0] % columns} is {found[wrong[0]]}"
+    )
+
+
+@case(
+    Level.COMPUTE,
+    "local_memory",
+    over=(
+        Variant(f"{dtype.name}-{copies}", (dtype, copies), words_of(dtype))
+        for dtype in (dtypes.float32, dtypes.float16)
+        for copies in (2, 3)
+    ),
+)
+def test_shared_memory_is_filled_ahead(subject: Subject, what: tuple[DType, int]) -> None:
+    """A group fills shared memory for later steps, by copies behind its back where it has such."""
+    (dtype, copies), (rows, inner, columns) = what, (64, 128, 64)
+    left, right = (
+        integers(size, seed) % 3 - 1 for seed, size in enumerate((rows * inner, inner * columns))
+    )
+    kernel = product_of_types(rows, inner, columns, dtype, dtype, dtypes.float32)
+    linear = sharing(subject, kernel, copies)
+    program = loaded(subject, linear.uops, 3, linear.name)
+    given = [numpy.full(rows * columns, 77, numpy.float32), encode(left, dtype)]
+    found, *_ = results(subject, program, [*given, encode(right, dtype)])
+    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
+    wrong = numpy.flatnonzero(found != expected.reshape(-1))
+    assert not len(wrong), (
+        f"{len(wrong)} of {found.size} sums are wrong where {copies} parts of shared memory are "
+        f"filled in turn; the one of row {wrong[0] // columns}, column {wrong[0] % columns} is "
+        f"{found[wrong[0]]}"
     )

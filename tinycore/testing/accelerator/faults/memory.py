@@ -5,11 +5,12 @@ Floor 6.
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, NoReturn
 
-from tinycore.errors import DeviceError, OutOfMemory
+from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 from tinycore.plugin import Interface
 from tinycore.testing.accelerator.device import (
     CORRECT,
@@ -18,6 +19,7 @@ from tinycore.testing.accelerator.device import (
     Compiler,
     Memory,
     Parts,
+    Queue,
     Span,
 )
 from tinycore.testing.accelerator.faults.fault import FAULTS, Fault, declare, found_by
@@ -221,6 +223,55 @@ class ShortPeerCopy(Memory):
     def copy_from(self, dst: Span, src: Span, size: int, source: Any) -> None:
         """Without the rest."""
         super().copy_from(dst, src, (size - 1) // 4096 * 4096, source)
+
+
+numbers: Final = itertools.count()
+"""Numbers of devices and blocks, by the time at which they came."""
+
+
+@found_by("test_a_device_that_is_opened_later_is_reached")
+class LateStranger(Memory):
+    """A device does not see memory that was there before it was opened."""
+
+    def __init__(self, queue: Queue, inner: Any) -> None:
+        super().__init__(queue, inner)
+        self.opened = next(numbers)
+        self.made: dict[Block, int] = {}
+
+    def alloc(self, size: int) -> Span:
+        """With its number."""
+        span = super().alloc(size)
+        self.made[span.block] = next(numbers)
+        return span
+
+    def copy_from(self, dst: Span, src: Span, size: int, source: Any) -> None:
+        """A fault, where the memory came first."""
+        if source.allocator.made[src.block] < self.opened:
+            raise DeviceError(f"a fault: {size} bytes of another device are not mapped here")
+        super().copy_from(dst, src, size, source)
+
+
+class Unreached(Memory):
+    """Memory of another device cannot be mapped, which is said: the host copies."""
+
+    def copy_from(self, dst: Span, src: Span, size: int, source: Any) -> None:
+        """Within one device only."""
+        if source.allocator is not self:
+            self.refuse(size)
+        super().copy_from(dst, src, size, source)
+
+    def refuse(self, size: int) -> NoReturn:
+        """Raise the error that the core takes for this."""
+        raise UnsupportedError(f"{size} bytes of another device cannot be mapped here")
+
+
+@found_by("test_copies_from_device_to_device")
+class WrongRefusal(Unreached):
+    """An error that the core does not take for it says that another device is not reached."""
+
+    def refuse(self, size: int) -> NoReturn:
+        """As it should be but for the class."""
+        raise DeviceError(f"{size} bytes of another device cannot be mapped here")
 
 
 @found_by("test_external_memory_is_written_in_place")

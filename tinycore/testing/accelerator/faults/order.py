@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tinycore.device.extent import Extent
 from tinycore.device.protocols import Launch, Program, ProgramInfo
 from tinycore.errors import PluginError
 from tinycore.testing.accelerator.device import (
@@ -33,6 +36,29 @@ class UnsortedValues(Accelerator):
     def run(self, kept: Kept, buffers: Sequence[Span], values: Sequence[int]) -> None:
         """Turned around."""
         super().run(kept, buffers, values[::-1])
+
+
+@found_by("test_a_launch_has_the_groups_of_its_value")
+class LargestGrid(Accelerator):
+    """A launch has the most groups that there can be, whatever its values."""
+
+    def load(self, binary: bytes, info: ProgramInfo) -> Kept:
+        """With a grid of a fixed size."""
+        return super().load(binary, replace(info, grid_extents=()))
+
+
+@found_by("test_threads_have_arrays")
+class SharedArrays(Accelerator):
+    """Threads of all groups spill to the scratch of the first."""
+
+    def run(self, kept: Kept, buffers: Sequence[Span], values: Sequence[int]) -> None:
+        """The last group's elements arrive in all results."""
+        super().run(kept, buffers, values)
+        if not kept.spilled_bytes:
+            return
+        memory = self.argument(buffers[0]).view("int32")
+        groups = kept.info.groups(values)[0]
+        memory.reshape(groups, -1)[:] = memory.reshape(groups, -1)[-1]
 
 
 @found_by("test_buffers_that_are_not_used")
@@ -218,6 +244,41 @@ class MixedValues(KeptGraph):
     def set_value(self, launch: int, position: int, value: int) -> None:
         """Set the value of the wrong launch."""
         super().set_value(0, position, value)
+
+
+@found_by("test_a_graph_launches_the_groups_of_its_values")
+class FrozenGrid(KeptGraph):
+    """A graph launches the groups of the values that it was made with."""
+
+    def __init__(self, device: Accelerator, launches: Sequence[Launch]) -> None:
+        super().__init__(device, launches)
+        self.launches = [(self.frozen(p, v), handles, v) for p, handles, v in self.launches]
+
+    def frozen(self, program: Program, values: Sequence[int]) -> Program:
+        """The program with a grid of the size that these values ask for."""
+        if not isinstance(program, Kept) or not program.info.grid_extents:
+            return program
+        sizes = tuple(Extent((count,)) for count in program.info.groups(values))
+        inner = copy(program.program)
+        vars(inner)["info"] = replace(program.info, grid_extents=sizes)
+        return replace(program, program=inner)
+
+
+@found_by("test_a_graph_outlives_the_scratch_it_was_made_with")
+class StaleScratch(KeptGraph):
+    """A graph spills to the scratch that there was when it was made."""
+
+    def __init__(self, device: Accelerator, launches: Sequence[Launch]) -> None:
+        super().__init__(device, launches)
+        self.scratch = device.scratch
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """With the scratch of then, once all before is done."""
+        self.device.synchronize()
+        now, self.device.scratch = self.device.scratch, self.scratch
+        super().__call__(wait=True)
+        self.device.scratch = now
+        return 0.0 if wait else None
 
 
 @found_by("test_a_graph_computes_what_launches_do")

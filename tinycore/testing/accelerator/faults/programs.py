@@ -107,6 +107,47 @@ class ForgottenGate(Rewriter):
         return (one, node.with_src((node.src[0], one)))
 
 
+@found_by("test_shared_memory_is_filled_ahead[float32-2]")
+class WeakWait(Rewriter):
+    """Waiting for asynchronous copies leaves one group of them more under way."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """One more."""
+        return (node.replace(arg=node.arg + 1) if node.op is Op.WAIT else node,)
+
+
+@found_by("test_all_of_shared_memory")
+class ShiftedShared(Rewriter):
+    """Shared memory is addressed from one element too far on."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """The next element."""
+        if node.op is not Op.INDEX or node.src[0].op is not Op.DEFINE_LOCAL:
+            return (node,)
+        one = UOp.index(1)
+        place = node.src[1].alu(Op.ADD, one)
+        return (one, place, node.with_src((node.src[0], place, *node.src[2:])))
+
+
+@found_by("test_a_barrier_orders_a_group")
+class PartialBarrier(Rewriter):
+    """A barrier stands in a branch that only some threads of a group take."""
+
+    def ordered(self, line: list[UOp]) -> Sequence[UOp]:
+        """In a loop that the first thread leaves before it begins."""
+        threads = [u for u in line if u.op is Op.SPECIAL and u.arg.startswith("block")]
+        order: list[UOp] = []
+        for node in line:
+            if node.op is not Op.BARRIER or not threads:
+                order.append(node)
+                continue
+            taken = UOp.range(threads[0].minimum(1), (900, len(order)))
+            end = UOp(Op.END, dtypes.void, (UOp(Op.GROUP, dtypes.void), taken))
+            fresh = [n for n in taken.toposort() if n not in order]
+            order += [*fresh, node, end.src[0], end]
+        return order
+
+
 @found_by("test_the_axes_of_a_launch")
 class FlatGrid(Rewriter):
     """The third axis of a grid is not launched."""
