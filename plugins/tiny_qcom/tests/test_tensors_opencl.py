@@ -12,7 +12,7 @@ from simulated_qcom import backend_of, execute
 from tensor_programs import TensorPrograms, numbers
 
 from tinycore import Context, Tensor, dtypes
-from tinycore.errors import CompileError, FileFormatError, UnsupportedError
+from tinycore.errors import CompileError, UnsupportedError
 from tinycore.plugin import register, unregister
 
 if why := opencl.missing():
@@ -80,17 +80,3 @@ def test_a_captured_step_with_a_variable() -> None:
 def test_what_the_compiler_says_is_shown() -> None:
     with pytest.raises(CompileError, match="rejected a kernel"):
         opencl.Compiler().compile("kernel void a_() { what }", 0)
-
-
-def test_a_container_that_is_cut_off_is_refused() -> None:
-    from tiny_qcom.container import read_container  # noqa: PLC0415
-
-    binary = opencl.container("name_", "", [(0, 0x140), (1, 0x148)], 64)
-    code = read_container(binary, "name_")
-    assert code.arguments == (0x140, 0x148)
-    assert code.images == ((1, "read"),)
-    assert code.shared_bytes == 64
-    assert code.constants[0] == (64, bytes.fromhex("0000803f"))
-    for size in (0, 0x34, 0x110, len(binary) // 2, len(binary) - 128):
-        with pytest.raises(FileFormatError, match=r"name_.*cut off"):
-            read_container(binary[:size], "name_")

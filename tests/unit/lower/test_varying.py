@@ -186,6 +186,19 @@ def test_operands_of_a_product_with_symbolic_sides_are_shared_by_a_group() -> No
             assert_right(ast, limits, value)
 
 
+@pytest.mark.parametrize("most", [3, 8, 20])
+def test_a_sum_that_is_one_block_at_its_longest_is_shared_too(most: int) -> None:
+    """No loop over blocks is left then, which the copies would be made in."""
+    size = Variable("size", 1, most).bind(most)
+    product = empty(32, most)[:, :size] @ empty(most, 48)[:size]
+    ast = kernels(product.uop)[-1].arg.ast
+    limits = replace(VARYING, threads=1)
+
+    assert any(isinstance(step, Stage) for step in plan_for(ast, limits))
+    for value in (1, most):
+        assert_right(ast, limits, value)
+
+
 @pytest.mark.parametrize("value", [0, 1, 64, 65])
 @pytest.mark.parametrize("limits", [VARYING, replace(LIMITS["no groups"], grid_varies=True)])
 @pytest.mark.parametrize("make", [elementwise, suffix, scores, softmax_sum, rows_of_a_product])

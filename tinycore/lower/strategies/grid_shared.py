@@ -190,7 +190,10 @@ def cut_depth(draft: Draft, depth: int) -> tuple[Number | None, list[Dimension]]
                 return number, inner
             by = min(block_of(loop.extent, room), loop.extent)
             draft.do(Split(number, by, Tail.GUARD))
-            return (*number, 0), [(((*number, 1), 1),), *inner]
+            number = (*number, 1)
+            if by < loop.extent:
+                return (*number[:-1], 0), [((number, 1),), *inner]
+            # At its longest it is one block: the loop over blocks has one step, and is dropped.
         inner.insert(0, ((number, 1),))
         room = max(room // loop.extent, 1)
     return innermost_group(draft), inner

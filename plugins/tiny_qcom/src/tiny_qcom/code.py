@@ -17,6 +17,16 @@ __all__ = ["MAGIC", "Code", "Image", "Route"]
 
 MAGIC: Final = b"tinycore ir3 1\n"
 
+FIELDS: Final = {
+    "full_registers": 63,
+    "half_registers": 63,
+    "branch_stack": 63,
+    "private_bytes": 64 << 10,
+    "samplers": chip.MOST_TEXTURES,
+}
+"""The most that fields of registers hold; private memory is the last power of two in eight bits of
+granules."""
+
 
 class Route:
     """By which packet a launch starts, and who laid out its constants."""
@@ -63,6 +73,13 @@ class Code:
     each axis; -1 if they are not read."""
 
     def __post_init__(self) -> None:
+        for name, most in FIELDS.items():
+            if not 0 <= getattr(self, name) <= most:
+                raise FileFormatError(
+                    f"{self.name}: a launch of an Adreno has at most {most} for {name}, and the "
+                    f"code states {getattr(self, name)}: the container is damaged, or the kernel "
+                    "must be computed in several"
+                )
         limit = chip.CONSTANT_VECTORS * 16
         if self.constant_bytes > limit:
             raise FileFormatError(

@@ -1,7 +1,8 @@
 """The container of Qualcomm's OpenCL compiler, read: machine code, registers, argument places.
 
 Offsets were found by others in what the compiler of Adreno 6xx writes; no document states them. All
-numbers are little-endian words of 32 bits.
+numbers are little-endian words of 32 bits. A table of sections follows a header of 48 bytes; those
+who ran containers on devices took section i to be entry i.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from tiny_qcom.chip import INSTRUCTION_GROUP_BYTES
+from tiny_qcom.chip import CONSTANT_VECTORS, INSTRUCTION_GROUP_BYTES
 from tiny_qcom.code import Code, Image, Route
 from tinycore.errors import FileFormatError
 
 __all__ = ["read_container"]
 
-CONSTANTS: Final = 0xAC
-HAS_CONSTANTS: Final = 0xB0
-REGISTERS: Final = 0x34
-MACHINE: Final = 0xC0
-MACHINE_BYTES: Final = 0x100
-DESCRIPTOR: Final = 0x110
+SECTIONS: Final = 24
+"""Offset of the number of sections."""
+TABLE: Final = 48
+ENTRY_BYTES: Final = 20
+MOST_SECTIONS: Final = 64
+PROGRAM_SECTION: Final = 0
+CONSTANT_SECTION: Final = 6
+MACHINE_SECTION: Final = 7
+CODE_SECTION: Final = 10
+DESCRIPTOR_SECTION: Final = 11
 FULL_REGISTERS: Final = 0x14
 HALF_REGISTERS: Final = 0x18
 ENTRY: Final = 0xC4
@@ -35,7 +40,12 @@ BUFFER_KIND: Final = 0
 TEXTURE_KIND: Final = 1
 UAV_KIND: Final = 2
 CONSTANT_FILE_BYTES: Final = 2048
-"""Arguments and constants lie below; what is above is for descriptors."""
+"""Arguments and constants are said to lie below. Descriptors are put behind all that do."""
+
+MOST_CONSTANT_BYTES: Final = 16 * CONSTANT_VECTORS
+CONSTANT_GRANULE: Final = 64
+"""Launches state the size of the constant file in four vectors."""
+ADDRESS_BYTES: Final = 8
 
 
 class Words:
@@ -53,25 +63,45 @@ class Words:
             )
         return int(struct.unpack_from("<I", self.binary, offset)[0])
 
+    def place(self, place: int, size: int) -> int:
+        """A place in the constant file. Raises FileFormatError for one that is outside of it."""
+        if place + size > MOST_CONSTANT_BYTES:
+            raise FileFormatError(
+                f"{self.name}: the container of Qualcomm's compiler is damaged: {size} bytes at "
+                f"{place} do not fit the {MOST_CONSTANT_BYTES} of arguments and constants"
+            )
+        return place
+
+    def section(self, kind: int) -> tuple[int, int]:
+        """Offset and size of a section: the entry of its number, or of its id in a short table."""
+        count = min(self[SECTIONS], MOST_SECTIONS)
+        entries = [TABLE + ENTRY_BYTES * i for i in range(count)]
+        found = [entry for entry in entries if self[entry] == kind] if kind >= count else []
+        entry = found[0] if found else TABLE + ENTRY_BYTES * kind
+        return self[entry + 4], self[entry + 8]
+
 
 def read_container(binary: bytes, name: str) -> Code:
     """The kernel in a container. Raises FileFormatError."""
     words = Words(binary, name)
-    start, size = words[MACHINE], words[MACHINE_BYTES]
+    (start, _), (_, size) = words.section(MACHINE_SECTION), words.section(CODE_SECTION)
     machine = binary[start : start + size]
     if not size or len(machine) != size:
         raise FileFormatError(f"{name}: the machine code ({size} bytes at {start:#x}) is cut off")
-    descriptor, registers = words[DESCRIPTOR], words[REGISTERS]
+    descriptor, registers = (words.section(i)[0] for i in (DESCRIPTOR_SECTION, PROGRAM_SECTION))
     samplers = words[descriptor + SAMPLERS]
     arguments = read_arguments(words, descriptor, samplers)
+    constants = read_constants(words, start)
+    ends = [place + ADDRESS_BYTES for place, kind in arguments if kind == BUFFER_KIND]
+    end = max([CONSTANT_FILE_BYTES, *ends, *(place + len(data) for place, data in constants)])
     kinds = {TEXTURE_KIND: Image.READ, UAV_KIND: Image.WRITTEN}
     return Code(
         name,
         Route.BLOB,
         machine + bytes(-size % INSTRUCTION_GROUP_BYTES),
         arguments=tuple(place for place, _ in arguments),
-        constants=read_constants(words),
-        constant_bytes=CONSTANT_FILE_BYTES,
+        constants=constants,
+        constant_bytes=-(-end // CONSTANT_GRANULE) * CONSTANT_GRANULE,
         entry=words[descriptor + ENTRY],
         full_registers=words[registers + FULL_REGISTERS],
         half_registers=words[registers + HALF_REGISTERS],
@@ -96,19 +126,19 @@ def read_arguments(words: Words, descriptor: int, samplers: int) -> list[tuple[i
         place, kind = words[at + 12] * 4, words[at + 28]
         if kind not in (BUFFER_KIND, TEXTURE_KIND, UAV_KIND):
             raise FileFormatError(f"{words.name}: argument {len(found)} is of kind {kind}")
-        found.append((place, kind))
+        # Whether the place of an image is one of the constant file is not known; it is not used.
+        found.append((words.place(place, ADDRESS_BYTES) if kind == BUFFER_KIND else place, kind))
         at += length
     return found
 
 
-def read_constants(words: Words) -> tuple[tuple[int, bytes], ...]:
+def read_constants(words: Words, end: int) -> tuple[tuple[int, bytes], ...]:
     """Numbers that the compiler keeps in the constant file: records up to the machine code."""
-    if not words[HAS_CONSTANTS]:
-        return ()
-    first, found = words[CONSTANTS], []
-    while first + CONSTANT_RECORD <= words[MACHINE]:
+    first, size = words.section(CONSTANT_SECTION)
+    found = []
+    while size and first + CONSTANT_RECORD <= end:
         value, offset, is_word = words[first], words[first + 16], words[first + 24] & 1
-        data = struct.pack("<I", value)
-        found.append((offset * (2 << is_word), data if is_word else data[:2]))
+        data = struct.pack("<I", value)[: 2 << is_word]
+        found.append((words.place(offset * len(data), len(data)), data))
         first += CONSTANT_RECORD
     return tuple(found)

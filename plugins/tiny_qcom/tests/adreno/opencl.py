@@ -62,7 +62,9 @@ CHANNELS: Final = {0x82: (0x10DE, 16), 0x62: (0x10DD, 8)}
 PLANE: Final = 0x10F1
 USE_HOST_MEMORY: Final = 1 << 3
 FIRST_ARGUMENT: Final = 0x140
-"""Where arguments begin in the constant file: not at its start, as in containers that were seen."""
+"""Start of the arguments in the constant file: not its first bytes, as in those that were seen."""
+SECTIONS: Final = 12
+"""Entries of 20 bytes in the table of a container, the first at 48."""
 DESCRIPTOR: Final = 0x400
 REGISTERS: Final = 0x300
 
@@ -187,6 +189,9 @@ def container(name: str, source: str, arguments: list[tuple[int, int]], shared: 
         data.extend(bytes(end - len(data)))
         struct.pack_into("<I", data, offset, value)
 
+    word(24, SECTIONS)
+    for section in range(SECTIONS):
+        word(48 + 20 * section, section)
     samplers = 1 if any(kind == 1 for kind, _ in arguments) else 0
     word(0x34, REGISTERS)
     word(REGISTERS + 0x14, 12)
@@ -208,7 +213,7 @@ def container(name: str, source: str, arguments: list[tuple[int, int]], shared: 
     constants = -(-len(data) // 8) * 8
     data.extend(bytes(constants - len(data)))
     word(0xAC, constants)
-    word(0xB0, 1)
+    word(0xB0, 80)
     for number, value in enumerate((0x3F800000, 0xC0DE)):  # 32 bits, then 16
         word(constants, value)
         word(constants + 16, 16 + number)
