@@ -341,7 +341,7 @@ def measured(case: Case, aim: float) -> str:
 
 
 def error_of(case: Case, result: Any, theirs: list[Any]) -> float:
-    """How far a result is from torch's in float32 with float32 operands, in the 2-norm."""
+    """Relative error in the 2-norm of a result, against torch's in float32."""
     with rounding(False):
         exact = case.theirs(*[t.float() for t in theirs]).float()
     found = torch.from_numpy(result.cast(dtypes.float32).numpy()).to("cuda").reshape(exact.shape)

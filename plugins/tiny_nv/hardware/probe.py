@@ -257,7 +257,7 @@ class Probe:
         return "registered"
 
     def ask_what_sandboxes_refuse(self) -> str:
-        """What gVisor refuses: RM_MAP_MEMORY_DMA, class 0x70, control 0x13e; refused is no fault"""
+        """Refusals of gVisor: RM_MAP_MEMORY_DMA, class 0x70, control 0x13e; refused is no fault"""
         rm = self.rm
         told = []
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from tests.unit.tensor.lending import buffer, floats, need_lender, realized
+from tests.unit.tensor.lending import buffer, floats, need_host_lender, realized
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import SharingError
 from tinycore.tensor import Tensor
@@ -32,7 +32,7 @@ TORCH = {
 def engine(target: str) -> None:
     if target == "reference":
         pytest.skip("the evaluator has no buffers to look at")
-    need_lender(target)
+    need_host_lender(target)
 
 
 def test_numpy_and_torch_get_the_memory_itself() -> None:
