@@ -39,6 +39,7 @@ SUITES: Final = {
     "CUDA": "plugins/tiny_nv/tests/conformance.py",
     "CUDA:PTX": "plugins/tiny_nv/tests/conformance.py",
     "NV:PTX-AMPERE": "plugins/tiny_nv/tests/nvk_conformance.py",
+    "NV:PTX-ADA": "plugins/tiny_nv/tests/nvk_conformance.py",
     "NV:PTX-HOPPER": "plugins/tiny_nv/tests/nvk_conformance.py",
     "NV:PTX-BLACKWELL": "plugins/tiny_nv/tests/nvk_conformance.py",
     "QCOM:IR3": "plugins/tiny_qcom/tests/conformance.py",

@@ -40,6 +40,7 @@ STANDINS: Final = {
     "CUDA": StandIn("tiny_nv", "simulated:BACKEND"),
     "CUDA:PTX": StandIn("tiny_nv", "simulated:BACKEND"),
     "NV:PTX-AMPERE": StandIn("tiny_nv", "simulated_nv:BACKEND_AMPERE"),
+    "NV:PTX-ADA": StandIn("tiny_nv", "simulated_nv:BACKEND_ADA"),
     "NV:PTX-HOPPER": StandIn("tiny_nv", "simulated_nv:BACKEND"),
     "NV:PTX-BLACKWELL": StandIn("tiny_nv", "simulated_nv:BACKEND_BLACKWELL"),
     "METAL": StandIn("tiny_metal", "simulated_metal:BACKEND"),

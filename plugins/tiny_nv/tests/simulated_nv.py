@@ -3,7 +3,7 @@
 `BACKEND` is the plugin's own but for the operating system that it finds, and for the assembler: a
 cubin holds its PTX where machine code would be (cubin.py). So everything else is what a card would
 have: requests, address spaces, pushbuffers, launch descriptors, faults. There is one for each
-architecture whose queues differ.
+architecture whose queues differ, on a branch of NVIDIA's driver of its own.
 
     export PYTHONPATH=plugins/tiny_nv/tests:tests/support
     tinycore conformance NV --register simulated_nv:BACKEND
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from cubin import assemble
 from rm_standin import Machine
-from rm_standin.cards import GA102, GB202, H200
+from rm_standin.cards import AD102, GA102, GB202, H200
 
 from tiny_nv import NV
 from tiny_nv.arch import arch_of, limits_of, number_of
@@ -27,7 +27,15 @@ from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
 from tinycore.plugin import Backend, HCQSignal, Interface, Toolchain, use_system
 
-__all__ = ["BACKEND", "BACKEND_AMPERE", "BACKEND_BLACKWELL", "MACHINE", "backend_of", "opened"]
+__all__ = [
+    "BACKEND",
+    "BACKEND_ADA",
+    "BACKEND_AMPERE",
+    "BACKEND_BLACKWELL",
+    "MACHINE",
+    "backend_of",
+    "opened",
+]
 
 
 class Simulated(NvDevice):
@@ -115,4 +123,5 @@ def backend_of(machine: Machine) -> Backend:
 MACHINE: Final = Machine((H200, H200))
 BACKEND: Final = backend_of(MACHINE)
 BACKEND_AMPERE: Final = backend_of(Machine((GA102, GA102), version="570.144"))
+BACKEND_ADA: Final = backend_of(Machine((AD102, AD102), version="590.48.01"))
 BACKEND_BLACKWELL: Final = backend_of(Machine((GB202, GB202), version="610.43.03"))

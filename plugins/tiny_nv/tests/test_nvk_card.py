@@ -8,8 +8,11 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import simulated_nv
+from emulation.backing import Backing
 from rm_standin import Machine
 from rm_standin.cards import CARDS, GA102, H200, CardFacts
 from rm_standin.layouts import layouts_of as layouts_of_standin
@@ -298,10 +301,34 @@ def test_addresses_are_given_out_again() -> None:
 
 def test_a_machine_that_nobody_has_gives_its_memory_back() -> None:
     machine = Machine((H200,))
-    with opened(machine):
-        file, machine = machine.backing.file, None  # type: ignore[assignment]
-        assert os.fstat(file).st_blocks
-    gc.collect()
+    device = simulated_nv.opened(machine)
+    memory = device.allocator.alloc_visible(1 << 20)
+    memory.view[:] = bytes(1 << 20)  # type: ignore[index]
+    file, host = os.dup(machine.backing.file), memory.meta.host
+    assert os.fstat(file).st_blocks
+    assert is_mapped(host)
 
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(file)
+    del machine, device, memory  # nobody has closed it
+    gc.collect()
+    Backing.make_room()  # as the next machine does
+
+    assert not os.fstat(file).st_blocks, "pages outlive their machine"
+    assert not is_mapped(host)
+    os.close(file)
+
+
+def is_mapped(address: int) -> bool:
+    """Whether something of the process lies at an address."""
+    lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    spans = [line.split()[0].split("-") for line in lines]
+    return any(int(begin, 16) <= address < int(end, 16) for begin, end in spans)
+
+
+def test_memory_of_any_sizes_is_used_again() -> None:
+    backing = Machine(()).backing
+    first, second = backing.take(3 << 20), backing.take(5 << 20)
+    backing.give_back(first, 3 << 20)
+    backing.give_back(second, 5 << 20)
+
+    assert backing.take(8 << 20) == first
+    assert backing.take(4096) == 8 << 20

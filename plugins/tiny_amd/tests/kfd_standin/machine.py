@@ -25,7 +25,6 @@ from kfd_standin.gpu import Array, Gpu, MemoryFault, Mistake, region_of
 from kfd_standin.pm4 import Pm4Ring
 from kfd_standin.queues import Ring, RingPlace
 from kfd_standin.sdma import SdmaRing
-from tinycore.plugin import LinuxSystem
 from tinycore.testing.standin import StandInFiles
 
 __all__ = ["Machine"]
@@ -122,7 +121,6 @@ class Machine(StandInFiles):
         """
         super().__init__()
         self.version, self.reports_places, self.peers = version, reports_places, peers
-        self.host = LinuxSystem()
         self.backing = Backing()
         self.gpus = [
             Gpu(facts, gpu_id=40_000 + 101 * index, node=index + 1, minor=FIRST_MINOR + index)
@@ -185,8 +183,8 @@ class Machine(StandInFiles):
     def map(
         self, address: int, size: int, protection: int, flags: int, file: int, offset: int
     ) -> int:
-        if file == -1:  # with a page behind it that nothing is ever mapped to
-            return self.host.map(address, size + PAGE, protection, flags, file, offset)
+        if file == -1:
+            return self.backing.map_own(address, size, protection, flags)
         path = self.files.get(file, "")
         if path == "/dev/kfd":
             return self.map_doorbells(size, protection, flags, offset)
@@ -207,7 +205,7 @@ class Machine(StandInFiles):
         if address != memory.va:
             raise Mistake(f"{memory.va:#x} of the card is mapped at {address:#x} of the host")
         memory.is_mapped_by_host = True
-        return self.host.map(address, size, protection, flags, self.backing.file, memory.offset)
+        return self.backing.map(address, size, protection, flags, memory.offset)
 
     def map_doorbells(self, size: int, protection: int, flags: int, offset: int) -> int:
         """The page of a card's doorbells."""
@@ -215,7 +213,7 @@ class Machine(StandInFiles):
         if not gpus or size != DOORBELLS:
             raise OSError(errno.EINVAL, f"no doorbells: {size} bytes at {offset:#x}")
         place = self.doorbells_of(gpus[0])
-        return self.host.map(0, size, protection, flags, self.backing.file, place)
+        return self.backing.map(0, size, protection, flags, place)
 
     def doorbells_of(self, gpu: Gpu) -> int:
         """Where the doorbells of a card are in the backing file."""
@@ -230,7 +228,7 @@ class Machine(StandInFiles):
         for memory in self.memory.values():
             if memory.va == address and memory.size == size and memory.mapped:
                 raise Mistake(f"{address:#x} is taken from the host while cards address it")
-        self.host.unmap(address, size)
+        self.backing.unmap(address, size)
 
     # --- requests
 

@@ -24,7 +24,6 @@ from rm_standin.objects import Memory, Usermode
 from rm_standin.resources import Resources
 from rm_standin.status import Mistake, Refused, Status
 from rm_standin.uvm import Uvm
-from tinycore.plugin import LinuxSystem
 from tinycore.testing.standin import StandInFiles
 
 __all__ = ["Machine", "OpenFile"]
@@ -91,9 +90,8 @@ class Mapped:
     """What mmap of a file gives."""
 
     thing: Memory | Usermode
-    file: int
-    """Of the memory, for the host's own mmap."""
     offset: int
+    """Of its pages in the backing."""
     size: int
     is_bar: bool
 
@@ -117,7 +115,6 @@ class Machine(StandInFiles):
         self.branch = branch_of(version)
         self.layouts: dict[str, Layout] = layouts_of(self.branch)
         self.backing = Backing()
-        self.host = LinuxSystem()
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.gpus = [Gpu(facts, index) for index, facts in enumerate(cards)]
         self.files: dict[int, OpenFile] = {}
@@ -194,8 +191,8 @@ class Machine(StandInFiles):
     def map(
         self, address: int, size: int, protection: int, flags: int, file: int, offset: int
     ) -> int:
-        if file == -1:  # with a page behind it that nothing is ever mapped to
-            return self.host.map(address, size + PAGE, protection, flags, file, offset)
+        if file == -1:
+            return self.backing.map_own(address, size, protection, flags)
         found = self.files.get(file)
         if found is None or found.mapping is None or offset:
             raise OSError(errno.EINVAL, f"file {file} has nothing to map at {offset:#x}")
@@ -204,7 +201,7 @@ class Machine(StandInFiles):
             raise OSError(errno.ENXIO, f"{size} bytes of a mapping of {mapped.size}")
         if not flags & SHARED:
             raise OSError(errno.EINVAL, "memory of the driver is mapped to be shared")
-        return self.host.map(address, size, protection, flags, mapped.file, mapped.offset)
+        return self.backing.map(address, size, protection, flags, mapped.offset)
 
     def unmap(self, address: int, size: int) -> None:
         for space in self.resources.spaces():
@@ -212,7 +209,7 @@ class Machine(StandInFiles):
                 host = mapping.pages.host_address
                 if host and host < address + size and address < host + mapping.pages.size:
                     raise Mistake(f"{address:#x} is taken from the host, and mapped at {at:#x}")
-        self.host.unmap(address, size)
+        self.backing.unmap(address, size)
 
     def file_of(self, number: int) -> OpenFile | None:
         """An open file, by its number in a structure."""
@@ -361,7 +358,7 @@ class Machine(StandInFiles):
             raise Refused(Status.STATE_IN_USE)
         if isinstance(thing, Memory):
             self.resources.take_bar(thing, size)
-        target.mapping = Mapped(thing, self.backing.file, data_offset, size, is_bar)
+        target.mapping = Mapped(thing, data_offset, size, is_bar)
         r["pLinearAddress"] = 0x5000_0000_0000 + target.number * PAGE
 
     def unmap_memory(self, file: OpenFile, r: Record) -> None:
