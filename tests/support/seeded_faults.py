@@ -6,12 +6,14 @@ fault that passes them all is printed, and the status of the program is 1.
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -21,6 +23,8 @@ __all__ = ["Fault", "Seeded"]
 Fault: TypeAlias = tuple[str, str, str]
 """A file, a text that is in it once, and what is put in its place."""
 
+ROOT: Final = Path(__file__).parents[2]
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 OPTIONS: Final = ("-p", "no:cacheprovider", "--override-ini=addopts=")
 
 
@@ -42,8 +46,8 @@ class Seeded:
     """The time limit of waits: a fault may leave a queue that never ends."""
     faults: tuple[Fault, ...]
 
-    def is_found(self, fault: Fault) -> bool:
-        """Whether a test fails on a copy with the fault."""
+    def found_by(self, fault: Fault) -> str:
+        """Name of the first test that fails on a copy with the fault; "" where none does."""
         name, old, new = fault
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / self.package.name
@@ -54,37 +58,67 @@ class Seeded:
             file.write_text(changed.replace(old, new), "utf-8")
             environment = {**os.environ, "PYTHONPATH": folder, "WAIT_TIMEOUT_MS": str(self.wait_ms)}
             done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-x",
-                    "-q",
-                    *OPTIONS,
-                    *self.run,
-                    "-k",
-                    self.chosen,
-                ],
+                [sys.executable, "-m", "pytest", "-xq", *OPTIONS, *self.run, "-k", self.chosen],
                 capture_output=True,
                 check=False,
                 cwd=self.tests,
                 env=environment,
+                text=True,
             )
-            return done.returncode not in (0, 5)
+            if done.returncode in (0, 5):
+                return ""
+            failed = FAILED.search(done.stdout)
+            return failed[1] if failed else f"pytest ends with status {done.returncode}"
 
-    def try_all(self, first: int, last: int) -> int:
-        """Try faults by their numbers; 1 when one of them is not found."""
-        tried = self.faults[first:last]
-        left = []
-        for number, fault in enumerate(tried, first):
-            found = self.is_found(fault)
-            told = "found" if found else "NOT FOUND"
-            print(f"{number:3} {told}  {fault[0]}: {fault[1]!r}", flush=True)
-            left += [] if found else [number]
-        print(f"{len(tried) - len(left)} of {len(tried)} are found")
-        return 1 if left else 0
+    def try_all(self, first: int, last: int) -> dict[Fault, str]:
+        """Try faults by their numbers: the test that finds each, "" for those that none does."""
+        found = {}
+        for number, fault in enumerate(self.faults[first:last], first):
+            found[fault] = test = self.found_by(fault)
+            print(f"{number:3} {test or 'NOT FOUND'}  {fault[0]}: {fault[1]!r}", flush=True)
+        print(f"{sum(map(bool, found.values()))} of {len(found)} are found")
+        return found
 
     def main(self, arguments: Sequence[str]) -> int:
-        """Try the faults that the command line asks for: all, or those from a number to another."""
-        bounds = [int(text) for text in arguments] or [0, len(self.faults)]
-        return self.try_all(bounds[0], bounds[-1])
+        """Try the faults that the command line asks for: all, or those from a number to another.
+
+        `--page FILE` writes a table. 1 when a fault is not found.
+        """
+        parser = argparse.ArgumentParser()
+        parser.add_argument("bounds", nargs="*", type=int)
+        parser.add_argument("--page", type=Path)
+        asked = parser.parse_args(arguments)
+        bounds = asked.bounds or [0, len(self.faults)]
+        found = self.try_all(bounds[0], bounds[-1])
+        if asked.page is not None:
+            asked.page.write_text(page_of(self, found), "utf-8")
+        return 0 if all(found.values()) else 1
+
+
+def page_of(seeded: Seeded, found: Mapping[Fault, str]) -> str:
+    """A table of faults, and of the first test that finds each."""
+    program = Path(sys.argv[0])
+    shown = program.relative_to(ROOT) if program.is_absolute() else program
+    rows = [
+        f"| `{name}` | {code(old)} | {code(new)} | {test or '**none**'} |"
+        for (name, old, new), test in found.items()
+    ]
+    lines = (
+        f"# Faults seeded into {seeded.package.name}",
+        "",
+        f"Written by `python {shown} --page FILE`. Each fault is one changed text of the",
+        "driver, in a copy of it; the tests of the driver run on the copy until one fails.",
+        "",
+        f"{sum(map(bool, found.values()))} of {len(found)} are found.",
+        "",
+        "| file | text | instead | first test that fails |",
+        "| --- | --- | --- | --- |",
+        *rows,
+    )
+    return "\n".join(lines) + "\n"
+
+
+def code(text: str) -> str:
+    """A text of a program, on one line of a table."""
+    line = " ".join(text.split()).replace("|", "\\|")
+    return f"`{line}`" if line else "nothing"

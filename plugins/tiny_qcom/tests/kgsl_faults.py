@@ -2,6 +2,7 @@
 
     python plugins/tiny_qcom/tests/kgsl_faults.py          all of them, some minutes
     python plugins/tiny_qcom/tests/kgsl_faults.py 3 7      numbers 3 to 6
+    python plugins/tiny_qcom/tests/kgsl_faults.py --page FILE   writes a table, too
 
 Each fault is a change of one text of the plugin, in a copy of it. The tests of the driver run on
 the copy; a fault that passes them all is printed, and the status is 1.
@@ -21,7 +22,7 @@ TESTS: Final = Path(__file__).parent
 SOURCES: Final = TESTS.parent / "src/tiny_qcom"
 RUN: Final = (
     *("test_calls.py", "test_device.py", "test_commands.py", "test_interop.py", "test_ir3.py"),
-    *("test_launches.py", "test_images.py", "test_tensors_ir3.py"),
+    *("test_launches.py", "test_images.py", "test_container.py", "test_tensors_ir3.py"),
 )
 CHOSEN: Final = "not test_tensors_ir3 or images or channels or a_captured_step"
 
@@ -147,6 +148,11 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("chip.py", "max(granules - 1, 0).bit_length()", "max(granules - 2, 0).bit_length()"),
     ("mesa.py", "found[0] if found else -1", "max(place, *found) if found else -1"),
     ("mesa.py", 'at(made, 409, "uint8_t")[0] = 0', "pass"),
+    ("container.py", "found[0] if found else TABLE", "TABLE"),
+    ("container.py", "if place + size > MOST_CONSTANT_BYTES", "if place > MOST_CONSTANT_BYTES"),
+    ("container.py", "[: 2 << is_word]", ""),
+    ("container.py", "[descriptor + BRANCH_STACK] // 2", "[descriptor + BRANCH_STACK]"),
+    ("code.py", '"branch_stack": 63', '"branch_stack": 64'),
 )
 
 SEEDED: Final = Seeded(TESTS, SOURCES, "", RUN, CHOSEN, 2000, FAULTS)

@@ -22,7 +22,7 @@ FIELDS: Final = {
     "half_registers": 63,
     "branch_stack": 63,
     "private_bytes": 64 << 10,
-    "samplers": chip.MOST_TEXTURES,
+    "samplers": 31,
 }
 """The most that fields of registers hold; private memory is the last power of two in eight bits of
 granules."""
