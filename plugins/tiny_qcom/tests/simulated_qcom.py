@@ -49,7 +49,7 @@ class Simulated(QcomDevice):
     """A device that says what the stand-in found wrong, where KGSL says that something is."""
 
     patience_ms = 0
-    """How long a wait stays with the interpreter, which is slow, before time is counted."""
+    """Time that a wait stays with the interpreter, which is slow, before time is counted."""
 
     def __init__(self, driver: Kgsl, index: int = 0, interface: str = "") -> None:
         self.driver = driver

@@ -78,7 +78,7 @@ class Bench:
         return list(queue.words)
 
     def found(self, words: list[int], timeout_ms: int = 3000) -> str:
-        """What goes wrong with other commands; "" when nothing does."""
+        """Fault that other commands cause; "" without one."""
         device = self.device
         try:
             with device.submitting(), Context(WAIT_TIMEOUT_MS=timeout_ms):

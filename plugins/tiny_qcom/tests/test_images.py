@@ -163,7 +163,7 @@ def test_an_image_that_is_too_large_is_plain_memory(size: tuple[int, int], is_im
 
 
 def test_an_image_that_is_written_may_come_after_those_that_are_read() -> None:
-    """Of slots 0 and 1 the second is written, and stores count only such."""
+    """Slot 1 is written and slot 0 is read; stores count written images only."""
     driver = Kgsl(execute)
     register(backend_of(driver))
     kind = dtypes.imagef((HEIGHT, WIDTH))
@@ -214,7 +214,7 @@ def test_more_images_than_a_launch_reads_are_read_by_several(count: int) -> None
 
 
 def test_a_kernel_that_reads_too_many_images_is_refused(device: QcomDevice) -> None:
-    """Of images that a listing names as read, each is a texture."""
+    """Images that a listing names as read are textures, each."""
     images = "".join(f"image {n} {n} read\n" for n in range(1, 18))
     head = COPY.partition("image 1")[0].replace("image 0 1", "image 0 0") + images
     head = head.replace("arguments 16", "arguments 144")

@@ -32,7 +32,7 @@ if not RENDERERS:
 
 DESCRIPTION_BYTES = 0x100
 ADDRESS = 20
-"""Which word of the object behind a cl_mem is the raw address."""
+"""Number of the word with the raw address, in the object behind a cl_mem."""
 BUFFER_PROGRAM = """
 # create raw opencl buffer.
 cl_buf = cl.clCreateBuffer(cl_context, cl.CL_MEM_READ_WRITE, 0x100, None, status := ctypes.c_int32())
@@ -109,7 +109,7 @@ class OpenCl:
 
     @property
     def content(self) -> memoryview:
-        """Of what was made last, rows of images by pitch."""
+        """Bytes of the last object, rows of images by pitch."""
         view = self.kept[-1][0].view
         assert view is not None
         return view

@@ -83,7 +83,7 @@ def test_an_instruction_that_is_not_known_is_a_fault() -> None:
 )
 @pytest.mark.parametrize("merged", [True, False])
 def test_what_an_instruction_computes(line: str, a: int, expected: int, merged: bool) -> None:
-    """Whether half registers are the halves of full ones, or lie apart."""
+    """Half registers are the halves of full ones, or lie apart."""
     assert interpreted(line, a, merged) == expected
 
 
@@ -133,7 +133,7 @@ def interpreted(line: str, a: int, merged: bool = True) -> int:
 
 
 def computed(line: str, *columns: Sequence[int]) -> list[int]:
-    """What an instruction makes of r0.x, r0.y and so on, a thread for each row."""
+    """Result of an instruction on r0.x, r0.y and so on, a thread for each row."""
     groups = ready((instruction(line), instruction("end")), True, len(columns[0]))
     for number, column in enumerate(columns):
         groups.full[number] = numpy.array(column, "I")
@@ -436,7 +436,7 @@ def test_predicates_turn_threads_off_until_they_end() -> None:
     ("name", "taken"), [("brao p0.x, p0.y", [1, 2, 3]), ("braa p0.x, !p0.y", [1])]
 )
 def test_a_branch_on_two_predicates(name: str, taken: list[int]) -> None:
-    """Of 0 to 3, the first predicate holds for odd ones, the second for those above 1."""
+    """Threads 0 to 3: the first predicate holds for odd ones, the second for those above 1."""
     lines = ["and.b r0.y, r0.x, 1", "cmps.s.gt p0.x, r0.y, 0", "cmps.s.gt p0.y, r0.x, 1"]
     lines += ["mov.u32u32 r1.x, 1", f"{name}, #2", "mov.u32u32 r1.x, 0", "end"]
     groups = ready(tuple(map(instruction, lines)), True)

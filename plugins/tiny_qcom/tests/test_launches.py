@@ -153,7 +153,7 @@ def test_arguments_lie_where_the_compiler_wants_them(device: QcomDevice, count: 
 
 
 def test_arguments_far_apart_lie_in_two_ranges(device: QcomDevice) -> None:
-    """What nobody reads between them has no place among the constants; numbers come behind."""
+    """A gap that nobody reads has no place among the constants; numbers come behind."""
     body = """%p0 = argument 64 0
 %p1 = argument 64 2392
 %q0 = iadd %p0 %far

@@ -106,7 +106,7 @@ NUMBERS = {
 
 
 def asked(expressions: list[str], library: Path) -> dict[str, str]:
-    """What gdb says of expressions."""
+    """Values of expressions, printed by gdb."""
     commands = [word for one in expressions for word in ("-ex", f"output {one}", "-ex", "echo \\n")]
     done = subprocess.run(
         ["gdb", "-batch", "-nx", *commands, str(library)],

@@ -21,7 +21,7 @@ COUNTS = "extern int instances, made_instances, handles, binaries;"
 
 
 def c_compiler() -> list[str]:
-    """What compiles C here."""
+    """A command that compiles C; empty without one."""
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
             return [found]

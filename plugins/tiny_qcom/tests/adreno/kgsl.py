@@ -29,7 +29,7 @@ ffi: Final = FFI()
 PAGE: Final = 4096
 MOST: Final = (1 << 32) - 1
 ALIASES: Final = 0x0000_0005_0000_0000
-"""Where imported pages appear to the device, away from where this process has them."""
+"""Address of imported pages for the device, away from those in this process."""
 
 GET_PROPERTY: Final = 0xC0180902
 WAIT: Final = 0x400C0907
@@ -60,7 +60,7 @@ READ_ONLY: Final = 1 << 24
 
 
 class Status(OSError):
-    """What a call of the driver ends with."""
+    """Error status of a call of the driver."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, errno.errorcode[number])
@@ -89,7 +89,7 @@ class Context:
     condition: threading.Condition = field(default_factory=threading.Condition)
     faulted: bool = False
     told: bool = False
-    """Whether EPROTO said so."""
+    """True once EPROTO said so."""
     level: int | None = None
     closing: bool = False
     thread: threading.Thread | None = None
@@ -365,7 +365,7 @@ class Kgsl:
 
 
 def is_writable(address: int, size: int) -> bool:
-    """Whether this process may write all pages of a range."""
+    """True if this process may write all pages of a range."""
     end = address + size
     for line in Path("/proc/self/maps").read_text("ascii").splitlines():
         place, rights, *_ = line.split()

@@ -177,7 +177,7 @@ def kind_of(parameter: str) -> int:
 
 
 def container(name: str, source: str, arguments: list[tuple[int, int]], shared: int) -> bytes:
-    """What Qualcomm's compiler writes, as far as it is known, around a source."""
+    """A container of Qualcomm's compiler, as far as it is known, around a source."""
     name += "_" * (len(name) % 4 == 0)
     facts = {"source": source, "name": name.rstrip("_") + "_", "arguments": arguments}
     machine = MAGIC + json.dumps(facts).encode() + b"\0"
@@ -279,7 +279,7 @@ def is_pointer(source: str, number: int) -> bool:
 
 
 def host_address(address: int, memory: GlobalMemory) -> int:
-    """Where this process finds what the device has at an address."""
+    """Address in this process of what the device has at an address."""
     region = memory.region_at(address)
     assert region is not None
     return int(region.data.ctypes.data) + address - region.address

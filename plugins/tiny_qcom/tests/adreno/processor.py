@@ -72,7 +72,7 @@ NEEDED: Final = frozenset(
         *range(0xB990, 0xB99C),
     }
 )
-"""What must have been written since the last launch."""
+"""Registers that must have been written since the last launch."""
 
 
 class PacketFault(Fault):
@@ -104,11 +104,11 @@ class Processor:
         self.forget_state()
         self.marker = -1
         self.busy = False
-        """Whether work may be under way."""
+        """True while work may be under way."""
         self.begun = False
-        """Whether state of earlier launches was dropped."""
+        """True if state of earlier launches was dropped."""
         self.stale = True
-        """Whether caches may hold what the host has changed since."""
+        """True while caches may hold what the host has changed since."""
         self.packets: list[int] = []
 
     def forget_state(self) -> None:
@@ -340,7 +340,7 @@ class Processor:
         return [self.load(address + 4 * words * n, words) for n in range(count)]
 
     def check(self, launch: Launch) -> None:
-        """What the hardware would punish by garbage, or a hang."""
+        """Checks of what the hardware would punish by garbage, or a hang."""
         r = self.registers
         if not r[0xA9BB] >> 8 & 1 or not r[0xB987] >> 8 & 1:
             raise LaunchFault("the shader or its constants are not enabled")
@@ -367,7 +367,7 @@ class Processor:
         self.check_room(launch)
 
     def check_room(self, launch: Launch) -> None:
-        """Whether a group fits the registers and the memory it is given."""
+        """Check that a group fits the registers and the memory it is given."""
         r = self.registers
         used = launch.full_registers
         used += 0 if launch.merged else -(-launch.half_registers // 2)

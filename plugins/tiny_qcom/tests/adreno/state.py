@@ -1,4 +1,4 @@
-"""What a launch of the compute shader is, by the registers and the loaded state."""
+"""A launch of the compute shader: values of registers, and the loaded state."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Launch:
     constants: Array
     """The constant file, as words."""
     constant_words: int
-    """How many of them code may read."""
+    """Number of them that code may read."""
     full_registers: int
     half_registers: int
     merged: bool
     demotes: bool
-    """Whether a half constant is the lower half of a constant."""
+    """True if a half constant is the lower half of a constant."""
     branch_stack: int
     shared_bytes: int
     private_bytes: int

@@ -47,7 +47,7 @@ OF_32_BITS: Final = frozenset({"clz.b", "bfrev.b", "mull.u", "madsh.m16"})
 
 
 def moves_threads(name: str) -> bool:
-    """Whether an instruction is about the place in the code, so that it ends a straight piece."""
+    """True if an instruction moves the place in the code, so that it ends a straight piece."""
     return name in CONTROL or name.startswith("bar")
 
 
@@ -60,7 +60,7 @@ def extended(a: Array) -> Array:
 
 
 def is_signed(name: str) -> bool:
-    """Whether an operation takes its sources as signed numbers."""
+    """True if an operation takes its sources as signed numbers."""
     return name == "ashr.b" or name.split(".")[1:2] == ["s"]
 
 
@@ -114,7 +114,7 @@ class Code:
         return type(fault)(f"instruction {place}, {self.instructions[place].text}: {fault}")
 
     def straight(self, place: int) -> tuple[tuple[tuple[int, Act], ...], int]:
-        """What is computed from a place up to the next that moves threads, and that place."""
+        """Straight piece of code from a place to the next that moves threads, and that place."""
         if place not in self.pieces:
             if place >= len(self.acts):
                 raise Fault("the code goes on behind its end")
@@ -184,7 +184,7 @@ class Code:
         return read
 
     def relative_target(self, kind: str, offset: int) -> Write:
-        """What puts words into the registers that a0.x of each thread names."""
+        """Writer of the registers that a0.x of each thread names."""
 
         def write(g: Groups, value: Array) -> None:
             numbers, mine = self.addressed(g, kind, offset)
@@ -195,7 +195,7 @@ class Code:
         return write
 
     def addressed(self, g: Groups, kind: str, offset: int) -> tuple[Array, Array]:
-        """What a0.x of each thread names, and which threads execute; theirs must be there."""
+        """Numbers of registers by a0.x of each thread, and a mask of active threads."""
         numbers = g.addresses + offset
         mine = numpy.ones(g.count, numpy.bool_) if g.active is None else g.active
         halves = kind == "hr" and self.merged
@@ -220,7 +220,7 @@ class Code:
         return lambda g: changed(read(g), source, name, half)
 
     def write(self, target: Operand, step: int = 0) -> Write:
-        """What puts words into a register."""
+        """Writer of a register."""
         number = target.number + step
         if target.kind == "p":
             return lambda g, value: g.put_predicate(number, value)
@@ -234,7 +234,7 @@ class Code:
         return self.put_words(target.kind, number)
 
     def put_words(self, kind: str, number: int) -> Write:
-        """What puts words into a register that the launch has."""
+        """Writer of a register that the launch has."""
         if kind == "r":
             if number >= SHARED_REGISTERS:
                 raise IllegalAddress("a register that all threads of a wave share is written")
@@ -248,7 +248,7 @@ class Code:
     # --- instructions
 
     def act(self, made: Instruction) -> Act:
-        """What an instruction does."""
+        """Action of an instruction."""
         name, head = made.name, made.name.partition(".")[0]
         if head in ("nop", "fence"):
             return nothing

@@ -17,7 +17,7 @@ CHANNELS: Final = {0x82: 4, 0x62: 2}
 
 
 class Pixels:
-    """What a descriptor says: where pixels are."""
+    """Layout of an image by its descriptor."""
 
     def __init__(self, words: Array) -> None:
         self.bytes = CHANNELS.get(bits(words[0], 22, 8), 0)

@@ -1,4 +1,4 @@
-"""What the arithmetic of ir3 means, on arrays of words with an element for each thread."""
+"""Arithmetic of ir3 on arrays of words with an element for each thread."""
 
 from __future__ import annotations
 
@@ -181,12 +181,12 @@ def saturated(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def is_floating(name: str) -> bool:
-    """Whether sources are floats, for (neg) and (abs)."""
+    """True if sources are floats, for (neg) and (abs)."""
     return name in FLOAT or name.startswith("cmps.f")
 
 
 def meaning(name: str, flags: Collection[str]) -> Callable[..., Array]:
-    """What an operation makes of words. Raises SyntaxFault."""
+    """Result of an operation on words. Raises SyntaxFault."""
     saturates = "sat" in flags
     if name.startswith("cmps"):
         return compared(name)
@@ -214,7 +214,7 @@ NUMBER_OF: Final[dict[str, Callable[[Array], Array]]] = {
     "s16": lambda a: signed(a << SIXTEEN) >> 16,
     "u8": lambda a: signed(a << numpy.uint32(24)) >> 24,
 }
-"""Of a source, the number that it stands for.
+"""Conversion of a source by its type.
 
 There is no type of signed bytes: u8 is one with a sign. Bytes become unsigned numbers by a mask,
 and floats by way of 16 bits, because cov does neither (Mesa 25.2.7, create_cov).

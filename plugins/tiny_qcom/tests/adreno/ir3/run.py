@@ -58,10 +58,10 @@ class Groups:
         self.state = numpy.full(self.count, RUNNING, numpy.int8)
         self.places = numpy.zeros(self.count, numpy.int64)
         self.together = True
-        """Whether all threads are at one place, which is `place`."""
+        """True while all threads are at one place, which is `place`."""
         self.place = 0
         self.active: Array | None = None
-        """Which threads execute; None for all."""
+        """Mask of active threads; None for all."""
         self.index: Array | None = None
         """Their numbers."""
         shared = launch.shared_bytes

@@ -49,7 +49,7 @@ class Operand:
     kind: str
     """r, hr, c, hc, p, a, literal, float, place or index."""
     number: int = 0
-    """Of a register or constant: four times its number, plus the component."""
+    """Component of a register or constant: four times the number of the vector, plus 0 to 3."""
     value: float = 0.0
     negated: bool = False
     absolute: bool = False
