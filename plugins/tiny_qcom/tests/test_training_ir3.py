@@ -56,9 +56,11 @@ def trained(layers: Layers, images: Any, labels: Any, steps: int, batch: int) ->
     return losses
 
 
-def test_digits_are_learned(driver: Kgsl) -> None:
+@pytest.mark.parametrize("mode", [0, 2])
+def test_digits_are_learned(driver: Kgsl, mode: int) -> None:
     """Two layers, 25 steps of 128 digits: 88 % of the digits held out are told apart."""
-    with Context(DEV="QCOM:IR3"):
+    driver.launches.clear()
+    with Context(DEV="QCOM:IR3", IMAGE=mode):
         images, labels, held_out, truth = digits()
         Tensor.manual_seed(0)
         first, second = nn.Linear(64, 32), nn.Linear(32, 10)
@@ -68,6 +70,7 @@ def test_digits_are_learned(driver: Kgsl) -> None:
         right = (scores.argmax(1) == truth).float().mean().item()
     assert losses[-1] < losses[0] / 4
     assert right > 0.85
+    assert any(launch.textures for launch in driver.launches) is (mode == 2)
 
 
 def convolutional() -> Layers:
