@@ -174,6 +174,8 @@ CONTEXT_PREEMPT_FINE: Final = 2 << 25
 LEAST_PRIORITY: Final = 15
 MEDIUM_PRIORITY: Final = 8
 
+OBJECT_BYTES: Final = 1 << 32
+"""The least size that no object has."""
 MEMORY_ALIGN_SHIFT: Final = 16
 MEMORY_ALIGN_PAGE: Final = 12
 MEMORY_READ_ONLY: Final = 1 << 24
@@ -293,11 +295,13 @@ class Kgsl:
         except DeviceError as error:
             if (status := getattr(error.__cause__, "errno", 0)) not in (errno.ENOMEM, errno.EINVAL):
                 raise
-            if status == errno.EINVAL and size < 1 << 32:
+            if status == errno.EINVAL and size < OBJECT_BYTES:
                 raise
+            advice = "Free tensors, or use a smaller batch."
+            if size >= OBJECT_BYTES:
+                advice = "An object of KGSL has less than 4 GiB: keep the tensor in parts."
             raise OutOfMemory(
-                f"KGSL has no {size:,} bytes ({errno.errorcode[status]}). Free tensors, or use a "
-                "smaller batch."
+                f"KGSL has no {size:,} bytes ({errno.errorcode[status]}). {advice}"
             ) from error
         try:
             mapping = self.system.map(self.file, made["mmapsize"], made["id"] * PAGE)
