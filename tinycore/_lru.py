@@ -6,7 +6,7 @@ programs, compiled schedules, templates of kernels.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 from tinycore._locks import lock
@@ -43,3 +43,9 @@ class Lru(dict[Key, Value], Generic[Key, Value]):
             self[key] = value
             if len(self) > self.capacity:
                 del self[next(iter(self))]
+
+    def drop(self, unwanted: Callable[[Key], bool]) -> None:
+        """Remove the entries whose keys are unwanted."""
+        with self.lock:
+            for key in list(filter(unwanted, self)):
+                del self[key]

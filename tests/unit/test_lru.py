@@ -30,6 +30,16 @@ def test_an_entry_kept_again_is_one_entry() -> None:
     assert table == {"a": 2}
 
 
+def test_unwanted_entries_are_dropped() -> None:
+    table: Lru[int, str] = Lru(4)
+    for key in range(4):
+        table.keep(key, str(key))
+
+    table.drop(lambda key: key % 2 == 0)
+
+    assert table == {1: "1", 3: "3"}
+
+
 def test_many_threads_leave_as_many_entries_as_fit() -> None:
     table: Lru[int, int] = Lru(8)
 

@@ -64,6 +64,8 @@ class OpenDevice:
         self.allocator = LRUAllocator(runtime.allocator, target.name, runtime.synchronize)
         self._targets = targets
         self._toolchains: dict[tuple[str, str], Toolchain[Any]] = {}
+        self.closing: Final[list[Callable[[OpenDevice], None]]] = []
+        """Called once when the device is closed: caches drop there what belongs to it."""
         self._lock = lock()
         self._process = os.getpid()
 
@@ -146,6 +148,8 @@ class OpenDevice:
             return
         if closing := hooks.active("tinycore_backend_closing"):
             closing(device=self.name)
+        for forget in self.closing:
+            forget(self)
         self.allocator.close()
         self.runtime.close()
 

@@ -170,8 +170,8 @@ LoadedProgram = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
 programs: Lru[Key, LoadedProgram] = Lru(8192)
 """Loaded programs by graph, device, toolchain, settings of plans, rule hooks and alignment.
 
-Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused.
-Captured steps hold their own."""
+Devices and toolchains are keyed by id(); entries retain them, so that ids are not reused, until
+the device is closed. Captured steps hold their own."""
 plan_settings: Final = reader_of(("NOOPT", "BEAM", "TUNED", "ALLOW_TF32"))
 """Settings by which the user chooses how kernels are lowered."""
 table = lock()
@@ -259,7 +259,14 @@ def runner_for(
             if (found := programs.find(key)) is None:
                 found = load_runner(ast, device, toolchain, aligned), device, toolchain
                 programs.keep(key, found)
+                if forget_programs not in device.closing:
+                    device.closing.append(forget_programs)
     return found[0]
+
+
+def forget_programs(device: OpenDevice) -> None:
+    """Drop the programs of a device that is closed."""
+    programs.drop(lambda key: key[1] == id(device))
 
 
 def load_runner(

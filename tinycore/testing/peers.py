@@ -70,14 +70,23 @@ def torch_api(shown: list[Any]) -> dict[str, Any]:
         def copy_(self, value: Any) -> Any:
             return super().copy_(torch.as_tensor(self.apart(value)))
 
+        def add_(self, value: Any) -> Any:
+            return super().add_(self.apart(value))
+
+        def sub_(self, value: Any) -> Any:
+            return super().sub_(self.apart(value))
+
+        def mul_(self, value: Any) -> Any:
+            return super().mul_(self.apart(value))
+
         def __iadd__(self, value: Any) -> Any:
-            return self.add_(self.apart(value))
+            return self.add_(value)
 
         def __isub__(self, value: Any) -> Any:
-            return self.sub_(self.apart(value))
+            return self.sub_(value)
 
         def __imul__(self, value: Any) -> Any:
-            return self.mul_(self.apart(value))
+            return self.mul_(value)
 
         def __iand__(self, value: Any) -> Any:
             return super().__iand__(self.apart(value))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy
 import pytest
 
 from tests.unit.schedule.graphs import buffer, kernels, matmul, total
-from tinycore import Context, GlobalCounters, Tensor
+from tinycore import Context, Device, GlobalCounters, Tensor
 from tinycore._lru import Lru
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import programs, runner_for
@@ -106,3 +109,15 @@ def test_the_program_unused_longest_goes_when_there_are_too_many(
 
     assert [key[0] for key in kept] == [first, third]  # type: ignore[index]
     assert runner_for(first, "PYTHON") is used_again
+
+
+def test_a_device_that_is_closed_leaves_no_program_and_is_collected() -> None:
+    runner_for(ast_of(buffer(94) + buffer(94)), "NULL")
+    device = weakref.ref(Device["NULL"])
+    assert any(entry[1] is device() for entry in programs.values())
+
+    Device.close("NULL")
+
+    assert not any(entry[1].name == "NULL" for entry in programs.values())
+    gc.collect()
+    assert device() is None
