@@ -19,7 +19,7 @@ from seeded_faults import Fault, Seeded
 
 TESTS: Final = Path(__file__).parent
 SOURCES: Final = TESTS.parent / "src/tiny_nv"
-RUN: Final = ("test_nvk_driver.py",)
+RUN: Final = ("test_nvk_driver.py", "test_nvk_options.py")
 CHOSEN: Final = "not changes_one_text"
 
 FAULTS: Final[tuple[Fault, ...]] = (
@@ -76,8 +76,8 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("channel.py", "            channel.register(undo)\n", "            pass\n"),
     (
         "queues.py",
-        "self.append(*methods.wait_for_idle(), *methods.schedule(args_state.address))",
-        "self.append(*methods.schedule(args_state.address))",
+        "    self.append(*methods.wait_for_idle())\n        size",
+        "    size",
     ),
     ("queues.py", "channel.wait_for_room(len(parts), self.device.rest)", "pass"),
     ("queues.py", "            channel.ring_doorbell()\n", "            pass\n"),
@@ -140,6 +140,12 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("card.py", "        self._destroy(allocation)\n", ""),
     ("card.py", "        self._free(allocation.handle)\n", ""),
     ("device.py", "            undo.callback(group.close)\n", ""),
+    ("methods.py", "_LONG_DESCRIPTOR if size_bytes > SHORT_DESCRIPTOR else 0", "0"),
+    ("methods.py", "_INLINE_DESCRIPTOR, unit >> 32 | form", "_INLINE_DESCRIPTOR, form >> 1"),
+    ("queues.py", "len(self.words) - size // _WORD_BYTES", "len(self.words) - size // 8"),
+    ("channel.py", "_FIRST_COPY_ENGINE: Final = 9", "_FIRST_COPY_ENGINE: Final = 8"),
+    ("events.py", "_REPEAT: Final = 2", "_REPEAT: Final = 0"),
+    ("events.py", "_FIFO_EVENT: Final = 35", "_FIFO_EVENT: Final = 37"),
     ("device.py", "        queue.append(*methods.wait_for_idle())\n", ""),
 )
 

@@ -44,8 +44,9 @@ class Simulated(NvDevice):
     machine: Machine
 
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
-        """Let cards run."""
-        self.machine.pump()
+        """Let cards run; where waits sleep, only what polls the event does."""
+        if self.event is None:
+            self.machine.pump()
         super().sleep(signal, value, waited_seconds)
 
     def rest(self) -> None:

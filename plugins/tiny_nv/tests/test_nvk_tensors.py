@@ -11,17 +11,25 @@ from rm_standin.cards import GA102, GB202, H200
 from simulated_nv import backend_of
 
 from tinycore import Context, Tensor, TinyJit, nn
+from tinycore.config import settings
 from tinycore.plugin import register, unregister
 
 CARDS = {"Ampere": GA102, "Hopper": H200, "Blackwell": GB202}
 
 
-@pytest.fixture(scope="module", params=CARDS)
+COMPILED = "Hopper by NVRTC"
+"""The one whose kernels NVIDIA's compiler makes."""
+
+
+@pytest.fixture(scope="module", params=[*CARDS, COMPILED])
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """A machine whose card tensors are on that name no device."""
-    made = Machine((CARDS[request.param],))
+    name, _, compiler = request.param.partition(" by ")
+    if compiler:
+        request.getfixturevalue("nvrtc")
+    made = Machine((CARDS[name],))
     register(backend_of(made))
-    with Context(DEV="NV:PTX"):
+    with Context(DEV=f"NV:{compiler or 'PTX'}"):
         yield made
     unregister("NV")
 
@@ -70,4 +78,4 @@ def test_a_training_step_computes_what_the_interpreter_does(machine: Machine) ->
             with Tensor.train():
                 return [float(step(x).item()) for _ in range(5)]
 
-    assert numpy.allclose(losses("NV:PTX"), losses("PYTHON"), rtol=1e-5)
+    assert numpy.allclose(losses(str(settings.DEV)), losses("PYTHON"), rtol=1e-5)

@@ -211,10 +211,17 @@ class Ring:
         elif method == 0x50:
             self.userd[REFERENCE // 4] = value
         elif method == 0x20:
-            self.machine.interrupts += 1
+            self.interrupt()
         elif method not in HARMLESS:
             raise Rejected(XID_PBDMA, f"host method {method:#x} of {value:#x}")
         return True
+
+    def interrupt(self) -> None:
+        """NON_STALL_INTERRUPT: the host raises it as soon as it comes to it."""
+        begun = [b for b in self.bound.values() if isinstance(b, Compute) and b.launcher.begun]
+        if begun:
+            raise Mistake("an interrupt is raised before the kernels before it have ended")
+        self.machine.interrupt(self.channel.gpu)
 
     def set_object(self, subchannel: int, value: int) -> None:
         """A class on a subchannel."""

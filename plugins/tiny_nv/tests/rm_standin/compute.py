@@ -180,6 +180,7 @@ class Compute:
         data = b"".join(self.qmd_words[n].to_bytes(4, "little") for n in range(words))
         self.qmd_words = {}
         self.view.span(address, 4 * words, WRITE)[:] = list(data)
+        self.machine.inline_launches += 1
         self.launch(address, invalidates=True)
 
     def launch(self, address: int, *, invalidates: bool) -> None:

@@ -52,6 +52,7 @@ CONTROLS: Final = {
     0x800292: Control(Device, "class_list_2", "class_list_2"),
     0x2080014A: Control(Subdevice, "gid_info", "gid_info"),
     0x20800110: Control(Subdevice, "name_string", "name_string"),
+    0x20800301: Control(Subdevice, "set_notification", "set_notification"),
     0x2080200A: Control(Subdevice, "boost", "boost"),
     0x20801201: Control(Subdevice, "gr_info", "gr_info"),
     0x20801218: Control(Subdevice, "context_size", "context_size"),
@@ -105,6 +106,15 @@ class Controls:
         handler: Callable[[Object, Record], None] = getattr(self, control.name)
         handler(found, Record(layout, r["params"]))
         return Status.OK
+
+    def set_notification(self, found: Object, p: Record) -> None:
+        """Arm a notification of a subdevice, or take that back."""
+        armed = self.machine.armed.setdefault(found.handle, set())
+        if p["action"] not in (0, 1, 2):
+            raise Refused(Status.INVALID_ARGUMENT)
+        if p["action"] and p["event"] in armed:
+            raise Refused(Status.INVALID_STATE)
+        (armed.add if p["action"] else armed.discard)(p["event"])
 
     def nothing(self, found: Object, p: Record) -> None:
         """Accept."""

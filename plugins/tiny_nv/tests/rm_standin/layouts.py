@@ -158,6 +158,7 @@ COMMON: Final = {
     "sm_errors": layout(
         4824, "hTargetChannel@0 numSMsToRead@4 valid@4812:1 info@4816 startingSM@4820"
     ),
+    "set_notification": layout(20, "event@0 action@4 bNotifyState@8:1 info32@12 info16@16:2"),
     "clear_sm_errors": layout(8, "hTargetChannel@0 numSMsToClear@4"),
     "exception_mask": layout(4, "exceptionMask@0"),
     "mmu_fault": layout(72, "count@64"),

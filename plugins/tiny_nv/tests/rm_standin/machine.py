@@ -9,6 +9,7 @@ import ctypes
 import errno
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from rm_standin.cards import H200, CardFacts
 from rm_standin.channels import Ring
 from rm_standin.gpu import Gpu
 from rm_standin.layouts import Layout, Record, branch_of, layouts_of
-from rm_standin.objects import Memory, Usermode
+from rm_standin.objects import Event, Memory, Usermode
 from rm_standin.resources import Resources
 from rm_standin.status import Mistake, Refused, Status
 from rm_standin.uvm import Uvm
@@ -35,6 +36,8 @@ CONTROL, UVM = "/dev/nvidiactl", "/dev/nvidia-uvm"
 LARGEST_DIRECT: Final = 1 << 14
 MAGIC: Final = 0x46
 DOORBELL: Final = 0x90
+FIFO_EVENT: Final = 35
+"""NV2080_NOTIFIERS_FIFO_EVENT_MTHD."""
 SILENT: Final = 0xFFFFFFFF
 
 ESCAPES: Final = {
@@ -131,6 +134,14 @@ class Machine(StandInFiles):
         self.tells_faults = False
         """Whether what a kernel does wrong is told by the card alone, and not raised here."""
         self.interrupts = 0
+        self.armed: dict[int, set[int]] = {}
+        """Notifications that are told, by the handle of the subdevice."""
+        self.event_files: dict[int, bool] = {}
+        """Files with an event, and whether it is pending."""
+        self.inline_launches = 0
+        """Launches whose descriptors were within commands."""
+        self.woken = 0
+        """Polls that an interrupt has ended."""
         self.launched: list[str] = []
         """Kernels that have run."""
         self.last_fault = ""
@@ -308,10 +319,37 @@ class Machine(StandInFiles):
 
     def alloc_os_event(self, file: OpenFile, r: Record) -> None:
         self.resources.client(r["hClient"])
-        self.must(self.file_of(r["fd"]) is not None)
+        self.must(r["fd"] == file.number)
+        if r["fd"] in self.event_files:
+            raise Refused(Status.INVALID_ARGUMENT)
+        self.event_files[r["fd"]] = False
 
     def free_os_event(self, file: OpenFile, r: Record) -> None:
-        self.alloc_os_event(file, r)
+        self.resources.client(r["hClient"])
+        if self.event_files.pop(r["fd"], None) is None:
+            raise Refused(Status.INVALID_ARGUMENT)
+
+    def interrupt(self, gpu: Gpu) -> None:
+        """A channel of a card wakes who waits for its interrupts."""
+        self.interrupts += 1
+        for client in self.resources.clients.values():
+            for event in client.objects.values():
+                if isinstance(event, Event) and event.gpu is gpu and event.of_interrupts:
+                    armed = self.armed.get(event.parent.handle, set()) if event.parent else set()
+                    if event.index == FIFO_EVENT and event.index in armed:
+                        self.event_files[event.file] = True
+
+    def poll(self, file: int, timeout_ms: int) -> bool:
+        """poll(2) of a file with an event. Nothing else is to come once cards have run."""
+        if file not in self.files or file not in self.event_files:
+            raise Mistake(f"file {file} is polled, and has no event")
+        self.pump()
+        with self.lock:
+            found, self.event_files[file] = self.event_files[file], False
+            self.woken += found
+        if not found:
+            time.sleep(min(timeout_ms, 1) / 1e3)
+        return found
 
     def check_version(self, file: OpenFile, r: Record) -> None:
         asked = bytes(r.bytes[8:72]).split(b"\0")[0].decode()

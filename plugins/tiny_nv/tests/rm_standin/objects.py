@@ -102,8 +102,14 @@ class Debugger(Object):
     """What errors of multiprocessors are read from."""
 
 
+@dataclass(eq=False)
 class Event(Object):
     """What wakes a waiting file."""
+
+    file: int = 0
+    index: int = 0
+    """Which notification it waits for."""
+    of_interrupts: bool = False
 
 
 class Engine(Object):

@@ -63,6 +63,8 @@ NOTIFIER_BYTES: Final = 3 * 16
 USERD_BYTES: Final = 512
 RING_ENTRY: Final = 8
 ENGINE_GRAPHICS, FIRST_COPY_ENGINE, LAST_COPY_ENGINE = 1, 9, 0x12
+EVENT_OF_INTERRUPTS: Final = 1 << 30
+"""NV01_EVENT_NONSTALL_INTR."""
 FIXED_OFFSET: Final = 1 << 15
 CONTEXT_BYTES: Final = 0x1800000
 DOORBELL_BYTES: Final = 1 << 16
@@ -521,8 +523,21 @@ class Resources:
     def make_event(
         self, client: Client, parent: Object, handle: int, number: int, r: Record
     ) -> Object:
-        self.needed(r, "event")
-        return Event(handle, number, parent)
+        self.below(parent, Subdevice)
+        p = self.needed(r, "event")
+        if p["hParentClient"] != client.handle or p["hSrcResource"] != parent.handle:
+            raise Refused(Status.INVALID_OBJECT_HANDLE)
+        if p["hClass"] != number or p["data"] not in self.machine.event_files:
+            raise Refused(Status.INVALID_ARGUMENT)
+        index = p["notifyIndex"]
+        return Event(
+            handle,
+            number,
+            parent,
+            file=p["data"],
+            index=index & 0xFFFF,
+            of_interrupts=bool(index & EVENT_OF_INTERRUPTS),
+        )
 
     # --- the end
 

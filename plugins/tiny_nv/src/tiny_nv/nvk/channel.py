@@ -1,7 +1,7 @@
 """Channels of a card as its driver makes them: rings of entries that name commands, and doorbells.
 
-A group of channels runs on the graphics engine, which computes, and copies by an engine of its own.
-A fault stops the whole group.
+A group of channels runs on the graphics engine, which computes, and copies by an engine of its own;
+or copies have a group on another copy engine. A fault stops the whole group.
 """
 
 from __future__ import annotations
@@ -37,16 +37,21 @@ _RECORDED: Final = 0xFFFF
 _SUBROUTINE: Final = 1 << 41
 _LENGTH_SHIFT: Final = 42
 _GRAPHICS: Final = 1
+_FIRST_COPY_ENGINE: Final = 9
 _ASYNCHRONOUS: Final = 1
 _CONTEXT_BYTES: Final = 64 << 20
 """Default size of a channel's contexts, if the driver does not tell it."""
 
 
 class ChannelGroup:
-    """Channels that share a context, one of which computes and one of which copies."""
+    """A channel that computes and one that copies, which report errors in one place."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: Card, copy_engine: int | None = None) -> None:
+        """`copy_engine`: the engine that copies in a group of its own; None for the graphics
+        engine's.
+        """
         self.card, self.rm = card, card.rm
+        self.copy_engine = copy_engine
         self._undo = ExitStack()
         try:
             self._open()
@@ -75,13 +80,34 @@ class ChannelGroup:
             rm.record("context_share", hVASpace=card.va_space, flags=_ASYNCHRONOUS),
             what="a context",
         )
-        self.compute = Channel(self, share, rings[0], card.generation.compute, "compute")
-        self.copies = Channel(self, share, rings[1], card.copy_class, "copy")
+        self.compute = Channel(
+            self, self.group, share, rings[0], card.generation.compute, "compute"
+        )
+        groups, copy_share = [self.group], share
+        if self.copy_engine is not None:
+            groups.append(self._group_of_copies(self.copy_engine))
+            copy_share = 0
+        self.copies = Channel(self, groups[-1], copy_share, rings[1], card.copy_class, "copy")
         self.debugger = self._debugger()
         for channel in (self.compute, self.copies):
             channel.register(undo)
-        schedule = rm.record("schedule", bEnable=1)
-        rm.control(self.group, Control.GPFIFO_SCHEDULE, schedule)
+        for group in groups:
+            schedule = rm.record("schedule", bEnable=1)
+            rm.control(group, Control.GPFIFO_SCHEDULE, schedule)
+
+    def _group_of_copies(self, engine: int) -> int:
+        """A group of channels on a copy engine; they need no context share."""
+        card, rm = self.card, self.rm
+        made = rm.alloc(
+            card.device,
+            Class.KEPLER_CHANNEL_GROUP_A,
+            rm.record(
+                "channel_group", hVASpace=card.va_space, engineType=_FIRST_COPY_ENGINE + engine
+            ),
+            what=f"a group of channels on copy engine {engine}",
+        )
+        self._undo.callback(self._free, made)
+        return made
 
     def _ring(self) -> Allocation:
         """Memory for the ring of a channel."""
@@ -129,7 +155,13 @@ class Channel:
     """A ring of entries in the card's memory, which one engine takes commands from."""
 
     def __init__(
-        self, group: ChannelGroup, share: int, memory: Allocation, engine: int, name: str
+        self,
+        group: ChannelGroup,
+        parent: int,
+        share: int,
+        memory: Allocation,
+        engine: int,
+        name: str,
     ) -> None:
         card, rm = group.card, group.rm
         self.group, self.card, self.name = group, card, name
@@ -144,7 +176,7 @@ class Channel:
             hUserdMemory=memory.handle,
             userdOffset=RING_BYTES,
         )
-        self.handle = rm.alloc(group.group, card.channel_class, params, what=f"a {name} channel")
+        self.handle = rm.alloc(parent, card.channel_class, params, what=f"a {name} channel")
         self.engine = rm.alloc(self.handle, engine, what=f"the {name} engine")
         token = rm.control(
             self.handle, Control.GET_WORK_SUBMIT_TOKEN, rm.record("work_submit_token")

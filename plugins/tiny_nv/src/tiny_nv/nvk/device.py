@@ -13,21 +13,27 @@ from tiny_nv.nvk.addresses import LOCAL_WINDOW, SHARED_WINDOW
 from tiny_nv.nvk.card import Card, driver_of_process
 from tiny_nv.nvk.channel import ChannelGroup
 from tiny_nv.nvk.compilers import CubinCompiler, CubinOfPtxCompiler
+from tiny_nv.nvk.events import InterruptEvent
 from tiny_nv.nvk.faults import Faults
 from tiny_nv.nvk.local_memory import bytes_of_thread, bytes_of_tpc, total_bytes
 from tiny_nv.nvk.memory import NvAllocator
+from tiny_nv.nvk.options import chosen_options
 from tiny_nv.nvk.program import NvProgram
 from tiny_nv.nvk.queues import ComputeQueue, CopyQueue
 from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import ArgumentArena, HCQCompiled, ProgramInfo, Toolchain
+from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo, Toolchain
 
 __all__ = ["NvDevice", "ptx_toolchain", "toolchain"]
 
 COMMAND_BYTES: Final = 1 << 20
 """Memory for commands of submissions, of each channel."""
 _REST_SECONDS: Final = 1e-3
+_EAGER_SECONDS: Final = 2e-4
+"""Time of busy waiting before waits sleep."""
+_LONGEST_SLEEP_MS: Final = 5
+"""Limit of a sleep, after which faults are looked for."""
 
 
 def toolchain(arch: str = "") -> Toolchain[CudaC]:
@@ -50,6 +56,7 @@ class NvDevice(HCQCompiled):
 
     def __init__(self, index: int = 0, interface: str = "") -> None:
         verify_interface(interface)
+        self.options = chosen_options()
         driver = driver_of_process()
         infos = driver.infos()
         if index >= len(infos):
@@ -59,10 +66,14 @@ class NvDevice(HCQCompiled):
             self.card: Card = driver.open(infos[index])
             undo.callback(self.card.close)
             self.arch = self.card.arch
-            self.group = group = ChannelGroup(self.card)
+            self.group = group = ChannelGroup(self.card, self.options.copy_engine)
             undo.callback(group.close)
             units = self.card.units
             sms = units.gpcs * units.tpcs_per_gpc * units.sms_per_tpc
+            self.event: InterruptEvent | None = None
+            if self.options.sleeps:
+                self.event = InterruptEvent(self.card)
+                undo.callback(self.event.close)
             self.faults = Faults(group, self.kernel_at, sms)
             allocator = NvAllocator(self.card)
             allocator.device = self
@@ -141,6 +152,13 @@ class NvDevice(HCQCompiled):
         return bytes_of_tpc(self.card.units, bytes_of_thread(stack_bytes))
 
     # --- waiting
+
+    def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
+        """Wait a little for a signal: by the card's interrupt, where waits sleep."""
+        if self.event is None or waited_seconds < _EAGER_SECONDS:
+            super().sleep(signal, value, waited_seconds)
+        else:
+            self.event.wait(_LONGEST_SLEEP_MS)
 
     def rest(self) -> None:
         """Let others run while there is no room."""

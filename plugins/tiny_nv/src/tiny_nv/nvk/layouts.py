@@ -125,6 +125,9 @@ _COMMON: Final = (
            "cid@132 subDeviceId@136 hObjectEccError@140 "
            + _CHANNEL_TAIL.format(144, 168, 192, 216, 240, 244)),
     layout("debugger", 12, "hDebuggerClient@0 hAppClient@4 hClass3dObject@8"),
+    layout("alloc_os_event", 16, "hClient@0 hDevice@4 fd@8 status@12"),
+    layout("event", 24, "hParentClient@0 hSrcResource@4 hClass@8 notifyIndex@12 data@16:8"),
+    layout("set_notification", 20, "event@0 action@4 bNotifyState@8:1 info32@12 info16@16:2"),
     layout("id_info", 32, "gpuId@0 deviceInstance@8 subDeviceInstance@12"),
     layout("class_list", 16, "numClasses@0 classList@8:8"),
     layout("gid_info", 268, "index@0 flags@4 length@8 uuid@12:16"),

@@ -17,6 +17,8 @@ __all__ = [
     "LARGEST_COPY",
     "copy",
     "copy_release",
+    "interrupt",
+    "launch_inline",
     "length_of",
     "local_memory",
     "method",
@@ -31,6 +33,8 @@ __all__ = [
 
 COMPUTE, COPY = 1, 4
 """Subchannels."""
+SHORT_DESCRIPTOR: Final = 256
+"""Bytes of the descriptors before Hopper's."""
 LARGEST_COPY: Final = 2 << 30
 """Bytes of one copy."""
 
@@ -38,7 +42,8 @@ _INCREMENTING: Final = 1
 _OPERATION_SHIFT, _COUNT_SHIFT, _COUNT_MASK, _SUBCHANNEL_SHIFT = 29, 16, 0x1FFF, 13
 
 # Methods of the host.
-_SET_OBJECT, _SEMAPHORE = 0x00, 0x5C
+_SET_OBJECT, _INTERRUPT, _SEMAPHORE, _HOST_WAIT = 0x00, 0x20, 0x5C, 0x78
+_ALL_ENGINES: Final = 1
 _ACQUIRE_AT_LEAST: Final = 3
 _RELEASE: Final = 1
 _WHEN_IDLE, _LONG, _WITH_TIME = 1 << 20, 1 << 24, 1 << 25
@@ -50,6 +55,10 @@ _INVALIDATE_DESCRIPTORS: Final = 0x298
 _SEND_PCAS: Final = 0x2B4
 _SEND_SIGNALING_PCAS: Final = 0x2C0
 _PREFETCH_SCHEDULE: Final = 9
+_INLINE_DESCRIPTOR: Final = 0x318
+_INLINE_WORDS: Final = 0x320
+_LONG_DESCRIPTOR: Final = 1 << 30
+"""An inline descriptor of 384 bytes, not 256."""
 _LOCAL_BYTES: Final = 0x2E4
 _LOCAL_ADDRESS: Final = 0x790
 _LOCAL_WINDOW: Final = 0x7B0
@@ -122,6 +131,11 @@ def release_time(address: Number) -> Words:
     return semaphore(address, 0, _RELEASE | _WHEN_IDLE | _WITH_TIME)
 
 
+def interrupt() -> Words:
+    """Wake who sleeps, when all engines of the channel are idle: the host alone does not wait."""
+    return (*method(0, _HOST_WAIT, _ALL_ENGINES), *method(0, _INTERRUPT, 0))
+
+
 # --- compute
 
 
@@ -156,6 +170,18 @@ def schedule(descriptor: int) -> Words:
         *method(COMPUTE, _INVALIDATE_DESCRIPTORS, 0),
         *method(COMPUTE, _SEND_PCAS, descriptor >> 8),
         *method(COMPUTE, _SEND_SIGNALING_PCAS, _PREFETCH_SCHEDULE),
+    )
+
+
+def launch_inline(descriptor: int, size_bytes: int) -> Words:
+    """Put a descriptor of so many bytes, the words at the end, to an address, and launch it."""
+    unit = descriptor >> 8
+    form = _LONG_DESCRIPTOR if size_bytes > SHORT_DESCRIPTOR else 0
+    words = (0,) * (size_bytes // 4)
+    return (
+        *method(COMPUTE, _INVALIDATE_DESCRIPTORS, 0),
+        *method(COMPUTE, _INLINE_DESCRIPTOR, unit >> 32 | form, unit & 0xFFFFFFFF),
+        *method(COMPUTE, _INLINE_WORDS, *words),
     )
 
 

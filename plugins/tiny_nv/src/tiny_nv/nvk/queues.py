@@ -58,6 +58,7 @@ class NvQueue(HWQueue):
         self.device = device
         self.channel = channel
         self.bound: HCQBuffer | None = None
+        self.options = device.options
 
     def __del__(self) -> None:
         bound = getattr(self, "bound", None)
@@ -67,6 +68,10 @@ class NvQueue(HWQueue):
     def wait(self, signal: SignalPlace, value: Number) -> Self:
         """Go on when the signal is at least at `value`."""
         return self.append(*methods.wait_at_least(signal.address, value))
+
+    def interrupt(self) -> Self:
+        """Wake who sleeps, after all before this is done."""
+        return self.append(*methods.interrupt())
 
     # --- submission
 
@@ -113,6 +118,8 @@ class ComputeQueue(NvQueue):
         """The launch after which nothing else has been asked for."""
         self.kept: list[NvArguments] = []
         """References to the memory that descriptors address, which must outlive the commands."""
+        self._inline: list[tuple[int, NvArguments]] = []
+        """Launches whose descriptors are among the commands, and from which word on."""
         self._patches: dict[Symbol, list[Callable[[int], None]]] = {}
 
     def wait(self, signal: SignalPlace, value: Number) -> Self:
@@ -122,6 +129,9 @@ class ComputeQueue(NvQueue):
 
     def signal(self, signal: SignalPlace, value: Number) -> Self:
         """Set the signal: by the last launch where it can, else by the channel."""
+        if self.options.sleeps:
+            self.last = None
+            return self.append(*methods.release(signal.address, value)).interrupt()
         if self.last is not None and self.last.releases < qmd.RELEASES:
             return self._note(self.last.release(signal.address, value))
         self.last = None
@@ -153,9 +163,19 @@ class ComputeQueue(NvQueue):
         if self.last is not None:
             self.last.follow_by(args_state)
         else:
-            self.append(*methods.wait_for_idle(), *methods.schedule(args_state.address))
+            self._launch(args_state)
         self.last = args_state
         return self
+
+    def _launch(self, arguments: NvArguments) -> None:
+        """Launch when all kernels before have ended."""
+        self.append(*methods.wait_for_idle())
+        size = len(arguments.descriptor)
+        if not self.options.inline_descriptors:
+            self.append(*methods.schedule(arguments.address))
+            return
+        self.append(*methods.launch_inline(arguments.address, size))
+        self._inline.append((len(self.words) - size // _WORD_BYTES, arguments))
 
     def _note(self, patches: list[Patch]) -> Self:
         for symbol, change in patches:
@@ -169,6 +189,10 @@ class ComputeQueue(NvQueue):
                 raise ArgumentError(f"a queue is submitted without a number for {symbol}")
             for change in changes:
                 change(known[symbol])
+        for start, arguments in self._inline:  # as later commands and this submission made them
+            content = arguments.descriptor.cast("I")
+            for index, word in enumerate(content, start):
+                self.words[index] = word
         return super().submit(known)
 
 
@@ -177,7 +201,8 @@ class CopyQueue(NvQueue):
 
     def signal(self, signal: SignalPlace, value: Number) -> Self:
         """Set the signal when all copies before are done."""
-        return self.append(*methods.copy_release(signal.address, value))
+        self.append(*methods.copy_release(signal.address, value))
+        return self.interrupt() if self.options.sleeps else self
 
     def timestamp(self, signal: SignalPlace) -> Self:
         """Note the card's clock; the signal's value becomes 0."""
