@@ -23,7 +23,7 @@ Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 @dataclass(frozen=True)
 class Digest:
-    """What is compared of a result."""
+    """Compared part of a result."""
 
     shape: tuple[int, ...]
     elements: tuple[float, ...]
@@ -53,7 +53,7 @@ def digest(array: Array) -> Digest:
 
 
 def disagreement(one: Digest, other: Digest, tolerance: float) -> str:
-    """How two results differ, in words; empty when they agree."""
+    """Difference of two results in words; empty when they agree."""
     if [n for n in one.shape if n != 1] != [n for n in other.shape if n != 1]:
         return f"shape {one.shape} against {other.shape}"
     scale = max(one.root_mean_square, other.root_mean_square, 1e-30)
@@ -68,7 +68,7 @@ def disagreement(one: Digest, other: Digest, tolerance: float) -> str:
 
 
 def outliers(digests: Mapping[str, Digest], tolerance: float) -> dict[str, str]:
-    """Who differs from most others, and how. With two that differ, both are named."""
+    """Peers that differ from most others, and how. With two that differ, both are named."""
     told: dict[str, str] = {}
     for name, own in digests.items():
         others = {other: theirs for other, theirs in digests.items() if other != name}

@@ -1,4 +1,4 @@
-"""What a case is: what to compute, from what, and what the hardware must do for it, as data.
+"""A case as data: what to compute, from what, and what the hardware must do for it.
 
 A program gets the peer's module and the inputs as that peer's tensors. Programs are listed under
 the name of the peer; tinycore and tinygrad share one under `TENSOR`: they share an interface.
@@ -47,7 +47,7 @@ class Input:
 
 
 class Kind(Enum):
-    """How a program is called."""
+    """Way in which a program is called."""
 
     CALL = auto()
     """program(module, *inputs) -> result, a pure function; the JIT gets the inputs as arguments."""
@@ -77,11 +77,11 @@ class Case:
     inputs: tuple[Input, ...] = ()
     flops: float = 0.0
     read_bytes: int = 0
-    """What must come from memory at least; likewise `written_bytes`."""
+    """Least bytes that must come from memory; likewise `written_bytes`."""
     written_bytes: int = 0
     kind: Kind = Kind.CALL
     tolerance: float = 1e-3
-    """How far peers may differ, in parts of the result's root mean square."""
+    """Tolerance between peers, in parts of the result's root mean square."""
     by_default: bool = True
 
     def suits(self, peer: str) -> bool:

@@ -21,7 +21,7 @@ SMALL: Final = mpf(10) ** -6
 
 
 class Fit(NamedTuple):
-    """What to approximate: `rest(x)` on `interval`, where f(x) = whole(x, rest(x))."""
+    """The function to approximate: `rest(x)` on `interval`, where f(x) = whole(x, rest(x))."""
 
     name: str
     rest: Callable[[mpf], mpf]

@@ -1,4 +1,4 @@
-"""What tiny_cpu costs beside the kernels themselves: `python benchmarks/launch.py`.
+"""Cost of tiny_cpu beside the kernels themselves: `python benchmarks/launch.py`.
 
 Prints one line per fact: import, start of the pool, launches from Python and from a replay, and the
 time each compiler takes for a small kernel. Figures of a busy machine say nothing.

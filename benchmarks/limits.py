@@ -1,4 +1,4 @@
-"""What the hardware can do: bytes read, bytes moved, multiplications; on all processors together.
+"""Limits of the hardware: bytes read, bytes moved, multiplications; on all processors together.
 
 `python -m benchmarks.limits` is a worker like the peers' (see `lines`), so that the limits are
 measured in the same minutes as the work. The probes are loops in LLVM IR, compiled and run in
@@ -26,7 +26,7 @@ __all__ = ["PROBES", "Probe"]
 _MIB: Final = 1 << 20
 _READ_BYTES: Final = 256 * _MIB
 _TRIAD_BYTES: Final = 128 * _MIB
-"""Of each of its three arrays."""
+"""Size of each of its three arrays."""
 _BLOCK: Final = 16384
 """Floats, or rounds of multiplications, in one iteration of a probe's parallel loop."""
 _STREAMS: Final = 8
@@ -179,7 +179,7 @@ class Ready:
         pool().run(self.entry, self.addresses, b"", self.extent, self.chunk)
 
     def rates(self, seconds: float) -> list[float]:
-        """What was done per second, in each of some runs within about so many seconds."""
+        """Work per second, in each of some runs within about so many seconds."""
         self()
         rates: list[float] = []
         end = perf_counter() + seconds

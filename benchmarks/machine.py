@@ -33,7 +33,7 @@ def facts(peers: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def load() -> str:
-    """How many processes wanted a processor during the last minute, where the system says."""
+    """Number of processes that wanted a processor in the last minute, where the system says."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
@@ -47,7 +47,7 @@ def wait_for_quiet(seconds: float) -> float:
 
 
 def _running() -> int:
-    """How many threads run or could run at this moment, this one among them."""
+    """Number of threads that run or could run at this moment, this one among them."""
     try:
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""How each peer is driven: make tensors, make a program callable, wait for it, read its result."""
+"""Drivers of each peer: make tensors, make a program callable, wait for it, read its result."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Peer:
         return ""
 
     def step(self, case: Case, inputs: Sequence[Any]) -> Step | Prepared:
-        """What is called again and again."""
+        """Function called again and again."""
         program = case.program_of(self.module_name)
         if program is None:
             raise NotImplementedError(f"{self.module_name} cannot do {case.name}")
@@ -210,7 +210,7 @@ def find_clang() -> str:
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -54,7 +54,7 @@ class Row:
     limits: Limits = field(default_factory=Limits)
 
     def best(self, *, ours: bool) -> tuple[str, float] | None:
-        """Who of us, or of the others, is fastest, and the seconds."""
+        """The fastest of us, or of the others, and its seconds."""
         times = [
             (outcome.summary.median, peer)
             for peer, outcome in self.outcomes.items()
@@ -85,7 +85,7 @@ class Row:
 
 
 def slower(rows: Sequence[Row]) -> list[Row]:
-    """Where a peer is faster, the worst first."""
+    """Cases in which a peer is faster, the worst first."""
     behind = [row for row in rows if (row.ratio or 0.0) > 1.0]
     return sorted(behind, key=lambda row: -(row.ratio or 0.0))
 
@@ -102,7 +102,7 @@ def markdown(rows: Sequence[Row], peers: Sequence[str], facts: Mapping[str, str]
 
 
 def _limits(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """What was measured of the hardware, from the case where it was least to that where most."""
+    """Limits measured of the hardware, from the case where it was least to that where most."""
     named = {"read": "GB/s read", "triad": "GB/s, two arrays to a third", "fma": "GFLOP/s, float32"}
     for name, unit in named.items():
         rates = sorted(filter(None, (getattr(row.limits, name) for row in rows)))

@@ -238,7 +238,7 @@ class PlainEnum(enum.Enum):
 
 
 class ObjectHashEnum(enum.Enum):
-    """What `Op` does: members hash by identity."""
+    """Identity hash of members, as `Op` has it."""
 
     ADD, MUL, CONST, LOAD = range(4)
     __hash__ = object.__hash__

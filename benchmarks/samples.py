@@ -62,7 +62,7 @@ def take(call: Callable[[], object], calls: int) -> Sample:
 
 
 def inner_calls(seconds: float) -> int:
-    """How many calls of so many seconds make a sample."""
+    """Number of calls of so many seconds that make a sample."""
     return max(1, min(10_000, round(SHORTEST_SECONDS / max(seconds, 1e-9))))
 
 

@@ -31,13 +31,13 @@ _FIND: Final = f"import sys; sys.path.append({str(_ROOT)!r})"
 """Last on the path: what is installed is measured, and not the tree, where they differ."""
 _RUN: Final = f"{_FIND}; import runpy; runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
 _QUIET_SECONDS: Final = 2.0
-"""How long to wait, before a turn, for a moment in which nobody else runs."""
+"""Seconds to wait, before a turn, for a moment in which nobody else runs."""
 _ANSWER_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to measure: `rounds` turns of `turn_seconds`, at most about `peer_seconds` a peer.
+    """Time to measure: `rounds` turns of `turn_seconds`, at most about `peer_seconds` a peer.
 
     A peer that was disturbed too often gets up to `patience` times as many turns.
     """
@@ -50,13 +50,13 @@ class Pace:
 
     @property
     def quiet_seconds(self) -> float:
-        """How long to wait in all, in one case, for moments in which nobody else runs."""
+        """Seconds to wait in all, in one case, for moments in which nobody else runs."""
         return 2.0 * self.rounds
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one peer on one case: figures, or why there are none, or why to doubt them."""
+    """Outcome of one peer on one case: figures, or why there are none, or why to doubt them."""
 
     summary: Summary | None = None
     failure: str = ""

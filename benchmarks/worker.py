@@ -38,7 +38,7 @@ class Work:
 
     @staticmethod
     def digested(case: Case, array: Array) -> dict[str, Any]:
-        """What is said of the result."""
+        """Facts told of the result."""
         if case.kind is Kind.TOOL:
             return {"count": int(array)}
         return {"digest": asdict(digest(array))}

@@ -1,4 +1,4 @@
-"""What asking costs, in Python: a plain call, a replay, a step of an optimizer, a new process.
+"""Costs of asking, in Python: a plain call, a replay, a step of an optimizer, a new process.
 
 Each is a process of its own that prints seconds. Calls that take microseconds are the least of
 many, so that they say what our code does and not what else the machine did.
@@ -115,7 +115,7 @@ def _scripts(text: str, **more: str) -> Mapping[str, str]:
 
 
 def _adam(part: str) -> Mapping[str, str]:
-    """Of ours only: what others do when a step is built, and what when it is realized, differs."""
+    """Ours only: what others do when a step is built, and what when it is realized, differs."""
     return {"tinycore": _ADAM.format(module="tinycore", part=part)}
 
 

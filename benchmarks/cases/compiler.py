@@ -1,4 +1,4 @@
-"""What Python costs: building and scheduling a long program, launching many small kernels.
+"""Costs of Python: building and scheduling a long program, launching many small kernels.
 
 The program is 96 layers of relu(x @ w) * c + x. In the "new" one the constants c change every time,
 so that no cache of schedules helps; in the "seen" one they do not. The chain is new each time.

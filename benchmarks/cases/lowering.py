@@ -1,4 +1,4 @@
-"""What a kernel costs before it runs: our passes with the renderer, and with the compiler too.
+"""Costs of a kernel before it runs: our passes with the renderer, and with the compiler too.
 
 The kernels are typical ones; sizes do not matter to this cost. No cache helps: each step lowers the
 same graph anew.

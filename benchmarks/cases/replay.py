@@ -1,4 +1,4 @@
-"""What a step costs that is done again: small training, decoding with a cache, many small kernels.
+"""Costs of a step that is done again: small training, decoding with a cache, many small kernels.
 
 The work in these is little, so that what is seen is the cost of asking for it.
 """

@@ -1,4 +1,4 @@
-"""What a user waits for first: the import, and one small result, in a new process."""
+"""The first waits of a user: the import, and one small result, in a new process."""
 
 from __future__ import annotations
 

@@ -384,7 +384,7 @@ class Plan:
 
 
 def barrier(frame: Frame) -> None:
-    """What is watched begins anew, since threads in lockstep have all reached it.
+    """Watched state begins anew, since threads in lockstep have all reached it.
 
     Raises DeviceError where a part of a group has left the loop that the others are in, and so
     never comes.

@@ -136,7 +136,7 @@ class _Action:
         return bytes(ffi.string(text[0])).decode() if text[0] else str(status)
 
     def made(self, name: str, *arguments: Any) -> Any:
-        """What a call makes."""
+        """Result of a call."""
         place = ffi.new("comgr_handle *")
         self.do(name, *arguments, place)
         return place[0]
@@ -156,7 +156,7 @@ class _Action:
         return found
 
     def run(self, kind: int, given: Any) -> Any:
-        """What an action makes of a set. Raises CompileError with the log."""
+        """The set that an action makes of another. Raises CompileError with the log."""
         result = self.new_set()
         if status := self.lib.amd_comgr_do_action(kind, self.info, given, result):
             log = self.content(result, LOG).decode("utf-8", "replace")

@@ -28,7 +28,7 @@ _CDNA_RELEASED: Final = 1 << 15 | 1 << 16 | 1 << 17 | 1 << 21
 
 @dataclass(frozen=True)
 class Generation:
-    """What one generation's packets, scratch and saved waves are like."""
+    """Packets, scratch and saved waves of one generation."""
 
     acquired: tuple[int, ...]
     """Body of ACQUIRE_MEM, which covers all memory and all caches."""
