@@ -46,7 +46,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Access:
-    """A LOAD, STORE or ASYNC_COPY, and the loops around it."""
+    """A LOAD, STORE, MATRIX_LOAD or ASYNC_COPY, and the loops around it."""
 
     node: UOp
     index: UOp
@@ -124,6 +124,8 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
                 continue
             dtype = node.dtype if node.op is Op.LOAD else node.src[1].dtype
             found.append(Access(node, node.src[0], dtype.size_bytes, loops, node.op is Op.STORE))
+        elif node.op is Op.MATRIX_LOAD:  # each lane names a row of a tile
+            found.append(Access(node, node.src[0], node.arg.row_bytes, loops, False))
         elif node.op is Op.ASYNC_COPY:
             for index, stores in ((node.src[0], True), (node.src[1], False)):
                 item = pointer_of(index).dtype

@@ -127,6 +127,27 @@ def test_work_of_a_product_is_counted_by_its_loops() -> None:
     assert any(u.op is Op.MATRIX for u in kernel.uops)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["H200", "RX 7900 XTX", "M3"])
+def test_no_banks_collide_where_operands_lie_as_lanes_hold_them(name: str, dtype: DType) -> None:
+    limits_of(BY_NAME[name])
+    a, b = (Tensor.empty(512, 512, dtype=dtype, device="NULL") for _ in "ab")
+    right = b if name == "M3" else b.T  # lanes of its matrices hold neighbors of a row
+    counts = counts_of(lowered(BY_NAME[name], lambda: a @ right), BY_NAME[name])
+
+    assert counts.matrix
+    assert counts.shared_turns == counts.shared_least
+
+
+@pytest.mark.parametrize("name", ["H200", "RX 7900 XTX", "M3"])
+def test_a_turned_fill_asks_for_no_bank_more_than_twice(name: str) -> None:
+    limits_of(BY_NAME[name])
+    a, b = (Tensor.empty(512, 512, dtype=dtypes.float16, device="NULL") for _ in "ab")
+    counts = counts_of(lowered(BY_NAME[name], lambda: a @ b), BY_NAME[name])
+
+    assert counts.conflicts < 1.3
+
+
 def test_groups_are_resident_as_far_as_there_is_room() -> None:
     limits_of(H200)
     kernel = lowered(H200, lambda: Tensor.empty(4096, 4096).sum(1))

@@ -58,25 +58,42 @@ def fragment(
     """The fragment of an operand: the elements that a lane holds, by the unit's lane map."""
     if load is not None and (tiles := tiles_of(value, held, loops, lane, load)) is not None:
         return tiles
-    along, together = held.map.neighbors
-    number: Number = (*loops[along].arg.number, Part.TURN) if together > 1 else ()
-    turn = UOp.range(together, number, AxisKind.VECTOR) if together > 1 else UOp.index(0)
-    parts = []
-    for first in range(0, held.count, together):
+    along, most = held.map.neighbors
+    number: Number = (*loops[along].arg.number, Part.TURN) if most > 1 else ()
+
+    def held_from(first: int, turn: UOp | None) -> UOp:
         places = {
             loops[axis]: UOp.index(0) + held.map.place(axis, lane, first)
             for axis in held.axes
             if loops[axis].op is Op.RANGE
         }
-        if together > 1:
+        if turn is not None:
             places[loops[along]] += turn
-        part = rewrite(value.substitute(places), simplify, name="simplify a fragment")
-        parts.append(vector(turn, part) if together > 1 else part)
+        return rewrite(value.substitute(places), simplify, name="simplify a fragment")
+
+    together, turn = most, None
+    for lanes in (most >> times for times in range(most.bit_length() - 1)):
+        step = UOp.range(lanes, number, AxisKind.VECTOR)
+        if lanes == most:
+            together, turn = lanes, step
+        if lies_together(held_from(0, step), step):  # a swizzle keeps pieces of a row
+            together, turn = lanes, step
+            break
+    parts = []
+    for first in range(0, held.count, together):
+        part = held_from(first, turn)
+        parts.append(part if turn is None else vector(turn, part))
     if len(parts) == 1:
         return parts[0]
     if together == 1:
         return UOp(Op.VECTORIZE, held.vector, tuple(parts))
     return UOp(Op.EXTRACT, held.vector, tuple(parts), tuple(range(held.count)))
+
+
+def lies_together(value: UOp, turn: UOp) -> bool:
+    """True if every address in a value moves by the same with each step of a loop."""
+    places = [n.src[1] for n in value.toposort() if n.op is Op.INDEX]
+    return all(coefficient(place, turn) is not None for place in places)
 
 
 def tiles_of(

@@ -15,8 +15,8 @@ from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
-CHOOSING: Final = frozenset({Op.ADD, Op.SUB, Op.NEG, Op.MIN, Op.MAX, Op.WHERE})
-"""Ops whose result every common divisor of their values divides."""
+CHOOSING: Final = frozenset({Op.ADD, Op.SUB, Op.NEG, Op.MIN, Op.MAX, Op.WHERE, Op.XOR})
+"""Ops whose result every common power of two that divides their values divides."""
 REMAINDERS: Final = frozenset({Op.MOD, Op.FLOORMOD})
 DIVISIONS_BY_CONSTANT: Final = REMAINDERS | {Op.IDIV, Op.FLOORDIV}
 

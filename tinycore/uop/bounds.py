@@ -89,6 +89,15 @@ def and_interval(node: UOp, a: Interval, b: Interval) -> Interval:
     return (0, min(highs)) if highs else (-math.inf, math.inf)
 
 
+def xor_interval(node: UOp, a: Interval, b: Interval) -> Interval:
+    """Bounds of XOR: as many bits as the longer of two nonnegative operands."""
+    if node.dtype.kind == "bool":
+        return False, True
+    if min(a[0], b[0]) < 0 or math.inf in (a[1], b[1]):
+        return -math.inf, math.inf
+    return 0, (1 << max(int(a[1]), int(b[1])).bit_length()) - 1
+
+
 def equal_interval(a: Interval, b: Interval) -> Interval:
     """Bounds of a == b."""
     if a[0] == a[1] == b[0] == b[1]:
@@ -127,6 +136,7 @@ INTERVALS: Final[dict[Op, Callable[..., Interval]]] = {
     Op.CMPEQ: lambda n, a, b: equal_interval(a, b),
     Op.CMPNE: lambda n, a, b: opposite(equal_interval(a, b)),
     Op.AND: and_interval,
+    Op.XOR: xor_interval,
     Op.SHL: shift_interval(left=True),
     Op.SHR: shift_interval(left=False),
     Op.WHERE: lambda n, c, a, b: (min(a[0], b[0]), max(a[1], b[1])),

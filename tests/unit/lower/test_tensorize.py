@@ -357,6 +357,42 @@ def test_rows_of_a_stage_are_padded_by_no_less_than_nothing() -> None:
         apply_checked(product_for(MMA, (16, 16, 16)), (Stage(None, (((INNER, 1),),), -1),), CARD)
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"swizzle": 3}, "rows exchange 2, 4 or 8 pieces, 128 bytes at most, not 3"),
+        ({"swizzle": 8, "piece_bytes": 32}, "128 bytes at most, not 8"),
+        ({"swizzle": 2, "piece_bytes": 8}, "pieces of rows have 16 or 32 or 64 bytes, not 8"),
+        ({"swizzle": 2, "padding": 8}, "instead of being padded"),
+        ({"swizzle": 8}, "rows of 64 bytes are no multiple of 8 pieces of 16 bytes"),
+    ],
+)
+def test_rows_that_cannot_be_swizzled_are_refused(change: dict[str, int], problem: str) -> None:
+    ast = product_for(MMA, (256, 64, 256))
+    plan = plan_for(ast, CARD)
+    changed = tuple(
+        Stage(s.at, s.dimensions, **change) if isinstance(s, Stage) else s for s in plan
+    )
+    with pytest.raises(ArgumentError, match=problem):
+        apply_checked(ast, changed, CARD)
+
+
+@pytest.mark.parametrize("size", [(64, 64, 64), (120, 64, 128)], ids=str)
+@pytest.mark.parametrize("piece", [16, 32])
+@pytest.mark.parametrize("unit", [MMA, WMMA, SIMDGROUP], ids=lambda unit: unit.name)
+def test_rows_are_swizzled_by_pieces_of_any_size(
+    unit: MatrixUnit, piece: int, size: tuple[int, int, int]
+) -> None:
+    ast = product_for(unit, size)
+    plan = tuple(
+        replace(s, swizzle=2, piece_bytes=piece, padding=0) if isinstance(s, Stage) else s
+        for s in plan_for(ast, card_with(unit))
+    )
+    linear = check(ast, plan, size)
+
+    assert any(n.op is Op.XOR for n in linear.uops)
+
+
 class Storing(Renderer):
     """A language that only stores bfloat16."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinycore.uop.affine import coefficient, interval
+from tinycore.uop.affine import coefficient, divisor, interval
 from tinycore.uop.node import UOp
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
@@ -25,3 +25,10 @@ def test_counters_that_stand_still_are_0_inside_of_a_division() -> None:
     assert coefficient(place, ROW) is None
     assert interval(place, (ROW,)) == (0, 2)
     assert interval(place, ()) == (0, 5)
+
+
+def test_exclusive_or_keeps_the_powers_of_two_of_both() -> None:
+    i, j = (UOp.range(8, (number,)) for number in (0, 1))
+
+    assert divisor(i * 8 ^ j * 4, 64) == 4
+    assert divisor((i ^ j) * 8, 64) == 8

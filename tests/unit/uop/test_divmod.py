@@ -169,3 +169,10 @@ def test_product_of_divisors_must_fit() -> None:
 def test_shifts_stay_because_lowering_makes_them() -> None:
     assert simplified(j << 2) is j << 2
     assert simplified(j >> 2) is j >> 2
+
+
+def test_exclusive_or_has_the_bits_of_the_longer_operand() -> None:
+    i, j = (UOp.range(extent, (number,)) for number, extent in enumerate((6, 3)))
+
+    assert (i ^ j).bounds == (0, 7)
+    assert (i * 8 ^ j).bounds == (0, 63)

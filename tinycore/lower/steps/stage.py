@@ -9,6 +9,7 @@ inside of the place where the copy is made.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,11 @@ MOST_SCRATCH: Final = 2 << 20
 """Bytes of one array, which lies on a stack where threads share no memory."""
 
 WORD_BYTES: Final = 4
+BANKS_BYTES: Final = 128
+"""Bytes of a line of shared memory, which has a word of each bank."""
+LEAST_PIECE_BYTES: Final = 16
+"""Bytes that stay together in a swizzled row at least: the widest access of a thread."""
+PIECE_SIZES: Final = (LEAST_PIECE_BYTES, 32, 64)
 MOST_IN_TURN: Final = 8
 """Arrays that steps use in turn: filling begins so many steps ahead, less one."""
 
@@ -50,6 +56,9 @@ class Stage:
     copy stands before all loops. The loops that fill the array are numbered (first loop of the
     dimension, Part.FILL, array).
 
+    With `swizzle` neighboring rows lie in other banks without padding: so many pieces of a row, of
+    `piece_bytes` each, are exchanged by XOR with the row's number, as `swizzled` says.
+
     With `copies` there are so many arrays, which the steps of `at` use in turn: a group fills one
     while it reads others (see `cooperative.filled_ahead`).
 
@@ -62,10 +71,15 @@ class Stage:
     padding: int = 0
     copies: int = 1
     narrow: tuple[DType, ...] = ()
+    swizzle: int = 0
+    piece_bytes: int = LEAST_PIECE_BYTES
 
     def __str__(self) -> str:
         layout = "][".join("+".join(map(term_text, d)) for d in self.dimensions)
         padded = f", rows padded by {self.padding}" if self.padding else ""
+        padded += (
+            f", {self.swizzle} x {self.piece_bytes} bytes of a row swizzled" if self.swizzle else ""
+        )
         turns = f", {self.copies} in turn" if self.copies > 1 else ""
         kinds = f", as {' '.join(d.name for d in self.narrow)}" if self.narrow else ""
         return f"stage([{layout}] at {text_of(self.at or ())}{padded}{turns}{kinds})"
@@ -78,6 +92,8 @@ class Stage:
         """Why the step must not be done; what fits no value is refused when it is tried."""
         if self.padding < 0:
             return f"rows cannot be padded by {self.padding}"
+        if self.swizzle and (problem := self.problem_of_swizzle()):
+            return problem
         if self.copies == 1:
             return None
         if not 1 < self.copies <= MOST_IN_TURN:
@@ -87,6 +103,17 @@ class Stage:
         counter = loops.by_number.get(self.at or ())
         if counter is None or counter.arg.kind is not AxisKind.REDUCE:
             return "arrays are used in turn by the steps of a sum"
+        return None
+
+    def problem_of_swizzle(self) -> str | None:
+        """The error in what rows exchange, as text; None if it is valid."""
+        pieces, size = self.swizzle, self.piece_bytes
+        if size not in PIECE_SIZES:
+            return f"pieces of rows have {' or '.join(map(str, PIECE_SIZES))} bytes, not {size}"
+        if pieces < 2 or (BANKS_BYTES // size) % pieces:
+            return f"rows exchange 2, 4 or 8 pieces, {BANKS_BYTES} bytes at most, not {pieces}"
+        if self.padding or len(self.dimensions) == 1:
+            return "rows are swizzled where there are several, and instead of being padded"
         return None
 
     @property
@@ -179,17 +206,17 @@ def staged(value: UOp, step: Stage, number: int) -> UOp:
         UOp.range(int(place.vmax) + 1, (*dimension[0][0], Part.FILL, number))
         for dimension, place in zip(step.dimensions, places, strict=True)
     ]
-    pitches = pitches_of([r.extent for r in fill], value.dtype.itemsize, step.padding)
-    size = pitches[0] * fill[0].extent
+    layout = layout_of([r.extent for r in fill], value.dtype.itemsize, step)
+    size = layout.pitches[0] * fill[0].extent
     turn = loops.get(step.at or ())
     copies = 1 if turn is None else step.copies
     start = UOp.index(0) if turn is None or copies == 1 else turn % copies * size
     array = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(size * copies, "local"), (), number)
     content = by_place(value, step.dimensions, loops, fill)
     ahead = Ahead(copies) if copies > 1 else None
-    store = UOp(Op.STORE, dtypes.void, (element_of(array, fill, pitches, start), content), ahead)
+    store = UOp(Op.STORE, dtypes.void, (element_of(array, fill, layout, start), content), ahead)
     filled = UOp(Op.AFTER, array.dtype, (array, UOp(Op.END, dtypes.void, (store, *fill))))
-    return UOp(Op.LOAD, value.dtype, (element_of(filled, places, pitches, start),))
+    return UOp(Op.LOAD, value.dtype, (element_of(filled, places, layout, start),))
 
 
 def place_of(dimension: Dimension, loops: dict[Number, UOp]) -> UOp:
@@ -215,10 +242,55 @@ def pitches_of(extents: list[int], itemsize: int, padding: int = 0) -> list[int]
     return pitches
 
 
-def element_of(array: UOp, places: list[UOp], pitches: list[int], start: UOp) -> UOp:
+@dataclass(frozen=True)
+class Layout:
+    """Pitches of a staged array, and pieces of so many elements that its rows exchange."""
+
+    pitches: list[int]
+    swizzle: int = 0
+    piece: int = 1
+    period: int = 1
+    """Rows until one begins at the same bank, and is swizzled otherwise."""
+
+
+def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
+    """The layout that a Stage states. Raises ArgumentError for rows that have no such pieces."""
+    if not step.swizzle:
+        return Layout(pitches_of(extents, itemsize, step.padding))
+    row_bytes = extents[-1] * itemsize
+    if row_bytes % (step.swizzle * step.piece_bytes):
+        raise ArgumentError(
+            f"{step}: rows of {row_bytes} bytes are no multiple of {step.swizzle} pieces of "
+            f"{step.piece_bytes} bytes; pad them instead"
+        )
+    # Rows of a power of two keep their pitch: the swizzle finds other banks, and other cache sets.
+    pitches = [math.prod(extents[place:]) for place in range(1, len(extents) + 1)]
+    period = BANKS_BYTES // (step.piece_bytes * step.swizzle)
+    return Layout(pitches, step.swizzle, step.piece_bytes // itemsize, period)
+
+
+def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp:
     """The element at a place along each dimension, of what starts somewhere in an array."""
-    place = start + total(p * pitch for p, pitch in zip(places, pitches, strict=True))
+    if layout.swizzle:
+        row_size = layout.pitches[-2]
+        outer = zip(places[:-1], layout.pitches[:-1], strict=True)
+        row = total(place * (pitch // row_size) for place, pitch in outer)
+        places = [*places[:-1], swizzled(places[-1], row, layout)]
+    place = start + total(p * pitch for p, pitch in zip(places, layout.pitches, strict=True))
     return UOp(Op.INDEX, array.dtype, (array, place))
+
+
+def swizzled(column: UOp, row: UOp, layout: Layout) -> UOp:
+    """Column of a swizzled row where the element of a column lies.
+
+    Where rows have no more pieces with an odd factor than `swizzle`, those that begin at the same
+    bank are a multiple of the period apart: divided by it, their numbers tell them apart, so that
+    the same piece of neighboring rows lies in all parts of a line. The permutation keeps pieces
+    whole and is its own inverse.
+    """
+    turn = row // layout.period % layout.swizzle
+    piece = column // layout.piece ^ turn
+    return piece * layout.piece + column % layout.piece
 
 
 def scratch_bytes(kernel: UOp, kept: tuple[DType, ...] = ()) -> int:

@@ -29,6 +29,8 @@ from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
 
 REGISTER_TILES: Final = ((4, 4), (4, 2), (2, 2), (1, 2), (1, 1))
 """Columns and rows of outputs that one thread computes."""
@@ -38,6 +40,8 @@ LOADS_OF_A_COPY: Final = 2
 """Cost of a step's loads in multiply-adds, shared by the copies of a thread."""
 LOADS_OF_A_TILE: Final = 8
 """The same for the fill, shared by a row of the tile."""
+SECTOR_BYTES: Final = 32
+"""The smallest piece of memory that a cache moves."""
 UNEVEN: Final = 1.05
 """The price of numbers of threads that are no power of two."""
 
@@ -298,15 +302,28 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None) -> None:
     moves = {draft.facts.stride(n, last) for n in loads if len(n.src) == 2}
     most = math.prod(r.extent for r in loops) // threads(draft)
     wide = [n for n in lanes_of_fill(draft, fill, lanes) if 0 < n <= most and last.extent % n == 0]
-    lanes = wide[0] if wide else 1
+    asked, lanes = lanes, wide[0] if wide else 1
     if lanes > 1 and 1 in moves <= {0, 1}:
         row = names.pop()
         if last.extent == lanes:
             steps.append(Bind(row, AxisKind.VECTOR))
         else:
             steps += [Split(row, lanes), Bind((*row, 1), AxisKind.VECTOR)]
-            names.append((*row, 0))
+            beside = SECTOR_BYTES // (lanes * stores_of(fill)[0].src[1].dtype.itemsize)
+            if asked and is_stored_apart(fill, last) and 0 < beside < last.extent // lanes:
+                # Threads that follow each other store side by side, but for those of a sector.
+                names = [(*row, 0, 0), *names, (*row, 0, 1)]
+                steps += [Split((*row, 0), beside), Reorder(tuple(names))]
+            else:
+                names.append((*row, 0))
     draft.do(*steps, *(Bind(name, AxisKind.FILL) for name in names))
+
+
+def is_stored_apart(fill: UOp, loop: UOp) -> bool:
+    """True if the first two steps of a loop are not stored side by side, as a vector would be."""
+    (store,) = stores_of(fill)
+    first, second = (store.src[0].src[1].substitute({loop: UOp.index(n)}) for n in (0, 1))
+    return rewrite(second - first, simplify, name="simplify a distance") is not UOp.index(1)
 
 
 def lanes_of_fill(draft: Draft, fill: UOp, asked: int | None) -> list[int]:

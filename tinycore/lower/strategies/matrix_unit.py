@@ -7,19 +7,19 @@ staged in shared memory, in the type in which they were, some steps of the unit 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from tinycore.config import settings
-from tinycore.dtype import DType
 from tinycore.errors import ArgumentError
 from tinycore.lower.cost import Cost, Proposal
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, counter_of, fills_of, stores_of
-from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes
+from tinycore.lower.steps.stage import BANKS_BYTES, Dimension, Stage, scratch_bytes
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize
 from tinycore.lower.strategies.grid_shared import (
     Sides,
@@ -32,7 +32,7 @@ from tinycore.lower.strategies.grid_shared import (
 from tinycore.lower.tile import Bind, Reorder, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import Fragment, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -150,10 +150,10 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
         inner = operand.map.neighbors[0] == "k"
         dimensions = (across, along) if inner else (along, across)
         before = draft.copy()
-        stage_operand(draft, Stage(at, dimensions, copies=turns), operand.dtype)
+        stage_operand(draft, Stage(at, dimensions, copies=turns), operand)
         if unit.load and unit.load.turned_bytes == operand.dtype.itemsize and is_turned(draft):
             draft.become(before)
-            stage_operand(draft, Stage(at, dimensions[::-1], copies=turns), operand.dtype)
+            stage_operand(draft, Stage(at, dimensions[::-1], copies=turns), operand)
         if turns > 1 and operand.dtype.itemsize == 1 and is_turned(draft):
             return False
     room = draft.limits.shared_bytes // GROUPS_OF_A_UNIT
@@ -202,17 +202,23 @@ def dimension(draft: Draft, *axes: Number | None) -> Dimension:
     return tuple(parts)
 
 
-def stage_operand(draft: Draft, step: Stage, dtype: DType) -> None:
-    """Stage an operand in padded rows, if it moves with just the loops of the step."""
+def stage_operand(draft: Draft, step: Stage, held: Fragment) -> None:
+    """Stage an operand in rows that lie in different banks, if it moves with the step's loops."""
     first = len(arrays(draft))
     inner = step.dimensions[-1]
     row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in inner) + 1
+    itemsize = held.dtype.itemsize
+    piece = piece_of(held, draft.limits)
+    if pieces := swizzle_of(row * itemsize, piece):
+        step = replace(step, swizzle=pieces, piece_bytes=piece)
+    else:
+        step = replace(step, padding=padding_of(row * itemsize) // itemsize)
     try:
-        draft.do(replace(step, padding=padding_of(row * dtype.itemsize) // dtype.itemsize))
+        draft.do(step)
     except ArgumentError:  # it is read where it lies
         return
     for number in range(first, len(arrays(draft))):
-        deal_out(draft, number, draft.limits.vector_bytes // dtype.itemsize)
+        deal_out(draft, number, draft.limits.vector_bytes // itemsize)
 
 
 def is_turned(draft: Draft) -> bool:
@@ -237,6 +243,25 @@ def padding_of(row_bytes: int) -> int:
     """
     pieces, rest = divmod(row_bytes, ACCESS_BYTES)
     return ACCESS_BYTES if rest == 0 and pieces % 2 == 0 else 0
+
+
+def piece_of(held: Fragment, limits: Limits) -> int:
+    """Bytes of a row that the lanes which are served at once read of it, one access at least.
+
+    Shared memory serves as many lanes at once as have a word of each bank together.
+    """
+    along, together = held.map.neighbors
+    access = min(together * held.dtype.itemsize, ACCESS_BYTES)
+    served = held.map.lanes[: (min(BANKS_BYTES // access, limits.subgroup)).bit_length() - 1]
+    beside = sum(bit is not None and bit.axis == along for bit in served)
+    return min(max(access << beside, ACCESS_BYTES), BANKS_BYTES // 2)
+
+
+def swizzle_of(row_bytes: int, piece: int) -> int:
+    """Pieces that a row exchanges, so that it needs no padding; 0 where none can be."""
+    pieces, rest = divmod(row_bytes, piece)
+    found = math.gcd(pieces, BANKS_BYTES // piece)
+    return found if rest == 0 and found > 1 else 0
 
 
 def has(draft: Draft, axis: Number) -> bool:

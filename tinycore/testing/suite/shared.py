@@ -11,10 +11,12 @@ from typing import Final
 import numpy
 
 from tinycore.dtype import DType, dtypes
+from tinycore.errors import ArgumentError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
-from tinycore.render.base import LinearKernel
+from tinycore.lower.tile import Plan
+from tinycore.render.base import Limits, LinearKernel
 from tinycore.tensor.host_bytes import decode, encode
 from tinycore.testing.kernels import product, product_of_types
 from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
@@ -27,6 +29,7 @@ __all__ = [
     "test_narrow_operands_are_widened",
     "test_narrow_operands_in_shared_memory",
     "test_operands_in_shared_memory",
+    "test_operands_in_swizzled_rows",
     "test_shared_memory_is_filled_ahead",
 ]
 
@@ -36,17 +39,25 @@ Size = tuple[int, int, int]
 SIZES: Final = ((32, 16, 32), (64, 128, 64), (37, 50, 29), (100, 33, 129))
 
 
+def sharing_plan(subject: Subject, kernel: UOp, copies: int = 1) -> tuple[Plan, Limits]:
+    """The plan of a kernel for devices where sharing pays, and this device's other limits.
+
+    Shared memory has room for so many `copies`.
+    """
+    limits, _ = grid_limits(subject)
+    wanted = min(THREADS, limits.block_threads)
+    room = limits.shared_bytes // copies
+    limits = replace(limits, threads=1, block_wanted=wanted, shared_is_near=True, shared_bytes=room)
+    return plan_for(kernel, limits), limits
+
+
 def sharing(subject: Subject, kernel: UOp, copies: int = 1) -> LinearKernel:
     """A kernel as it is for devices where sharing pays, for this device's other limits.
 
     Shared memory is in as many `copies` that a group fills in turn, ahead of what it reads. Raises
     NotApplicable where the device has not the memory.
     """
-    limits, _ = grid_limits(subject)
-    wanted = min(THREADS, limits.block_threads)
-    room = limits.shared_bytes // copies
-    limits = replace(limits, threads=1, block_wanted=wanted, shared_is_near=True, shared_bytes=room)
-    plan = plan_for(kernel, limits)
+    plan, limits = sharing_plan(subject, kernel, copies)
     if not any(isinstance(step, Stage) for step in plan):
         raise NotApplicable(f"a tile does not fit its groups: {limits}")
     plan = tuple(replace(step, copies=copies) if isinstance(step, Stage) else step for step in plan)
@@ -164,4 +175,42 @@ def test_shared_memory_is_filled_ahead(subject: Subject, what: tuple[DType, int]
         f"{len(wrong)} of {found.size} sums are wrong where {copies} parts of shared memory are "
         f"filled in turn; the one of row {wrong[0] // columns}, column {wrong[0] % columns} is "
         f"{found[wrong[0]]}"
+    )
+
+
+@case(
+    Level.COMPUTE,
+    "local_memory",
+    over=(
+        Variant(f"{dtype.name}-{pieces}x{size}", (dtype, pieces, size), words_of(dtype))
+        for dtype in (dtypes.float32, dtypes.float16)
+        for pieces, size in ((2, 16), (4, 16), (2, 32))
+    ),
+)
+def test_operands_in_swizzled_rows(subject: Subject, what: tuple[DType, int, int]) -> None:
+    """Rows of shared memory whose pieces are exchanged by XOR are read as they were filled."""
+    dtype, pieces, size = what
+    side = 64
+    kernel = product(side, side, side, dtype)
+    plan, limits = sharing_plan(subject, kernel)
+    steps = tuple(
+        replace(step, swizzle=pieces, piece_bytes=size) if isinstance(step, Stage) else step
+        for step in plan
+    )
+    try:
+        linear = lower(kernel, subject.toolchain.renderer, "swizzled", steps)
+    except ArgumentError as error:
+        raise NotApplicable(f"its tiles have no such rows: {error}; limits: {limits}") from error
+    if steps == plan:
+        raise NotApplicable(f"a tile does not fit its groups: {limits}")
+    left, right = (integers(side * side, seed) % 3 - 1 for seed in (0, 1))
+    program = loaded(subject, linear.uops, 3, linear.name)
+    given = [encode(numbers, dtype) for numbers in (numpy.full(side * side, 77), left, right)]
+    found = decode(results(subject, program, given)[0], dtype).reshape(side, side)
+    expected = left.reshape(side, side) @ right.reshape(side, side)
+    wrong = numpy.argwhere(found != expected)
+    assert not len(wrong), (
+        f"{len(wrong)} of {found.size} sums are wrong where rows exchange {pieces} pieces of "
+        f"{size} bytes; row {wrong[0][0]}, column {wrong[0][1]} is {found[tuple(wrong[0])]} "
+        f"instead of {expected[tuple(wrong[0])]}"
     )

@@ -41,6 +41,16 @@ class UnturnedTiles(Vectors):
         return (node.replace(arg=replace(node.arg, is_turned=False)),)
 
 
+@found_by("test_operands_in_swizzled_rows[float32-2x16]")
+class JoinedBits(Rewriter):
+    """Bits of addresses that should be exchanged are joined, so pieces of rows coincide."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """OR for XOR."""
+        is_place = node.op is Op.XOR and node.dtype is dtypes.index
+        return (node.replace(op=Op.OR),) if is_place else (node,)
+
+
 def is_cast(node: UOp, source: DType, target: DType) -> bool:
     """True if a node casts one dtype to another, in lanes or not."""
     if node.op is not Op.CAST or node.dtype.scalar() is not target:
