@@ -358,20 +358,25 @@ def test_rows_of_a_stage_are_padded_by_no_less_than_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("swizzle", "piece", "padding", "problem"),
     [
-        ({"swizzle": 3}, "rows exchange 2, 4 or 8 pieces, 128 bytes at most, not 3"),
-        ({"swizzle": 8, "piece_bytes": 32}, "128 bytes at most, not 8"),
-        ({"swizzle": 2, "piece_bytes": 8}, "pieces of rows have 16 or 32 or 64 bytes, not 8"),
-        ({"swizzle": 2, "padding": 8}, "instead of being padded"),
-        ({"swizzle": 8}, "rows of 64 bytes are no multiple of 8 pieces of 16 bytes"),
+        (3, 16, 0, "rows exchange 2, 4 or 8 pieces, 128 bytes at most, not 3"),
+        (8, 32, 0, "128 bytes at most, not 8"),
+        (2, 8, 0, "pieces of rows have 16 or 32 or 64 bytes, not 8"),
+        (2, 16, 8, "instead of being padded"),
+        (8, 16, 0, "rows of 64 bytes are no multiple of 8 pieces of 16 bytes"),
     ],
 )
-def test_rows_that_cannot_be_swizzled_are_refused(change: dict[str, int], problem: str) -> None:
+def test_rows_that_cannot_be_swizzled_are_refused(
+    swizzle: int, piece: int, padding: int, problem: str
+) -> None:
     ast = product_for(MMA, (256, 64, 256))
     plan = plan_for(ast, CARD)
     changed = tuple(
-        Stage(s.at, s.dimensions, **change) if isinstance(s, Stage) else s for s in plan
+        replace(s, swizzle=swizzle, piece_bytes=piece, padding=padding)
+        if isinstance(s, Stage)
+        else s
+        for s in plan
     )
     with pytest.raises(ArgumentError, match=problem):
         apply_checked(ast, changed, CARD)
