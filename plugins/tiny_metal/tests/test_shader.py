@@ -147,6 +147,18 @@ def test_a_half_is_rounded_after_each_operation() -> None:
     numpy.testing.assert_array_equal(ran(body), expected)
 
 
+def test_a_fused_product_of_halves_is_rounded_once() -> None:
+    """Also where the exact sum lies so near to the middle of two halves that a float is there."""
+    a = numpy.arange(GROUPS * 64, dtype="f").astype("e")
+    b, c = numpy.float16(1 + 2**-10), numpy.float16(-(2**-24))
+    body = "out[at] = (float)fma((half)in[at], (half)0x1.004p0f, (half)-0x1p-24f);"
+    expected = (a.astype("d") * float(b) + float(c)).astype("e").astype("f")
+    twice = (a.astype("f") * numpy.float32(b) + numpy.float32(c)).astype("e").astype("f")
+
+    assert ran(body).tolist() == expected.tolist()
+    assert (expected != twice).any()
+
+
 def test_lanes_of_a_simd_group() -> None:
     body = """float whole = simd_sum(in[at]);
   float other = simd_shuffle_xor(in[at], 1);
