@@ -110,7 +110,6 @@ MOCK: Final = {
 }
 UNUSED: Final = {
     "computeCommandEncoderWithDispatchType:": "encoders are serial",
-    "newBufferWithBytesNoCopy:length:options:deallocator:": "memory of the host is copied",
     "gpuAddress": "kernels are given buffers by their slots",
     "maxThreadsPerThreadgroup": "pipelines say how many threads fit",
 }

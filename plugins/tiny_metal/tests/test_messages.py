@@ -37,6 +37,7 @@ DECLARED = """
 - (BOOL)supportsFamily:(MTLGPUFamily)gpuFamily;
 - (id<MTLCommandQueue>)newCommandQueue;
 - (id<MTLBuffer>)newBufferWithLength:(NSUInteger)length options:(MTLResourceOptions)options;
+- (id<MTLBuffer>)newBufferWithBytesNoCopy:(void *)pointer length:(NSUInteger)length options:(MTLResourceOptions)options deallocator:(MTLDeallocator)deallocator;
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)error;
 - (id<MTLComputePipelineState>)newComputePipelineStateWithDescriptor:(MTLComputePipelineDescriptor *)descriptor options:(MTLPipelineOption)options reflection:(MTLAutoreleasedComputePipelineReflection *)reflection error:(NSError **)error;
 - (id<MTLSharedEvent>)newSharedEvent;
@@ -52,6 +53,7 @@ DECLARED = """
 - (void *)contents;
 - (NSUInteger)length;
 - (MTLStorageMode)storageMode;
+- (void)setSignaledValue:(uint64_t)signaledValue;
 - (id<MTLCommandBuffer>)commandBuffer;
 - (id<MTLComputeCommandEncoder>)computeCommandEncoder;
 - (id<MTLBlitCommandEncoder>)blitCommandEncoder;
@@ -85,6 +87,7 @@ PLAIN = {
     "instancetype": "id",
     "CFTimeInterval": "double",
     "NSErrorDomain": "id",
+    "MTLDeallocator": "id",  # our name of `void (^)(void *, NSUInteger)`, a block: an object
     "MTLGPUFamily": "NSInteger",
     "MTLMathMode": "NSInteger",
     "MTLAutoreleasedComputePipelineReflection *": "id *",

@@ -23,11 +23,15 @@ DRIVER: Final = ("test_driver.py",)
 GRAPH: Final = ("test_graph.py",)
 EXCHANGE: Final = ("test_exchange.py",)
 MESSAGES: Final = ("test_messages.py",)
+COPIER: Final = ("test_copier.py",)
 TENSORS: Final = ("test_tensors.py", "-k", "M1 or OLD")
 PRODUCTS: Final = ("test_matrix.py", "-k", "(numpy or lanes or units or language) and not bfloat16")
 
 FAILED: Final = 1
 """What pytest returns where a test failed."""
+
+LEAST: Final = 30
+"""Number of faults that the driver's and the renderer's tests have to find."""
 
 FAULTS: Final = {
     # memory
@@ -152,6 +156,28 @@ FAULTS: Final = {
     "a graph that is dropped takes its run along": (
         *("graph.py", "wait, kept=self)", "wait)", GRAPH),
     ),
+    # copies between GPUs
+    "a copy does not wait for the other GPU": (
+        *("copier.py", '            device.send(commands, "encodeWaitForEvent:value:", *after)\n'),
+        *("            pass\n", COPIER),
+    ),
+    "nobody signals in the place of who failed": (
+        *("device.py", 'self.send(work.signal[0], "setSignaledValue:", work.signal[1])', "pass"),
+        COPIER,
+    ),
+    "results that there are not are used": (
+        *("device.py", "return not is_input or number not in other._failed", "return True", COPIER),
+    ),
+    "pieces begin where their memory does": (
+        *("copier.py", "memory.start + start, None)", "memory.start, None)", COPIER),
+    ),
+    "pages are filled before they are empty": (
+        *("copier.py", "(half.is_empty, turn) if turn else None", "None", COPIER),
+    ),
+    "a graph forgets the copies of which launches are": (
+        *("graph.py", "            self._hold(launches, between)\n            copy =", "            copy ="),
+        COPIER,
+    ),
     # memory of other libraries
     "memory is lent from the start of its buffer": (
         *("device.py", "memory.buffer)), memory.start", "memory.buffer)), 0", EXCHANGE),
@@ -221,6 +247,14 @@ FAULTS: Final = {
     ),
 }  # fmt: skip
 """By what is wrong: the file, what is there, what is put there, and the tests that find it."""
+
+
+def test_there_are_as_many_faults_as_the_docs_say() -> None:
+    page = (HERE.parents[2] / "docs/hardware.md").read_text("utf-8")
+    section = page.partition("\n## METAL\n")[2].partition("\n## ")[0]
+
+    assert f"| faults | {len(FAULTS)} are put into driver and renderer" in section
+    assert len(FAULTS) >= LEAST
 
 
 @pytest.mark.slow

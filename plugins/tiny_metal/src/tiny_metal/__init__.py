@@ -24,6 +24,7 @@ BACKEND = Backend(
             "graph",
             "host_memory",
             "local_memory",
+            "queues",
             "varied",
             *_DTYPES.split(),
         }

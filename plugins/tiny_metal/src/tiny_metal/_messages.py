@@ -35,6 +35,9 @@ MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "supportsFamily:": ("BOOL", "NSInteger"),
     "newCommandQueue": ("id",),
     "newBufferWithLength:options:": ("id", "NSUInteger", "NSUInteger"),
+    "newBufferWithBytesNoCopy:length:options:deallocator:": (
+        *("id", "void *", "NSUInteger", "NSUInteger", "id"),
+    ),
     "newLibraryWithSource:options:error:": ("id", "id", "id", "id *"),
     "newComputePipelineStateWithDescriptor:options:reflection:error:": (
         *("id", "id", "NSUInteger", "id *", "id *"),
@@ -57,6 +60,8 @@ MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "contents": ("void *",),
     "length": ("NSUInteger",),
     "storageMode": ("NSUInteger",),
+    # MTLSharedEvent
+    "setSignaledValue:": ("void", "uint64_t"),
     # MTLCommandQueue, MTLCommandBuffer
     "commandBuffer": ("id",),
     "computeCommandEncoder": ("id",),

@@ -7,20 +7,26 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tiny_metal import BACKEND, _lib
 from tiny_metal._lib import NIL, Object, Pool
 from tiny_metal.arch import LANGUAGES, NEWEST, Arch, limits_of, parsed
-from tiny_metal.graph import EncodedGraph, IndirectGraph, graph_of
+from tiny_metal.copier import Awaited, LocalCopier, PeerCopier
+from tiny_metal.graph import EncodedGraph, IndirectGraph, SpanningGraph, graph_of
 from tiny_metal.memory import MetalAllocator, MetalMemory
 from tiny_metal.probe import GpuInfo, gpus, reason
 from tiny_metal.program import MetalProgram, MslCompiler, library_of, told
 from tiny_metal.render import Msl, MslWithBfloat
 from tinycore.errors import CompileError, DeviceError, DeviceUnavailable, OutOfMemory
-from tinycore.plugin import Launch, ProgramInfo, Toolchain, recursive_lock
+from tinycore.plugin import DeviceRuntime, Launch, ProgramInfo, Toolchain, recursive_lock
 
 __all__ = ["MetalDevice", "toolchain"]
+
+LOCK: Final = recursive_lock()
+"""Held while a command buffer is filled and given, so that their order is that of the calls; one
+for all GPUs, as whoever waits for one also waits for those that it waits for."""
 
 DEFAULT_ARCH: Final = "apple7"
 """Target family without a GPU or ARCH: M1, which all later ones support."""
@@ -33,6 +39,19 @@ _PROBE: Final = """\
 using namespace metal;
 kernel void probe(device {0} *data0 [[buffer(0)]]) {{ data0[0] = ({0})(float(data0[0]) + 1.0f); }}
 """
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command buffer that was given to the GPU and may not have ended."""
+
+    commands: Object
+    what: str
+    kept: object
+    """Stays alive until the end."""
+    after: Awaited | None
+    signal: tuple[Object, int] | None
+    """MTLSharedEvent, and the value that it has at the end."""
 
 
 def toolchain(arch: str = "") -> Toolchain[Msl]:
@@ -61,12 +80,15 @@ class MetalDevice:
         self.info: GpuInfo
         self.handle, self.info = found[index]
         self._closed = False
-        self.lock = recursive_lock()
-        """Held while a command buffer is filled and given: so their order is that of the calls."""
-        self._running: deque[tuple[Object, str, object]] = deque()
+        self.lock = LOCK
+        self.is_alone = len(found) == 1
+        """Whether the Mac has no other GPU."""
+        self._running: deque[Work] = deque()
         self.submitted = 0
         """Number of submitted command buffers."""
         self._failure: DeviceError | None = None
+        self._failed: set[int] = set()
+        """Numbers of the command buffers that failed, from 1 on."""
         self.holds_graphs = not self.info.is_virtual
         """Whether pipelines support indirect command buffers."""
         self.queue = self.send(self.handle, "newCommandQueue")
@@ -131,12 +153,18 @@ class MetalDevice:
     # --- work
 
     def submit(
-        self, encode: Callable[[Object], None], what: str, wait: bool = False, kept: object = None
+        self,
+        encode: Callable[[Object], None],
+        what: str,
+        wait: bool = False,
+        kept: object = None,
+        after: Awaited | None = None,
+        signal: tuple[Object, int] | None = None,
     ) -> float | None:
         """Have the GPU do what `encode` puts into a command buffer, after all that was asked.
 
-        `kept` stays alive until it is done. With `wait`, wait for the end and return the seconds it
-        took.
+        `kept` stays alive until it is done; `after` and `signal` say what `encode` waits for and
+        signals. With `wait`, wait for the end and return the seconds it took.
         """
         with self.lock, Pool(self.metal):
             commands = self.send(self.queue, "commandBuffer")
@@ -145,28 +173,60 @@ class MetalDevice:
             encode(commands)
             self.send(commands, "commit")
             self.send(commands, "retain")
-            self._running.append((commands, what, kept))
+            self._running.append(Work(commands, what, kept, after, signal))
             self.submitted += 1
             if not wait:
                 while len(self._running) > MOST_IN_FLIGHT:
                     self._finish_oldest()
                 return None
+            while len(self._running) > 1:
+                self._finish_oldest()
+            self._let_begin(self._running[0])
             self.send(commands, "waitUntilCompleted")
             began = float(self.send(commands, "GPUStartTime"))
             ended = float(self.send(commands, "GPUEndTime"))
             self.synchronize()
             return ended - began
 
+    def _let_begin(self, work: Work) -> bool:
+        """Wait for the other GPU that a command buffer waits for; False without its results.
+
+        Metal delivers no signal of a command buffer that failed. The host signals in its place, so
+        that nothing waits for ever.
+        """
+        if work.after is None:
+            return True
+        other, number, is_input = work.after
+        other.wait_until_ended(number)
+        return not is_input or number not in other._failed
+
     def _finish_oldest(self) -> None:
         """Wait for the oldest command buffer, and note how it ended."""
-        commands, what, _ = self._running.popleft()
-        self.send(commands, "waitUntilCompleted")
-        if self.send(commands, "status") == _FAILED and self._failure is None:
-            error = self.send(commands, "error")
-            short = error != NIL and self.send(error, "code") == _OUT_OF_MEMORY
-            kind = OutOfMemory if short else DeviceError
-            self._failure = kind(f"{self.info.name} failed in {what}: {told(self, error)}")
-        self.send(commands, "release")
+        work = self._running[0]
+        has_input = self._let_begin(work)
+        self.send(work.commands, "waitUntilCompleted")
+        self._running.popleft()
+        number = self.submitted - len(self._running)
+        failure = self._failure_of(work)
+        if failure is not None and work.signal is not None:
+            self.send(work.signal[0], "setSignaledValue:", work.signal[1])
+        if failure is None and not has_input:
+            assert work.after is not None
+            other = work.after.device.info.name
+            failure = DeviceError(f"{self.info.name}: {work.what} has no data, {other} failed")
+        if failure is not None:
+            self._failed.add(number)
+            self._failure = self._failure or failure
+        self.send(work.commands, "release")
+
+    def _failure_of(self, work: Work) -> DeviceError | None:
+        """The error of a command buffer that ended; None if there is none."""
+        if self.send(work.commands, "status") != _FAILED:
+            return None
+        error = self.send(work.commands, "error")
+        short = error != NIL and self.send(error, "code") == _OUT_OF_MEMORY
+        kind = OutOfMemory if short else DeviceError
+        return kind(f"{self.info.name} failed in {work.what}: {told(self, error)}")
 
     @contextmanager
     def encoder(self, commands: Object, kind: str = "computeCommandEncoder") -> Iterator[Object]:
@@ -195,9 +255,14 @@ class MetalDevice:
             while self.submitted - len(self._running) < number:
                 self._finish_oldest()
 
-    def graph(self, launches: Sequence[Launch]) -> EncodedGraph | IndirectGraph:
-        """Launches of this GPU's programs, ready to be run by one call."""
+    def graph(self, launches: Sequence[Launch]) -> EncodedGraph | IndirectGraph | SpanningGraph:
+        """Launches and copies of this GPU and of others, ready to be run by one call."""
         return graph_of(self, launches)
+
+    def copier(self, size: int, source: DeviceRuntime) -> LocalCopier | PeerCopier:
+        """A program that copies `size` bytes from this GPU or another, in order on both."""
+        assert isinstance(source, MetalDevice)
+        return LocalCopier(self, size) if source is self else PeerCopier(self, size, source)
 
     def synchronize(self) -> None:
         """Wait until everything asked is done. Raises DeviceError, once, for what failed."""
@@ -218,6 +283,8 @@ class MetalDevice:
     def capabilities(self) -> frozenset[str]:
         """Capabilities of the backend that this GPU has."""
         lacking = set() if self.info.shares_memory else {"host_memory"}
+        if self.is_alone:
+            lacking.add("queues")
         return BACKEND.capabilities - lacking
 
     def close(self) -> None:

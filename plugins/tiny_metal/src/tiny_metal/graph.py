@@ -1,5 +1,7 @@
 """Launches held ready: an indirect command buffer, or, where there is none, one encoder for all.
 
+A graph of several GPUs has such a part for each of them, between the copies.
+
 Commands of an indirect command buffer are on the GPU's side already: a run costs the host one
 command. Each has a barrier, so that it sees what those before it wrote. Values of variables lie in
 a buffer, as such commands take no bytes. What changes from run to run is put in once the run before
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tiny_metal._lib import NIL, Object, Pool, ffi
+from tiny_metal.copier import LocalCopier, PeerCopier
 from tiny_metal.memory import MetalMemory
 from tiny_metal.program import MetalProgram
 from tinycore.errors import UnsupportedError
@@ -21,7 +24,7 @@ from tinycore.plugin import Launch
 if TYPE_CHECKING:
     from tiny_metal.device import MetalDevice
 
-__all__ = ["EncodedGraph", "IndirectGraph", "graph_of"]
+__all__ = ["EncodedGraph", "IndirectGraph", "SpanningGraph", "graph_of"]
 
 _DISPATCHES: Final = 32
 """MTLIndirectCommandTypeConcurrentDispatch."""
@@ -48,13 +51,21 @@ class Step:
         self.values_start = 0
 
 
-def graph_of(device: MetalDevice, launches: Sequence[Launch]) -> EncodedGraph | IndirectGraph:
-    """A graph of this GPU's programs. Raises UnsupportedError for those of another."""
-    steps = []
-    for program, buffers, values in launches:
-        if not isinstance(program, MetalProgram) or program.device is not device:
-            raise UnsupportedError(f"a graph holds programs of its own GPU, not {program!r}")
-        steps.append(Step(program, buffers, values))
+def graph_of(
+    device: MetalDevice, launches: Sequence[Launch]
+) -> EncodedGraph | IndirectGraph | SpanningGraph:
+    """A graph of launches and copies. Raises UnsupportedError for those of another backend."""
+    for program, _, _ in launches:
+        if not isinstance(program, MetalProgram | LocalCopier | PeerCopier):
+            raise UnsupportedError(f"a graph holds programs of GPUs of the Mac, not {program!r}")
+    if all(isinstance(one, MetalProgram) and one.device is device for one, _, _ in launches):
+        return graph_of_one(device, launches)
+    return SpanningGraph(launches)
+
+
+def graph_of_one(device: MetalDevice, launches: Sequence[Launch]) -> EncodedGraph | IndirectGraph:
+    """A graph of programs of one GPU."""
+    steps = [Step(program, buffers, values) for program, buffers, values in launches]  # type: ignore[arg-type]
     if steps and all(step.program.is_indirect for step in steps) and reachable(steps):
         indirect = indirect_commands(device, steps)
         if indirect is not None:
@@ -248,3 +259,68 @@ class IndirectGraph:
             sizes = (nothing, nothing)
             selector = "dispatchThreadgroups:threadsPerThreadgroup:"
             self._device.send(encoder, selector, *sizes)
+
+
+class HeldCopy:
+    """A copy of a graph, with its memory as it is now."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._copier, buffers, _ = launch
+        self._buffers = list(buffers)
+
+    def set_buffer(self, launch: int, slot: int, handle: MetalMemory) -> None:
+        """From now on, use `handle` in this slot."""
+        self._buffers[slot] = handle
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """Nothing: a copy has no variables."""
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Copy. With `wait`, wait for the end and return the seconds."""
+        return self._copier(self._buffers, (), wait=wait)
+
+
+class SpanningGraph:
+    """Launches of several GPUs, and copies.
+
+    Launches between two copies share no memory where their GPUs differ, so they are held by GPU.
+    """
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self._parts: list[EncodedGraph | IndirectGraph | HeldCopy] = []
+        self._places: dict[int, tuple[EncodedGraph | IndirectGraph | HeldCopy, int]] = {}
+        """By the number of a launch: its part, and its number there."""
+        between: dict[MetalDevice, list[int]] = {}
+        for number, launch in enumerate(launches):
+            program = launch[0]
+            if isinstance(program, MetalProgram):
+                between.setdefault(program.device, []).append(number)
+                continue
+            self._hold(launches, between)
+            copy = HeldCopy(launch)
+            self._parts.append(copy)
+            self._places[number] = (copy, 0)
+        self._hold(launches, between)
+
+    def _hold(self, launches: Sequence[Launch], between: dict[MetalDevice, list[int]]) -> None:
+        """Make parts of the launches since the last copy."""
+        for device, numbers in between.items():
+            made = graph_of_one(device, [launches[number] for number in numbers])
+            self._parts.append(made)
+            self._places |= {number: (made, place) for place, number in enumerate(numbers)}
+        between.clear()
+
+    def set_buffer(self, launch: int, slot: int, handle: MetalMemory) -> None:
+        """From now on, launch number `launch` uses `handle` in this slot."""
+        part, place = self._places[launch]
+        part.set_buffer(place, slot, handle)
+
+    def set_value(self, launch: int, position: int, value: int) -> None:
+        """From now on, launch number `launch` uses this value for its variable at `position`."""
+        part, place = self._places[launch]
+        part.set_value(place, position, value)
+
+    def __call__(self, *, wait: bool = False) -> float | None:
+        """Launch them all, in order. With `wait`, wait for the end and return the seconds."""
+        seconds = [part(wait=wait) for part in self._parts]
+        return sum(one or 0.0 for one in seconds) if wait else None

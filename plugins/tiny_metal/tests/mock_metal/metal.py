@@ -9,6 +9,7 @@ but for barriers.
 
 from __future__ import annotations
 
+import mmap
 import queue
 import random
 import threading
@@ -29,6 +30,9 @@ Dims = tuple[int, int, int]
 
 SHARED, PRIVATE = 0, 32
 PRIVATE_MODE: Final = 2
+PAGE_BYTES: Final = mmap.PAGESIZE
+APPLE_PAGE_BYTES: Final = 16384
+"""Page size of Apple silicon, which the length of pages of the host must fill."""
 MOST_BYTES_SET: Final = 4096
 SLOTS: Final = 31
 COMPUTE_COMMANDS: Final = 32
@@ -65,6 +69,8 @@ class Plan:
 
     failures: dict[int, tuple[int, str]] = field(default_factory=dict)
     """Command buffers that fail, by their number from 0 on, with a code and a text."""
+    fails_next: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """By the name of a GPU: how the next command buffer that it begins fails."""
     no_memory_after: int | None = None
     """How many more buffers can be made."""
     warnings: str = ""
@@ -270,6 +276,18 @@ class Device(Mocked):
             return None
         return Buffer(self, size, options)
 
+    @method(
+        "newBufferWithBytesNoCopy:length:options:deallocator:",
+        *("id", "void *", "NSUInteger", "NSUInteger", "id"),
+    )
+    def wrap_pages(self, pages: Any, size: int, options: int, deallocator: Any) -> Mocked | None:
+        address = int(ffi.cast("uintptr_t", pages))
+        if address % PAGE_BYTES or not size or size % APPLE_PAGE_BYTES:
+            raise Misuse(f"{size} bytes at {address:#x} are no whole pages")
+        if options != SHARED or deallocator != ffi.NULL:
+            raise Misuse(f"pages of the host with options {options} and {deallocator}")
+        return Buffer(self, size, options, Pages(address))
+
     @method("newLibraryWithSource:options:error:", "id", "id", "id", "id *")
     def new_library(self, source: Any, options: Any, error: Any) -> Mocked | None:
         text = object_at(source, String).text
@@ -338,13 +356,23 @@ class Device(Mocked):
         return IndirectBuffer(count, asked.most_slots)
 
 
+class Pages:
+    """Memory of the host that a buffer shows and does not free."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def free(self) -> None:
+        """Nothing: it is the host's."""
+
+
 class Buffer(Mocked):
     """An MTLBuffer."""
 
-    def __init__(self, device: Device, size: int, options: int) -> None:
+    def __init__(self, device: Device, size: int, options: int, pages: Pages | None = None) -> None:
         super().__init__()
         self.device, self.size, self.options = device, size, options
-        self.memory = Memory(size)
+        self.memory: Any = pages or Memory(size)
         device.mac.used += size
 
     @method("contents", "void *")
@@ -532,6 +560,8 @@ class CommandBuffer(Mocked):
         self.state = SCHEDULED
         number = next(mac.numbers)
         code, text = mac.plan.failures.get(number, (0, ""))
+        if not code:
+            code, text = mac.plan.fails_next.pop(self.device.gpu.name, (0, ""))
         if not code and self.misuse:
             code, text = 9, f"Invalid Resource: {self.misuse}"
         if not code:
@@ -743,6 +773,10 @@ class SharedEvent(Mocked):
     @method("signaledValue", "uint64_t")
     def signaled(self) -> int:
         return self.value
+
+    @method("setSignaledValue:", "void", "uint64_t")
+    def set_signaled(self, value: int) -> None:
+        self.reach(value)
 
     def reach(self, value: int) -> None:
         """Signal."""
