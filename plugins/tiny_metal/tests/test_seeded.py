@@ -27,6 +27,8 @@ COPIER: Final = ("test_copier.py",)
 TENSORS: Final = ("test_tensors.py", "-k", "M1 or OLD")
 PRODUCTS: Final = ("test_matrix.py", "-k", "(numpy or lanes or units or language) and not bfloat16")
 
+WAIT_SECONDS: Final = "5"
+"""How long the mock waits for what a fault keeps from happening."""
 FAILED: Final = 1
 """What pytest returns where a test failed."""
 
@@ -270,7 +272,7 @@ def test_a_fault_is_found(mock: None, tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist"]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", *files],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "MOCK_METAL_WAIT_SECONDS": WAIT_SECONDS},
         cwd=HERE.parents[2],
         capture_output=True,
         text=True,

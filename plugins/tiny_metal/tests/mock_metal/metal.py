@@ -10,6 +10,7 @@ but for barriers.
 from __future__ import annotations
 
 import mmap
+import os
 import queue
 import random
 import threading
@@ -37,7 +38,7 @@ MOST_BYTES_SET: Final = 4096
 SLOTS: Final = 31
 COMPUTE_COMMANDS: Final = 32
 NOT_ENQUEUED, ENQUEUED, COMMITTED, SCHEDULED, COMPLETED, FAILED = range(6)
-WAIT_SECONDS: Final = 60.0
+WAIT_SECONDS: Final = float(os.environ.get("MOCK_METAL_WAIT_SECONDS", "60"))
 """How long anything is waited for: longer is a deadlock."""
 
 
