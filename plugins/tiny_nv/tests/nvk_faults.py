@@ -111,7 +111,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("qmd.py", "if each * 1024 >= shared)", "if each * 1024 >= shared // 2)"),
     ("program.py", 'pack_into("<Q", bank, facts.own_address, self.bank_address)', "pass"),
     ("program.py", ", scratch_bytes=kernel.stack_bytes", ""),
-    ("program.py", "ARGUMENT_ALIGNMENT: ClassVar[int] = ALIGNMENT", "ARGUMENT_ALIGNMENT = 64"),
+    ("program.py", "\nALIGNMENT: Final = 256", "\nALIGNMENT: Final = 64"),
     ("program.py", "return total + SYSTEM_SHARED_BYTES", "return total"),
     (
         "program.py",
@@ -146,7 +146,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("channel.py", "_FIRST_COPY_ENGINE: Final = 9", "_FIRST_COPY_ENGINE: Final = 8"),
     ("events.py", "_REPEAT: Final = 2", "_REPEAT: Final = 0"),
     ("events.py", "_FIFO_EVENT: Final = 35", "_FIFO_EVENT: Final = 37"),
-    ("device.py", "        queue.append(*methods.wait_for_idle())\n", ""),
+    ("device.py", "queue.append(*methods.local_memory(self.scratch.address, per_tpc))", "pass"),
 )
 
 SEEDED: Final = Seeded(TESTS, SOURCES, "nvk", RUN, CHOSEN, 1000, FAULTS)

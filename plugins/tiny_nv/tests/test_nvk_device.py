@@ -331,10 +331,9 @@ def test_the_stand_in_finds_caches_that_are_not_told(
 # --- cards, and the end
 
 
-@pytest.mark.parametrize(("name", "said"), [("PCI", "no interface PCI yet"), ("X", "'X'")])
-def test_other_interfaces_are_refused(machine: Machine, name: str, said: str) -> None:
-    with pytest.raises(DeviceUnavailable, match=said):
-        opened(machine, 0, name)
+def test_other_interfaces_are_refused(machine: Machine) -> None:
+    with pytest.raises(DeviceUnavailable, match="'X'"):
+        opened(machine, 0, "X")
 
 
 def test_cards_without_a_way_to_each_other_copy_through_the_host(

@@ -33,6 +33,12 @@ _NVK = Interface(
     probe=deferred("tiny_nv.nvk.probe:reason"), count=deferred("tiny_nv.nvk.probe:count")
 )
 """NVIDIA's kernel driver, by its own files."""
+_PCI = Interface(
+    probe=deferred("tiny_nv.pci.bring_up:obstacle"),
+    count=deferred("tiny_nv.pci.bring_up:card_count"),
+    automatic=False,
+)
+"""Registers of a card that is taken from its kernel driver."""
 
 NV = Backend(
     name="NV",
@@ -44,7 +50,7 @@ NV = Backend(
         "NVRTC": deferred("tiny_nv.nvk.device:toolchain"),
         "PTX": deferred("tiny_nv.nvk.device:ptx_toolchain"),
     },
-    interfaces={"NVK": _NVK},
+    interfaces={"NVK": _NVK, "PCI": _PCI},
     capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues"} | {*_DTYPES.split()}),
     platforms=("linux",),
     priority=215,

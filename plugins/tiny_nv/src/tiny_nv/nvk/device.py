@@ -20,6 +20,7 @@ from tiny_nv.nvk.memory import NvAllocator
 from tiny_nv.nvk.options import chosen_options
 from tiny_nv.nvk.program import NvProgram
 from tiny_nv.nvk.queues import ComputeQueue, CopyQueue
+from tiny_nv.pci.bring_up import open_card
 from tiny_nv.ptx import Ptx
 from tiny_nv.render import CudaC
 from tinycore.errors import DeviceUnavailable
@@ -27,6 +28,8 @@ from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo, 
 
 __all__ = ["NvDevice", "ptx_toolchain", "toolchain"]
 
+NVK, PCI = "NVK", "PCI"
+"""Interfaces."""
 COMMAND_BYTES: Final = 1 << 20
 """Memory for commands of submissions, of each channel."""
 _REST_SECONDS: Final = 1e-3
@@ -56,6 +59,8 @@ class NvDevice(HCQCompiled):
 
     def __init__(self, index: int = 0, interface: str = "") -> None:
         verify_interface(interface)
+        if interface == PCI:
+            open_card(index)
         self.options = chosen_options()
         driver = driver_of_process()
         infos = driver.infos()
@@ -183,10 +188,8 @@ class NvDevice(HCQCompiled):
 
 def verify_interface(name: str) -> None:
     """Raise DeviceUnavailable for an interface that there is not."""
-    if name == "PCI":
+    if name not in ("", NVK, PCI):
         raise DeviceUnavailable(
-            "NV has no interface PCI yet, which would drive a card without NVIDIA's kernel driver. "
-            "Leave it out: NVK, over that driver, is the one there is"
+            f"NV has no interface {name!r}: there are DEV=NVK+NV, over NVIDIA's kernel driver, and "
+            "DEV=PCI+NV, without it"
         )
-    if name not in ("", "NVK"):
-        raise DeviceUnavailable(f"NV has no interface {name!r}: DEV=NVK+NV is the one there is")

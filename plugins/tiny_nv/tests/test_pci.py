@@ -1,0 +1,192 @@
+"""The interface PCI: what it finds, asks, does, refuses and gives back, on a bus in memory."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from pci_standin import ADDRESS, CHIPS, Chip, PciMachine
+from rm_standin import Machine, Mistake
+from rm_standin.cards import H200
+
+from tiny_nv import NV
+from tiny_nv.nvk.device import NvDevice
+from tiny_nv.pci import bring_up
+from tiny_nv.pci.bus import cards_on_bus
+from tinycore.errors import DeviceUnavailable
+from tinycore.plugin import use_system
+
+TAKE = [f"drivers/nvidia/unbind {ADDRESS}", f"devices/{ADDRESS}/enable 1"]
+GIVE_BACK = [f"drivers/nvidia/bind {ADDRESS}"]
+
+
+@pytest.fixture
+def consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user has named the card."""
+    monkeypatch.setenv("NV_PCI_TAKE", ADDRESS)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for what does not come."""
+    monkeypatch.setattr(bring_up, "START_SECONDS", 0.01)
+
+
+def refusal(machine: PciMachine, index: int = 0) -> str:
+    """What opening says, which nothing is left of."""
+    before = [chip.driver for chip in machine.chips]
+    with use_system(machine), pytest.raises(DeviceUnavailable) as found:
+        NvDevice(index, "PCI")
+    assert [chip.driver for chip in machine.chips] == before
+    assert not any(machine.files.values())
+    assert not any(chip.mapped for chip in machine.chips)
+    return str(found.value)
+
+
+def test_cards_are_found_and_nothing_else() -> None:
+    machine = PciMachine(Chip(), Chip(address="0000:41:00.0", driver=""))
+
+    found = cards_on_bus(machine)
+
+    assert [(card.address, card.driver) for card in found] == [
+        (ADDRESS, "nvidia"),
+        ("0000:41:00.0", ""),
+    ]
+    assert found[0].bar_bytes[:2] == (16 << 20, 0)
+    with use_system(machine):
+        assert NV.interface_table["PCI"].count is not None
+        assert bring_up.card_count() == 2
+        assert not bring_up.obstacle()
+    with use_system(PciMachine()):
+        assert "no card of NVIDIA" in bring_up.obstacle()
+
+
+def test_it_is_never_chosen_by_itself() -> None:
+    assert NV.interface_table["NVK"].automatic
+    assert not NV.interface_table["PCI"].automatic
+
+
+def test_nothing_happens_before_the_card_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for named in ("", "1", "0000:02:00.0"):
+        monkeypatch.setenv("NV_PCI_TAKE", named)
+        machine = PciMachine(Chip())
+        said = refusal(machine)
+        assert "take it from its driver nvidia" in said
+        assert "give it back to nvidia" in said
+        assert f"NV_PCI_TAKE={ADDRESS}" in said
+        assert not machine.written
+
+
+@pytest.mark.parametrize("architecture", CHIPS)
+def test_a_card_comes_as_far_as_is_known(consent: None, architecture: int) -> None:
+    machine = PciMachine(Chip(architecture))
+
+    said = refusal(machine)
+
+    assert "is ready" in said
+    assert "is not driven yet" in said
+    assert ("24,576 MiB" if architecture < 0x1A else "memory not told") in said
+    assert machine.written == TAKE + GIVE_BACK
+
+
+def test_a_card_of_nobody_is_left_as_it_was(consent: None) -> None:
+    machine = PciMachine(Chip(driver="", enabled=False))
+    assert "back with no driver" in refusal(machine)
+    assert not machine.chips[0].enabled
+
+
+def test_a_running_processor_is_reset(consent: None) -> None:
+    machine = PciMachine(Chip(0x18, runs=True))
+    assert "is ready" in refusal(machine)
+    assert machine.written == [*TAKE, f"devices/{ADDRESS}/reset 1", *GIVE_BACK]
+
+
+def test_a_card_that_is_not_ready(consent: None, soon: None) -> None:
+    assert "register 0x118234 is 0x21" in refusal(PciMachine(Chip(starts=False)))
+    endless = Chip(runs=True, ends_by_reset=False)
+    assert "still runs after a reset" in refusal(PciMachine(endless))
+
+
+def test_firmware_that_is_missing_is_named(consent: None) -> None:
+    assert "ga102/gsp/booter_load-570.144.bin" in refusal(PciMachine(Chip(), firmware=False))
+    said = refusal(PciMachine(Chip(0x18), firmware=False))
+    assert "gh100/gsp/fmc-570.144.bin" in said
+    assert "linux-firmware" in said
+
+
+def test_a_card_that_does_not_answer(consent: None) -> None:
+    chip = Chip()
+    chip.set(0x0, 0xFFFFFFFF)
+    assert "does not answer" in refusal(PciMachine(chip))
+    unknown = Chip()
+    unknown.set(0xA00, 0x16 << 24)
+    assert "architecture 0x16" in refusal(PciMachine(unknown))
+
+
+@pytest.mark.parametrize(
+    ("end", "number", "said"),
+    [
+        ("nvidia/unbind", errno.EACCES, "needs root"),
+        ("/enable", errno.EPERM, "needs root"),
+        ("/resource0", errno.EACCES, "cannot be opened"),
+        ("/resource0 mmap", errno.EPERM, "locked down"),
+    ],
+)
+def test_what_the_system_refuses(consent: None, end: str, number: int, said: str) -> None:
+    machine = PciMachine(Chip())
+    machine.refused[end] = number
+    assert said in refusal(machine)
+
+
+def test_a_reset_that_there_is_not(consent: None) -> None:
+    machine = PciMachine(Chip(runs=True))
+    machine.refused["/reset"] = errno.ENOTTY
+    assert "cannot be reset" in refusal(machine)
+
+
+def test_a_driver_that_does_not_take_it_back(consent: None, soon: None) -> None:
+    for chip in (Chip(starts=False), Chip()):
+        machine = PciMachine(chip)
+        machine.refused["nvidia/bind"] = errno.EIO
+        with (
+            use_system(machine),
+            pytest.raises(DeviceUnavailable, match=r"echo 0000:01.* > .*bind"),
+        ):
+            NvDevice(0, "PCI")
+        assert not chip.mapped
+
+
+def test_cards_there_are_not() -> None:
+    assert "no PCI+NV:1; there are: card 0000:01:00.0" in refusal(PciMachine(Chip()), 1)
+
+
+def test_the_driver_of_nvidia_is_not_asked() -> None:
+    machine = Machine((H200,))
+    with use_system(machine), pytest.raises(DeviceUnavailable, match="no PCI\\+NV:0"):
+        NvDevice(0, "PCI")
+    assert not machine.requested
+
+
+# --- what the stand-in punishes
+
+
+def mapped(machine: PciMachine) -> None:
+    file = machine.open(f"/sys/bus/pci/devices/{ADDRESS}/resource0")
+    machine.map(0, 4096, 3, 1, file, 0)
+
+
+def given_while_mapped(machine: PciMachine) -> None:
+    machine.chips[0].driver = ""
+    mapped(machine)
+    machine.write_text("/sys/bus/pci/drivers/nvidia/bind", ADDRESS)
+
+
+def reset_of_a_driver(machine: PciMachine) -> None:
+    machine.write_text(f"/sys/bus/pci/devices/{ADDRESS}/reset", "1")
+
+
+@pytest.mark.parametrize("action", [mapped, given_while_mapped, reset_of_a_driver])
+def test_mistakes_are_found(action: Callable[[PciMachine], None]) -> None:
+    with pytest.raises(Mistake):
+        action(PciMachine(Chip()))
