@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,7 +160,7 @@ def test_pages_that_may_only_be_read_are_imported_as_such(
 
 
 def test_an_import_reaches_over_the_end_of_a_page(device: QcomDevice, driver: Kgsl) -> None:
-    array = numpy.arange(8192, dtype=numpy.uint8)
+    array = numpy.arange(3 * 4096, dtype=numpy.uint8)  # two whole pages wherever it begins
     start = -array.ctypes.data % 4096 + 4000
     handle = device.allocator.wrap(array.ctypes.data + start, 200)
     region = driver.memory.region_at(handle.address + 199)
@@ -289,11 +291,12 @@ def test_a_fault_of_the_hardware_is_found_while_waiting(device: QcomDevice, driv
 def test_a_device_that_was_lost_is_opened_anew(driver: Kgsl) -> None:
     """KGSL says EPROTO once; another context works, and nothing is left of the first."""
     lost = QcomDevice(system=driver)
-    driver.delay = 0.02
+    driver.going.clear()
     driver.injected[standin.WAIT] = deque([errno.EPROTO])
     submit(lost)
     with pytest.raises(DeviceError, match="GPU faulted"):
         lost.synchronize()
+    driver.going.set()
     lost.close()
     assert not driver.objects
     assert not driver.contexts
@@ -321,11 +324,20 @@ def test_a_forked_child_leaves_the_device_to_its_parent(device: QcomDevice) -> N
 
 
 def test_a_wait_that_is_interrupted_goes_on(device: QcomDevice, driver: Kgsl) -> None:
-    driver.delay = 0.02
-    driver.injected[standin.WAIT] = deque([errno.EINTR, errno.EAGAIN])
+    driver.going.clear()
+    asked = driver.injected[standin.WAIT] = deque([errno.EINTR, errno.EAGAIN])
     submit(device)
+
+    def go_on_after_both() -> None:
+        while asked:
+            time.sleep(1e-3)
+        driver.going.set()
+
+    other = threading.Thread(target=go_on_after_both)
+    other.start()
     device.synchronize()
-    assert not driver.injected[standin.WAIT]
+    other.join()
+    assert device.timeline_signal.value == 1
 
 
 def test_each_seeded_fault_changes_one_text() -> None:

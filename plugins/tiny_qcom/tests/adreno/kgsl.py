@@ -116,6 +116,9 @@ class Kgsl:
         self.memory_bytes = memory_bytes
         self.first_timestamp = first_timestamp
         self.delay = seconds_of_a_submission
+        self.going = threading.Event()
+        """Submissions begin while it is set."""
+        self.going.set()
         self.memory = GlobalMemory()
         self.objects: dict[int, Object] = {}
         self.contexts: dict[int, Context] = {}
@@ -347,6 +350,7 @@ class Kgsl:
                 timestamp, pieces = context.inbox.popleft()
             if self.delay:
                 time.sleep(self.delay)
+            self.going.wait()
             if not context.faulted:
                 try:
                     for address, words in pieces:
