@@ -21,7 +21,7 @@ from tinycore.render.base import pointer_of
 from tinycore.uop.matrix import Fragment, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
 
-__all__ = ["load_step", "matrix_step", "row_of"]
+__all__ = ["load_step", "matrix_step", "row_of", "shuffle_step"]
 
 
 def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame], None]:
@@ -57,6 +57,33 @@ def matrix_step(u: UOp, slots: Mapping[UOp, int], axes: Axes) -> Callable[[Frame
         frame.values[target] = result.reshape(*outer, *block, result.shape[-1])
 
     return multiply
+
+
+def shuffle_step(
+    u: UOp, slots: Mapping[UOp, int], axes: Axes, lanes: int
+) -> Callable[[Frame], None]:
+    """The step of a SHUFFLE among as many lanes as its mask has bits for, or more.
+
+    Raises DeviceError where a lane that another one asks has not got there.
+    """
+    target, source, mask = slots[u], slots[u.src[0]], int(u.arg)
+    block = tuple(axes.launch[name] for name in axes.threads if name.startswith("block"))
+    threads = math.prod(block)
+    asked = numpy.arange(lanes) ^ mask
+
+    def exchange(frame: Frame) -> None:
+        if threads % lanes:
+            raise DeviceError(
+                f"kernel {frame.kernel}: lanes of a SHUFFLE {mask} apart are asked of a group of "
+                f"{threads} threads, which has not all of them"
+            )
+        value = frame.values[source]
+        outer = value.shape[: value.ndim - 1 - len(block)]
+        check_together(frame, outer, block, "SHUFFLE", lanes)
+        found = by_subgroup(value, outer, block, lanes)[..., asked, :]
+        frame.values[target] = found.reshape(*outer, *block, value.shape[-1])
+
+    return exchange
 
 
 def row_of(u: UOp) -> int:

@@ -23,7 +23,7 @@ from tinycore.builtin.arithmetic import (
 )
 from tinycore.builtin.frame import Axes, Frame, Memory, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
-from tinycore.builtin.matrix import load_step, matrix_step, row_of
+from tinycore.builtin.matrix import load_step, matrix_step, row_of, shuffle_step
 from tinycore.builtin.nest import (
     DEFINITIONS,
     Fold,
@@ -142,6 +142,9 @@ class Plan:
             case Op.MATRIX_LOAD:
                 access = Access(u.src[0], row_of(u), self.slots, self._axes_of.get, "reads")
                 return load_step(u, access, self.slots, self.axes)
+            case Op.SHUFFLE:
+                lanes = 1 << int(u.arg).bit_length()
+                return shuffle_step(u, self.slots, self.axes, lanes)
             case Op.ASYNC_COPY:
                 return self._async_copy(u)
             case Op.BARRIER:

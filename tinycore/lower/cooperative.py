@@ -28,7 +28,7 @@ from tinycore.lower.loops import THREADS, closer_of, fills_of, numbered, stores_
 from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.lower.predicate import gate_loads, gate_stores, with_gate
 from tinycore.lower.steps.stage import WITHIN
-from tinycore.render.base import EARLY, LATE
+from tinycore.render.base import EARLY, LATE, Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
 
@@ -36,7 +36,7 @@ MOST_PARTS: Final = 16
 """Partial results that every thread folds at the end."""
 
 
-def group_reductions(kernel: UOp) -> UOp:
+def group_reductions(kernel: UOp, limits: Limits) -> UOp:
     """The kernel without REDUCE over GROUP loops; one thread of each group stores the outputs."""
     members = [n for n in kernel.toposort() if n.op is Op.REDUCE and counters_of(n, AxisKind.GROUP)]
     if not members:
@@ -45,7 +45,7 @@ def group_reductions(kernel: UOp) -> UOp:
     numbers = count(sum(n.op is Op.DEFINE_LOCAL for n in kernel.toposort()))
     done: dict[UOp, UOp] = {}
     for member in members:
-        done[member] = shared_fold(member.substitute(done), threads, numbers)
+        done[member] = shared_fold(member.substitute(done), threads, numbers, limits)
     kernel = kernel.substitute(done)
     for counter in threads:
         if counter.arg.kind is AxisKind.GROUP:
@@ -53,16 +53,37 @@ def group_reductions(kernel: UOp) -> UOp:
     return kernel
 
 
-def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int]) -> UOp:
+def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int], limits: Limits) -> UOp:
     """The value of a REDUCE over one GROUP loop, of an extent that is a power of two."""
     (mine,) = counters_of(reduce, AxisKind.GROUP)
     others = [c for c in threads if c is not mine]
-    parts = left(own_part(reduce), mine, others, mine.extent, numbers)
+    own = own_part(reduce)
+    is_whole = math.prod(c.extent for c in threads) % limits.subgroup == 0
+    if is_whole and own.dtype in limits.shuffles and mine is threads[0]:  # neighbors are lanes
+        return folded_by_lanes(own, reduce.arg, mine, others, numbers, limits.subgroup)
+    parts = left(own, mine, others, mine.extent, numbers)
     few = min(mine.extent, MOST_PARTS)
     if few < mine.extent:
         several = parts.fold(reduce.arg, mine % few, few, mine.extent // few)
         parts = left(several, mine, others, few, numbers)
     return parts.fold(reduce.arg, UOp.index(0), 1, few)
+
+
+def folded_by_lanes(
+    own: UOp, op: Op, mine: UOp, others: list[UOp], numbers: count[int], subgroup: int
+) -> UOp:
+    """Parts of neighboring threads joined by SHUFFLE, then those of subgroups in shared memory.
+
+    In each step lanes whose numbers differ in one bit join what they have: all end with the same.
+    """
+    lanes = min(mine.extent, subgroup)
+    for bit in range(lanes.bit_length() - 1):
+        own = own.alu(op, UOp(Op.SHUFFLE, own.dtype, (own,), 1 << bit))
+    if lanes == mine.extent:
+        return own
+    subgroups = mine.extent // lanes
+    parts = left(own, mine // lanes, others, subgroups, numbers, (mine % lanes).eq(0))
+    return parts.fold(op, UOp.index(0), 1, subgroups)
 
 
 class Parts:
@@ -83,14 +104,25 @@ class Parts:
         return UOp(Op.REDUCE, value.dtype, (value, counter), op)
 
 
-def left(value: UOp, mine: UOp, others: list[UOp], size: int, numbers: count[int]) -> Parts:
-    """Shared memory, after the first `size` threads along `mine` have left their values there."""
+def left(
+    value: UOp,
+    mine: UOp,
+    others: list[UOp],
+    size: int,
+    numbers: count[int],
+    speaks: UOp | None = None,
+) -> Parts:
+    """Shared memory, after the first `size` threads along `mine` have left their values there.
+
+    Where threads have the same place, those do for which `speaks` holds.
+    """
     start, number = UOp.index(0), next(numbers)
     total = size
     for counter in others:
         start, total = start + counter * total, total * counter.extent
     memory = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(total, "local"), (), number)
-    gate = (mine < size,) if size < mine.extent else ()
+    gate = (mine < size,) if size <= int(mine.vmax) else ()
+    gate = gate if speaks is None else (speaks,)
     index = UOp(Op.INDEX, memory.dtype, (memory, start + mine, *gate))
     change = UOp(Op.STORE, dtypes.void, (index, value))
     barrier = UOp(Op.BARRIER, dtypes.void, (change,))

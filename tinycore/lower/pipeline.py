@@ -60,8 +60,8 @@ def fold_registers(kernel: UOp, renderer: Renderer) -> UOp:
 
 
 def share_reductions(kernel: UOp, renderer: Renderer) -> UOp:
-    """REDUCE over GROUP loops becomes folds through shared memory."""
-    return group_reductions(kernel)
+    """REDUCE over GROUP loops becomes folds through lanes and shared memory."""
+    return group_reductions(kernel, renderer.limits)
 
 
 def launch(kernel: UOp, renderer: Renderer) -> UOp:

@@ -73,6 +73,9 @@ class Limits:
     subgroup: int = 1
     """Threads of a group that run in lockstep and hold the operands of matrix units together:
     those with neighboring numbers, axis 0 counting first. 1: there are none."""
+    shuffles: tuple[DType, ...] = ()
+    """Types of which the lanes of a subgroup exchange values by an instruction (SHUFFLE): sums that
+    threads share are folded so as far as a subgroup goes, without shared memory and barriers."""
     matrix: tuple[MatrixUnit, ...] = ()
     """The matrix instructions of the device, the best first; MATRIX has one of them for `arg`."""
     converted: tuple[DType, ...] = ()

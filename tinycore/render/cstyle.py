@@ -115,6 +115,9 @@ class CStyle(Renderer):
     matrix_loads: ClassVar[Mapping[str, MatrixCall]] = {}
     """The instructions that load operands of these, by the name of the `MatrixLoad`: {type} from
     the row at {pointer}, {turned} being true or false."""
+    shuffle: ClassVar[str] = ""
+    """The {value} of the lane whose number is this one's XOR {mask}; for those languages whose
+    devices state `Limits.shuffles`."""
     async_copy: ClassVar[str] = ""
     """An ASYNC_COPY of {bytes} to {to} from {origin}, or of zeros where {gate} is false; for those
     languages whose devices state `Limits.async_bytes`."""
@@ -442,6 +445,8 @@ class CStyle(Renderer):
                 return self.matrix_sum(u, writer)
             case Op.MATRIX_LOAD:
                 return self.matrix_load(u, writer)
+            case Op.SHUFFLE if self.shuffle:
+                return self.shuffle.format(value=unwrapped(writer[u.src[0]]), mask=u.arg)
             case _:
                 return self.alu(u, [writer[s] for s in u.src], writer)
 

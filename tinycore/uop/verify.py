@@ -376,6 +376,14 @@ def loads_tiles(node: UOp) -> str | None:
     return None
 
 
+@check([Op.SHUFFLE], ["lowered", "linear"])
+def exchanges_lanes(node: UOp) -> str | None:
+    """SHUFFLE has the distance of two lanes for `arg`."""
+    if isinstance(node.arg, int) and node.arg > 0:
+        return None
+    return f"SHUFFLE takes a positive mask of bits, not {node.arg!r}"
+
+
 @check([Op.ASYNC_COPY], ["lowered", "linear"])
 def copies_to_shared_memory(node: UOp) -> str | None:
     """ASYNC_COPY moves elements as they are from a buffer to memory that a workgroup shares."""

@@ -64,6 +64,7 @@ LIMITS: Final = Limits(
     shared_bytes=16 << 10,
     image=(16_384, 16_384),
     subgroup=32,
+    shuffles=(dtypes.float32, dtypes.int32, dtypes.uint32),
     matrix=(UNIT,),
     converted=tuple(d for d in dtypes.all if d.itemsize < 4 and d is not dtypes.bool),
     async_bytes=(4, 8, 16),

@@ -1,4 +1,4 @@
-"""Level 2: matrix units, each by itself, with what its lanes hold.
+"""Level 2: subgroups: values that lanes exchange, and matrix units with what lanes hold of them.
 
 Floor 6. A product is given to each unit that the limits state, whatever a plan would choose. One of
 the operands is the identity first, so that a wrong map of lanes is told by the operand it is of.
@@ -12,6 +12,7 @@ from typing import Final
 import numpy
 
 from tinycore.config import Context
+from tinycore.dtype import DType, dtypes
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.bind import Bind
@@ -19,14 +20,21 @@ from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.render.base import LinearKernel
 from tinycore.tensor.host_bytes import decode, encode
 from tinycore.testing.kernels import product_of_types
-from tinycore.testing.suite.case import Level, NotApplicable, case
+from tinycore.testing.suite.case import Level, NotApplicable, Variant, case
 from tinycore.testing.suite.kernels import integers, loaded, results
 from tinycore.testing.suite.subject import Array, Subject
 from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-__all__ = ["test_matrix_units_load_operands", "test_matrix_units_multiply"]
+__all__ = [
+    "test_lanes_exchange_values",
+    "test_matrix_units_load_operands",
+    "test_matrix_units_multiply",
+]
 
+EXCHANGED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
+"""Types whose values lanes may exchange."""
 ROWS, COLUMNS, INNER = (0,), (1,), (2,)
 """The loops of the kernel."""
 TILES: Final = (2, 3, 2)
@@ -65,6 +73,35 @@ def test_matrix_units_load_operands(subject: Subject) -> None:
                 f"by {unit.load}; row {wrong[0][0]}, column {wrong[0][1]} is "
                 f"{found[tuple(wrong[0])]} instead of {(left @ right)[tuple(wrong[0])]}"
             )
+
+
+@case(Level.COMPUTE, over=[Variant(d.name, d) for d in EXCHANGED])
+def test_lanes_exchange_values(subject: Subject, dtype: DType) -> None:
+    """A lane of a subgroup gets the value of the lane whose number differs in some bits."""
+    limits = subject.limits
+    if dtype not in limits.shuffles:
+        raise NotApplicable("its limits state no shuffles of the type")
+    threads = min(2 * limits.subgroup, limits.block_threads)
+    groups = 3
+    x = integers(groups * threads).astype(dtype.name)
+    lane = UOp(Op.SPECIAL, dtypes.index, (UOp.index(threads),), "block0")
+    place = UOp(Op.SPECIAL, dtypes.index, (UOp.index(groups),), "grid0") * threads + lane
+    bits = [1 << bit for bit in range(limits.subgroup.bit_length() - 1)]
+    for mask in (*bits, sum(bits)):
+        target, source = (UOp(Op.DEFINE_GLOBAL, dtype.ptr(len(x)), (), slot) for slot in (0, 1))
+        value = UOp(Op.LOAD, dtype, (UOp(Op.INDEX, source.dtype, (source, place)),))
+        other = UOp(Op.SHUFFLE, dtype, (value,), mask)
+        index = UOp(Op.INDEX, target.dtype, (target, place))
+        root = UOp(Op.STORE, dtypes.void, (index, other))
+        program = loaded(subject, tuple(root.toposort()), 2, "exchange")
+        found = results(subject, program, [numpy.zeros_like(x), x])[0]
+        expected = x.reshape(groups, -1)[:, numpy.arange(threads) ^ mask].reshape(-1)
+        wrong = numpy.flatnonzero(found != expected)
+        assert not len(wrong), (
+            f"{len(wrong)} of {len(x)} values are wrong where lanes ask those whose "
+            f"numbers differ in the bits of {mask}; that of thread {wrong[0] % threads} is "
+            f"{found[wrong[0]]} instead of {expected[wrong[0]]}"
+        )
 
 
 def staged(subject: Subject, unit: MatrixUnit, size: tuple[int, int, int]) -> LinearKernel:

@@ -41,6 +41,18 @@ class UnturnedTiles(Vectors):
         return (node.replace(arg=replace(node.arg, is_turned=False)),)
 
 
+@found_by("test_lanes_exchange_values[float32]")
+class NearbyLanes(Rewriter):
+    """A lane that asks one in the other half of its subgroup gets the value of one in its own."""
+
+    def changed(self, node: UOp) -> Sequence[UOp]:
+        """The upper bit of the mask is left out."""
+        half = LIMITS.subgroup // 2
+        if node.op is not Op.SHUFFLE or node.arg <= half:
+            return (node,)
+        return (node.replace(arg=node.arg - half),)
+
+
 @found_by("test_operands_in_swizzled_rows[float32-2x16]")
 class JoinedBits(Rewriter):
     """Bits of addresses that should be exchanged are joined, so pieces of rows coincide."""
