@@ -139,6 +139,19 @@ def test_a_gpu_that_fails_leaves_nobody_waiting(two: Two, which: int) -> None:
     assert two.read(1, b) == [5] * COUNT
 
 
+def test_results_of_a_kernel_that_failed_are_not_used_elsewhere(two: Two) -> None:
+    here, there = two.gpus
+    a, b = two.memory(0, 5), two.memory(1, 0)
+    here.synchronize()
+    two.mac.plan.fails_next[here.info.name] = (3, "Caused GPU Address Fault Error")
+    two.adds[0]([a, a], [1])
+    there.copier(SIZE, here)([b, a], [])
+    with pytest.raises(DeviceError, match=r"from Mock .* has no data, Mock .* failed"):
+        two.read(1, b)
+    with pytest.raises(DeviceError, match="failed in kernel add"):
+        here.synchronize()
+
+
 def test_a_graph_of_two_gpus_takes_other_memory_and_values(two: Two) -> None:
     here, there = two.gpus
     a, b, c = two.memory(0, 1), two.memory(1, 0), two.memory(1, 100)

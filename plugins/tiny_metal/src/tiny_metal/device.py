@@ -198,7 +198,7 @@ class MetalDevice:
             return True
         other, number, is_input = work.after
         other.wait_until_ended(number)
-        return not is_input or number not in other._failed
+        return not is_input or (number not in other._failed and other._failure is None)
 
     def _finish_oldest(self) -> None:
         """Wait for the oldest command buffer, and note how it ended."""
