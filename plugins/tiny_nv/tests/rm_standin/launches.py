@@ -152,8 +152,6 @@ class Launcher:
             raise Mistake(f"shared memory is at least {least}, {target}, and at most {most}")
         if qmd.shared % SHARED_UNIT or qmd.shared > (least - 1) * 4096:
             raise Mistake(f"{qmd.shared} bytes of shared memory, of {(least - 1) * 4096}")
-        if qmd.shared > (self.facts.block_shared_kib + 1) << 10:
-            raise Mistake(f"{qmd.shared} bytes of shared memory are more than a block can have")
 
     # --- the code, and its constants
 
