@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Final, TextIO
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
 
 from tinycore.config import CHANNELS, environment, in_force, settings
 from tinycore.errors import SettingError
@@ -44,6 +45,10 @@ class Trace:
     def on(self) -> bool:
         """True if the channel is wanted here and now."""
         values = in_force()  # asked in every launch, so without a call for each setting
+        return values["DEBUG"] >= self.level or self.channel in values["TRACE"]
+
+    def is_on(self, values: Mapping[str, Any]) -> bool:
+        """`on` under settings that were read before."""
         return values["DEBUG"] >= self.level or self.channel in values["TRACE"]
 
     def __call__(self, line: str, body: str = "") -> None:

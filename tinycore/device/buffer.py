@@ -149,7 +149,7 @@ class Buffer:
 
     def ensure_allocated(self) -> Buffer:
         """Give the buffer memory if it has none yet. Raises OutOfMemory."""
-        if self.is_allocated:
+        if self._handle is not None or self.size == 0:
             return self
         with _allocating:
             if self._handle is None:
@@ -163,8 +163,9 @@ class Buffer:
                     if self.image is not None:
                         device.ability("image")
                     pool = device.allocator
-                    self._handle = pool.alloc(self.image or self.nbytes)
-                    self._lease = Lease.of(self, pool)
+                    kind = self.image or self.size * self.dtype.itemsize
+                    self._handle = pool.alloc(kind)
+                    self._lease = Lease.of(self, pool, kind)
         return self
 
     def deallocate(self) -> None:
@@ -376,11 +377,10 @@ class Lease(weakref.ref[Buffer]):
     kind: Kind
 
     @staticmethod
-    def of(buffer: Buffer, pool: LRUAllocator) -> Lease:
+    def of(buffer: Buffer, pool: LRUAllocator, kind: Kind) -> Lease:
         """The lease of a buffer that has just got its memory."""
         lease = Lease(buffer, Lease.end)
-        lease.handle, lease.pool = buffer._handle, pool
-        lease.kind = buffer.image or buffer.nbytes
+        lease.handle, lease.pool, lease.kind = buffer._handle, pool, kind
         leases[id(lease)] = lease
         return lease
 

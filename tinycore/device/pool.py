@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from tinycore._locks import Busy, Turn
-from tinycore.config import settings
+from tinycore.config import in_force, settings
 from tinycore.device.protocols import Allocator, Handle
 from tinycore.dtype import ImageDType
 from tinycore.errors import ArgumentError, DeviceError, OutOfMemory
@@ -173,7 +173,7 @@ class LRUAllocator:
         returned.append((handle, kind))
         if (
             len(returned) == 1
-            and settings.LRU
+            and in_force()["LRU"]
             and (self._cached <= LEAST_SPARE_BYTES or self._cached <= self._bound(self._used))
             and self._clock() < self._look_at
         ):

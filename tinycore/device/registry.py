@@ -15,7 +15,7 @@ import warnings
 from typing import Final, NoReturn
 
 from tinycore._locks import recursive_lock
-from tinycore.config import settings
+from tinycore.config import in_force, settings
 from tinycore.device.asking import Answer, answer_of, answers_of
 from tinycore.device.backend import Backend
 from tinycore.device.discovery import Candidate, DeviceState, Plugins, State, extras
@@ -67,7 +67,7 @@ class Registry:
     @property
     def DEFAULT(self) -> str:  # noqa: N802  the name tinygrad's users know
         """The device of tensors that name none: the first of DEV, else the best that works."""
-        if text := settings.DEV:
+        if text := in_force()["DEV"]:
             return default_of(text)
         targets = self.targets()
         return targets[0].name if targets else self._chosen_automatically()
@@ -79,7 +79,7 @@ class Registry:
 
     def targets(self) -> tuple[Target, ...]:
         """The devices that the user chose, by DEV, or by older spellings where DEV is empty."""
-        text = settings.DEV
+        text = in_force()["DEV"]
         if text:
             found = self._wanted.get(text)
             if found is None:

@@ -15,7 +15,7 @@ from itertools import filterfalse
 from typing import Any
 
 from tinycore._locks import lock as new_lock
-from tinycore.config import settings
+from tinycore.config import in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
 from tinycore.engine.counters import trace as trace_run
@@ -101,16 +101,6 @@ class CapturedStep:
         found = {b for item in self.items for b in item.bufs}
         return frozenset(found - set(self.inputs) - set(self.fresh_outputs))
 
-    def parts(
-        self, exchange: Mapping[Buffer, Buffer], numbers: Mapping[str, int]
-    ) -> Iterable[Part]:
-        """The parts that a replay runs: graphs, or single launches where each is observed."""
-        if settings.JIT >= 2 or trace_run.on or hooks.active("tinycore_kernel_ran"):
-            return map(Single, self.items)
-        if self.graphs is None:
-            self.graphs = graph_parts(self.items, numbers, exchange)
-        return self.graphs
-
     def free_intermediates(self) -> None:
         """Give back the memory of what lies between launches, until the next replay."""
         with self.lock:
@@ -135,16 +125,27 @@ class CapturedStep:
             exchange |= again
         for made in filterfalse(exchange.__contains__, self.fresh_outputs):
             exchange[made] = Buffer.like(made)
-        if trace.on:
+        values = in_force()  # once for all that is asked below
+        if trace.is_on(values):
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
+        is_observed = (
+            values["JIT"] >= 2 or trace_run.is_on(values) or hooks.active("tinycore_kernel_ran")
+        )
         with self.lock:
             for buffer, action in self.repeated:
                 content = action()
                 if buffer is not None:
                     buffer.copyin(content.data.cast("B"))
-            for part in self.parts(exchange, numbers):
-                part.run(exchange, numbers)
+            if is_observed:
+                for item in self.items:
+                    Single(item).run(exchange, numbers)
+            else:
+                parts = self.graphs
+                if parts is None:
+                    parts = self.graphs = graph_parts(self.items, numbers, exchange)
+                for part in parts:
+                    part.run(exchange, numbers)
         return tuple(map(exchange.get, self.outputs, self.outputs))
 
     # --- pickle

@@ -4,7 +4,7 @@ Floor 4. Neighboring launches on one device that can hold them (capability `grap
 with one call, and so are those of several devices that wait for each other (`queues`), with the
 copies between them; before each replay only what changes from call to call is put in its place.
 Anything else is run as it was captured. What runs here is counted, and told to nobody: where
-somebody listens, `CapturedStep.parts` gives launches that are told one by one.
+somebody listens, `CapturedStep.replay` makes launches that are told one by one.
 """
 
 from __future__ import annotations
@@ -80,10 +80,16 @@ class HeldLaunches:
         """Launch all, with buffers exchanged for others, and numbers for variables."""
         buffers = [*map(exchange.__getitem__, self.exchanged)]
         changed = [*compress(count(), map(is_not, map(HANDLE, buffers), self.handles))]
-        if changed and not self.hold(buffers, changed):
-            for item in self.items:
-                Single(item).run(exchange, values)
-            return
+        if changed:
+            handles, set_buffer = self.handles, self.graph.set_buffer
+            for number in changed:
+                buffer, need = buffers[number], self.needs[number]
+                if need > 1 and buffer.alignment < need:
+                    return self.run_singly(exchange, values)
+                handle, handles[number] = buffer.handle, NOTHING
+                for launch, slot in self.places[number]:
+                    set_buffer(launch, slot, handle)
+                handles[number] = handle
         for name, positions in self.positions.items():
             if self.numbers[name] != values[name]:
                 self.numbers[name] = NOTHING
@@ -92,19 +98,12 @@ class HeldLaunches:
                 self.numbers[name] = values[name]
         self.graph()
         GlobalCounters.count(self.estimate, self.launches)
+        return None
 
-    def hold(self, buffers: Sequence[Buffer], changed: Iterable[int]) -> bool:
-        """Put those that changed into their places; False where one is not aligned as needed."""
-        handles, set_buffer = self.handles, self.graph.set_buffer
-        for number in changed:
-            buffer, need = buffers[number], self.needs[number]
-            if need > 1 and buffer.alignment < need:
-                return False
-            handle, handles[number] = buffer.handle, NOTHING
-            for launch, slot in self.places[number]:
-                set_buffer(launch, slot, handle)
-            handles[number] = handle
-        return True
+    def run_singly(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
+        """Launch one by one, where a buffer is not aligned as the graph needs."""
+        for item in self.items:
+            Single(item).run(exchange, values)
 
 
 @dataclass(frozen=True)

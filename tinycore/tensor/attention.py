@@ -134,7 +134,7 @@ class Attention(Composed):
         masks = [] if mask is None or isinstance(mask, int) else [mask]
         given = [t.uop for t in (query, key, value, whole.logarithm(), *masks)]
         backward = Backward(mask if isinstance(mask, int) else None)
-        return self.from_uop(graph.called(result.uop, given, backward))
+        return self._from_node(graph.called(result.uop, given, backward))
 
     def _seen(
         self, key: Self, value: Self, mask: Self | int | None, dropout_p: float
@@ -218,7 +218,7 @@ class Backward:
     def __call__(self, g: UOp, call: UOp) -> list[Attention | None]:
         """Gradients for each argument of `call`, whose result gets `g`."""
         result, query, key, value, logarithm, *masks, slope = [
-            Attention.from_uop(node) for node in (call, *call.src[1:], g)
+            Attention._from_node(node) for node in (call, *call.src[1:], g)
         ]
         mask = masks[0] if masks else self.start
         anew = Anew(query, key, value, mask, logarithm, result, slope)

@@ -32,7 +32,6 @@ from tinycore.tensor.history import history
 from tinycore.tensor.living import replace_nodes
 from tinycore.tensor.proxies import ArgumentProxies, finish_writes, rename_sizes
 from tinycore.tensor.recorded_call import (
-    Expected,
     Output,
     RecordedCall,
     ReusableGradient,
@@ -45,6 +44,7 @@ from tinycore.uop.bindings import Naming
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
+NO_NUMBERS: Final[dict[str, int]] = {}
 UNREAD: Final = ()
 """Values around a function that nobody asks for."""
 MOST_ADMITTED = 4096
@@ -92,15 +92,19 @@ class Capture:
             return None
         if self.around is None or self.guard is None:
             return UNREAD
-        around = self.around
+        guard, around = self.guard, self.around
         roots = (
             around.fixed_roots
             if around.fixed_roots and not given.objects
             else around.roots(given.objects)
         )
         if self.stores_in_boxes:
-            return self.guard.find(roots)
-        return UNREAD if self.guard.holds(roots) else None
+            return guard.find(roots)
+        if (is_same := guard.is_same) is not None and guard.is_possible:
+            values = (*roots, *guard.more) if guard.more else roots
+            if is_same(values):
+                return UNREAD
+        return UNREAD if guard.holds(roots) else None
 
     def guard_facts(self, given: Arguments) -> list[tuple[str, Hashable]]:
         """The guarded facts of a call: its arguments, and the environment of the function."""
@@ -210,11 +214,11 @@ class Capture:
     def is_current(self) -> bool:
         """True if the tensors that the launches work on are still where they were.
 
-        Pending writes to them are done.
+        Pending writes to them are done. For use where `Expected.holds` says no.
         """
         recorded = self.recorded
         assert recorded is not None, "only what was captured is replayed"
-        if (expected := recorded.expected) is None or expected.holds():
+        if (expected := recorded.expected) is None:
             return True
         if not expected.marks_hold():
             return False
@@ -232,7 +236,7 @@ class Capture:
             ):
                 return False
             state[place] = entry._replace(node=tensor.uop)
-        recorded.expected = Expected(recorded)
+            expected.exchange(place, tensor.uop)
         return True
 
     def replay(self, given: Arguments, found: Sequence[Any]) -> Any:
@@ -247,7 +251,8 @@ class Capture:
         if history.kept:
             history.discard(self.memory_of(given))
         reused = recorded.gradients.unseen() if recorded.side_outputs else recorded.gradients
-        written = step.replay(given.buffers, given.numbers, reused.again)
+        numbers = NO_NUMBERS if naming is None else naming.numbers
+        written = step.replay(given.buffers, numbers, reused.again)
         is_all = len(reused.rows) == len(recorded.side_outputs)
         nodes: dict[int, UOp] = {}
         for place in recorded.returned if is_all else range(len(recorded.sources)):

@@ -155,7 +155,7 @@ class Composed(Losses):
         if not flat.shape[0]:
             return flat
         ordered = flat.sort()[0]
-        first = self.from_uop(graph.arange(flat.shape[0], dtypes.int32, self.device)).eq(0)
+        first = self._from_node(graph.arange(flat.shape[0], dtypes.int32, self.device)).eq(0)
         return ordered.masked_select(first | ordered.ne(ordered.roll(1)))
 
     def searchsorted(self, values: Self, right: bool = False) -> Self:
@@ -330,7 +330,7 @@ class Composed(Losses):
         flat = (negative(x) | ratio.ne(0)).where(flat, y.const_like(0.0).copysign(y))
         value = steep.where(y.const_like(math.pi / 2).copysign(y) - ratio.atan(), flat)
         value = (y.isnan() | x.isnan()).where(math.nan, value)
-        return self.from_uop(graph.called(value.uop, [y.uop, x.uop], slopes_of_atan2))
+        return self._from_node(graph.called(value.uop, [y.uop, x.uop], slopes_of_atan2))
 
     def hypot(self, x: Self) -> Self:
         """sqrt(a**2 + b**2) without overflow.
@@ -343,7 +343,7 @@ class Composed(Losses):
         unit = (most.eq(0) | most.isinf()).where(1.0, most)
         length = ((a / unit).square() + (b / unit).square()).sqrt() * unit
         value = (a.isinf() | b.isinf()).where(math.inf, length)
-        return self.from_uop(graph.called(value.uop, [a.uop, b.uop], slopes_of_hypot))
+        return self._from_node(graph.called(value.uop, [a.uop, b.uop], slopes_of_hypot))
 
     def glu(self, dim: int = -1) -> Self:
         """The first half of an axis times the sigmoid of the second. Raises ShapeError if odd.
@@ -412,12 +412,12 @@ class Composed(Losses):
 
 def slopes_of_atan2(g: UOp, call: UOp) -> list[Composed]:
     """d atan2(y, x) = (x dy - y dx) / (x**2 + y**2)."""
-    y, x, slope = (Composed.from_uop(n) for n in (*call.src[1:], g))
+    y, x, slope = (Composed._from_node(n) for n in (*call.src[1:], g))
     share = slope / (x.square() + y.square())
     return [share * x, share * -y]
 
 
 def slopes_of_hypot(g: UOp, call: UOp) -> list[Composed]:
     """d hypot(a, b) = (a da + b db) / hypot(a, b)."""
-    length, a, b, slope = (Composed.from_uop(n) for n in (call, *call.src[1:], g))
+    length, a, b, slope = (Composed._from_node(n) for n in (call, *call.src[1:], g))
     return [slope * (a / length), slope * (b / length)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from functools import partial
 from typing import Self
 
 from tinycore.dtype import DType, DTypeLike, Scalar, dtypes, to_dtype
@@ -98,7 +99,7 @@ class Core:
         self.requires_grad = None
         self._value = None
         key = id(self)
-        living[key] = reference = weakref.ref(self, lambda _: living.pop(key, None))
+        living[key] = reference = weakref.ref(self, partial(living.pop, key))
         alias_index.note(reference)
 
     def _become(self, node: UOp) -> None:
@@ -118,13 +119,18 @@ class Core:
         >>> Tensor.from_uop((x + 1).uop).tolist()
         [2, 3]
         """
+        return cls._from_node(node)
+
+    @classmethod
+    def _from_node(cls, node: UOp) -> Self:
+        """`from_uop` without a check of arguments."""
         self = object.__new__(cls)
         self._enter(node)
         return self
 
     def _as_view(self, node: UOp) -> Self:
         """A tensor of elements of this one: what is written to either shows in the other."""
-        result = self.from_uop(node)
+        result = self._from_node(node)
         self._share(result)
         return result
 
@@ -291,14 +297,14 @@ class Core:
         whole = self.uop if self._value is None else self._value.base
         source = base_of_view(whole)
         if base is not base_of(whole) or is_shared(source) or source.op is Op.CONST:
-            return self.from_uop(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
+            return self._from_node(UOp(Op.CONTIGUOUS, self.dtype, (self.uop,)))
         tensors: list[Core] = [self] if self._value is None else self._value.tensors()
         show(self, tensors, whole, UOp(Op.CONTIGUOUS, self.dtype, (whole,)))
         return self
 
     def contiguous_backward(self) -> Self:
         """The same value; its gradient is made contiguous."""
-        return self.from_uop(UOp(Op.CONTIGUOUS_BACKWARD, self.dtype, (self.uop,)))
+        return self._from_node(UOp(Op.CONTIGUOUS_BACKWARD, self.dtype, (self.uop,)))
 
     def cast(self, dtype: DTypeLike) -> Self:
         """Every element converted: to an integer truncates, to bool is x != 0. A type of images,
@@ -309,7 +315,7 @@ class Core:
         ([1, -1, 0], [True, True, False])
         """
         node = pixels.cast(self.uop, dtype)
-        return self if node is self.uop else self.from_uop(node)
+        return self if node is self.uop else self._from_node(node)
 
     def bitcast(self, dtype: DTypeLike) -> Self:
         """The same bytes as another dtype; the last axis grows or shrinks when widths differ.
@@ -333,7 +339,7 @@ class Core:
                 f"bitcast: the last axis of shape {self.shape} in {self.dtype!r} does not hold a "
                 f"whole number of {target!r}"
             )
-        result = self.from_uop(graph.bitcast(self.uop, target))
+        result = self._from_node(graph.bitcast(self.uop, target))
         result._value = Value(
             result.uop,
             living[id(result)],
@@ -350,7 +356,7 @@ class Core:
         """
         target = self.dtype if dtype is None else to_dtype(dtype)
         number_dtype("const_like", value, target)
-        return self.from_uop(graph.full_like(self.uop, value, target))
+        return self._from_node(graph.full_like(self.uop, value, target))
 
     def alu(self, op: Op, *src: Self) -> Self:
         """An op of the table applied element by element.
@@ -366,7 +372,7 @@ class Core:
         if any(x.uop.shape != self.uop.shape for x in src):
             listed = " and ".join(str(x.shape) for x in (self, *src))
             raise ShapeError(f"alu: the operands of {op.name} have shapes {listed}")
-        return self.from_uop(self.uop.alu(op, *[x.uop for x in src]))
+        return self._from_node(self.uop.alu(op, *[x.uop for x in src]))
 
 
 check_signatures(Core, Core)

@@ -74,7 +74,7 @@ class Creation(Scan):
             node = new_image(sizes, dtype, place)
         else:
             node = graph.new_buffer(sizes, float_or(dtype), place)
-        return cls.from_uop(node)._marked(requires_grad)
+        return cls._from_node(node)._marked(requires_grad)
 
     @classmethod
     def invalids(
@@ -102,7 +102,7 @@ class Creation(Scan):
         if isinstance(value, Sequence):
             return cls(list(value), device=device, dtype=dtype)
         target = dtypes.from_py(value) if dtype is None else to_dtype(dtype)
-        return cls.from_uop(graph.scalar(target, value, canonical(device)))
+        return cls._from_node(graph.scalar(target, value, canonical(device)))
 
     @classmethod
     def full(
@@ -125,13 +125,15 @@ class Creation(Scan):
             kind = dtypes.default_int if dtype is None else to_dtype(dtype)
             sizes, place = sizes_from("full", (shape,)), canonical(device)
             node = graph.broadcast_to(graph.bound(fill_value, kind, place), sizes)
-            return cls.from_uop(constant_in_memory(node) if buffer else node)._marked(requires_grad)
+            return cls._from_node(constant_in_memory(node) if buffer else node)._marked(
+                requires_grad
+            )
         if isinstance(fill_value, NumpyScalar):
             dtype = dtype or from_numpy_dtype(fill_value.dtype)
             fill_value = fill_value.item()
         target = number_dtype("full", fill_value, None if dtype is None else to_dtype(dtype))
         node = graph.full(sizes_from("full", (shape,)), target, fill_value, canonical(device))
-        return cls.from_uop(constant_in_memory(node) if buffer else node)._marked(requires_grad)
+        return cls._from_node(constant_in_memory(node) if buffer else node)._marked(requires_grad)
 
     @classmethod
     def zeros(
@@ -196,7 +198,7 @@ class Creation(Scan):
         if any(isinstance(n, Size) for n in (start, stop, step)):
             kind = dtypes.default_int if dtype is None else to_dtype(dtype)
             node = counted_at_launch(start, stop, step, kind, canonical(device))
-            return cls.from_uop(node)._marked(requires_grad)
+            return cls._from_node(node)._marked(requires_grad)
         for number in (start, stop, step):
             if not math.isfinite(number):
                 raise ArgumentError(f"arange: {number} from {start} to {stop} by {step} has no end")
@@ -207,7 +209,7 @@ class Creation(Scan):
         asked = None if dtype is None else to_dtype(dtype)
         ends = [number_dtype("arange", n, asked) for n in (start, start + max(0, size - 1) * step)]
         target = dtypes.default_float if fractional and asked is None else max(ends)
-        return cls.from_uop(counted(start, step, size, target, canonical(device)))._marked(
+        return cls._from_node(counted(start, step, size, target, canonical(device)))._marked(
             requires_grad
         )
 
@@ -232,10 +234,10 @@ class Creation(Scan):
             raise ArgumentError(f"linspace: the number of steps must not be negative, got {steps}")
         target, place = float_or(dtype), canonical(device)
         if steps == 1:
-            return cls.from_uop(graph.full((1,), target, start, place))._marked(requires_grad)
+            return cls._from_node(graph.full((1,), target, start, place))._marked(requires_grad)
         large = dtypes.is_int(target) and max(abs(start), abs(stop)) > WHOLE_IN_FLOAT32
         wide = dtypes.float64 if large or target is dtypes.float64 else dtypes.float32
-        share = cls.from_uop(graph.arange(steps, dtypes.int32, place)).cast(wide) / max(
+        share = cls._from_node(graph.arange(steps, dtypes.int32, place)).cast(wide) / max(
             1, steps - 1
         )
         ramp = (1 - share) * start + share * stop
@@ -257,9 +259,9 @@ class Creation(Scan):
         """
         rows, columns = sizes_from("eye", (n, n if m is None else m))
         place = canonical(device)
-        down = cls.from_uop(graph.arange(rows, dtypes.int32, place)).unsqueeze(1)
+        down = cls._from_node(graph.arange(rows, dtypes.int32, place)).unsqueeze(1)
         return (
-            down.eq(cls.from_uop(graph.arange(columns, dtypes.int32, place)))
+            down.eq(cls._from_node(graph.arange(columns, dtypes.int32, place)))
             .cast(float_or(dtype))
             ._marked(requires_grad)
         )
@@ -285,7 +287,7 @@ class Creation(Scan):
             value = self.full(self.shape, fill_value, target, self.device, buffer=False)
             memory = graph.new_memory_like(self.uop, target)
             node = graph.store_value(memory, value.uop)
-            return self.from_uop(node)._marked(requires_grad)
+            return self._from_node(node)._marked(requires_grad)
         return self.full(
             self.shape, fill_value, target, device or self.device, buffer, requires_grad
         )
@@ -332,7 +334,7 @@ class Creation(Scan):
         """
         target = self.dtype if dtype is None else to_dtype(dtype)
         if device is None:
-            return self.from_uop(graph.new_memory_like(self.uop, target))._marked(requires_grad)
+            return self._from_node(graph.new_memory_like(self.uop, target))._marked(requires_grad)
         return self.empty(self.shape, device=device, dtype=target, requires_grad=requires_grad)
 
     def _marked(self, requires_grad: bool | None) -> Self:

@@ -96,7 +96,7 @@ class Custom(Interop):
             node = UOp(Op.ASSIGN, sources[slot].dtype, (sources[slot], kernel))
             if tensors[slot].uop is sources[slot]:
                 tensors[slot]._become(node)
-            results[slot] = self.from_uop(node)
+            results[slot] = self._from_node(node)
         return results
 
     # --- graphs as values
@@ -114,7 +114,7 @@ class Custom(Interop):
             raise ArgumentError(f"as_param: slots are counted from 0, got {slot}")
         mark = UOp(Op.UNIQUE, dtypes.void, (), (PARAMETER, slot, self.shape))
         place = device_node(self.device)
-        return self.from_uop(
+        return self._from_node(
             graph.reshape(UOp(Op.BUFFER, self.dtype, (place, mark), self.numel()), self.shape)
         )
 
@@ -139,9 +139,9 @@ class Custom(Interop):
         arguments = [self, *lst]
         value = body.substitute({n: argument_for(n, arguments) for n in parameters(body)})
         if grad_fxn is None:
-            return self.from_uop(value)
+            return self._from_node(value)
         own = UOp(Op.VALUE, value.dtype, (value,))  # no view of an argument, which may be written
-        return self.from_uop(graph.called(own, [t.uop for t in arguments], grad_fxn))
+        return self._from_node(graph.called(own, [t.uop for t in arguments], grad_fxn))
 
     def callify(self, *lst: Self) -> Self:
         """This tensor. A graph needs no wrapping to be compiled as a whole: `realize` does that."""

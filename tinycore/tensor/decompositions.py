@@ -150,7 +150,7 @@ def advanced(x: AnyTensor, axis: int, places: int) -> AnyTensor:
 
 def places(x: AnyTensor, size: int) -> AnyTensor:
     """0 .. size - 1 as a column."""
-    return x.from_uop(graph.arange(size, dtypes.int32, x.device)).unsqueeze(-1)
+    return x._from_node(graph.arange(size, dtypes.int32, x.device)).unsqueeze(-1)
 
 
 # --- QR
@@ -185,7 +185,7 @@ def below_pivot(x: AnyTensor, height: int, step: int) -> AnyTensor:
     array = numpy.zeros((height, 1), wide)
     array[1 : height - step] = 1
     node = runtime().from_host(array.reshape(-1), x.dtype, x.device)
-    return x.from_uop(graph.reshape(node, (height, 1)))
+    return x._from_node(graph.reshape(node, (height, 1)))
 
 
 def reflection(rows: AnyTensor, head: AnyTensor, column: AnyTensor) -> AnyTensor:
@@ -303,7 +303,7 @@ def tangents(x: AnyTensor, partner: AnyTensor) -> AnyTensor:
     own partner stays.
     """
     size = x.shape[-1]
-    number = x.from_uop(graph.arange(size, dtypes.int32, x.device))
+    number = x._from_node(graph.arange(size, dtypes.int32, x.device))
     difference = ((partner - x) * (partner + x)).sum(-2, keepdim=True).contiguous()
     double = number.eq(0).where(0.0, (x * partner).sum(-2, keepdim=True) * 2)
     reach = difference.abs() + (difference.square() + double.square()).sqrt()

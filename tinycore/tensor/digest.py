@@ -125,13 +125,13 @@ class Digest(Spectral):
     def _without_bytes(self) -> Self:
         """`last_bytes` of an empty tensor."""
         shape = (*self.shape[:-1], self.shape[-1] * self.element_size())
-        return self.from_uop(graph.full(shape, dtypes.uint8, 0, self.device))
+        return self._from_node(graph.full(shape, dtypes.uint8, 0, self.device))
 
     def _of_host(self, array: HostArray) -> Self:
         """An unsigned array on this device."""
         kind = dtypes.uint8 if array.itemsize == 1 else dtypes.uint64
         node = runtime().from_host(array.reshape(-1), kind, self.device)
-        return self.from_uop(graph.reshape(node, array.shape))
+        return self._from_node(graph.reshape(node, array.shape))
 
 
 AnyTensor = TypeVar("AnyTensor", bound=Digest)
@@ -199,4 +199,4 @@ def rotated(x: AnyTensor, turns: AnyTensor) -> AnyTensor:
 def permuted(x: AnyTensor) -> AnyTensor:
     """Word [y, x] is what [x, x + 3y modulo 5] was: one sheared reading of a repeated axis."""
     wide = x.repeat((1, 1, 4))
-    return x.from_uop(graph.skew(wide.uop, Skew(2, 1, 3, 1, 5))).transpose(1, 2)
+    return x._from_node(graph.skew(wide.uop, Skew(2, 1, 3, 1, 5))).transpose(1, 2)

@@ -37,7 +37,7 @@ class Elementwise(Operands):
         """a - b. Raises DTypeError between bools."""
         left, right = self._nodes("sub", (x,))
         no_bools("sub", left.dtype)
-        return self.from_uop(right.alu(Op.SUB, left) if reverse else left.alu(Op.SUB, right))
+        return self._from_node(right.alu(Op.SUB, left) if reverse else left.alu(Op.SUB, right))
 
     def mul(self, x: Self | Scalar, reverse: bool = False) -> Self:
         """a * b; logical and between bools."""

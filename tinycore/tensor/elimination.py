@@ -68,7 +68,7 @@ class Elimination(Decompositions):
         """
         x = self._square("inverse")
         found = reduce_to_identity(x, identity(x, x.shape[-1], x.shape[-1])).solution
-        called = self.from_uop(graph.called(found.uop, [x.uop], slope_of_inverse))
+        called = self._from_node(graph.called(found.uop, [x.uop], slope_of_inverse))
         return called.cast(self._as_float().dtype)
 
     def inv(self) -> Self:
@@ -125,7 +125,7 @@ class Elimination(Decompositions):
         """
         x = self._square("cholesky")
         x = x.transpose(-1, -2) if upper else x
-        found = self.from_uop(graph.called(factor(x).uop, [x.uop], slope_of_cholesky))
+        found = self._from_node(graph.called(factor(x).uop, [x.uop], slope_of_cholesky))
         lower = found.cast(self._as_float().dtype)
         return lower.transpose(-1, -2) if upper else lower
 
@@ -144,19 +144,19 @@ class Elimination(Decompositions):
 def solved(a: AnyTensor, right: AnyTensor) -> AnyTensor:
     """The solution for operands of one batch, with its gradient."""
     value = reduce_to_identity(a, right).solution
-    return a.from_uop(graph.called(value.uop, [a.uop, right.uop], slopes_of_solve))
+    return a._from_node(graph.called(value.uop, [a.uop, right.uop], slopes_of_solve))
 
 
 def slopes_of_solve(g: UOp, call: UOp) -> list[Elimination]:
     """With y = inverse(a) @ b: db = inverse(a).T @ g and da = -db @ y.T."""
-    slope, y, a = (Elimination.from_uop(n) for n in (g, call, call.src[1]))
+    slope, y, a = (Elimination._from_node(n) for n in (g, call, call.src[1]))
     right = solved(a.transpose(-1, -2), slope)
     return [-right @ y.transpose(-1, -2), right]
 
 
 def slope_of_inverse(g: UOp, call: UOp) -> list[Elimination]:
     """With y the inverse: -y.T @ g @ y.T."""
-    slope, y = (Elimination.from_uop(n) for n in (g, call))
+    slope, y = (Elimination._from_node(n) for n in (g, call))
     turned = y.transpose(-1, -2)
     return [-turned @ slope @ turned]
 
@@ -167,7 +167,7 @@ def slope_of_cholesky(g: UOp, call: UOp) -> list[Elimination]:
     phi keeps the lower triangle and half of the diagonal (Murray, Differentiation of the Cholesky
     decomposition, 2016).
     """
-    slope, lower = (Elimination.from_uop(n) for n in (g, call))
+    slope, lower = (Elimination._from_node(n) for n in (g, call))
     upper, size = lower.transpose(-1, -2), lower.shape[-1]
     middle = (upper @ slope.tril()).tril()
     middle = identity(lower, size, size).cast(dtypes.bool).where(middle / 2, middle)

@@ -636,13 +636,10 @@ class Guard:
                 self.kept.append(value)
 
     def holds(self, roots: Values) -> bool:
-        """True if nothing has changed."""
-        is_same = self.is_same if self.is_possible else None
-        if is_same is not None and is_same((*roots, *self.more) if self.more else roots):
-            return True
+        """True if nothing has changed. For use where `is_same` says no, or is not there yet."""
         if self.find(roots) is None:
             return False
-        if is_same is None:
+        if self.is_same is None:
             self.is_same = compiled_guard(self.boxes)
         return True
 

@@ -22,7 +22,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore._locks import in_child, recursive_lock
 from tinycore.dtype import dtypes
@@ -41,24 +41,32 @@ MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
 NOBODY: Final[frozenset[int]] = frozenset()
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
+NO_GRAPHS: Final[Mapping[UOp, Collection[UOp]]] = {}
 
 
 class RunGraphs:
     """The graphs that one run recorded, which share most of their nodes."""
 
     def __init__(
-        self, nodes: Iterable[UOp], make: Callable[[], dict[UOp, UOp]] | None = None
+        self, reads: set[int], size: int, make: Callable[[], dict[UOp, UOp]] | None = None
     ) -> None:
-        nodes = list(nodes)
-        self.reads = {id(n) for n in nodes if n.op is Op.BUFFER}
+        self.reads = reads
         """The ids of the BUFFERs in them, which may be those of some of the graphs."""
-        self.size = len(nodes)
+        self.size = size
+        """The number of their nodes."""
         self.keys: set[int] = set()
         """The ids of the BUFFERs whose graphs are still kept."""
         self.sources: dict[int, Collection[UOp]] = {}
         """By such an id the BUFFERs that a gradient of the graph goes to, once asked for."""
         self.make = make
         """Makes the graphs, by BUFFER, if none of them was asked for yet: most never are."""
+
+    @classmethod
+    def of(
+        cls, nodes: Collection[UOp], make: Callable[[], dict[UOp, UOp]] | None = None
+    ) -> RunGraphs:
+        """The group of graphs that have these nodes."""
+        return cls({id(n) for n in nodes if n.op is Op.BUFFER}, len(nodes), make)
 
 
 class HistoryEntry(NamedTuple):
@@ -136,8 +144,8 @@ class GradientHistory:
         """Drop the graphs of memory whose content may change without a graph."""
         with self.lock:
             for buffer in memory:
-                if (node := self.graph_of(buffer)) is not None:
-                    buffer._ended = self.numbers(node)
+                if (found := self.sources_of(buffer)) is not None:
+                    buffer._ended = self.numbers_below(found)
                     self.drop(id(buffer))
 
     def record(
@@ -161,18 +169,18 @@ class GradientHistory:
                 return
             shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
             if computed := {n: m for n, m in kept.items() if n not in done}:
-                self.retain(with_sources(computed, shown | gone.stand_ins))
+                made = with_sources(computed, shown | gone.stand_ins)
+                self.retain({m: graph.reshape(node, m.shape) for m, node in made.items()})
             both = [node for node in done if node in kept]  # these share most of their graphs
             parts = [part for node in both for part in node.src]
             after = iter(UOp.sink(*parts).substitute(shown | gone.stand_ins).src)
-            before = {kept[n]: n.with_src(tuple([next(after) for _ in n.src])) for n in both}
+            before = {n: n.with_src(tuple([next(after) for _ in n.src])) for n in both}
             found = sources_below(before.values())
+            own = gone.stand_ins
+            new = [n for n in both if self.has_source(found[before[n]], own.get(kept[n]))]
             self.retain(
-                {
-                    memory: node
-                    for memory, node in before.items()
-                    if self.has_source(found[node], gone.stand_ins.get(memory))
-                }
+                {kept[n]: reshaped(before[n], n.shape, kept[n].shape) for n in new},
+                {kept[n]: found[before[n]] for n in new},
             )
 
     def retire(self, written: set[UOp]) -> FormerContent:
@@ -184,11 +192,20 @@ class GradientHistory:
             found = {
                 m: node for m in self.memory_of(group) if (node := self.graph_of(m)) is not None
             }
-            after = UOp.sink(*found.values()).substitute(gone.stand_ins).src
+            new, known = gone.stand_ins, group.sources
+            after = UOp.sink(*found.values()).substitute(new).src
             for key in list(group.keys):
                 self.drop(key)
-            pairs = zip(found, after, strict=True)
-            self.retain({gone.stand_ins.get(m, m): node for m, node in pairs})
+            numbers = {id(memory): id(stand_in) for memory, stand_in in new.items()}
+            self.retain(
+                {new.get(m, m): node for m, node in zip(found, after, strict=True)},
+                {
+                    new.get(m, m): [new.get(n, n) for n in known[id(m)]]
+                    for m in found
+                    if id(m) in known
+                },
+                RunGraphs({numbers.get(key, key) for key in group.reads}, group.size),
+            )
         return gone
 
     def touched(self, written: set[UOp]) -> set[RunGraphs]:
@@ -206,17 +223,22 @@ class GradientHistory:
         found = [self.kept[key].memory() for key in sorted(group.keys)]
         return [memory for memory in found if memory is not None]
 
-    def retain(self, graphs: Mapping[UOp, UOp]) -> None:
-        """Keep the graphs of some BUFFERs."""
+    def retain(
+        self,
+        graphs: Mapping[UOp, UOp],
+        sources: Mapping[UOp, Collection[UOp]] = NO_GRAPHS,
+        group: RunGraphs | None = None,
+    ) -> None:
+        """Keep the graphs of some BUFFERs, each in the shape of its BUFFER.
+
+        `sources` are the BUFFERs that gradients of them go to, where known, and `group` is theirs
+        unless it has to be found.
+        """
         if not graphs:
             return  # a group that no graph is in would never be given up
-        group = RunGraphs(UOp.sink(*graphs.values()).toposort())
-        self.enter(
-            {
-                m: HistoryEntry(self.watched(m), graph.reshape(node, m.shape), group)
-                for m, node in graphs.items()
-            }
-        )
+        group = group or RunGraphs.of(UOp.sink(*graphs.values()).toposort())
+        group.sources = {id(memory): found for memory, found in sources.items()}
+        self.enter({m: HistoryEntry(self.watched(m), n, group) for m, n in graphs.items()})
 
     def defer(
         self, computed: Mapping[UOp, UOp], done: Mapping[UOp, UOp], gone: FormerContent
@@ -236,7 +258,7 @@ class GradientHistory:
             shown = {n: graph.reshape(m, n.shape) for n, m in done.items()}
             return with_sources(alive, shown | gone.stand_ins)
 
-        group = RunGraphs(nodes, make)
+        group = RunGraphs.of(nodes, make)
         group.reads.update(map(id, (*inner, *done.values())))
         places = {memory: place for place, memory in enumerate(inner)}
         self.enter(
@@ -271,7 +293,9 @@ class GradientHistory:
             if group.make is None:
                 return
             made = group.make()
-            self.retain({memory: node for memory, node in made.items() if id(memory) in group.keys})
+            self.retain(
+                {m: graph.reshape(node, m.shape) for m, node in made.items() if id(m) in group.keys}
+            )
             for key in list(group.keys):
                 self.drop(key)  # no gradient of it goes anywhere
 
@@ -305,16 +329,20 @@ class GradientHistory:
         places: tuple[int, ...] | None = None
         if form is not None and not form.cached:
             places = parameters_of_gradient(form.nodes[node])
-        found: set[int] = set()
-        stack = (
-            [*sources(node)] if places is None or form is None else [form.memory[k] for k in places]
+        return self.numbers_below(
+            sources(node) if places is None or form is None else [form.memory[k] for k in places]
         )
+
+    def numbers_below(self, memory: Iterable[UOp]) -> frozenset[int]:
+        """The same for a node whose gradient goes to some BUFFERs first."""
+        found: set[int] = set()
+        stack = [*memory]
         seen = {*stack}
         while stack:
-            memory = stack.pop()
-            if (below := self.sources_of(memory)) is None:
-                found.add(memory.src[1].arg)
-                found |= ended_at(memory)
+            node = stack.pop()
+            if (below := self.sources_of(node)) is None:
+                found.add(node.src[1].arg)
+                found |= ended_at(node)
             else:
                 new = [n for n in below if n not in seen]
                 seen.update(new)
@@ -473,20 +501,37 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
     of a run share most of their graphs.
     """
     found: dict[UOp, frozenset[UOp]] = {}
-    root = UOp.sink(*nodes)
-    for node in root.toposort(lambda n: n is root or passes_gradient(n)):
-        if is_source(node):
+    passing: set[UOp] = set()
+
+    def enter(node: UOp) -> bool:
+        if node.op is not Op.SINK:
+            if not passes_gradient(node):
+                return False
+            passing.add(node)
+        return True
+
+    for node in UOp.sink(*nodes).toposort(enter):
+        if node.op is Op.BUFFER and dtypes.is_float(node.dtype):
             found[node] = frozenset([node])
-        elif node is not root:
-            found[node] = union(found[s] for s in node.src) if passes_gradient(node) else NO_SOURCES
+        elif node not in passing:
+            found[node] = NO_SOURCES
+        elif len(node.src) == 1:
+            found[node] = found[node.src[0]]
+        else:
+            found[node] = union([found[s] for s in node.src])
     return found
+
+
+def reshaped(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp:
+    """A node of a known shape, which need not be derived, in another."""
+    return node if known == shape else UOp(Op.RESHAPE, node.dtype, (node,), shape)
 
 
 def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
     """The union of some sets: one of them, if that has all."""
     whole = NO_SOURCES
     for each in sets:
-        if not each <= whole:
+        if each is not whole and not each <= whole:
             whole = each if whole <= each else whole | each
     return whole
 

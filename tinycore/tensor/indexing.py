@@ -74,7 +74,7 @@ class Indexing(Creation):
         parsed = parse(self, self._entries(index))
         new = value if isinstance(value, Indexing) else self._ufix_nested(value)
         _, node = on_one_device("setitem", [self.uop, new.uop])
-        new = new if node is new.uop else self.from_uop(node)
+        new = new if node is new.uop else self._from_node(node)
         region = self._boxed(parsed)
         new = new.cast(self.dtype)._fitting(region._gathered(parsed).shape)
         changed = region._with_rows(parsed, new) if parsed.rows else new
@@ -88,7 +88,9 @@ class Indexing(Creation):
                 f"setitem: a mask of shape {mask.shape} does not cover the first axes of "
                 f"{self.shape}"
             )
-        wide = self.from_uop(graph.reshape(mask.uop, (*mask.shape, *[1] * (self.ndim - mask.ndim))))
+        wide = self._from_node(
+            graph.reshape(mask.uop, (*mask.shape, *[1] * (self.ndim - mask.ndim)))
+        )
         return wide.where(self.const_like(value), self)
 
     def _ufix_nested(self, value: Scalar | Sequence[Any] | SupportsArray) -> Self:
@@ -157,11 +159,11 @@ class Indexing(Creation):
         table = graph.permute(self.uop, order)
         rest = table.shape[len(axes) :]
         table = graph.reshape(table, (math.prod(table.shape[: len(axes)]), *rest))
-        found = self.from_uop(graph.gather(table, index))
+        found = self._from_node(graph.gather(table, index))
         count, before = len(index.shape), parsed.before
         if not before:
             return found
-        return self.from_uop(
+        return self._from_node(
             graph.permute(
                 found.uop,
                 [*range(count, count + before), *range(count), *range(count + before, found.ndim)],
@@ -185,7 +187,7 @@ class Indexing(Creation):
         merged = graph.reshape(moved, (*before, math.prod(self.shape[a] for a in axes), *after))
         done = graph.scatter(merged, places, graph.reshape(value.uop, shape), None, axis)
         back = [order.index(a) for a in range(self.ndim)]
-        return self.from_uop(graph.permute(graph.reshape(done, moved.shape), back))
+        return self._from_node(graph.permute(graph.reshape(done, moved.shape), back))
 
     def _fitting(self, shape: Shape) -> Self:
         """Broadcast to a shape, leading axes of size 1 dropped. Raises ShapeError."""
@@ -196,7 +198,7 @@ class Indexing(Creation):
             raise ShapeError(
                 f"setitem: a value of shape {self.shape} does not fit a place of shape {shape}"
             )
-        return self.from_uop(graph.broadcast_to(x.uop, shape))
+        return self._from_node(graph.broadcast_to(x.uop, shape))
 
 
 def span(box: AxisIndex) -> tuple[int, int]:
@@ -226,7 +228,7 @@ def linear_index(x: Creation, rows: dict[int, Creation]) -> UOp:
     valid: Creation | None = None
     for axis, index in rows.items():
         size = x.shape[axis]
-        place = index.from_uop(graph.on_device(index.uop, x.device)).cast(
+        place = index._from_node(graph.on_device(index.uop, x.device)).cast(
             dtype if index.dtype.itemsize < 8 else index.dtype
         )
         place = place if dtypes.is_unsigned(index.dtype) else (place < 0).where(place + size, place)

@@ -215,7 +215,7 @@ class Interop(InPlace):
         [1.0, 2.0, 3.0]
         """
         if isinstance(x, Interop):
-            return cls.from_uop(x.uop)._taken(device, copy)
+            return cls._from_node(x.uop)._taken(device, copy)
         if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
             raise ArgumentTypeError(
                 f"from_dlpack: a {type(x).__name__} does not export DLPack; Tensor(...) copies "
@@ -233,15 +233,15 @@ class Interop(InPlace):
         exchange = None if kind == dlpack.HOST_DEVICE[0] else runtime().exchange(place)
         found, target = dlpack.lent(x, copy, exchange), target or place
         if 0 in found.shape:
-            return cls.from_uop(graph.full(found.shape, found.dtype, 0, target))
+            return cls._from_node(graph.full(found.shape, found.dtype, 0, target))
         why = reason_to_copy(found, place, target)
         if why is not None and copy is False:
             raise SharingError(f"from_dlpack: {why}, so it has to be copied, but copy=False")
         if why is None and not copy:
-            return cls.from_uop(shared_node(found, place))
+            return cls._from_node(shared_node(found, place))
         if (kind, number) == dlpack.HOST_DEVICE:
-            return cls.from_uop(array_in_memory(found.array(), found.dtype, target))
-        return cls.from_uop(shared_node(found, place)).clone(target).realize()
+            return cls._from_node(array_in_memory(found.array(), found.dtype, target))
+        return cls._from_node(shared_node(found, place)).clone(target).realize()
 
     def _taken(self, device: str | None, copy: bool | None) -> Self:
         """This tensor on a device, as `from_dlpack` takes one."""
@@ -282,7 +282,7 @@ class Interop(InPlace):
         if isinstance(kind, ImageDType):
             pixels.verify(sizes, kind, place)
         if 0 in sizes:
-            return cls.from_uop(graph.full(sizes, kind, 0, place))._marked(requires_grad)
+            return cls._from_node(graph.full(sizes, kind, 0, place))._marked(requires_grad)
         if ptr <= 0 or ptr % kind.itemsize:
             raise ArgumentError(
                 f"from_blob: {ptr:#x} is no address of {kind!r}, which lie at multiples of "
@@ -290,7 +290,7 @@ class Interop(InPlace):
             )
         node = runtime().wrap(ptr, math.prod(sizes), kind, place, owner)
         value_cache.mark_escaped(node)
-        return cls.from_uop(graph.reshape(node, sizes))._marked(requires_grad)
+        return cls._from_node(graph.reshape(node, sizes))._marked(requires_grad)
 
     @classmethod
     def from_url(cls, url: str, gunzip: bool = False, device: str | None = None) -> Self:
@@ -319,14 +319,14 @@ class Interop(InPlace):
 
     def __copy__(self) -> Self:
         """Another tensor of the same memory."""
-        result = self.from_uop(self.uop)
+        result = self._from_node(self.uop)
         result.requires_grad, result.grad = self.requires_grad, self.grad
         return result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A tensor of equal values and gradient in memory of its own, computed from nothing."""
         constant = graph.is_constant(self.uop) or not self.numel()
-        result = self.from_uop(self.uop) if constant else self.detach().clone()
+        result = self._from_node(self.uop) if constant else self.detach().clone()
         memo[id(self)] = result
         result.requires_grad = self.requires_grad
         result.grad = copying.deepcopy(self.grad, memo)
@@ -385,7 +385,7 @@ def unpickled(
             stacklevel=2,
         )
         node = array_in_memory(array, dtype, default)
-    result = cls.from_uop(node)
+    result = cls._from_node(node)
     result.requires_grad = requires_grad
     return result
 

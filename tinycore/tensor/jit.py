@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from tinycore._locks import recursive_lock
-from tinycore.config import settings
+from tinycore.config import in_force
 from tinycore.engine.captured_step import CapturedStep, trace
 from tinycore.engine.run import recordings
 from tinycore.errors import JitError
@@ -102,7 +102,7 @@ class TinyJit(Generic[Parameters, Result]):
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Run the function, capture it, or replay it, whichever is due."""
-        if not settings.JIT or recordings.open:  # inside another capture it is a part of that
+        if not in_force()["JIT"] or recordings.open:  # inside another capture it is a part of that
             return self.function(*args, **kwargs)
         given = Arguments(args, kwargs)
         with self.lock:
@@ -113,9 +113,10 @@ class TinyJit(Generic[Parameters, Result]):
                 return self.begin(given, args, kwargs)
             self.last = capture
             if (recorded := capture.recorded) is not None:
-                if recorded.expected is None or capture.is_current():
+                expected = recorded.expected
+                if expected is None or expected.holds() or capture.is_current():
                     result: Result = capture.replay(given, found)
-                    if recorded.side_outputs:
+                    if recorded.side_outputs and not recorded.gradients.is_counted:
                         recorded.gradients.count()
                     return result
                 self.give_up(capture)

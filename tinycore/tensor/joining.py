@@ -51,7 +51,7 @@ class Joining(Movement):
                 result = result._between(axis, cut, size).cat(
                     result._between(axis, 0, cut), dim=axis
                 )
-        return self.from_uop(graph.value(result.uop))
+        return self._from_node(graph.value(result.uop))
 
     def pad_to(self, *shape: Ints | None, value: Scalar = 0) -> Self:
         """Padded at the end of each axis up to a size; None keeps a size.
@@ -117,7 +117,7 @@ class Joining(Movement):
                 if node.dtype.kind != "float"
                 else node
             )
-        return self.from_uop(graph.value(graph.pad_with(node, outer, value)))
+        return self._from_node(graph.value(graph.pad_with(node, outer, value)))
 
     def _cropped(self, pairs: Sequence[tuple[int, int]]) -> Self:
         """Elements taken away at both ends of each axis, as many as the negative amounts say."""
@@ -170,12 +170,12 @@ class Joining(Movement):
         same_device("cat", [t.device for t in tensors])
         dtype = least_upper_dtype(*[t.dtype for t in tensors])
         nodes = [t._in_sizes_of(self, axis).uop.cast(dtype) for t in tensors if t.shape[axis]]
-        return self.from_uop(graph.value(concatenate(nodes, axis))) if nodes else self.cast(dtype)
+        return self._from_node(graph.value(concatenate(nodes, axis))) if nodes else self.cast(dtype)
 
     def _in_sizes_of(self, first: Self, axis: int) -> Self:
         """This tensor, in the sizes of `first` on all axes but one; they have the same numbers."""
         shape = (*first.shape[:axis], self.shape[axis], *first.shape[axis + 1 :])
-        return self if self.shape == shape else self.from_uop(graph.broadcast_to(self.uop, shape))
+        return self if self.shape == shape else self._from_node(graph.broadcast_to(self.uop, shape))
 
     def stack(self, *args: Self, dim: int = 0) -> Self:
         """Tensors of one shape joined along a new axis: one by one, or a list of them.

@@ -279,7 +279,7 @@ class Movement(Core):
             [n for size, count in zip(shape, counts, strict=True) for n in (count, size)]
         )
         wide = wide.reshape([size * count for size, count in zip(shape, counts, strict=True)])
-        return self.from_uop(graph.value(wide.uop))
+        return self._from_node(graph.value(wide.uop))
 
     def repeat_interleave(self, repeats: int, dim: int | None = None) -> Self:
         """Each element so often in a row along an axis; without `dim` over the flat tensor.
@@ -302,7 +302,7 @@ class Movement(Core):
         shape = self.shape
         wide = self.unsqueeze(axis + 1).expand((*shape[: axis + 1], repeats, *shape[axis + 1 :]))
         wide = wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
-        return self.from_uop(graph.value(wide.uop))
+        return self._from_node(graph.value(wide.uop))
 
     def meshgrid(self, *args: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """Coordinate grids of flat tensors; indexing "xy" exchanges the first two axes.
@@ -343,10 +343,10 @@ class Movement(Core):
         if self.ndim != 1:
             raise ShapeError(f"diag: needs a vector or a matrix, got shape {self.shape}")
         size = self.shape[0]
-        wide = self.from_uop(graph.pad(self.unsqueeze(1).uop, [(0, 0), (0, size)]))
+        wide = self._from_node(graph.pad(self.unsqueeze(1).uop, [(0, 0), (0, size)]))
         square = wide.reshape(-1)._between(0, 0, size * size).reshape(size, size)
         above, below = max(0, diagonal), max(0, -diagonal)
-        return self.from_uop(graph.pad(square.uop, [(below, above), (above, below)]))
+        return self._from_node(graph.pad(square.uop, [(below, above), (above, below)]))
 
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """The elements [.., i, .., i + offset, ..] of two axes, as a new last axis.

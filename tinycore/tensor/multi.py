@@ -52,7 +52,7 @@ class Multi(Images):
         along = None if axis is None else resolve_axis("shard", axis, self.ndim)
         if along is not None:
             check_parts(self.shape, along, names)
-        result = self.from_uop(sharded(self.uop, names, along))
+        result = self._from_node(sharded(self.uop, names, along))
         if result.uop is self.uop:
             return self
         result.requires_grad = self.requires_grad

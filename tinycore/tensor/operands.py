@@ -42,17 +42,17 @@ class Operands(Joining):
         if isinstance(x, NumpyScalar):
             x = x.item()
         if isinstance(x, UOp):
-            return self.from_uop(x)
+            return self._from_node(x)
         if isinstance(x, NumpyArray):
             return type(self)(x, device=self.device)
         if isinstance(x, Size):
-            return self.from_uop(graph.bound(x, scalar_dtype(x, self.dtype), self.device))
+            return self._from_node(graph.bound(x, scalar_dtype(x, self.dtype), self.device))
         if not isinstance(x, (bool, int, float)):
             raise DTypeError(
                 f"an operand of type {type(x).__name__} is neither a Tensor nor a number"
             )
         dtype = number_dtype("operand", x, scalar_dtype(x, self.dtype))
-        return self.from_uop(graph.scalar(dtype, x, self.device))
+        return self._from_node(graph.scalar(dtype, x, self.device))
 
     def _broadcasted(
         self, name: str, *others: Self | Scalar, promote: bool = True
@@ -61,7 +61,7 @@ class Operands(Joining):
 
         Raises ShapeError and DeviceError naming the operation and its operands.
         """
-        return tuple(map(self.from_uop, self._nodes(name, others, promote)))
+        return tuple(map(self._from_node, self._nodes(name, others, promote)))
 
     def _nodes(self, name: str, others: Iterable[Self | Scalar], promote: bool = True) -> list[UOp]:
         """The nodes of this tensor and others, as `_broadcasted` brings them together."""
@@ -84,7 +84,7 @@ class Operands(Joining):
         left, right = self._nodes(name, (other,))
         if left.dtype is dtypes.bool:
             op = BOOL_ARITHMETIC.get(op, op)
-        return self.from_uop(right.alu(op, left) if reverse else left.alu(op, right))
+        return self._from_node(right.alu(op, left) if reverse else left.alu(op, right))
 
     def _as_float(self) -> Self:
         """The tensor itself if it is a float, else in the default float."""

@@ -109,7 +109,7 @@ def in_image(x: T) -> T:
     if not is_image(kind_of_image, x.device):
         return x
     kept = cast(whole, kind_of_image)
-    return x.from_uop(cast(graph.shrink(kept, [(0, n) for n in shape]), kind))
+    return x._from_node(cast(graph.shrink(kept, [(0, n) for n in shape]), kind))
 
 
 def size_for(shape: Shape) -> tuple[int, int]:

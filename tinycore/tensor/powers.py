@@ -84,7 +84,7 @@ class Powers(Functions):
                 result = square if result is None else result * square
             count >>= 1
             square = square * square if count else square
-        return self.const_like(1) if result is None else self.from_uop(graph.value(result.uop))
+        return self.const_like(1) if result is None else self._from_node(graph.value(result.uop))
 
     def _float_power(self, exponent: Self) -> Self:
         """a ** b of floats: 2 ** (b log2 |a|) with the sign and the special cases of IEEE 754."""
@@ -121,7 +121,7 @@ class Powers(Functions):
 
     def _sloped(self, base: Self, exponent: Self) -> Self:
         """This value of base ** exponent with the derivatives of a power."""
-        return self.from_uop(graph.called(self.uop, [base.uop, exponent.uop], slopes_of_power))
+        return self._from_node(graph.called(self.uop, [base.uop, exponent.uop], slopes_of_power))
 
     def _integer_power(self, exponent: Self) -> Self:
         """a ** b of integers by repeated squaring; 1 / a ** -b truncated where b is negative."""
@@ -150,7 +150,7 @@ def slopes_of_power(g: UOp, call: UOp) -> list[Powers | None]:
 
     A constant gets none.
     """
-    value, base, exponent, slope = [Powers.from_uop(n) for n in (call, *call.src[1:], g)]
+    value, base, exponent, slope = [Powers._from_node(n) for n in (call, *call.src[1:], g)]
     of_base = of_exponent = None
     if not graph.is_constant(base.uop):
         number = uniform(exponent.uop)

@@ -53,7 +53,7 @@ class ArgumentProxies:
     def tensor(self, original: Tensor) -> Tensor:
         """The proxy of a tensor."""
         if id(original) not in self.made:
-            tensor = Tensor.from_uop(original.uop.substitute(self.nodes))
+            tensor = Tensor._from_node(original.uop.substitute(self.nodes))
             tensor.requires_grad = original.requires_grad
             self.made[id(original)] = tensor
             if original.grad is not None:

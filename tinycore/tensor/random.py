@@ -91,7 +91,7 @@ class Random(Attention):
                 raise ShapeError(f"random_bits: the {what} has shape (2,), got {x.shape}")
         same_device("random_bits", [key.device, counter.device])
         first, place = counter.bitcast(dtypes.uint64).uop, key.bitcast(dtypes.uint64).uop
-        return cls.from_uop(halves_of(words_from(place, first, -(-count // 2)), count))
+        return cls._from_node(halves_of(words_from(place, first, -(-count // 2)), count))
 
     @classmethod
     def _random(
@@ -107,10 +107,10 @@ class Random(Attention):
             raise DTypeError(f"rand: needs a floating-point dtype, got {dtype!r}")
         place = canonical(device)
         if 0 in shape:
-            return cls.from_uop(graph.full(shape, dtype, 0, place))._marked(requires_grad)
+            return cls._from_node(graph.full(shape, dtype, 0, place))._marked(requires_grad)
         whole = greatest_shape(shape)
         node = unit_interval(math.prod(whole), dtype, place)
-        drawn = cls.from_uop(fitting(graph.reshape(node, whole), shape))
+        drawn = cls._from_node(fitting(graph.reshape(node, whole), shape))
         return (drawn.contiguous() if contiguous else drawn)._marked(requires_grad)
 
     @classmethod
@@ -232,12 +232,12 @@ class Random(Attention):
         if low < dtypes.min(target) or high - 1 > dtypes.max(target):
             raise ArgumentError(f"randint: {target!r} does not hold all from {low} below {high}")
         if 0 in sizes:
-            return cls.from_uop(graph.full(sizes, target, 0, place))
+            return cls._from_node(graph.full(sizes, target, 0, place))
         whole = greatest_shape(sizes)
-        drawn = cls.from_uop(whole_numbers(int(high) - int(low), math.prod(whole), place))
+        drawn = cls._from_node(whole_numbers(int(high) - int(low), math.prod(whole), place))
         number = drawn.cast(target)
         shifted = number + number.const_like(int(low)) if low else number
-        return cls.from_uop(fitting(shifted.reshape(whole).uop, sizes)).contiguous()
+        return cls._from_node(fitting(shifted.reshape(whole).uop, sizes)).contiguous()
 
     @classmethod
     def scaled_uniform(cls, *shape: Ints, **options: Any) -> Self:
@@ -313,11 +313,11 @@ class Random(Attention):
         """
         (size,), target = sizes_from("randperm", (n,)), to_dtype(dtype)
         if not size:
-            return cls.from_uop(graph.full((0,), target, 0, canonical(device)))
-        drawn = cls.from_uop(random_words(size, canonical(device))).contiguous()
+            return cls._from_node(graph.full((0,), target, 0, canonical(device)))
+        drawn = cls._from_node(random_words(size, canonical(device))).contiguous()
         if size > LONGEST_RANKED:
             return drawn.argsort().cast(target).contiguous()
-        places = cls.from_uop(graph.arange(size, dtypes.int32, drawn.device))
+        places = cls._from_node(graph.arange(size, dtypes.int32, drawn.device))
         before = (drawn < drawn.unsqueeze(1)) | (
             drawn.eq(drawn.unsqueeze(1)) & (places < places.unsqueeze(1))
         )

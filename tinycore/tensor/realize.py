@@ -202,7 +202,7 @@ class Realization(Random):
         moved = (
             node if node is not self.uop else UOp(Op.COPY, self.dtype, (node, device_node(target)))
         )
-        result = self.from_uop(moved)
+        result = self._from_node(moved)
         result.requires_grad = self.requires_grad
         return result
 
@@ -226,7 +226,7 @@ class Realization(Random):
         ([9, 2], [1, 2])
         """
         source = self.to(device)
-        result = self.from_uop(graph.copied(source.uop) if self.numel() else source.uop)
+        result = self._from_node(graph.copied(source.uop) if self.numel() else source.uop)
         result.requires_grad = self.requires_grad
         result.grad = None if self.grad is None else self.grad.clone(device)
         return result
@@ -311,7 +311,7 @@ class Realization(Random):
         (root,), _ = history.unroll([self.uop])
         history.check_ended(root, [n for t in targets for n in buffers_below(t.uop)])
         found = derivatives(self.uop, seed, targets)
-        return [self.from_uop(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
+        return [self._from_node(found.get(t, graph.full_like(t.uop, 0))) for t in targets]
 
     def backward(self, gradient: Self | None = None) -> Self:
         """Add derivatives of this number to `grad` of living float tensors it was computed from.
@@ -340,7 +340,9 @@ class Realization(Random):
             record_gradients(chosen)
         for tensor in chosen:
             if (node := found.get(tensor)) is not None:
-                tensor.grad = self.from_uop(node if tensor.grad is None else tensor.grad.uop + node)
+                tensor.grad = self._from_node(
+                    node if tensor.grad is None else tensor.grad.uop + node
+                )
         return self
 
     def _shows_parameter(self) -> bool:

@@ -23,7 +23,7 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import is_realized, rebuilt
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
-from tinycore.uop.node import UOp, made_anew
+from tinycore.uop.node import UOp, made_anew, new
 from tinycore.uop.op import Op
 
 
@@ -42,12 +42,13 @@ class Output:
     def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
         """The tensor over BUFFER nodes, with the numbers that Variables hold in this call."""
         if self.form.op is Op.BUFFER:
-            return Tensor.from_uop(nodes[self.places[0]])
+            return Tensor._from_node(nodes[self.places[0]])
         if self.form.op is Op.RESHAPE and self.form.src[0].op is Op.BUFFER and naming is None:
-            return Tensor.from_uop(self.form.with_src((nodes[self.places[0]],)))
+            source, shape = nodes[self.places[0]], self.form.arg
+            return Tensor._from_node(new((Op.RESHAPE, self.form.dtype, (source,), shape), shape))
         exchange = {p: nodes[k] for p, k in zip(self.parameters, self.places, strict=True)}
         node = self.form.substitute(exchange)
-        return Tensor.from_uop(node if naming is None else exchanging(node, naming.back))
+        return Tensor._from_node(node if naming is None else exchanging(node, naming.back))
 
     def __reduce__(self) -> tuple[object, ...]:
         return Output, (self.form, self.places)
@@ -82,10 +83,7 @@ Reference = Callable[[], Any]
 
 
 class Expected:
-    """The tensors that a replay requires unchanged: nodes, flags and gradients at the capture.
-
-    Loops of few bytecodes look at them: these read attributes faster than `attrgetter`.
-    """
+    """The tensors that a replay requires unchanged: nodes, flags and gradients at the capture."""
 
     def __init__(self, recorded: RecordedCall) -> None:
         state = recorded.state
@@ -104,6 +102,8 @@ class Expected:
             if side.tensor is not None
         ]
         """Tensors that are given a gradient, and if they have none before."""
+        self.scope: dict[str, Any] = {}
+        """The names in the code of `holds`."""
 
     @staticmethod
     def of(recorded: RecordedCall) -> Expected | None:
@@ -114,16 +114,43 @@ class Expected:
             else None
         )
 
-    def holds(self) -> bool:
-        """True if all tensors are alive, with the same nodes, flags and gradients."""
-        try:
-            for reference, node, flag in self.nodes:
-                tensor = reference()
-                if tensor.uop is not node or tensor.requires_grad is not flag:
-                    return False
-        except AttributeError:  # one is gone
-            return False
-        return self.others_hold()
+    @cached_property
+    def holds(self) -> Callable[[], bool]:
+        """A function, true if all tensors are alive, with the same nodes, flags and gradients.
+
+        It is one expression, compiled at the first replay, which reads each tensor once.
+        """
+        scope, names = self.scope, dict[int, str]()
+
+        def read(reference: Reference) -> str:
+            if (name := names.get(id(reference))) is not None:
+                return name
+            name = names[id(reference)] = f"t{len(names)}"
+            scope[f"at_{name}"] = reference
+            return f"({name} := at_{name}())"
+
+        terms = []
+        for place, (reference, node, flag) in enumerate(self.nodes):
+            scope[f"node{place}"] = node
+            terms.append(f"{read(reference)}.uop is node{place}")
+            terms.append(f"{read(reference)}.requires_grad is {flag}")
+        terms += [f"{read(reference)}.requires_grad is {flag}" for reference, flag in self.flags]
+        terms += [f"{read(owner)}.grad is {read(gradient)}" for owner, gradient in self.owners]
+        terms += [
+            f"{read(reference)}.grad is {'' if is_first else 'not '}None"
+            for reference, is_first in self.left
+        ]
+        lines = ["def holds():", "    try:", f"        return {' and '.join(terms) or True}"]
+        lines += ["    except AttributeError:", "        return False"]  # one is gone
+        exec(compile("\n".join(lines), "expected", "exec"), scope)
+        found: Callable[[], bool] = scope["holds"]
+        return found
+
+    def exchange(self, place: int, node: UOp) -> None:
+        """From now on a tensor is expected to have another node."""
+        reference, _, flag = self.nodes[place]
+        self.nodes[place] = reference, node, flag
+        self.scope[f"node{place}"] = node
 
     def marks_hold(self) -> bool:
         """True if all tensors are alive, with the same flags and gradients."""
@@ -194,11 +221,13 @@ class ReusableGradients:
         self.places = frozenset([row.place for row in rows])
         self.again = {row.made: row.buffer for row in rows}
         """For buffers of the captured step, those to be used again."""
+        self.is_counted = len(self.known) == len(self.counted)
+        """True if the references to all of them were counted."""
 
     def count(self) -> None:
         """See how often the new ones are referred to, now that nobody has seen them."""
-        if len(self.known) < len(self.counted):
-            self.known += [*map(getrefcount, self.counted)][len(self.known) :]
+        self.known += [*map(getrefcount, self.counted)][len(self.known) :]
+        self.is_counted = True
 
     def unseen(self) -> ReusableGradients:
         """Those that the next replay may overwrite, back in their places.

@@ -45,7 +45,7 @@ class Reduce(Activations):
                 if not self.numel()
                 else graph.fold(self.uop, op, axes)
             )
-        return self.from_uop(graph.value(node if keepdim else graph.drop_axes(node, axes)))
+        return self._from_node(graph.value(node if keepdim else graph.drop_axes(node, axes)))
 
     def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
         """The sum; 0 of no elements. With `dtype` it is accumulated and returned in that.
@@ -161,7 +161,7 @@ class Reduce(Activations):
         mean = wide.mean(axes, keepdim=True)
         degrees = wide._degrees(self._count(axes), correction)
         variance = (wide - mean).square().sum(axes, keepdim) / degrees
-        kept = mean if keepdim else self.from_uop(graph.drop_axes(mean.uop, axes))
+        kept = mean if keepdim else self._from_node(graph.drop_axes(mean.uop, axes))
         return variance.cast(x.dtype), kept.cast(x.dtype)
 
     def _degrees(self, count: int, correction: Scalar) -> Self | float:
@@ -265,7 +265,7 @@ class Reduce(Activations):
     def _positions(self, axis: int) -> Self:
         """The index of each element along one axis, in a shape that broadcasts."""
         numbers = graph.arange(self.shape[axis], counter_dtype(self.shape[axis]), self.device)
-        return self.from_uop(
+        return self._from_node(
             graph.reshape(numbers, tuple([n if a == axis else 1 for a, n in enumerate(self.shape)]))
         )
 
@@ -336,4 +336,4 @@ class Reduce(Activations):
             if keepdim
             else graph.drop_axes(total.uop, resolve_axes("logsumexp", axis, self.ndim))
         )
-        return self.from_uop(kept).cast(x.dtype)
+        return self._from_node(kept).cast(x.dtype)

@@ -80,11 +80,11 @@ class Scan(Reduce):
 
     def _logsumexp_so_far(self, node: UOp) -> UOp:
         """The logarithm of the sum of exp(a) over every prefix of the last axis."""
-        return self.from_uop(prefix_windows(node, -math.inf)).logsumexp(-1).uop
+        return self._from_node(prefix_windows(node, -math.inf)).logsumexp(-1).uop
 
     def _logaddexp_of(self, a: UOp, b: UOp) -> UOp:
         """`logaddexp` of two nodes."""
-        return self.from_uop(a).logaddexp(self.from_uop(b)).uop
+        return self._from_node(a).logaddexp(self._from_node(b)).uop
 
     def _running_best(self, name: str, op: Op, axis: int) -> tuple[Self, Self]:
         """Running extremes and their places; the gradient goes to those places."""
@@ -97,19 +97,19 @@ class Scan(Reduce):
             stands = stands | x.isnan()
         places = stands.where(self._positions(place), 0)._folded_along(name, Op.MAX, place)
         places = places.contiguous()
-        return self.from_uop(graph.take(self.uop, places.uop, place)), places
+        return self._from_node(graph.take(self.uop, places.uop, place)), places
 
     def _folded_along(self, name: str, op: Op, axis: int) -> Self:
         """Element i of the axis folded by the op with all before it."""
         place = resolve_axis(name, axis, self.ndim)
         if op is not Op.MUL and self.ndim and self.numel() and is_scanned(self.uop, place):
-            return self.from_uop(graph.value(graph.scan(self.uop, op, place)))
+            return self._from_node(graph.value(graph.scan(self.uop, op, place)))
         return self._along(name, axis, lambda node: running_fold(node, op))
 
     def _along(self, name: str, axis: int, function: Callable[[UOp], UOp]) -> Self:
         """A function of the last axis applied to any."""
         place = resolve_axis(name, axis, self.ndim)
         if not self.ndim or not self.numel():
-            return self.from_uop(graph.value(self.uop))
+            return self._from_node(graph.value(self.uop))
         moved = self.movedim(place, -1)
-        return self.from_uop(graph.value(function(moved.uop))).movedim(-1, place)
+        return self._from_node(graph.value(function(moved.uop))).movedim(-1, place)

@@ -64,7 +64,7 @@ class Selection(Indexing):
         if self.ndim < 2:
             raise ShapeError(f"tril, triu: need two axes, got shape {self.shape}")
         rows, columns = (
-            self.from_uop(graph.arange(n, dtypes.int32, self.device)) for n in self.shape[-2:]
+            self._from_node(graph.arange(n, dtypes.int32, self.device)) for n in self.shape[-2:]
         )
         return columns - rows.unsqueeze(1) >= diagonal
 
@@ -85,7 +85,9 @@ class Selection(Indexing):
 
     def _hot(self, num_classes: int) -> Self:
         """`one_hot` as bools."""
-        numbers = self.from_uop(graph.arange(num_classes, counter_dtype(num_classes), self.device))
+        numbers = self._from_node(
+            graph.arange(num_classes, counter_dtype(num_classes), self.device)
+        )
         return self.unsqueeze(-1).eq(numbers)
 
     # --- gather and scatter
@@ -101,7 +103,7 @@ class Selection(Indexing):
         [[3, 1], [5, 6]]
         """
         axis, index = self._beside("gather", dim, index)
-        return self.from_uop(graph.take(self.uop, index.uop, axis))
+        return self._from_node(graph.take(self.uop, index.uop, axis))
 
     def _beside(self, name: str, dim: int, index: Self) -> tuple[int, Self]:
         """The axis, and the index tensor with negative positions counted from the end."""
@@ -117,7 +119,7 @@ class Selection(Indexing):
                 f"{name}: an index of shape {index.shape} does not run beside shape {self.shape} "
                 f"along axis {axis}"
             )
-        index = index.from_uop(graph.on_device(index.uop, self.device))
+        index = index._from_node(graph.on_device(index.uop, self.device))
         same_device(name, [self.device, index.device])
         if dtypes.is_unsigned(index.dtype):
             return axis, index
@@ -186,7 +188,7 @@ class Selection(Indexing):
         """This tensor after SCATTER in the corner that the index runs beside."""
         corner = graph.shrink(self.uop, box_of(self, index, axis))
         changed = graph.scatter(corner, index.uop, source.uop, op, axis)
-        return self.from_uop(graph.value(graph.insert(self.uop, corner, changed)))
+        return self._from_node(graph.value(graph.insert(self.uop, corner, changed)))
 
     def _aligned(
         self, name: str, dim: int, index: Self, src: Self | Scalar

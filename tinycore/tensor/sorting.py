@@ -64,7 +64,7 @@ class Sorting(Selection):
         places = self._best_places(axis, count, descending)
         if not self.ndim:
             return self, places
-        return self.from_uop(graph.take(self.uop, places.uop, axis)), places
+        return self._from_node(graph.take(self.uop, places.uop, axis)), places
 
     def _best_places(self, axis: int, count: int, descending: bool) -> Self:
         """Indices of the first `count` elements of the sorted order of an axis."""
@@ -72,13 +72,15 @@ class Sorting(Selection):
             return self.const_like(0, dtypes.default_int)
         shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
         if 0 in shape:
-            return self.from_uop(graph.full(shape, counter_dtype(self.shape[axis]), 0, self.device))
+            return self._from_node(
+                graph.full(shape, counter_dtype(self.shape[axis]), 0, self.device)
+            )
         keys = self.detach().movedim(axis, -1)._ordered_integers()
         if descending:
             keys = keys.bitwise_not()
         kind = counter_dtype(self.shape[axis])
         found = first_places(keys.uop, count, self.dtype.itemsize * 8)
-        return self.from_uop(found).cast(kind).movedim(-1, axis).contiguous()
+        return self._from_node(found).cast(kind).movedim(-1, axis).contiguous()
 
     def _ordered_integers(self) -> Self:
         """int64 numbers in the order of the elements: of 32 bits for elements of as many."""
@@ -127,7 +129,7 @@ class Sorting(Selection):
         x, where = self._broadcasted("masked_select", mask, promote=False)
         (found,) = numpy.nonzero(where._host_array().reshape(-1))
         places = self._sized(found, size, -1).cast(counter_dtype(x.numel()))
-        picked = self.from_uop(graph.gather(x.reshape(-1).uop, places.uop))
+        picked = self._from_node(graph.gather(x.reshape(-1).uop, places.uop))
         return picked if size is None else (places < 0).where(fill_value, picked).cast(self.dtype)
 
     def _sized(

@@ -192,7 +192,7 @@ class Special(Powers):
         above = large.where(1.0, self) - 1
         near = (above + (above.sqrt() * (above + 2).sqrt())).log1p()
         value = large.where(large.where(self, 1.0).log() + math.log(2), near)
-        return self.from_uop(graph.called(value.uop, [self.uop], slope_of_acosh))
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_acosh))
 
     @in_wide_float
     def atanh(self) -> Self:
@@ -208,7 +208,7 @@ class Special(Powers):
         main = (inner * 2 / (1 - inner)).log1p() * 0.5
         result = edge.where(-edge.where(1 - size, 1.0).log(), main)
         value = self.eq(0).where(self, negative.where(-result, result))
-        return self.from_uop(graph.called(value.uop, [self.uop], slope_of_atanh))
+        return self._from_node(graph.called(value.uop, [self.uop], slope_of_atanh))
 
     @in_wide_float
     def atan(self) -> Self:
@@ -305,17 +305,17 @@ class Special(Powers):
 
 def slope_of_acosh(g: UOp, call: UOp) -> list[Special]:
     """d acosh(a) = da / sqrt(a**2 - 1): also below -1, where there is no value."""
-    a = Special.from_uop(call.src[1])
+    a = Special._from_node(call.src[1])
     square = (a - 1) * (a + 1)
     # below 0 the root is NaN, and so are its own derivatives; abs() makes -0 at a == -1 a 0
     root = (a.abs() >= 1).where(square.abs(), square).sqrt()
-    return [Special.from_uop(g) / root]
+    return [Special._from_node(g) / root]
 
 
 def slope_of_atanh(g: UOp, call: UOp) -> list[Special]:
     """d atanh(a) = da / (1 - a**2): also outside [-1, 1], where there is no value."""
-    a = Special.from_uop(call.src[1])
-    return [Special.from_uop(g) / (1 - a * a)]
+    a = Special._from_node(call.src[1])
+    return [Special._from_node(g) / (1 - a * a)]
 
 
 def terms_for(x: Powers, single: int, double: int) -> int:

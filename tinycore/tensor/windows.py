@@ -43,7 +43,7 @@ class Windows(Digest):
                     f"does not fit shape {self.shape}"
                 )
             node = graph.windows(node, first + i, size, step, gap)
-        return self.from_uop(node)
+        return self._from_node(node)
 
     def conv2d(
         self,
@@ -126,7 +126,7 @@ class Windows(Digest):
         w = weight.reshape((1, groups, inner, outer, *[1] * rank, *kernel))
         x = self.reshape((batch, groups, inner, 1, *self.shape[2:], *[1] * rank))
         node = x._product_sum([w], [2], None).uop  # (N, groups, outer, *spatial, *kernel)
-        summed = self.from_uop(overlapped(node, rank, stride, dilation))
+        summed = self._from_node(overlapped(node, rank, stride, dilation))
         extra = per_axis("output_padding", output_padding, rank)
         pads = spatial_padding("conv_transpose2d", padding, rank)
         trims = [(-a, e - b) for (a, b), e in zip(pads, extra, strict=True)]
@@ -233,7 +233,7 @@ class Windows(Digest):
             return best
         spatial = self.shape[self.ndim - rank :]
         kind = counter_dtype(math.prod(spatial))
-        numbers = self.from_uop(graph.arange(math.prod(spatial), kind, self.device))
+        numbers = self._from_node(graph.arange(math.prod(spatial), kind, self.device))
         places = numbers.reshape(spatial)._padded_windows(
             kernel, stride, dilation, pads, int(dtypes.max(kind))
         )
@@ -269,7 +269,7 @@ class Windows(Digest):
         ]
         sizes = sizes if output_size is None else list(output_size)[-rank:]
         outer = self.shape[: self.ndim - rank]
-        empty = self.from_uop(graph.full((*outer, math.prod(sizes)), self.dtype, 0, self.device))
+        empty = self._from_node(graph.full((*outer, math.prod(sizes)), self.dtype, 0, self.device))
         flat = (*outer, math.prod(spatial))
         filled = empty.scatter(-1, indices.reshape(flat), self.reshape(flat))
         return filled.reshape((*outer, *sizes))
@@ -288,7 +288,7 @@ class Windows(Digest):
     ) -> Self:
         """Windows over the last axes after padding them with `value`."""
         node = graph.pad_with(self.uop, [(0, 0)] * (self.ndim - len(kernel)) + pads, value)
-        return self.from_uop(node)._windows(kernel, stride, dilation)
+        return self._from_node(node)._windows(kernel, stride, dilation)
 
     def _overhang(
         self, kernel: Sequence[int], stride: Ints, dilation: Ints, pads: list[Pair]
