@@ -23,7 +23,7 @@ Block = UOp | None
 EMPTY_GROUP: Final = UOp(Op.GROUP, dtypes.void)
 """Operand of the END of a linear kernel, in place of the nodes between it and its RANGE."""
 DROPPED: Final = COMPOUND | {Op.AFTER, Op.RANGE}
-BEGUN: Final = (Op.STORE, Op.ASYNC_COPY, Op.COMMIT)
+UNLISTED: Final = COMPOUND | {Op.STORE, Op.ASYNC_COPY, Op.COMMIT}
 """Sources that a COMMIT or a WAIT has in a graph, and not in a list."""
 DEFINITION_ORDER: Final = (
     Op.DEFINE_GLOBAL,
@@ -108,7 +108,7 @@ def resolved(body: list[UOp], order: list[UOp]) -> tuple[UOp, ...]:
     for node in body:
         src = node.src
         if node.op in ORDERING:
-            src = tuple([s for s in src if s.op not in (*COMPOUND, *BEGUN)])
+            src = tuple([s for s in src if s.op not in UNLISTED])
         if src is not node.src or not changed.isdisjoint(src):
             new[node] = node.with_src(tuple([get(p := what.get(s, s), p) for s in src]))
     lines = [get(n, n) for n in body]

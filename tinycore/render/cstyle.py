@@ -31,10 +31,14 @@ from tinycore.render.guards import UNDEFINED_IN_C, conversion, division
 from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
-from tinycore.uop.op import SHIFTS, Op
+from tinycore.uop.op import ALU, SHIFTS, Op
 
 SUM_OPS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL})
 """Ops that mean the same as a summand without their parentheses."""
+ARITHMETIC: Final = ALU - {Op.CAST, Op.BITCAST}
+"""Ops whose text is made by a template."""
+VALUE_OPS: Final = ALU | {Op.EXTRACT, Op.VECTORIZE}
+"""Ops whose text is an expression."""
 INTEGERS: Final = frozenset({"int", "uint", "index"})
 
 
@@ -239,7 +243,17 @@ class CStyle(Renderer):
 
     def write(self, u: UOp, writer: Writer) -> None:
         """Add what one node stands for."""
+        if u.op in VALUE_OPS:  # most are: without this they fail each case below
+            return writer.value(u, self.expression(u, writer))
         match u.op:
+            case Op.CONST:
+                writer.texts[u] = self.constant(u.dtype, u.arg)
+            case Op.INDEX:
+                writer.texts[u] = self.element(u, writer)
+            case Op.LOAD:
+                self.write_load(u, writer)
+            case Op.STORE:
+                self.write_store(u, writer)
             case Op.DEFINE_GLOBAL:
                 writer.texts[u] = writer.unique(f"data{u.arg}")
             case Op.DEFINE_VAR:
@@ -251,21 +265,13 @@ class CStyle(Renderer):
                 text = self.builtins[u.arg[:-1]].format(axis, xyz="xyz"[int(axis)])
                 writer.texts[u] = u.arg
                 writer.declare(u.dtype, u.arg, text)
-            case Op.CONST:
-                writer.texts[u] = self.constant(u.dtype, u.arg)
             case Op.RANGE:
                 self.write_range(u, writer)
             case Op.END:
                 writer.depth -= 1
                 writer.line("}")
-            case Op.INDEX:
-                writer.texts[u] = self.element(u, writer)
             case Op.PIXEL:
                 writer.texts[u] = ""  # its LOAD or STORE names the image
-            case Op.LOAD:
-                self.write_load(u, writer)
-            case Op.STORE:
-                self.write_store(u, writer)
             case Op.BARRIER:
                 if self.barrier:
                     writer.line(self.barrier)
@@ -277,9 +283,10 @@ class CStyle(Renderer):
             case Op.AFTER:
                 writer.texts[u] = writer.texts.get(u.src[0], "")
             case Op.SINK | Op.GROUP:
-                return
+                return None
             case _:
                 writer.value(u, self.expression(u, writer))
+        return None
 
     def write_memory(self, u: UOp, writer: Writer) -> None:
         """A register, named, or an array in local memory."""
@@ -430,6 +437,8 @@ class CStyle(Renderer):
 
     def expression(self, u: UOp, writer: Writer) -> str:
         """The value of a node that computes."""
+        if u.op in ARITHMETIC:
+            return self.alu(u, [writer[s] for s in u.src], writer)
         match u.op:
             case Op.CAST:
                 return self.cast(u, writer)

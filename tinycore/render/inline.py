@@ -25,6 +25,10 @@ ORDERING: Final = frozenset({Op.BARRIER, Op.COMMIT, Op.WAIT})
 """Ops whose sources only say what comes first."""
 
 
+UNWRITTEN: Final = ORDERING | COMPOUND | {Op.AFTER}
+"""Ops that have sources whose text is no part of theirs."""
+
+
 def is_text(u: UOp) -> bool:
     """True if a node is repeated at every use: a constant, an address, another's name."""
     if u.op is Op.VECTORIZE:
@@ -55,21 +59,22 @@ def inlinable(uops: Sequence[UOp]) -> frozenset[int]:
     loops = [OUTSIDE]
     for place in range(len(uops) - 1, -1, -1):
         u = uops[place]
-        if u.op is Op.RANGE:
+        op = u.op
+        if op is Op.RANGE:
             loops.pop()
         loop = loops[-1]
-        if u.op is Op.END:
+        if op is Op.END:
             loops.append(place)
         count, last, together = uses.pop(u, NO_USES)
         last = max(last, place)
         written, end = 1, place
-        if is_text(u):
+        if op in TEXTS or (op is Op.VECTORIZE and is_text(u)):
             written, end = count, last
             found.add(place)
         elif count == 1 and together == loop and may_move(u, place, last, writes):
             end = last
             found.add(place)
-        for source in written_sources(u):
+        for source in written_sources(u) if op in UNWRITTEN else u.src:
             if (others := uses.get(source)) is None:
                 uses[source] = (written, end, loop)
             else:
@@ -83,7 +88,7 @@ def written_sources(u: UOp) -> tuple[UOp, ...]:
     """The sources whose text is part of this node's; the others only say what comes first."""
     if u.op is Op.AFTER:
         return u.src[:1]
-    return () if u.op in ORDERING or u.op in COMPOUND else u.src
+    return () if u.op in UNWRITTEN else u.src
 
 
 def writes_of(uops: Sequence[UOp]) -> dict[UOp | None, list[int]]:
