@@ -35,7 +35,7 @@ from tinycore.uop.op import ALU, SHIFTS, Op
 
 SUM_OPS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL})
 """Ops that mean the same as a summand without their parentheses."""
-ARITHMETIC: Final = ALU - {Op.CAST, Op.BITCAST}
+TEMPLATE_OPS: Final = ALU - {Op.CAST, Op.BITCAST}
 """Ops whose text is made by a template."""
 VALUE_OPS: Final = ALU | {Op.EXTRACT, Op.VECTORIZE}
 """Ops whose text is an expression."""
@@ -437,7 +437,7 @@ class CStyle(Renderer):
 
     def expression(self, u: UOp, writer: Writer) -> str:
         """The value of a node that computes."""
-        if u.op in ARITHMETIC:
+        if u.op in TEMPLATE_OPS:
             return self.alu(u, [writer[s] for s in u.src], writer)
         match u.op:
             case Op.CAST:

@@ -44,7 +44,6 @@ from tinycore.uop.bindings import Naming
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
-NO_NUMBERS: Final[dict[str, int]] = {}
 UNREAD: Final = ()
 """Values around a function that nobody asks for."""
 MOST_ADMITTED = 4096
@@ -251,7 +250,7 @@ class Capture:
         if history.kept:
             history.discard(self.memory_of(given))
         reused = recorded.gradients.unseen() if recorded.side_outputs else recorded.gradients
-        numbers = NO_NUMBERS if naming is None else naming.numbers
+        numbers = {} if naming is None else naming.numbers
         written = step.replay(given.buffers, numbers, reused.again)
         is_all = len(reused.rows) == len(recorded.side_outputs)
         nodes: dict[int, UOp] = {}

@@ -22,6 +22,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore._locks import in_child, recursive_lock
@@ -41,7 +42,7 @@ MOST_HISTORY_NODES: Final = 50_000
 """Most nodes in all kept graphs; beyond that the oldest are evicted."""
 NOBODY: Final[frozenset[int]] = frozenset()
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
-NO_GRAPHS: Final[Mapping[UOp, Collection[UOp]]] = {}
+NO_GRAPHS: Final[Mapping[UOp, Collection[UOp]]] = MappingProxyType({})
 
 
 class RunGraphs:
@@ -179,7 +180,7 @@ class GradientHistory:
             own = gone.stand_ins
             new = [n for n in both if self.has_source(found[before[n]], own.get(kept[n]))]
             self.retain(
-                {kept[n]: reshaped(before[n], n.shape, kept[n].shape) for n in new},
+                {kept[n]: with_shape(before[n], n.shape, kept[n].shape) for n in new},
                 {kept[n]: found[before[n]] for n in new},
             )
 
@@ -522,7 +523,7 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
     return found
 
 
-def reshaped(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp:
+def with_shape(node: UOp, known: tuple[Any, ...], shape: tuple[Any, ...]) -> UOp:
     """A node of a known shape, which need not be derived, in another."""
     return node if known == shape else UOp(Op.RESHAPE, node.dtype, (node,), shape)
 
