@@ -153,14 +153,14 @@ class CompiledRunner:
 
     def bound(self, bufs: tuple[Buffer, ...], values: Mapping[str, int]) -> Callable[[], None]:
         """A launch bound as one native call. Raises ArgumentError when a variable has no value."""
-        if missing := [n for n in self.info.values if n not in values]:
+        names = self.info.values
+        if names and (missing := [n for n in names if n not in values]):
             raise ArgumentError(
                 f"kernel {self.name} needs a value for {', '.join(missing)}; bind the variable."
             )
         program: Any = self.for_buffers(bufs).program
-        ready: Callable[[], None] = program.bound(
-            [b.handle for b in bufs], [values[n] for n in self.info.values]
-        )
+        numbers = [values[n] for n in names] if names else []
+        ready: Callable[[], None] = program.bound([b.handle for b in bufs], numbers)
         return ready
 
 

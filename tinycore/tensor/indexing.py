@@ -75,10 +75,12 @@ class Indexing(Creation):
         new = value if isinstance(value, Indexing) else self._ufix_nested(value)
         _, node = on_one_device("setitem", [self.uop, new.uop])
         new = new if node is new.uop else self._from_node(node)
-        region = self._boxed(parsed)
-        new = new.cast(self.dtype)._fitting(region._gathered(parsed).shape)
-        changed = region._with_rows(parsed, new) if parsed.rows else new
-        box = self._box(parsed)
+        new, box = new.cast(self.dtype), self._box(parsed)
+        if parsed.rows:
+            region = self._boxed(parsed)
+            changed = region._with_rows(parsed, new._fitting(region._gathered(parsed).shape))
+        else:  # a view of the place would be one more tensor to show what is written
+            changed = new._fitting(sizes_laid_out(parsed, box))
         overwrite(self, graph.reshape(changed.uop, box.shape), box)
 
     def _masked(self, mask: Creation, value: Scalar) -> Self:
@@ -139,8 +141,7 @@ class Indexing(Creation):
     def _boxed(self, parsed: Parsed) -> Self:
         """The part that slices and integers leave, in the layout of the result."""
         node = self._box(parsed)
-        sizes = [1 if a is None else node.shape[a] for a in parsed.layout]
-        return self._as_view(graph.reshape(node, tuple(sizes)))
+        return self._as_view(graph.reshape(node, sizes_laid_out(parsed, node)))
 
     def _box(self, parsed: Parsed) -> UOp:
         """The part that slices and integers leave, with all axes."""
@@ -199,6 +200,12 @@ class Indexing(Creation):
                 f"setitem: a value of shape {self.shape} does not fit a place of shape {shape}"
             )
         return self._from_node(graph.broadcast_to(x.uop, shape))
+
+
+def sizes_laid_out(parsed: Parsed, box: UOp) -> Shape:
+    """The shape of what slices and integers leave, in the layout of the result."""
+    sizes = box.shape
+    return tuple([1 if axis is None else sizes[axis] for axis in parsed.layout])
 
 
 def span(box: AxisIndex) -> tuple[int, int]:

@@ -319,12 +319,12 @@ def readers_of_overwritten(form: CanonicalGraph, waiting: Iterable[Core]) -> lis
     """
     if not form.assigned:
         return []
-    replaced = {base_of(n.src[0]) for n in form.assigned}
-    latest = set(form.assigned) - replaced
     done = {*form.assigned, *form.roots}
     nodes = [n for n in dict.fromkeys(map(root_of, waiting)) if not shows_memory(n, done)]
     if not nodes:
         return []
+    replaced = {base_of(n.src[0]) for n in form.assigned}
+    latest = set(form.assigned) - replaced
     reads: dict[UOp, bool] = {}
     for node in UOp.sink(*nodes).toposort(lambda n: n not in latest):
         reads[node] = node in replaced or (node not in latest and any(reads[s] for s in node.src))
