@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -229,6 +231,12 @@ def row(name: str, trees: list[Path], seconds: float) -> str:
     return f"| {name} | {codes} | {before:,.1f} | {after:,.1f} | {after / before:.2f} |"
 
 
+def commit_of(tree: Path) -> str:
+    """The commit that a tree shows."""
+    command = ("git", "-C", str(tree), "describe", "--always", "--dirty")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main() -> None:
     """Print the table, or serve."""
     parser = argparse.ArgumentParser(prog="benchmarks.python_cost", description=__doc__)
@@ -239,6 +247,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.serve:
         return serve(given.serve)
+    print("# What Python costs: two trees by turns\n")
+    print(
+        f"`python -m benchmarks.python_cost BEFORE AFTER --seconds {given.seconds:g}`: bytecodes of"
+    )
+    print("one call, and the least processor time of the thread in microseconds.\n")
+    print(f"- before: {commit_of(given.trees[0])}; after: {commit_of(given.trees[1])}")
+    print(f"- Python {platform.python_version()}, {os.cpu_count()} processors; {date.today()}\n")
     print("| case | bytecodes before | after | ratio | us before | after | ratio |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in CASES:
