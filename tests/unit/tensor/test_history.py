@@ -15,7 +15,7 @@ import pytest
 from tinycore import Context, Tensor
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
-from tinycore.tensor.history import history
+from tinycore.tensor.history import history, sources
 from tinycore.uop.movement import base_of
 
 KINDS: dict[str, Callable[[], Tensor]] = {
@@ -440,3 +440,20 @@ def test_memory_whose_graph_was_not_made_is_given_back() -> None:
 
     assert memory() is None
     assert (len(history.kept), history.size) == before
+
+
+def test_sources_that_graphs_carry_are_those_below_them() -> None:
+    cache = Tensor.zeros(4, 3).contiguous().realize()
+    x, w = Tensor.ones(1, 2).contiguous().realize(), Tensor.ones(2, 3).contiguous().realize()
+
+    for row in range(3):  # graphs of former content move to stand-ins each time
+        cache[row : row + 1].assign(x @ w * (row + 1))
+        (cache * 2).sum().realize()
+
+    kept = [m for entry in history.kept.values() if (m := entry.memory()) is not None]
+    known = [m for m in kept if id(m) in history.kept[id(m)].group.sources]
+    assert len(known) >= 3
+    for memory in known:
+        graph = history.graph_of(memory)
+        assert graph is not None
+        assert set(history.sources_of(memory) or ()) == set(sources(graph))
