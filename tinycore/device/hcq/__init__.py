@@ -11,7 +11,7 @@ See docs/decisions/0031-queues-and-timelines.md.
 from tinycore.device.hcq.allocator import HCQAllocator
 from tinycore.device.hcq.arena import ArgumentArena
 from tinycore.device.hcq.compiled import HCQCompiled
-from tinycore.device.hcq.graph import HCQGraph
+from tinycore.device.hcq.graph import HCQGraph, LaunchTime
 from tinycore.device.hcq.memory import HCQBuffer, HostView, Place
 from tinycore.device.hcq.program import HCQArgsState, HCQProgram
 from tinycore.device.hcq.queue import HWQueue
@@ -31,6 +31,7 @@ __all__ = [
     "HCQTransfer",
     "HWQueue",
     "HostView",
+    "LaunchTime",
     "Moment",
     "Number",
     "Place",

@@ -13,6 +13,7 @@ with a second signal, the shadow, from 1.
 from __future__ import annotations
 
 import itertools
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -40,6 +41,8 @@ __all__ = ["HCQCompiled"]
 
 trace: Final = Trace("device")
 
+CLOCK_READINGS: Final = 5
+"""Readings of both clocks, of which the shortest counts."""
 REMEMBERED: Final = 64
 """Submissions whose kernels an error can name."""
 MOST_NAMED_KERNELS: Final = 4
@@ -153,6 +156,26 @@ class HCQCompiled(ABC):
     def sleep(self, signal: HCQSignal, value: int, waited_seconds: float) -> None:
         """Wait a little for a signal, milliseconds at most; by an interrupt if there is one."""
         pause(waited_seconds)
+
+    def clock(self) -> tuple[int, int]:
+        """Ticks of the clock of timestamps, and `time.perf_counter_ns` at the same time.
+
+        By a submission, the shortest of some, unless the driver has a call for it. Raises
+        DeviceError when the device is lost.
+        """
+        readings = []
+        for _ in range(CLOCK_READINGS):
+            signal, began = self.new_signal(), time.perf_counter_ns()
+            with self.lock:
+                self.ready()
+                queue = self.compute_queue()
+                queue.wait(self.timeline_signal, self.timeline_value - 1).timestamp(signal)
+                moment = self.finish(queue, "clock")
+            self.wait_for(moment)
+            ended = time.perf_counter_ns()
+            readings.append((ended - began, signal.timestamp, (began + ended) // 2))
+        _, ticks, nanoseconds = min(readings)
+        return ticks, nanoseconds
 
     def copy_engine(self, dst: HCQBuffer, src: HCQBuffer) -> int:
         """Number of the engine that copies, by the direction: one of `copy_queues`."""

@@ -35,7 +35,7 @@ from tinycore.trace import Trace
 if TYPE_CHECKING:
     from tinycore.device.hcq.compiled import HCQCompiled
 
-__all__ = ["HCQGraph"]
+__all__ = ["HCQGraph", "LaunchTime"]
 
 trace: Final = Trace("device")
 
@@ -114,6 +114,16 @@ class Node:
         return Access(_OUTSIDE if outside else id(root), start, buffer.size, writes)
 
 
+class LaunchTime(NamedTuple):
+    """The time of a launch of a graph, in seconds of the host's `time.perf_counter`."""
+
+    name: str
+    """The kernel's; "copy" for a copy."""
+    device: str
+    begin: float
+    end: float
+
+
 LaneKey: TypeAlias = "tuple[HCQCompiled, int]"
 """A device, and the number of a queue: KERNELS, or 1 and more for engines that copy."""
 
@@ -143,6 +153,8 @@ class Instance:
         """When its last run is done, on each device."""
         self.moved: set[tuple[int, int]] = set()
         self.set: set[tuple[int, int]] = set()
+        self.times: list[tuple[HCQSignal, HCQSignal]] = []
+        """For each launch signals with the times of its beginning and end, in a profile."""
         for device in devices:
             self._place_arguments(nodes, device)
 
@@ -311,6 +323,45 @@ class HCQGraph:
         begin, end = self._timed
         return end.seconds - begin.seconds if len(self.devices) == 1 else perf_counter() - began
 
+    def profile(self) -> list[LaunchTime]:
+        """Submit all launches, wait, and say when each of them ran.
+
+        Timestamps stand around each, so launches of one queue do not overlap. Raises DeviceError
+        when a device is lost.
+        """
+        with ExitStack() as stack:
+            for device in self.devices:
+                stack.enter_context(device.lock)
+                device.ready()
+            self._follow_moves()
+            instance = Instance(self._nodes, self.devices)
+            instance.times = [
+                (node.lane[0].new_signal(), node.lane[0].new_signal()) for node in self._nodes
+            ]
+            self._build(instance)
+            self._submit(instance)
+        for moment in instance.last:
+            moment.device.wait_for(moment)
+        for buffer in instance.memory:
+            buffer.owner.discard(buffer, None)
+        return self._times_of(instance)
+
+    def _times_of(self, instance: Instance) -> list[LaunchTime]:
+        """The times of a run that is done, by the host's clock."""
+        starts = {}
+        for device in self.devices:
+            ticks, nanoseconds = device.clock()
+            starts[device] = nanoseconds / 1e9 - ticks / device.ticks_per_second
+        return [
+            LaunchTime(
+                node.name or "copy",
+                node.lane[0].name,
+                starts[node.lane[0]] + begin.seconds,
+                starts[node.lane[0]] + end.seconds,
+            )
+            for node, (begin, end) in zip(self._nodes, instance.times, strict=True)
+        ]
+
     def _run(self) -> list[Moment]:
         """Submit all launches, with the locks held; when they are done on each device."""
         instance = self._take_instance()
@@ -453,7 +504,11 @@ class HCQGraph:
             if ended[key] < 0 or waiting[number] or max(here, default=-1) >= ended[key]:
                 queue.memory_barrier()
                 ended[key] = number
+            if instance.times:
+                queue.timestamp(instance.times[number][0])
             self._encode(queue, node, instance.arguments[number])
+            if instance.times:
+                queue.timestamp(instance.times[number][1])
             if number in awaited and len(lanes) > 1:
                 queue.signal(lanes[key].signal, number + 1)
         self._end(lanes, last)

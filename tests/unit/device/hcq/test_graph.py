@@ -340,6 +340,45 @@ def test_a_graph_that_cannot_be_submitted_loses_its_devices(
             device.graph([launch])()
 
 
+def test_a_profile_says_when_each_launch_ran(make: Make) -> None:
+    first, second = make(), make()
+    here, there = zero(first), zero(second)
+    graph = first.graph(
+        [
+            (first.function(add, 1, 1, "adds"), [here], [1]),
+            (second.copier(8, first), [there, here], []),
+            (second.function(add, 1, 1, "adds_more"), [there], [10]),
+        ]
+    )
+    before = time.perf_counter()
+    times = graph.profile()
+    after = time.perf_counter()
+
+    assert [one.name for one in times] == ["adds", "copy", "adds_more"]
+    assert [one.device for one in times] == [first.name, first.name, second.name]
+    assert all(one.begin <= one.end for one in times)
+    assert number_in(second, there) == 11
+    graph()
+    assert number_in(second, there) == 12
+    slack = after - before  # of the two clocks, which are read within this time
+    assert all(before - slack <= one.begin and one.end <= after + slack for one in times)
+
+
+def test_clocks_are_read_at_the_same_time(
+    device: QueuedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = time.perf_counter_ns()
+    ticks, nanoseconds = device.clock()
+    after = time.perf_counter_ns()
+    assert before < ticks < after  # which is the clock of this device
+    assert before < nanoseconds < after
+
+    graph = device.graph([(device.function(add, 1, 1), [zero(device)], [1])])
+    monkeypatch.setattr(device, "clock", lambda: (ticks, ticks + 10**15))
+    (times,) = graph.profile()
+    assert times.begin > 10**6
+
+
 def test_an_empty_graph_does_nothing(device: QueuedDevice) -> None:
     device.graph([])(wait=True)
 
