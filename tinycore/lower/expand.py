@@ -184,15 +184,20 @@ def vectorize_outputs(root: UOp, body: UOp) -> UOp | None:
 
 @vectorize.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
 def vectorize_reduction(root: UOp) -> UOp | None:
-    """reduce over a VECTOR loop == the fold of the lanes of one reduce of vectors."""
+    """reduce over a VECTOR loop == the fold of the lanes of one reduce of vectors.
+
+    Threads that share a sum each fold their lanes, so that they leave a scalar to each other.
+    """
     counters = counters_of(root, AxisKind.VECTOR)
     if not counters:
         return None
     lanes = Lanes(counters[0])
     values = [lanes.full(s) for s in root.src if s.op is not Op.RANGE]
-    gone = counters_of(root, AxisKind.VECTOR, AxisKind.PAIR)
+    shared = counters_of(root, AxisKind.GROUP)
+    gone = {*counters_of(root, AxisKind.VECTOR, AxisKind.PAIR), *shared}
     loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in gone)
-    return fold_lanes(fold_loops(values, loops, root.arg), root.arg)
+    folded = fold_lanes(fold_loops(values, loops, root.arg), root.arg)
+    return UOp(Op.REDUCE, folded.dtype, (folded, *shared), root.arg) if shared else folded
 
 
 def fold_loops(values: list[UOp], loops: tuple[UOp, ...], op: Op) -> UOp:

@@ -26,6 +26,8 @@ SHORTEST_SHARED: Final = 32
 """Steps of a sum from which on sharing it pays."""
 ROWS_OF_A_THREAD: Final = 4
 """Outputs of a register tile beside its lanes."""
+PIECE_BYTES: Final = 32
+"""The least that caches of cards read of memory: a sector of NVIDIA's and of RDNA's."""
 UNROLLED: Final = 4
 """Steps of a sum that are unrolled."""
 
@@ -91,15 +93,54 @@ def contiguous_accesses(facts: KernelFacts, loop: UOp) -> int:
 
 
 def group_each(draft: Draft, loop: UOp, wanted: int) -> None:
-    """A group of threads for each sum."""
+    """A group of threads for each sum, or for as many side by side as fill a piece of a cache."""
+    copies = 1 if suits_lanes(draft.facts, loop) else give_piece(draft)
     members = [n for n in draft.facts.reductions if loop in n.src[1:]]
     # Each thread leaves a part there, and some leave another.
-    most = draft.limits.shared_bytes // sum(2 * max(n.dtype.itemsize, 4) for n in members)
+    part = sum(2 * max(n.dtype.itemsize, 4) for n in members) * copies
+    most = draft.limits.shared_bytes // part
     threads = floor_power_of_two(min(wanted, most, loop.extent, draft.limits.block[0]))
     if threads > 1:
-        number = loop.arg.number
-        draft.do(Split(number, threads, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP))
+        share(draft, loop, threads)
     launch_outputs(draft, wanted // threads)
+
+
+def give_piece(draft: Draft) -> int:
+    """Outputs side by side for a thread that reads rows; how many.
+
+    A cache reads whole pieces: of one that a thread uses in part, the rest is read again by the
+    group beside it.
+    """
+    before = {r.arg.number for r in draft.facts.loops_of_kind(AxisKind.VECTOR)}
+    give_lanes(draft)
+    given = [r for r in draft.facts.loops_of_kind(AxisKind.VECTOR) if r.arg.number not in before]
+    if not given:
+        return 1
+    lanes, outer = given[0].extent, (*given[0].arg.number[:-1], 0)
+    loop = next((r for r in draft.facts.launchable if r.arg.number == outer), None)
+    narrow = min(n.dtype.itemsize for n in draft.facts.loads if given[0] in n.ranges)
+    count = PIECE_BYTES // (lanes * narrow)
+    if loop is None or count < 2 or loop.extent % count:
+        return lanes
+    draft.do(Split(outer, count), Bind((*outer, 1), AxisKind.UNROLL))
+    return lanes * count
+
+
+def share(draft: Draft, loop: UOp, threads: int) -> None:
+    """Share the steps of a sum among threads, which load vectors where it runs along memory.
+
+    Several steps are unrolled: their loads are under way at once, which memory far away needs.
+    """
+    number, steps = loop.arg.number, loop.extent
+    lanes = 1 if draft.facts.has_recurrence else draft.lanes()
+    fits = loop.is_fixed and lanes > 1 and steps % (lanes * threads) == 0
+    if fits and suits_lanes(draft.facts, loop):
+        draft.do(Split(number, lanes), Bind((*number, 1), AxisKind.VECTOR))
+        number, steps = (*number, 0), steps // lanes
+    draft.do(Split(number, threads, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP))
+    rounds = steps // threads
+    if loop.is_fixed and steps % threads == 0 and rounds % UNROLLED == 0 and rounds > UNROLLED:
+        draft.do(Split((*number, 0), UNROLLED), Bind((*number, 0, 1), AxisKind.UNROLL))
 
 
 # --- several outputs to a thread
