@@ -15,6 +15,7 @@ from benchmarks.cards.compiled import compiled_registers
 from benchmarks.cards.count import Counts, counts_of, in_waves
 from benchmarks.cards.judge import Verdict, judged
 from benchmarks.cards.machines import CARDS, Card
+from benchmarks.cards.reasons import GOAL, reason_of
 from benchmarks.cards.subjects import TYPES, Subject, subjects_of
 from tinycore import Context, Device
 from tinycore.dtype import dtypes
@@ -24,10 +25,24 @@ from tinycore.uop.op import Op
 
 SCALES: Final = {"H200": 1, "RX 7900 XTX": 1, "M3": 4, "Adreno 640": 8}
 """By how much the problems of a card are smaller."""
-HEAD: Final = """\
+HEAD: Final = f"""\
 | problem | kernels | share | of what its instructions reach | limit us | slowest part | \
-occupancy | shared bytes | registers | bank conflicts |
-|---|---:|---:|---:|---:|---|---:|---:|---:|---:|"""
+occupancy | shared bytes | registers | bank conflicts | below {GOAL}, because |
+|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---|"""
+INTRODUCTION: Final = f"""\
+Written by `nox -s cards` (`python -m benchmarks.cards --output FILE`), without any of these cards:
+kernels are lowered for each, what a thread executes and moves is counted, addresses of some groups
+are computed, and the time of each part of the card is set beside the least that the problem allows,
+its share. Rates and sizes are those of public tables (`benchmarks/cards/machines.py`). The count
+knows no scheduling and no misses but those of whole waves: it tells a bad plan from a good one, and
+is no measurement.
+
+- share: the limit, by matrix peak or by bandwidth, beside the sum of the times of all kernels; a
+  plan should reach {GOAL}.
+- of what its instructions reach: the same where the instructions that the plugin writes have a
+  lower peak than the card.
+- slowest part, occupancy, shared bytes, registers of a thread, and turns of shared memory for each
+  without conflicts of banks: those of the kernel that takes longest."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +91,13 @@ def row_of(subject: Subject, card: Card) -> str:
         slowest.counts.shared_bytes,
         slowest.verdict.registers,
         f"{slowest.counts.conflicts:.2f}",
+        reason_of(
+            limit / total,
+            (slowest.counts, slowest.verdict),
+            len(launches),
+            card,
+            slowest.verdict.seconds / total,
+        ),
     ]
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -83,15 +105,22 @@ def row_of(subject: Subject, card: Card) -> str:
 def page_of(cards: list[Card], wanted: str) -> Iterator[str]:
     """The lines of the page."""
     yield f"# Plans for cards, {time.strftime('%Y-%m-%d')}"
+    yield ""
+    yield INTRODUCTION
     for card in cards:
         yield ""
         yield f"## {card.name} (`NULL:{card.target}`)"
         yield ""
         yield HEAD
         types = TYPES if card.name != "Adreno 640" else (dtypes.float32, dtypes.float16)
+        rows = []
         for subject in subjects_of(SCALES[card.name], types):
             if re.search(wanted, subject.name):
-                yield row_of(subject, card)
+                rows.append(row_of(subject, card))
+                yield rows[-1]
+        yield ""
+        good = sum(row.endswith("|  |") for row in rows)
+        yield f"{good} of {len(rows)} reach {GOAL} of their limit."
 
 
 def main() -> None:

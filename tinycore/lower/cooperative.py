@@ -21,7 +21,7 @@ from collections import defaultdict
 from itertools import count
 from typing import Final, NamedTuple
 
-from tinycore.dtype import PointerDType, dtypes
+from tinycore.dtype import DType, dtypes
 from tinycore.lower.dims import taken_apart
 from tinycore.lower.expand import counters_of, without
 from tinycore.lower.loops import THREADS, closer_of, fills_of, numbered, stores_of, threads_of
@@ -89,18 +89,19 @@ def folded_by_lanes(
 class Parts:
     """Partial results in shared memory: `size` of them for each thread of the `others`."""
 
-    def __init__(self, memory: UOp, start: UOp, number: int) -> None:
+    def __init__(self, memory: UOp, start: UOp, number: int, kind: DType) -> None:
         self.memory = memory
         self.start = start
         self.number = number
+        self.kind = kind
+        """Type of a result, which may be a vector."""
 
     def fold(self, op: Op, first: UOp, step: int, times: int) -> UOp:
         """So many of them joined by `op`, a step apart."""
         counter = UOp.range(times, (self.number, Part.FOLD), AxisKind.REDUCE)
-        place = self.start + first + counter * step
+        place = (self.start + first + counter * step) * self.kind.count
         index = UOp(Op.INDEX, self.memory.dtype, (self.memory, place))
-        assert isinstance(self.memory.dtype, PointerDType)
-        value = UOp(Op.LOAD, self.memory.dtype.base, (index,))
+        value = UOp(Op.LOAD, self.kind, (index,))
         return UOp(Op.REDUCE, value.dtype, (value, counter), op)
 
 
@@ -120,13 +121,14 @@ def left(
     total = size
     for counter in others:
         start, total = start + counter * total, total * counter.extent
-    memory = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(total, "local"), (), number)
+    lanes = value.dtype.count
+    memory = UOp(Op.DEFINE_LOCAL, value.dtype.scalar().ptr(total * lanes, "local"), (), number)
     gate = (mine < size,) if size <= int(mine.vmax) else ()
     gate = gate if speaks is None else (speaks,)
-    index = UOp(Op.INDEX, memory.dtype, (memory, start + mine, *gate))
+    index = UOp(Op.INDEX, memory.dtype, (memory, (start + mine) * lanes, *gate))
     change = UOp(Op.STORE, dtypes.void, (index, value))
     barrier = UOp(Op.BARRIER, dtypes.void, (change,))
-    return Parts(UOp(Op.AFTER, memory.dtype, (memory, barrier)), start, number)
+    return Parts(UOp(Op.AFTER, memory.dtype, (memory, barrier)), start, number, value.dtype)
 
 
 def own_part(reduce: UOp) -> UOp:
