@@ -26,8 +26,6 @@ SHORTEST_SHARED: Final = 32
 """Steps of a sum from which on sharing it pays."""
 ROWS_OF_A_THREAD: Final = 4
 """Outputs of a register tile beside its lanes."""
-PIECE_BYTES: Final = 32
-"""The least that caches of cards read of memory: a sector of NVIDIA's and of RDNA's."""
 UNROLLED: Final = 4
 """Steps of a sum that are unrolled."""
 
@@ -119,7 +117,7 @@ def give_piece(draft: Draft) -> int:
     lanes, outer = given[0].extent, (*given[0].arg.number[:-1], 0)
     loop = next((r for r in draft.facts.launchable if r.arg.number == outer), None)
     narrow = min(n.dtype.itemsize for n in draft.facts.loads if given[0] in n.ranges)
-    count = PIECE_BYTES // (lanes * narrow)
+    count = grid_shared.SECTOR_BYTES // (lanes * narrow)
     if loop is None or count < 2 or loop.extent % count:
         return lanes
     draft.do(Split(outer, count), Bind((*outer, 1), AxisKind.UNROLL))
