@@ -112,6 +112,10 @@ def parsed(name: str) -> Arch:
     return Arch(family, language)
 
 
+SHUFFLED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
+"""Types that simd_shuffle_xor exchanges, of those that are summed most."""
+
+
 def limits_of(arch: Arch) -> Limits:
     """Limits of a GPU, which plans respect."""
     return Limits(
@@ -126,5 +130,6 @@ def limits_of(arch: Arch) -> Limits:
         shared_bytes=arch.facts.shared_bytes,
         buffers=MOST_BUFFERS,
         subgroup=LANES if arch.units else 1,
+        shuffles=SHUFFLED if arch.units else (),
         matrix=arch.units,
     )

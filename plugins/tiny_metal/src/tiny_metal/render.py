@@ -81,6 +81,7 @@ class Msl(CStyle):
     bitcast_template: ClassVar[str] = "as_type<{type}>({0})"
     function: ClassVar[str] = "inline {type} {name}({parameters}) {{ {body} }}"
     matrix: ClassVar[Mapping[str, MatrixCall]] = {name: MatrixCall(*c) for name, c in CALLS.items()}
+    shuffle: ClassVar[str] = "simd_shuffle_xor({value}, {mask}u)"
 
     # --- the frame
 
