@@ -12,6 +12,7 @@ import struct
 from typing import Any
 
 import numpy
+import pluggy
 import pytest
 
 llvm = pytest.importorskip("llvmlite.binding")
@@ -27,16 +28,15 @@ from emulation.faults import (  # noqa: E402
     SyntaxFault,
     TimeoutFault,
 )
-from emulator import cdna3  # noqa: E402
-from emulator.cdna3 import Cdna3Decoder  # noqa: E402
-from emulator.decode import FIRST_VGPR, Decoder, decode  # noqa: E402
+from emulator.decode import FIRST_VGPR, decode  # noqa: E402
 from emulator.dispatch import Emulator, vector_registers  # noqa: E402
 from emulator.opcodes import NAMES  # noqa: E402
-from emulator.rdna4 import Rdna4Decoder  # noqa: E402
 from emulator.scalar import extract_wide  # noqa: E402
-from listings import listed  # noqa: E402
+from listings import DECODERS, disagreement, listed  # noqa: E402
 
 from tiny_amd.llvm import FEATURES  # noqa: E402
+from tinycore import Context, Tensor, dtypes  # noqa: E402
+from tinycore.plugin import register_observer, unregister_observer  # noqa: E402
 
 Array = numpy.ndarray[Any, Any]
 SEED = 20261122
@@ -49,7 +49,6 @@ ATTRIBUTES = " ".join(
         *("multigrid-sync-arg", "hostcall-ptr", "default-queue", "completion-action"),
     )
 )
-DECODERS = {"gfx1100": Decoder, "gfx1201": Rdna4Decoder, "gfx942": Cdna3Decoder}
 each_arch = pytest.mark.parametrize("arch", DECODERS)
 NUMPY = {
     **{f"i{8 * n}": numpy.dtype(f"u{n}").type for n in (1, 2, 4, 8)},
@@ -523,6 +522,34 @@ def test_an_operand_that_is_encoded_and_not_read_is_not_waited_for() -> None:
     assert vector_registers(shift) == [23, FIRST_VGPR + 0x24]
 
 
+def test_a_scalar_product_with_a_constant_added() -> None:
+    """RDNA4 computes what is the same in all lanes by scalar instructions."""
+    body = f"""%a = load float, ptr addrspace(1) %p1
+  %q = getelementptr float, ptr addrspace(1) %p1, i64 1
+  %b = load float, ptr addrspace(1) %q
+  %m = fadd float %a, %b
+  %n = fsub float %a, %b
+  %v = call float @llvm.fma.f32(float %m, float %n, float 0x400D800000000000)
+  %w = fmul float %v, %m
+  {at("o", "%p0", "float", "%t")} store float %w, ptr addrspace(1) %o"""
+    module = kernel(body, more="declare float @llvm.fma.f32(float, float, float)")
+    found, given = numpy.zeros(32, numpy.float32), numpy.array([1.5, -4.0], numpy.float32)
+    emulator = Emulator(decoder=DECODERS["gfx1201"])
+    run(compile_kernel(module, "gfx1201"), [found, given], emulator=emulator)
+
+    assert "s_fmaak_f32" in {name for name, _ in listed(module, "gfx1201")}
+    assert (found == (-2.5 * 5.5 + 3.6875) * -2.5).all()
+
+
+def test_a_scalar_product_by_a_constant_has_it_between_its_operands() -> None:
+    """LLVM writes a * 3.6875 + b so: s_fmamk_f32 s4, s5, 0x406c0000, s6."""
+    words = (2 << 30 | 70 << 23 | 4 << 16 | 6 << 8 | 5, 0x406C0000)
+    product = decode(struct.pack("<2I", *words), 0, DECODERS["gfx1201"])
+
+    assert (product.name, product.size) == ("s_fmamk_f32", 8)
+    assert (product.sources, product.literal) == ((5, 255, 6), 0x406C0000)
+
+
 def test_addresses_outside_of_every_allocation() -> None:
     body = f"""{at("a", "%p1", "i32", "%t")} %b = getelementptr i8, ptr addrspace(1) %a, i64 4
   %v = load i32, ptr addrspace(1) %b
@@ -664,25 +691,6 @@ def test_lanes_of_matrices_must_repeat_each_other() -> None:
 # --- decoding
 
 
-LIKE_RDNA3 = {
-    **{f"s_{op}_co_{kind}": f"s_{op}_{kind}" for op in ("add", "sub") for kind in ("u32", "i32")},
-    "s_add_co_ci_u32": "s_addc_u32",
-    "s_sub_co_ci_u32": "s_subb_u32",
-    "v_mad_co_u64_u32": "v_mad_u64_u32",
-    "v_mad_co_i64_i32": "v_mad_i64_i32",
-}
-"""Operations of RDNA4 that the emulator calls as RDNA3 does."""
-
-
-def emulated_name(mnemonic: str, arch: str) -> str:
-    """The emulator's name of what LLVM calls otherwise."""
-    if arch == "gfx942":
-        return cdna3.renamed(mnemonic)
-    if arch == "gfx1201":
-        return LIKE_RDNA3.get(mnemonic, mnemonic.replace("_num_", "_"))
-    return mnemonic
-
-
 @pytest.mark.parametrize("arch", DECODERS)
 def test_instructions_are_those_that_llvm_lists(arch: str) -> None:
     """Mnemonic and length of each instruction of these tests' kernels and of products."""
@@ -696,15 +704,40 @@ def test_instructions_are_those_that_llvm_lists(arch: str) -> None:
     ]
     modules = [module_of(text) for text in texts]
     modules += [reversed_in_shared(BARRIER)]
-    count, wrong = 0, set()
-    for module in modules:
-        for mnemonic, code in listed(module, arch, FEATURES):
-            instruction = decode(code + bytes(12), 0, DECODERS[arch])
-            found, count = (instruction.name, instruction.size), count + 1
-            if found != (emulated_name(mnemonic, arch), len(code)):
-                wrong.add((mnemonic, len(code), *found))
-    assert not wrong
-    assert count > 1000
+    listings = [one for module in modules for one in listed(module, arch, FEATURES)]
+    assert not [said for name, code in listings if (said := disagreement(name, code, arch))]
+    assert len(listings) > 1000
+
+
+def normalized_attention(x: Tensor) -> Tensor:
+    """Operations of the usual networks: products, softmax, sums, casts and moved elements."""
+    y = (x @ x.transpose(-1, -2)).softmax(-1) @ x
+    return (y.conv2d(y.reshape(8, 8, 1, 64)[:, :, :, :3], padding=1) + 1).sum((1, 3)).exp()
+
+
+@pytest.mark.parametrize("arch", DECODERS)
+def test_instructions_of_tensors_are_those_that_llvm_lists(arch: str) -> None:
+    """Kernels of tensors, those with matrix instructions among them."""
+    kernels: list[str] = []
+
+    class Sources:
+        @pluggy.HookimplMarker("tinycore")
+        def tinycore_kernel_compiled(self, source: str) -> None:
+            kernels.append(source)
+
+    observer = Sources()
+    register_observer(observer)
+    try:
+        with Context(DEV=f"NULL:LLVM:{arch}", CCACHE=0):
+            x = Tensor.empty(1, 8, 8, 64, dtype=dtypes.float16)
+            normalized_attention(x).realize()
+            x.reshape(64, 64).matmul(x.reshape(64, 64)).realize()
+    finally:
+        unregister_observer(observer)
+
+    listings = [one for kernel in kernels for one in listed(kernel, arch, FEATURES)]
+    assert not [said for name, code in listings if (said := disagreement(name, code, arch))]
+    assert any("mfma" in name or "wmma" in name for name, _ in listings)
 
 
 def test_lengths_of_all_instructions_of_a_kernel_add_up() -> None:

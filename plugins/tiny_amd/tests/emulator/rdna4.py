@@ -14,17 +14,19 @@ import numpy
 from emulation.faults import ConvergenceFault
 from emulation.numbers import bfloat_to_float, eight_bits_to_float
 
-from emulator.decode import FIRST_VGPR, Decoder, Instruction, bits, signed
+from emulator.decode import FIRST_VGPR, LITERAL, Decoder, Instruction, bits, signed
 from emulator.opcodes import NAMES, names
 from emulator.state import Array, State, Step, Who, put, read_vector, vector_word, write_vector
 
+WITH_CONSTANT: Final = frozenset({"s_fmaak_f32", "s_fmamk_f32"})
+"""Scalar operations whose constant is always a literal."""
 TTMP7: Final = 115
 TTMP9: Final = 117
 """Where a group finds its numbers: y and z in halves of the one, x in the other."""
 
 CHANGED: Final = {
     "SOP2": """
-        64: s_add_f32 s_sub_f32 s_min_f32 s_max_f32 s_mul_f32 71: s_fmac_f32
+        64: s_add_f32 s_sub_f32 s_min_f32 s_max_f32 s_mul_f32 s_fmaak_f32 s_fmamk_f32 s_fmac_f32
         s_cvt_pk_rtz_f16_f32 s_add_f16 s_sub_f16 s_min_f16 s_max_f16 s_mul_f16 s_fmac_f16
         83: s_add_nc_u64 s_sub_nc_u64 s_mul_u64
     """,
@@ -91,6 +93,15 @@ class Rdna4Decoder(Decoder):
         """Memory instructions have encodings of their own."""
         found = {0xEC: "FLAT", 0xED: "FLAT", 0xEE: "FLAT"}.get(bits(word, 31, 24))
         return found or super().encoding_of(word)
+
+    def sop2(self, word: int) -> dict[str, object]:
+        """Two sources; a constant as the third, or between them."""
+        name = self.names["SOP2"].get(bits(word, 29, 23), "")
+        if name not in WITH_CONSTANT:
+            return super().sop2(word)
+        a, b = bits(word, 7, 0), bits(word, 15, 8)
+        found = self.extra((a, b, LITERAL) if name == "s_fmaak_f32" else (a, LITERAL, b))
+        return {**found, "number": bits(word, 29, 23), "destination": bits(word, 22, 16)}
 
     def smem(self, word: int) -> dict[str, object]:
         """Loads into scalar registers; offsets have 24 bits."""

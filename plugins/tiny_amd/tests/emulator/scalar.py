@@ -249,6 +249,8 @@ OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "min": numpy.fmin,
     "max": numpy.fmax,
     "fmac": fma_narrow,
+    "fmaak": fma_narrow,
+    "fmamk": fma_narrow,
     "ceil": numpy.ceil,
     "floor": numpy.floor,
     "trunc": numpy.trunc,
@@ -454,10 +456,10 @@ def wide_one(instruction: Instruction) -> Step:
 
 def sop2(instruction: Instruction) -> Step:
     """SOP2."""
-    name, (a, b) = instruction.name, instruction.sources
-    target, literal = instruction.destination, instruction.literal
     if (floats := float_step(instruction)) is not None:
         return floats
+    name, (a, b) = instruction.name, instruction.sources
+    target, literal = instruction.destination, instruction.literal
     if name in TWO:
         compute = TWO[name]
 
