@@ -16,6 +16,7 @@ from code_object import compile_kernel
 from driver_faults import FAULTS, SOURCES
 from kfd_standin import Machine, Mistake
 from kfd_standin.cards import MI300, NAVI31
+from kfd_standin.gpu import region_of
 from simulated_amd import opened
 
 from tiny_amd.device import AmdDevice
@@ -434,3 +435,16 @@ def test_each_seeded_fault_changes_one_text() -> None:
     """The table of `driver_faults.py`, which is run by hand, does not rot."""
     found = [(SOURCES / name).read_text("utf-8").count(old) for name, old, _ in FAULTS]
     assert found == [1] * len(FAULTS)
+
+
+def test_the_stand_in_decodes_code_that_comes_back_where_other_code_was() -> None:
+    """A kernel is freed, another lies in part of its memory, then the first is there again."""
+    gpu, found = Machine().gpus[0], []
+    for address, word in ((0x1000, 0xBF800000), (0x1020, 0xBFB00000), (0x1000, 0xBF800000)):
+        code = numpy.full(32, word, numpy.uint32).view(numpy.uint8)
+        gpu.memory.add(region_of(address, code, "code"))
+        gpu.check_code(address, forgets_code=True)
+        found.append(gpu.emulator.ready(0x1020).instruction.name)
+        gpu.memory.remove(address)
+
+    assert found == ["s_nop", "s_endpgm", "s_nop"]

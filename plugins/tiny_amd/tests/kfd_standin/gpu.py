@@ -72,6 +72,8 @@ class Gpu:
     doorbells: Array | None = None
     _ticks: int = 0
     _code: dict[int, bytes] = field(default_factory=dict)
+    _decoded: dict[int, range] = field(default_factory=dict)
+    """Memory of the code that is decoded, by entry points."""
 
     def __post_init__(self) -> None:
         major = self.facts.version // 10000
@@ -142,12 +144,19 @@ class Gpu:
         if region is None:
             raise MemoryFault(entry, "fetch")
         now = region.data.tobytes()
-        if self._code.get(entry) == now:
+        if self._code.get(entry) == now and entry in self._decoded:
             return
-        if entry in self._code and not forgets_code:
+        if self._code.get(entry, now) != now and not forgets_code:
             raise Mistake(f"code at {entry:#x} has changed, and instruction caches are not told")
         self.emulator.forget()
         self._code[entry] = now
+        memory = range(region.address, region.address + len(now))
+        apart = {  # others' code may have lain here, and may come back as it was
+            other: span
+            for other, span in self._decoded.items()
+            if span.stop <= memory.start or memory.stop <= span.start
+        }
+        self._decoded = {**apart, entry: memory}
 
 
 def region_of(address: int, data: Array, name: str) -> Region:
