@@ -243,8 +243,10 @@ def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
     Roots and ASSIGNs are replaced. Other intermediate results are replaced only if no gradient
     flows through them, like random numbers: a replaced node is lost to `backward`. All others are
     cached, unless they depend on a Variable. A view of another value, such as a detached one,
-    stays a view of it, whatever memory a kernel used for it.
+    stays a view of it, whatever memory a kernel used for it; so does a root that shows part of a
+    written tensor, which an op like GATHER had copied.
     """
+    memory = {n: m for n, m in memory.items() if not shows_written(n)}
     asked = {below for root in roots for below in movement_chain(root)}
     comes = {node: source for node, source in gradient_sources(memory).items() if source}
     values = {n: m for n, m in memory.items() if n in asked or not is_view(n)}
@@ -260,6 +262,11 @@ def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
 def is_view(node: UOp) -> bool:
     """True if a node is detached, or rearranges memory: both show what a write to it changes."""
     return node.op is Op.DETACH or (node.op in MOVEMENT and is_shared(base_of_view(node)))
+
+
+def shows_written(node: UOp) -> bool:
+    """True if a node rearranges memory that a pending write fills."""
+    return node.op in MOVEMENT and base_of_view(node).op is Op.ASSIGN
 
 
 def without_calls(node: UOp) -> UOp:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.uop.node import UOp
 
 if TYPE_CHECKING:
@@ -127,8 +127,11 @@ class ValueCache:
         return found
 
     def insert(self, node: UOp, memory: UOp, depends: frozenset[int]) -> None:
-        """Cache the value of a node, unless it is memory itself or depends on none."""
-        if graph.is_memory(node) or not depends:
+        """Cache the value of a node, unless it shows memory itself or depends on none.
+
+        Symbolic values that a run realized are parts of their memory, which would be read for ever.
+        """
+        if graph.is_memory(base_of_view(node)) or not depends:
             return
         key, entries = id(node), self.entries
 

@@ -520,3 +520,42 @@ def test_a_view_that_is_replaced_by_itself_or_by_another_is_a_view_still() -> No
     z += 1
 
     assert x.tolist() == [4.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("is_filled", [True, False])
+@pytest.mark.parametrize(
+    "view",
+    [lambda x: x[:, :2], lambda x: x.permute(1, 0), lambda x: x.flip(0)],
+    ids=["shrunk", "permuted", "flipped"],
+)
+@pytest.mark.parametrize(
+    "reader",
+    [
+        lambda y: y[Tensor([0, 1])],
+        lambda y: y.sort(0)[0],
+        lambda y: y.to("PYTHON:1"),
+        lambda y: y.cumsum(0),
+    ],
+    ids=["gather", "sort", "copy", "cumsum"],
+)
+def test_a_view_that_is_realized_with_what_reads_it_is_a_view_still(
+    reader: Callable[[Tensor], Tensor], view: Callable[[Tensor], Tensor], is_filled: bool
+) -> None:
+    memory = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).realize()
+    x = Tensor.full((2, 3), 7.0) if is_filled else memory.assign(memory + 1)
+    y = view(x)
+    z = reader(y)
+    Tensor.realize(y, z)
+
+    y[0, 0] = 50
+
+    assert (x.numpy() == 50).sum() == 1
+    assert (z.numpy() == 50).sum() == 0
+
+
+def test_repeated_elements_that_are_realized_with_what_reads_them_stay_so() -> None:
+    y = Tensor.full((2, 3), 7.0).expand(2, 2, 3)
+    Tensor.realize(y, y[Tensor([0, 1])])
+
+    with pytest.raises(AliasError, match="elements more than once"):
+        y[:, 0] = 2.0

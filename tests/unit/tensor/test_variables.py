@@ -407,3 +407,16 @@ def test_kernels_that_do_not_run_now_would_not_know_the_number(target: str) -> N
 def test_what_has_no_symbolic_form_is_refused_at_the_call(name: str) -> None:
     with pytest.raises((ArgumentError, ShapeError)):
         REFUSED[name](memory(), length.bind(4))
+
+
+@pytest.mark.parametrize("reader", [Tensor.tolist, Tensor.numpy, lambda x: (x + 1).tolist()])
+def test_a_symbolic_value_that_was_read_is_realized_and_read_again(
+    reader: Callable[[Tensor], object],
+) -> None:
+    x = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]).realize()
+    doubled = x[:, : Variable("n", 1, 3).bind(2)] * 2
+    reader(doubled)
+    doubled.realize()
+
+    assert doubled.tolist() == [[2.0, 4.0], [8.0, 10.0]]
+    assert (doubled + 1).tolist() == [[3.0, 5.0], [9.0, 11.0]]
