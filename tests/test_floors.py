@@ -223,9 +223,15 @@ def test_every_trace_channel_is_made_somewhere() -> None:
 # No backend's name
 
 
+PROTOCOLS = frozenset({"__cuda_array_interface__"})
+"""Attributes by which libraries of Python find each other's memory: their names are not ours."""
+
+
 @cache
 def words_of(text: str) -> frozenset[str]:
     """The words of an identifier or a text, in lower case: `NvDevice` and `nv_device` are two."""
+    if text in PROTOCOLS:
+        return frozenset()
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
     return frozenset(word.lower() for word in re.split(r"[^A-Za-z]+", parted))
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 HOST_DEVICE: Final = (1, 0)
 """The DLDevice of memory that the processor addresses: kDLCPU."""
+CARD_KIND: Final = 2
+"""The DLDeviceType of kDLCUDA, whose memory `__cuda_array_interface__` describes as well."""
+CARD_INTERFACE: Final = "__cuda_array_interface__"
 HANDLE_KINDS: Final = frozenset({4, 7, 8, 15})
 """DLDeviceTypes whose `data` is the handle of a buffer object and no address: a tensor that begins
 inside of the buffer says so in `byte_offset` alone."""
@@ -190,7 +193,7 @@ class Lent(NamedTuple):
     strides: Shape
     dtype: DType
     read_only: bool
-    lease: Lease
+    lease: object
     start: int = 0
     """Bytes from what `pointer` names to the first element, where it names a buffer object."""
 
@@ -253,6 +256,36 @@ def lent(x: Any, copy: bool | None, exchange: SupportsExchange | None = None) ->
     if tensor.device_type not in HANDLE_KINDS:
         pointer, start = pointer + start, 0
     return Lent(pointer, shape, strides, dtype, bool(flags & READ_ONLY), Lease(managed), start)
+
+
+def lent_by_interface(x: Any, exchange: SupportsExchange | None) -> Lent:
+    """Take the memory that `__cuda_array_interface__` describes, after what its stream computes.
+
+    The array is kept alive with it. Raises SharingError for what cannot be taken.
+    """
+    facts = getattr(x, CARD_INTERFACE)
+    name = f"from_dlpack: the array interface of {type(x).__name__}"
+    if facts.get("mask") is not None:
+        raise SharingError(f"{name} has a mask, and a tensor has none; take its data alone")
+    dtype = interface_dtypes().get(facts["typestr"])
+    if dtype is None:
+        raise SharingError(f"{name} has elements {facts['typestr']!r}, for which there is no dtype")
+    pointer, read_only = facts["data"]
+    shape, bytes_apart = tuple(facts["shape"]), facts.get("strides")
+    strides = rows(shape)
+    if bytes_apart is not None:
+        if any(step % dtype.itemsize for step in bytes_apart):
+            raise SharingError(f"{name} has strides {bytes_apart}, of no whole {dtype!r}")
+        strides = tuple([step // dtype.itemsize for step in bytes_apart])
+    if exchange is not None and facts.get("stream") is not None:
+        exchange.wait_for(int(facts["stream"]))
+    return Lent(int(pointer or 0), shape, strides, dtype, bool(read_only), x)
+
+
+def interface_dtypes() -> dict[str, DType]:
+    """The dtypes that array interfaces have, by what they call them."""
+    native = [dtype for dtype in dtypes.all if dtype not in OWN_CODES]
+    return {to_numpy_dtype(dtype).str: dtype for dtype in native}
 
 
 def requested(x: Any, copy: bool | None, order: dict[str, int | None]) -> object:

@@ -199,6 +199,32 @@ class Interop(InPlace):
         origin = dlpack.Origin(place, pointers[0] if pointers else 0)
         return dlpack.capsule_of(view, self.dtype, versioned, copied, origin)
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The CUDA array interface, version 3, over the memory of this tensor.
+
+        Its `stream` is the one that computes the tensor. Who takes the address keeps the tensor,
+        which must not be `replace`d meanwhile; DLPack has no such condition. There is no such
+        attribute on memory of other kinds, nor before the tensor is realized.
+        """
+        kind = runtime().exchange_kind(self.device)
+        exchange = runtime().exchange(self.device) if kind and kind[0] == dlpack.CARD_KIND else None
+        if exchange is None or self.dtype in FOREIGN or not self.numel():
+            raise AttributeError(f"{dlpack.CARD_INTERFACE}: this tensor has no memory to share")
+        view = self._memory_view(lambda memory: runtime().lend(memory)[0])
+        if view is None:
+            raise AttributeError(
+                f"{dlpack.CARD_INTERFACE}: realize() it first (contiguous() if it is a view)"
+            )
+        return {
+            "shape": view.shape,
+            "typestr": view.dtype.str,
+            "data": (view.ctypes.data, False),
+            "strides": None if view.flags.c_contiguous else view.strides,
+            "stream": exchange.exchange_stream,
+            "version": 3,
+        }
+
     @classmethod
     def from_dlpack(cls, x: Any, *, device: str | None = None, copy: bool | None = None) -> Self:
         """A tensor over the memory of another library's array, which it keeps alive.
@@ -206,7 +232,9 @@ class Interop(InPlace):
         Elements that fill memory without gaps, in any order of axes, are shared; others are copied,
         and so are read-only ones, those that do not lie at multiples of their size, and those that
         go to another `device`. `copy` True always copies; False raises SharingError, a BufferError,
-        instead of copying. It is raised too for dtypes and devices that are not here.
+        instead of copying. It is raised too for dtypes and devices that are not here. An array
+        that has `__cuda_array_interface__` alone is taken by that, from the card that is the
+        default one or `device`.
 
         >>> import numpy
         >>> array = numpy.array([1.0, 2.0, 3.0], numpy.float32)
@@ -217,6 +245,8 @@ class Interop(InPlace):
         if isinstance(x, Interop):
             return cls._from_node(x.uop)._taken(device, copy)
         if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
+            if hasattr(x, dlpack.CARD_INTERFACE):
+                return cls._from_described(x, device, copy)
             raise ArgumentTypeError(
                 f"from_dlpack: a {type(x).__name__} does not export DLPack; Tensor(...) copies "
                 "numbers, lists and arrays"
@@ -231,7 +261,32 @@ class Interop(InPlace):
                 "the array to the host first"
             )
         exchange = None if kind == dlpack.HOST_DEVICE[0] else runtime().exchange(place)
-        found, target = dlpack.lent(x, copy, exchange), target or place
+        found = dlpack.lent(x, copy, exchange)
+        return cls._of_lent(found, (kind, number), place, target or place, copy)
+
+    @classmethod
+    def _from_described(cls, x: Any, device: str | None, copy: bool | None) -> Self:
+        """A tensor over what the CUDA array interface describes, which names no card."""
+        target = None if device is None else canonical(device)
+        kind = None if target is None else runtime().exchange_kind(target)
+        if target is None or kind is None or kind[0] != dlpack.CARD_KIND:
+            kind = dlpack.CARD_KIND, 0
+            place = runtime().device_for(*kind)
+        else:
+            place = target
+        if place is None:
+            raise SharingError(
+                f"from_dlpack: no device here works on memory of DLDevice {kind}, which a "
+                f"{type(x).__name__} has; move the array to the host first"
+            )
+        found = dlpack.lent_by_interface(x, runtime().exchange(place))
+        return cls._of_lent(found, kind, place, target or place, copy)
+
+    @classmethod
+    def _of_lent(
+        cls, found: dlpack.Lent, kind: tuple[int, int], place: str, target: str, copy: bool | None
+    ) -> Self:
+        """A tensor on `target` of memory of a DLDevice that `place` works on, shared if it can be."""
         if 0 in found.shape:
             return cls._from_node(graph.full(found.shape, found.dtype, 0, target))
         why = reason_to_copy(found, place, target)
@@ -239,7 +294,7 @@ class Interop(InPlace):
             raise SharingError(f"from_dlpack: {why}, so it has to be copied, but copy=False")
         if why is None and not copy:
             return cls._from_node(shared_node(found, place))
-        if (kind, number) == dlpack.HOST_DEVICE:
+        if kind == dlpack.HOST_DEVICE:
             return cls._from_node(array_in_memory(found.array(), found.dtype, target))
         return cls._from_node(shared_node(found, place)).clone(target).realize()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,6 +224,109 @@ def test_what_is_lent_comes_back_as_the_same_memory(card: Simulated) -> None:
     x.assign(x * 10).realize()
 
     assert y.tolist() == [30, 40]
+
+
+# --- the CUDA array interface
+
+
+class Described:
+    """An array of Numba: its memory is described by the CUDA array interface alone."""
+
+    def __init__(self, tensor: TorchTensor, **facts: Any) -> None:
+        self.tensor = tensor
+        self.__cuda_array_interface__ = {
+            "shape": tuple(tensor.shape),
+            "typestr": "<f4",
+            "data": (tensor.address, False),
+            "version": 3,
+            **facts,
+        }
+
+
+def test_a_tensor_is_described_with_the_stream_that_computes_it(card: Simulated) -> None:
+    x = (Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], device="CUDA") + 1).realize()
+    part: Any = x.permute(1, 0)[1:]
+
+    described = part.__cuda_array_interface__
+
+    assert (described["shape"], described["strides"]) == ((2, 2), (4, 12))
+    assert (described["typestr"], described["version"]) == ("<f4", 3)
+    assert described["stream"] == handle_of()
+    place, is_read_only = described["data"]
+    assert numpy.frombuffer(card.span(place, 8), "f").tolist() == [3, 4]
+    assert not is_read_only
+    assert x.__cuda_array_interface__["strides"] is None
+
+
+def test_what_the_interface_cannot_describe_has_none(card: Simulated) -> None:
+    ones = Tensor([1.0], device="CUDA")
+
+    assert not hasattr((ones + 1), "__cuda_array_interface__")
+    assert not hasattr(ones.bfloat16().realize(), "__cuda_array_interface__")
+    assert not hasattr(Tensor([1.0], device="CPU").realize(), "__cuda_array_interface__")
+
+
+def test_an_array_that_is_described_is_shared_in_order_with_its_stream(card: Simulated) -> None:
+    theirs = TorchTensor(card, [0.0, 0.0, 0.0])
+    stream = card.foreign_stream(lambda: theirs.write([3.0, 4.0, 5.0]))
+    x = Tensor.from_dlpack(Described(theirs, stream=stream), copy=False)
+
+    assert x.device == "CUDA"
+    assert (x * 2).tolist() == [6, 8, 10]
+    x.assign(x + 1).realize()
+    found = numpy.frombuffer(card.span(theirs.address, 12), "f")
+    assert found.tolist() == [4, 5, 6]
+
+
+def test_axes_that_are_described_in_another_order(card: Simulated) -> None:
+    theirs = TorchTensor(card, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    described = Described(theirs, shape=(3, 2), strides=(4, 12))
+
+    x = Tensor.from_dlpack(described, copy=False)
+
+    assert x.tolist() == [[1, 4], [2, 5], [3, 6]]
+
+
+def test_a_described_array_of_another_card_is_taken_by_its_device(card: Simulated) -> None:
+    theirs = Described(TorchTensor(card, [1.0, 2.0], card=1))
+
+    with pytest.raises(DeviceError, match="memory of card 1, not of 0: name the device CUDA:1"):
+        Tensor.from_dlpack(theirs)
+    assert (Tensor.from_dlpack(theirs, device="CUDA:1") + 1).tolist() == [2, 3]
+
+
+def test_a_described_array_is_kept_as_long_as_its_memory_is_used(card: Simulated) -> None:
+    theirs = Described(TorchTensor(card, [1.0, 2.0]))
+    watch = weakref.ref(theirs)
+    x = Tensor.from_dlpack(theirs)
+    y = x[1:]
+    del theirs, x
+    gc.collect()
+
+    assert watch() is not None
+    assert y.tolist() == [2]
+    del y
+    gc.collect()
+    assert watch() is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"mask": object()}, "has a mask"),
+        ({"typestr": "<c8"}, "has elements '<c8', for which there is no dtype"),
+        ({"strides": (6,)}, r"has strides \(6,\), of no whole dtypes.float32"),
+        ({"data": (0x1000, True)}, "read-only, .* but copy=False"),
+    ],
+    ids=["mask", "complex", "strides", "read-only"],
+)
+def test_arrays_whose_description_is_refused(
+    card: Simulated, facts: dict[str, Any], message: str
+) -> None:
+    theirs = Described(TorchTensor(card, [1.0, 2.0]), **facts)
+
+    with pytest.raises(SharingError, match=message):
+        Tensor.from_dlpack(theirs, copy=False)
 
 
 # --- cards that address each other's memory
