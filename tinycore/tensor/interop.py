@@ -286,7 +286,7 @@ class Interop(InPlace):
     def _of_lent(
         cls, found: dlpack.Lent, kind: tuple[int, int], place: str, target: str, copy: bool | None
     ) -> Self:
-        """A tensor on `target` of memory of a DLDevice that `place` works on, shared if it can be."""
+        """A tensor on `target` of memory of a DLDevice that `place` works on."""
         if 0 in found.shape:
             return cls._from_node(graph.full(found.shape, found.dtype, 0, target))
         why = reason_to_copy(found, place, target)

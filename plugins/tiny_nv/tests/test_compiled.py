@@ -245,6 +245,26 @@ def test_much_shared_memory_is_sized_at_the_launch() -> None:
     assert ".extern .shared .align 16 .b8 shared[];" in Ptx(Limits()).render(kernel)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.float16], ids=lambda d: d.name)
+def test_vectors_of_32_bytes_are_moved_by_two_instructions(
+    dtype: DType, ptxas: str, tmp_path: Path
+) -> None:
+    """Cards before Blackwell have no access that is wider, though PTX has the words for it."""
+    source, target = (UOp(Op.DEFINE_GLOBAL, dtype.ptr(64), (), number) for number in (1, 0))
+    count = 32 // dtype.itemsize
+    first = UOp.const(dtypes.int32, count)
+    value = UOp(Op.LOAD, dtype.vec(count), (UOp(Op.INDEX, source.dtype, (source, first)),))
+    place = UOp(Op.INDEX, target.dtype, (target, first))
+    store = UOp(Op.STORE, dtypes.void, (place, value))
+    order = (target, source, first, value.src[0], value, place, store)
+
+    text = Ptx(Limits(), arch="sm_80").render(LinearKernel("k", order))
+
+    assert len(re.findall(r"ld\.global[.\w]*\.v4\.b32 .*\+(?:32|48)\]", text)) == 2
+    assert len(re.findall(r"st\.global\.v4\.b32 \[.*\+(?:32|48)\]", text)) == 2
+    assembled(text, "sm_80", ptxas, tmp_path)
+
+
 HEADER = 3
 """Lines about the version, the architecture and the size of addresses."""
 

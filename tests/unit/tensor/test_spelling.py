@@ -209,7 +209,7 @@ def test_names_of_other_libraries_are_not_listed() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     assert not hasattr(x(), "cuda")
     assert getattr(x(), "foo", 3) == 3
-    assert not hasattr(x(), "__cuda_array_interface__")
+    assert not hasattr(x(), "__sycl_usm_array_interface__")
     assert not hasattr(nn, "__wrapped__")
 
 

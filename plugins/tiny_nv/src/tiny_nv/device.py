@@ -227,7 +227,7 @@ class CudaDevice:
         Without it CUDA copies through the host.
         """
         number = other.info.number
-        if number in self._peers:
+        if number == self.info.number or number in self._peers:  # a card is no peer of its own
             return
         self._peers.add(number)
         if self.got("int *", "cuDeviceCanAccessPeer", self.info.number, number):

@@ -15,7 +15,7 @@ NVIDIA, "PTX ISA", version 8.0. What it leaves undefined is defined as docs/nume
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -35,6 +35,8 @@ STATIC_SHARED_BYTES: Final = 48 << 10
 """Shared memory beyond which a kernel's is sized at its launch."""
 VECTOR_BYTES: Final = 16
 WORD_BYTES: Final = 4
+ACCESS_LANES: Final = 4
+"""Most registers that one instruction loads or stores: cards before Blackwell move 16 bytes."""
 INT_MIN: Final = -(1 << 31)
 LONG_MIN: Final = -(1 << 63)
 SIGN: Final = str(1 << 63)
@@ -401,7 +403,7 @@ class Ptx(Renderer):
         """Lanes from memory, as many at once as one instruction takes; garbage behind a gate."""
         guard = f"@{gate} " if gate else ""
         count, size = dtype.count, dtype.scalar().itemsize
-        if count > 4:  # PTX has vectors of at most four: words, which are taken apart
+        if count > ACCESS_LANES:  # PTX has vectors of at most four: words, which are taken apart
             words = self.words(instruction, place, count * size // WORD_BYTES, guard, text)
             return tuple(lane for word in words for lane in self.apart(word, kind, size, text))
         held = UINT if kind is PREDICATE else kind
@@ -429,7 +431,10 @@ class Ptx(Renderer):
         if guard:
             for target in targets:
                 text.put(f"mov.b32 {target}, 0")
-        text.put(f"{guard}{instruction}{vector(count)}.b32 {braced(targets)}, {place}")
+        for at, part in by_access(targets):
+            text.put(
+                f"{guard}{instruction}{vector(len(part))}.b32 {braced(part)}, {later(place, at)}"
+            )
         return targets
 
     @staticmethod
@@ -461,14 +466,16 @@ class Ptx(Renderer):
         if kind is PREDICATE:
             lanes = tuple(text.new(UINT, "selp.u32", "1", "0", lane) for lane in lanes)
         size, memory = value.dtype.scalar().itemsize, kind.memory
-        if len(lanes) > 4:
+        if len(lanes) > ACCESS_LANES:
             per_word = WORD_BYTES // size
             starts = range(0, len(lanes), per_word)
             lanes = tuple(
                 self.together(lanes[i : i + per_word], kind, 8 * size, text) for i in starts
             )
             memory = "b32"
-        text.put(f"{guard}st.{where}{vector(len(lanes))}.{memory} {place}, {braced(lanes)}")
+        for at, part in by_access(lanes):
+            access = f"{vector(len(part))}.{memory} {later(place, at)}, {braced(part)}"
+            text.put(f"{guard}st.{where}{access}")
 
     def write_async_copy(self, u: UOp, text: Text) -> None:
         """Begin to copy from a buffer to shared memory; zeros where nothing is read."""
@@ -791,12 +798,26 @@ def operand(base: str, offset: int) -> str:
     return f"[{base}+{offset}]" if offset else f"[{base}]"
 
 
+def by_access(words: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
+    """Registers by the instruction that moves them, with its place in bytes: four at most."""
+    for first in range(0, len(words), ACCESS_LANES):
+        yield first * WORD_BYTES, words[first : first + ACCESS_LANES]
+
+
+def later(place: str, offset: int) -> str:
+    """A memory operand some bytes behind another."""
+    if not offset:
+        return place
+    base, _, before = place.strip("[]").partition("+")
+    return operand(base, int(before or 0) + offset)
+
+
 def vector(count: int) -> str:
     """The word for so many lanes at once."""
     return f".v{count}" if count > 1 else ""
 
 
-def braced(registers: list[str] | Lanes) -> str:
+def braced(registers: Sequence[str]) -> str:
     """Registers as one operand."""
     return registers[0] if len(registers) == 1 else f"{{{', '.join(registers)}}}"
 
