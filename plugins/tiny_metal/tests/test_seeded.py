@@ -101,7 +101,7 @@ FAULTS: Final = {
         DRIVER,
     ),
     "a command buffer that ended is kept": (
-        *("device.py", '        self.send(commands, "release")\n\n    @context', "\n    @context", DRIVER),
+        *("device.py", '        self.send(work.commands, "release")\n\n    def', "\n    def", DRIVER),
     ),
     "failures are not seen": ("device.py", "_FAILED: Final = 5", "_FAILED: Final = 6", DRIVER),
     "a lack of memory is any failure": (
