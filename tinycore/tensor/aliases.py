@@ -36,6 +36,10 @@ def base_of_view(node: UOp) -> UOp:
 def buffers_below(node: UOp) -> list[UOp]:
     """The BUFFERs that a node is a view of, in a fixed order."""
     base = base_of_view(node)
+    while base.op is Op.ASSIGN:  # what is written may be computed from other memory
+        base = base_of_view(base.src[0])
+    if base.op is Op.MULTI:
+        return [buffer for part in base.src for buffer in buffers_below(part)]
     return [base] if base.op is Op.BUFFER else [n for n in base.toposort() if n.op is Op.BUFFER]
 
 

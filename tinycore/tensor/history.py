@@ -485,7 +485,7 @@ def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
     if not hasattr(node, "_gradient"):
         below = node.toposort(passes_gradient)
         is_known = not any(n.op is Op.CALL for n in below)
-        places = tuple([-1 - n.src[1].arg for n in below if is_source(n)])
+        places = tuple([-1 - m.src[1].arg for n in below if (m := source_at(n)) is not None])
         node._gradient = places if is_known else None
     return node._gradient
 
@@ -493,8 +493,8 @@ def parameters_of_gradient(node: UOp) -> tuple[int, ...] | None:
 def sources(node: UOp) -> Iterator[UOp]:
     """The BUFFERs of floats that a gradient of a node goes to."""
     for below in node.toposort(passes_gradient):
-        if is_source(below):
-            yield below
+        if (memory := source_at(below)) is not None:
+            yield memory
 
 
 def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
@@ -512,8 +512,8 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
         return True
 
     for node in UOp.sink(*nodes).toposort(enter):
-        if node.op is Op.BUFFER and dtypes.is_float(node.dtype):
-            found[node] = frozenset([node])
+        if (memory := source_at(node)) is not None:
+            found[node] = frozenset([memory])
         elif node not in passing:
             found[node] = NO_SOURCES
         elif len(node.src) == 1:
@@ -582,16 +582,17 @@ def origin(node: UOp) -> UOp:
 
 def passes_on(node: UOp, own: set[UOp], arrives: set[UOp]) -> bool:
     """True if a gradient of a node arrives at memory not in `own`, or at a node in `arrives`."""
-    if is_source(node):
+    if node.op is Op.BUFFER and dtypes.is_float(node.dtype):
         return node not in own
     if node.op is Op.ASSIGN and node.arg is LEAF:
         return True  # content that a tensor with a gradient had before a later write
     return not arrives.isdisjoint(node.src) and passes_gradient(node)
 
 
-def is_source(node: UOp) -> bool:
-    """True if a node is memory that a gradient goes to."""
-    return node.op is Op.BUFFER and dtypes.is_float(node.dtype)
+def source_at(node: UOp) -> UOp | None:
+    """The BUFFER that a gradient goes to at a node: it is one, or a leaf that is written to."""
+    memory = origin(node) if node.op is Op.ASSIGN and node.arg is LEAF else node
+    return memory if memory.op is Op.BUFFER and dtypes.is_float(memory.dtype) else None
 
 
 history: Final = GradientHistory()

@@ -168,6 +168,32 @@ def test_realize_that_ends_a_gradient_is_told() -> None:
     assert w.grad.tolist() == [2.0, 4.0]
 
 
+def test_realize_that_ended_a_gradient_is_told_after_a_write_that_reads_what_was_realized() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    y = (w * 2).realize()
+    w.assign(y.detach() * 0.5)
+
+    with pytest.raises(GradientError, match=r"realize\(\) ended the gradient"):
+        (w * w + y).sum().backward()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_leaf_that_is_written_twice_around_a_write_that_reads_it_is_told(reads: bool) -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+    x = Tensor([3.0, 4.0]).realize()
+    w.assign(w.detach() * 0.5)
+    x.mul_(w)
+    if not reads:
+        x.realize()
+    w.assign(x.detach() * 0.5)
+    loss = (w * w + x).sum()
+    if reads:
+        loss.tolist()
+
+    with pytest.raises(GradientError):
+        loss.backward()
+
+
 def test_realize_of_what_is_said_to_want_no_gradient_ends_it() -> None:
     w = Tensor([1.0, 2.0], requires_grad=True).realize()
     y = w * 2
