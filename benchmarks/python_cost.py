@@ -1,4 +1,4 @@
-"""What Python costs in plain calls, writes and replays, in two trees by turns.
+"""Costs of Python in plain calls, writes and replays, in two trees by turns.
 
     python -m benchmarks.python_cost BEFORE AFTER [--only PATTERN] [--seconds S]
 

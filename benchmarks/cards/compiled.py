@@ -28,21 +28,21 @@ def compiled_registers(kernel: LinearKernel, target: str) -> int | None:
 
 
 def of_cubin(compiler: Any, source: str, name: str, arch: str) -> int:
-    """What a cubin says."""
+    """Resources that a cubin states."""
     from tiny_nv.nvk.cubin import Cubin  # noqa: PLC0415
 
     return Cubin(compiler.compile(source), f"{name}_").kernel.registers
 
 
 def of_assembly(compiler: Any, source: str, name: str, arch: str) -> int:
-    """What the metadata of a code object say."""
+    """Resources that the metadata of a code object state."""
     from tiny_amd.llvm import LlvmCompiler  # noqa: PLC0415
 
     return int(re.findall(r"\.vgpr_count:\s+(\d+)", LlvmCompiler(arch).assembly(source))[0])
 
 
 def of_container(compiler: Any, source: str, name: str, arch: str) -> int:
-    """What ir3 says: registers of four words."""
+    """Resources that ir3 states: registers of four words."""
     from tiny_qcom.code import Code  # noqa: PLC0415
 
     return 4 * Code.unpack(compiler.compile(source), name).full_registers

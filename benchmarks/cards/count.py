@@ -1,4 +1,4 @@
-"""What one launch of a linear kernel executes and moves, counted.
+"""Counts of what one launch of a linear kernel executes and moves.
 
 Loops are counted by their steps. Addresses are computed for a few groups: from them come the turns
 that shared memory takes (bank conflicts), the lines that each subgroup touches, what a group reads
@@ -61,7 +61,7 @@ class Access:
 
     @property
     def times(self) -> int:
-        """How often a thread does it."""
+        """Times that a thread does it."""
         return math.prod(extent_of(loop) for loop in self.loops)
 
     @property
@@ -78,7 +78,7 @@ class Counts:
     threads: int
     shared_bytes: int
     registers: int
-    """Of a thread, in words, by a scan of the program."""
+    """Registers of a thread, in words, by a scan of the program."""
     matrix: Counter[MatrixUnit] = field(default_factory=Counter)
     """Matrix instructions of all subgroups."""
     arithmetic: float = 0.0
@@ -136,7 +136,7 @@ def accesses_of(kernel: LinearKernel) -> list[Access]:
 
 
 def counts_of(kernel: LinearKernel, card: Card) -> Counts:
-    """What a launch executes and moves."""
+    """Work and traffic of a launch."""
     specials = [u for u in kernel.uops if u.op is Op.SPECIAL]
     groups, threads = groups_of(specials), math.prod(kernel.launch("block"))
     counts = Counts(groups, threads, kernel.shared_bytes, registers_of(kernel))
@@ -223,7 +223,7 @@ def in_subgroups(address: Array, active: Array, subgroup: int, item: int, piece:
 
 
 def distinct(rows: Array) -> int:
-    """How many different numbers there are in each row, added up; -1 is none."""
+    """Number of different numbers in each row, added up; -1 is none."""
     ordered = numpy.sort(rows, axis=1)
     new = numpy.ones_like(ordered, bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -373,7 +373,7 @@ def is_folded(node: UOp) -> bool:
 
 
 def operands(node: UOp) -> Iterator[UOp]:
-    """What a node reads, through those that have no register of their own."""
+    """Nodes that a node reads, through those that have no register of their own."""
     for source in node.src:
         if is_folded(source) or source.op is Op.INDEX:
             yield from operands(source)

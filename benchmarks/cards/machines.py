@@ -24,7 +24,7 @@ class Card:
 
     name: str
     target: str
-    """What DEV says after NULL."""
+    """Text of DEV after NULL."""
     units: int
     hertz: float
     subgroup: int

@@ -24,7 +24,7 @@ BY_PART: Final[Mapping[str, str]] = {
     "memory": "values go to memory between kernels, or operands come from there again",
     "latency": "too few bytes are under way for the time that memory takes",
 }
-"""What is wrong with a plan, by the part of the card that it keeps busy longest."""
+"""Reasons why a plan is below its limit, by the part of the card that it keeps busy longest."""
 
 
 def reason_of(

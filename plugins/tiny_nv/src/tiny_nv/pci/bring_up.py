@@ -34,7 +34,7 @@ class Inspection:
     firmware: tuple[str, ...]
     was_reset: bool
     complaint: str = ""
-    """What the user has to do for the card's driver to have it again; "" for nothing."""
+    """Work left to the user for the card's driver to have it again; "" for nothing."""
 
 
 def card_count() -> int:
