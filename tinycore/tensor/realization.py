@@ -241,17 +241,20 @@ def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
     """The retention policy of tensors: nodes replaced by their memory, and nodes cached in it.
 
     Roots and ASSIGNs are replaced. Other intermediate results are replaced only if no gradient
-    flows through them, like random numbers: a replaced node is lost to `backward`. All others are
+    flows through them, like random numbers: a replaced node is lost to `backward`. Nor is the copy
+    that a tensor has for itself, into which its views may have written meanwhile. All others are
     cached, unless they depend on a Variable. A view of another value, such as a detached one,
     stays a view of it, whatever memory a kernel used for it; so does a root that shows part of a
-    written tensor, which an op like GATHER had copied.
+    written or copied tensor, which an op like GATHER had copied.
     """
-    memory = {n: m for n, m in memory.items() if not shows_written(n)}
+    memory = {n: m for n, m in memory.items() if not shows_stored(n, memory)}
     asked = {below for root in roots for below in movement_chain(root)}
     comes = {node: source for node, source in gradient_sources(memory).items() if source}
     values = {n: m for n, m in memory.items() if n in asked or not is_view(n)}
     replaced = {
-        n: m for n, m in values.items() if n in asked or n.op is Op.ASSIGN or n not in comes
+        n: m
+        for n, m in values.items()
+        if n in asked or n.op is Op.ASSIGN or not (n in comes or graph.is_alone(n))
     }
     shown = UOp.sink(*roots).substitute(memory).src
     replaced |= {root: without_calls(node) for root, node in zip(roots, shown, strict=True)}
@@ -264,9 +267,12 @@ def is_view(node: UOp) -> bool:
     return node.op is Op.DETACH or (node.op in MOVEMENT and is_shared(base_of_view(node)))
 
 
-def shows_written(node: UOp) -> bool:
-    """True if a node rearranges memory that a pending write fills."""
-    return node.op in MOVEMENT and base_of_view(node).op is Op.ASSIGN
+def shows_stored(node: UOp, memory: Mapping[UOp, UOp]) -> bool:
+    """True if a node rearranges what is in memory itself, as a written or copied tensor is."""
+    if node.op not in MOVEMENT:
+        return False
+    base = base_of_view(node)
+    return base.op is Op.ASSIGN or (base in memory and is_shared(base))
 
 
 def without_calls(node: UOp) -> UOp:

@@ -79,6 +79,11 @@ def torch_api(shown: list[Any]) -> dict[str, Any]:
         def mul_(self, value: Any) -> Any:
             return super().mul_(self.apart(value))
 
+        def clamp(self, low: Any = None, high: Any = None) -> Any:
+            if low is not None and self.dtype == torch.uint8:
+                low = max(low, 0)  # torch takes a negative bound as a large one
+            return super().clamp(low, high)
+
         def __iadd__(self, value: Any) -> Any:
             return self.add_(value)
 

@@ -559,3 +559,23 @@ def test_repeated_elements_that_are_realized_with_what_reads_them_stay_so() -> N
 
     with pytest.raises(AliasError, match="elements more than once"):
         y[:, 0] = 2.0
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32"])
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_copy_that_a_view_wrote_to_is_shared_still_after_its_old_content_was_read(
+    turned: bool, dtype: str
+) -> None:
+    x = Tensor([[5, 0, 3], [1, 4, 1], [4, 3, 7]], dtype=dtype).clone()
+    y = x.permute(1, 0) if turned else x.flip(0)
+    total = y.flatten().sum()
+    y[0:2, 1:3] = total - total
+    assert total.item() == 28
+
+    y += 1
+
+    numbers = numpy.array([[5, 0, 3], [1, 4, 1], [4, 3, 7]])
+    shown = numbers.T if turned else numbers[::-1]
+    shown[0:2, 1:3] = 0
+    shown += 1
+    assert x.tolist() == numbers.tolist()

@@ -201,7 +201,7 @@ def test_operands_in_swizzled_rows(subject: Subject, what: tuple[DType, int, int
         linear = lower(kernel, subject.toolchain.renderer, "swizzled", steps)
     except ArgumentError as error:
         raise NotApplicable(f"its tiles have no such rows: {error}; limits: {limits}") from error
-    if steps == plan:
+    if not any(isinstance(step, Stage) for step in plan):
         raise NotApplicable(f"a tile does not fit its groups: {limits}")
     left, right = (integers(side * side, seed) % 3 - 1 for seed in (0, 1))
     program = loaded(subject, linear.uops, 3, linear.name)
