@@ -1,4 +1,4 @@
-"""Which tests are slow: those that are marked so, and all but a sample of the large grids of cases
+"""Choice of slow tests: those marked so, and all but a sample of the large grids of cases
 (`tests/support/sampling.py`).
 
 README's second command leaves them out by `-m "not slow"`; `.ci/run` runs them by `-m slow`.

@@ -52,6 +52,6 @@ def digits_are_learned(dtype: DType = dtypes.float32) -> None:
 
 
 def product(x: Tensor, layer: nn.Linear, dtype: DType) -> Tensor:
-    """What a layer makes of its input, computed in a type."""
+    """Output of a layer, computed in a type."""
     assert layer.bias is not None
     return x.cast(dtype) @ layer.weight.cast(dtype).T + layer.bias.cast(dtype)

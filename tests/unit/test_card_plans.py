@@ -33,7 +33,7 @@ Array = numpy.ndarray
 
 
 def limits_of(card: Card) -> Limits:
-    """What plans for a card respect, as if a few groups kept it busy."""
+    """Limits that plans for a card respect, as if a few groups kept it busy."""
     with Context(DEV=f"NULL:{card.target}"):
         try:
             limits: Limits = Device["NULL"].toolchain.renderer.limits

@@ -81,7 +81,7 @@ def varying_sizes(kernel: UOp, limits: Limits) -> dict[str, UOp]:
 
 
 def is_known_at_launch(size: UOp) -> bool:
-    """Whether whoever launches a kernel can compute a size from the values of its variables."""
+    """True if whoever launches a kernel can compute a size from the values of its variables."""
     leaves = (Op.CONST, Op.DEFINE_VAR)
     return all(n.op in leaves or n.op in OPERATOR_OF for n in size.toposort())
 

@@ -86,7 +86,7 @@ class KernelFacts:
         return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
 
     def may_cut(self, loop: UOp) -> bool:
-        """Whether a loop is of fixed length, or of one that launches follow."""
+        """True if a loop is of fixed length, or of one that launches follow."""
         return loop.is_fixed or (self.varies and is_known_at_launch(loop.src[0]))
 
     def nest_of(self, axis: UOp) -> list[UOp]:

@@ -105,7 +105,7 @@ class Before:
         return list(known.values())
 
     def has_grad(self, grad: Any) -> bool:
-        """Whether a gradient, or None, is the one from before."""
+        """True if a gradient, or None, is the one from before."""
         return (
             grad is None if self.grad is None else grad is not None and grad is self.grad.tensor()
         )

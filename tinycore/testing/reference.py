@@ -285,7 +285,7 @@ class ReferenceRuntime:
         return 1, 0
 
     def takes(self, device: str, kind: int, number: int) -> bool:
-        """Whether a device works on memory of a DLDevice."""
+        """True if a device works on memory of a DLDevice."""
         return (kind, number) == self.exchange_kind(device)
 
     def device_for(self, kind: int, number: int) -> str | None:

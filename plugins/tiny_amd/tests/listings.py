@@ -79,7 +79,7 @@ def emulated_name(mnemonic: str, arch: str) -> str:
 
 
 def disagreement(mnemonic: str, code: bytes, arch: str) -> str:
-    """How the decoder reads the code of a listed instruction otherwise; "" where it agrees."""
+    """Disagreement of the decoder with a listed instruction, in words; "" for none."""
     try:
         instruction = decode(code + bytes(12), 0, DECODERS[arch])
     except SyntaxFault as fault:

@@ -58,7 +58,7 @@ PLACES: Final = {
         "a message with an NSRange": "void(ptr, ptr, ptr, i64, i64)",
     },
 }
-"""What each processor's convention says of structures: the two differ, and both are libffi's."""
+"""Passing of structures by each processor's convention: the two differ, and both are libffi's."""
 
 
 def apple_type(kind: str) -> str:
@@ -96,7 +96,7 @@ def functions(head: str, messages: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def signatures(source: str, target: str) -> dict[str, str]:
-    """Where a processor finds each argument, by the function: LLVM's types, without attributes."""
+    """Places of arguments on a processor, by the function: LLVM's types, without attributes."""
     from shader.compiler import toolchain  # noqa: PLC0415
 
     clang, _ = toolchain()

@@ -1,4 +1,4 @@
-"""What each fact about Metal is tested by, and that those tests exist.
+"""Tests of each fact about Metal, and that they exist.
 
 Left: what a driver of Metal, its language and a mock of it must do; right: the tests, by file, or
 why there is none.

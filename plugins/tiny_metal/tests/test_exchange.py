@@ -45,7 +45,7 @@ class Mps:
         self.deleted = 0
 
     def data_ptr(self) -> int:
-        """What torch says: an object where the tensor starts its storage, else nothing."""
+        """Address as torch tells it: an object where the storage begins, else nothing."""
         return sum(self.runtime.address(self.buffer)) + 4 * self.first
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -73,7 +73,7 @@ class Mps:
         self.runtime.allocator.free(self.buffer)
 
     def values(self) -> Any:
-        """What is in the buffer now."""
+        """Content of the buffer now."""
         content = bytearray(4 * (self.first + self.count))
         self.runtime.allocator.read(memoryview(content), self.buffer)
         return numpy.frombuffer(content, "f")
@@ -123,7 +123,7 @@ def test_memory_is_given_back_with_the_last_tensor_that_shows_it(
 
 @pytest.mark.parametrize("first", [0, 5])
 def test_a_tensor_is_memory_of_torch(first: int, numbers: Any) -> None:
-    """What torch reads from a capsule: the object, where the tensor starts, shape and strides."""
+    """Fields that torch reads from a capsule: object, start of the tensor, shape, strides."""
     runtime: Any = Device["METAL"].runtime
     x = (Tensor(numbers).reshape(8, 8) * 3).realize()
 

@@ -28,7 +28,7 @@ TENSORS: Final = ("test_tensors.py", "-k", "M1 or OLD")
 PRODUCTS: Final = ("test_matrix.py", "-k", "(numpy or lanes or units or language) and not bfloat16")
 
 WAIT_SECONDS: Final = "5"
-"""How long the mock waits for what a fault keeps from happening."""
+"""Time that the mock waits for what a fault keeps from happening."""
 FAILED: Final = 1
 """What pytest returns where a test failed."""
 

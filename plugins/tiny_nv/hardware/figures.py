@@ -52,7 +52,7 @@ class Case:
     """Operations, or bytes to read and write."""
     unit: str = "TFLOP/s"
     graphed: bool = False
-    """Whether torch replays it as a CUDA graph; tinycore always does."""
+    """True if torch replays it as a CUDA graph; tinycore always does."""
 
 
 def cases(by: int) -> Iterator[Case]:

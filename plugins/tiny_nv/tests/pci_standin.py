@@ -39,9 +39,9 @@ class Chip:
     driver: str = "nvidia"
     memory_mib: int = 24576
     runs: bool = False
-    """Whether a driver's processor runs in it, with protected memory."""
+    """True if a driver's processor runs in it, with protected memory."""
     starts: bool = True
-    """Whether it gets ready by itself."""
+    """True if it gets ready by itself."""
     ends_by_reset: bool = True
     enabled: bool = True
     mapped: set[int] = field(default_factory=set)
@@ -59,7 +59,7 @@ class Chip:
         self.set(STARTED.get(self.architecture, 0), 0x3FF if self.starts else 0x21)
 
     def set(self, register: int, value: int) -> None:
-        """What a register reads as."""
+        """Value of a register when it is read."""
         self.words[register // 4] = value
 
     def reset(self) -> None:

@@ -100,7 +100,7 @@ class Driver:
     cards: tuple[Card, ...] = (Card(),)
     version: int = 13_000
     has_peers: bool = True
-    """Whether cards can address each other's memory."""
+    """True if cards can address each other's memory."""
     execute: Execute | None = None
     launches: list[Launched] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=lambda: defaultdict(int))

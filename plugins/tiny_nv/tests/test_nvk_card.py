@@ -318,7 +318,7 @@ def test_a_machine_that_nobody_has_gives_its_memory_back() -> None:
 
 
 def is_mapped(address: int) -> bool:
-    """Whether something of the process lies at an address."""
+    """True if something of the process lies at an address."""
     lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
     spans = [line.split()[0].split("-") for line in lines]
     return any(int(begin, 16) <= address < int(end, 16) for begin, end in spans)

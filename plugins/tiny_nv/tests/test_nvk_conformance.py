@@ -54,7 +54,7 @@ def is_run(card: str, trial: Trial) -> bool:
 
 
 def is_slow(card: str, trial: Trial) -> bool:
-    """Whether a trial is slow on a card."""
+    """True if a trial is slow on a card."""
     return trial.name in LONG or card == AGAIN or (trial.name == CHURN and card != FULL)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import pytest
 from adreno.kgsl import Kgsl
 from nir_listings import A630, STORE
-from simulated_qcom import Simulated, backend_of, execute
+from simulated_qcom import backend_of, execute
 
 from tiny_qcom import ir3
 from tiny_qcom.descriptors import descriptor
@@ -51,19 +50,6 @@ image 1 0 read
 %a = lane %p 3
 draw 0 %column %row %a %b %g %r
 """
-
-
-@pytest.fixture(scope="module")
-def driver() -> Kgsl:
-    return Kgsl(execute)
-
-
-@pytest.fixture(scope="module")
-def device(driver: Kgsl) -> Iterator[QcomDevice]:
-    opened = Simulated(driver)
-    yield opened
-    opened.close()
-    assert not driver.faults
 
 
 def rows_of(driver: Kgsl, image: HCQBuffer, channel_bytes: int) -> Any:

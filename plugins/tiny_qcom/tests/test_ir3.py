@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
 import pytest
 from adreno.ir3.syntax import program
-from adreno.kgsl import Kgsl
 from emulation.faults import SyntaxFault
 from nir_listings import (
     A630,
@@ -29,7 +28,6 @@ from nir_listings import (
     s32,
     s64,
 )
-from simulated_qcom import Simulated, execute
 
 from tiny_qcom import ir3
 from tiny_qcom.chip import chip_of
@@ -41,19 +39,6 @@ try:
     ir3.library_path()
 except CompilerUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def driver() -> Kgsl:
-    return Kgsl(execute)
-
-
-@pytest.fixture(scope="module")
-def device(driver: Kgsl) -> Iterator[QcomDevice]:
-    opened = Simulated(driver)
-    yield opened
-    opened.close()
-    assert not driver.faults
 
 
 CASES: dict[str, tuple[str, Callable[[Array, Array], Any]]] = {

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy
 import pytest
 from adreno.kgsl import Kgsl
 from nir_listings import A630, STORE, THREADS, compiled, launched
-from simulated_qcom import Simulated, execute
 
 from tiny_qcom import ir3
 from tiny_qcom.code import Code
@@ -20,19 +17,6 @@ try:
     ir3.library_path()
 except CompilerUnavailable as error:
     pytest.skip(str(error), allow_module_level=True)
-
-
-@pytest.fixture(scope="module")
-def driver() -> Kgsl:
-    return Kgsl(execute)
-
-
-@pytest.fixture(scope="module")
-def device(driver: Kgsl) -> Iterator[QcomDevice]:
-    opened = Simulated(driver)
-    yield opened
-    opened.close()
-    assert not driver.faults
 
 
 SHARED = """%two = const 32 0x2

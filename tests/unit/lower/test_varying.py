@@ -93,7 +93,7 @@ COMPUTED: Final = [
 
 
 def run(linear: LinearKernel, value: int) -> list[Array]:
-    """What a kernel leaves in its buffers for a value; what it writes to is UNTOUCHED before."""
+    """Buffers after a kernel ran for a value; what it writes to is UNTOUCHED before."""
     device = Device["PYTHON"]
     toolchain = device.toolchain
     binary = toolchain.compiler.compile(toolchain.renderer.render(linear))

@@ -1,4 +1,4 @@
-"""Where the tensors of these tests run: on every target that is here, of those that a rule names.
+"""Targets of these tests of tensors: those that are here, of those that a rule names.
 
 TENSOR_TESTS=CPU:LLVM,PYTHON chooses; the word `reference` stands for the plain evaluator of graphs.
 `nox -s tensors` runs all of them on one target, which takes long where a driver compiles slowly.
@@ -33,7 +33,7 @@ ALL: Final = (*USUAL, "CL", "WEBGPU")
 
 @dataclass(frozen=True)
 class Rule:
-    """Where the tests of some files run, and of how many cases one is fast.
+    """Targets of the tests of some files, and of how many cases one is fast.
 
     TENSOR_TESTS overrides both, and a mark `sample` of a test its number.
     """
@@ -97,7 +97,7 @@ FOLDER: Final = Path(__file__).parent
 
 
 def targets_of(name: str) -> list[str]:
-    """Where the tests of a file run."""
+    """Targets of the tests of a file."""
     return [target for target in HERE if asked() or target in RULE_OF.get(name, OTHERS).targets]
 
 

@@ -54,7 +54,7 @@ def made(values: Any) -> Tensor:
 
 
 def floats_at(capsule: object, count: int) -> list[float]:
-    """What a consumer finds at the address in a capsule."""
+    """Content at the address in a capsule, for a consumer."""
     tensor = contents(capsule)[1].tensor
     return list((ctypes.c_float * count).from_address(tensor.data + tensor.byte_offset))
 

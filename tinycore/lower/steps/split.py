@@ -138,12 +138,12 @@ def steps_of(counter: UOp, by: int) -> int | UOp:
 
 
 def may_be_empty(counter: UOp) -> bool:
-    """Whether a loop of symbolic length may have no step at all."""
+    """True if a loop of symbolic length may have no step at all."""
     return int(counter.src[0].vmin) < 1
 
 
 def may_read_past(kernel: UOp, counter: UOp, value: UOp) -> bool:
-    """Whether steps of a loop past its end read inside of buffers, and do no harm.
+    """True if steps of a loop past its end read inside of buffers, and do no harm.
 
     Of a prefix of an array that begins where the array does that is so. What they read may be
     anything, so nothing may divide by it.
@@ -155,7 +155,7 @@ def may_read_past(kernel: UOp, counter: UOp, value: UOp) -> bool:
 
 
 def is_within(access: UOp, counter: UOp, value: UOp) -> bool:
-    """Whether an access is provably inside of its array when a counter is replaced by a value."""
+    """True if an access is provably inside of its array when a counter is replaced by a value."""
     size = getattr(access.src[0].dtype, "size", 0)
     place = access.src[1].substitute({counter: value})
     return len(access.src) == 2 and place.vmin >= 0 and place.vmax < size

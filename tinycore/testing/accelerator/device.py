@@ -289,7 +289,7 @@ def spilled_by(binary: bytes) -> int:
 
 
 def has_vectors(binary: bytes) -> bool:
-    """Whether a program loads or stores several elements of memory at once."""
+    """True if a program loads or stores several elements of memory at once."""
     uops = program_from_text(binary.decode()) if b"vec(" in binary else ()
     moved = [u if u.op is Op.LOAD else u.src[1] for u in uops if u.op in (Op.LOAD, Op.STORE)]
     return any(value.dtype.count > 1 for value in moved)

@@ -39,7 +39,7 @@ class Arch:
     generation: Generation = RDNA
     """Its packets, and the buffers of its queues."""
     is_driven: bool = True
-    """Whether the plugin drives cards of it; kernels are compiled for all."""
+    """True if the plugin drives cards of it; kernels are compiled for all."""
 
 
 ARCHS: Final = {

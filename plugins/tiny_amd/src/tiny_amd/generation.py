@@ -36,7 +36,7 @@ class Generation:
     """Caches in the first word of RELEASE_MEM."""
     rsrc3: Register
     interrupt_names_event: bool
-    """Whether an interrupt carries the event's id; else the kernel looks through the mailboxes."""
+    """True if an interrupt carries the event's id; else the kernel looks through the mailboxes."""
     fence: int
     """Bits of the header of an SDMA fence, so that no cache keeps it."""
     largest_copy: int
@@ -46,7 +46,7 @@ class Generation:
     scratch_alignment: int
     """Bytes of a work-item."""
     scratch_by_engine: bool
-    """Whether TMPRING_SIZE.WAVES counts waves of a shader engine, else of the card."""
+    """True if TMPRING_SIZE.WAVES counts waves of a shader engine, else of the card."""
     waves_per_unit: int
     """Waves of a compute unit whose registers are saved."""
     waves_per_engine: int

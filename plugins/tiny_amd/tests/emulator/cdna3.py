@@ -327,7 +327,7 @@ def finish_parts(found: dict[str, object]) -> dict[str, object]:
 
 
 def counts_waited_for(immediate: int) -> tuple[int, int]:
-    """How many loads and stores, and how many accesses of LDS, s_waitcnt lets be under way."""
+    """Counters of s_waitcnt: loads and stores (vmcnt), and accesses of LDS, still under way."""
     return bits(immediate, 3, 0) | bits(immediate, 15, 14) << 4, bits(immediate, 11, 8)
 
 
@@ -352,7 +352,7 @@ WIDTHS: Final = {"f32": 32, "f16": 16, "bf16": 16, "i8": 8, "fp8": 8, "bf8": 8}
 
 
 class Product:
-    """What the name of an instruction of matrices says."""
+    """Shape and types of a matrix instruction, by its name."""
 
     def __init__(self, instruction: Instruction) -> None:
         _, _, self.out, shape, *kinds = instruction.name.split("_")

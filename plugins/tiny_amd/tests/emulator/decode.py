@@ -50,7 +50,7 @@ class Instruction:
     parts: int | None = None
     """The word of SDWA, which chooses parts of registers; None without."""
     clears_upper: bool = False
-    """Whether 16 bits are as before RDNA: those of a source are the lower ones, and a result
+    """True if 16 bits are as before RDNA: those of a source are the lower ones, and a result
     clears the upper ones."""
     flags: int = 0
     """glc of memory instructions; sve of scratch."""

@@ -97,12 +97,12 @@ class Descriptor:
 
     @property
     def vector_registers(self) -> int:
-        """How many vector registers a wave has, of both kinds."""
+        """Vector registers of a wave, of both kinds."""
         return ((self.rsrc1 & 63) + 1) * 8
 
     @property
     def first_accumulator(self) -> int:
-        """How many of them are before the accumulators, on cards that have these (ACCUM_OFFSET)."""
+        """Number of the first accumulator among them, on cards that have these (ACCUM_OFFSET)."""
         return ((self.rsrc3 & 63) + 1) * 4
 
 

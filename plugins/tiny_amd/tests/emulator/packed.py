@@ -59,7 +59,7 @@ PAIRS: Final[dict[str, tuple[int, Callable[..., Any]]]] = {
     "v_pk_add_f32": (2, numpy.add),
     "v_pk_mov_b32": (2, lambda a, b: a),
 }
-"""What CDNA3 computes of both registers of pairs: how many operands, and what."""
+"""Packed math of CDNA3 on pairs of registers: the number of operands, and the operation."""
 
 
 def half(

@@ -22,7 +22,7 @@ WITH_CONSTANT: Final = frozenset({"s_fmaak_f32", "s_fmamk_f32"})
 """Scalar operations whose constant is always a literal."""
 TTMP7: Final = 115
 TTMP9: Final = 117
-"""Where a group finds its numbers: y and z in halves of the one, x in the other."""
+"""Registers of a group's numbers: y and z in halves of the one, x in the other."""
 
 CHANGED: Final = {
     "SOP2": """
@@ -127,7 +127,7 @@ class Rdna4Decoder(Decoder):
 
 
 def waits(name: str, immediate: int) -> dict[str, int]:
-    """How many loads of each counter may be under way after a wait."""
+    """Counters of a wait: loads of each that may be under way after it."""
     low, high = immediate & 63, immediate >> 8 & 63
     return {
         "s_wait_loadcnt": {"vm": low},

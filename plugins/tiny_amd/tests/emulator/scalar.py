@@ -256,7 +256,7 @@ OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "trunc": numpy.trunc,
     "rndne": numpy.rint,
 }
-"""What SOP1 and SOP2 compute of floats; fmac adds to its destination."""
+"""Float operations of SOP1 and SOP2; fmac adds to its destination."""
 ORDERINGS: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "lt": numpy.less,
     "eq": numpy.equal,

@@ -76,7 +76,7 @@ class State:
     is_full: bool = True
     """Whether every lane of every wave is active."""
     counts_stores: bool = False
-    """Whether the counter of loads (vmcnt) counts stores too, as it does before RDNA."""
+    """True if the counter of loads (vmcnt) counts stores too, as it does before RDNA."""
 
     def __post_init__(self) -> None:
         self.issued = {

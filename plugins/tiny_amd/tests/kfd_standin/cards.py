@@ -31,7 +31,7 @@ class CardFacts:
 
     @property
     def is_cdna(self) -> bool:
-        """Whether its packets are those of CDNA."""
+        """True if its packets are those of CDNA."""
         return self.version < 100000
 
     def properties(self, render_minor: int) -> str:

@@ -134,7 +134,7 @@ class Prepared:
         self._given: list[object] = [None] * (2 * info.buffers + len(info.values))
         """The arguments of the last launch, which a kernel keeps."""
         self._is_resized = False
-        """Whether a value changed that the number of groups depends on."""
+        """True if a value changed that the number of groups depends on."""
 
     def give_buffer(self, slot: int, handle: ClMemory) -> None:
         """Set the arguments of a buffer that changed: the object, and where it starts."""

@@ -35,7 +35,7 @@ class Awaited(NamedTuple):
     number: int
     """Its place among all that the GPU was given, from 1 on."""
     is_input: bool
-    """Whether its results are used, so that without them there are none."""
+    """True if its results are used, so that without them there are none."""
 
 
 class LocalCopier:

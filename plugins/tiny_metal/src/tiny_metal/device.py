@@ -82,7 +82,7 @@ class MetalDevice:
         self._closed = False
         self.lock = LOCK
         self.is_alone = len(found) == 1
-        """Whether the Mac has no other GPU."""
+        """True if the Mac has no other GPU."""
         self._running: deque[Work] = deque()
         self.submitted = 0
         """Number of submitted command buffers."""

@@ -108,7 +108,7 @@ class Event(Object):
 
     file: int = 0
     index: int = 0
-    """Which notification it waits for."""
+    """Number of the notification that it waits for."""
     of_interrupts: bool = False
 
 

@@ -33,7 +33,7 @@ def test_a_driver_is_told_what_memory_is_for(device: QueuedDevice) -> None:
 def test_a_driver_with_two_kinds_of_memory_says_visible_or_not(
     device: QueuedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What drivers for plugin API versions before 1.12 implement."""
+    """Allocator as drivers for plugin API versions before 1.12 have it."""
     asked = []
     allocator, known = device.allocator, device.allocator.allocate_at
 

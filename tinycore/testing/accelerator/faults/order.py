@@ -368,13 +368,13 @@ class OverlappedGraph(KeptGraph):
             self.launches = held
 
     def must_wait(self, later: list[Span], earlier: list[Span]) -> bool:
-        """Whether they share memory that one of them writes: its first span."""
+        """True if they share memory that one of them writes: its first span."""
         written = [(later[0], span) for span in earlier] + [(earlier[0], span) for span in later]
         return any(overlap(one, other) for one, other in written)
 
 
 def overlap(one: Span, other: Span) -> bool:
-    """Whether two spans share bytes."""
+    """True if two spans share bytes."""
     within = one.start < other.start + other.size and other.start < one.start + one.size
     return one.block is other.block and within
 
