@@ -9,6 +9,7 @@ import pytest
 
 from tinycore import Context, Tensor
 from tinycore.testing.fuzz import smallest
+from tinycore.testing.places import Places
 from tinycore.testing.writes import Program, check, program, script, smaller
 
 PER_PART = 20
@@ -64,3 +65,22 @@ def test_a_write_that_is_lost_is_found_and_shrinks(monkeypatch: pytest.MonkeyPat
 
     assert least.lines == (lines[0], lines[2], lines[4], lines[5])
     assert "show(x1): [[1.0, 2.0]] instead of [[7.0, 2.0]]" in failure.message
+
+
+OVERLAPPING = Program(0, ("x1 = Tensor([1, 2, 3, 4, 5, 6, 7, 8])", "x1[::2] = x1[1:5]", "show(x1)"))
+
+
+def test_numpy_writes_elements_that_overlap_as_if_it_had_read_them_all() -> None:
+    """A stored part whose elements are further apart than those of its source, on one axis."""
+    with Context(DEV="PYTHON", PARALLEL=1):
+        assert check(OVERLAPPING) == ("", "")
+
+
+def test_a_model_that_writes_while_it_reads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_by_one(self: Places, index: object, value: Places) -> None:
+        for place, source in zip(self[index].places.flat, value.places.flat, strict=True):
+            self.memory[place] = value.memory[source]
+
+    monkeypatch.setattr(Places, "__setitem__", one_by_one)
+    with Context(DEV="PYTHON", PARALLEL=1):
+        assert check(OVERLAPPING).kind == "mirror"

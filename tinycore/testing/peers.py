@@ -153,6 +153,11 @@ class InNumpy(numpy.ndarray[Any, numpy.dtype[Any]]):
             return super().__getitem__(index)
         return super().__getitem__(entries if ... in entries else (*entries, ...))
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        # x[::2] = x[1:4] of one axis is wrong in NumPy 2.4: it looks for no overlap there but picks
+        # a direction, which is right for equal strides only.
+        super().__setitem__(index, value.copy() if isinstance(value, numpy.ndarray) else value)
+
     def reshape(self, *shape: Any, **options: Any) -> Any:
         found = super().reshape(*shape, **options)
         if not numpy.shares_memory(self, found):
