@@ -10,7 +10,7 @@ import pytest
 
 from tinycore import Context, TinyJit
 from tinycore.errors import JitError
-from tinycore.tensor.environment import Guard
+from tinycore.tensor.guard import Guard
 from tinycore.tensor.stream import stream
 from tinycore.testing.captures import Position, Seen, World, check, world
 

@@ -22,8 +22,9 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.arguments import Arguments, form_of, is_realized, leaves, rebuilt
 from tinycore.tensor.change_tracking import ChangeSet, tracking_changes
-from tinycore.tensor.environment import Change, Walk, form_of_value, is_plain
-from tinycore.tensor.guard_keys import ATOM, FORM, Role, shortened
+from tinycore.tensor.environment import Change, Walk
+from tinycore.tensor.guard import form_of_value
+from tinycore.tensor.guard_keys import ATOM, FORM, Role, is_plain, shortened
 from tinycore.tensor.living import live_tensors
 from tinycore.tensor.proxies import ArgumentProxies
 from tinycore.tensor.recorded_call import Output, RecordedCall, SideOutput, State, realized_buffers

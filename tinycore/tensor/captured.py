@@ -27,7 +27,8 @@ from tinycore.tensor.attempt import (
     tensors_in,
 )
 from tinycore.tensor.change_tracking import tracking_changes
-from tinycore.tensor.environment import Environment, Guard
+from tinycore.tensor.environment import Environment
+from tinycore.tensor.guard import Guard
 from tinycore.tensor.history import history
 from tinycore.tensor.living import replace_nodes
 from tinycore.tensor.proxies import ArgumentProxies, finish_writes, rename_sizes

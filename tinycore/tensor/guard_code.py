@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from tinycore.tensor.guard_keys import ATOM, CONTENT
 
 if TYPE_CHECKING:
-    from tinycore.tensor.environment import Box
+    from tinycore.tensor.guard import Box
 
 __all__ = [
     "Source",

@@ -1,6 +1,6 @@
 """Guard keys: Python values as hashable parts of the key of a capture; roles of guarded values.
 
-Floor 5. Each key has a capture of its own, see `arguments.py`; for roles see `environment.py`.
+Floor 5. Each key has a capture of its own, see `arguments.py`; for roles see `guard.py`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ PLAIN_TYPES: Final = (
     Variable,
 )
 """Values that are equal when they say the same; floats are told apart by their bits."""
+
+
+Values = tuple[Any, ...]
 
 
 class Role(NamedTuple):
@@ -101,6 +104,25 @@ def constant_key(value: Any) -> Hashable:
         return type(value), memoryview(value).tobytes()
     except TypeError:
         return Same(value)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """True if two plain values are of one class and equal, floats bit by bit."""
+    if type(one) is not type(other) or not is_plain(one):
+        return False
+    if isinstance(one, types.CodeType):
+        return bool(one == other)
+    return bool(constant_key(one) == constant_key(other))
+
+
+def is_plain(value: Any) -> bool:
+    """True if a value is guarded by equality."""
+    kind = type(value)
+    if kind in ATOMS:
+        return kind is not type
+    if isinstance(value, type):
+        return False
+    return isinstance(value, (*PLAIN_TYPES, float, NumpyScalar, Size, types.CodeType))
 
 
 def shortened(value: Any) -> str:

@@ -6,7 +6,7 @@ Variables have captures of their own. What a replay could not do right is refuse
 
 A call is replayed if, in this order: its arguments, settings and device have the key of a capture
 (`arguments.py`); the conditions on its Variables hold (`Capture.admits`); the function finds around
-it what it found (`Guard.find` of `environment.py`); the tensors that the launches work on are as
+it what it found (`Guard.find` of `guard.py`); the tensors that the launches work on are as
 they were (`Expected` of `recorded_call.py`), if need be after waiting writes are done
 (`Capture.is_current`); and no argument lies in memory of the launches (`Capture.refuse_shared`).
 """
@@ -25,7 +25,8 @@ from tinycore.engine.run import recordings
 from tinycore.errors import JitError
 from tinycore.tensor.arguments import Arguments, differences
 from tinycore.tensor.captured import Capture
-from tinycore.tensor.environment import WRAPPERS, Environment, Reader
+from tinycore.tensor.environment import Environment
+from tinycore.tensor.guard_readers import WRAPPERS, Reader
 from tinycore.tensor.proxies import naming_variables
 
 Parameters = ParamSpec("Parameters")
