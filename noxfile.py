@@ -51,8 +51,8 @@ def tool(name: str) -> str:
 
 def install(session: nox.Session, *more: str) -> None:
     """Install every package from this tree, what tests need, and more."""
-    folders = ["tiny_amd", "tiny_cpu", "tiny_cl", "tiny_metal", "tiny_nv[nvrtc]", "tiny_webgpu"]
-    folders += ["tiny_qcom[ir3]"]
+    folders = ["tiny_amd[usb]", "tiny_cpu", "tiny_cl", "tiny_metal", "tiny_nv[nvrtc]"]
+    folders += ["tiny_qcom[ir3]", "tiny_webgpu"]
     plugins = [word for folder in folders for word in ("-e", f"plugins/{folder}")]
     session.install("-e", ".[test]", *plugins, *more)
 

@@ -34,9 +34,11 @@ SHARED_FUNCTIONS: Final = {
 
 SHARED_CONSTANTS: Final = {
     "BACKEND": "protocol of plugins: what an entry point names",
+    "DECLARATIONS": "protocol of C declarations: what `tinycore.testing.native` reads",
     "DESCRIPTION": "protocol of commands: the text above the options",
     "EPILOG": "protocol of commands: the text below the options",
     "FAMILY": "protocol of families of random programs: its members with their weights",
+    "MODULE": "protocol of C declarations: the module that they are made to",
     "FUZZER": "protocol of fuzzers: the object that `python -m tinycore.testing` finds",
 }
 """Constants that have a value per module, for the same reason."""
