@@ -20,7 +20,7 @@ from typing import Any, Final
 from tiny_nv._native import ffi
 from tinycore.errors import CompileError, CompilerUnavailable
 
-__all__ = ["annotated", "compiled", "library", "supported", "tool", "version"]
+__all__ = ["annotated", "built", "compiled", "library", "supported", "tool", "version"]
 
 _MAJORS: Final = ("13", "12")
 """Versions of CUDA whose nvrtc is taken, the newest first."""
@@ -144,6 +144,11 @@ def supported() -> tuple[int, ...]:
 
 def compiled(source: str, options: Sequence[str], form: str = "CUBIN") -> bytes:
     """A source as CUBIN or as PTX. Raises CompileError with the log and the lines it is about."""
+    return built(source, options, form)[0]
+
+
+def built(source: str, options: Sequence[str], form: str = "CUBIN") -> tuple[bytes, str]:
+    """A source as CUBIN or as PTX, and the log. Raises CompileError as `compiled` does."""
     lib = library()
     program = ffi.new("nvrtcProgram *")
     text = ffi.new("char[]", source.encode())
@@ -151,14 +156,14 @@ def compiled(source: str, options: Sequence[str], form: str = "CUBIN") -> bytes:
     try:
         flags = [ffi.new("char[]", option.encode()) for option in options]
         status = lib.nvrtcCompileProgram(program[0], len(flags), ffi.new("char *[]", flags))
+        log = _text("ProgramLog", program[0]).rstrip(b"\0").decode("utf-8", "replace")
         if status:
-            log = _text("ProgramLog", program[0]).rstrip(b"\0").decode("utf-8", "replace")
             raise CompileError(
                 f"nvrtc {'.'.join(map(str, version()))} cannot compile a kernel: {_name(status)}",
                 log=annotated(log, source),
                 source=source,
             )
-        return _text(form, program[0])
+        return _text(form, program[0]), log
     finally:
         lib.nvrtcDestroyProgram(program)
 

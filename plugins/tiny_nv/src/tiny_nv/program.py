@@ -61,17 +61,17 @@ class NvrtcCompiler:
     def __init__(self, arch: str, assembles: bool = True) -> None:
         self.target, self.form = target_of(number_of(arch), _nvrtc.supported(), assembles)
         more = os.environ.get("NVRTC_OPTIONS", "").split()
-        self._options = (f"--gpu-architecture={self.target}", *_OPTIONS, *more)
+        self.options = (f"--gpu-architecture={self.target}", *_OPTIONS, *more)
         version = ".".join(map(str, _nvrtc.version()))
-        self.key = f"NVRTC {version} {self.form} {' '.join(self._options)}"
+        self.key = f"NVRTC {version} {self.form} {' '.join(self.options)}"
 
     def compile(self, source: str) -> bytes:
         """The cubin, or the PTX. Raises CompileError with the log."""
-        return _nvrtc.compiled(source, self._options, self.form)
+        return _nvrtc.compiled(source, self.options, self.form)
 
     def assembly(self, source: str) -> str:
         """The PTX. Raises CompileError with the log."""
-        return _nvrtc.compiled(source, self._options, "PTX").rstrip(b"\0").decode()
+        return _nvrtc.compiled(source, self.options, "PTX").rstrip(b"\0").decode()
 
 
 class PtxCompiler:

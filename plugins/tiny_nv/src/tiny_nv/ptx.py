@@ -29,7 +29,7 @@ from tinycore.render.literals import as_stored
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, SHIFTS, Op
 
-__all__ = ["Ptx"]
+__all__ = ["Ptx", "version_of"]
 
 STATIC_SHARED_BYTES: Final = 48 << 10
 """Shared memory beyond which a kernel's is sized at its launch."""
@@ -207,7 +207,7 @@ class Ptx(Renderer):
     def version(self, kernel: LinearKernel) -> str:
         """The PTX ISA that a kernel needs."""
         needed = [INSTRUCTIONS[u.arg.name].version for u in kernel.uops if u.op is Op.MATRIX]
-        return max(["8.0" if target_number(self.arch) <= 90 else "8.7", *needed])
+        return max([version_of(self.arch), *needed])
 
     def kind(self, dtype: DType, text: Text) -> Kind:
         """Registers of a scalar type's values."""
@@ -786,6 +786,11 @@ def factors_of(matrix: UOp) -> list[UOp]:
 def is_packed(dtype: DType) -> bool:
     """Packed vector: lanes narrower than a word that fill whole words."""
     return dtype.scalar().itemsize < WORD_BYTES and not dtype.size_bytes % WORD_BYTES
+
+
+def version_of(arch: str) -> str:
+    """The PTX ISA that knows an architecture."""
+    return "8.0" if target_number(arch) <= 90 else "8.7"
 
 
 def target_number(arch: str) -> int:
