@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-from tiny_nv import _nvrtc
-from tiny_nv.program import NvrtcCompiler
+from tiny_nv.program import NvrtcCompiler, PtxCompiler
 from tiny_nv.ptx import version_of
-from tinycore.errors import CompileError
+from tiny_nv.spills import spilled_bytes, unspilled
 
 __all__ = ["HEAD", "Resources", "by_nvrtc", "by_ptxas", "cells", "processor_time"]
 
-HEAD = """\
-| written as | for | kernels | processor ms each | most registers | median | that spill | bytes | which |
-|---|---|---:|---:|---:|---:|---:|---:|---|"""
+COLUMNS = (
+    *("written as", "for", "kernels", "processor ms each", "most registers", "median"),
+    *("that spill", "bytes", "which"),
+)
+HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * 6}---|"
 
 
 @dataclass(frozen=True)
@@ -35,34 +33,30 @@ class Resources:
     """Bytes of values that are stored to local memory because they fit no register, and loaded."""
 
     @classmethod
-    def told(cls, log: str) -> Resources:
-        """As `ptxas -v` says it."""
+    def of(cls, compiler: NvrtcCompiler | PtxCompiler, source: str) -> Resources:
+        """Of a kernel as a compiler leaves it. Raises CompileError."""
+        logs: dict[bytes, str] = {}
+
+        def assemble(text: str) -> tuple[bytes, str]:
+            binary, logs[binary] = built = compiler.built(text)
+            return built
+
+        log = logs[unspilled(source, assemble)]
         words = log.replace(",", "").split()
-        spilled = sum(int(words[i - 2]) for i, word in enumerate(words) if word == "spill")
-        return cls(int(words[words.index("Used") + 1]), spilled)
+        return cls(int(words[words.index("Used") + 1]), spilled_bytes(log))
 
 
 def by_nvrtc(source: str, arch: str) -> Resources:
     """Of CUDA C. Raises CompileError."""
-    options = (*NvrtcCompiler(arch).options, "--ptxas-options=-v")
-    return Resources.told(_nvrtc.built(source, options)[1])
+    return Resources.of(NvrtcCompiler(arch), source)
 
 
 def by_ptxas(source: str, arch: str) -> Resources:
     """Of our PTX, whatever architecture it names. Raises CompileError."""
-    target = re.search(r"(?m)^\.target (\w+)", source)
-    if target is None or target[1] != arch:
-        needed = max(re.findall(r"(?m)^\.version (\S+)", source) + [version_of(arch)])
-        source = re.sub(r"(?m)^\.version .*", f".version {needed}", source, count=1)
-        source = re.sub(r"(?m)^\.target .*", f".target {arch}", source, count=1)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.ptx"
-        file.write_text(source)
-        command = [str(_nvrtc.tool("ptxas")), f"-arch={arch}", "-v", "-o", "/dev/null", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CompileError(f"ptxas refuses a kernel for {arch}", log=done.stderr, source=source)
-    return Resources.told(done.stderr)
+    needed = max([*re.findall(r"(?m)^\.version (\S+)", source), version_of(arch)])
+    source = re.sub(r"(?m)^\.version .*", f".version {needed}", source, count=1)
+    source = re.sub(r"(?m)^\.target .*", f".target {arch}", source, count=1)
+    return Resources.of(PtxCompiler(arch), source)
 
 
 def cells(found: Iterable[tuple[str, Resources]], seconds: float) -> list[object]:

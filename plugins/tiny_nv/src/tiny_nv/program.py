@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tiny_nv import _nvrtc
 from tiny_nv._lib import ffi
 from tiny_nv.arch import number_of
+from tiny_nv.spills import VERBOSE, unspilled
 from tinycore.errors import (
     CompileError,
     CompilerUnavailable,
@@ -61,13 +62,18 @@ class NvrtcCompiler:
     def __init__(self, arch: str, assembles: bool = True) -> None:
         self.target, self.form = target_of(number_of(arch), _nvrtc.supported(), assembles)
         more = os.environ.get("NVRTC_OPTIONS", "").split()
-        self.options = (f"--gpu-architecture={self.target}", *_OPTIONS, *more)
+        told = (f"--ptxas-options={VERBOSE}",) if self.form == "CUBIN" else ()
+        self.options = (f"--gpu-architecture={self.target}", *_OPTIONS, *told, *more)
         version = ".".join(map(str, _nvrtc.version()))
         self.key = f"NVRTC {version} {self.form} {' '.join(self.options)}"
 
     def compile(self, source: str) -> bytes:
         """The cubin, or the PTX. Raises CompileError with the log."""
-        return _nvrtc.compiled(source, self.options, self.form)
+        return unspilled(source, self.built)
+
+    def built(self, source: str) -> tuple[bytes, str]:
+        """The cubin or the PTX of just this source, and the log. Raises CompileError with it."""
+        return _nvrtc.built(source, self.options, self.form)
 
     def assembly(self, source: str) -> str:
         """The PTX. Raises CompileError with the log."""
@@ -85,25 +91,30 @@ class PtxCompiler:
     def __init__(self, arch: str, assembles: bool = True) -> None:
         self._arch = arch
         self._assembler = _nvrtc.tool("ptxas") if assembles else None
-        self.key = f"PTX {arch} {_version_of(self._assembler) if self._assembler else ''}".strip()
+        by = f" {VERBOSE} {_version_of(self._assembler)}" if self._assembler else ""
+        self.key = f"PTX {arch}{by}"
 
     def compile(self, source: str) -> bytes:
         """The cubin, or the text, ended as C's are. Raises CompileError with the log."""
         if not source.startswith(".version"):
             raise CompileError("PTX begins with its .version", log="", source=source)
-        return source.encode() + b"\0" if self._assembler is None else self._assembled(source)
+        if self._assembler is None:
+            return source.encode() + b"\0"
+        return unspilled(source, self.built)
 
-    def _assembled(self, source: str) -> bytes:
+    def built(self, source: str) -> tuple[bytes, str]:
+        """The cubin of just this text, and what ptxas says. Raises CompileError with the log."""
         with tempfile.TemporaryDirectory() as folder:
             text, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
             text.write_text(source)
-            command = [str(self._assembler), f"-arch={self._arch}", "-o", str(cubin), str(text)]
+            options = (VERBOSE, f"-arch={self._arch}", "-o", str(cubin))
+            command = [str(self._assembler), *options, str(text)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 log = done.stderr.replace(f"{folder}/", "")
                 what = f"{self._assembler} cannot assemble a kernel"
                 raise CompileError(what, log=log, source=source)
-            return cubin.read_bytes()
+            return cubin.read_bytes(), done.stderr
 
     def assembly(self, source: str) -> str:
         """The text."""

@@ -1,0 +1,90 @@
+"""Kernels that spill, assembled again for fewer blocks side by side."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pluggy
+import pytest
+
+from tiny_nv.program import NvrtcCompiler
+from tiny_nv.spills import promises, spilled_bytes, unspilled
+from tinycore import Context, Tensor
+from tinycore.plugin import register_observer, unregister_observer
+
+C: Final = 'extern "C" __global__ void __launch_bounds__(128) k(float *x) {}'
+PTX: Final = ".visible .entry k() .maxntid 16, 8, 1 {}"
+
+
+def log_of(spilled: int) -> str:
+    """What ptxas says of a kernel."""
+    return f"    0 bytes stack frame, {spilled} bytes spill stores, {spilled} bytes spill loads\n"
+
+
+def test_bytes_are_stored_and_loaded() -> None:
+    assert spilled_bytes(log_of(12)) == 24
+
+
+def test_launch_bounds_of_cuda_c_get_a_number_of_blocks() -> None:
+    assert [text.count("(128, 4)") for text in promises(C)] == [1, 0]
+    assert [text.count("(128, 2)") for text in promises(C)] == [0, 1]
+
+
+def test_bounds_of_ptx_get_a_number_of_blocks() -> None:
+    assert list(promises(PTX)) == [
+        ".visible .entry k() .maxntid 16, 8, 1 .minnctapersm 4 {}",
+        ".visible .entry k() .maxntid 16, 8, 1 .minnctapersm 2 {}",
+    ]
+
+
+def test_a_large_block_is_alone() -> None:
+    assert list(promises(".maxntid 1024, 1, 1")) == [".maxntid 1024, 1, 1 .minnctapersm 1"]
+
+
+@pytest.mark.parametrize(
+    ("spilled", "chosen"),
+    [((0,), 0), ((8, 0), 1), ((8, 4, 0), 2), ((8, 8, 8), 0), ((8, 12, 4), 2)],
+)
+def test_the_first_that_spills_least_is_taken(spilled: tuple[int, ...], chosen: int) -> None:
+    tried: list[str] = []
+
+    def assemble(source: str) -> tuple[bytes, str]:
+        tried.append(source)
+        return source.encode(), log_of(spilled[len(tried) - 1])
+
+    assert unspilled(PTX, assemble) == tried[chosen].encode()
+    assert len(tried) == len(spilled)
+
+
+@pytest.mark.slow
+def test_attention_spills_only_where_ptxas_wants_many_blocks(nvrtc: None) -> None:
+    found: dict[str, str] = {}
+
+    class Kernels:
+        @pluggy.HookimplMarker("tinycore")
+        def tinycore_kernel_compiled(self, kernel: str, source: str) -> None:
+            found[source] = kernel
+
+    observer = Kernels()
+    register_observer(observer)
+    try:
+        with Context(DEV="NULL:NVRTC:sm_80", CCACHE=0):
+            q, k, v = (Tensor.empty(4, 16, 2048, 64).realize() for _ in range(3))
+            weight = Tensor.empty(4, 16, 2048, 64).realize()
+            loss = (q.scaled_dot_product_attention(k, v) * weight).sum()
+            Tensor.realize(*loss.gradient(q, k, v))
+    finally:
+        unregister_observer(observer)
+    compiler = NvrtcCompiler("sm_80")
+
+    def spills(source: str) -> int:
+        logs: dict[bytes, str] = {}
+
+        def assemble(text: str) -> tuple[bytes, str]:
+            binary, logs[binary] = built = compiler.built(text)
+            return built
+
+        return spilled_bytes(logs[unspilled(source, assemble)])
+
+    assert any(spilled_bytes(compiler.built(source)[1]) for source in found)
+    assert not any(map(spills, found))
