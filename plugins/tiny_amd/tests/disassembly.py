@@ -4,9 +4,10 @@
     plugins/tiny_amd/tests/disassembly.py page.md tests/unit/tensor tests/unit/nn
     plugins/tiny_amd/tests/disassembly.py page.md --standin AMD-GFX942 --one-in 20 tests/unit/tensor
 
-The tests run on the stand-in. Each kernel's machine code is listed by llvm-objdump and decoded by
-the emulator: mnemonics and lengths must agree, instruction by instruction. A row is added to the
-page for each run. Needs llvm-objdump 19 or later (Debian: llvm-19), or the one OBJDUMP names.
+The tests run on the stand-in. Each kernel's machine code, once however many tests launch it, is
+listed by llvm-objdump and decoded by the emulator: mnemonics and lengths must agree, instruction by
+instruction. A row is added to the page for each run. `--keep FOLDER` keeps the kernels.
+Needs llvm-objdump 19 or later (Debian: llvm-19), or the one OBJDUMP names.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -38,13 +40,15 @@ from tinycore.plugin import register_observer  # noqa: E402
 ARCHS: Final = {"AMD": "gfx1100", "AMD-GFX1201": "gfx1201", "AMD-GFX942": "gfx942"}
 """Architectures of the stand-ins."""
 VERSIONS: Final = range(30, 18, -1)
+OPTIONS: Final = ("-p", "no:cacheprovider", "--tb=short")
 AT_ONCE: Final = 200
 """Objects of one call of llvm-objdump."""
 LINE: Final = re.compile(r"^\t(.*?)\s*// [0-9A-F]{12}: ([0-9A-F ]+)$")
 PADDING: Final = frozenset({"s_code_end", "s_nop"})
 """Instructions behind the end of a kernel, which nothing executes; counted apart."""
 HEAD: Final = (
-    "| architecture | tests | kernels | instructions | of them padding | mnemonics | mismatches |"
+    "| architecture | tests | passed | skipped | failed | kernels | instructions | of them padding "
+    "| mnemonics | mismatches |"
 )
 
 
@@ -84,6 +88,18 @@ class Kernels:
             self.found[binary] = None
 
 
+class Outcomes:
+    """How tests ended."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test at its call, or where it did not come to that."""
+        if report.when == "call" or report.outcome != "passed":
+            self.count[report.outcome] += 1
+
+
 def compare(objects: list[bytes], arch: str) -> tuple[Counter[str], Counter[str]]:
     """Mnemonics that were listed, and disagreements, with their numbers."""
     mnemonics: Counter[str] = Counter()
@@ -96,6 +112,13 @@ def compare(objects: list[bytes], arch: str) -> tuple[Counter[str], Counter[str]
     return mnemonics, wrong
 
 
+def keep(objects: Iterable[bytes], folder: Path) -> None:
+    """Put kernels into files of a folder, named by their content."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in objects:
+        (folder / f"{sha256(data).hexdigest()[:24]}.o").write_bytes(data)
+
+
 def main() -> int:
     """Run the tests and compare; status 1 at the first disagreement, or where nothing ran."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
@@ -103,24 +126,29 @@ def main() -> int:
     parser.add_argument("tests", nargs="+")
     parser.add_argument("--standin", default="AMD", choices=ARCHS)
     parser.add_argument("--one-in", default="1", help="run one test in so many")
+    parser.add_argument("--keep", type=Path, help="a folder to keep the kernels in")
     given = parser.parse_args()
     version = re.search(r"version ([0-9.]+)", subprocess.getoutput(f"{objdump()} --version"))
     os.environ |= {"STANDIN": given.standin, "CCACHE": "0"}
-    kernels = Kernels()
+    kernels, outcomes = Kernels(), Outcomes()
     register_observer(kernels)
-    pytest.main(["-q", "-p", "no:cacheprovider", "--one-in", given.one_in, *given.tests])
+    pytest.main(["-q", *OPTIONS, "--one-in", given.one_in, *given.tests], plugins=[outcomes])
     arch = ARCHS[given.standin]
+    if given.keep:
+        keep(kernels.found, given.keep)
     mnemonics, wrong = compare(list(kernels.found), arch)
     padding = sum(mnemonics[name] for name in PADDING)
     share = "" if given.one_in == "1" else f", one in {given.one_in}"
-    row = [arch, " ".join(given.tests) + share, len(kernels.found), f"{mnemonics.total():,}"]
+    row: list[object] = [arch, " ".join(given.tests) + share]
+    row += [f"{outcomes.count[name]:,}" for name in ("passed", "skipped", "failed")]
+    row += [f"{len(kernels.found):,}", f"{mnemonics.total():,}"]
     row += [f"{padding:,}", len(mnemonics), wrong.total()]
     about = (
         f"# The emulator's decoder beside llvm-objdump, {time.strftime('%Y-%m-%d')}\n\n"
         f"llvm-objdump {version[1] if version else 'of an unknown version'}; the kernels are those "
         "that the tests launch on the stand-in, by LLVM IR. Mnemonic and length of each "
         "instruction are compared. Written by `plugins/tiny_amd/tests/disassembly.py`.\n\n"
-        f"{HEAD}\n|---|---|---:|---:|---:|---:|---:|\n"
+        f"{HEAD}\n|---|---|{'---:|' * 8}\n"
     )
     before = given.page.read_text("utf-8") if given.page.exists() else about
     given.page.write_text(f"{before}| {' | '.join(map(str, row))} |\n", "utf-8")

@@ -52,6 +52,8 @@ MOST_INSTRUCTIONS: Final = 50_000_000
 WATCHED_GROUPS: Final = 2
 """Groups of those that run together that are watched for races."""
 SGPRS: Final = 256
+WGP_MODE: Final = 29
+"""Bit of RSRC1: a group may run on both compute units of a workgroup processor."""
 RUNNING, WAITING, DONE = 0, 1, 2
 NOTHING: Final = frozenset(
     {
@@ -59,7 +61,7 @@ NOTHING: Final = frozenset(
         *("s_waitcnt_depctr", "s_setprio", "s_sendmsg", "s_icache_inv", "s_code_end"),
         *("s_wait_idle", "s_round_mode", "s_denorm_mode", "s_setkill", "s_sethalt", "s_wakeup"),
         *("s_gl1_inv", "s_dcache_inv", "buffer_gl0_inv", "buffer_gl1_inv"),
-        *("s_wait_alu", "global_inv", "global_wb", "s_barrier_signal"),
+        *("s_wait_alu", "global_inv", "global_wb"),
         *("buffer_wbl2", "buffer_inv", "s_dcache_wb"),
     }
 )
@@ -267,6 +269,7 @@ class Run:
             LocalMemory(threads, descriptor.private_bytes, first=0),
         )
         self.state.counts_stores = emulator.decoder is Cdna3Decoder
+        self.state.spans_units = lanes == 32 and bool(descriptor.rsrc1 >> WGP_MODE & 1)
         self.place = numpy.full(waves, descriptor.entry, numpy.int64)
         self.status = numpy.full(waves, RUNNING, numpy.int8)
         self.steps = 0
@@ -358,6 +361,8 @@ class Run:
         elif control.kind == "end":
             self.status[chosen] = DONE
         elif control.kind == "barrier":
+            if instruction.name == "s_barrier":
+                self.state.check_ordered(who)
             if self.group_waves == 1 or (chosen.size == self.state.waves):
                 self.state.shared.barrier(numpy.unique(chosen // self.group_waves))
                 return following
@@ -387,6 +392,8 @@ class Run:
             vector = immediate & 63
         if instruction.name == "s_waitcnt_lgkmcnt":
             other = immediate & 63
+        if instruction.name == "s_waitcnt_vscnt":
+            self.state.wait(who, "stores", immediate & 63)
         if vector < 63:
             self.state.wait(who, "vm", vector)
         if other == 0:
@@ -455,6 +462,8 @@ def make(instruction: Instruction) -> Step | Control:
         return CONTROLS[name]
     if name in NOTHING:
         return lambda state, who: None
+    if name == "s_barrier_signal":
+        return lambda state, who: state.check_ordered(who)
     if name == "s_getpc_b64":
         return lambda state, who: next_address(instruction, state, who)
     if name in ("s_setpc_b64", "s_swappc_b64"):
@@ -506,7 +515,7 @@ def jump(instruction: Instruction) -> Control:
 def touched(instruction: Instruction) -> list[int]:
     """Registers that an instruction reads or overwrites, as operand codes."""
     encoding = instruction.encoding
-    if instruction.name in NOTHING:
+    if instruction.name in NOTHING or instruction.name == "s_barrier_signal":
         return []
     if encoding in ("SOP1", "SOP2", "SOPC"):
         wide = 2 if "64" in instruction.name else 1

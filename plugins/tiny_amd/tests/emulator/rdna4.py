@@ -131,10 +131,11 @@ def waits(name: str, immediate: int) -> dict[str, int]:
     low, high = immediate & 63, immediate >> 8 & 63
     return {
         "s_wait_loadcnt": {"vm": low},
+        "s_wait_storecnt": {"stores": low},
         "s_wait_dscnt": {"lgkm": low},
         "s_wait_kmcnt": {"scalar": low},
         "s_wait_loadcnt_dscnt": {"vm": high, "lgkm": low},
-        "s_wait_storecnt_dscnt": {"lgkm": low},
+        "s_wait_storecnt_dscnt": {"stores": high, "lgkm": low},
     }.get(name, {})
 
 

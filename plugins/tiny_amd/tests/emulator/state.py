@@ -46,6 +46,16 @@ def width_of(kind: str) -> int:
     return int(kind.lstrip("bufi"))
 
 
+ACCESSES: Final = {
+    "lgkm": "an access of LDS",
+    "vm": "a load from global memory",
+    "stores": "a store to global memory",
+    "scalar": "a scalar load",
+}
+"""By counter; before RDNA stores are counted as loads are."""
+COUNTERS: Final = tuple(ACCESSES)
+
+
 @dataclass
 class Pending:
     """A register that a load has yet to fill: which counter tells, and its number among loads."""
@@ -74,14 +84,23 @@ class State:
     pending: dict[int, Pending] = field(default_factory=dict)
     """Registers under way, by operand code."""
     is_full: bool = True
-    """Whether every lane of every wave is active."""
+    """True if every lane of every wave is active."""
     counts_stores: bool = False
     """True if the counter of loads (vmcnt) counts stores too, as it does before RDNA."""
+    spans_units: bool = False
+    """True if waves of a group may be on two compute units, each with a cache (WGP_MODE)."""
+    has_flat: bool = False
+    """True if a FLAT instruction has loaded: its registers are pending by two counters."""
+
+    finished: dict[str, Array] = field(init=False)
+    """How many of them have arrived for sure, by counter."""
+    accessed: dict[str, Array] = field(init=False)
+    """Number of the latest access of memory that waves share, by counter."""
 
     def __post_init__(self) -> None:
-        self.issued = {
-            name: numpy.zeros(self.waves, numpy.int64) for name in ("vm", "lgkm", "scalar")
-        }
+        self.issued, self.finished, self.accessed = (
+            {name: numpy.zeros(self.waves, numpy.int64) for name in COUNTERS} for _ in range(3)
+        )
         self.update_active(None)
 
     def update_active(self, who: Who) -> None:
@@ -116,10 +135,37 @@ class State:
                 self.pending[register] = entry
             entry.number[waves] = self.issued[counter][waves]
 
+    def begin_access(self, who: Who, counter: str, registers: Iterable[int] = ()) -> None:
+        """A load or a store of memory that waves share: registers are under way from now on."""
+        self.begin_load(who, counter, registers)
+        waves = self.numbers(who)
+        self.accessed[counter][waves] = self.issued[counter][waves]
+
+    def begin_flat_access(self, who: Who, counter: str, registers: Sequence[int]) -> None:
+        """One whose address may be of LDS too: both counters must say that it has arrived."""
+        self.has_flat = True
+        self.begin_access(who, counter, registers)
+        self.begin_access(who, "lgkm", [FLAT + register for register in registers])
+
+    def check_ordered(self, who: Who) -> None:
+        """Raise RaceFault at a barrier that a wave reaches before its accesses have ended.
+
+        Compute units of a workgroup processor have a cache of vectors each, so that accesses of
+        global memory count too; those of one unit are in order (LLVM, "User Guide for AMDGPU
+        Backend", section "Memory Model GFX10-GFX11").
+        """
+        waves = self.numbers(who)
+        for counter in COUNTERS if self.spans_units else ("lgkm",):
+            if (self.accessed[counter][waves] > self.finished[counter][waves]).any():
+                raise RaceFault(
+                    f"a barrier is reached before s_waitcnt says that {ACCESSES[counter]} has ended"
+                )
+
     def wait(self, who: Who, counter: str, left: int) -> None:
         """All but the latest loads of a counter have arrived."""
         waves = self.numbers(who)
         bound = self.issued[counter] - left
+        self.finished[counter][waves] = numpy.maximum(self.finished[counter], bound)[waves]
         for register in list(self.pending):
             entry = self.pending[register]
             if entry.counter == counter:
@@ -130,9 +176,13 @@ class State:
 
     def check_arrived(self, who: Who, registers: Sequence[int]) -> None:
         """Raise RaceFault for a register that is used while a load of it is under way."""
-        for code in (other for register in registers for other in overlapping(register)):
+        codes = [other for register in registers for other in overlapping(register)]
+        if self.has_flat:
+            codes += [FLAT + code for code in codes]
+        for code in codes:
             entry = self.pending.get(code)
             if entry is not None and (entry.number[self.numbers(who)] >= 0).any():
+                code %= FLAT
                 register = code if code < HALVES else (code - HALVES) // 2
                 name = f"v{register - FIRST_VGPR}" if register >= FIRST_VGPR else f"s{register}"
                 raise RaceFault(f"{name} is used before s_waitcnt says that its load has arrived")
@@ -140,6 +190,8 @@ class State:
 
 HALVES: Final = 1 << 16
 """Operand codes of halves of registers begin here, two for each register."""
+FLAT: Final = 1 << 20
+"""Added to the code of a register that the counter of LDS must release too."""
 
 
 def code_of_half(register: int, half: str) -> int:

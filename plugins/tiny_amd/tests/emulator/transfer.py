@@ -226,9 +226,9 @@ def flat_step(instruction: Instruction) -> Step:
         if not is_store:
             first, size = FIRST_VGPR + instruction.destination, count if wanted is None else 1
             registers = [code_of_half(first + i, half) for i in range(size)]
-            state.begin_load(who, "vm", registers)
-        elif state.counts_stores:
-            state.begin_load(who, "vm", ())
+            begin(instruction, state, who, "vm", registers)
+        else:
+            begin(instruction, state, who, counter_of_stores(state), [])
         if lanes.is_empty:
             return
         for space, part, addresses in spaces(instruction, lanes):
@@ -240,6 +240,23 @@ def flat_step(instruction: Instruction) -> Step:
                 fill(Part(lanes, part), instruction.destination, pieces, wanted, half)
 
     return step
+
+
+def counter_of_stores(state: State) -> str:
+    """The counter that tells of stores, and of atomics that return nothing."""
+    return "vm" if state.counts_stores else "stores"
+
+
+def begin(
+    instruction: Instruction, state: State, who: Who, counter: str, registers: list[int]
+) -> None:
+    """Count an access; private memory is no other wave's business."""
+    if instruction.encoding == "SCRATCH":
+        state.begin_load(who, counter, registers)
+    elif instruction.encoding == "FLAT":
+        state.begin_flat_access(who, counter, registers)
+    else:
+        state.begin_access(who, counter, registers)
 
 
 class Part(Lanes):
@@ -296,9 +313,9 @@ def flat_atomic(instruction: Instruction) -> Step:
         lanes = Lanes(state, who)
         if returns:
             registers = [FIRST_VGPR + instruction.destination + i for i in range(words)]
-            state.begin_load(who, "vm", registers)
-        elif state.counts_stores:
-            state.begin_load(who, "vm", ())
+            begin(instruction, state, who, "vm", registers)
+        else:
+            begin(instruction, state, who, counter_of_stores(state), [])
         for space, part, addresses in spaces(instruction, lanes) if not lanes.is_empty else ():
             some = Part(lanes, part)
             value = together(some, data, words, wanted)
@@ -376,8 +393,10 @@ def one_by_one(
 
 
 def ds_step(instruction: Instruction) -> Step:
-    """DS."""
+    """DS; the flag of GDS, which all groups share, is refused."""
     name = instruction.name[3:]
+    if instruction.flags:
+        raise SyntaxFault(f"{instruction}: GDS is not supported")
     if name in ("permute_b32", "bpermute_b32", "swizzle_b32"):
         return exchange_step(instruction)
     if "2addr" in name:
@@ -393,9 +412,9 @@ def ds_step(instruction: Instruction) -> Step:
         if not is_store:
             first, size = FIRST_VGPR + instruction.destination, count if wanted is None else 1
             registers = [code_of_half(first + i, half) for i in range(size)]
-            state.begin_load(who, "lgkm", registers)
+            state.begin_access(who, "lgkm", registers)
         else:
-            state.begin_load(who, "lgkm", ())
+            state.begin_access(who, "lgkm")
         if lanes.is_empty:
             return
         places = shared_places(lanes, address, instruction.immediate, width * count)
@@ -434,9 +453,9 @@ def two_address_step(instruction: Instruction) -> Step:
         target = instruction.destination
         if not is_store:
             registers = [FIRST_VGPR + target + i for i in range(2 * words)]
-            state.begin_load(who, "lgkm", registers)
+            state.begin_access(who, "lgkm", registers)
         else:
-            state.begin_load(who, "lgkm", ())
+            state.begin_access(who, "lgkm")
         if lanes.is_empty:
             return
         found = []
@@ -469,9 +488,9 @@ def ds_atomic(instruction: Instruction) -> Step:
         lanes = Lanes(state, who)
         if returns:
             registers = [FIRST_VGPR + instruction.destination + i for i in range(words)]
-            state.begin_load(who, "lgkm", registers)
+            state.begin_access(who, "lgkm", registers)
         else:
-            state.begin_load(who, "lgkm", ())
+            state.begin_access(who, "lgkm")
         if lanes.is_empty:
             return
         places = shared_places(lanes, address, instruction.immediate, 4 * words)
