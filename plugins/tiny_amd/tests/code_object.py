@@ -15,7 +15,7 @@ import numpy
 from emulation.memory import Region
 from emulator.dispatch import Descriptor, Emulator
 
-from tiny_amd.code import AMDGPU, AMDGPU_MACHINE
+from tiny_amd.code import AMDGPU, AMDGPU_MACHINE, OF_HIP, UNIT_ID
 from tinycore.plugin import ElfImage
 
 Array = numpy.ndarray[Any, Any]
@@ -50,7 +50,8 @@ class Loaded:
 
 def load(data: bytes, base: int = CODE) -> Loaded:
     """Lay out the loaded sections of an object and apply its relocations."""
-    image = ElfImage(data, machines={AMDGPU_MACHINE: AMDGPU})
+    machine = OF_HIP if UNIT_ID in data else AMDGPU
+    image = ElfImage(data, machines={AMDGPU_MACHINE: machine})
     placed = numpy.frombuffer(image.place(base) + bytes(256), numpy.uint8)
     return Loaded(placed, {name: base + at for name, at in image.symbols.items()})
 

@@ -2,7 +2,8 @@
 
 `BACKEND` is the plugin's own but for the operating system that it finds. So everything else is what
 a card would have: queues of PM4 and SDMA packets, memory, events, faults. `BACKEND_AQL` has
-queues of AQL packets; those of `BACKEND` are as AMD_AQL says.
+queues of AQL packets; those of `BACKEND` are as AMD_AQL says. `BACKEND_CDNA3_HIP` and
+`BACKEND_RDNA4_HIP` have their HIP compiled by clang in the place of COMGR.
 
     export PYTHONPATH=tests/support:plugins/tiny_amd/tests
     tinycore conformance AMD --register simulated_amd:BACKEND
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+from hip_by_clang import of_hip_by_clang
 from kfd_standin import Machine
 from kfd_standin.cards import MI300, NAVI31, NAVI48
 
@@ -26,7 +28,9 @@ __all__ = [
     "BACKEND_AQL",
     "BACKEND_CDNA3",
     "BACKEND_CDNA3_AQL",
+    "BACKEND_CDNA3_HIP",
     "BACKEND_RDNA4",
+    "BACKEND_RDNA4_HIP",
     "backend_of",
     "opened",
 ]
@@ -76,3 +80,5 @@ BACKEND_RDNA4: Final = backend_of(Machine((NAVI48, NAVI48)))
 _INSTINCT: Final = Machine((MI300, MI300))
 BACKEND_CDNA3: Final = backend_of(_INSTINCT)
 BACKEND_CDNA3_AQL: Final = backend_of(_INSTINCT, aql=True)
+BACKEND_CDNA3_HIP: Final = of_hip_by_clang(BACKEND_CDNA3)
+BACKEND_RDNA4_HIP: Final = of_hip_by_clang(BACKEND_RDNA4)

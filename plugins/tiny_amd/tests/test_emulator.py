@@ -322,6 +322,14 @@ def test_an_operand_that_is_encoded_and_not_read_is_not_waited_for() -> None:
     assert vector_registers(shift) == [23, FIRST_VGPR + 0x24]
 
 
+def test_a_root_of_a_scalar_has_one_operand() -> None:
+    """RDNA4's v_s_sqrt_f32 s5, s4 is encoded with two more, both of them s0."""
+    root = decode(struct.pack("<2I", 0xD6880005, 4), 0, DECODERS["gfx1201"])
+
+    assert root.name == "v_s_sqrt_f32"
+    assert vector_registers(root) == [4]
+
+
 def test_a_scalar_product_with_a_constant_added() -> None:
     """RDNA4 computes what is the same in all lanes by scalar instructions."""
     body = f"""%a = load float, ptr addrspace(1) %p1

@@ -31,7 +31,13 @@ COMPILE, CODEGEN = 2, 6
 OPTIONS: Final = (
     *("-O3", "-nogpuinc", "-nogpulib", "-std=c++17", "-mcode-object-version=5"),
     *("-ffp-contract=fast", "-fno-strict-aliasing", "-fwrapv", "-Wno-everything"),
+    *(
+        word
+        for feature in ("-dot7-insts", "-dot8-insts", "-unaligned-access-mode")
+        for word in ("-Xclang", "-target-feature", "-Xclang", feature)
+    ),
 )
+"""LLVM does without dot products of bytes and wide accesses at odd addresses: see `llvm.py`."""
 INSTALL: Final = (
     "Install ROCm's library (Debian: apt install libamd-comgr2) or a wheel that brings it (pip "
     f"install --no-deps pytorch-triton-rocm==2.1.0); {VARIABLE} names one elsewhere. DEV=AMD:LLVM "

@@ -542,7 +542,11 @@ def vector_registers(instruction: Instruction) -> list[int]:
         return matrix_registers(instruction)
     row = ROWS.get(instruction.name.replace("v_dual_", "v_"))
     count = len(row.sources) if row is not None else min(len(instruction.sources), 3)
-    if instruction.name.startswith(("v_cmp", "v_readlane", "v_mbcnt", "v_add_co_u32", "v_sub_co")):
+    if instruction.name.startswith("v_s_"):
+        count = 1
+    elif instruction.name.startswith(
+        ("v_cmp", "v_readlane", "v_mbcnt", "v_add_co_u32", "v_sub_co")
+    ):
         count = 2
     elif instruction.encoding == "VOP3P":
         count = operand_count(instruction.name)
