@@ -22,13 +22,16 @@ OF_ANY_PROGRAM: Final = frozenset({"DEBUG", "TRACE"})
 T = TypeVar("T")
 
 rows: Final[dict[str, Setting[Any]]] = {}
-"""Every setting by name, in the order of the table."""
+"""Every setting of the core by name, in the order of the table."""
+plugin_rows: Final[dict[str, Setting[Any]]] = {}
+"""Settings of plugins by name, of those whose tables have been imported."""
 
 
 class Process(dict[str, Any]):
     """Values for the whole process: those assigned, else the environment, read at first use.
 
-    The first value read from the environment also calls `on_first_read`.
+    The first value read from the environment also calls `on_first_read`. Settings of plugins are
+    read anew each time: they are asked for seldom, and often set after a message said so.
     """
 
     on_first_read: Callable[[], None] | None = None
@@ -37,6 +40,8 @@ class Process(dict[str, Any]):
         if self.on_first_read is not None:
             notify, self.on_first_read = self.on_first_read, None
             notify()
+        if name in plugin_rows:
+            return plugin_rows[name].from_environment()
         self[name] = value = rows[name].from_environment()
         return value
 
@@ -68,18 +73,19 @@ class Setting(Generic[T]):
     (`Settings.DEBUG`) has `.value` and compares like its value, so `if DEBUG >= 2:` works.
     """
 
-    __slots__ = ("allowed", "convert", "default", "doc", "name")
+    __slots__ = ("allowed", "convert", "default", "doc", "name", "owner")
 
     def __init__(self, default: T, doc: str, convert: Callable[[object], T], allowed: str) -> None:
-        self.name = ""
+        self.name = self.owner = ""
         self.default = default
         self.doc = doc
         self.convert = convert
         self.allowed = allowed
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-        rows[name] = self
+        self.name, self.owner = name, f"{owner.__module__}.{owner.__qualname__}"
+        if not issubclass(owner, PluginSettings):  # which enters its rows itself
+            rows[name] = self
 
     @overload
     def __get__(self, instance: None, owner: type) -> Setting[T]: ...
@@ -103,8 +109,9 @@ class Setting(Generic[T]):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables that set it, the winning one first."""
-        return (self.name,) if self.name.startswith(PREFIX) else (PREFIX + self.name, self.name)
+        """The environment variables that set it, the winning one first; a plugin's has one."""
+        is_one = self.name.startswith(PREFIX) or self.name in plugin_rows
+        return (self.name,) if is_one else (PREFIX + self.name, self.name)
 
     def checked(self, value: object, variable: str = "") -> T:
         """`value` in the setting's own type. Raises SettingError when it is not allowed."""
@@ -157,6 +164,42 @@ class Setting(Generic[T]):
 
     def __lt__(self, other: Any) -> bool:
         return bool(self.value < other)
+
+
+class PluginSettings:
+    """The settings of a plugin: a table of its own, a row per attribute of a subclass.
+
+        class ToySettings(PluginSettings):
+            TOY_QUEUES = number(2, "Queues that kernels are spread over", 1, 8)
+
+    `ToySettings().TOY_QUEUES` is the value in force: that of the innermost `Context`, else what the
+    program assigned, else the environment's. `Backend.settings` names the class, by which
+    `tinycore settings` lists the rows. Raises SettingError for a name that another table has.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        for row in cls.table():
+            owner = plugin_rows.get(row.name)
+            if row.name in rows or (owner is not None and owner.owner != row.owner):
+                taken = "tinycore's own" if owner is None else f"that of {owner.owner}"
+                raise SettingError(
+                    f"{row.owner} states a setting {row.name}, which is {taken}. "
+                    "Begin its name with the backend's."
+                )
+        plugin_rows.update({row.name: row for row in cls.table()})
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not isinstance(vars(type(self)).get(name), Setting):
+            known = ", ".join(row.name for row in self.table())
+            raise SettingError(f"no setting of {type(self).__name__} is named {name!r}: {known}")
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def table(cls) -> list[Setting[Any]]:
+        """The rows, in order."""
+        return [row for row in vars(cls).values() if isinstance(row, Setting)]
 
 
 # The kinds of setting

@@ -5,14 +5,14 @@ Floor 0. Imports `errors`, and `_setting`, which says what one row is.
 setting is also understood with the prefix TINYCORE_ (TINYCORE_DEBUG=2), which wins, so that
 another program's DEBUG need not disturb us. A value is looked up in three layers: the innermost
 `Context` of this thread or task, what the program assigned (`settings.DEBUG = 2`), the environment.
-See docs/decisions/0001-settings.md.
+A plugin states its own by `PluginSettings`. See docs/decisions/0001-settings.md.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ContextDecorator
 from contextvars import Token
 from typing import Any, Final
@@ -21,6 +21,7 @@ from tinycore._processors import usable_processors
 from tinycore._setting import (
     PREFIX,
     Overrides,
+    PluginSettings,
     Setting,
     choice,
     current,
@@ -29,6 +30,7 @@ from tinycore._setting import (
     nearest,
     number,
     one_edit_apart,
+    plugin_rows,
     presence,
     process,
     reader_of,
@@ -42,16 +44,23 @@ from tinycore.errors import SettingError
 __all__ = [
     "CHANNELS",
     "Context",
+    "PluginSettings",
     "Setting",
     "Settings",
+    "choice",
     "cpu_count",
     "environment",
     "in_force",
     "misspelt_variables",
+    "number",
+    "presence",
     "reader_of",
     "row",
     "settings",
     "settings_table",
+    "switch",
+    "text",
+    "words",
 ]
 
 CHANNELS: Final[dict[str, tuple[int, str]]] = {
@@ -185,19 +194,24 @@ class Context(ContextDecorator):
 
 def row(name: str) -> Setting[Any]:
     """The setting with this name. Raises SettingError naming the nearest one."""
-    if name in rows:
-        return rows[name]
-    near = nearest(name, rows)
+    known = {**plugin_rows, **rows}
+    if name in known:
+        return known[name]
+    near = nearest(name, known)
     hint = f"Did you mean {near}?" if near else "`tinycore settings` lists them."
     raise SettingError(f"no setting is named {name!r}. {hint}")
 
 
-def settings_table() -> str:
-    """Every setting with its value, where that came from, and what it does."""
+def settings_table(table: Iterable[Setting[Any]] = settings) -> str:
+    """Settings with their values, where these came from, and what each does."""
     lines = []
-    for entry in settings:
-        shown = ",".join(entry.value) if isinstance(entry.value, tuple) else str(entry.value)
-        lines.append(f"{entry.name}={shown}  [{_origin(entry)}]")
+    for entry in table:
+        try:
+            value = entry.value
+            shown = ",".join(value) if isinstance(value, tuple) else str(value)
+            lines.append(f"{entry.name}={shown}  [{_origin(entry)}]")
+        except SettingError as error:
+            lines.append(str(error))
         lines.append(f"    {entry.doc}. Allowed: {entry.allowed}.")
     return "\n".join(lines)
 
@@ -224,7 +238,8 @@ _OF_OTHERS: Final = frozenset({"CCACHE_DIR"})
 
 def misspelt_variables() -> dict[str, str]:
     """Environment variables that look like a setting but are none: name -> the nearest or ""."""
-    known = {variable for entry in rows.values() for variable in entry.variables}
+    entries = (*rows.values(), *plugin_rows.values())
+    known = {variable for entry in entries for variable in entry.variables}
     found = {}
     for name in sorted(set(os.environ) - known - _OF_OTHERS):
         if name.startswith(PREFIX):

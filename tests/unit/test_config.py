@@ -6,15 +6,26 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tinycore import _setting, config
 from tinycore._processors import UNLIMITED, quota, usable_processors
-from tinycore.config import Context, Settings, misspelt_variables, settings, settings_table
+from tinycore.cli.main import main
+from tinycore.config import (
+    Context,
+    PluginSettings,
+    Settings,
+    misspelt_variables,
+    number,
+    settings,
+    settings_table,
+    text,
+)
 from tinycore.errors import SettingError
+from tinycore.plugin import API_VERSION, Backend, deferred, register, unregister
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +176,88 @@ def test_assignment_is_checked_too() -> None:
         settings.DEBUG = 1.5
     with pytest.raises(SettingError, match=r"no setting is named 'DEBG'. Did you mean DEBUG\?"):
         settings.DEBG = 1
+
+
+def test_the_table_tells_what_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LRU", "maybe")
+
+    lines = settings_table().splitlines()
+
+    assert any(line.startswith("LRU=maybe is not understood; allowed is 0 or 1.") for line in lines)
+    assert any(line.startswith("NOOPT=False") for line in lines)
+
+
+# Tables of plugins
+
+
+class ToySettings(PluginSettings):
+    """A table as a plugin states it."""
+
+    TOY_QUEUES = number(2, "Queues that kernels are spread over", 1, 8)
+    TOY_LIBRARY = text("", "The library of toys", "a file")
+
+
+toy_settings = ToySettings()
+
+
+def test_a_plugins_setting_is_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert toy_settings.TOY_QUEUES == 2
+    monkeypatch.setenv("TOY_QUEUES", "5")
+    assert toy_settings.TOY_QUEUES == 5
+    with Context(TOY_QUEUES=7):
+        assert toy_settings.TOY_QUEUES == 7
+    toy_settings.TOY_QUEUES = 3
+    assert toy_settings.TOY_QUEUES == 3
+
+
+def test_a_plugins_setting_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_QUEUES", "9")
+    with pytest.raises(SettingError, match=r"TOY_QUEUES=9 .* a whole number from 1 to 8\."):
+        _ = toy_settings.TOY_QUEUES
+    with pytest.raises(SettingError, match="TOY_QUEUES='many' is not understood"):
+        Context(TOY_QUEUES="many")
+    with pytest.raises(SettingError, match="is named 'TOY_QUEUE': TOY_QUEUES, TOY_LIBRARY"):
+        toy_settings.TOY_QUEUE = 1
+
+
+def test_a_misspelt_setting_of_a_plugin_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_QUEUS", "4")
+    assert misspelt_variables() == {"TOY_QUEUS": "TOY_QUEUES"}
+
+
+def test_a_name_belongs_to_one_table() -> None:
+    with pytest.raises(SettingError, match=r"a setting LRU, which is tinycore's own\. Begin"):
+        type("Other", (PluginSettings,), {"LRU": number(1, "", 0)})
+    with pytest.raises(SettingError, match=r"TOY_LIBRARY, which is that of .*ToySettings\. Begin"):
+        type("Other", (PluginSettings,), {"TOY_LIBRARY": text("", "", "a file")})
+    assert settings.LRU is True
+    assert _setting.plugin_rows["TOY_LIBRARY"].owner.endswith("ToySettings")
+
+
+def test_tables_of_backends_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> PluginSettings:
+        raise RuntimeError("no table")
+
+    stated: dict[str, Callable[[], PluginSettings]] = {"TOY": ToySettings, "ODD": broken}
+    absent = deferred("tests.absent:nothing")
+    backends = [
+        Backend(name=name, api=API_VERSION, open=absent, renderers={"C": absent}, settings=table)
+        for name, table in stated.items()
+    ]
+    monkeypatch.setenv("TOY_LIBRARY", "/toys.so")
+    for backend in backends:
+        register(backend)
+    try:
+        assert main(["settings"]) == 0
+    finally:
+        for name in stated:
+            unregister(name)
+    shown = capsys.readouterr().out
+    assert "\nOf TOY:\nTOY_QUEUES=2  [default]\n    Queues that kernels are spread over. " in shown
+    assert "TOY_LIBRARY=/toys.so  [from TOY_LIBRARY]" in shown
+    assert "Of ODD:\n    its settings cannot be listed: RuntimeError: no table" in shown
 
 
 # Context

@@ -1,6 +1,6 @@
 """`tinycore settings`: every setting, its value, and where that came from.
 
-Floor 6. Imports the settings.
+Floor 6. Imports the settings, and those that installed backends state.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from tinycore.config import misspelt_variables, settings_table
+from tinycore.device.registry import Device
 
 __all__ = ["add", "run"]
 
@@ -17,7 +18,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "settings",
         help="list the settings with their values",
-        description="List every setting, its value, where that came from, and what it does.",
+        description="List every setting, its value, where that came from, and what it does; "
+        "those of tinycore first, then those of each installed backend.",
         epilog="Set one for a command (DEBUG=2 tinycore demo), or for a block of a program "
         "(with Context(DEBUG=2): ...). TINYCORE_DEBUG is the same as DEBUG, and wins.",
     )
@@ -27,6 +29,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the table, and the variables that look like a setting and are none."""
     print(settings_table())
+    for name, stated in Device.plugins.settings().items():
+        print(f"\nOf {name}:")
+        if isinstance(stated, Exception):
+            print(f"    its settings cannot be listed: {type(stated).__name__}: {stated}")
+        else:
+            print(settings_table(stated.table()))
     for name, near in misspelt_variables().items():
         print(f"{name} is no setting" + (f"; did you mean {near}?" if near else ""))
     return 0

@@ -1,7 +1,7 @@
 """`Backend`: the one light object by which a plugin declares a device.
 
-Floor 1. Imports `protocols`, `interface`. `deferred` keeps everything heavy out of the declaration,
-so importing a plugin costs nothing.
+Floor 1. Imports `protocols`, `interface`, `config`. `deferred` keeps everything heavy out of the
+declaration, so importing a plugin costs nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeGuard
 
 from tinycore._deferred import Deferred, deferred
+from tinycore.config import PluginSettings
 from tinycore.device.exported import ExportedModel
 from tinycore.device.interface import Interface
 from tinycore.device.protocols import CAPABILITIES, DeviceRuntime, Toolchain
@@ -20,7 +21,7 @@ from tinycore.errors import PluginError
 
 __all__ = ["API_VERSION", "Backend", "Deferred", "api_objection", "deferred"]
 
-API_VERSION: Final = (1, 12)
+API_VERSION: Final = (1, 13)
 """(major, minor) of the contract. A plugin names the lowest it needs; its major must be this one.
 """
 
@@ -82,6 +83,9 @@ class Backend:
     """Dependencies of the answers of `count`, `probe` and `priority_here`: paths of files and
     folders, also of those that are not there, and variables as "$NAME". Answers are remembered
     until one of these changes; without it, for an hour."""
+    settings: Callable[[], PluginSettings] | None = None
+    """Its environment variables, as `tinycore settings` lists them: the class of the table
+    (API 1.13)."""
 
     def __new__(cls, **given: Any) -> Self:  # noqa: D102
         # A plugin of a later version may state fields that are not known here: say which versions.
@@ -135,6 +139,7 @@ class Backend:
             "probe": self.probe,
             "priority_here": self.priority_here,
             "driver": self.driver,
+            "settings": self.settings,
         }
         callables |= {field: value for field, value in optional.items() if value is not None}
         found += [f"{field} must be callable" for field, x in callables.items() if not callable(x)]

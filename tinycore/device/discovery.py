@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tinycore._locks import recursive_lock
-from tinycore.config import settings
+from tinycore.config import PluginSettings, settings
 from tinycore.device.backend import API_VERSION, Backend, Deferred, api_objection
 from tinycore.device.interface import InterfaceState
 from tinycore.device.protocols import Toolchain
@@ -455,6 +455,19 @@ class Plugins:
         found.sort(key=lambda claim: (-claim.priority, claim.name))
         if settings.TINYCORE_STRICT:
             raise_for_broken(found)
+        return found
+
+    def settings(self) -> dict[str, PluginSettings | Exception]:
+        """The settings of every backend that states some, by name; what a broken one raised."""
+        found: dict[str, PluginSettings | Exception] = {}
+        for claim in [claim for name in self.names if (claim := self.find(name)) is not None]:
+            claim.load()
+            if claim.backend is None or claim.backend.settings is None:
+                continue
+            try:
+                found[claim.name] = claim.backend.settings()
+            except Exception as error:
+                found[claim.name] = error
         return found
 
     def renderers(self, without: str = "") -> dict[str, Callable[[str], Toolchain[Any]]]:

@@ -15,7 +15,7 @@ from tiny_nv.nvk import methods
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.nvk.options import chosen_options
 from tinycore import Context, Tensor
-from tinycore.errors import DeviceError, DeviceUnavailable
+from tinycore.errors import DeviceError, SettingError
 from tinycore.plugin import register, unregister
 
 OPTIONS = {"NV_COPY_ENGINE": "2", "NV_INLINE_DESCRIPTORS": "1", "NV_SLEEP": "1"}
@@ -122,7 +122,7 @@ def test_a_card_without_events_is_refused_whole(
 @pytest.mark.parametrize("value", ["10", "-1", "x"])
 def test_engines_there_are_not(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("NV_COPY_ENGINE", value)
-    with pytest.raises(DeviceUnavailable, match="a number from 0 to 9"):
+    with pytest.raises(SettingError, match="a number from 0 to 9"):
         chosen_options()
 
 

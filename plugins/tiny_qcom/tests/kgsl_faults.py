@@ -32,7 +32,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("kgsl.py", "CONTEXT_PREEMPT_FINE: Final = 2 << 25", "CONTEXT_PREEMPT_FINE: Final = 1 << 25"),
     ("kgsl.py", "CONTEXT_TYPE_CL: Final = 2 << 20", "CONTEXT_TYPE_CL: Final = 1 << 20"),
     ("kgsl.py", "CONTEXT_POWER_CONSTRAINT: Final = 0x800", "CONTEXT_POWER_CONSTRAINT: Final = 0"),
-    ("device.py", 'os.environ.get("QCOM_PRIORITY", "")', '""'),
+    ("device.py", "settings.QCOM_PRIORITY if priority", "8 if priority"),
     ("program.py", "THREADS_OF_A_GROUP: Final = 32", "THREADS_OF_A_GROUP: Final = 16"),
     ("nir.py", "lambda u: (u.arg not in kernel.written, u.arg)", "lambda u: u.arg"),
     ("mesa.py", "return start * 16 if vectors else -1", "return -1"),

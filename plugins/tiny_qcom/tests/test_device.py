@@ -17,14 +17,14 @@ from adreno.kgsl import Kgsl
 from kgsl_faults import FAULTS, SOURCES
 
 from tiny_qcom import BACKEND, probe
-from tiny_qcom.device import QcomDevice, priority_of
+from tiny_qcom.device import QcomDevice
 from tiny_qcom.queue import QcomQueue
 from tinycore import Context
 from tinycore.errors import (
-    ArgumentError,
     DeviceError,
     DeviceUnavailable,
     OutOfMemory,
+    SettingError,
     UnsupportedError,
 )
 
@@ -401,11 +401,14 @@ def test_a_context_asks_for_preemption_priority_and_power(
     device.close()
 
 
-def test_priorities() -> None:
-    assert priority_of("") == 8
-    for wrong in ("0", "16", "high", "-1"):
-        with pytest.raises(ArgumentError, match="QCOM_PRIORITY="):
-            priority_of(wrong)
+@pytest.mark.parametrize("wrong", ["0", "16", "high", "-1"])
+def test_priorities_there_are_not(
+    driver: Kgsl, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setenv("QCOM_PRIORITY", wrong)
+    with pytest.raises(SettingError, match=f"QCOM_PRIORITY={wrong} .* from 1 to 15"):
+        QcomDevice(system=driver)
+    assert not driver.contexts
 
 
 def test_a_driver_without_power_levels_is_used_all_the_same(driver: Kgsl) -> None:

@@ -16,7 +16,7 @@ _KFD = Interface(
 
 BACKEND = Backend(
     name="AMD",
-    api=(1, 12),
+    api=(1, 13),
     count=deferred("tiny_amd.topology:count"),
     driver=deferred("tiny_amd.topology:driver"),
     open=deferred("tiny_amd.device:AmdDevice"),
@@ -27,5 +27,6 @@ BACKEND = Backend(
     interfaces={"KFD": _KFD},
     capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues", *_DTYPES.split()}),
     platforms=("linux",),
+    settings=deferred("tiny_amd.settings:AmdSettings"),
     priority=210,
 )

@@ -8,12 +8,12 @@ which number the language HIP differently.
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
 from tiny_amd._native import ffi
+from tiny_amd.settings import settings
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.plugin import lock
 
@@ -67,7 +67,7 @@ def library() -> Any:
 
 def candidates() -> Iterator[str]:
     """Candidate paths of the library: the system's, ROCm's, a wheel's."""
-    if named := os.environ.get(VARIABLE):
+    if named := settings.COMGR_LIBRARY:
         yield named
         return
     yield from NAMES

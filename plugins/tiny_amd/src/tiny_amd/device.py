@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from tiny_amd.program import AmdProgram
 from tiny_amd.queues import AqlQueue, Pm4Queue, SdmaQueue
 from tiny_amd.render import AmdLlvm
 from tiny_amd.scratch import scratch_bytes
+from tiny_amd.settings import settings
 from tiny_amd.topology import cards
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo, Toolchain
@@ -76,7 +76,7 @@ class AmdDevice(HCQCompiled):
         with ExitStack() as undo:
             self.faults = Faults(kfd, card)
             undo.callback(self.faults.close)
-            self.uses_aql = os.environ.get("AMD_AQL", "0") == "1" if aql is None else aql
+            self.uses_aql = settings.AMD_AQL if aql is None else aql
             kind = QueueType.AQL if self.uses_aql else QueueType.COMPUTE
             compute = HardwareQueue(kfd, card, kind, COMPUTE_RING_BYTES)
             undo.callback(compute.close)

@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="CL",
-    api=(1, 12),
+    api=(1, 13),
     count=deferred("tiny_cl.probe:count"),
     probe=deferred("tiny_cl.probe:reason"),
     open=deferred("tiny_cl.device:ClDevice"),
@@ -20,6 +20,7 @@ BACKEND = Backend(
         {"host_memory", "external_pointer", "graph", "image", "local_memory", "varied"}
         | {*_DTYPES.split()}
     ),
+    settings=deferred("tiny_cl.settings:ClSettings"),
     priority=50,
     priority_here=deferred("tiny_cl.probe:priority"),
     driver=deferred("tiny_cl.probe:driver"),

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tiny_cl._errors import ERRORS, MEMORY_IS_SHORT
 from tiny_cl._native import ffi
+from tiny_cl.settings import settings
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import in_child
 
@@ -104,7 +105,7 @@ def owned(release: str, made: Object) -> Object:
 
 def _candidates() -> Iterator[str]:
     """Names and paths of the loader, the likeliest first."""
-    if named := os.environ.get("OPENCL_LIBRARY"):
+    if named := settings.OPENCL_LIBRARY:
         yield named
         return
     folder = Path(sys.prefix) / "lib"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from tiny_cl._lib import Object, call, create, describe, ffi, library, number, o
 from tiny_cl.memory import ClMemory
 from tiny_cl.probe import ClInfo
 from tiny_cl.render import entry_name
+from tiny_cl.settings import settings
 from tinycore.errors import CompileError, LaunchTooLarge
 from tinycore.plugin import ProgramInfo, lock
 
@@ -105,7 +105,7 @@ class ClCompiler:
         major, minor = info.c_version
         # Nothing newer than 1.2 is used; 2.x compilers spend time on what only they have.
         standard = "-cl-std=CL1.2" if (major, minor) >= (1, 2) else ""
-        self._options = f"{standard} {os.environ.get('OPENCL_BUILD_OPTIONS', '')}".strip()
+        self._options = f"{standard} {settings.OPENCL_BUILD_OPTIONS}".strip()
         self.key = f"OPENCL {info.platform_name} {info.name} {info.version} {self._options}"
 
     def compile(self, source: str) -> bytes:

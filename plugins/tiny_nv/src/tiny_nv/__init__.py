@@ -13,7 +13,7 @@ _CARD_MEMORY, _PINNED, _MANAGED = 2, 3, 13
 
 CUDA = Backend(
     name="CUDA",
-    api=(1, 12),
+    api=(1, 13),
     count=deferred("tiny_nv.probe:count"),
     probe=deferred("tiny_nv.probe:reason"),
     open=deferred("tiny_nv.device:CudaDevice"),
@@ -24,6 +24,7 @@ CUDA = Backend(
     capabilities=frozenset(
         {"exchange", "external_pointer", "graph", "local_memory", "peer_copy"} | {*_DTYPES.split()}
     ),
+    settings=deferred("tiny_nv.settings:CudaSettings"),
     priority=220,
     dlpack=(_CARD_MEMORY, _PINNED, _MANAGED),
     driver=deferred("tiny_nv.probe:driver"),
@@ -42,7 +43,7 @@ _PCI = Interface(
 
 NV = Backend(
     name="NV",
-    api=(1, 12),
+    api=(1, 13),
     count=deferred("tiny_nv.nvk.probe:count"),
     driver=deferred("tiny_nv.nvk.probe:driver"),
     open=deferred("tiny_nv.nvk.device:NvDevice"),
@@ -53,5 +54,6 @@ NV = Backend(
     interfaces={"NVK": _NVK, "PCI": _PCI},
     capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues"} | {*_DTYPES.split()}),
     platforms=("linux",),
+    settings=deferred("tiny_nv.settings:NvSettings"),
     priority=215,
 )

@@ -7,7 +7,6 @@ unknown type.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from tiny_nv._errors import ADVICE, ERRORS, OUT_OF_MEMORY
 from tiny_nv._native import ffi
+from tiny_nv.settings import cuda_settings
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 
 __all__ = ["Object", "call", "describe", "ffi", "got", "library", "use"]
@@ -58,7 +58,7 @@ def _open() -> Any:
 
 def _candidates() -> Iterator[str]:
     """Candidate paths of the driver, the likeliest first."""
-    if named := os.environ.get("CUDA_LIBRARY"):
+    if named := cuda_settings.CUDA_LIBRARY:
         yield named
         return
     yield from _NAMES.get(sys.platform, _LINUX_NAMES)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tiny_nv._native import ffi
+from tiny_nv.settings import cuda_settings
 from tinycore.errors import CompileError, CompilerUnavailable
 
 __all__ = ["annotated", "built", "compiled", "library", "supported", "tool", "version"]
@@ -83,7 +84,7 @@ def _builtins_beside(file: Path) -> Iterator[Any]:
 
 def _candidates() -> Iterator[str]:
     """Candidate paths of the compiler: the system's, a toolkit's, a wheel's."""
-    if named := os.environ.get("NVRTC_LIBRARY"):
+    if named := cuda_settings.NVRTC_LIBRARY:
         yield named
         return
     names = _WINDOWS_NAMES if sys.platform == "win32" else _LIBRARY_NAMES

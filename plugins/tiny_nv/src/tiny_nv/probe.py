@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from tiny_nv._errors import ADVICE
 from tiny_nv._lib import call, describe, ffi, got, library
 from tiny_nv.arch import OLDEST
+from tiny_nv.settings import cuda_settings
 from tinycore.errors import DeviceError, DeviceUnavailable
 
 __all__ = ["CardInfo", "cards", "count", "driver", "reason"]
@@ -116,7 +116,7 @@ def cards() -> tuple[CardInfo, ...]:
 
 def driver() -> list[str]:
     """Inputs of the count of cards: settings of the driver, its nodes and its library."""
-    named = os.environ.get("CUDA_LIBRARY")
+    named = cuda_settings.CUDA_LIBRARY
     return [*_VARIABLES, *_NODES, *_FOLDERS, *filter(None, [named])]
 
 

@@ -6,7 +6,6 @@ bytes each.
 
 from __future__ import annotations
 
-import os
 import struct
 import subprocess
 import tempfile
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tiny_nv import _nvrtc
 from tiny_nv._lib import ffi
 from tiny_nv.arch import number_of
+from tiny_nv.settings import cuda_settings
 from tiny_nv.spills import VERBOSE, unspilled
 from tinycore.errors import (
     CompileError,
@@ -61,7 +61,7 @@ class NvrtcCompiler:
 
     def __init__(self, arch: str, assembles: bool = True) -> None:
         self.target, self.form = target_of(number_of(arch), _nvrtc.supported(), assembles)
-        more = os.environ.get("NVRTC_OPTIONS", "").split()
+        more = cuda_settings.NVRTC_OPTIONS.split()
         told = (f"--ptxas-options={VERBOSE}",) if self.form == "CUBIN" else ()
         self.options = (f"--gpu-architecture={self.target}", *_OPTIONS, *told, *more)
         version = ".".join(map(str, _nvrtc.version()))

@@ -11,7 +11,7 @@ _DTYPES = (
 
 BACKEND = Backend(
     name="QCOM",
-    api=(1, 12),
+    api=(1, 13),
     count=deferred("tiny_qcom.probe:count"),
     probe=deferred("tiny_qcom.probe:reason"),
     open=deferred("tiny_qcom.device:QcomDevice"),
@@ -22,6 +22,7 @@ BACKEND = Backend(
     capabilities=frozenset(
         {"host_memory", "external_pointer", "graph", "image", "local_memory", *_DTYPES.split()}
     ),
+    settings=deferred("tiny_qcom.settings:QcomSettings"),
     priority=210,
     platforms=("linux",),
     driver=deferred("tiny_qcom.probe:driver"),

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from tiny_qcom.chip import TICKS_PER_SECOND, chip_of_id
-from tiny_qcom.kgsl import LEAST_PRIORITY, MEDIUM_PRIORITY, Kgsl, LinuxSystem, System
+from tiny_qcom.kgsl import Kgsl, LinuxSystem, System
 from tiny_qcom.memory import QcomAllocator
 from tiny_qcom.program import QcomProgram
 from tiny_qcom.queue import RING_BYTES, QcomQueue
-from tinycore.errors import ArgumentError, DeviceUnavailable
+from tiny_qcom.settings import settings
+from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo
 
-__all__ = ["QcomDevice", "priority_of"]
+__all__ = ["QcomDevice"]
 
 PAGE: Final = 4096
 BORDER_BYTES: Final = 128
 EAGER_SECONDS: Final = 5e-4
 """Polling time of a wait before it sleeps in the kernel."""
 SLEEP_MS: Final = 5
-
-
-def priority_of(text: str) -> int:
-    """Context priority from QCOM_PRIORITY: 1 (most urgent) to 15. Raises ArgumentError."""
-    if not text:
-        return MEDIUM_PRIORITY
-    if not text.isdecimal() or not 1 <= int(text) <= LEAST_PRIORITY:
-        raise ArgumentError(
-            f"QCOM_PRIORITY={text!r} is no priority: say 1 (most urgent) to {LEAST_PRIORITY}; "
-            f"without it, {MEDIUM_PRIORITY}"
-        )
-    return int(text)
 
 
 class QcomDevice(HCQCompiled):
@@ -45,14 +33,14 @@ class QcomDevice(HCQCompiled):
         interface: str = "",
         *,
         system: System | None = None,
-        priority: str | None = None,
+        priority: int | None = None,
         ring_bytes: int = RING_BYTES,
         argument_bytes: int = 4 << 20,
     ) -> None:
         if index:
             raise DeviceUnavailable(f"there is no QCOM:{index}; KGSL has one device, QCOM")
-        wanted = os.environ.get("QCOM_PRIORITY", "") if priority is None else priority
-        self.kgsl = Kgsl(system or LinuxSystem(), priority_of(wanted))
+        wanted = settings.QCOM_PRIORITY if priority is None else priority
+        self.kgsl = Kgsl(system or LinuxSystem(), wanted)
         try:
             self.chip = chip_of_id(self.kgsl.chip_id)
             self.arch = self.chip.name

@@ -20,7 +20,7 @@ _DTYPES: Final = (
 
 BACKEND = Backend(
     name="WEBGPU",
-    api=(1, 12),
+    api=(1, 13),
     count=deferred("tiny_webgpu.probe:count"),
     probe=deferred("tiny_webgpu.probe:reason"),
     open=deferred("tiny_webgpu.device:WebGpuDevice"),
@@ -28,6 +28,7 @@ BACKEND = Backend(
     export=deferred("tiny_webgpu.export:write"),
     interfaces=_INTERFACES.get(sys.platform, ()),
     capabilities=frozenset({"local_memory", *_DTYPES.split()}),
+    settings=deferred("tiny_webgpu.settings:WebGpuSettings"),
     priority=40,
     priority_here=deferred("tiny_webgpu.probe:priority"),
     driver=deferred("tiny_webgpu.probe:driver"),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tiny_webgpu._native import ffi
-from tinycore.config import environment
+from tiny_webgpu.settings import settings
 from tinycore.errors import DeviceError, DeviceUnavailable
 from tinycore.plugin import in_child, lock
 
@@ -42,8 +42,6 @@ __all__ = [
 Pointer = Any
 """A cffi pointer or structure."""
 
-LIBRARY_VARIABLE: Final = "WEBGPU_LIBRARY"
-"""Names a libwebgpu_dawn to use in place of the one in the dawn-python wheel."""
 _WHEEL: Final = "pydawn"
 _FILES: Final = {
     ("linux", "x86_64"): "libwebgpu_dawn_x86_64.so",
@@ -169,7 +167,7 @@ def find_library() -> Path | None:
 
     Opens nothing.
     """
-    if named := environment(LIBRARY_VARIABLE):
+    if named := settings.WEBGPU_LIBRARY:
         return Path(named) if Path(named).is_file() else None
     wheel = importlib.util.find_spec(_WHEEL)
     name = _FILES.get((sys.platform, platform.machine().lower()))
@@ -191,7 +189,7 @@ class Dawn:
         except (OSError, AttributeError) as error:
             raise DeviceUnavailable(
                 f"{path} is no library of Dawn that can be used ({error}). Install the package "
-                f"dawn-python 0.3, and leave {LIBRARY_VARIABLE} unset."
+                f"dawn-python 0.3, and leave WEBGPU_LIBRARY unset."
             ) from error
         features = {"timedWaitAnyEnable": 1, "timedWaitAnyMaxCount": _TIMED_WAIT_MOST}
         self.instance = self.lib.wgpuCreateInstance(
@@ -293,11 +291,11 @@ def missing_library() -> str:
     """Why there is no library, and what to do; "" when there is one."""
     if find_library() is not None:
         return ""
-    if named := environment(LIBRARY_VARIABLE):
-        return f"{LIBRARY_VARIABLE}={named} names no file."
+    if named := settings.WEBGPU_LIBRARY:
+        return f"WEBGPU_LIBRARY={named} names no file."
     if (sys.platform, platform.machine().lower()) not in _FILES:
         return (
             f"the package dawn-python has no library for {sys.platform} on {platform.machine()}. "
-            f"Set {LIBRARY_VARIABLE} to a libwebgpu_dawn of Chromium 133."
+            f"Set WEBGPU_LIBRARY to a libwebgpu_dawn of Chromium 133."
         )
     return "libwebgpu_dawn is missing: run `pip install dawn-python`."

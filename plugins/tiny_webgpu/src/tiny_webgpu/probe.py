@@ -26,7 +26,7 @@ from tiny_webgpu._lib import (
 )
 from tiny_webgpu._rounds import LLVMPIPE_ROUNDS
 from tiny_webgpu.arch import Arch
-from tinycore.config import environment
+from tiny_webgpu.settings import settings
 from tinycore.errors import DeviceUnavailable
 
 __all__ = ["Adapter", "adapters", "count", "driver", "priority", "reason", "request"]
@@ -37,7 +37,6 @@ INTERFACES: Final = {
     "win32": (BackendType.D3D12, BackendType.VULKAN),
 }
 """Graphics interfaces that Dawn reaches a GPU through, by platform, the preferred first."""
-BACKEND_VARIABLE: Final = "WEBGPU_BACKEND"
 _CPU: Final = 3
 """WGPUAdapterType_CPU. There, threads that share a sum only wait for each other."""
 _UNSET, _LOW_POWER, _HIGH_PERFORMANCE = 0, 1, 2
@@ -110,15 +109,15 @@ def asked_interface() -> str:
 
     Raises DeviceUnavailable for what this platform does not have.
     """
-    given = environment(BACKEND_VARIABLE) or ""
+    given = settings.WEBGPU_BACKEND
     name = given.removeprefix("WGPUBackendType_").upper()
     here = [backend.name for backend in INTERFACES.get(sys.platform, ())]
     if name and name not in here:
         raise DeviceUnavailable(
-            f"{BACKEND_VARIABLE}={given}: Dawn reaches GPUs through {' or '.join(here)} here. "
+            f"WEBGPU_BACKEND={given}: Dawn reaches GPUs through {' or '.join(here)} here. "
             f"Set it to {here[0]}, or leave it unset."
             if here
-            else f"{BACKEND_VARIABLE}={given}: Dawn reaches no GPU on {sys.platform}."
+            else f"WEBGPU_BACKEND={given}: Dawn reaches no GPU on {sys.platform}."
         )
     return name
 

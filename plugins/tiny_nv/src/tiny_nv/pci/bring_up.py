@@ -8,7 +8,6 @@ code by registers that no public document describes to the bit, and no card was 
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
@@ -16,6 +15,7 @@ from typing import Final, NoReturn
 from tiny_nv.pci.bus import CONSENT, PciCard, TakenCard, cards_on_bus
 from tiny_nv.pci.firmware import verify_firmware
 from tiny_nv.pci.registers import Architecture, Registers
+from tiny_nv.settings import nv_settings
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import system
 
@@ -72,7 +72,7 @@ def open_card(index: int) -> NoReturn:
 
 def verify_consent(card: PciCard) -> None:
     """Raise DeviceUnavailable, saying what would be done, unless the user has named the card."""
-    if os.environ.get(CONSENT, "") == card.address:
+    if card.address == nv_settings.NV_PCI_TAKE:
         return
     taken = f"take it from its driver {card.driver}, " if card.driver else ""
     again = f", and give it back to {card.driver}" if card.driver else ""

@@ -1,0 +1,17 @@
+"""The environment variables of AMD, as `tinycore settings` lists them."""
+
+from __future__ import annotations
+
+from tinycore.config import PluginSettings, switch, text
+
+__all__ = ["AmdSettings", "settings"]
+
+
+class AmdSettings(PluginSettings):
+    """The table."""
+
+    AMD_AQL = switch(False, "Give kernels to queues of AQL packets, not of PM4")
+    COMGR_LIBRARY = text("", "AMD's compiler library COMGR; empty looks for it", "a file")
+
+
+settings = AmdSettings()
