@@ -19,7 +19,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.standins import STANDINS, device_of  # noqa: E402  the path is set above
+from tests.standins import NVS, STANDINS, device_of  # noqa: E402  the path is set above
 
 FOLDER: Final = Path(__file__).with_name("conformance")
 AT_A_TIME: Final = 2
@@ -42,10 +42,7 @@ SUITES: Final = {
     "METAL-OLD": "plugins/tiny_metal/tests/conformance.py",
     "CUDA": "plugins/tiny_nv/tests/conformance.py",
     "CUDA:PTX": "plugins/tiny_nv/tests/conformance.py",
-    "NV:PTX-AMPERE": "plugins/tiny_nv/tests/nvk_conformance.py",
-    "NV:PTX-ADA": "plugins/tiny_nv/tests/nvk_conformance.py",
-    "NV:PTX-HOPPER": "plugins/tiny_nv/tests/nvk_conformance.py",
-    "NV:PTX-BLACKWELL": "plugins/tiny_nv/tests/nvk_conformance.py",
+    **dict.fromkeys(NVS, "plugins/tiny_nv/tests/nvk_conformance.py"),
     "QCOM:IR3": "plugins/tiny_qcom/tests/conformance.py",
     "QCOM:QCOMCL": "plugins/tiny_qcom/tests/conformance.py",
     "WEBGPU": "plugins/tiny_webgpu/tests/conformance.py",

@@ -32,6 +32,22 @@ class StandIn(NamedTuple):
         register_named(self.backend)
 
 
+NVS: Final = {
+    f"NV:PTX-{name.replace('_', '-')}": StandIn("tiny_nv", f"simulated_nv:{name}")
+    for name in (
+        *(
+            f"{card}_{branch}"
+            for card in ("AMPERE", "ADA", "HOPPER", "BLACKWELL")
+            for branch in (570, 580, 590, 610)
+        ),
+        "AMPERE_570_OPTIONS",
+        "HOPPER_580_OPTIONS",
+        "BLACKWELL_610_OPTIONS",
+    )
+}
+"""NVIDIA's cards on each branch of the kernel driver; and one card of each form of launch
+descriptors with every option of NV on."""
+
 STANDINS: Final = {
     "AMD": StandIn("tiny_amd", "simulated_amd:BACKEND"),
     "AMD-AQL": StandIn("tiny_amd", "simulated_amd:BACKEND_AQL"),
@@ -43,10 +59,7 @@ STANDINS: Final = {
     "AMD:HIP-GFX942": StandIn("tiny_amd", "simulated_amd:BACKEND_CDNA3_HIP"),
     "CUDA": StandIn("tiny_nv", "simulated:BACKEND"),
     "CUDA:PTX": StandIn("tiny_nv", "simulated:BACKEND"),
-    "NV:PTX-AMPERE": StandIn("tiny_nv", "simulated_nv:BACKEND_AMPERE"),
-    "NV:PTX-ADA": StandIn("tiny_nv", "simulated_nv:BACKEND_ADA"),
-    "NV:PTX-HOPPER": StandIn("tiny_nv", "simulated_nv:BACKEND"),
-    "NV:PTX-BLACKWELL": StandIn("tiny_nv", "simulated_nv:BACKEND_BLACKWELL"),
+    **NVS,
     "METAL": StandIn("tiny_metal", "simulated_metal:BACKEND"),
     "METAL-M3": StandIn("tiny_metal", "simulated_metal:BACKEND_M3"),
     "METAL-OLD": StandIn("tiny_metal", "simulated_metal:BACKEND_OLD"),
@@ -57,5 +70,5 @@ STANDINS: Final = {
 
 
 def device_of(name: str) -> str:
-    """The device that tensors are on: `NV:PTX` of `NV:PTX-AMPERE`."""
+    """The device that tensors are on: `NV:PTX` of `NV:PTX-ADA-590`."""
     return name.partition("-")[0]

@@ -12,7 +12,9 @@ import pytest
 from tests.standins import ROOT
 
 SAMPLED = {
-    **dict.fromkeys(("AMD", "CUDA:PTX", "METAL", "NV:PTX-HOPPER", "QCOM:IR3", "QCOM:QCOMCL"), 50),
+    **dict.fromkeys(
+        ("AMD", "CUDA:PTX", "METAL", "NV:PTX-HOPPER-580", "QCOM:IR3", "QCOM:QCOMCL"), 50
+    ),
     **dict.fromkeys(("METAL-M3", "METAL-OLD"), 150),
 }
 """One test in so many is run."""

@@ -2,22 +2,25 @@
 
 `BACKEND` is the plugin's own but for the operating system that it finds, and for the assembler: a
 cubin holds its PTX where machine code would be (cubin.py). So everything else is what a card would
-have: requests, address spaces, pushbuffers, launch descriptors, faults. There is one for each
-architecture whose queues differ, on a branch of NVIDIA's driver of its own.
+have: requests, address spaces, pushbuffers, launch descriptors, faults. `HOPPER_580` is that of a
+Hopper on branch 580 of NVIDIA's driver, and so for each card and branch; `HOPPER_580_OPTIONS` is
+the same with every option of `tiny_nv.nvk.options` on.
 
     export PYTHONPATH=plugins/tiny_nv/tests:tests/support
-    tinycore conformance NV --register simulated_nv:BACKEND
+    tinycore conformance NV --register simulated_nv:HOPPER_580
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
+from unittest.mock import patch
 
 from cubin import assemble
 from rm_standin import Machine
-from rm_standin.cards import AD102, GA102, GB202, H200
+from rm_standin.cards import AD102, GA102, GB202, H200, CardFacts
 
 from tiny_nv import NV
 from tiny_nv.arch import arch_of, limits_of, number_of
@@ -29,13 +32,34 @@ from tinycore.plugin import Backend, HCQSignal, Interface, Toolchain, use_system
 
 __all__ = [
     "BACKEND",
-    "BACKEND_ADA",
-    "BACKEND_AMPERE",
-    "BACKEND_BLACKWELL",
+    "CARDS",
     "MACHINE",
+    "OPTIONS",
+    "VERSIONS",
+    "backend_named",
     "backend_of",
     "opened",
 ]
+
+CARDS: Final[Mapping[str, CardFacts]] = {
+    "AMPERE": GA102,
+    "ADA": AD102,
+    "HOPPER": H200,
+    "BLACKWELL": GB202,
+}
+VERSIONS: Final[Mapping[str, str]] = {
+    "570": "570.144",
+    "580": "580.159.03",
+    "590": "590.48.01",
+    "610": "610.43.03",
+}
+"""A version of each branch of the driver whose structures differ; each of them drives all CARDS."""
+OPTIONS: Final[Mapping[str, str]] = {
+    "NV_COPY_ENGINE": "2",
+    "NV_INLINE_DESCRIPTORS": "1",
+    "NV_SLEEP": "1",
+}
+"""Environment that chooses every option."""
 
 
 class Simulated(NvDevice):
@@ -107,12 +131,17 @@ def ptx(arch: str) -> Toolchain[Ptx]:
     return Toolchain("PTX", arch, renderer, Assembler(PtxCompiler(arch, assembles=False), arch))
 
 
-def backend_of(machine: Machine) -> Backend:
-    """The plugin's backend on a stand-in."""
+def backend_of(machine: Machine, options: Mapping[str, str] | None = None) -> Backend:
+    """The plugin's backend on a stand-in, with options that are chosen while it opens a card."""
+
+    def open_card(index: int, interface: str) -> NvDevice:
+        with patch.dict(os.environ, options or {}):
+            return opened(machine, index, interface)
+
     renderers = {"PTX": ptx, "NVRTC": nvrtc}
     return replace(
         NV,
-        open=lambda index, interface: opened(machine, index, interface),
+        open=open_card,
         count=lambda: len(machine.gpus),
         probe=lambda: "",
         interfaces={"NVK": Interface()},
@@ -121,8 +150,21 @@ def backend_of(machine: Machine) -> Backend:
     )
 
 
+def backend_named(name: str) -> Backend:
+    """The backend of a card and a branch, CARD_BRANCH, on a machine of its own with two cards."""
+    card, branch, *options = name.split("_")
+    facts = CARDS[card]
+    machine = Machine((facts, facts), version=VERSIONS[branch])
+    return backend_of(machine, OPTIONS if options == ["OPTIONS"] else None)
+
+
+def __getattr__(name: str) -> Backend:
+    """A backend by the name of its card and branch, made when it is asked for."""
+    if name.partition("_")[0] not in CARDS:
+        raise AttributeError(name)
+    made = globals()[name] = backend_named(name)
+    return made
+
+
 MACHINE: Final = Machine((H200, H200))
 BACKEND: Final = backend_of(MACHINE)
-BACKEND_AMPERE: Final = backend_of(Machine((GA102, GA102), version="570.144"))
-BACKEND_ADA: Final = backend_of(Machine((AD102, AD102), version="590.48.01"))
-BACKEND_BLACKWELL: Final = backend_of(Machine((GB202, GB202), version="610.43.03"))

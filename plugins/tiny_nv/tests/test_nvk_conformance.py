@@ -1,7 +1,7 @@
-"""The suite's cases of memory and order through the driver NV, for each form of launch descriptors
-and each branch of NVIDIA's driver; its kernels on one card and a sample of them on the others, as
-the PTX of a plan is the same for all cards (test_compiled.py). `docs/generate_conformance.py` runs
-all of it.
+"""The suite's cases of memory and order through the driver NV, for each form of launch descriptors,
+and its kernels on one card; on each other card and branch of NVIDIA's driver, and with every option
+on, a sample of all, as the PTX of a plan is the same for all cards (test_compiled.py).
+`docs/generate_conformance.py` runs all of it everywhere.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from rm_standin import Machine
-from rm_standin.cards import GA102, GB202, H200, CardFacts
-from simulated_nv import backend_of
+from simulated_nv import backend_named
 from trials import run_trial
 
+from tests.standins import NVS
 from tinycore import Context
 from tinycore.plugin import register, unregister
 from tinycore.testing.suite import Subject
@@ -29,17 +28,15 @@ LONG = {
 CHURN = "test_freed_memory_comes_back"
 """Takes two seconds: it is slow on all cards but one."""
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
-CARDS: dict[str, tuple[CardFacts, str]] = {
-    "ampere-570": (GA102, "570.144"),
-    "hopper-580": (H200, "580.159.03"),
-    "hopper-590": (H200, "590.48.01"),
-    "blackwell-610": (GB202, "610.43.03"),
-}
-FULL = "hopper-580"
-"""The card that runs all kernels; the others run one in SAMPLE, each other ones."""
-AGAIN = "hopper-590"
-"""The same card on another branch of the driver, whose layouts test_nvk_card.py has: it is slow."""
-SAMPLE = 12
+FULL = "HOPPER_580"
+"""The card that runs all kernels."""
+WHOLE = (FULL, "AMPERE_570", "BLACKWELL_610")
+"""Cards that run all cases of memory and order: one for each form of launch descriptors."""
+PAIRS = tuple(name.removeprefix("NV:PTX-").replace("-", "_") for name in NVS)
+SHARING = tuple(name for name in PAIRS if name not in WHOLE)
+"""Cards and branches that share the cases of memory and order: each has others."""
+SAMPLE = 4
+"""Of the kernels, each of PAIRS but FULL runs one in so many of its share."""
 
 
 def chosen(level: Level) -> list[Trial]:
@@ -49,18 +46,20 @@ def chosen(level: Level) -> list[Trial]:
 
 def is_run(card: str, trial: Trial) -> bool:
     """Whether a trial is run on a card."""
-    place = zlib.crc32(trial.name.encode()) % SAMPLE
-    return trial.case.level != Level.COMPUTE or card == FULL or place == list(CARDS).index(card)
+    place = zlib.crc32(trial.name.encode())
+    if trial.case.level == Level.COMPUTE:
+        return card == FULL or place % (SAMPLE * len(PAIRS)) == PAIRS.index(card)
+    return card in WHOLE or place % len(SHARING) == SHARING.index(card)
 
 
 def is_slow(card: str, trial: Trial) -> bool:
     """True if a trial is slow on a card."""
-    return trial.name in LONG or card == AGAIN or (trial.name == CHURN and card != FULL)
+    return trial.name in LONG or (trial.name == CHURN and card != FULL)
 
 
 def on_cards(level: Level) -> pytest.MarkDecorator:
     """Cards, and the trials of a level that run on them."""
-    cases = [(card, t) for card in CARDS for t in chosen(level) if is_run(card, t)]
+    cases = [(card, t) for card in PAIRS for t in chosen(level) if is_run(card, t)]
     marks = [[pytest.mark.slow] if is_slow(*case) else [] for case in cases]
     return pytest.mark.parametrize(
         ("subject", "trial"),
@@ -76,8 +75,7 @@ def on_cards(level: Level) -> pytest.MarkDecorator:
 @pytest.fixture(scope="module")
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Two cards of a stand-in, whose kernels are our own PTX."""
-    facts, version = CARDS[request.param]
-    register(backend_of(Machine((facts, facts), version=version)))
+    register(backend_named(request.param))
     found = Subject("NV:PTX")
     with Context(DEV="NV:PTX"), found.chosen():
         yield found

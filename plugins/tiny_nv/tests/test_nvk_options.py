@@ -8,7 +8,7 @@ import numpy
 import pytest
 from rm_standin import Machine, Mistake
 from rm_standin.cards import GA102, GB202, H200, CardFacts
-from simulated_nv import backend_of, opened
+from simulated_nv import OPTIONS, backend_of, opened
 from test_nvk_driver import BYTES, INFO, content, load, machine_of, written
 
 from tiny_nv.nvk import methods
@@ -18,7 +18,6 @@ from tinycore import Context, Tensor
 from tinycore.errors import DeviceError, SettingError
 from tinycore.plugin import register, unregister
 
-OPTIONS = {"NV_COPY_ENGINE": "2", "NV_INLINE_DESCRIPTORS": "1", "NV_SLEEP": "1"}
 CARDS = {"ampere": GA102, "hopper": H200, "blackwell": GB202}
 COPY2 = 0xB
 """NV2080_ENGINE_TYPE_COPY2."""
