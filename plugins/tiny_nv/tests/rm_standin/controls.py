@@ -90,19 +90,19 @@ class Controls:
         client = self.resources.client(r["hClient"])
         found = client.objects.get(r["hObject"])
         if found is None:
-            return Status.INVALID_OBJECT_HANDLE
+            raise Refused(Status.INVALID_OBJECT_HANDLE)
         control = CONTROLS.get(r["cmd"])
         if control is None or (self.machine.sandbox and not control.passes_sandbox):
-            return Status.NOT_SUPPORTED
+            raise Refused(Status.NOT_SUPPORTED)
         if not isinstance(found, control.kind):
-            return Status.NOT_SUPPORTED
+            raise Refused(Status.NOT_SUPPORTED)
         layout = self.machine.layouts[control.layout]
         if r["paramsSize"] != layout.size:
-            return Status.INVALID_PARAM_STRUCT
+            raise Refused(Status.INVALID_PARAM_STRUCT)
         if not r["params"]:
-            return Status.INVALID_ARGUMENT
+            raise Refused(Status.INVALID_ARGUMENT)
         if not isinstance(found, Client) and found.gpu.is_lost:
-            return Status.GPU_IS_LOST
+            raise Refused(Status.GPU_IS_LOST)
         handler: Callable[[Object, Record], None] = getattr(self, control.name)
         handler(found, Record(layout, r["params"]))
         return Status.OK

@@ -390,8 +390,6 @@ class Machine(StandInFiles):
         is_bar = isinstance(thing, Usermode) or thing.pages.gpu is not None
         if target is None or target.gpu is not (thing.gpu if is_bar else None) or target.uvm:
             raise Refused(Status.INVALID_ARGUMENT)
-        if not is_bar and target.path != CONTROL:
-            raise Refused(Status.INVALID_ARGUMENT)
         if target.mapping is not None:
             raise Refused(Status.STATE_IN_USE)
         if isinstance(thing, Memory):

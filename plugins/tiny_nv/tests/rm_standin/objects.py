@@ -50,8 +50,7 @@ class Object:
         """The card it belongs to."""
         above = self.parent
         while not isinstance(above, Device):
-            if above is None:
-                raise Refused(Status.INVALID_DEVICE)
+            assert above is not None
             above = above.parent
         return above.owner
 

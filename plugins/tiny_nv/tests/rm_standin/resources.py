@@ -59,7 +59,6 @@ ALIGNMENT_FORCE: Final = 0x100
 EXTERNALLY_OWNED, PAGE_FAULTING = 1 << 3, 1 << 6
 HOST_FLAGS: Final = 0x40001010
 """NONCONTIGUOUS, COHERENCY_CACHED and MAPPING_NO_MAP."""
-NOTIFIER_BYTES: Final = 3 * 16
 USERD_BYTES: Final = 512
 RING_ENTRY: Final = 8
 ENGINE_GRAPHICS, FIRST_COPY_ENGINE, LAST_COPY_ENGINE = 1, 9, 0x12
@@ -123,15 +122,15 @@ class Resources:
         """Make an object. The status."""
         number = r["hClass"]
         if self.machine.sandbox and number in SANDBOX_REFUSES:
-            return Status.INVALID_CLASS
+            raise Refused(Status.INVALID_CLASS)
         if number in ROOTS:
             return self.alloc_root(file, r)
         client = self.client(r["hRoot"])
         parent = client.objects.get(r["hObjectParent"])
         if parent is None:
-            return Status.INVALID_OBJECT_HANDLE
+            raise Refused(Status.INVALID_OBJECT_HANDLE)
         if r["hObjectNew"] in client.objects:
-            return Status.INVALID_OBJECT_HANDLE
+            raise Refused(Status.INVALID_OBJECT_HANDLE)
         handle = r["hObjectNew"] or next(client.numbers)
         made = self.make(client, parent, handle, number, r)
         client.objects[handle] = parent.children[handle] = made
@@ -141,7 +140,7 @@ class Resources:
     def alloc_root(self, file: int, r: Record) -> int:
         """A client."""
         if r["hRoot"] or r["hObjectParent"]:
-            return Status.INVALID_ARGUMENT
+            raise Refused(Status.INVALID_ARGUMENT)
         handle, self._next_client = self._next_client, self._next_client + 1
         client = Client(handle, 0x41, None, file=file)
         client.objects[handle] = client
@@ -153,7 +152,7 @@ class Resources:
         """An object below its parent."""
         if number == 0x80:
             return self.make_device(client, parent, handle, number, r)
-        if not isinstance(parent, Object) or isinstance(parent, Client):
+        if isinstance(parent, Client):
             raise Refused(Status.INVALID_OBJECT_HANDLE)
         gpu = parent.gpu
         if gpu.is_lost:
@@ -305,24 +304,24 @@ class Resources:
     def register_host(self, file: OpenFile, r: Record) -> int:
         """RM_ALLOC_MEMORY: pages of the process."""
         if r["hClass"] not in (HOST_MEMORY, SYSTEM_MEMORY, VIDEO_MEMORY):
-            return Status.INVALID_CLASS
+            raise Refused(Status.INVALID_CLASS)
         if r["hClass"] != HOST_MEMORY:
             raise Mistake(f"class {r['hClass']:#x} is allocated by the old call")
         client = self.client(r["hRoot"])
         device = client.get(r["hObjectParent"], Device)
         if device.gpu is not file.gpu:
-            return Status.INVALID_DEVICE
+            raise Refused(Status.INVALID_DEVICE)
         if device.gpu.is_lost:
-            return Status.GPU_IS_LOST
+            raise Refused(Status.GPU_IS_LOST)
         if not r["hObjectNew"] or r["hObjectNew"] in client.objects:
-            return Status.INVALID_OBJECT_HANDLE
+            raise Refused(Status.INVALID_OBJECT_HANDLE)
         size = r["limit"] + 1
         if r["pMemory"] % PAGE or size % PAGE or not r["pMemory"] or r["fd"] != 0xFFFFFFFF:
-            return Status.INVALID_ARGUMENT
+            raise Refused(Status.INVALID_ARGUMENT)
         if r["flags"] & HOST_FLAGS != HOST_FLAGS:
-            return Status.INVALID_ARGUMENT
+            raise Refused(Status.INVALID_ARGUMENT)
         if not self.is_mapped_by_host(r["pMemory"], size):
-            return Status.INVALID_ADDRESS
+            raise Refused(Status.INVALID_ADDRESS)
         usable = min(getattr(self.machine.exact, "size", 0) or size, size)
         pages = pages_at(r["pMemory"], size)
         pages.data = pages.data[:usable]
@@ -461,7 +460,7 @@ class Resources:
         notifier = None
         if p["hObjectError"]:
             notifier = client.get(p["hObjectError"], Memory)
-            if notifier.pages.gpu is not None or notifier.pages.size < NOTIFIER_BYTES:
+            if notifier.pages.gpu is not None:
                 raise Refused(Status.INVALID_ARGUMENT)
         if p["hObjectBuffer"]:
             client.get(p["hObjectBuffer"], Memory)

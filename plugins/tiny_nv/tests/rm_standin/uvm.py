@@ -5,6 +5,7 @@ open-gpu-kernel-modules 580.142: uvm_ioctl.h, uvm_map_external.c, uvm_va_space.c
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -69,7 +70,7 @@ class Uvm:
         self.machine.requested.append(f"uvm {number:#x}")
         name = REQUESTS.get(number)
         if name is None:
-            return 22
+            return errno.EINVAL
         record = Record(self.machine.layouts[f"uvm_{name}"], argument)
         handler: Callable[[Record], None] = getattr(self, name)
         try:
