@@ -55,7 +55,7 @@ class Rule:
 
 
 def is_refusal(node: ast.stmt) -> bool:
-    """Whether a statement is a refusal: what it raises is made there, or an errno is returned."""
+    """True for a refusal: what it raises is made there, or an errno is returned."""
     if isinstance(node, ast.Raise):
         return isinstance(node.exc, ast.Call)
     return isinstance(node, ast.Return) and "errno." in ast.unparse(node)

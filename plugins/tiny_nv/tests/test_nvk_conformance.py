@@ -45,7 +45,7 @@ def chosen(level: Level) -> list[Trial]:
 
 
 def is_run(card: str, trial: Trial) -> bool:
-    """Whether a trial is run on a card."""
+    """True if a trial is run on a card."""
     place = zlib.crc32(trial.name.encode())
     if trial.case.level == Level.COMPUTE:
         return card == FULL or place % (SAMPLE * len(PAIRS)) == PAIRS.index(card)
