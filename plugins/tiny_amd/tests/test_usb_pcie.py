@@ -11,10 +11,12 @@ from usb_standin.fabric import BarShape, Function
 from usb_standin.library import Fault
 from usb_standin.machine import bridge
 
-from tiny_amd.usb.bridge import Bridge
+from tiny_amd.am.bus import DOORBELL_BAR, MEMORY_BAR, REGISTER_BAR
+from tiny_amd.usb.bridge import SLOT_BYTES, Bridge
+from tiny_amd.usb.bus import BarView, UsbBus
 from tiny_amd.usb.pcie import AssignedBar, EnumeratedCard, enumerate_card
 from tiny_amd.usb.transfers import TransferError, UsbHandle
-from tinycore.errors import DeviceUnavailable
+from tinycore.errors import DeviceUnavailable, OutOfMemory
 from tinycore.plugin import use_system
 
 GIB = 1 << 30
@@ -185,6 +187,94 @@ def test_a_stream_that_was_interrupted_does_not_stay(machine: UsbMachine) -> Non
         chip.memory_write(base, bytes(4096))
     chip.memory_write(base, b"new words")
     assert chip.memory_read(base, 9) == b"new words"
+
+
+# --- the bus that AM's driver uses
+
+
+def bus_of(machine: UsbMachine) -> UsbBus:
+    """The way to the card of a machine."""
+    return UsbBus(*found(machine))
+
+
+def test_registers_memory_and_doorbells(machine: UsbMachine) -> None:
+    bus = bus_of(machine)
+    assert bus.name == "card 1002:744c on bus 4 behind USB bridge 2-1.4 (add1:0001)"
+    assert (bus.device_id, bus.bar_bytes) == (0x744C, {0: 32 * GIB, 2: 2 << 20, 5: 1 << 20})
+    bus.write32(REGISTER_BAR, 0x58, 0x12345678)
+    bus.write64(DOORBELL_BAR, 0x800, 0x1_0000_0002)
+    bus.write_block(MEMORY_BAR, 31 * GIB, bytes(range(200)))
+    memory = machine.firmware.fabric.memory
+    assert memory.read(5, 0x58, 4) == b"\x78\x56\x34\x12"
+    assert memory.read(2, 0x800, 8) == (0x1_0000_0002).to_bytes(8, "little")
+    assert memory.read(0, 31 * GIB, 200) == bytes(range(200))
+    assert bus.read32(REGISTER_BAR, 0x58) == 0x12345678
+    assert bus.read_block(MEMORY_BAR, 31 * GIB + 4, 96) == bytes(range(4, 100))
+    assert (bus.read_config(0, 2), bus.read_config(4, 2)) == (0x1002, 6)
+    bus.write_config(4, 2, 2)
+    assert not machine.firmware.fabric.card[0].is_master
+    bus.close()
+    assert not machine.library.open_things
+
+
+def test_a_number_that_grows_while_it_is_read(machine: UsbMachine) -> None:
+    bus = bus_of(machine)
+    memory = machine.firmware.fabric.memory
+    numbers = iter([0xFFFF_FFFF, 0x1_0000_0000, 0x1_0000_0000, 0x1_0000_0001, 0x1_0000_0001])
+    read = memory.read
+
+    def grows(bar: int, offset: int, size: int) -> bytes:
+        memory.write(0, 64, next(numbers).to_bytes(8, "little"))
+        return read(bar, offset, size)
+
+    memory.read = grows
+    assert BarView(bus, MEMORY_BAR, 0).word(64) == 0x1_0000_0001
+
+
+def test_a_view_of_memory_is_written_and_read(machine: UsbMachine) -> None:
+    view = BarView(bus_of(machine), MEMORY_BAR, 4096)
+    view[3:10] = b"letters"
+    assert view[0:12] == b"\0\0\0letters\0\0"
+    view.set_word(16, 0x1122334455667788)
+    assert view.word(16) == 0x1122334455667788
+    assert view[16:20] == b"\x88\x77\x66\x55"
+
+
+def test_memory_of_the_system_is_sram(machine: UsbMachine) -> None:
+    bus = bus_of(machine)
+    machine.firmware.sram[:] = b"\xee" * len(machine.firmware.sram)
+    one, two = bus.allocate(100), bus.allocate(40_000)
+    assert (one.address, one.size, two.size) == (0, SLOT_BYTES, 3 * SLOT_BYTES)
+    assert one.pages == (0x200000, 0x201000, 0x202000, 0x203000)
+    assert two.pages[0] == 0x204000
+    assert two.host[0 : two.size] == bytes(two.size)
+    draw, shadow = random.Random(3), bytearray(two.size)
+    for _ in range(12):
+        begin = draw.randrange(two.size)
+        content = draw.randbytes(draw.randrange(1, two.size - begin + 1))
+        two.host[begin : begin + len(content)] = content
+        shadow[begin : begin + len(content)] = content
+        assert machine.firmware.sram[0x4000:0x10000] == shadow
+        at = draw.randrange(two.size - 700)
+        assert two.host[at : at + 700] == shadow[at : at + 700]
+    two.host.set_word(8, 0x1122334455667788)
+    assert two.host.word(8) == 0x1122334455667788
+    machine.firmware.fabric.write_host(two.pages[11], b"of the card")
+    assert two.host[0xB000:0xB00B] == b"of the card"
+    assert one.host[0 : one.size] == bytes(one.size)
+
+
+def test_sram_is_given_out_and_back(machine: UsbMachine) -> None:
+    bus = bus_of(machine)
+    all_of_it = bus.allocate(31 * SLOT_BYTES)
+    with pytest.raises(OutOfMemory, match="no 16,384 bytes of SRAM in a row are left, of 0"):
+        bus.allocate(1)
+    bus.free(all_of_it)
+    parts = [bus.allocate(10 * SLOT_BYTES) for _ in range(3)]
+    bus.free(parts[1])
+    with pytest.raises(OutOfMemory, match="in a row are left, of 180,224"):
+        bus.allocate(11 * SLOT_BYTES)
+    assert bus.allocate(10 * SLOT_BYTES).pages == parts[1].pages
 
 
 def test_the_stand_in_knows_what_a_card_must_not_do(machine: UsbMachine) -> None:

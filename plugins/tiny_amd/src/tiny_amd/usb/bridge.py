@@ -39,7 +39,8 @@ RETRY_SECONDS: Final = 1.0
 """Time that a function has after a reset until it answers (PCIe 5.0, 6.6.1)."""
 SLOT_BYTES: Final = 16 << 10
 SECTOR_BYTES: Final = 512
-SRAM_BYTES: Final = 512 << 10
+GUARD_SLOT: Final = 31
+"""The last slot of SRAM, which tells when what was written before has arrived."""
 STREAM_BYTES: Final = 64 << 10
 """Bytes of a stream: the chip's processor moves some megabytes a second, so that each ends long
 before its time limit."""
@@ -287,26 +288,29 @@ class Bridge:
             return self.usb.bulk_in(sectors * SECTOR_BYTES)[:size]
 
     def sram_write(self, slot: int, content: bytes | memoryview) -> None:
-        """Write bytes from a slot on, and return when SRAM has them.
+        """Write bytes from a slot on, up to the end of a sector, and return when SRAM has them.
 
-        What a bulk transfer brought lies in SRAM some time after it: the last word of the last
-        sector is a number that is read back until it is there, so that four bytes behind the
-        content are overwritten too, and what is between. Raises DeviceError where it never is.
+        What a bulk transfer brought lies in SRAM some time after it. So a number follows in a slot
+        of its own, which is read back until it is there: as transfers arrive in their order, the
+        content has arrived then. Raises DeviceError where it never is.
         """
-        size = len(content) + _SENTINEL.size
+        size = len(content)
         _verify_slots(slot, size)
-        sectors = -(-size // SECTOR_BYTES)
-        padding = bytes(sectors * SECTOR_BYTES - size)
         with self.lock:
+            self._send(slot, content)
             self._sequence = self._sequence % 0xFFFFFFFF + 1
             mark = _SENTINEL.pack(self._sequence)
-            self._arm(slot, sectors, 0)
-            self.usb.bulk_out(b"".join((content, padding, mark)))
-            last, inside = divmod(sectors * SECTOR_BYTES - 1, SLOT_BYTES)
+            self._send(GUARD_SLOT, mark)
             for _ in range(_SENTINEL_TRIES):
-                if self.sram_read(slot + last, inside + 1)[-len(mark) :] == mark:
+                self._arm(GUARD_SLOT, 1, _TO_HOST)
+                if self.usb.bulk_in(SECTOR_BYTES)[: len(mark)] == mark:
                     return
             raise DeviceError(f"{self.usb}: {size:,} bytes did not arrive in its SRAM")
+
+    def _send(self, slot: int, content: bytes | memoryview) -> None:
+        sectors = -(-len(content) // SECTOR_BYTES)
+        self._arm(slot, sectors, 0)
+        self.usb.bulk_out(b"".join((content, bytes(sectors * SECTOR_BYTES - len(content)))))
 
     def _arm(self, slot: int, sectors: int, direction: int) -> None:
         """Have the next bulk transfer go to or from SRAM."""
@@ -315,7 +319,7 @@ class Bridge:
 
 
 def _verify_slots(slot: int, size: int) -> None:
-    if not (slot >= 0 and 0 < size <= SRAM_BYTES - slot * SLOT_BYTES):
+    if not (slot >= 0 and 0 < size <= (GUARD_SLOT - slot) * SLOT_BYTES):
         raise ArgumentError(f"{size:,} bytes from slot {slot} on are not within SRAM")
 
 
