@@ -3,6 +3,8 @@
 Each tree is a checkout that is imported from where it lies, with a cache of compiled kernels of its
 own. Of each case a row is printed as soon as it is measured: the least and the middle time of both
 trees in milliseconds, and their ratios. The least is what a machine that others use can tell.
+With `--beside torch,jax` peers take turns with the trees: a column each, of their least time and of
+that of the second tree by it.
 """
 
 from __future__ import annotations
@@ -25,11 +27,10 @@ from benchmarks.session import Worker, WorkerFailed, worker
 
 __all__ = ["main"]
 
-HEAD: Final = (
-    "| case | program | before, least | after, least | ratio "
-    "| before, median | after, median | ratio |\n"
-    "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-)
+COLUMNS: Final = (
+    "before, least", "after, least", "ratio", "before, median", "after, median", "ratio",
+)  # fmt: skip
+"""Columns of the two trees."""
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -38,6 +39,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("trees", type=Path, nargs=2, metavar="TREE", help="before, then after")
     parser.add_argument("--only", default="", metavar="PATTERN", help="cases whose name matches")
     parser.add_argument("--peers", default=",".join(OURS), metavar="A,B", help=", ".join(OURS))
+    parser.add_argument(
+        "--beside", default="", metavar="A,B", help="peers that take turns, too: torch,jax,..."
+    )
     parser.add_argument("--seconds", type=float, default=8.0, help="of turns, a case and program")
     parser.add_argument("--turn", type=float, default=0.02, help="seconds of one turn")
     parser.add_argument("--caches", type=Path, metavar="FOLDER", help="kept from run to run")
@@ -66,19 +70,50 @@ def turns(workers: Sequence[Worker], seconds: float, turn: float) -> list[list[S
 
 def row(case: Case, peer: str, given: argparse.Namespace, caches: Path) -> str:
     """One line of the table."""
+    command = ("benchmarks.worker", peer, case.name)
     with ExitStack() as stack:
-        command = ("benchmarks.worker", peer, case.name)
         try:
             workers = [
                 stack.enter_context(worker(command, environment_in(tree.resolve(), peer, caches)))
                 for tree in given.trees
             ]
-            taken = turns(workers, given.seconds, given.turn)
+            others = {
+                other: started
+                for other in words_of(given.beside)
+                if (started := other_worker(stack, other, case, caches)) is not None
+            }
+            taken = turns([*workers, *others.values()], given.seconds, given.turn)
         except WorkerFailed as failed:
             return f"| {case.name} | {peer} | {failed} |"
     least = [min(sample.seconds for sample in samples) for samples in taken]
-    middle = [summarize(samples).median for samples in taken]
-    return f"| {case.name} | {peer} | {cells(least)} | {cells(middle)} |"
+    middle = [summarize(samples).median for samples in taken[:2]]
+    beside = dict(zip(others, least[2:], strict=True))
+    columns = [
+        f"{figures(beside[other])} ({least[1] / beside[other]:.2f})" if other in beside else ""
+        for other in words_of(given.beside)
+    ]
+    return "| " + " | ".join([case.name, peer, cells(least[:2]), cells(middle), *columns]) + " |"
+
+
+def other_worker(stack: ExitStack, peer: str, case: Case, caches: Path) -> Worker | None:
+    """The process of a peer; None where it cannot do the case."""
+    command = ("benchmarks.worker", peer, case.name)
+    try:
+        return stack.enter_context(worker(command, environment_of(peer, caches)))
+    except WorkerFailed:
+        return None
+
+
+def words_of(text: str) -> list[str]:
+    """Words between commas."""
+    return [word for word in text.split(",") if word]
+
+
+def head(beside: Sequence[str]) -> str:
+    """The first two lines of the table."""
+    columns = ["case", "program", *COLUMNS, *(f"{peer} (after by it)" for peer in beside)]
+    rule = ["---", "---", *["---:"] * (len(columns) - 2)]
+    return f"| {' | '.join(columns)} |\n| {' | '.join(rule)} |"
 
 
 def cells(seconds: Sequence[float]) -> str:
@@ -90,7 +125,7 @@ def cells(seconds: Sequence[float]) -> str:
 def rows(given: argparse.Namespace, caches: Path) -> Iterator[str]:
     """All lines."""
     for case in selected(given.only):
-        for peer in given.peers.split(","):
+        for peer in words_of(given.peers):
             if isinstance(case, Case) and case.suits(peer) and case.program_of("tinycore"):
                 yield row(case, peer, given, caches)
 
@@ -98,7 +133,7 @@ def rows(given: argparse.Namespace, caches: Path) -> Iterator[str]:
 def main() -> None:
     """Print the table."""
     given = arguments()
-    print(HEAD)
+    print(head(words_of(given.beside)))
     with tempfile.TemporaryDirectory() as empty:
         for line in rows(given, given.caches or Path(empty)):
             print(line, flush=True)
