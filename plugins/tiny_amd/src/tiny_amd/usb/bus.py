@@ -21,7 +21,7 @@ __all__ = ["BarView", "SramView", "UsbBus"]
 
 SRAM_ADDRESS: Final = 0x20_0000
 """Where the card sees SRAM."""
-_WORD: Final = 0xFFFFFFFF
+_LOW_WORD: Final = 0xFFFFFFFF
 
 
 class UsbBus:
@@ -52,7 +52,7 @@ class UsbBus:
     def write64(self, bar: int, offset: int, value: int) -> None:
         """Write 64 bits as two words, the low one first."""
         with self.bridge.lock:
-            self.write32(bar, offset, value & _WORD)
+            self.write32(bar, offset, value & _LOW_WORD)
             self.write32(bar, offset + 4, value >> 32)
 
     def read64(self, bar: int, offset: int) -> int:
