@@ -19,7 +19,12 @@ from seeded_faults import Fault, Seeded
 
 TESTS: Final = Path(__file__).parent
 SOURCES: Final = TESTS.parent / "src/tiny_nv"
-RUN: Final = ("test_nvk_driver.py", "test_nvk_options.py")
+RUN: Final = (
+    "test_nvk_driver.py",
+    "test_nvk_options.py",
+    "test_nvk_pages.py",
+    "test_nvk_reports.py",
+)
 CHOSEN: Final = "not changes_one_text"
 
 FAULTS: Final[tuple[Fault, ...]] = (
@@ -135,7 +140,28 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "warp * units.warps_per_sm * units.sms_per_tpc",
         "warp * units.warps_per_sm",
     ),
-    ("card.py", "by_bar1 = number >= FIRST_OF_BAR1", "by_bar1 = True"),
+    (
+        "card.py",
+        "((True, False) if number >= FIRST_OF_BAR1 else (False,))",
+        "((False, True) if number >= FIRST_OF_BAR1 else (False,))",
+    ),
+    ("card.py", "for number in USERMODES\n", "for number in reversed(USERMODES)\n"),
+    ("card.py", "            self._free(page)\n            raise\n", "            raise\n"),
+    ("memory.py", "pages.offset(start - begin, memory.nbytes)", "pages.offset(0, memory.nbytes)"),
+    (
+        "memory.py",
+        "-(-(start + memory.nbytes) // PAGE) * PAGE",
+        "(start + memory.nbytes) // PAGE * PAGE",
+    ),
+    ("memory.py", "self.release(buffer.root)", "pass"),
+    ("faults.py", "most = count // 2", "return"),
+    ("faults.py", '"<4xI16xQQ"', '"<I20xQQ"'),
+    ("faults.py", 'told.number("addrHi") << 32', 'told.number("addrHi") << 31'),
+    (
+        "qmd.py",
+        "release_form(version, index, timed=False)",
+        "release_form(version, 0, timed=False)",
+    ),
     ("card.py", "DOORBELL: Final = 0x90", "DOORBELL: Final = 0x80"),
     ("card.py", "        self._destroy(allocation)\n", ""),
     ("card.py", "        self._free(allocation.handle)\n", ""),

@@ -235,6 +235,13 @@ def test_mappings_for_the_host(pair: tuple[Opened, Opened]) -> None:
     assert mapped(one, pinned) == Status.NOT_SUPPORTED
 
 
+def test_doorbells_that_are_not_mapped_through_bar1() -> None:
+    card = Opened.of(Machine((H200,), bar1_doorbells=False))
+    params = card.raw.record("usermode", bBar1Mapping=1)
+    page = card.got(card.subdevice, 0xC661, params)
+    assert mapped(card, page, length=1 << 16) == Status.NOT_SUPPORTED
+
+
 def test_the_resource_managers_own_mappings(card: Opened) -> None:
     raw = card.raw
     small = raw.record("vaspace", vaBase=1 << 30, vaSize=16 * PAGE)

@@ -68,6 +68,8 @@ class CardFacts:
     """Per GPC."""
     sms: int = 2
     """Per TPC."""
+    absent_sms: int = 0
+    """Multiprocessors that the counts of units have, and the card has not."""
     warps: int = 48
     """That a multiprocessor holds."""
     address_bits: int = 49

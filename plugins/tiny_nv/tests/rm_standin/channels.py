@@ -5,6 +5,7 @@ open-gpu-doc: clc56f.h, clc86f.h, clc96f.h (GPFIFO entries, method headers, sema
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -287,6 +288,7 @@ class Ring:
             return bool(action())
         except MmuFault as fault:
             self.machine.last_fault = str(fault)
+            self.channel.fault.pop("counter", 0)
             where = {"address": fault.address, "type": fault.kind, "access": fault.access}
             self.channel.fault.update(where)
             self.fail(XID_MMU)
@@ -295,7 +297,8 @@ class Ring:
             self.fail(rejected.code)
         except Fault as fault:
             self.machine.last_fault = str(fault)
-            self.channel.fault["sms"] = {0: (esr_of(fault), 0, 0)}
+            counter = self.channel.fault.pop("counter", 0)
+            self.channel.fault["sms"] = {0: (esr_of(fault), counter, address_in(fault))}
             self.fail(XID_EXCEPTION)
             if not self.machine.tells_faults:
                 raise
@@ -358,6 +361,12 @@ def decoded(words: list[int]) -> list[Write]:
             found.append(Write(subchannel, method + 4 * step, words[at + index]))
         at += count
     return found
+
+
+def address_in(fault: Fault) -> int:
+    """The address that a fault's text names; 0 for none."""
+    found = re.search(r"at (0x[0-9a-f]+)", str(fault))
+    return int(found[1], 16) if found else 0
 
 
 def esr_of(fault: Fault) -> int:

@@ -275,7 +275,7 @@ class Controls:
         channel = self.channel_of(found, p["hTargetChannel"])
         facts = channel.gpu.facts
         units, first, count = (
-            facts.gpcs * facts.tpcs * facts.sms,
+            facts.gpcs * facts.tpcs * facts.sms - facts.absent_sms,
             p["startingSM"],
             p["numSMsToRead"],
         )

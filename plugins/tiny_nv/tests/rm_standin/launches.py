@@ -270,6 +270,7 @@ class Launcher:
         self.machine.launched.append(code.name)
         cluster = tuple(max(qmd.get(f"cluster_{axis}"), 1) for axis in "xyz")
         x, y, z = cluster
+        self.channel.fault["counter"] = code.address  # of a kernel that a fault stops
         try:
             self.executor.launch(
                 module, code.name, qmd.grid, qmd.block, parameters, dynamic, (x, y, z)
@@ -281,6 +282,7 @@ class Launcher:
             action = WRITE if at[1] == "write" else READ
             self.machine.last_fault = str(fault)
             raise MmuFault(int(at[2], 16), action) from fault
+        del self.channel.fault["counter"]
         for release in qmd.releases():
             clock = self.channel.gpu.clock() if release.structure == FOUR_WORDS else None
             self.view.release(release.address, release.payload, release.is_long, clock)

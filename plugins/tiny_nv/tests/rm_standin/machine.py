@@ -109,12 +109,14 @@ class Machine(StandInFiles):
         version: str = "580.159.03",
         sandbox: bool = False,
         peers: bool = True,
+        bar1_doorbells: bool = True,
     ) -> None:
         """`sandbox`: gVisor is between the process and the driver, and refuses what it does.
-        `peers`: cards reach each other's memory.
+        `peers`: cards reach each other's memory. `bar1_doorbells`: doorbells are mapped by BAR1.
         """
         super().__init__()
         self.version, self.sandbox, self.peers = version, sandbox, peers
+        self.bar1_doorbells = bar1_doorbells
         self.branch = branch_of(version)
         self.layouts: dict[str, Layout] = layouts_of(self.branch)
         self.backing = Backing()
@@ -388,6 +390,8 @@ class Machine(StandInFiles):
         thing, data_offset, size = self.resources.mappable(r)
         target = self.file_of(r["fd"])
         is_bar = isinstance(thing, Usermode) or thing.pages.gpu is not None
+        if isinstance(thing, Usermode) and thing.is_bar1 and not self.bar1_doorbells:
+            raise Refused(Status.NOT_SUPPORTED)
         if target is None or target.gpu is not (thing.gpu if is_bar else None) or target.uvm:
             raise Refused(Status.INVALID_ARGUMENT)
         if target.mapping is not None:

@@ -203,14 +203,36 @@ class Card:
         return Units(*memoryview(pairs).cast("I")[1::2].tolist())
 
     def _map_doorbells(self, undo: ExitStack) -> None:
+        """The newest page that the driver gives: through BAR1, which is faster, where it does."""
+        newest(USERMODES, self.classes, "page of doorbells")
+        forms = [
+            (number, by_bar1)
+            for number in USERMODES
+            if number in self.classes
+            for by_bar1 in ((True, False) if number >= FIRST_OF_BAR1 else (False,))
+        ]
+        refusals: list[DeviceError | OutOfMemory] = []
+        for number, by_bar1 in forms:
+            try:
+                at = self._map_page(number, by_bar1)
+            except (DeviceError, OutOfMemory) as error:
+                refusals.append(error)
+                continue
+            undo.callback(self.rm.machine.unmap, at, USERMODE_BYTES)
+            self.doorbell = bytes_at(at + DOORBELL, 4).cast("I")
+            return
+        raise refusals[0]
+
+    def _map_page(self, number: int, by_bar1: bool) -> int:
+        """Map a page of doorbells into this process, where it can only be written through BAR1."""
         rm = self.rm
-        number = newest(USERMODES, self.classes, "page of doorbells")
-        by_bar1 = number >= FIRST_OF_BAR1
         params = rm.record("usermode", bBar1Mapping=1) if by_bar1 else None
         page = rm.alloc(self.subdevice, number, params, what="a page of doorbells")
-        at = rm.map(self.subdevice, page, USERMODE_BYTES, self.info.node, write_only=by_bar1)
-        undo.callback(rm.machine.unmap, at, USERMODE_BYTES)
-        self.doorbell = bytes_at(at + DOORBELL, 4).cast("I")
+        try:
+            return rm.map(self.subdevice, page, USERMODE_BYTES, self.info.node, write_only=by_bar1)
+        except (DeviceError, OutOfMemory):
+            self._free(page)
+            raise
 
     # --- memory
 

@@ -16,7 +16,7 @@ from tiny_nv.nvk.card import Allocation, Card
 from tiny_nv.nvk.classes import Class, Control
 from tiny_nv.nvk.rm import Refused
 from tinycore.config import settings
-from tinycore.errors import DeviceError
+from tinycore.errors import DeviceError, OutOfMemory
 from tinycore.plugin import bytes_at, fence, lock
 
 if TYPE_CHECKING:
@@ -138,12 +138,12 @@ class ChannelGroup:
         recorded = int.from_bytes(note[_STATUS : _STATUS + 2], "little") == _RECORDED
         return int.from_bytes(note[_CODE : _CODE + 4], "little") if recorded else 0
 
-    def ask(self, command: Control, record: Record) -> Record | None:
-        """Reply of the debugger object to a control command; None if there is none."""
-        if not self.debugger:
+    def ask(self, target: int, command: Control, record: Record) -> Record | None:
+        """Reply of an object to a control command; None if there is none."""
+        if not target:
             return None
-        with suppress(DeviceError):
-            return self.rm.control(self.debugger, command, record)
+        with suppress(DeviceError, OutOfMemory):
+            return self.rm.control(target, command, record)
         return None
 
     def close(self) -> None:

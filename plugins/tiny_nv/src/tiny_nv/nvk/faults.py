@@ -7,6 +7,7 @@ object that debuggers ask. NVIDIA, "XID Errors"; ctrl83dedebug.h of 580.142.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from struct import Struct
 from typing import Final
 
 from tiny_nv.nvk.channel import ChannelGroup
@@ -16,12 +17,14 @@ __all__ = ["Faults"]
 
 _MOST_SMS: Final = 100
 _MOST_FAULTS: Final = 4
+_WARP_STATE: Final = Struct("<4xI16xQQ")
+"""Error, address and program counter of a warp."""
 
 CHANNEL_ERRORS: Final[Mapping[int, str]] = {
     13: "a kernel did what it may not",
     31: "an access to memory that is not mapped",
     32: "a command that the channel does not know",
-    39: "a copy failed",
+    **dict.fromkeys((39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), "a copy failed"),
     43: "the channel was reset",
     45: "the channels were stopped because of another error",
     48: "memory of the card has an error that cannot be corrected",
@@ -32,6 +35,7 @@ CHANNEL_ERRORS: Final[Mapping[int, str]] = {
     109: "a switch of contexts took too long",
     119: "the card's own processor does not answer",
     120: "the card's own processor failed",
+    154: "the card has to be reset",
 }
 FAULT_KINDS: Final[Mapping[int, str]] = {
     0: "nothing is mapped there",
@@ -46,6 +50,8 @@ FAULT_KINDS: Final[Mapping[int, str]] = {
     0xF: "no atomic access is possible there",
 }
 ACCESSES: Final[Mapping[int, str]] = {0: "a read", 1: "a write", 2: "an atomic access"}
+OF_ADDRESSES: Final = (0xE, 0xF, 0x10)
+"""Errors of warps that are about an address."""
 WARPS: Final[Mapping[int, str]] = {
     0x1: "its stack is used up",
     0x4: "its code goes round",
@@ -81,10 +87,12 @@ class Faults:
         return self.found
 
     def _accesses(self) -> Iterator[str]:
-        """Accesses that the page tables do not allow."""
-        record = self.group.rm.record("mmu_faults")
-        told = self.group.ask(Control.READ_MMU_FAULT_INFO, record)
+        """Accesses that page tables do not allow: told by the debugger, else by the channels."""
+        group = self.group
+        record = group.rm.record("mmu_faults")
+        told = group.ask(group.debugger, Control.READ_MMU_FAULT_INFO, record)
         if told is None:
+            yield from self._accesses_of_channels()
             return
         for index in range(min(told.number("count"), _MOST_FAULTS)):
             place = told.place("faults", index)
@@ -95,23 +103,49 @@ class Faults:
             why = FAULT_KINDS.get(kind, f"fault of type {kind:#x}")
             yield f"{ACCESSES.get(access, 'an access')} at {address:#x}: {why}"
 
+    def _accesses_of_channels(self) -> Iterator[str]:
+        """The same of each channel that had one; the driver does not tell what they did there."""
+        group = self.group
+        for channel in (group.compute, group.copies):
+            record = group.rm.record("channel_fault")
+            told = group.ask(channel.handle, Control.GET_MMU_FAULT_INFO, record)
+            if told is None or not any(told.data):
+                continue
+            address = told.number("addrHi") << 32 | told.number("addrLo")
+            kind = told.number("type")
+            why = FAULT_KINDS.get(kind, f"fault of type {kind:#x}")
+            yield f"an access at {address:#x}: {why}"
+
     def _warps(self) -> Iterator[str]:
         """Kernels that a multiprocessor has stopped, each once."""
         seen = set()
-        for first in range(0, self.sms, _MOST_SMS):
+        for state in self._states():
+            error, where, at = _WARP_STATE.unpack_from(state)
+            error &= 0xFF
+            if error and (error, at) not in seen:
+                seen.add((error, at))
+                why = WARPS.get(error, f"error {error:#x}")
+                address = f" ({where:#x})" if error in OF_ADDRESSES else ""
+                yield f"{self.kernel_at(at)} at {at:#x}: {why}{address}"
+
+    def _states(self) -> Iterator[memoryview | bytearray]:
+        """Error states of multiprocessors.
+
+        The driver refuses a range that ends behind the last one, and a card may have fewer than its
+        counts of units multiply to: half as many are asked for then.
+        """
+        first, most = 0, _MOST_SMS
+        while first < self.sms and most:
+            count = min(most, self.sms - first)
             record = self.group.rm.record(
                 "sm_errors",
                 hTargetChannel=self.group.compute.handle,
-                numSMsToRead=min(_MOST_SMS, self.sms - first),
+                numSMsToRead=count,
                 startingSM=first,
             )
-            told = self.group.ask(Control.READ_ALL_SM_ERROR_STATES, record)
-            for index in range(min(_MOST_SMS, self.sms - first) if told else 0):
-                assert told is not None
-                state = told.data[told.place("states", index)]
-                error = int.from_bytes(state[4:8], "little") & 0xFF
-                at = int.from_bytes(state[32:40], "little")
-                if error and (error, at) not in seen:
-                    seen.add((error, at))
-                    why = WARPS.get(error, f"error {error:#x}")
-                    yield f"{self.kernel_at(at)} at {at:#x}: {why}"
+            told = self.group.ask(self.group.debugger, Control.READ_ALL_SM_ERROR_STATES, record)
+            if told is None:
+                most = count // 2
+                continue
+            yield from (told.data[told.place("states", index)] for index in range(count))
+            first += count

@@ -139,6 +139,7 @@ _COMMON: Final = (
     layout("sm_errors", 4824, "hTargetChannel@0 numSMsToRead@4 states@8:48 mmuFaultInfo@4808 "
            "mmuFaultValid@4812:1 mmuFault@4816 startingSM@4820"),
     layout("mmu_faults", 72, "faults@0:16 count@64"),
+    layout("channel_fault", 104, "addrHi@0 addrLo@4 type@8"),
     layout("uvm_initialize", 16, "flags@0:8 rmStatus@8"),
     layout("uvm_mm_initialize", 8, "uvmFd@0 rmStatus@4"),
     layout("uvm_register_gpu", 40, "uuid@0:16 numaEnabled@16:1 numaNodeId@20 rmCtrlFd@24 "

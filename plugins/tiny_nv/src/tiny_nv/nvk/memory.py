@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
+from tiny_nv.nvk.addresses import PAGE
 from tiny_nv.nvk.card import Allocation, Card
-from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.plugin import HCQAllocator, HCQBuffer, bytes_at
+from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
+from tinycore.plugin import HCQAllocator, HCQBuffer, address_of, bytes_at
 
 __all__ = ["NvAllocator"]
 
@@ -32,6 +33,23 @@ class NvAllocator(HCQAllocator):
         buffer.view = None
         with suppress(DeviceError):  # of a card that was lost
             self.card.free(buffer.meta)
+
+    def pin(self, memory: memoryview) -> HCQBuffer | None:
+        """Memory of this process, whose pages the card addresses; None where the driver does not
+        take them, as those of a file that may only be read.
+        """
+        start = address_of(memory)
+        begin, end = start // PAGE * PAGE, -(-(start + memory.nbytes) // PAGE) * PAGE
+        try:
+            made = self.card.pin(begin, end - begin)
+        except (DeviceError, OutOfMemory):
+            return None
+        pages = HCQBuffer(made.address, made.size, self.device, meta=made)
+        return pages.offset(start - begin, memory.nbytes)
+
+    def unpin(self, buffer: HCQBuffer) -> None:
+        """Give pages of this process back."""
+        self.release(buffer.root)
 
     def map_peer(self, buffer: HCQBuffer) -> None:
         """Let this card address memory of another. Raises UnsupportedError where it cannot."""

@@ -190,16 +190,23 @@ class NvArguments(HCQArgsState):
         self.releases += 1
         fixed = [0 if isinstance(number, Word) else number for number in (address, value)]
         qmd.put_release(self.descriptor, self.version, index, fixed[0], fixed[1], timed=timed)
-        names = ("RELEASE_ADDRESS", "RELEASE_PAYLOAD")
-        return [
-            (number.symbol, self._setter(name, number, index))
-            for name, number in zip(names, (address, value), strict=True)
-            if isinstance(number, Word)
-        ]
+        patches: list[Patch] = []
+        if isinstance(address, Word):
+            patches.append((address.symbol, self._address_setter(address, index)))
+        if isinstance(value, Word):
+            patches.append((value.symbol, self._payload_setter(value, index)))
+        return patches
 
-    def _setter(self, name: str, word: Word, index: int) -> Callable[[int], None]:
+    def _address_setter(self, word: Word, index: int) -> Callable[[int], None]:
         def change(number: int) -> None:
-            qmd.put_wide(self.descriptor, self.version, name, word.value(number), index)
+            at = word.value(number)
+            qmd.put_wide(self.descriptor, self.version, "RELEASE_ADDRESS", at, index)
+
+        return change
+
+    def _payload_setter(self, word: Word, index: int) -> Callable[[int], None]:
+        def change(number: int) -> None:
+            qmd.put_payload(self.descriptor, self.version, index, word.value(number))
 
         return change
 

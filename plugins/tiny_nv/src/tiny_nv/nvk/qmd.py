@@ -28,6 +28,7 @@ __all__ = [
     "put_constants",
     "put_grid",
     "put_next",
+    "put_payload",
     "put_release",
     "put_wide",
     "read",
@@ -343,6 +344,11 @@ def put_release(
     pack_into("<H", view, form.bits_at, form.bits)
     pack_into("<Q", view, form.address_at, form.around_address | address)
     pack_into("<Q", view, form.value_at, value)
+
+
+def put_payload(view: memoryview, version: Version, index: int, value: int) -> None:
+    """Set the value of a release that `put_release` has written."""
+    pack_into("<Q", view, release_form(version, index, timed=False).value_at, value)
 
 
 def put_next(view: memoryview, version: Version, address: int) -> None:
