@@ -24,6 +24,7 @@ ALIGNMENT: Final = 256
 REGISTERS: Final = 65536
 """Registers of a multiprocessor."""
 _WARP: Final = 32
+_put_payload: Final = Struct("<Q").pack_into
 _PARTS: Final = 4
 _COUNTS_SYSTEM_SHARED: Final = 90
 """The first architecture whose files count the shared memory that the system takes."""
@@ -205,8 +206,10 @@ class NvArguments(HCQArgsState):
         return change
 
     def _payload_setter(self, word: Word, index: int) -> Callable[[int], None]:
+        descriptor, at = self.descriptor, qmd.payload_at(self.version, index)
+
         def change(number: int) -> None:
-            qmd.put_payload(self.descriptor, self.version, index, word.value(number))
+            _put_payload(descriptor, at, word.value(number))
 
         return change
 

@@ -23,12 +23,12 @@ __all__ = [
     "Span",
     "bank_word",
     "descriptor",
+    "payload_at",
     "put",
     "put_bank",
     "put_constants",
     "put_grid",
     "put_next",
-    "put_payload",
     "put_release",
     "put_wide",
     "read",
@@ -346,9 +346,9 @@ def put_release(
     pack_into("<Q", view, form.value_at, value)
 
 
-def put_payload(view: memoryview, version: Version, index: int, value: int) -> None:
-    """Set the value of a release that `put_release` has written."""
-    pack_into("<Q", view, release_form(version, index, timed=False).value_at, value)
+def payload_at(version: Version, index: int) -> int:
+    """Position of the 64 bits of a release's value."""
+    return release_form(version, index, timed=False).value_at
 
 
 def put_next(view: memoryview, version: Version, address: int) -> None:

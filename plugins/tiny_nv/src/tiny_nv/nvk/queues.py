@@ -58,6 +58,8 @@ class NvQueue(HWQueue):
         self.device = device
         self.channel = channel
         self.bound: HCQBuffer | None = None
+        self._entries: list[tuple[int, int]] = []
+        """Addresses and lengths of commands that are bound, by entries of the ring."""
         self.options = device.options
 
     def __del__(self) -> None:
@@ -83,21 +85,28 @@ class NvQueue(HWQueue):
         assert self.bound.view is not None
         words = self.bound.view.cast("I")
         words[:] = memoryview(self.words)
+        self._entries = self._entries_of(self.bound, words)
         return words
 
     def submit_words(self) -> None:
         """Let the channel execute the commands."""
-        words = memoryview(self.words)
-        if not words:
+        if not self.words:
             return
         channel = self.channel
         with channel.lock:
-            memory = self.bound or self._lend(words)
-            parts = pieces(words)
-            channel.wait_for_room(len(parts), self.device.rest)
-            for start, count in parts:
-                channel.submit(memory.address + start * _WORD_BYTES, count)
+            entries = self._entries
+            if self.bound is None:
+                words = memoryview(self.words)
+                entries = self._entries_of(self._lend(words), words)
+            channel.wait_for_room(len(entries), self.device.rest)
+            for address, count in entries:
+                channel.submit(address, count)
             channel.ring_doorbell()
+
+    def _entries_of(self, memory: HCQBuffer, words: memoryview) -> list[tuple[int, int]]:
+        """Addresses and lengths of what the ring is to name."""
+        base = memory.address
+        return [(base + start * _WORD_BYTES, count) for start, count in pieces(words)]
 
     def _lend(self, words: memoryview) -> HCQBuffer:
         """A copy of the words, which lasts until they are executed."""
