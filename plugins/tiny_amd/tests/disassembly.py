@@ -6,13 +6,18 @@
 
 The tests run on the stand-in. Each kernel's machine code, once however many tests launch it, is
 listed by llvm-objdump and decoded by the emulator: mnemonics and lengths must agree, instruction by
-instruction. A row is added to the page for each run. `--keep FOLDER` keeps the kernels.
-Needs llvm-objdump 19 or later (Debian: llvm-19), or the one OBJDUMP names.
+instruction. A row is added to the page for each run. `--keep FOLDER` keeps the kernels and how the
+tests ended, to which later runs add theirs; without tests only what is kept is compared.
+
+Needs llvm-objdump 19 or later (Debian: llvm-19), or the one OBJDUMP names. Words that it does not
+know are asked of a newer LLVM's library, if LIBLLVM names one (the wheel llvm-nanobind has one).
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import json
 import os
 import re
 import shutil
@@ -22,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -39,6 +44,9 @@ from tinycore.plugin import register_observer  # noqa: E402
 
 ARCHS: Final = {"AMD": "gfx1100", "AMD-GFX1201": "gfx1201", "AMD-GFX942": "gfx942"}
 """Architectures of the stand-ins."""
+TRUE16: Final = "--mattr=+real-true16"
+"""Has llvm-objdump 19 know halves of registers as operands."""
+MORE: Final = {"gfx1100": (TRUE16,), "gfx1201": (TRUE16,), "gfx942": ()}
 VERSIONS: Final = range(30, 18, -1)
 OPTIONS: Final = ("-p", "no:cacheprovider", "--tb=short")
 AT_ONCE: Final = 200
@@ -48,8 +56,11 @@ PADDING: Final = frozenset({"s_code_end", "s_nop"})
 """Instructions behind the end of a kernel, which nothing executes; counted apart."""
 HEAD: Final = (
     "| architecture | tests | passed | skipped | failed | kernels | instructions | of them padding "
-    "| mnemonics | mismatches |"
+    "| mnemonics | unknown to llvm-objdump | mismatches |"
 )
+UNKNOWN: Final = ".long"
+"""What llvm-objdump writes for words that it does not know."""
+OUTCOMES: Final = "outcomes.json"
 
 
 def objdump() -> str:
@@ -67,7 +78,7 @@ def listing(objects: list[bytes], arch: str) -> Iterator[tuple[str, bytes]]:
         files = [Path(folder) / f"{number}.o" for number in range(len(objects))]
         for file, data in zip(files, objects, strict=True):
             file.write_bytes(data)
-        command = [objdump(), "-d", f"--mcpu={arch}", *map(str, files)]
+        command = [objdump(), "-d", f"--mcpu={arch}", *MORE[arch], *map(str, files)]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for line in said.splitlines():
         if found := LINE.match(line):
@@ -89,68 +100,112 @@ class Kernels:
 
 
 class Outcomes:
-    """How tests ended."""
+    """How tests ended, by their names."""
 
     def __init__(self) -> None:
-        self.count: Counter[str] = Counter()
+        self.found: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test at its call, or where it did not come to that."""
+        """Note a test at its call, or where it did not come to that."""
         if report.when == "call" or report.outcome != "passed":
-            self.count[report.outcome] += 1
+            self.found[report.nodeid] = report.outcome
+
+    def count(self, outcome: str) -> int:
+        """Number of tests that ended so."""
+        return sum(each == outcome for each in self.found.values())
 
 
-def compare(objects: list[bytes], arch: str) -> tuple[Counter[str], Counter[str]]:
-    """Mnemonics that were listed, and disagreements, with their numbers."""
+class NewerLlvm:
+    """The disassembler of a library of LLVM, by its interface for C."""
+
+    def __init__(self, path: str, arch: str) -> None:
+        library = ctypes.CDLL(path)
+        for part in ("TargetInfo", "TargetMC", "Disassembler"):
+            getattr(library, f"LLVMInitializeAMDGPU{part}")()
+        library.LLVMCreateDisasmCPUFeatures.restype = ctypes.c_void_p
+        features = ",".join(word.removeprefix("--mattr=") for word in MORE[arch])
+        self.disassembler = library.LLVMCreateDisasmCPUFeatures(
+            *(b"amdgcn-amd-amdhsa", arch.encode(), features.encode(), None, 0, None, None)
+        )
+        self.ask = library.LLVMDisasmInstruction
+        self.ask.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64]
+        self.ask.argtypes += [ctypes.c_char_p, ctypes.c_size_t]
+        self.ask.restype = ctypes.c_size_t
+
+    def mnemonic(self, code: bytes) -> str:
+        """The instruction that fills these bytes; what llvm-objdump writes where none does."""
+        text = ctypes.create_string_buffer(256)
+        size = self.ask(self.disassembler, code, len(code), 0, text, len(text))
+        return plain(text.value.decode().split()[0]) if size == len(code) else UNKNOWN
+
+
+def compare(objects: list[bytes], arch: str) -> tuple[Counter[str], int, Counter[str]]:
+    """Mnemonics that were listed, how many were not known at first, and disagreements."""
     mnemonics: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
+    newer = NewerLlvm(named, arch) if (named := os.environ.get("LIBLLVM")) else None
+    unknown = 0
     for start in range(0, len(objects), AT_ONCE):
         for mnemonic, code in listing(objects[start : start + AT_ONCE], arch):
+            if mnemonic == UNKNOWN:
+                unknown += 1
+                mnemonic = newer.mnemonic(code) if newer else mnemonic
             mnemonics[mnemonic] += 1
             if said := disagreement(mnemonic, code, arch):
                 wrong[said] += 1
-    return mnemonics, wrong
+    return mnemonics, unknown, wrong
 
 
-def keep(objects: Iterable[bytes], folder: Path) -> None:
-    """Put kernels into files of a folder, named by their content."""
+def add_kept(folder: Path, kernels: Kernels, outcomes: Outcomes) -> None:
+    """Add to a run what earlier ones have left in a folder, and leave all of it there."""
     folder.mkdir(parents=True, exist_ok=True)
-    for data in objects:
+    for data in kernels.found:
         (folder / f"{sha256(data).hexdigest()[:24]}.o").write_bytes(data)
+    kernels.found = dict.fromkeys(file.read_bytes() for file in sorted(folder.glob("*.o")))
+    file = folder / OUTCOMES
+    before = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    outcomes.found = {**before, **outcomes.found}
+    file.write_text(json.dumps(outcomes.found), "utf-8")
+
+
+def about() -> str:
+    """Head of the page."""
+    version = re.search(r"version ([0-9.]+)", subprocess.getoutput(f"{objdump()} --version"))
+    return (
+        f"# The emulator's decoder beside llvm-objdump, {time.strftime('%Y-%m-%d')}\n\n"
+        f"llvm-objdump {version[1] if version else 'of an unknown version'}; the kernels are those "
+        "that the tests launch on the stand-in, by LLVM IR, each once. Mnemonic and length of each "
+        "instruction are compared. What llvm-objdump does not know, LLVM's library of a newer "
+        "version was asked for. Written by `plugins/tiny_amd/tests/disassembly.py`.\n\n"
+        f"{HEAD}\n|---|---|{'---:|' * 9}\n"
+    )
 
 
 def main() -> int:
     """Run the tests and compare; status 1 at the first disagreement, or where nothing ran."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("page", type=Path)
-    parser.add_argument("tests", nargs="+")
+    parser.add_argument("tests", nargs="*")
     parser.add_argument("--standin", default="AMD", choices=ARCHS)
     parser.add_argument("--one-in", default="1", help="run one test in so many")
-    parser.add_argument("--keep", type=Path, help="a folder to keep the kernels in")
-    given = parser.parse_args()
-    version = re.search(r"version ([0-9.]+)", subprocess.getoutput(f"{objdump()} --version"))
+    parser.add_argument("--keep", type=Path, help="a folder of kernels and outcomes")
+    given = parser.parse_intermixed_args()
     os.environ |= {"STANDIN": given.standin, "CCACHE": "0"}
     kernels, outcomes = Kernels(), Outcomes()
     register_observer(kernels)
-    pytest.main(["-q", *OPTIONS, "--one-in", given.one_in, *given.tests], plugins=[outcomes])
-    arch = ARCHS[given.standin]
+    if given.tests:
+        pytest.main(["-q", *OPTIONS, "--one-in", given.one_in, *given.tests], plugins=[outcomes])
     if given.keep:
-        keep(kernels.found, given.keep)
-    mnemonics, wrong = compare(list(kernels.found), arch)
-    padding = sum(mnemonics[name] for name in PADDING)
+        add_kept(given.keep, kernels, outcomes)
+    arch = ARCHS[given.standin]
+    mnemonics, unknown, wrong = compare(list(kernels.found), arch)
     share = "" if given.one_in == "1" else f", one in {given.one_in}"
-    row: list[object] = [arch, " ".join(given.tests) + share]
-    row += [f"{outcomes.count[name]:,}" for name in ("passed", "skipped", "failed")]
+    folders = sorted({"/".join(name.split("/")[:3]) for name in outcomes.found})
+    row: list[object] = [arch, " ".join(folders) + share]
+    row += [f"{outcomes.count(name):,}" for name in ("passed", "skipped", "failed")]
     row += [f"{len(kernels.found):,}", f"{mnemonics.total():,}"]
-    row += [f"{padding:,}", len(mnemonics), wrong.total()]
-    about = (
-        f"# The emulator's decoder beside llvm-objdump, {time.strftime('%Y-%m-%d')}\n\n"
-        f"llvm-objdump {version[1] if version else 'of an unknown version'}; the kernels are those "
-        "that the tests launch on the stand-in, by LLVM IR. Mnemonic and length of each "
-        "instruction are compared. Written by `plugins/tiny_amd/tests/disassembly.py`.\n\n"
-        f"{HEAD}\n|---|---|{'---:|' * 8}\n"
-    )
-    before = given.page.read_text("utf-8") if given.page.exists() else about
+    row += [f"{sum(mnemonics[name] for name in PADDING):,}", len(mnemonics), unknown, wrong.total()]
+    before = given.page.read_text("utf-8") if given.page.exists() else about()
     given.page.write_text(f"{before}| {' | '.join(map(str, row))} |\n", "utf-8")
     print(row, *wrong.most_common(20), sep="\n")
     return 1 if wrong or not kernels.found else 0

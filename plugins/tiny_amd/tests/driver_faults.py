@@ -85,11 +85,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("kfd.py", "handle = self.event_page.handle\n", "pass\n"),
     ("kfd.py", "list(self.cards) if is_shared else", "[card.gpu_id] if is_shared else"),
     ("kfd.py", "                self.map(allocation, card.gpu_id)\n", "                pass\n"),
-    (
-        "kfd.py",
-        "            allocation.mapped.clear()\n        self.machine",
-        "        self.machine",
-    ),
+    ("kfd.py", "            self.shared.pop(allocation.address, None)\n", "            pass\n"),
     ("kfd.py", 'self.change("UNMAP_MEMORY_FROM_GPU", allocation, allocation.mapped)', "pass"),
     ("kfd.py", "Kind.COHERENT | Kind.UNCACHED | Kind.PUBLIC", "Kind.COHERENT | Kind.UNCACHED"),
     ("faults.py", "memory.memory.gpu_id == self", "memory.memory.gpu_id != self"),

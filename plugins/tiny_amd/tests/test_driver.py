@@ -356,6 +356,22 @@ def test_a_card_opened_later_sees_what_cards_share(machine: Machine, make: Make)
     assert content(there, target).tolist() == list(range(64))
 
 
+def test_what_cards_share_is_mapped_to_all_that_are_open(machine: Machine, make: Make) -> None:
+    here, _ = make(machine, 0), make(machine, 1)
+    shared = here.allocator.alloc_visible(BYTES)
+    (memory,) = (each for each in machine.memory.values() if each.va == shared.address)
+
+    assert memory.mapped == {gpu.gpu_id for gpu in machine.gpus}
+
+
+def test_a_card_opened_later_is_not_given_what_was_freed(machine: Machine, make: Make) -> None:
+    here = make(machine, 0)
+    here.allocator.free(here.allocator.alloc_visible(BYTES))
+    there = make(machine, 1)
+
+    assert content(there, written(there, range(4))).tolist() == [0, 1, 2, 3]
+
+
 def test_a_kernel_that_asks_for_more_than_arguments_is_refused(device: AmdDevice) -> None:
     text = ADD.replace('"amdgpu-no-dispatch-ptr"', "").replace(
         "%group = call i32 @llvm.amdgcn.workgroup.id.x()",
@@ -415,6 +431,20 @@ def test_the_end_of_work_wakes_who_sleeps(device: AmdDevice, queue: str) -> None
     device.kfd.wait_events([device.faults.done], 5000)
 
     assert time.monotonic() - began < 4
+
+
+def test_interrupts_name_their_event(device: AmdDevice, machine: Machine) -> None:
+    """The kernel would otherwise look through all events of the process."""
+    a, b = written(device, range(64)), device.allocator.alloc(BYTES)
+    device.copier(BYTES, device)([b, a], ())
+    device.synchronize()
+    program = device.load(compile_kernel(ADD, device.arch), INFO)
+    before = machine.searches
+    assert before == 0
+    program([b, a], [1])
+    device.synchronize()
+
+    assert (machine.searches > 0) == (device.arch == "gfx942")  # whose packet has no room for it
 
 
 def test_a_clock_only_grows(device: AmdDevice) -> None:

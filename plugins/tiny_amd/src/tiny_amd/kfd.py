@@ -271,7 +271,6 @@ class Kfd:
             self.shared.pop(allocation.address, None)
         if allocation.mapped:
             self.change("UNMAP_MEMORY_FROM_GPU", allocation, allocation.mapped)
-            allocation.mapped.clear()
         self.machine.unmap(allocation.address, allocation.size)
         self.call("FREE_MEMORY_OF_GPU", "kfd_free_memory", handle=allocation.handle)
 

@@ -135,6 +135,8 @@ class Machine(StandInFiles):
         """Requests that return an errno of one's choice, by name."""
         self.requested: list[str] = []
         """Names of all requests so far."""
+        self.searches = 0
+        """Number of interrupts that named no event, for which the kernel looks through all."""
         self.exact = threading.local()
         """`size`: how many bytes of the next allocation may be touched; a page is what cards
         protect, so without it an access a little too far goes unseen."""
@@ -188,7 +190,8 @@ class Machine(StandInFiles):
         path = self.files.get(file, "")
         if path == "/dev/kfd":
             return self.map_doorbells(size, protection, flags, offset)
-        found = [m for m in self.memory.values() if self.render_node(m.gpu) == path]
+        with self.lock:
+            found = [m for m in self.memory.values() if self.render_node(m.gpu) == path]
         for memory in found:
             if offset == token_of(memory):
                 return self.map_memory_of(memory, address, size, protection, flags)
@@ -225,7 +228,9 @@ class Machine(StandInFiles):
         return int(self.doorbell_places[gpu.gpu_id])
 
     def unmap(self, address: int, size: int) -> None:
-        for memory in self.memory.values():
+        with self.lock:  # other threads allocate meanwhile
+            here = list(self.memory.values())
+        for memory in here:
             if memory.va == address and memory.size == size and memory.mapped:
                 raise Mistake(f"{address:#x} is taken from the host while cards address it")
         self.backing.unmap(address, size)
@@ -412,6 +417,7 @@ class Machine(StandInFiles):
     def interrupt(self, context: int) -> None:
         """A card interrupts with an event's id, which counts if its mailbox has been written; 0
         has the kernel look through all of them."""
+        self.searches += not context
         for slot in [context] if context else list(self.events):
             event = self.events.get(slot)
             if event is not None and event.type == SIGNAL and int(self.slots[slot]) != UNSIGNALED:
