@@ -7,7 +7,7 @@ As `driver_faults.py`, for what makes kernels: LLVM IR, HIP, matrix instructions
 and the reading of code objects. Tests run their kernels on the emulator.
 """
 
-# ruff: noqa: E501  what is looked for stands in one piece
+
 
 from __future__ import annotations
 
