@@ -7,8 +7,6 @@ As `driver_faults.py`, for what makes kernels: LLVM IR, HIP, matrix instructions
 and the reading of code objects. Tests run their kernels on the emulator.
 """
 
-
-
 from __future__ import annotations
 
 import sys
