@@ -155,6 +155,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     ("memory.py", "self.release(buffer.root)", "pass"),
     ("faults.py", "most = count // 2", "return"),
+    ("card.py", "        self.mapping = DmaMapping(self.rm)\n", ""),
     ("faults.py", '"<4xI16xQQ"', '"<I20xQQ"'),
     ("faults.py", 'told.number("addrHi") << 32', 'told.number("addrHi") << 31'),
     (

@@ -15,6 +15,7 @@ from simulated_nv import opened
 from test_nvk_driver import BYTES, content, load, written
 
 from tiny_nv.nvk.device import NvDevice
+from tiny_nv.nvk.mapping import DmaMapping, UvmMapping
 from tiny_nv.nvk.memory import STAGING_BYTES
 from tinycore import Context
 from tinycore.errors import DeviceError
@@ -89,6 +90,32 @@ def test_a_driver_that_refuses_all_pages_is_told_with_its_first_answer() -> None
     with pytest.raises(DeviceError, match=r"a page of doorbells.*INSUFFICIENT_PERMISSIONS"):
         opened(machine)
     assert pages_of(machine) == []
+
+
+# --- who maps
+
+
+@pytest.mark.parametrize("refused", ["uvm 0x25", "uvm 0x19"])
+def test_a_card_that_unified_memory_cannot_manage_is_mapped_by_the_driver(
+    make: Make, refused: str
+) -> None:
+    machine = Machine((H200,))
+    machine.failures[refused] = Status.NOT_SUPPORTED
+    device = make(machine)
+
+    assert isinstance(device.card.driver.mapping, DmaMapping)
+    assert adds(device)
+
+
+def test_a_card_beside_managed_ones_has_to_be_managed_too(make: Make) -> None:
+    machine = Machine((H200, H200))
+    first = make(machine)
+    machine.failures["uvm 0x25"] = Status.NOT_SUPPORTED
+    with pytest.raises(DeviceError, match="NOT_SUPPORTED"):
+        opened(machine, 1)
+
+    assert isinstance(first.card.driver.mapping, UvmMapping)
+    assert adds(first)
 
 
 # --- pages of the process

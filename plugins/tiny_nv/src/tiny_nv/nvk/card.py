@@ -21,7 +21,15 @@ from tiny_nv.nvk.classes import (
     arch_of_sm,
     newest,
 )
-from tiny_nv.nvk.mapping import ADDRESS_BYTES, FIRST_ADDRESS, mapping_of
+from tiny_nv.nvk.mapping import (
+    ADDRESS_BYTES,
+    FIRST_ADDRESS,
+    DmaMapping,
+    Mapping,
+    Unmanaged,
+    UvmMapping,
+    mapping_of,
+)
 from tiny_nv.nvk.rm import CONTROL_NODE, CardInfo, Refused, ResourceManager
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import System, address_of, bytes_at, lock, recursive_lock, system
@@ -84,7 +92,7 @@ class Driver:
         self.process = os.getpid()
         self.lock = recursive_lock()
         self.rm = ResourceManager(machine)
-        self.mapping = mapping_of(self.rm)
+        self.mapping: Mapping = mapping_of(self.rm)
         self.low, self.high = Addresses(LOW), Addresses(HIGH)
         self.cards: list[Card] = []
         """Cards that are open."""
@@ -102,7 +110,7 @@ class Driver:
                 if each.info.gpu_id == info.gpu_id:
                     each.users += 1
                     return each
-            card = Card(self, info)
+            card = self._card(info)
             undo.callback(card.close)
             for memory in self.shared.values():
                 self.mapping.map(memory.address, memory.size, memory.handle, [card])
@@ -110,6 +118,19 @@ class Driver:
             self.cards.append(card)
             undo.pop_all()
             return card
+
+    def _card(self, info: CardInfo) -> Card:
+        """A card, whose memory the resource manager maps if nvidia-uvm cannot and no card is open
+        whose memory it manages.
+        """
+        try:
+            return Card(self, info)
+        except Unmanaged:
+            if self.cards or not isinstance(self.mapping, UvmMapping):
+                raise
+        self.mapping.uvm.close()
+        self.mapping = DmaMapping(self.rm)
+        return Card(self, info)
 
 
 class Card:

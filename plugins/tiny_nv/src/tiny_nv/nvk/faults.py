@@ -42,14 +42,24 @@ FAULT_KINDS: Final[Mapping[int, str]] = {
     1: "nothing is mapped there",
     2: "nothing is mapped there",
     3: "it is beyond all addresses",
+    4: "the channel has no memory for its state",
     5: "it may not be accessed",
     6: "it may only be read",
     7: "it may only be written",
     0xA: "this memory cannot be reached",
+    0xB: "its memory is compressed in another way",
+    0xC: "its memory is of another kind",
+    0xD: "it is of a region that may not be accessed",
     0xE: "its memory is poisoned",
     0xF: "no atomic access is possible there",
 }
-ACCESSES: Final[Mapping[int, str]] = {0: "a read", 1: "a write", 2: "an atomic access"}
+ACCESSES: Final[Mapping[int, str]] = {
+    0: "a read",
+    1: "a write",
+    2: "an atomic access",
+    3: "a prefetch",
+    4: "an atomic access",
+}
 OF_ADDRESSES: Final = (0xE, 0xF, 0x10)
 """Errors of warps that are about an address."""
 WARPS: Final[Mapping[int, str]] = {

@@ -19,13 +19,18 @@ from tinycore.errors import DeviceError, UnsupportedError
 if TYPE_CHECKING:
     from tiny_nv.nvk.card import Card
 
-__all__ = ["DmaMapping", "Mapping", "UvmMapping", "mapping_of"]
+__all__ = ["DmaMapping", "Mapping", "Unmanaged", "UvmMapping", "mapping_of"]
 
 FIRST_ADDRESS: Final = 0x1000
 ADDRESS_BYTES: Final = 0x1FFFFFB000000
 _OWNED_BY_UVM: Final = 0x48
 """IS_EXTERNALLY_OWNED and ENABLE_PAGE_FAULTING."""
+_NOT_SUPPORTED: Final = 0x56
 _SMALL_PAGES_SNOOPED_FIXED: Final = 1 << 8 | 1 << 4 | 1 << 15
+
+
+class Unmanaged(Refused):
+    """nvidia-uvm is there, and cannot manage this card, as those of some virtual machines."""
 
 
 class UvmMapping:
@@ -40,9 +45,14 @@ class UvmMapping:
         self._peers: set[frozenset[bytes]] = set()
 
     def enter(self, card: Card) -> None:
-        """Manage a card."""
-        self.uvm.register_gpu(card.uuid)
-        self.uvm.register_va_space(card.uuid, card.va_space)
+        """Manage a card. Raises Unmanaged."""
+        try:
+            self.uvm.register_gpu(card.uuid)
+            self.uvm.register_va_space(card.uuid, card.va_space)
+        except Refused as error:
+            if error.status == _NOT_SUPPORTED:
+                raise Unmanaged(str(error), error.status) from error
+            raise
 
     def leave(self, card: Card) -> None:
         """Take `enter` back."""
