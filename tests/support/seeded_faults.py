@@ -26,6 +26,8 @@ Fault: TypeAlias = tuple[str, str, str]
 ROOT: Final = Path(__file__).parents[2]
 FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 OPTIONS: Final = ("-p", "no:cacheprovider", "--override-ini=addopts=")
+BY_PATHS: Final = "--import-mode=importlib"
+"""Without it pytest puts the folder of the tests before all others."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Seeded:
     wait_ms: int
     """The time limit of waits: a fault may leave a queue that never ends."""
     faults: tuple[Fault, ...]
+    modules: tuple[Path, ...] = ()
+    """Folders of modules that the tests take beside the copy, where that is no package."""
 
     def found_by(self, fault: Fault) -> str:
         """Name of the first test that fails on a copy with the fault; "" where none does."""
@@ -57,8 +61,20 @@ class Seeded:
             assert changed.count(old) == 1, f"{name} has {old!r} {changed.count(old)} times"
             file.write_text(changed.replace(old, new), "utf-8")
             environment = {**os.environ, "PYTHONPATH": folder, "WAIT_TIMEOUT_MS": str(self.wait_ms)}
+            paths = " ".join(map(str, (copy, *self.modules)))
+            by_paths = (f"--override-ini=pythonpath={paths}", BY_PATHS) if self.modules else ()
             done = subprocess.run(
-                [sys.executable, "-m", "pytest", "-xq", *OPTIONS, *self.run, "-k", self.chosen],
+                [
+                    sys.executable,
+                    "-m",
+                    "pytest",
+                    "-xq",
+                    *OPTIONS,
+                    *by_paths,
+                    *self.run,
+                    "-k",
+                    self.chosen,
+                ],
                 capture_output=True,
                 check=False,
                 cwd=self.tests,
@@ -79,10 +95,11 @@ class Seeded:
         print(f"{sum(map(bool, found.values()))} of {len(found)} are found")
         return found
 
-    def main(self, arguments: Sequence[str]) -> int:
+    def main(self, arguments: Sequence[str], *others: Seeded) -> int:
         """Try the faults that the command line asks for: all, or those from a number to another.
 
-        `--page FILE` writes a table. 1 when a fault is not found.
+        `--page FILE` writes a table. 1 when a fault is not found. Those of others follow where all
+        are tried.
         """
         parser = argparse.ArgumentParser()
         parser.add_argument("bounds", nargs="*", type=int)
@@ -90,6 +107,8 @@ class Seeded:
         asked = parser.parse_args(arguments)
         bounds = asked.bounds or [0, len(self.faults)]
         found = self.try_all(bounds[0], bounds[-1])
+        for other in () if asked.bounds else others:
+            found |= other.try_all(0, len(other.faults))
         if asked.page is not None:
             asked.page.write_text(page_of(self, found), "utf-8")
         return 0 if all(found.values()) else 1

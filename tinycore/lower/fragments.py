@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tinycore.dtype import PointerDType
+from tinycore.errors import ArgumentError
 from tinycore.lower.loops import Number
 from tinycore.render.base import pointer_of
 from tinycore.uop.affine import coefficient, divisor
-from tinycore.uop.matrix import Fragment, MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 from tinycore.uop.rewrite import rewrite
@@ -53,9 +54,11 @@ def fragment(
     loops: dict[str, UOp],
     lane: UOp,
     vector: Vector,
-    load: MatrixLoad | None = None,
+    load: MatrixLoad | MatrixDescriptor | None = None,
 ) -> UOp:
     """The fragment of an operand: the elements that a lane holds, by the unit's lane map."""
+    if isinstance(load, MatrixDescriptor):
+        return described(value, held, loops, load)
     if load is not None and (tiles := tiles_of(value, held, loops, lane, load)) is not None:
         return tiles
     along, most = held.map.neighbors
@@ -120,6 +123,40 @@ def tiles_of(
                 kind = replace(load, is_turned=way)
                 return UOp(Op.MATRIX_LOAD, held.vector, (row,), kind)
     return None
+
+
+def described(value: UOp, held: Fragment, loops: dict[str, UOp], load: MatrixDescriptor) -> UOp:
+    """The place in shared memory where an operand begins that its unit reads by itself.
+
+    Raises ArgumentError where it does not lie as the descriptor says: a plan must have staged it.
+    """
+    size, rows = held.dtype.itemsize, held.axes.replace("k", "")
+    down, along = loops[rows], loops["k"]
+    if not isinstance(value.src[0].dtype if value.src else None, PointerDType):
+        raise ArgumentError(f"{load.name} takes an operand in shared memory, not {value.op.name}")
+    index = value.src[0]
+
+    def place(row: int, column: int) -> UOp:
+        at = {down: UOp.index(row), along: UOp.index(column)}
+        return rewrite(index.src[1].substitute(at), simplify, name="simplify a descriptor")
+
+    first = place(0, 0)
+    at_zero = {r: UOp.index(0) for r in first.ranges}
+
+    def at(row: int, column: int) -> UOp:
+        found = place(row, column).substitute(at_zero)
+        return rewrite(found, simplify, name="simplify a descriptor")
+
+    top, left = divmod(int(at(0, 0).arg), load.row_bytes // size)
+    bits = [(1 << bit, 0) for bit in range((down.extent - 1).bit_length())]
+    bits += [(0, 1 << bit) for bit in range((along.extent - 1).bit_length())]
+    for row, column in (*bits, (down.extent - 1, along.extent - 1)):
+        if at(row, column) is not UOp.index(load.place(top + row, left + column, size)):
+            raise ArgumentError(
+                f"{load.name} reads rows of {load.row_bytes} bytes that are swizzled; row {row}, "
+                f"column {column} of an operand does not lie so. NOOPT=1 makes no such plan."
+            )
+    return UOp(Op.MATRIX_LOAD, held.vector, (index.with_src((index.src[0], first)),), load)
 
 
 def row_at(index: UOp, places: dict[UOp, UOp], across: UOp, load: MatrixLoad) -> UOp | None:

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from tinycore.device.extent import Extent
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, AxisKind, Op
 
@@ -159,12 +159,27 @@ class LinearKernel:
 
     @cached_property
     def shared_layout(self) -> Mapping[UOp, int]:
-        """The first byte of each DEFINE_LOCAL in workgroup memory: aligned to SHARED_ALIGNMENT."""
+        """The first byte of each DEFINE_LOCAL in workgroup memory, aligned."""
         layout, end = {}, 0
         for array in self._shared_arrays:
-            layout[array] = -(-end // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+            alignment = self.alignments.get(array, SHARED_ALIGNMENT)
+            layout[array] = -(-end // alignment) * alignment
             end = layout[array] + array_bytes(array)
         return layout
+
+    @cached_property
+    def alignments(self) -> Mapping[UOp, int]:
+        """Alignment of arrays that a matrix unit reads by itself; others have SHARED_ALIGNMENT."""
+        return {
+            pointer_of(u.src[0]): u.arg.alignment
+            for u in self.uops
+            if u.op is Op.MATRIX_LOAD and isinstance(u.arg, MatrixDescriptor)
+        }
+
+    @property
+    def shared_alignment(self) -> int:
+        """Alignment of workgroup memory."""
+        return max([SHARED_ALIGNMENT, *self.alignments.values()])
 
     @cached_property
     def shared_bytes(self) -> int:

@@ -273,8 +273,7 @@ class CStyle(Renderer):
             case Op.PIXEL:
                 writer.texts[u] = ""  # its LOAD or STORE names the image
             case Op.BARRIER:
-                if self.barrier:
-                    writer.line(self.barrier)
+                self.write_barrier(u, writer)
             case Op.ASYNC_COPY:
                 self.write_async_copy(u, writer)
             case Op.COMMIT | Op.WAIT:
@@ -287,6 +286,11 @@ class CStyle(Renderer):
             case _:
                 writer.value(u, self.expression(u, writer))
         return None
+
+    def write_barrier(self, u: UOp, writer: Writer) -> None:
+        """A barrier of the threads of a workgroup, where the language has any."""
+        if self.barrier:
+            writer.line(self.barrier)
 
     def write_memory(self, u: UOp, writer: Writer) -> None:
         """A register, named, or an array in local memory."""

@@ -14,16 +14,19 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from tinycore.dtype import DType
 from tinycore.errors import ArgumentError
 
-__all__ = ["Fragment", "LaneMap", "MatrixLoad", "MatrixUnit", "lane_map"]
+__all__ = ["Fragment", "LaneMap", "MatrixDescriptor", "MatrixLoad", "MatrixUnit", "lane_map"]
 
 Number = TypeVar("Number", bound=Any)
 """Type of positions: int, an array or an index expression."""
 
+ATOM_BYTES: Final = 16
+BANKS_BYTES: Final = 128
+"""Bytes that swizzled rows keep together, and a line of shared memory has."""
 BIT: Final = re.compile(r"([mnk])(\d+)|-")
 
 
@@ -172,6 +175,37 @@ class MatrixLoad:
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
+@dataclass(frozen=True)
+class MatrixDescriptor:
+    """An operand that a unit reads in shared memory itself, where a lane says (PTX: wgmma).
+
+    Rows lie along k, `row_bytes` each and without gaps. Their pieces of 16 bytes are exchanged as a
+    Stage with a swizzle of all of them does it, counted from an address that `alignment` divides.
+    A lane holds no elements but where the operand begins, which the unit's lane maps do not say.
+    """
+
+    name: str
+    row_bytes: int = 64
+    turned_bytes: ClassVar[int] = 0
+    is_turned: ClassVar[bool] = False
+    """Both as a MatrixLoad has them that turns nothing."""
+
+    @property
+    def alignment(self) -> int:
+        """Bytes after which the exchange of pieces repeats: 8 rows."""
+        return 8 * self.row_bytes
+
+    def place(self, row: int, column: int, size: int) -> int:
+        """Position, in elements of some size, of an element of the operand."""
+        piece = ATOM_BYTES // size
+        turn = row * self.row_bytes // BANKS_BYTES % (self.row_bytes // ATOM_BYTES)
+        return row * (self.row_bytes // size) + (column // piece ^ turn) * piece + column % piece
+
+    def fields(self) -> tuple[Any, ...]:
+        """Its fields in order, for its text."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
 def bits_below(size: int) -> int:
     """The bits of numbers below a power of two."""
     return size.bit_length() - 1
@@ -198,8 +232,9 @@ class MatrixUnit:
     out_map: str
     rounds: bool = False
     """True if it rounds operands to fewer bits than their type has, as ALLOW_TF32=1 permits."""
-    load: MatrixLoad | None = None
-    """The instruction that loads its operands from shared memory, where lanes need not do so."""
+    load: MatrixLoad | MatrixDescriptor | None = None
+    """How operands in shared memory are loaded, where lanes need not do so; with a MatrixDescriptor
+    both must be there."""
 
     def __post_init__(self) -> None:
         sizes: tuple[object, ...] = (self.m, self.n, self.k, self.threads)

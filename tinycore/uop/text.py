@@ -14,7 +14,7 @@ from tinycore._deferred import deferred
 from tinycore.dtype import DType, ImageDType, PointerDType
 from tinycore.errors import FileFormatError
 from tinycore.uop import node as node_module
-from tinycore.uop.matrix import MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import Axis, Skew, UOp
 from tinycore.uop.op import Ahead, AxisKind, Merge, Op, Part, Scatter
 
@@ -44,6 +44,7 @@ register_argument(Merge, tuple, Merge)
 register_argument(Ahead, tuple, Ahead)
 register_argument(MatrixUnit, MatrixUnit.fields, MatrixUnit)
 register_argument(MatrixLoad, MatrixLoad.fields, MatrixLoad)
+register_argument(MatrixDescriptor, MatrixDescriptor.fields, MatrixDescriptor)
 
 
 # --- printing

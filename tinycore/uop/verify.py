@@ -15,7 +15,7 @@ from typing import Final
 from tinycore.dtype import DType, ImageDType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.uop import verify_tensor  # noqa: F401  it adds its checks
-from tinycore.uop.matrix import MatrixLoad, MatrixUnit
+from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.op import (
     ALU,
@@ -363,13 +363,19 @@ def multiplies_fragments(node: UOp) -> str | None:
 
 @check([Op.MATRIX_LOAD], ["lowered", "linear"])
 def loads_tiles(node: UOp) -> str | None:
-    """MATRIX_LOAD reads rows of shared memory, words of which a lane gets."""
+    """MATRIX_LOAD reads rows of shared memory, words of which a lane gets, or where these are."""
     load, index = node.arg, node.src[0]
-    if not isinstance(load, MatrixLoad) or index.op is not Op.INDEX or len(index.src) > 2:
+    if (
+        not isinstance(load, MatrixLoad | MatrixDescriptor)
+        or index.op is not Op.INDEX
+        or len(index.src) > 2
+    ):
         return "MATRIX_LOAD takes a MatrixLoad, and an INDEX without a gate"
     assert isinstance(index.dtype, PointerDType)
     if index.dtype.space != "local" or index.dtype.base is not node.dtype.scalar():
         return f"{node.dtype!r} is not loaded from {index.dtype!r}"
+    if isinstance(load, MatrixDescriptor):
+        return None
     words, rest = divmod(node.dtype.size_bytes, load.word_bytes)
     if rest or not 1 <= words <= load.tiles:
         return f"{load.name} loads words of {load.word_bytes} bytes, and not {node.dtype!r}"

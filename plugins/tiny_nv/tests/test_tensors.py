@@ -132,3 +132,7 @@ def test_such_a_kernel_loses_the_context_on_a_card() -> None:
 
 def test_launches_of_a_captured_step_that_may_overlap() -> None:
     PROGRAMS.independent_launches()
+
+
+def test_memory_of_halves_is_filled() -> None:
+    assert Tensor.full((2, 3), 1.5, dtype=dtypes.half).contiguous().tolist() == [[1.5] * 3] * 2

@@ -62,7 +62,7 @@ class Tensorize:
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step must not be done; None when it may."""
         unit = self.unit
-        if unit not in limits.matrix or unit.threads not in (1, limits.subgroup):
+        if unit not in limits.matrix or (unit.threads > 1 and unit.threads % limits.subgroup):
             return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
         for axis, size in self.cuts:
             if problem := loops.undecided(axis):

@@ -32,7 +32,7 @@ from tinycore.lower.strategies.grid_shared import (
 from tinycore.lower.tile import Bind, Reorder, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
-from tinycore.uop.matrix import Fragment, MatrixUnit
+from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -76,7 +76,7 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     units = [
         unit
         for unit in limits.matrix
-        if unit.threads == limits.subgroup and (settings.ALLOW_TF32 or not unit.rounds)
+        if unit.threads % limits.subgroup == 0 and (settings.ALLOW_TF32 or not unit.rounds)
     ]
     sides = sides_of(facts) if units and not facts.overwrites else None
     if sides is None:
@@ -154,6 +154,9 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
         if unit.load and unit.load.turned_bytes == operand.dtype.itemsize and is_turned(draft):
             draft.become(before)
             stage_operand(draft, Stage(at, dimensions[::-1], copies=turns), operand)
+        by = unit.load
+        if isinstance(by, MatrixDescriptor) and not is_described(draft, before, by, operand):
+            return False
         if turns > 1 and operand.dtype.itemsize == 1 and is_turned(draft):
             return False
     room = draft.limits.shared_bytes // GROUPS_OF_A_UNIT
@@ -233,6 +236,18 @@ def is_turned(draft: Draft) -> bool:
     place = stores_of(end)[0].src[0].src[1]
     lanes = [r for r in end.src[1:] if r.arg.kind is AxisKind.VECTOR]
     return any(coefficient(place, lane) != 1 for lane in lanes)
+
+
+def is_described(draft: Draft, before: Draft, load: MatrixDescriptor, held: Fragment) -> bool:
+    """True if the operand staged since `before` lies as a unit reads it: rows along k, swizzled."""
+    steps = [step for step in draft.steps[len(before.steps) :] if isinstance(step, Stage)]
+    if len(steps) != 1:
+        return False
+    (step,) = steps
+    row = sum((counter_of(draft.kernel, a).extent - 1) * f for a, f in step.dimensions[-1]) + 1
+    is_swizzled = step.swizzle * step.piece_bytes == load.row_bytes
+    is_whole = step.piece_bytes == ACCESS_BYTES and row * held.dtype.itemsize == load.row_bytes
+    return is_swizzled and is_whole and held.map.neighbors[0] == "k"
 
 
 def padding_of(row_bytes: int) -> int:

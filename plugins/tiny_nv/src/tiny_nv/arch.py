@@ -7,7 +7,7 @@ of a usual card of the architecture: what is compiled is the same for all of its
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tiny_nv.matrix import units_of
@@ -40,6 +40,8 @@ class Arch:
     """Multiprocessors."""
     number: int
     """Compute capability: 90 is 9.0."""
+    is_specific: bool = False
+    """True for what no later card has, as sm_90a: wgmma."""
 
 
 ARCHS: Final = {
@@ -58,8 +60,10 @@ ARCHS: Final = {
 
 
 def number_of(name: str) -> int:
-    """90 for sm_90. Raises CompilerUnavailable for what is no architecture of NVIDIA."""
-    found = re.fullmatch(r"sm_(\d{2,3})", name)
+    """90 for sm_90 and sm_90a. Raises CompilerUnavailable for what is no architecture of NVIDIA."""
+    found = re.fullmatch(r"sm_(\d{2,3})|sm_90a", name)
+    if found is not None and found[1] is None:
+        return 90
     if found is None or int(found[1]) < OLDEST:
         known = ", ".join(f"sm_{number}" for number in ARCHS)
         raise CompilerUnavailable(
@@ -71,7 +75,8 @@ def number_of(name: str) -> int:
 def arch_of(name: str) -> Arch:
     """The facts of an architecture; of one that is not known, those of the one before it."""
     number = number_of(name)
-    return ARCHS[max(known for known in ARCHS if known <= number)]
+    found = ARCHS[max(known for known in ARCHS if known <= number)]
+    return replace(found, is_specific=True) if name.endswith("a") else found
 
 
 def limits_of(arch: Arch) -> Limits:
@@ -88,6 +93,6 @@ def limits_of(arch: Arch) -> Limits:
         shared_bytes=arch.shared_bytes,
         buffers=MOST_BUFFERS,
         subgroup=WARP,
-        matrix=units_of(arch.number),
+        matrix=units_of(arch.number, arch.is_specific),
         async_bytes=ASYNC_BYTES,
     )

@@ -13,9 +13,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.dtype import DType, dtypes
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 
-__all__ = ["INSTRUCTIONS", "Instruction", "units_of"]
+__all__ = [
+    "DESCRIBED",
+    "DESCRIPTOR",
+    "FUNCTIONS",
+    "INSTRUCTIONS",
+    "WARPGROUP",
+    "Instruction",
+    "WarpgroupInstruction",
+    "descriptor_bits",
+    "units_of",
+]
 
 REGISTER_BYTES: Final = 4
 OUT_MAP: Final = "n2 n4 m1 m2 m4 | n1 m8"
@@ -43,6 +53,7 @@ template <class X, class A> FUNCTION X rounded(A a) {
 }
 """
 FIRST_WITH_FP8: Final = 89
+HOPPER: Final = 90
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,107 @@ INSTRUCTIONS: Final[Mapping[str, Instruction]] = {
 """By the name of the unit."""
 
 
-def units_of(number: int) -> tuple[MatrixUnit, ...]:
-    """The units of a compute capability."""
-    return tuple(found.unit for found in INSTRUCTIONS.values() if found.since <= number)
+DESCRIPTOR: Final = MatrixDescriptor("wgmma_rows_64", 64)
+"""Rows of 32 halves, whose pieces of 16 bytes are exchanged: PTX's 64-Byte swizzling mode."""
+SWIZZLES: Final = {128: 1, 64: 2, 32: 3}
+"""The mode in bits 63:62 of a descriptor, by the bytes of a row."""
+
+
+def descriptor_bits(descriptor: MatrixDescriptor) -> int:
+    """A descriptor of wgmma without its address: PTX ISA 9.0, section 9.7.15.5.1.2.
+
+    The stride goes from 8 rows to the next; the leading dimension's is not read with a swizzle.
+    """
+    return SWIZZLES[descriptor.row_bytes] << 62 | descriptor.alignment >> 4 << 32 | 1 << 16
+
+
+@dataclass(frozen=True)
+class WarpgroupInstruction:
+    """One wgmma.mma_async of four warps, whose operands are in shared memory."""
+
+    unit: MatrixUnit
+
+    @property
+    def name(self) -> str:
+        """Mnemonic of the instruction in PTX, with its modifiers."""
+        kind = PTX_NAMES[self.unit.a]
+        return f"wgmma.mma_async.sync.aligned.m64n{self.unit.n}k{self.unit.k}.f32.{kind}.{kind}"
+
+    @property
+    def lines(self) -> tuple[str, str, str]:
+        """What stands before the instruction, behind it, and behind that.
+
+        It waits for the sums at once: registers must not be touched before, nor shared memory.
+        """
+        return (
+            "wgmma.fence.sync.aligned",
+            "wgmma.commit_group.sync.aligned",
+            "wgmma.wait_group.sync.aligned 0",
+        )
+
+    @property
+    def function(self) -> str:
+        """A function of CUDA C, of two descriptors and of the sums that a lane holds."""
+        count = self.unit.fragment("out").count
+        sums = ", ".join(f"%{i}" for i in range(count))
+        outputs = ", ".join(f'"+f"(c.v[{i}])' for i in range(count))
+        before, *behind = self.lines
+        return (
+            f"template <class A, class B, class C> FUNCTION C {self.unit.name}(A a, B b, C c) {{\n"
+            "  unsigned long long x, y;\n"
+            "  memcpy(&x, &a, 8), memcpy(&y, &b, 8);\n"
+            f'  asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, 1, 0; {before};\\n"\n'
+            f'    "{self.name} {{{sums}}}, %{count}, %{count + 1}, adds, 1, 1, 0, 0;\\n"\n'
+            f'    "{"; ".join(behind)}; }}"\n'
+            f"    : {outputs}\n"
+            '    : "l"(x), "l"(y) : "memory");\n'
+            "  return c;\n"
+            "}"
+        )
+
+
+DESCRIBED: Final = f"""\
+template <class X> FUNCTION X described(const void *p) {{
+  unsigned long long x = (__cvta_generic_to_shared(p) & 0x3ffff) >> 4;
+  x |= {descriptor_bits(DESCRIPTOR):#x}ull;
+  X y;
+  memcpy(&y, &x, 8);
+  return y;
+}}"""
+"""A descriptor in the place of the elements that a lane would hold."""
+
+
+def warpgroup_unit(a: DType, n: int) -> MatrixUnit:
+    """The product of 64 rows and n columns, 16 steps of halves at a time.
+
+    Where lanes hold sums: PTX ISA 9.0, section 9.7.15.5.1.1, "Register Fragments". Lanes hold no
+    operands; their maps name each element once.
+    """
+    columns = [f"n{1 << bit}" for bit in range((n - 1).bit_length())]
+    sums = f"n2 n4 m1 m2 m4 m16 m32 | n1 m8 {' '.join(columns[3:])}"
+    left = "k2 k4 m1 m2 m4 m8 m16 | k1 k8 m32"
+    right = f"k2 k4 {' '.join(columns[:5])} | k1 k8 {' '.join(columns[5:])}"
+    name = f"wgmma_m64n{n}k16_{PTX_NAMES[a]}"
+    maps = (left, right, sums)
+    return MatrixUnit(name, 64, n, 16, a, a, dtypes.float32, 128, *maps, load=DESCRIPTOR)
+
+
+WARPGROUP: Final[Mapping[str, WarpgroupInstruction]] = {
+    unit.name: WarpgroupInstruction(unit)
+    for n in (256, 128, 64)
+    for unit in (warpgroup_unit(dtypes.float16, n), warpgroup_unit(dtypes.bfloat16, n))
+}
+"""By the name of the unit; sm_90a alone has them."""
+
+
+FUNCTIONS: Final[Mapping[str, str]] = {
+    **{name: instruction.function for name, instruction in INSTRUCTIONS.items()},
+    **{name: instruction.function for name, instruction in WARPGROUP.items()},
+}
+"""Functions of CUDA C by the name of the unit."""
+
+
+def units_of(number: int, is_specific: bool = False) -> tuple[MatrixUnit, ...]:
+    """The units of a compute capability, with those that no later one has if it is that itself."""
+    own = [found.unit for found in WARPGROUP.values()] if is_specific and number == HOPPER else []
+    return (*own, *(found.unit for found in INSTRUCTIONS.values() if found.since <= number))

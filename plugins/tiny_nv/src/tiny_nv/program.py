@@ -61,6 +61,8 @@ class NvrtcCompiler:
 
     def __init__(self, arch: str, assembles: bool = True) -> None:
         self.target, self.form = target_of(number_of(arch), _nvrtc.supported(), assembles)
+        if arch == f"sm_{number_of(arch)}a":
+            self.target += "a"
         more = cuda_settings.NVRTC_OPTIONS.split()
         told = (f"--ptxas-options={VERBOSE}",) if self.form == "CUBIN" else ()
         self.options = (f"--gpu-architecture={self.target}", *_OPTIONS, *told, *more)

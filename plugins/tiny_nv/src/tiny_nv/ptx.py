@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_nv.matrix import INSTRUCTIONS
+from tiny_nv.matrix import INSTRUCTIONS, WARPGROUP, descriptor_bits
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.errors import UnsupportedError
@@ -184,9 +184,8 @@ class Ptx(Renderer):
         names = [*(f"data{i}" for i in slots), *(variable_of(u) for u in kernel.variables)]
         registers = [f"  .reg {d} {r}<{n}>;" for (r, d), n in sorted(text.counts.items())]
         dynamic = kernel.shared_bytes > STATIC_SHARED_BYTES
-        shared = (
-            f".shared .align {VECTOR_BYTES} .b8 shared[{'' if dynamic else kernel.shared_bytes}];"
-        )
+        size = "" if dynamic else str(kernel.shared_bytes)
+        shared = f".shared .align {kernel.shared_alignment} .b8 shared[{size}];"
         lines = [
             f".version {self.version(kernel)}",
             f".target {self.arch}",
@@ -206,7 +205,8 @@ class Ptx(Renderer):
 
     def version(self, kernel: LinearKernel) -> str:
         """The PTX ISA that a kernel needs."""
-        needed = [INSTRUCTIONS[u.arg.name].version for u in kernel.uops if u.op is Op.MATRIX]
+        names = [u.arg.name for u in kernel.uops if u.op is Op.MATRIX]
+        needed = [INSTRUCTIONS[name].version for name in names if name in INSTRUCTIONS]
         return max([version_of(self.arch), *needed])
 
     def kind(self, dtype: DType, text: Text) -> Kind:
@@ -247,6 +247,8 @@ class Ptx(Renderer):
             case Op.STORE:
                 self.write_store(u, text)
             case Op.BARRIER:
+                if text.kernel.alignments:  # matrix units see what was stored before
+                    text.put("fence.proxy.async.shared::cta")
                 text.put("bar.sync 0")
             case Op.VECTORIZE:
                 text.values[u] = tuple(text.values[s][0] for s in u.src)
@@ -254,8 +256,12 @@ class Ptx(Renderer):
                 count = u.src[0].dtype.count
                 lanes = (text.values[u.src[lane // count]][lane % count] for lane in u.arg)
                 text.values[u] = tuple(lanes)
+            case Op.MATRIX if u.arg.name in WARPGROUP:
+                self.write_warpgroup_matrix(u, text)
             case Op.MATRIX:
                 self.write_matrix(u, text)
+            case Op.MATRIX_LOAD:
+                self.write_descriptor(u, text)
             case Op.ASYNC_COPY:
                 self.write_async_copy(u, text)
             case Op.COMMIT:
@@ -513,6 +519,29 @@ class Ptx(Renderer):
         held = braced([self.held(kind, lane, text) for lane in total])
         text.put(f"{instruction.name} {braced(targets)}, {left}, {right}, {held}")
         text.values[u] = tuple(targets)
+
+    def write_descriptor(self, u: UOp, text: Text) -> None:
+        """Where an operand begins that a unit reads by itself, in a register for all lanes."""
+        base, _, offset = self.address(u.src[0], text).strip("[]").partition("+")
+        place = text.new(UINT, "add.u32", base, offset) if offset else base
+        place = text.new(UINT, "bfe.u32", place, "4", "14")  # bits 17 to 4
+        wide = text.new(ULONG, "cvt.u64.u32", place)
+        found = text.new(ULONG, "or.b64", wide, str(descriptor_bits(u.arg)))
+        text.values[u] = (found,) * u.dtype.count
+
+    def write_warpgroup_matrix(self, u: UOp, text: Text) -> None:
+        """A product of two operands in shared memory, added to a fragment."""
+        instruction = WARPGROUP[u.arg.name]
+        left, right = (text.values[s][0] for s in u.src[:2])
+        kind = self.kind(u.dtype, text)
+        sums = [text.new(kind, f"mov.{kind.bits}", lane) for lane in text.values[u.src[2]]]
+        adds = text.new(PREDICATE, "setp.ne.u32", "1", "0")
+        before, *behind = instruction.lines
+        text.put(before)
+        text.put(f"{instruction.name} {braced(sums)}, {left}, {right}, {adds}, 1, 1, 0, 0")
+        for line in behind:
+            text.put(line)
+        text.values[u] = tuple(sums)
 
     def fragment(self, value: UOp, text: Text) -> list[str]:
         """The words of what a lane holds of an operand."""

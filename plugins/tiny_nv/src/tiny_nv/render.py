@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
-from tiny_nv.matrix import INSTRUCTIONS
+from tiny_nv.matrix import DESCRIBED, DESCRIPTOR, FUNCTIONS
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, dtypes
-from tinycore.render.base import pointer_of
+from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle, MatrixCall
 from tinycore.render.facts import is_safe_division, is_safe_shift
 from tinycore.render.guards import UNDEFINED_IN_C
@@ -33,7 +33,7 @@ __all__ = ["CudaC"]
 
 RESERVED: Final = frozenset(
     "alignas alignof and and_eq as asm auto bitand bitor bool break case catch char class compl "
-    "const constexpr const_cast continue copy_async decltype default delete do double "
+    "const constexpr const_cast continue copy_async decltype default delete described do double "
     "dynamic_cast else enum explicit export extern false float for friend goto greatest half "
     "half_bits if inline int least load long memcpy mutable namespace new noexcept not not_eq "
     "nullptr operator or or_eq private protected public quotient register reinterpret_cast "
@@ -89,8 +89,11 @@ class CudaC(CStyle):
     vector_store: ClassVar[str] = "store<{type}>({pointer}, {value});"
     bitcast_template: ClassVar[str] = "as<{type}>({0})"
     matrix: ClassVar[Mapping[str, MatrixCall]] = {
-        name: MatrixCall(f"{name}({{0}}, {{1}}, {{2}})", instruction.function)
-        for name, instruction in INSTRUCTIONS.items()
+        name: MatrixCall(f"{name}({{0}}, {{1}}, {{2}})", function)
+        for name, function in FUNCTIONS.items()
+    }
+    matrix_loads: ClassVar[Mapping[str, MatrixCall]] = {
+        DESCRIPTOR.name: MatrixCall("described<{type}>({pointer})", DESCRIBED)
     }
     async_copy: ClassVar[str] = "copy_async<{bytes}>({to}, {origin}, {gate});"
     async_definition: ClassVar[str] = HELPERS["asynchronous copies"]
@@ -129,16 +132,28 @@ class CudaC(CStyle):
             for u in writer.kernel.variables
         ]
         if self.has_dynamic_shared(writer.kernel):
-            head.insert(0, "  extern __shared__ __align__(16) unsigned char shared[];")
+            alignment = writer.kernel.shared_alignment
+            head.insert(0, f"  extern __shared__ __align__({alignment}) unsigned char shared[];")
+        signature = self.signature(writer)  # which may name a type that needs a definition
         lines = (
             *self.prelude(),
             *writer.definitions,
-            f"{self.signature(writer)} {{",
+            f"{signature} {{",
             *head,
             *writer.lines,
             "}",
         )
         return "\n".join(lines) + "\n"
+
+    def has_dynamic_shared(self, kernel: LinearKernel) -> bool:
+        """True if shared memory is sized at a launch: also where arrays have to be aligned."""
+        return bool(kernel.alignments) or super().has_dynamic_shared(kernel)
+
+    def write_barrier(self, u: UOp, writer: Writer) -> None:
+        """A barrier; what matrix units read by themselves is made known to them before."""
+        if writer.kernel.alignments:
+            writer.line('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");')
+        super().write_barrier(u, writer)
 
     # --- types and constants
 

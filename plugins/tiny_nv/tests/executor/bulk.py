@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy
-from emulation.faults import BarrierFault, ConvergenceFault, IllegalAddress, SyntaxFault
+from emulation.faults import (
+    BarrierFault,
+    ConvergenceFault,
+    IllegalAddress,
+    RaceFault,
+    SyntaxFault,
+)
 from emulation.memory import SHARED_WINDOW, check_alignment
 
 from executor.matrix import LANES, as_registers, as_values, parts_of
@@ -417,6 +423,7 @@ def product_step(instruction: Instruction) -> Step:
         state.shared.places(numpy.array([thread]), numpy.array([places.min()]), 1, "wgmma read")
         state.shared.places(numpy.array([thread]), numpy.array([places.max()]), 1, "wgmma read")
         state.shared.bulk_reads(thread, places.ravel())
+        note_operand(state, thread, places)
         base = thread // state.block_threads * state.shared.size
         data = numpy.ascontiguousarray(state.shared.data[base + places])
         return as_values([data.view(numpy.uint32)[:, i] for i in range(width // 4)], kind)
@@ -447,6 +454,20 @@ def product_step(instruction: Instruction) -> Step:
             write(state, who, value)
 
     return step
+
+
+def note_operand(state: State, thread: int, places: Array) -> None:
+    """Raise RaceFault where a unit reads what others stored and it cannot have seen."""
+    block, size = thread // state.block_threads, state.shared.granule
+    members = slice(block * state.block_threads, (block + 1) * state.block_threads)
+    if state.unfenced[members].any():
+        number = int(numpy.flatnonzero(state.unfenced[members])[0])
+        raise RaceFault(
+            f"a matrix unit reads shared memory and thread {number} has stored to it since its "
+            "last fence.proxy.async"
+        )
+    first = numpy.unique(places // size) * size + block * state.shared.size
+    state.shared.note_read(numpy.full(first.size, thread), first, size)
 
 
 def accumulator(n: int) -> tuple[Array, Array]:

@@ -86,6 +86,7 @@ def store_words(
         state.memory.store(addresses, width, values)
     elif space == "shared":
         state.shared.store(threads, addresses, width, values)
+        state.unfenced[threads] = True
     elif space == "local":
         state.local.store(threads, addresses, width, values)
     elif space == "generic":
@@ -486,12 +487,24 @@ def wait_step(instruction: Instruction) -> Step:
                 done = done & (copy.groups < state.groups[copy.threads] - left)
             if done.any():
                 state.shared.copy_ends(copy.threads[done], copy.places[done], copy.data[done])
+                state.unfenced[copy.threads[done]] = True
             if not done.all():
                 keep = ~done
                 remaining.append(
                     Copy(copy.threads[keep], copy.places[keep], copy.data[keep], copy.groups[keep])
                 )
         state.pending = remaining
+
+    return step
+
+
+def fence_step(instruction: Instruction) -> Step:
+    """fence.proxy.async: what a thread stored before is seen by matrix units; others do nothing."""
+    if instruction.modifiers[:2] != ("proxy", "async"):
+        return nothing_step(instruction)
+
+    def step(state: State, who: Who) -> None:
+        state.unfenced[state.who(who)] = False
 
     return step
 
@@ -515,10 +528,11 @@ STEPS: Final[dict[str, Callable[[Instruction], Step]]] = {
     "elect": elect_step,
     "cp": cp_step,
     **dict.fromkeys(
-        ("membar", "fence", "prefetch", "prefetchu", "discard", "nanosleep", "setmaxnreg"),
+        ("membar", "prefetch", "prefetchu", "discard", "nanosleep", "setmaxnreg"),
         nothing_step,
     ),
     "griddepcontrol": nothing_step,
+    "fence": fence_step,
     **MATRIX_STEPS,
     **BULK_STEPS,
 }

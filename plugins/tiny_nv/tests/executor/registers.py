@@ -82,6 +82,8 @@ class State:
     """mbarrier objects by block and address."""
     yields: Array = field(init=False)
     """Threads that wait in vain for an mbarrier, and let others go first."""
+    unfenced: Array = field(init=False)
+    """Threads that stored to shared memory since their last fence.proxy.async."""
     progress: int = 0
     """What has happened to mbarriers so far."""
 
@@ -89,6 +91,7 @@ class State:
         self.numbers = numpy.arange(self.threads)
         self.groups = numpy.zeros(self.threads, numpy.int64)
         self.yields = numpy.zeros(self.threads, numpy.bool_)
+        self.unfenced = numpy.zeros(self.threads, numpy.bool_)
 
     def who(self, who: Who) -> Array:
         """The numbers of the threads that execute."""

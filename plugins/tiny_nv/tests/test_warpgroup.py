@@ -1,0 +1,101 @@
+"""wgmma on an executor of PTX: units whose operands four warps read in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy
+import pytest
+from executor.bulk import MatrixDescriptor as Decoded
+from executor.bulk import accumulator
+from matrix_programs import Sources, for_few_threads, noted, small_integers
+from simulated import Simulated, backend_of
+from standin import Card
+
+from tiny_nv.arch import arch_of, limits_of
+from tiny_nv.matrix import DESCRIPTOR, WARPGROUP, descriptor_bits
+from tiny_nv.program import NvrtcCompiler, PtxCompiler
+from tiny_nv.spills import spilled_bytes
+from tinycore import Context, Tensor, dtypes
+from tinycore.dtype import DType
+from tinycore.plugin import register, unregister
+
+MNEMONIC = "wgmma.mma_async"
+THREADS = numpy.arange(128)[:, None]
+
+
+@pytest.fixture
+def sources() -> Iterator[Sources]:
+    with noted() as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["NVRTC", "PTX"])
+def card(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A Hopper with one multiprocessor that the executor plays, asked for what it alone has."""
+    if request.param == "NVRTC":
+        request.getfixturevalue("nvrtc")
+    register(for_few_threads(backend_of(Simulated((Card(),)))))
+    with Context(DEV=f"CUDA:{request.param}:sm_90a"):
+        yield
+    unregister("CUDA")
+
+
+@pytest.mark.parametrize("name", WARPGROUP)
+def test_lanes_hold_the_sums_that_the_manual_says(name: str) -> None:
+    unit = WARPGROUP[name].unit
+    held = unit.fragment("out")
+    elements = numpy.arange(held.count)[None]
+
+    for axis, expected in zip("mn", accumulator(unit.n), strict=True):
+        found = numpy.broadcast_to(held.map.place(axis, THREADS, elements), expected.shape)
+        assert numpy.array_equal(found, expected)
+
+
+def test_a_descriptor_is_read_as_it_was_meant() -> None:
+    places = Decoded.decode(descriptor_bits(DESCRIPTOR) | 4096 >> 4).places(64, 32)
+
+    expected = [[DESCRIPTOR.place(row, column, 1) for column in range(32)] for row in range(64)]
+    assert (places - 4096).tolist() == expected
+
+
+def test_only_the_hopper_that_is_asked_for_has_them() -> None:
+    hopper, other = (limits_of(arch_of(name)).matrix for name in ("sm_90a", "sm_90"))
+
+    assert {unit.name for unit in set(hopper) - set(other)} == set(WARPGROUP)
+    assert set(other) < set(hopper)
+    assert limits_of(replace(arch_of("sm_90a"), number=100)).matrix == other
+
+
+@pytest.mark.sample(4)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("size", [(128, 128, 64), (64, 64, 32), (100, 130, 72)], ids=str)
+@pytest.mark.parametrize("dtype", [dtypes.half, dtypes.bfloat16], ids=lambda dtype: dtype.name)
+def test_a_product_is_numpys(dtype: DType, size: tuple[int, int, int], sources: Sources) -> None:
+    m, n, k = size
+    a, b = small_integers(m, k), small_integers(n, k, seed=1)
+    x, y = (Tensor(v.astype("f")).cast(dtype).realize() for v in (a, b))
+    sources.texts.clear()
+
+    found = x.matmul(y.T, dtype=dtypes.float32).numpy()
+
+    assert numpy.array_equal(found, a @ b.T)
+    assert [MNEMONIC in text for text in sources.texts] == [True]
+    assert "fence.proxy.async" in sources.texts[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", ["NVRTC", "PTX"])
+def test_nvidias_assembler_takes_a_large_product(
+    nvrtc: None, writer: str, sources: Sources
+) -> None:
+    with Context(DEV=f"NULL:{writer}:sm_90a", CCACHE=0):
+        x, y = (Tensor.empty(4096, 4096, dtype=dtypes.bfloat16).realize() for _ in range(2))
+        (x @ y.T).realize()
+    (text,) = sources.texts
+    compiler = NvrtcCompiler("sm_90a") if writer == "NVRTC" else PtxCompiler("sm_90a")
+
+    assert MNEMONIC in text
+    assert "m64n256k16" in text
+    assert not spilled_bytes(compiler.built(text)[1])

@@ -1,0 +1,83 @@
+"""Units that read operands in shared memory by themselves: how these lie, and which are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from tests.unit.lower.matrices import MMA
+from tinycore.dtype import dtypes
+from tinycore.errors import ArgumentError
+from tinycore.lower.fragments import described
+from tinycore.lower.steps.stage import Stage, layout_of, swizzled
+from tinycore.render.base import LinearKernel
+from tinycore.uop.matrix import MatrixDescriptor
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.rewrite import rewrite
+from tinycore.uop.symbolic import simplify
+
+ROWS: Final = 64
+UNIT: Final = replace(MMA, load=MatrixDescriptor("rows"))
+M: Final = UOp.range(16, (0,), AxisKind.FRAGMENT)
+K: Final = UOp.range(16, (1,), AxisKind.FRAGMENT)
+N: Final = UOp.range(8, (2,), AxisKind.FRAGMENT)
+
+
+def operand(row_bytes: int, swizzle: int, left: int = 0, top: int = 0) -> UOp:
+    """A load of the left operand, staged in rows of halves."""
+    step = Stage((9,), ((((0,), 1),), (((1,), 1),)), swizzle=swizzle)
+    layout = layout_of([ROWS, row_bytes // 2], 2, step)
+    array = UOp(Op.DEFINE_LOCAL, dtypes.float16.ptr(ROWS * row_bytes // 2, "local"), (), 0)
+    column, row = K + left, M + top
+    column = swizzled(column, row, layout) if swizzle else column
+    place = rewrite(row * layout.pitches[0] + column, simplify, name="test")
+    return UOp(Op.LOAD, dtypes.float16, (UOp(Op.INDEX, array.dtype, (array, place)),))
+
+
+def descriptor_of(value: UOp, row_bytes: int) -> UOp:
+    """The MATRIX_LOAD of an operand."""
+    loops = {"m": M, "n": N, "k": K}
+    load = MatrixDescriptor("rows", row_bytes)
+    return described(value, UNIT.fragment("a"), loops, load)
+
+
+@pytest.mark.parametrize("row_bytes", [32, 64, 128])
+def test_rows_whose_pieces_are_all_exchanged_are_described(row_bytes: int) -> None:
+    found = descriptor_of(operand(row_bytes, row_bytes // 16), row_bytes)
+
+    assert found.op is Op.MATRIX_LOAD
+    assert found.src[0].src[1] is UOp.index(0)
+
+
+def test_an_operand_may_begin_inside_of_a_row() -> None:
+    found = descriptor_of(operand(64, 4, left=16, top=16), 64)
+
+    assert found.src[0].src[1] is UOp.index(16 * 32 + 16)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "swizzle", "top"), [(64, 0, 0), (128, 4, 0), (64, 2, 0), (64, 4, 2)]
+)
+def test_what_lies_otherwise_is_refused(row_bytes: int, swizzle: int, top: int) -> None:
+    with pytest.raises(ArgumentError, match="of an operand does not lie so"):
+        descriptor_of(operand(row_bytes, swizzle, top=top), 64)
+
+
+def test_what_is_not_in_memory_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="takes an operand in shared memory, not CONST"):
+        descriptor_of(UOp.const(dtypes.float16, 1), 64)
+
+
+def test_arrays_begin_where_the_exchange_repeats() -> None:
+    first = UOp(Op.DEFINE_LOCAL, dtypes.float32.ptr(5, "local"), (), 0)
+    second = UOp(Op.DEFINE_LOCAL, dtypes.float16.ptr(64 * 32, "local"), (), 1)
+    index = UOp(Op.INDEX, second.dtype, (second, UOp.index(0)))
+    load = UOp(Op.MATRIX_LOAD, dtypes.float16.vec(8), (index,), MatrixDescriptor("rows"))
+    kernel = LinearKernel("test", (first, second, index.src[1], index, load))
+
+    assert kernel.shared_layout == {first: 0, second: 512}
+    assert kernel.shared_alignment == 512
+    assert kernel.shared_bytes == 512 + 64 * 64
