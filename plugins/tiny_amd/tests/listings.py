@@ -26,6 +26,7 @@ DECODERS: Final[Mapping[str, type[Decoder]]] = {
 }
 LIKE_RDNA3: Final = {
     **{f"s_{op}_co_{kind}": f"s_{op}_{kind}" for op in ("add", "sub") for kind in ("u32", "i32")},
+    "s_addk_co_i32": "s_addk_i32",
     "s_add_co_ci_u32": "s_addc_u32",
     "s_sub_co_ci_u32": "s_subb_u32",
     "v_mad_co_u64_u32": "v_mad_u64_u32",

@@ -63,7 +63,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
     # LLVM
     ("llvm.py", "-dot7-insts,-dot8-insts,", ""),
     ("llvm.py", ",-unaligned-access-mode", ""),
-    ("llvm.py", 'opt=_LEVEL, reloc="pic"', "opt=_LEVEL"),
     # matrices
     ("matrix.py", '"n1 n2 n4 n8 m1 | m2 m4 m8"', '"n1 n2 n4 n8 m8 | m1 m2 m4"'),
     ("matrix.py", '"m1 m2 m4 m8 k8 | k1 k2 k4"', '"m1 m2 m4 m8 k1 | k2 k4 k8"'),
@@ -96,7 +95,6 @@ FAULTS: Final[tuple[Fault, ...]] = (
         '"gfx942": Arch(304, 0x80000, CDNA3, 32, CDNA)',
     ),
     ("arch.py", '"gfx1201": Arch(64, 0x60000, RDNA4)', '"gfx1201": Arch(64, 0x60000, RDNA3)'),
-    ("arch.py", "grid_varies=True", "grid_varies=False"),
     # HIP
     (
         "hip.py",

@@ -330,6 +330,22 @@ def test_a_root_of_a_scalar_has_one_operand() -> None:
     assert vector_registers(root) == [4]
 
 
+def test_classes_of_a_double_are_one_word() -> None:
+    """CDNA3's v_cmp_class_f64 vcc, v[4:5], v1."""
+    compare = decode(struct.pack("<I", 0x7C240304), 0, DECODERS["gfx942"])
+
+    assert compare.name == "v_cmp_class_f64"
+    assert vector_registers(compare) == [FIRST_VGPR + 4, FIRST_VGPR + 5, FIRST_VGPR + 1]
+
+
+def test_the_borrow_of_a_reversed_difference_goes_where_it_is_told() -> None:
+    """RDNA3's v_subrev_co_u32 v1, s2, 0x80, v16: most differences have their borrow in VCC."""
+    words = (0xD7020201, 0x000220FF, 0x80)
+    difference = decode(struct.pack("<3I", *words), 0)
+
+    assert (difference.name, difference.second) == ("v_subrev_co_u32", 2)
+
+
 def test_a_scalar_product_with_a_constant_added() -> None:
     """RDNA4 computes what is the same in all lanes by scalar instructions."""
     body = f"""%a = load float, ptr addrspace(1) %p1

@@ -545,7 +545,7 @@ def vector_registers(instruction: Instruction) -> list[int]:
     if instruction.name.startswith("v_s_"):
         count = 1
     elif instruction.name.startswith(
-        ("v_cmp", "v_readlane", "v_mbcnt", "v_add_co_u32", "v_sub_co")
+        ("v_cmp", "v_readlane", "v_mbcnt", "v_add_co_u32", "v_sub_co", "v_subrev_co_u32")
     ):
         count = 2
     elif instruction.encoding == "VOP3P":
@@ -563,7 +563,7 @@ def vector_registers(instruction: Instruction) -> list[int]:
         if instruction.name in PAIRS:
             kind = "b64"
         if instruction.name.startswith("v_cmp") and instruction.name.endswith("64"):
-            kind = "b64"
+            kind = "b32" if "class" in instruction.name and index else "b64"
         is_short = instruction.encoding in ("VOP1", "VOP2", "VOPC")
         is_half = width_of(kind) == 16 and is_short and not instruction.clears_upper
         code = code & ~0x80 if is_half and code >= FIRST_VGPR else code

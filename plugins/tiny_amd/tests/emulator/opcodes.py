@@ -144,7 +144,7 @@ v_xor_b16
 
 VOP3SD: Final = """
 288: v_add_co_ci_u32 v_sub_co_ci_u32 v_subrev_co_ci_u32 764: v_div_scale_f32 v_div_scale_f64
-v_mad_u64_u32 v_mad_i64_i32 v_add_co_u32 v_sub_co_u32
+v_mad_u64_u32 v_mad_i64_i32 v_add_co_u32 v_sub_co_u32 v_subrev_co_u32
 """
 
 VOP3P: Final = """

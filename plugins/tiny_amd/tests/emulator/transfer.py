@@ -397,6 +397,8 @@ def ds_step(instruction: Instruction) -> Step:
     name = instruction.name[3:]
     if instruction.flags:
         raise SyntaxFault(f"{instruction}: GDS is not supported")
+    if "addtid" in name:
+        raise SyntaxFault(f"{instruction} is not supported")
     if name in ("permute_b32", "bpermute_b32", "swizzle_b32"):
         return exchange_step(instruction)
     if "2addr" in name:
