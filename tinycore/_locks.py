@@ -1,4 +1,4 @@
-"""Locks that an interrupt does not leave held, and that a forked child finds open.
+"""Locks and attributes that an interrupt leaves as they were; a forked child finds them open.
 
 Floor 0. Imports nothing of tinycore. A `with` over an object whose `__enter__` and `__exit__` are C
 functions has no gap between taking and guarding in which a signal handler could run; an `acquire`
@@ -12,13 +12,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-__all__ = ["Busy", "Turn", "in_child", "lock", "recursive_lock", "writing"]
+__all__ = ["Busy", "Turn", "in_child", "lock", "recursive_lock", "replaced", "writing"]
 
 Busy: Final = Empty
 """Raised on entering `Turn.at_once` while somebody has the turn."""
@@ -85,6 +85,20 @@ class Turn:
 def manager(enter: Callable[..., object], leave: Callable[..., None]) -> Any:
     """A context manager of two C functions, which no signal handler runs between."""
     return type("Manager", (), {"__slots__": (), "__enter__": enter, "__exit__": leave})()
+
+
+@contextmanager
+def replaced(box: object, name: str, value: object) -> Iterator[None]:
+    """Give an attribute another value inside the block, and its own behind it."""
+    before = getattr(box, name)
+    try:
+        try:  # an interrupt may come right after the change, or right before it is undone
+            setattr(box, name, value)
+            yield
+        finally:
+            setattr(box, name, before)
+    finally:
+        setattr(box, name, before)
 
 
 def begin_anew() -> None:

@@ -11,14 +11,22 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
 
 import pytest
 
+from tests.interrupts import interrupt, moments_of
 from tinycore import Tensor, TinyJit
+from tinycore.engine.captured_step import capture
 from tinycore.engine.compile import CompiledRunner
+from tinycore.engine.run import recordings
 from tinycore.errors import OutOfMemory
+from tinycore.tensor.change_tracking import change_sets, tracking_changes
+from tinycore.tensor.value_cache import value_cache
+from tinycore.uop.size import notes, noting, sealed, seals
 
 SEED = random.SystemRandom().getrandbits(32)
 XDG = "error: XDG_RUNTIME_DIR is invalid or not set in the environment.\n"
@@ -52,6 +60,34 @@ def test_a_launch_that_fails_leaves_each_write_done_once_or_not_at_all() -> None
 
 def test_ctrl_c_leaves_each_write_done_once_or_not_at_all() -> None:
     print(run("--signals", "4"))
+
+
+Opened = tuple[Callable[[], AbstractContextManager[object]], Callable[[], object]]
+
+OPENED: dict[str, Opened] = {
+    "a recording of launches": (capture, lambda: recordings.open),
+    "a seal on the values of sizes": (sealed, lambda: seals.depth),
+    "conditions on variables": (noting, lambda: notes.open),
+    "a scope of computed values": (value_cache.isolated, lambda: value_cache.scope.open),
+    "changes of tensors": (tracking_changes, lambda: dict(change_sets)),
+}
+"""What a capture opens, and what is open."""
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_an_interrupt_at_any_line_leaves_nothing_of_a_capture_open(name: str) -> None:
+    opened, now = OPENED[name]
+    before = now()
+
+    def work() -> None:
+        with opened():
+            assert now() != before
+
+    moments = moments_of(work)
+    left = {interrupt(work, moment): now() for moment in moments}
+
+    assert len(moments) > 3
+    assert [place for place, found in left.items() if found != before] == []
 
 
 def test_a_signal_handler_that_computes_during_a_write_leaves_the_others_to_it(

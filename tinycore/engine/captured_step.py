@@ -15,6 +15,7 @@ from itertools import filterfalse
 from typing import Any
 
 from tinycore._locks import lock as new_lock
+from tinycore._locks import replaced
 from tinycore.config import in_force
 from tinycore.device.buffer import Buffer
 from tinycore.device.hooks import hooks
@@ -35,11 +36,8 @@ def capture(refuses: bool = True) -> Iterator[Recording]:
     Reading values back raises JitError, unless `refuses` is false.
     """
     recording = Recording(refuses)
-    recordings.open.append(recording)
-    try:
+    with replaced(recordings, "open", [*recordings.open, recording]):
         yield recording
-    finally:
-        recordings.open.pop()
 
 
 @dataclass(eq=False)

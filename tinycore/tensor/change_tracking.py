@@ -37,14 +37,23 @@ change_sets: Final[dict[int, list[ChangeSet]]] = {}
 def tracking_changes() -> Iterator[ChangeSet]:
     """Record the changes that this thread makes inside the block."""
     change_set, thread = ChangeSet(), get_ident()
-    change_sets.setdefault(thread, []).append(change_set)
+    before = change_sets.get(thread, [])
     try:
-        yield change_set
+        try:  # an interrupt may come right after it is opened, or right before it is closed
+            change_sets[thread] = [*before, change_set]
+            yield change_set
+        finally:
+            close(thread, before)
     finally:
-        own = change_sets[thread]
-        own.remove(change_set)
-        if not own:
-            change_sets.pop(thread, None)
+        close(thread, before)
+
+
+def close(thread: int, before: list[ChangeSet]) -> None:
+    """Leave a thread the change sets that it had before."""
+    if before:
+        change_sets[thread] = before
+    else:
+        change_sets.pop(thread, None)
 
 
 def record_changes(tensors: Iterable[object]) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tinycore._locks import recursive_lock
+from tinycore._locks import recursive_lock, replaced
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.uop.node import UOp
@@ -165,11 +165,10 @@ class ValueCache:
         A replay would not recompute values from outside, and it overwrites all that it made.
         """
         scope = object()
-        self.scope.open.append(scope)
         try:
-            yield
+            with replaced(self.scope, "open", [*self.scope.open, scope]):
+                yield
         finally:
-            self.scope.open.remove(scope)
             for key, entry in list(self.entries.items()):
                 if entry.scope is scope:
                     self.entries.pop(key, None)

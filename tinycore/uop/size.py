@@ -20,6 +20,7 @@ from numbers import Integral
 from typing import Any, Final, NamedTuple, NoReturn, TypeGuard, cast
 
 from tinycore._deferred import deferred
+from tinycore._locks import replaced
 from tinycore.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, DTypeError, JitError, ShapeError
 from tinycore.uop.node import Launched, UOp
@@ -67,11 +68,8 @@ seals: Final = Sealed()
 @contextmanager
 def sealed() -> Iterator[None]:
     """Inside, `Size.value` raises JitError: a replay would not see another number."""
-    seals.depth += 1
-    try:
+    with replaced(seals, "depth", seals.depth + 1):
         yield
-    finally:
-        seals.depth -= 1
 
 
 # --- conditions
@@ -122,11 +120,8 @@ notes: Final = Noting()
 def noting() -> Iterator[Conditions]:
     """Inside, what comparisons find out about numbers is added to the dict that this gives."""
     found: Conditions = {}
-    notes.open.append(found)
-    try:
+    with replaced(notes, "open", [*notes.open, found]):
         yield found
-    finally:
-        notes.open.remove(found)
 
 
 # --- variables
@@ -153,7 +148,7 @@ class Variable:
     name: str
     least: int
     greatest: int
-    dtype: DTypeLike | None = field(default=None, compare=False, repr=False)
+    dtype: DTypeLike | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if type(self.name) is not str or not self.name:
