@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.faults.judging import (
     nearest_first,
     places,
 )
+from tests.faults.page import SURVIVORS, Row, rows_of, survivors, table
 from tests.faults.patching import marked, set_mark
 
 
@@ -317,3 +319,51 @@ def test_the_tests_nearest_to_a_fault_run_first() -> None:
     ranked = nearest_first(trials, "tinycore/uop/verify.py")
 
     assert [trial.name for trial in ranked] == [f"tests/{name}::test" for name in reversed(names)]
+
+
+def of_part(part: str, before: str) -> tuple[str, str, str, str]:
+    return f"tinycore/{part}/toy.py", "greatest", before, "pass"
+
+
+def test_a_page_counts_what_was_noticed_before_and_since() -> None:
+    keys = [of_part("uop", "a"), of_part("uop", "b"), of_part("lower", "c"), of_part("lower", "d")]
+    verdicts = {keys[0]: Verdict("noticed", "x", 2, 1.0, 2)}
+    verdicts |= {key: Verdict("survived", "", 9, 1.0, 4) for key in keys[1:]}
+    names = "file", "scope", "before", "after"
+    equivalents = Equivalents([dict(zip(names, keys[1], strict=True)) | {"why": "as before"}])
+    answers = [dict(zip(names, keys[2], strict=True)) | {"test": "tests/test_toy.py::test"}]
+
+    rows = rows_of(verdicts, equivalents, answers)
+
+    assert [row.outcome for row in rows] == ["", "equivalent", "test", "open"]
+    counted = table(rows, 10)
+    assert "Of the 3 that matter the tests of that tree noticed 1, 33.3%" in counted
+    assert "with the tests written since, 2, 66.7%. 6 of the 10 chosen are not judged." in counted
+    assert "| uop | 2 | 1 | 1 | 1 | 1 |" in counted
+    assert "| lower | 2 | 0 | 2 | 0 | 1 |" in counted
+    assert "| `lower/toy.py`, `greatest` | `c` | `pass` | 4 of 9 | test: `tests/" in survivors(rows)
+
+
+def test_every_survivor_that_a_test_notices_since_is_in_the_tree() -> None:
+    """An entry whose line was rewritten goes, or says that the line was removed."""
+    told = tomllib.loads(SURVIVORS.read_text("utf-8"))["survivor"]
+    rows = rows_of(
+        {key_of(a): Verdict("survived", "", 0, 0.0) for a in told}, Equivalents([]), told
+    )
+
+    assert rows
+    assert not [row.key for row in rows if row.outcome == "open"]
+    assert not [r.key for r in rows if r.outcome in ("test", "there") and not is_there(r)]
+
+
+def key_of(answer: dict[str, str]) -> tuple[str, str, str, str]:
+    return answer["file"], answer["scope"], answer["before"], answer["after"]
+
+
+def is_there(row: Row) -> bool:
+    """True if the lines of a fault and the test that notices it are in their files."""
+    source = (ROOT / row.key[0]).read_text("utf-8")
+    file, _, test = row.what.partition("::")
+    tests = (ROOT / file).read_text("utf-8")
+    lines = {line.strip() for line in source.splitlines()}
+    return {line.strip() for line in row.key[2].splitlines()} <= lines and f"def {test}(" in tests

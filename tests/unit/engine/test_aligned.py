@@ -14,7 +14,7 @@ from tinycore.builtin.interpreter import PythonProgram, PythonRenderer, PythonRu
 from tinycore.builtin.interpreter import toolchain as interpreted
 from tinycore.device.buffer import Buffer
 from tinycore.dtype import dtypes
-from tinycore.engine.graph import Alone, HeldLaunches
+from tinycore.engine.graph import Alone, HeldLaunches, Single
 from tinycore.plugin import Backend, Launch, ProgramInfo, Toolchain, register, unregister
 from tinycore.render.base import Renderer
 
@@ -176,3 +176,23 @@ def test_only_buffers_that_start_anywhere_are_accessed_by_elements() -> None:
     assert Picky.launched[-1].has_vectors
     (owned(64, 1) * 3).realize()
     assert not Picky.launched[-1].has_vectors
+
+
+def test_only_a_replay_on_unaligned_memory_is_made_ready_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jitted = TinyJit(lambda x: step(x)[:1])
+    for _ in range(3):
+        jitted(owned(64, 0))
+    anew: list[Single] = []
+    right = Single.run
+
+    def noted(self: Single, *rest: Any) -> None:
+        anew.append(self)
+        right(self, *rest)
+
+    monkeypatch.setattr(Single, "run", noted)
+    jitted(owned(64, 4))
+    assert not anew
+    jitted(owned(64, 1))
+    assert len(anew) == 1

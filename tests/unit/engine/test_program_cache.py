@@ -17,7 +17,7 @@ from tinycore._lru import Lru
 from tinycore._stamp import INDECISIVE_SETTINGS, content_of, sources, stamp
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
-from tinycore.engine.program_cache import LOWERING, load_program, program_key
+from tinycore.engine.program_cache import LOWERING, load_program, program_key, restored
 from tinycore.schedule import ScheduleItem
 
 
@@ -38,6 +38,21 @@ def test_what_is_kept_is_what_was_made() -> None:
 
     assert load_program(kernel(3.5).ast, toolchain) == made
     assert load_program(kernel(4.5).ast, toolchain) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain", "value"),
+    [
+        (tuple[int, ...], [1, 2, 3], (1, 2, 3)),
+        (tuple[frozenset[int], ...], [[1], [2], [3]], (frozenset([1]), frozenset([2]), {3})),
+        (tuple[str, tuple[int, ...]], ["a", [1, 2, 3]], ("a", (1, 2, 3))),
+    ],
+    ids=str,
+)
+def test_tuples_are_restored_by_the_types_of_their_elements(
+    kind: object, plain: object, value: object
+) -> None:
+    assert restored(kind, plain) == value
 
 
 def test_a_kept_program_is_not_lowered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.scratch import Scratch, agrees, integers_below, random_values
 from tinycore.engine.search import Report, search, tune, tuned_plan
 from tinycore.engine.search_process import Worker
+from tinycore.engine.trial import Outcome
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Split
 from tinycore.uop.node import UOp
@@ -314,3 +315,15 @@ def test_narrow_floats_agree_within_a_few_steps() -> None:
     other = numpy.array([0x3F82, 0x3FA0, 0x8001, 0x0001], numpy.uint16)
 
     assert agrees(one, other, dtypes.bfloat16).tolist() == [True, False, True, True]
+
+
+def test_a_candidate_that_was_lost_is_told_to_who_traces(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report()
+    with Context(TRACE="beam"):
+        report.note((Split((0,), 2),), Outcome("right", 0.5))
+        assert capsys.readouterr().err == ""
+        report.note((Split((0,), 4),), Outcome("failed", detail="it was ended"))
+
+    assert "failed: split(0 by 4): it was ended" in capsys.readouterr().err

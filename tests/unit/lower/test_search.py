@@ -18,6 +18,7 @@ from tinycore.lower.plan_neighbors import (
     as_lanes,
     candidate_of,
     finished,
+    interchanged,
     neighbors,
     starts,
 )
@@ -167,3 +168,15 @@ def test_shared_sum_needs_threads_that_meet() -> None:
 
     assert candidate_of(ast, (Split(loop.arg.number, 32), share), GRID) is not None
     assert candidate_of(ast, (Split(loop.arg.number, 12), share), GRID) is None
+
+
+def test_each_loop_is_moved_to_either_end() -> None:
+    loops = [UOp.range(4, number) for number in range(3)]
+    a, b, c = (loop.arg.number for loop in loops)
+
+    assert {step.axes for (step,) in interchanged(loops) if isinstance(step, Reorder)} == {
+        (b, c, a),
+        (b, a, c),
+        (a, c, b),
+        (c, a, b),
+    }

@@ -13,10 +13,22 @@ from tests.unit.schedule.graphs import buffer, kernels, matmul, permute, reshape
 from tinycore.device import Buffer, Device
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of
+from tinycore.errors import ArgumentError
 from tinycore.lower.loops import counters
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import Bind, Fuse, Peel, Plan, Reorder, Split, Step, Tail, apply_plan
+from tinycore.lower.tile import (
+    Bind,
+    Fuse,
+    Peel,
+    Plan,
+    Reorder,
+    Split,
+    Step,
+    Tail,
+    apply_checked,
+    apply_plan,
+)
 from tinycore.render import Limits
 from tinycore.testing.kernels import Array, element, load, store
 from tinycore.uop.node import Skew, UOp
@@ -259,3 +271,16 @@ def test_lanes_of_a_gated_load_have_their_own_alternatives(move: int) -> None:
     ast = UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
 
     numpy.testing.assert_array_equal(run(ast, (Bind((1,), AxisKind.VECTOR),)), run(ast, ()))
+
+
+def test_steps_that_happen_in_order_may_be_named_in_their_order() -> None:
+    i, k = UOp.range(5, 0), UOp.range(7, 1, AxisKind.ORDERED)
+    place = element(0, dtypes.float32, 5, i)
+    more = load(element(1, dtypes.float32, 35, i * 7 + k), dtypes.float32)
+    change = store(place, load(place, dtypes.float32) * 0.5 + more)
+    kernel = UOp.sink(UOp(Op.END, dtypes.void, (change, i, k)))
+    outer, inner = i.arg.number, k.arg.number
+
+    assert apply_checked(kernel, (Reorder((outer, inner)),), CPU) is kernel
+    with pytest.raises(ArgumentError, match="its steps happen in order"):
+        apply_checked(kernel, (Reorder((inner, outer)),), CPU)

@@ -82,6 +82,22 @@ def test_a_training_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps() == expected
 
 
+def test_new_memory_is_not_taken_for_memory_of_its_kind_that_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def both() -> tuple[list[float], list[float]]:
+        x = Tensor([1.0, 2.0, 4.0], device=DEVICE).realize()
+        tripled = x * 3
+        x.assign(x + 1)
+        Tensor.realize(x, tripled)
+        return x.tolist(), tripled.tolist()
+
+    expected = both()
+    forget(monkeypatch)
+
+    assert both() == expected == ([2.0, 3.0, 5.0], [3.0, 6.0, 12.0])
+
+
 def test_devices_in_a_row_and_sizes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def both(length: int) -> tuple[float, float]:
         whole = Tensor.arange(8, device=DEVICE).cast("float32").contiguous().realize()

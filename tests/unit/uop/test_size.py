@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tinycore.uop.size import Variable
+from tinycore.uop.size import Variable, notes, noting
 
 length = Variable("length", 2, 9)
 
@@ -42,3 +42,17 @@ def test_sizes_of_two_bindings_hold_the_numbers_of_both() -> None:
     assert (n * m + n).value == 20
     assert (n + m).values == (m + n).values
     assert (n + n).values == n.values
+
+
+def test_conditions_are_noted_where_they_are_asked_for() -> None:
+    n = length.bind(5)
+    with noting() as outer:
+        with noting() as inner:
+            assert n > 3
+        first = dict(inner)
+        assert n < 7
+
+    assert len(first) == 1
+    assert inner == first
+    assert len(outer) == 2
+    assert notes.open == []

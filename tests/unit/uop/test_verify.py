@@ -252,6 +252,12 @@ FAULTS: list[tuple[str, Stage, Callable[[], UOp], str]] = [
         "axes (1,) of 1",
     ),
     (
+        "reduction of one axis twice",
+        "tensor",
+        lambda: UOp(Op.REDUCE_AXIS, f32, (tensor(2, 3),), (Op.ADD, (1, 1))),
+        "axes (1, 1) of 2",
+    ),
+    (
         "merge of keys and other values",
         "tensor",
         lambda: UOp(Op.MERGE_AXIS, f32, (tensor(96), tensor(48)), Merge(16, 32, 8)),
