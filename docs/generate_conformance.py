@@ -29,6 +29,7 @@ SUITES: Final = {
     "AMD-AQL": "plugins/tiny_amd/tests/conformance.py",
     "AMD-GFX1201": "plugins/tiny_amd/tests/conformance.py",
     "AMD-GFX942": "plugins/tiny_amd/tests/conformance.py",
+    "AMD-USB": "plugins/tiny_amd/tests/conformance.py",
     "AMD:HIP": "plugins/tiny_amd/tests/conformance.py",
     "AMD:HIP-AQL": "plugins/tiny_amd/tests/conformance.py",
     "AMD:HIP-GFX1201": "plugins/tiny_amd/tests/conformance.py",
@@ -49,6 +50,8 @@ SUITES: Final = {
 }
 """Every device with a table, and the file that says why it does without some capabilities. What
 follows a "-" says which hardware is played."""
+LEVELS: Final = {"AMD-USB": 1}
+"""Devices whose table ends at a level, the others being those of the same driver over KFD."""
 GRADES: Final = "suite"
 
 
@@ -64,6 +67,8 @@ def command(name: str) -> list[str]:
         return [sys.executable, "-m", "tinycore.testing.grading", "--markdown", page]
     suite = str(ROOT / SUITES[name])
     arguments = ["conformance", device_of(name), "--suite", suite, "--markdown", page]
+    if name in LEVELS:
+        arguments += ["--level", str(LEVELS[name])]
     if name in STANDINS:
         arguments += ["--register", STANDINS[name].backend]
     return [sys.executable, "-m", "tinycore", *arguments]

@@ -90,11 +90,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("kfd.py", "Kind.COHERENT | Kind.UNCACHED | Kind.PUBLIC", "Kind.COHERENT | Kind.UNCACHED"),
     ("faults.py", "memory.memory.gpu_id == self", "memory.memory.gpu_id != self"),
     ("faults.py", "hardware.hardware.gpu_id == self", "hardware.hardware.gpu_id != self"),
-    ("device.py", "            undo.callback(self.faults.close)\n", ""),
+    (
+        "device.py",
+        "    faults = Faults(kfd, found[index])\n    undo.callback(faults.close)\n",
+        "    faults = Faults(kfd, found[index])\n",
+    ),
     ("device.py", "CLOCK_HZ: Final = 100e6", "CLOCK_HZ: Final = 1.0"),
     ("memory.py", "is_shared=visible", "is_shared=False"),
-    ("memory.py", "            self.kfd.free(buffer.meta)\n", "            pass\n"),
-    ("memory.py", "            self.kfd.map(made, self.card.gpu_id)\n", "            pass\n"),
+    ("memory.py", "            self.driver.free(buffer.meta)\n", "            pass\n"),
+    ("memory.py", "            self.driver.map(made, self.card.gpu_id)\n", "            pass\n"),
     ("topology.py", "{version % 100:x}", "{version % 100}"),
     ("topology.py", "return 0 if obstacle(found) else len(found)", "return len(found)"),
 )

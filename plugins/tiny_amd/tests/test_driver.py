@@ -393,7 +393,7 @@ def test_the_version_of_the_kernel(make: Make, version: tuple[int, int], said: s
         with pytest.raises(DeviceUnavailable, match=said):
             make(machine)
     else:
-        assert make(machine).kfd.version == version
+        assert make(machine).driver.version == version
 
 
 def test_what_a_probe_says(machine: Machine) -> None:
@@ -428,7 +428,7 @@ def test_the_end_of_work_wakes_who_sleeps(device: AmdDevice, queue: str) -> None
     with device.lock:
         device.finish(getattr(device, queue)().timestamp(device.new_signal()))
     began = time.monotonic()
-    device.kfd.wait_events([device.faults.done], 5000)
+    device.driver.wait_events([device.faults.done], 5000)
 
     assert time.monotonic() - began < 4
 

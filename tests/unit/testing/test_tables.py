@@ -10,6 +10,8 @@ import pytest
 FOLDER = Path(__file__).parents[3] / "docs/conformance"
 PAGES = ("suite", "training", "walk")
 """What is no table of a device."""
+LEVELS = {"amd-usb": 1}
+"""Tables that end before the last level."""
 TABLES = sorted(path for path in FOLDER.glob("*.md") if path.stem not in PAGES)
 
 
@@ -22,7 +24,7 @@ def test_a_table_is_of_a_device_that_conforms(path: Path) -> None:
     text = path.read_text("utf-8")
 
     assert re.search(r"^# Conformance of \S+$", text, re.MULTILINE)
-    assert "It conforms up to level 5." in text
+    assert f"It conforms up to level {LEVELS.get(path.stem, 5)}." in text
     assert "disproven" not in text
 
 

@@ -13,6 +13,18 @@ _KFD = Interface(
     probe=deferred("tiny_amd.topology:reason"), count=deferred("tiny_amd.topology:count")
 )
 """The kernel driver amdgpu, by /dev/kfd."""
+_PCI = Interface(
+    probe=deferred("tiny_amd.am.interface:obstacle"),
+    count=deferred("tiny_amd.am.interface:card_count"),
+    automatic=False,
+)
+"""Registers of a card that is taken from its kernel driver."""
+_USB = Interface(
+    probe=deferred("tiny_amd.usb.sysfs:bridge_obstacle"),
+    count=deferred("tiny_amd.usb.sysfs:bridge_count"),
+    automatic=False,
+)
+"""A card behind an ASM2464PD bridge, by libusb."""
 
 BACKEND = Backend(
     name="AMD",
@@ -24,7 +36,7 @@ BACKEND = Backend(
         "LLVM": deferred("tiny_amd.device:toolchain"),
         "HIP": deferred("tiny_amd.device:toolchain_hip"),
     },
-    interfaces={"KFD": _KFD},
+    interfaces={"KFD": _KFD, "PCI": _PCI, "USB": _USB},
     capabilities=frozenset({"graph", "local_memory", "peer_copy", "queues", *_DTYPES.split()}),
     platforms=("linux",),
     settings=deferred("tiny_amd.settings:AmdSettings"),

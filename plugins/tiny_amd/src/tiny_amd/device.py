@@ -1,18 +1,20 @@
-"""An open card, driven through KFD, and the toolchain that makes its programs."""
+"""An open card, driven through an interface, and the toolchain that makes its programs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
+from tiny_amd.am.interface import open_card
 from tiny_amd.arch import arch_of, limits_of
 from tiny_amd.comgr import ComgrCompiler
 from tiny_amd.faults import Faults
-from tiny_amd.hardware_queue import HardwareQueue, QueueType
+from tiny_amd.hardware_queue import HardwareQueue, OwnQueues, QueueType
 from tiny_amd.hip import AmdHip
-from tiny_amd.kfd import kfd_of_process
+from tiny_amd.kfd import Event, Kfd, kfd_of_process
 from tiny_amd.llvm import LlvmCompiler
 from tiny_amd.memory import AmdAllocator
 from tiny_amd.program import AmdProgram
@@ -20,7 +22,7 @@ from tiny_amd.queues import AqlQueue, Pm4Queue, SdmaQueue
 from tiny_amd.render import AmdLlvm
 from tiny_amd.scratch import scratch_bytes
 from tiny_amd.settings import settings
-from tiny_amd.topology import cards
+from tiny_amd.topology import Card, cards
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import ArgumentArena, HCQCompiled, HCQSignal, ProgramInfo, Toolchain
 
@@ -52,6 +54,78 @@ def toolchain_hip(arch: str = "") -> Toolchain[AmdHip]:
     return Toolchain("HIP", name, AmdHip(limits), ComgrCompiler(name))
 
 
+class FaultReports(Protocol):
+    """Faults of one card, and the event that ends work: of KFD, or of a driver of our own."""
+
+    found: str
+    """Description of the first fault; "" without one."""
+
+    @property
+    def done(self) -> Event:
+        """Completion event, which a queue signals at the end of its work."""
+        ...
+
+    def wait(self, milliseconds: int) -> None:
+        """Wait for the end of some work, or for a fault."""
+        ...
+
+    def poll(self) -> None:
+        """Ask for a fault without waiting."""
+        ...
+
+
+@dataclass(frozen=True)
+class Way:
+    """A card as an interface reaches it."""
+
+    driver: Kfd | OwnQueues
+    card: Card
+    faults: FaultReports
+    maps_memory: bool = True
+    """True if the process sees memory of the host that the card sees, at an address."""
+
+
+def _by_kfd(index: int, undo: ExitStack) -> Way:
+    """A card of the kernel's driver."""
+    found = cards()
+    if index >= len(found):
+        names = ", ".join(f"AMD:{i} {card}" for i, card in enumerate(found))
+        raise DeviceUnavailable(f"there is no AMD:{index}; there are: {names}")
+    kfd = kfd_of_process()
+    kfd.acquire(found[index])
+    faults = Faults(kfd, found[index])
+    undo.callback(faults.close)
+    return Way(kfd, found[index], faults)
+
+
+def _by_pci(index: int, undo: ExitStack) -> Way:
+    """A card that is taken from the kernel's driver, and given back in the end."""
+    driver = open_card(index)
+    undo.callback(driver.close)
+    faults = driver.open_faults()
+    undo.callback(faults.close)
+    return Way(driver, driver.card, faults)
+
+
+def _by_usb(index: int, undo: ExitStack) -> Way:
+    """A card behind a USB bridge."""
+    from tiny_amd.usb.driver import open_usb_card  # noqa: PLC0415  only for who asks for it
+
+    driver = open_usb_card(index)
+    undo.callback(driver.close)
+    faults = driver.open_faults()
+    undo.callback(faults.close)
+    return Way(driver, driver.card, faults, maps_memory=False)
+
+
+_WAYS: Final[Mapping[str, Callable[[int, ExitStack], Way]]] = {
+    "KFD": _by_kfd,
+    "PCI": _by_pci,
+    "USB": _by_usb,
+}
+"""Interfaces, by their names in DEV."""
+
+
 class AmdDevice(HCQCompiled):
     """A card: a queue that computes, a queue that copies, and the events of both."""
 
@@ -60,36 +134,30 @@ class AmdDevice(HCQCompiled):
 
     def __init__(self, index: int = 0, interface: str = "", *, aql: bool | None = None) -> None:
         """`aql` chooses queues of AQL packets; None: as the variable AMD_AQL says."""
-        if interface not in ("", "KFD"):
-            raise DeviceUnavailable(
-                f"AMD has no interface {interface!r}: DEV=KFD+AMD is the one there is"
-            )
-        found = cards()
-        if index >= len(found):
-            names = ", ".join(f"AMD:{i} {card}" for i, card in enumerate(found))
-            raise DeviceUnavailable(f"there is no AMD:{index}; there are: {names}")
-        self.card = card = found[index]
-        self.arch = card.arch
-        self.generation, self.wave = arch_of(card.arch).generation, arch_of(card.arch).wave
-        self.kfd = kfd = kfd_of_process()
-        kfd.acquire(card)
+        if interface not in ("", *_WAYS):
+            known = ", ".join(f"DEV={name}+AMD" for name in _WAYS)
+            raise DeviceUnavailable(f"AMD has no interface {interface!r}; there are {known}")
         with ExitStack() as undo:
-            self.faults = Faults(kfd, card)
-            undo.callback(self.faults.close)
+            way = _WAYS[interface or "KFD"](index, undo)
+            self.driver, self.faults = way.driver, way.faults
+            self.maps_memory = way.maps_memory
+            self.card = card = way.card
+            self.arch = card.arch
+            self.generation, self.wave = arch_of(card.arch).generation, arch_of(card.arch).wave
             self.uses_aql = settings.AMD_AQL if aql is None else aql
             kind = QueueType.AQL if self.uses_aql else QueueType.COMPUTE
-            compute = HardwareQueue(kfd, card, kind, COMPUTE_RING_BYTES)
+            compute = HardwareQueue(way.driver, card, kind, COMPUTE_RING_BYTES)
             undo.callback(compute.close)
-            copies = HardwareQueue(kfd, card, QueueType.SDMA, COPY_RING_BYTES)
+            copies = HardwareQueue(way.driver, card, QueueType.SDMA, COPY_RING_BYTES)
             undo.callback(copies.close)
-            allocator = AmdAllocator(kfd, card)
+            allocator = AmdAllocator(way.driver, card)
             allocator.device = self
             super().__init__(
                 f"AMD:{index}" if index else "AMD",
                 allocator,
                 partial(AqlQueue if self.uses_aql else Pm4Queue, self, compute),
                 partial(SdmaQueue, self, copies),
-                peer_group=f"KFD {id(kfd)}",
+                peer_group=f"{type(way.driver).__name__} {id(way.driver)}",
             )
             if self.uses_aql:
                 self.commands = ArgumentArena(
@@ -125,10 +193,10 @@ class AmdDevice(HCQCompiled):
             self.wait_for_events()
 
     def fault(self) -> str:
-        """Fault reported by KFD; "" without one."""
+        """Fault reported by the interface; "" without one."""
         self.faults.poll()
         return self.faults.found
 
     def release(self) -> None:
-        """Give queues and events back. The process keeps the card until it ends."""
+        """Give queues and events back. The process keeps a card of KFD until it ends."""
         self._opened.close()

@@ -12,16 +12,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import IntEnum
 from mmap import MAP_SHARED, PROT_READ, PROT_WRITE
-from typing import Final
+from typing import Any, Final, Protocol
 
 from tiny_amd.arch import Arch, arch_of
-from tiny_amd.kfd import DOORBELL_BYTES, OF_HOST, ON_CARD, PAGE, Allocation, Kfd
+from tiny_amd.kfd import DOORBELL_BYTES, OF_HOST, ON_CARD, PAGE, Allocation, Kfd, Kind
 from tiny_amd.topology import Card
+from tiny_amd.windows import pointer_at, ring_of
 from tinycore.config import settings
 from tinycore.errors import DeviceError
 from tinycore.plugin import bytes_at, lock
 
-__all__ = ["HardwareQueue", "QueueType", "SavedWaves"]
+__all__ = ["HardwareQueue", "Memory", "OwnQueue", "OwnQueues", "QueueType", "SavedWaves"]
 
 EOP_BYTES: Final = 4096
 WRITE_POINTER: Final = 0x38
@@ -42,6 +43,54 @@ class QueueType(IntEnum):
     COMPUTE = 0
     SDMA = 1
     AQL = 2
+
+
+class Memory(Protocol):
+    """Memory of a driver: KFD's, or one of our own."""
+
+    @property
+    def shared(self) -> dict[int, Allocation]:
+        """Memory that all cards address, by address."""
+        ...
+
+    def allocate(self, card: Card, size: int, kind: Kind, *, is_shared: bool = False) -> Allocation:
+        """Memory that a card addresses. Raises OutOfMemory and DeviceError."""
+        ...
+
+    def free(self, allocation: Allocation) -> None:
+        """Give memory back."""
+        ...
+
+    def map(self, allocation: Allocation, gpu_id: int) -> None:
+        """Let a card address memory. Raises DeviceError and UnsupportedError."""
+        ...
+
+    def unmap(self, allocation: Allocation, gpu_id: int) -> None:
+        """Take `map` back."""
+        ...
+
+
+class OwnQueue(Protocol):
+    """A queue that is not the kernel's."""
+
+    @property
+    def doorbell(self) -> Any:
+        """Array of 64-bit words, of which the first is the doorbell."""
+        ...
+
+    def stop(self) -> None:
+        """Take it from its engine."""
+        ...
+
+
+class OwnQueues(Memory, Protocol):
+    """A driver that makes queues by itself."""
+
+    def open_queue(
+        self, kind: QueueType, ring: int, size: int, write_pointer: int, read_pointer: int
+    ) -> OwnQueue:
+        """A queue whose ring and pointers lie at addresses of the card. Raises DeviceError."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,30 +126,40 @@ def align(size: int, unit: int) -> int:
 class HardwareQueue:
     """A ring in memory that a card reads, its two pointers and its doorbell."""
 
-    def __init__(self, kfd: Kfd, card: Card, kind: QueueType, ring_bytes: int) -> None:
-        self.kfd, self.card, self.kind = kfd, card, kind
+    def __init__(
+        self, driver: Kfd | OwnQueues, card: Card, kind: QueueType, ring_bytes: int
+    ) -> None:
+        self.driver, self.card, self.kind = driver, card, kind
         self.size = ring_bytes
         self.lock = lock()
+        self._doorbell: Any = None
         self._memory: list[Allocation] = []
         self._id: int | None = None
+        self._own: OwnQueue | None = None
         self._doorbells = (0, 0)
         with ExitStack() as undo:
             undo.callback(self.close)
             ring, pointers = self._allocate(ring_bytes), self._allocate(PAGE)
-            self.ring = bytes_at(ring.address, ring_bytes).cast("I")
-            page = bytes_at(pointers.address, PAGE)
-            page[:] = bytes(PAGE)
-            self._write = page[WRITE_POINTER : WRITE_POINTER + 8].cast("Q")
-            self._read = page[READ_POINTER : READ_POINTER + 8].cast("Q")
-            self._create(ring, pointers)
+            self.ring = ring_of(ring, ring_bytes)
+            page = pointers.window or bytes_at(pointers.address, PAGE)
+            page[0:PAGE] = bytes(PAGE)
+            self._write = pointer_at(pointers, WRITE_POINTER, is_ours=True)
+            self._read = pointer_at(pointers, READ_POINTER, is_ours=False)
+            if isinstance(driver, Kfd):
+                self._create(driver, ring, pointers)
+            else:
+                page_at = pointers.address
+                places = (ring.address, ring_bytes, page_at + WRITE_POINTER, page_at + READ_POINTER)
+                self._own = driver.open_queue(kind, *places)
+                self._doorbell = self._own.doorbell
             undo.pop_all()
 
     def _allocate(self, size: int, is_on_card: bool = False) -> Allocation:
-        made = self.kfd.allocate(self.card, size, ON_CARD if is_on_card else OF_HOST)
+        made = self.driver.allocate(self.card, size, ON_CARD if is_on_card else OF_HOST)
         self._memory.append(made)
         return made
 
-    def _create(self, ring: Allocation, pointers: Allocation) -> None:
+    def _create(self, kfd: Kfd, ring: Allocation, pointers: Allocation) -> None:
         saved: dict[str, int] = {}
         if self.kind is not QueueType.SDMA:
             sizes = SavedWaves.of(self.card, arch_of(self.card.arch))
@@ -112,7 +171,7 @@ class HardwareQueue:
                 "ctx_save_restore_size": sizes.total,
                 "ctl_stack_size": sizes.control_stack,
             }
-        made = self.kfd.call(
+        made = kfd.call(
             "CREATE_QUEUE",
             "kfd_create_queue",
             f"a queue of {self.kind.name} on {self.card}",
@@ -129,8 +188,8 @@ class HardwareQueue:
         self._id = made.queue_id
         base = made.doorbell_offset & ~(DOORBELL_BYTES - 1)
         place = made.doorbell_offset & (DOORBELL_BYTES - 1)
-        page = self.kfd.machine.map(
-            0, DOORBELL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, self.kfd.file, base
+        page = kfd.machine.map(
+            0, DOORBELL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, kfd.file, base
         )
         self._doorbells = (page, DOORBELL_BYTES)
         self._doorbell = bytes_at(page + place, 8).cast("Q")
@@ -167,11 +226,18 @@ class HardwareQueue:
 
     def close(self) -> None:
         """Destroy the queue and give its memory back."""
+        if self._own is not None:
+            self._own.stop()
+            self._own = None
+        if isinstance(self.driver, Kfd):
+            self._destroy(self.driver)
+        while self._memory:
+            self.driver.free(self._memory.pop())
+
+    def _destroy(self, kfd: Kfd) -> None:
         if self._id is not None:
-            self.kfd.call("DESTROY_QUEUE", "kfd_destroy_queue", queue_id=self._id)
+            kfd.call("DESTROY_QUEUE", "kfd_destroy_queue", queue_id=self._id)
             self._id = None
         if self._doorbells[1]:
-            self.kfd.machine.unmap(*self._doorbells)
+            kfd.machine.unmap(*self._doorbells)
             self._doorbells = (0, 0)
-        while self._memory:
-            self.kfd.free(self._memory.pop())

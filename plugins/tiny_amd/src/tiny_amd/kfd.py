@@ -20,6 +20,7 @@ from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
 from tinycore.plugin import (
     MAP_FIXED,
     MAP_RESERVED,
+    HostView,
     System,
     address_of,
     errno_text,
@@ -39,6 +40,7 @@ __all__ = [
     "Kfd",
     "Kind",
     "kfd_of_process",
+    "reserve_addresses",
 ]
 
 PAGE: Final = 4096
@@ -112,6 +114,8 @@ class Allocation:
     """Host-visible: mapped into this process's address space."""
     mapped: list[int] = field(default_factory=list)
     """Cards that address it, by gpu_id."""
+    window: HostView | None = None
+    """The host's access by calls, where it is not mapped into the process."""
 
 
 class Kfd:
@@ -225,20 +229,8 @@ class Kfd:
         return allocation
 
     def reserve(self, size: int) -> int:
-        """Addresses that nothing else of this process uses; aligned to huge pages where it pays."""
-        extra = HUGE_PAGE if size >= HUGE_PAGE else 0
-        try:
-            begin = self.machine.map(0, size + extra, _NO_ACCESS, MAP_RESERVED, -1, 0)
-        except OSError as error:
-            raise OutOfMemory(f"no {size:,} bytes of addresses are left: {error}") from error
-        if not extra:
-            return begin
-        address = -(-begin // HUGE_PAGE) * HUGE_PAGE
-        if before := address - begin:
-            self.machine.unmap(begin, before)
-        if behind := extra - before:
-            self.machine.unmap(address + size, behind)
-        return address
+        """Addresses that nothing else of this process uses."""
+        return reserve_addresses(self.machine, size)
 
     def map(self, allocation: Allocation, gpu_id: int) -> None:
         """Let a card address memory. Raises DeviceError."""
@@ -312,6 +304,23 @@ class Kfd:
             timeout=milliseconds,
         )
         return data
+
+
+def reserve_addresses(machine: System, size: int) -> int:
+    """Addresses that nothing else of this process uses; aligned to huge pages where it pays."""
+    extra = HUGE_PAGE if size >= HUGE_PAGE else 0
+    try:
+        begin = machine.map(0, size + extra, _NO_ACCESS, MAP_RESERVED, -1, 0)
+    except OSError as error:
+        raise OutOfMemory(f"no {size:,} bytes of addresses are left: {error}") from error
+    if not extra:
+        return begin
+    address = -(-begin // HUGE_PAGE) * HUGE_PAGE
+    if before := address - begin:
+        machine.unmap(begin, before)
+    if behind := extra - before:
+        machine.unmap(address + size, behind)
+    return address
 
 
 _KEPT: Final = "tiny_amd kfd"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, cast
 from tiny_amd import aql, pm4, sdma
 from tiny_amd.pm4 import Register
 from tiny_amd.program import AmdProgram, split
+from tiny_amd.windows import Ring
 from tinycore.errors import UnsupportedError
 from tinycore.plugin import (
     HCQArgsState,
@@ -38,12 +39,13 @@ def as_words(numbers: Iterable[Number]) -> memoryview:
     return memoryview(array("I", cast("Iterable[int]", numbers)))
 
 
-def write_words(ring: memoryview, place: int, words: memoryview) -> None:
+def write_words(ring: Ring, place: int, words: memoryview) -> None:
     """Copy words into a ring from a place on, around its end."""
     place %= len(ring)
     first = min(len(words), len(ring) - place)
     ring[place : place + first] = words[:first]
-    ring[: len(words) - first] = words[first:]
+    if first < len(words):
+        ring[: len(words) - first] = words[first:]
 
 
 def pieces(words: memoryview) -> list[tuple[int, int]]:
@@ -157,8 +159,8 @@ class Pm4Queue(AmdQueue):
     # --- submission
 
     def bind_words(self) -> memoryview | None:
-        """The commands in memory that the card reads."""
-        if not len(self.words):
+        """The commands in memory that the card reads; none where the host has no such memory."""
+        if not len(self.words) or not self.device.maps_memory:
             return None
         size = len(self.words) * _WORD_BYTES
         self.bound = self.device.allocator.alloc_visible(size)
@@ -255,7 +257,9 @@ class AqlQueue(Pm4Queue):
                 hardware.wait_for_room(has_room, self.sleep)
             place = written % slots * aql.PACKET_WORDS
             hardware.ring[place + 1 : place + aql.PACKET_WORDS] = packet[1:]
-            hardware.ring[place] = packet[0]  # the header last: it makes the packet valid
+            hardware.ring[place : place + 1] = packet[
+                :1
+            ]  # the header last: it makes the packet valid
             hardware.ring_doorbell(written + 1, written)
 
     def lend(self) -> int:

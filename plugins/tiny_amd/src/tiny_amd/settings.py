@@ -12,6 +12,7 @@ class AmdSettings(PluginSettings):
 
     AMD_AQL = switch(False, "Give kernels to queues of AQL packets, not of PM4")
     COMGR_LIBRARY = text("", "AMD's compiler library COMGR; empty looks for it", "a file")
+    LIBUSB_LIBRARY = text("", "libusb-1.0 for DEV=USB+AMD; empty looks for it", "a file")
 
 
 settings = AmdSettings()

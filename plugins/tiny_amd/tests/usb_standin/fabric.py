@@ -200,6 +200,8 @@ class Fabric:
         self.retries = retries
         """Configuration requests that the card answers by "later" after a reset."""
         self.waits = retries
+        self.commanded: Callable[[Function], None] = lambda _: None
+        """Called with a function of the card whose command register was written."""
         self.of_host: Callable[[int], tuple[bytearray, int] | None] = lambda _: None
         """Memory of the host as the card sees it: some bytes, and the place in them."""
 
@@ -239,8 +241,10 @@ class Fabric:
         places = [place for place in range(4) if enables >> place & 1]
         low, count = places[0], len(places)
         found.write(offset + low, count, value >> 8 * low & (1 << 8 * count) - 1)
-        if found in self.card and offset == 4 and found.decodes:
-            self.verify_bars(found)
+        if found in self.card and offset == 4:
+            self.commanded(found)
+            if found.decodes:
+                self.verify_bars(found)
         return 0
 
     def verify_bars(self, function: Function) -> None:
@@ -340,4 +344,6 @@ class Fabric:
             for bar, bits in function.made.items():
                 function.bars[bar].bits = bits
             function.__post_init__()
+        for function in self.card:
+            self.commanded(function)
         self.waits = self.retries

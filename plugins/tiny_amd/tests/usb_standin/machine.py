@@ -40,6 +40,25 @@ def bridge(memory: Memory | None = None, *, retries: int = 0, **facts: Any) -> F
     return Firmware(fabric, **facts)
 
 
+def usb_files(devices: list[UsbModel]) -> dict[str, str]:
+    """Files of sysfs by path, for a root hub and the devices on USB."""
+    found = {f"{USB_DEVICES}/usb2/idVendor": "1d6b", f"{USB_DEVICES}/usb2/idProduct": "0003"}
+    for device in devices:
+        if not device.is_present:
+            continue
+        name = f"{device.bus}-{'.'.join(map(str, device.ports))}"
+        folder = f"{USB_DEVICES}/{name}"
+        text = device.firmware.product if device.firmware else "ASM2464PD NVME"
+        found |= {
+            f"{folder}/idVendor": f"{device.vendor:04x}\n",
+            f"{folder}/idProduct": f"{device.product:04x}\n",
+            f"{folder}/devnum": f"{device.address}\n",
+            f"{folder}/product": f"{text}\n",
+            f"{folder}:1.0/bInterfaceClass": "ff\n",
+        }
+    return found
+
+
 class UsbMachine:
     """The operating system, for `use_system`."""
 
@@ -62,21 +81,7 @@ class UsbMachine:
 
     def files(self) -> dict[str, str]:
         """Files of sysfs, by path."""
-        found = {f"{USB_DEVICES}/usb2/idVendor": "1d6b", f"{USB_DEVICES}/usb2/idProduct": "0003"}
-        for device in self.library.devices:
-            if not device.is_present:
-                continue
-            name = f"{device.bus}-{'.'.join(map(str, device.ports))}"
-            folder = f"{USB_DEVICES}/{name}"
-            text = device.firmware.product if device.firmware else "ASM2464PD NVME"
-            found |= {
-                f"{folder}/idVendor": f"{device.vendor:04x}\n",
-                f"{folder}/idProduct": f"{device.product:04x}\n",
-                f"{folder}/devnum": f"{device.address}\n",
-                f"{folder}/product": f"{text}\n",
-                f"{folder}:1.0/bInterfaceClass": "ff\n",
-            }
-        return found
+        return usb_files(self.library.devices)
 
     def names(self, folder: str) -> list[str]:
         inside = {path.removeprefix(f"{folder}/") for path in self.files()}

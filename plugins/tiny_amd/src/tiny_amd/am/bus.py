@@ -212,7 +212,8 @@ class KernelBus:
         Raises DeviceUnavailable, with nothing left open.
         """
         self.machine, self.name, self.device_id = machine, name, device_id
-        self.bar_bytes = {bar: bar_bytes[bar] for bar in (MEMORY_BAR, DOORBELL_BAR, REGISTER_BAR)}
+        bars = (MEMORY_BAR, DOORBELL_BAR, REGISTER_BAR)
+        self.bar_bytes: Mapping[int, int] = {bar: bar_bytes[bar] for bar in bars}
         self._windows: dict[int, Window] = {}
         with ExitStack() as undo:
             undo.callback(self.close)

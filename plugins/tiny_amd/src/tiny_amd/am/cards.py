@@ -19,7 +19,7 @@ from tinycore.plugin import System
 __all__ = ["CONSENT", "PciCard", "SupportsWriteText", "TakenCard", "cards_on_bus"]
 
 CONSENT: Final = "AMD_PCI_TAKE"
-"""Environment variable that names the card which may be taken from its driver."""
+"""Environment variable that names the cards which may be taken, by commas."""
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

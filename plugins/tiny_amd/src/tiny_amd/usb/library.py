@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
+from tiny_amd.settings import settings
 from tiny_amd.usb._native import ffi
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import lock, system
@@ -22,7 +22,7 @@ __all__ = ["SupportsLibusb", "UsbCode", "error_name", "ffi", "libusb"]
 LIBUSB_VARIABLE: Final = "LIBUSB_LIBRARY"
 _WHEEL: Final = "libusb_package"
 _IN_WHEEL: Final = "libusb-1.0.so"
-_OF_SYSTEM: Final = ("libusb-1.0.so.0", "libusb-1.0.so")
+_SONAMES: Final = ("libusb-1.0.so.0", "libusb-1.0.so")
 _loaded: Final[list[Any]] = []
 _loading: Final = lock()
 
@@ -82,13 +82,13 @@ def load() -> Any:
 
 def paths() -> Iterator[str]:
     """Candidate paths of the library."""
-    if named := os.environ.get(LIBUSB_VARIABLE):
+    if named := settings.LIBUSB_LIBRARY:
         yield named
         return
     spec = importlib.util.find_spec(_WHEEL)
     for root in (spec.submodule_search_locations or ()) if spec is not None else ():
         yield str(Path(root) / _IN_WHEEL)
-    yield from _OF_SYSTEM
+    yield from _SONAMES
 
 
 def error_name(library: Any, code: int) -> str:

@@ -27,7 +27,7 @@ CONTROL_MS: Final = 2_000
 BULK_MS: Final = 10_000
 SUPER_SPEED: Final = 4
 """Least speed of USB 3 (libusb.h, enum libusb_speed)."""
-_DEPTH: Final = 7
+_USB_DEPTH: Final = 7
 """Most hubs between a root hub and a device, and the device."""
 
 _MEANINGS: Final = {
@@ -114,8 +114,8 @@ class UsbHandle:
 
     def _order(self, device: Any) -> tuple[int, ...]:
         """Bus and ports, which stay the same when a bridge is plugged in anew."""
-        ports = ffi.new("uint8_t[]", _DEPTH)
-        count = self.library.libusb_get_port_numbers(device, ports, _DEPTH)
+        ports = ffi.new("uint8_t[]", _USB_DEPTH)
+        count = self.library.libusb_get_port_numbers(device, ports, _USB_DEPTH)
         return (self.library.libusb_get_bus_number(device), *ports[0 : max(count, 0)])
 
     def _place_of(self, device: Any) -> str:
