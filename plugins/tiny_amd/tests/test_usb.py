@@ -115,14 +115,15 @@ def test_a_bridge_is_opened_and_given_back(machine: UsbMachine) -> None:
 
 
 def test_bridges_are_numbered_by_their_ports() -> None:
-    near, far = UsbModel(bridge(), ports=(3,)), UsbModel(bridge(), ports=(1, 2), address=9)
-    with use_system(UsbMachine(near, far)):
+    ports = ((3,), (1, 2), (2,))
+    bridges = [UsbModel(bridge(), ports=each, address=9 + each[0]) for each in ports]
+    with use_system(UsbMachine(*bridges)):
         places = []
-        for index in range(2):
+        for index in range(3):
             usb = UsbHandle(index)
             places.append(usb.place)
             usb.close()
-        assert places == ["2-1.2", "2-3"]
+        assert places == ["2-1.2", "2-2", "2-3"]
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,21 @@ from seeded_faults import Fault, Seeded
 
 TESTS: Final = Path(__file__).parent
 SOURCES: Final = TESTS.parent / "src/tiny_amd"
-RUN: Final = ("test_usb.py", "test_usb_pcie.py", "test_am_discovery.py", "test_am_firmware.py")
+RUN: Final = (
+    "test_usb.py",
+    "test_usb_pcie.py",
+    "test_am_discovery.py",
+    "test_am_firmware.py",
+    "test_usb_card.py",
+)
 
 FAULTS: Final[tuple[Fault, ...]] = (
     ("usb/transfers.py", "undo.callback(self.library.libusb_exit, context[0])", "pass"),
-    ("usb/transfers.py", "undo.callback(library.libusb_release_interface", "(lambda *_: 0)("),
+    (
+        "usb/transfers.py",
+        "undo.callback(library.libusb_release_interface, handle, INTERFACE)",
+        "pass",
+    ),
     ("usb/transfers.py", "devices[0], 1)", "devices[0], 0)"),
     ("usb/transfers.py", "found.sort(key=lambda entry: entry[0])", "found.reverse()"),
     ("usb/transfers.py", "if status == UsbCode.BUSY:", "if False:"),
@@ -99,6 +109,33 @@ FAULTS: Final[tuple[Fault, ...]] = (
         "before = bytes(begin % SLOT_BYTES)",
     ),
     ("usb/bus.py", "        view[0 : count * SLOT_BYTES] = bytes(count * SLOT_BYTES)\n", ""),
+    ("usb/driver.py", "        self.vram.flush()\n\n    def set_word", "\n    def set_word"),
+    ("usb/driver.py", "value)\n        self.vram.flush()\n", "value)\n"),
+    (
+        "usb/driver.py",
+        "            running.vram.give_back(place, size)\n            raise",
+        "            raise",
+    ),
+    (
+        "usb/driver.py",
+        "if is_visible and place + size > self.bus.bar_bytes[MEMORY_BAR]:",
+        "if False:",
+    ),
+    ("usb/driver.py", "                self.usb_bus.free(place)\n", "                pass\n"),
+    ("usb/driver.py", "            self.running.pages.map_system(address, memory.pages)\n", ""),
+    (
+        "usb/driver.py",
+        "    except DeviceUnavailable:\n        bridge.usb.close()\n",
+        "    except DeviceUnavailable:\n",
+    ),
+    (
+        "usb/driver.py",
+        "    except DeviceError as error:\n        bridge.usb.close()\n",
+        "    except DeviceError as error:\n",
+    ),
+    ("windows.py", "start * _RING_WORD : part.stop", "start : part.stop"),
+    ("windows.py", "        self._known = value\n", "        pass\n"),
+    ("memory.py", "if place is Place.STAGING and isinstance", "if isinstance"),
     ("am/discovery.py", "2 * processors", "processors"),
     ("am/discovery.py", "{'Q' if is_wide else 'I'}", "I"),
     ("am/discovery.py", 'reader.verify_sum(start, size, checksum, "the list of blocks")', "pass"),
