@@ -77,6 +77,8 @@ def test_a_second_enumeration_finds_the_same(machine: UsbMachine) -> None:
     [
         {0: BarShape(28, wide=True, prefetchable=True), 5: BarShape(19)},
         {0: BarShape(30), 2: BarShape(21), 5: BarShape(20)},
+        {0: BarShape(36, wide=True, prefetchable=True), 5: BarShape(20)},
+        {0: BarShape(29, wide=True, prefetchable=True, resizable=(28, 29, 30))},
         {
             1: BarShape(16),
             2: BarShape(12, wide=True),

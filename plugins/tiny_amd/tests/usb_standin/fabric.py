@@ -144,6 +144,8 @@ class Function:
 
     def write(self, offset: int, size: int, value: int) -> None:
         """A write of configuration; bits that cannot be written stay."""
+        if self.decodes and 0x10 <= offset < (0x18 if self.header else 0x28):
+            raise Mistake(f"a BAR at {offset:#x} is written while its function decodes memory")
         for number in range(size):
             mask, byte = self.masks[offset + number], value >> 8 * number & 0xFF
             kept = self.space[offset + number] & ~mask
