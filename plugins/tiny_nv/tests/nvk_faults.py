@@ -76,9 +76,13 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ),
     ("channel.py", "_GRAPHICS: Final = 1", "_GRAPHICS: Final = 2"),
     ("channel.py", "_STATUS, _CODE = 14, 8", "_STATUS, _CODE = 12, 8"),
-    ("channel.py", "hObjectError=group.notifier.handle", "hObjectError=0"),
+    ("card.py", 'params.put("hObjectError", notifier.handle)', "pass"),
     ("channel.py", "gpFifoOffset=memory.address", "gpFifoOffset=memory.address + 8"),
-    ("channel.py", "            channel.register(undo)\n", "            pass\n"),
+    (
+        "channel.py",
+        "            card.register_channel(channel.handle, undo)\n",
+        "            pass\n",
+    ),
     (
         "queues.py",
         "    self.append(*methods.wait_for_idle())\n        size",

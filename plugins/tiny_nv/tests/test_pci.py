@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from pci_standin import ADDRESS, CHIPS, Chip, PciMachine
+from nv_pci_standin import ADDRESS, Chip, PciMachine
 from rm_standin import Machine, Mistake
 from rm_standin.cards import H200
 
@@ -53,7 +53,8 @@ def test_cards_are_found_and_nothing_else() -> None:
         (ADDRESS, "nvidia"),
         ("0000:41:00.0", ""),
     ]
-    assert found[0].bar_bytes[:2] == (16 << 20, 0)
+    assert found[0].bar_bytes == (16 << 20, 256 << 20, 0, 32 << 20, 0, 128)
+    assert found[0].bus_device_function == 0x100
     with use_system(machine):
         assert NV.interface_table["PCI"].count is not None
         assert bring_up.card_count() == 2
@@ -78,21 +79,29 @@ def test_nothing_happens_before_the_card_is_named(monkeypatch: pytest.MonkeyPatc
         assert not machine.written
 
 
-@pytest.mark.parametrize("architecture", CHIPS)
-def test_a_card_comes_as_far_as_is_known(consent: None, architecture: int) -> None:
+@pytest.mark.parametrize("architecture", [0x18, 0x1A, 0x1B])
+def test_a_card_with_a_security_processor_comes_as_far_as_is_known(
+    consent: None, architecture: int
+) -> None:
     machine = PciMachine(Chip(architecture))
 
     said = refusal(machine)
 
     assert "is ready" in said
-    assert "is not driven yet" in said
-    assert ("24,576 MiB" if architecture < 0x1A else "memory not told") in said
+    assert "the security processor is not driven yet" in said
+    assert ("4,096 MiB" if architecture < 0x1A else "memory not told") in said
     assert machine.written == TAKE + GIVE_BACK
 
 
+def test_a_chip_without_frts_is_refused(consent: None) -> None:
+    chip = Chip()
+    chip.set(0xA00, 0x17 << 24 | 0xA1000)
+    assert "a chip without FRTS" in refusal(PciMachine(chip))
+
+
 def test_a_card_of_nobody_is_left_as_it_was(consent: None) -> None:
-    machine = PciMachine(Chip(driver="", enabled=False))
-    assert "back with no driver" in refusal(machine)
+    machine = PciMachine(Chip(0x18, driver="", enabled=False))
+    assert "is ready" in refusal(machine)
     assert not machine.chips[0].enabled
 
 
@@ -129,6 +138,7 @@ def test_a_card_that_does_not_answer(consent: None) -> None:
     [
         ("nvidia/unbind", errno.EACCES, "needs root"),
         ("/enable", errno.EPERM, "needs root"),
+        ("/config", errno.EACCES, "let address memory"),
         ("/resource0", errno.EACCES, "cannot be opened"),
         ("/resource0 mmap", errno.EPERM, "locked down"),
     ],
@@ -146,7 +156,7 @@ def test_a_reset_that_there_is_not(consent: None) -> None:
 
 
 def test_a_driver_that_does_not_take_it_back(consent: None, soon: None) -> None:
-    for chip in (Chip(starts=False), Chip()):
+    for chip in (Chip(starts=False), Chip(0x18)):
         machine = PciMachine(chip)
         machine.refused["nvidia/bind"] = errno.EIO
         with (
@@ -173,7 +183,7 @@ def test_the_driver_of_nvidia_is_not_asked() -> None:
 
 def mapped(machine: PciMachine) -> None:
     file = machine.open(f"/sys/bus/pci/devices/{ADDRESS}/resource0")
-    machine.map(0, 4096, 3, 1, file, 0)
+    machine.map(0, 16 << 20, 3, 1, file, 0)
 
 
 def given_while_mapped(machine: PciMachine) -> None:

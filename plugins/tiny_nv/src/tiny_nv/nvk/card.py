@@ -21,6 +21,7 @@ from tiny_nv.nvk.classes import (
     arch_of_sm,
     newest,
 )
+from tiny_nv.nvk.layouts import Record
 from tiny_nv.nvk.mapping import (
     ADDRESS_BYTES,
     FIRST_ADDRESS,
@@ -44,6 +45,8 @@ _BOOST_TO_MAXIMUM: Final = 0x52
 _FOREVER: Final = 0xFFFFFFFF
 _HUGE_FROM: Final = 8 << 20
 """Size from which on memory of a card has huge pages."""
+_CONTEXT_BYTES: Final = 64 << 20
+"""Default size of a channel's contexts, if the driver does not tell it."""
 
 # NV_MEMORY_ALLOCATION_PARAMS.
 _IMAGE, _NOTIFIER = 0, 13
@@ -66,7 +69,8 @@ class Allocation:
     address: int
     size: int
     handle: int
-    owner: Card
+    owner: Card | None = None
+    """Card of NVIDIA's kernel driver; None for one without it, which has no peers."""
     host: int = 0
     """Host address; 0 if it is not mapped."""
     mapped: list[Card] = field(default_factory=list)
@@ -357,6 +361,7 @@ class Card:
         with driver.lock:
             if self in allocation.mapped:
                 return
+            assert allocation.owner is not None
             driver.mapping.meet(self, allocation.owner)
             driver.mapping.map(allocation.address, allocation.size, allocation.handle, [self])
             allocation.mapped.append(self)
@@ -368,6 +373,33 @@ class Card:
             if self in allocation.mapped and allocation.address not in driver.shared:
                 allocation.mapped.remove(self)
                 driver.mapping.unmap(allocation.address, allocation.size, allocation.handle, self)
+
+    # --- channels
+
+    def describe_channel(self, params: Record, ring: Allocation, notifier: Allocation) -> ExitStack:
+        """Name a channel's memory by its handles."""
+        params.put("hObjectError", notifier.handle)
+        params.put("hUserdMemory", ring.handle)
+        return ExitStack()
+
+    def promote_context(self, handle: int, undo: ExitStack) -> None:
+        """The driver does that itself."""
+
+    channel_error: Final = 0
+    """The driver tells of errors by notifiers alone."""
+
+    def register_channel(self, handle: int, undo: ExitStack) -> None:
+        """Have the contexts mapped that a channel needs."""
+        size = _CONTEXT_BYTES
+        with suppress(Refused):
+            asked = self.rm.record("ctx_buffer_size", hChannel=handle)
+            self.rm.control(self.subdevice, Control.GR_GET_CTX_BUFFER_SIZE, asked)
+            size = max(size, -(-asked.number("totalBufferSize") // HUGE_PAGE) * HUGE_PAGE)
+        driver = self.driver
+        base = driver.high.take(size, HUGE_PAGE)
+        undo.callback(driver.high.give_back, base, size)
+        driver.mapping.register_channel(self, handle, base, size)
+        undo.callback(driver.mapping.unregister_channel, self, handle)
 
     def _destroy(self, made: Allocation) -> None:
         self.driver.mapping.destroy(made.address, made.size, made.handle, made.mapped)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
-from tiny_nv.nvk.addresses import HUGE_PAGE
-from tiny_nv.nvk.card import Allocation, Card
+from tiny_nv.nvk.card import Allocation
 from tiny_nv.nvk.classes import Class, Control
 from tiny_nv.nvk.rm import Refused
 from tinycore.config import settings
@@ -21,6 +20,7 @@ from tinycore.plugin import bytes_at, fence, lock
 
 if TYPE_CHECKING:
     from tiny_nv.nvk.layouts import Record
+    from tiny_nv.nvk.protocols import OpenCard
 
 __all__ = ["LARGEST_ENTRY", "Channel", "ChannelGroup"]
 
@@ -39,20 +39,20 @@ _LENGTH_SHIFT: Final = 42
 _GRAPHICS: Final = 1
 _FIRST_COPY_ENGINE: Final = 9
 _ASYNCHRONOUS: Final = 1
-_CONTEXT_BYTES: Final = 64 << 20
-"""Default size of a channel's contexts, if the driver does not tell it."""
 
 
 class ChannelGroup:
     """A channel that computes and one that copies, which report errors in one place."""
 
-    def __init__(self, card: Card, copy_engine: int | None = None) -> None:
+    def __init__(self, card: OpenCard, copy_engine: int | None = None) -> None:
         """`copy_engine`: the engine that copies in a group of its own; None for the graphics
         engine's.
         """
         self.card, self.rm = card, card.rm
         self.copy_engine = copy_engine
         self._undo = ExitStack()
+        self.memory = self._undo.enter_context(ExitStack())
+        """Memory that the channels use, freed after them."""
         try:
             self._open()
         except BaseException:
@@ -90,7 +90,7 @@ class ChannelGroup:
         self.copies = Channel(self, groups[-1], copy_share, rings[1], card.copy_class, "copy")
         self.debugger = self._debugger()
         for channel in (self.compute, self.copies):
-            channel.register(undo)
+            card.register_channel(channel.handle, undo)
         for group in groups:
             schedule = rm.record("schedule", bEnable=1)
             rm.control(group, Control.GPFIFO_SCHEDULE, schedule)
@@ -136,7 +136,11 @@ class ChannelGroup:
         """The code of the error that stopped the group; 0 as long as none did."""
         note = self._note
         recorded = int.from_bytes(note[_STATUS : _STATUS + 2], "little") == _RECORDED
-        return int.from_bytes(note[_CODE : _CODE + 4], "little") if recorded else 0
+        return (
+            int.from_bytes(note[_CODE : _CODE + 4], "little")
+            if recorded
+            else self.card.channel_error
+        )
 
     def ask(self, target: int, command: Control, record: Record) -> Record | None:
         """Reply of an object to a control command; None if there is none."""
@@ -169,14 +173,15 @@ class Channel:
         self._place(memory)
         params = rm.record(
             "channel",
-            hObjectError=group.notifier.handle,
             gpFifoOffset=memory.address,
             gpFifoEntries=ENTRIES,
             hContextShare=share,
-            hUserdMemory=memory.handle,
             userdOffset=RING_BYTES,
         )
+        group.memory.push(card.describe_channel(params, memory, group.notifier))
         self.handle = rm.alloc(parent, card.channel_class, params, what=f"a {name} channel")
+        if engine == card.generation.compute:
+            card.promote_context(self.handle, group.memory)
         self.engine = rm.alloc(self.handle, engine, what=f"the {name} engine")
         token = rm.control(
             self.handle, Control.GET_WORK_SUBMIT_TOKEN, rm.record("work_submit_token")
@@ -192,19 +197,6 @@ class Channel:
         self._put = control[PUT : PUT + 4].cast("I")
         self.written = 0
         """Entries written so far; only grows."""
-
-    def register(self, undo: ExitStack) -> None:
-        """Have the contexts mapped that the channel needs."""
-        card, rm = self.card, self.group.rm
-        size = _CONTEXT_BYTES
-        with suppress(Refused):
-            asked = rm.record("ctx_buffer_size", hChannel=self.handle)
-            rm.control(card.subdevice, Control.GR_GET_CTX_BUFFER_SIZE, asked)
-            size = max(size, -(-asked.number("totalBufferSize") // HUGE_PAGE) * HUGE_PAGE)
-        base = card.driver.high.take(size, HUGE_PAGE)
-        undo.callback(card.driver.high.give_back, base, size)
-        card.driver.mapping.register_channel(card, self.handle, base, size)
-        undo.callback(card.driver.mapping.unregister_channel, card, self.handle)
 
     # --- submission
 

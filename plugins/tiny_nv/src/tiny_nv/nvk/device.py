@@ -19,6 +19,7 @@ from tiny_nv.nvk.local_memory import bytes_of_thread, bytes_of_tpc, total_bytes
 from tiny_nv.nvk.memory import NvAllocator
 from tiny_nv.nvk.options import chosen_options
 from tiny_nv.nvk.program import NvProgram
+from tiny_nv.nvk.protocols import OpenCard
 from tiny_nv.nvk.queues import ComputeQueue, CopyQueue
 from tiny_nv.pci.bring_up import open_card
 from tiny_nv.ptx import Ptx
@@ -59,16 +60,9 @@ class NvDevice(HCQCompiled):
 
     def __init__(self, index: int = 0, interface: str = "") -> None:
         verify_interface(interface)
-        if interface == PCI:
-            open_card(index)
         self.options = chosen_options()
-        driver = driver_of_process()
-        infos = driver.infos()
-        if index >= len(infos):
-            names = ", ".join(f"NV:{i} at {info.bus}" for i, info in enumerate(infos)) or "none"
-            raise DeviceUnavailable(f"there is no NV:{index}; there are: {names}")
         with ExitStack() as undo:
-            self.card: Card = driver.open(infos[index])
+            self.card, peers = self._card(index, interface)
             undo.callback(self.card.close)
             self.arch = self.card.arch
             self.group = group = ChannelGroup(self.card, self.options.copy_engine)
@@ -77,19 +71,20 @@ class NvDevice(HCQCompiled):
             sms = units.gpcs * units.tpcs_per_gpc * units.sms_per_tpc
             self.event: InterruptEvent | None = None
             if self.options.sleeps:
+                if not isinstance(self.card, Card):
+                    raise DeviceUnavailable("NV_SLEEP needs NVIDIA's kernel driver: use DEV=NV")
                 self.event = InterruptEvent(self.card)
                 undo.callback(self.event.close)
             self.faults = Faults(group, self.kernel_at, sms)
             allocator = NvAllocator(self.card)
             allocator.device = self
             name = f"NV:{index}" if index else "NV"
-            peers = f"NVK {id(driver)}"
             super().__init__(
                 name,
                 allocator,
                 partial(ComputeQueue, self, group.compute),
                 partial(CopyQueue, self, group.copies),
-                peer_group=peers if driver.mapping.has_peers else f"{peers} {index}",
+                peer_group=peers,
             )
             self.commands = {
                 channel: ArgumentArena(
@@ -104,6 +99,20 @@ class NvDevice(HCQCompiled):
                 self.own(arena.memory)
             self._begin()
             self._opened = undo.pop_all()
+
+    def _card(self, index: int, interface: str) -> tuple[OpenCard, str]:
+        """The card, and the name of those that see each other's memory."""
+        if interface == PCI:
+            found = open_card(index)
+            return found, f"PCI {id(found)}"
+        driver = driver_of_process()
+        infos = driver.infos()
+        if index >= len(infos):
+            names = ", ".join(f"NV:{i} at {info.bus}" for i, info in enumerate(infos)) or "none"
+            raise DeviceUnavailable(f"there is no NV:{index}; there are: {names}")
+        peers = f"NVK {id(driver)}"
+        is_one = driver.mapping.has_peers
+        return driver.open(infos[index]), peers if is_one else f"{peers} {index}"
 
     def _begin(self) -> None:
         """Put classes behind subchannels, and say where the windows are."""

@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import Final
 
 from tiny_nv.nvk.addresses import PAGE
-from tiny_nv.nvk.card import Allocation, Card
+from tiny_nv.nvk.card import Allocation
+from tiny_nv.nvk.protocols import OpenCard
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 from tinycore.plugin import HCQAllocator, HCQBuffer, address_of, bytes_at
 
@@ -18,7 +19,7 @@ STAGING_BYTES: Final = 2 << 20
 class NvAllocator(HCQAllocator):
     """Memory of one card. What the host sees lies in the system's memory, all else on the card."""
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: OpenCard) -> None:
         super().__init__(staging_bytes=STAGING_BYTES)
         self.card = card
 

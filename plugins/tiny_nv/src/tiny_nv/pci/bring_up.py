@@ -1,40 +1,39 @@
-"""Bring-up of a card without a kernel driver: the steps in order, as far as they are known.
+"""Bring-up of a card without a kernel driver: the steps in order, and all of them taken back.
 
 Nothing is changed before the user has named the card in NV_PCI_TAKE, and whatever ends the
-bring-up, the card goes back to the driver that had it. Starting the card's own processor (GSP) is
-the step after these: FWSEC and the booter, or the message to the security processor, run signed
-code by registers that no public document describes to the bit, and no card was at hand to try.
+bring-up, the card goes back to the driver that had it. Cards of Ampere (GA10x) and Ada are started;
+one of Hopper or Blackwell is inspected and given back: its security processor is not driven.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import Final, NoReturn
+import os
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Final, cast
 
-from tiny_nv.pci.bus import CONSENT, PciCard, TakenCard, cards_on_bus
-from tiny_nv.pci.firmware import verify_firmware
+from tiny_nv.pci.access import Access, open_access
+from tiny_nv.pci.bus import CONSENT, VFIO, PciCard, TakenCard, cards_on_bus
+from tiny_nv.pci.card import ChipClasses, GspCard
+from tiny_nv.pci.firmware import load_firmware, verify_firmware
+from tiny_nv.pci.gsp import GspProcessor
+from tiny_nv.pci.pages import SystemMemory
 from tiny_nv.pci.registers import Architecture, Registers
 from tiny_nv.settings import nv_settings
-from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import system
+from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.plugin import System, system
 
-__all__ = ["Inspection", "card_count", "inspect", "obstacle", "open_card"]
+__all__ = ["OpenedCard", "card_count", "obstacle", "open_card"]
 
 START_SECONDS: Final = 4.0
 """Time that a card has to start by itself, after a reset too."""
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """Facts of a card that is ready to have its processor started."""
-
-    architecture: Architecture
-    memory_bytes: int | None
-    firmware: tuple[str, ...]
-    was_reset: bool
-    complaint: str = ""
-    """Work left to the user for the card's driver to have it again; "" for nothing."""
+_CLASSES: Final = {
+    "Ampere": ChipClasses(0xC7C0, 0xC7B5, 0xC56F),
+    "Ada": ChipClasses(0xC9C0, 0xC7B5, 0xC56F),
+}
+"""Classes of GA10x and AD10x."""
+_CARDS_KEPT: Final = "tiny_nv cards of PCI"
+"""Attribute of a machine that holds its open cards, by their addresses."""
 
 
 def card_count() -> int:
@@ -49,77 +48,150 @@ def obstacle() -> str:
     return "no card of NVIDIA is on the PCI bus (/sys/bus/pci/devices)"
 
 
-def open_card(index: int) -> NoReturn:
-    """Bring a card up. Raises DeviceUnavailable, with the card back where it was: the last step is
-    not known.
+def open_card(index: int) -> OpenedCard:
+    """A card, brought up once for all its users. Raises DeviceUnavailable, with the card back where
+    it was.
     """
-    cards = cards_on_bus(system())
+    machine = system()
+    cards = cards_on_bus(machine)
     if index >= len(cards):
         names = ", ".join(map(str, cards)) or "none"
         raise DeviceUnavailable(f"there is no PCI+NV:{index}; there are: {names}")
     card = cards[index]
+    opened = _opened(machine)
+    if card.address in opened and opened[card.address].process == os.getpid():
+        opened[card.address].users += 1
+        return opened[card.address]
     verify_consent(card)
-    found = inspect(card)
-    memory = f"{found.memory_bytes >> 20:,} MiB" if found.memory_bytes else "memory not told"
-    way = "the security processor" if found.architecture.has_fsp else "FWSEC and the booter"
-    back = f"The card is back with {card.driver or 'no driver'}, as it was."
-    raise DeviceUnavailable(
-        f"{card} is ready ({found.architecture.name}, {memory}), its firmware is there, and NV "
-        f"cannot start its processor: {way} is not driven yet. {found.complaint.strip() or back} "
-        "Use DEV=NV, over NVIDIA's kernel driver."
-    )
+    found = opened[card.address] = _bring_up(machine, card)
+    return found
+
+
+def _opened(machine: System) -> dict[str, OpenedCard]:
+    """Open cards of a machine, by their addresses."""
+    return cast("dict[str, OpenedCard]", vars(machine).setdefault(_CARDS_KEPT, {}))
 
 
 def verify_consent(card: PciCard) -> None:
     """Raise DeviceUnavailable, saying what would be done, unless the user has named the card."""
     if card.address == nv_settings.NV_PCI_TAKE:
         return
-    taken = f"take it from its driver {card.driver}, " if card.driver else ""
-    again = f", and give it back to {card.driver}" if card.driver else ""
+    has_driver = card.driver not in ("", VFIO)
+    taken = f"take it from its driver {card.driver}, " if has_driver else ""
+    again = f", and give it back to {card.driver}" if has_driver else ""
     raise DeviceUnavailable(
         f"DEV=PCI+NV would use {card} without a kernel driver: {taken}enable it, map its "
-        f"registers, reset it if its processor runs{again}. Every other program that uses the "
-        f"card, a desktop too, fails meanwhile. It ends before the card's processor is started, "
-        f"which NV cannot do yet, so that nothing runs. To see how far the card comes: {CONSENT}="
-        f"{card.address}, as root"
+        f"registers and memory, reset it if its processor runs, start that processor with firmware "
+        f"of linux-firmware, and in the end reset it{again}. Every other program that uses the "
+        f"card, a desktop too, fails meanwhile. No card was ever driven this way: it is tried "
+        f"against a stand-in only, and the machine may have to be started anew. If you want it: "
+        f"{CONSENT}={card.address}, as root"
     )
 
 
-def inspect(card: PciCard) -> Inspection:
-    """Take a card, bring it to where its processor can be started, and give it back.
+@dataclass(frozen=True)
+class _Ready:
+    """A card that is ready to have its processor started."""
 
-    Raises DeviceUnavailable.
-    """
-    machine = system()
-    taken = TakenCard(machine, card)
-    try:
-        found = _steps(taken)
-    except DeviceUnavailable as error:
-        if complaint := taken.give_back():
-            raise DeviceUnavailable(f"{error}.{complaint}") from error
-        raise
-    except BaseException:
-        taken.give_back()
-        raise
-    return replace(found, complaint=taken.give_back())
+    registers: Registers
+    architecture: Architecture
 
 
-def _steps(taken: TakenCard) -> Inspection:
-    """The steps on a card that is taken."""
-    machine, card = taken.machine, taken.card
+class OpenedCard(GspCard):
+    """A card of this process, which gives it back in the end."""
+
+    def __init__(
+        self,
+        taken: TakenCard,
+        ready: _Ready,
+        access: Access,
+        memory: SystemMemory,
+        processor: GspProcessor,
+    ) -> None:
+        card = taken.card
+        bar1 = access.map_bar(1), card.bar_bytes[1]
+        classes = _CLASSES[ready.architecture.name]
+        super().__init__(ready.registers, memory, processor, classes, bar1)
+        self.taken = taken
+        self.process = os.getpid()
+        self.undo = ExitStack()
+
+    def close(self) -> None:
+        """Give the card back, when this was its last user. Raises DeviceError where its driver does
+        not take it.
+        """
+        self.users -= 1
+        if self.users:
+            return
+        _opened(self.taken.machine).pop(self.taken.card.address, None)
+        super().close()
+        self.doorbell.release()
+        self.undo.close()
+        if self.taken.complaint:
+            raise DeviceError(self.taken.complaint.strip())
+
+
+def _bring_up(machine: System, card: PciCard) -> OpenedCard:
+    """Take a card and start it; all that is done is undone by the card's `undo`."""
     with ExitStack() as undo:
-        registers = Registers(machine, card)
-        undo.callback(registers.close)
-        architecture = registers.architecture
-        firmware = verify_firmware(machine, architecture)
-        must_reset = registers.has_protected_memory(architecture)
-        if must_reset:
-            taken.reset()
-            registers.wait_until(
-                lambda: not registers.has_protected_memory(architecture),
-                START_SECONDS,
-                lambda: "its processor still runs after a reset",
-            )
-        registers.wait_for_start(architecture, START_SECONDS)
-        memory = registers.memory_bytes(architecture)
-        return Inspection(architecture, memory, tuple(firmware), must_reset)
+        taken = TakenCard(machine, card)
+        undo.callback(_give_back, taken)
+        try:
+            access = open_access(taken)
+            undo.callback(access.close)
+            ready = _ready(taken, access)
+            found = _start(taken, ready, access, undo)
+        except (DeviceError, OutOfMemory) as error:
+            undo.close()
+            raise DeviceUnavailable(f"{error}{taken.complaint}") from error
+        found.undo = undo.pop_all()
+        return found
+
+
+def _give_back(taken: TakenCard) -> None:
+    taken.complaint = taken.give_back()
+
+
+def _ready(taken: TakenCard, access: Access) -> _Ready:
+    """Bring a card to where its processor can be started."""
+    registers = Registers(taken.machine, taken.card, access.map_bar(0))
+    architecture = registers.architecture
+    verify_firmware(taken.machine, architecture)
+    if registers.has_protected_memory(architecture):
+        access.reset()
+        registers.wait_until(
+            lambda: not registers.has_protected_memory(architecture),
+            START_SECONDS,
+            lambda: "its processor still runs after a reset",
+        )
+    registers.wait_for_start(architecture, START_SECONDS)
+    return _Ready(registers, architecture)
+
+
+def _start(taken: TakenCard, ready: _Ready, access: Access, undo: ExitStack) -> OpenedCard:
+    """Start the processor of a card that is ready. Raises DeviceUnavailable and OutOfMemory."""
+    registers, architecture = ready.registers, ready.architecture
+    if architecture.name not in _CLASSES or registers.is_ga100:
+        told = registers.memory_bytes(architecture)
+        memory = f"{told >> 20:,} MiB" if told else "memory not told"
+        way = "the security processor" if architecture.has_fsp else "a chip without FRTS"
+        raise DeviceUnavailable(
+            f"{registers.card} is ready ({architecture.name}, {memory}), its firmware is there, "
+            f"and NV cannot start its processor: {way} is not driven yet. Use DEV=NV, over "
+            "NVIDIA's kernel driver"
+        )
+    firmware = load_firmware(taken.machine, architecture)
+    system_memory = SystemMemory(access)
+    undo.callback(system_memory.close)
+    # The reset ends what runs on the card before its memory goes back to the system.
+    undo.callback(_stop, access)
+    processor = GspProcessor(registers.card, registers, architecture, system_memory, firmware)
+    undo.callback(processor.close)
+    return OpenedCard(taken, ready, access, system_memory, processor)
+
+
+def _stop(access: Access) -> None:
+    """Let a card address memory no more, then reset it as far as it can be."""
+    access.stop()
+    with suppress(DeviceUnavailable):  # what has it next resets it, or says that it cannot
+        access.reset()

@@ -6,46 +6,27 @@ Documentation/ABI/testing/sysfs-bus-pci of Linux: `vendor`, `device`, `class`, `
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
+from tiny_nv.pci.machine import write_text
 from tinycore.errors import DeviceUnavailable
 from tinycore.plugin import System
 
-__all__ = ["CONSENT", "PciCard", "SupportsWriteText", "TakenCard", "cards_on_bus"]
+__all__ = ["CONSENT", "VFIO", "PciCard", "TakenCard", "cards_on_bus"]
 
 CONSENT: Final = "NV_PCI_TAKE"
 """Environment variable that names the card which may be taken from its driver."""
+VFIO: Final = "vfio-pci"
+"""Driver that lets a process have a card."""
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _NVIDIA: Final = 0x10DE
 _DISPLAY: Final = 0x03
 """Base class of display controllers, 3D controllers among them."""
-
-
-@runtime_checkable
-class SupportsWriteText(Protocol):
-    """A machine whose files are not this process's own."""
-
-    def write_text(self, path: str, text: str) -> None:
-        """Write a file of sysfs. Raises OSError."""
-        ...
-
-
-def write_text(machine: System, path: str, text: str) -> None:
-    """Write a file of sysfs, which is written only, in one call. Raises OSError."""
-    if isinstance(machine, SupportsWriteText):
-        machine.write_text(path, text)
-        return
-    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(file, text.encode("ascii"))
-    finally:
-        os.close(file)
 
 
 @dataclass(frozen=True)
@@ -56,8 +37,24 @@ class PciCard:
     device_id: int
     driver: str
     """Kernel driver that has it; "" without one."""
-    bar_bytes: tuple[int, ...]
-    """Size of each BAR; 0 for one that there is not."""
+    bars: tuple[tuple[int, int], ...]
+    """Bus address and size of each BAR; zeros for one that there is not."""
+    subsystem: int = 0
+    """Subsystem's device and vendor, as one word."""
+    revision: int = 0
+
+    @property
+    def bar_bytes(self) -> tuple[int, ...]:
+        """Size of each BAR; 0 for one that there is not."""
+        return tuple(size for _, size in self.bars)
+
+    @property
+    def bus_device_function(self) -> int:
+        """Its address as a number: bus, device, function; the domain above."""
+        domain, bus, rest = self.address.split(":")
+        device, function = rest.split(".")
+        place = int(bus, 16) << 8 | int(device, 16) << 3 | int(function)
+        return int(domain, 16) << 32 | place
 
     @property
     def folder(self) -> str:
@@ -90,9 +87,17 @@ def _card(machine: System, address: str) -> PciCard | None:
     bars = []
     for line in machine.read_text(f"{folder}/resource").splitlines()[:6]:
         begin, end, _ = (int(word, 16) for word in line.split())
-        bars.append(end - begin + 1 if end else 0)
+        bars.append((begin, end - begin + 1) if end else (0, 0))
+    vendor, device = (_number(machine, f"{folder}/subsystem_{end}") for end in ("vendor", "device"))
     bound = (name for name in machine.names(_DRIVERS) if _is_bound(machine, name, address))
-    return PciCard(address, _number(machine, f"{folder}/device"), next(bound, ""), tuple(bars))
+    return PciCard(
+        address,
+        _number(machine, f"{folder}/device"),
+        next(bound, ""),
+        tuple(bars),
+        device << 16 | vendor,
+        _number(machine, f"{folder}/revision"),
+    )
 
 
 def _is_bound(machine: System, driver: str, address: str) -> bool:
@@ -100,12 +105,16 @@ def _is_bound(machine: System, driver: str, address: str) -> bool:
 
 
 class TakenCard:
-    """A card that this process has to itself, until `give_back`."""
+    """A card that this process has to itself, until `give_back`. vfio-pci keeps one that it has."""
 
     def __init__(self, machine: System, card: PciCard) -> None:
         """Take it from its driver. Raises DeviceUnavailable, with the card as it was."""
         self.machine, self.card = machine, card
+        self.complaint = ""
+        """Work that was left to the user when the card was given back."""
         self.was_enabled = machine.read_text(f"{card.folder}/enable").strip() not in ("", "0")
+        if card.driver == VFIO:
+            return
         try:
             if card.driver:
                 write_text(machine, f"{_DRIVERS}/{card.driver}/unbind", card.address)

@@ -9,20 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from mmap import MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import Final
 
 from tiny_nv.pci.bus import PciCard
+from tiny_nv.pci.machine import register_calls
 from tinycore.errors import DeviceUnavailable
-from tinycore.plugin import System, bytes_at
+from tinycore.plugin import System
 
-__all__ = ["ARCHITECTURES", "Architecture", "Registers"]
+__all__ = ["ARCHITECTURES", "LEAST_LOOKS", "Architecture", "Registers"]
 
 _BOOT_0, _BOOT_42 = 0x0, 0xA00
 _GONE: Final = 0xFFFFFFFF
 """Word that a function reads as which does not answer."""
 _NO_ACCESS: Final = 0xBADF0000
 """Upper half of what a register reads as that may not be read."""
+LEAST_LOOKS: Final = 10
+"""Polls before a wait gives up, however long they took."""
+_GA100: Final = 0x170
 _DONE: Final = 0xFF
 _MEBIBYTE: Final = 1 << 20
 
@@ -40,16 +43,18 @@ class Architecture:
     """Upper bound of the memory that a running GSP protects; 0 without one."""
     memory: int | None
     """Register with the memory in MiB; None where none is known."""
+    signature: str
+    """Suffix of the section with its signature of the GSP's firmware; "" where none is known."""
     has_fsp: bool
     """True if a security processor starts the GSP, not FWSEC and the booter."""
 
 
 ARCHITECTURES: Final[Mapping[int, Architecture]] = {
-    0x17: Architecture("Ampere", "ga102", 0x118234, 0x1FA828, 0x1183A4, has_fsp=False),
-    0x18: Architecture("Hopper", "gh100", 0x200BC, 0x1FA828, 0x1183A4, has_fsp=True),
-    0x19: Architecture("Ada", "ad102", 0x118234, 0x1FA828, 0x1183A4, has_fsp=False),
-    0x1A: Architecture("Blackwell", "gb100", 0x200BC, 0x88A828, None, has_fsp=True),
-    0x1B: Architecture("Blackwell", "gb202", 0xAD00BC, 0x88A828, None, has_fsp=True),
+    0x17: Architecture("Ampere", "ga102", 0x118234, 0x1FA828, 0x1183A4, "ga10x", has_fsp=False),
+    0x18: Architecture("Hopper", "gh100", 0x200BC, 0x1FA828, 0x1183A4, "", has_fsp=True),
+    0x19: Architecture("Ada", "ad102", 0x118234, 0x1FA828, 0x1183A4, "ad10x", has_fsp=False),
+    0x1A: Architecture("Blackwell", "gb100", 0x200BC, 0x88A828, None, "", has_fsp=True),
+    0x1B: Architecture("Blackwell", "gb202", 0xAD00BC, 0x88A828, None, "", has_fsp=True),
 }
 """By the field ARCHITECTURE of BOOT_42."""
 
@@ -57,33 +62,18 @@ ARCHITECTURES: Final[Mapping[int, Architecture]] = {
 class Registers:
     """BAR0 of a card that this process has taken."""
 
-    def __init__(self, machine: System, card: PciCard) -> None:
-        self.machine, self.card = machine, card
-        self.size = card.bar_bytes[0] if card.bar_bytes else 0
-        path = f"{card.folder}/resource0"
-        try:
-            file = machine.open(path)
-        except OSError as error:
-            raise DeviceUnavailable(f"{path} cannot be opened: {error}") from error
-        try:
-            self.at = machine.map(0, self.size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
-        except OSError as error:
-            raise DeviceUnavailable(
-                f"the registers of {card} cannot be mapped: {error}. A kernel that is locked down "
-                "(secure boot) allows nobody to."
-            ) from error
-        finally:
-            machine.close(file)
-        self._words = bytes_at(self.at, self.size).cast("I")
+    def __init__(self, machine: System, card: PciCard, at: int) -> None:
+        """`at`: host address where BAR0 is mapped."""
+        self.card, self.at = card, at
+        self._load, self._store = register_calls(machine, at, card.bar_bytes[0])
 
     def read(self, register: int) -> int:
-        """A register."""
-        return self._words[register // 4]
+        """Value of a register."""
+        return self._load(register)
 
-    def close(self) -> None:
-        """Take the mapping back."""
-        self._words.release()
-        self.machine.unmap(self.at, self.size)
+    def write(self, register: int, value: int) -> None:
+        """Set a register."""
+        self._store(register, value & _GONE)
 
     # --- facts
 
@@ -104,6 +94,11 @@ class Registers:
                 f"{self.card} is of architecture {number:#x}, which is none of {known}"
             )
         return ARCHITECTURES[number]
+
+    @property
+    def is_ga100(self) -> bool:
+        """True for the chip of Ampere that has no FRTS data."""
+        return self.read(_BOOT_42) >> 20 & 0x3FF == _GA100
 
     def memory_bytes(self, of: Architecture) -> int | None:
         """Bytes of the card's memory; None where no register tells it."""
@@ -128,10 +123,13 @@ class Registers:
     def wait_until(
         self, is_true: Callable[[], bool], timeout_seconds: float, state: Callable[[], str]
     ) -> None:
-        """Wait for something. Raises DeviceUnavailable with the state after the limit."""
-        until = time.monotonic() + timeout_seconds
+        """Wait for something. Raises DeviceUnavailable with the state after the limit, but never
+        before some looks: this process may not have run in between.
+        """
+        until, looks = time.monotonic() + timeout_seconds, 0
         while not is_true():
-            if time.monotonic() > until:
+            looks += 1
+            if time.monotonic() > until and looks > LEAST_LOOKS:
                 raise DeviceUnavailable(
                     f"{self.card} did not get ready within {timeout_seconds:g} s: {state()}"
                 )

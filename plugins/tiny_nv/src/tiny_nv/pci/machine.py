@@ -1,0 +1,131 @@
+"""System calls beyond `tinycore.plugin.System` that a driver of a PCI card makes.
+
+A stand-in of a machine implements `SupportsPci`; on Linux the functions below make the calls.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias, runtime_checkable
+
+from tinycore.plugin import System, bytes_at
+
+__all__ = [
+    "CHUNK_BYTES",
+    "PAGE",
+    "Load",
+    "Store",
+    "SupportsPci",
+    "ioctl_value",
+    "read_at",
+    "read_bytes",
+    "register_calls",
+    "write_at",
+    "write_text",
+]
+
+Load: TypeAlias = Callable[[int], int]
+"""Read of a 32-bit register by its offset."""
+Store: TypeAlias = Callable[[int, int], None]
+"""Write of a 32-bit register by its offset."""
+PAGE: Final = 4096
+CHUNK_BYTES: Final = 2 << 20
+"""Bytes that are pinned at a time: a huge page."""
+_WORD: Final = 4
+
+
+@runtime_checkable
+class SupportsPci(Protocol):
+    """A machine whose files are not this process's own, and whose registers are not memory."""
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file of sysfs. Raises OSError."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """The content of a file. Raises OSError."""
+        ...
+
+    def read_at(self, file: int, size: int, offset: int) -> bytes:
+        """pread(2). Raises OSError."""
+        ...
+
+    def write_at(self, file: int, content: bytes, offset: int) -> None:
+        """pwrite(2). Raises OSError."""
+        ...
+
+    def ioctl_value(self, file: int, request: int, argument: int | bytearray) -> int:
+        """ioctl(2) with a result. Raises OSError."""
+        ...
+
+    def load_register(self, address: int) -> int:
+        """Read a word of a mapped BAR."""
+        ...
+
+    def store_register(self, address: int, value: int) -> None:
+        """Write a word of a mapped BAR."""
+        ...
+
+
+def write_text(machine: System, path: str, text: str) -> None:
+    """Write a file of sysfs, which is written only, in one call. Raises OSError."""
+    if isinstance(machine, SupportsPci):
+        machine.write_text(path, text)
+        return
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(file, text.encode("ascii"))
+    finally:
+        os.close(file)
+
+
+def read_bytes(machine: System, path: str) -> bytes:
+    """The content of a file. Raises OSError."""
+    if isinstance(machine, SupportsPci):
+        return machine.read_bytes(path)
+    return Path(path).read_bytes()
+
+
+def read_at(machine: System, file: int, size: int, offset: int) -> bytes:
+    """Bytes of an open file. Raises OSError, also for a short read."""
+    if isinstance(machine, SupportsPci):
+        found = machine.read_at(file, size, offset)
+    else:
+        found = os.pread(file, size, offset)
+    if len(found) != size:
+        raise OSError(f"{len(found)} of {size} bytes at {offset:#x} could be read")
+    return found
+
+
+def write_at(machine: System, file: int, content: bytes, offset: int) -> None:
+    """Write bytes of an open file. Raises OSError."""
+    if isinstance(machine, SupportsPci):
+        machine.write_at(file, content, offset)
+    elif os.pwrite(file, content, offset) != len(content):
+        raise OSError(f"{len(content)} bytes at {offset:#x} could not be written")
+
+
+def ioctl_value(machine: System, file: int, request: int, argument: int | bytearray) -> int:
+    """Result of an ioctl whose argument is a number or a structure. Raises OSError."""
+    if isinstance(machine, SupportsPci):
+        return machine.ioctl_value(file, request, argument)
+    return fcntl.ioctl(file, request, argument)
+
+
+def register_calls(machine: System, address: int, size: int) -> tuple[Load, Store]:
+    """Reads and writes of a BAR that is mapped at an address."""
+    if isinstance(machine, SupportsPci):
+        stand_in = machine
+        return (
+            lambda register: stand_in.load_register(address + register),
+            lambda register, value: stand_in.store_register(address + register, value),
+        )
+    words = bytes_at(address, size).cast("I")
+
+    def store(register: int, value: int) -> None:
+        words[register // _WORD] = value
+
+    return lambda register: words[register // _WORD], store

@@ -1,0 +1,413 @@
+"""The start of a card's own processor, on a stand-in of its registers: order, values, faults."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable, Iterator
+
+import numpy
+import pytest
+from gsp_standin.gsp import Gsp
+from gsp_standin.images import FWSEC, IMAGE, rom
+from gsp_standin.messages import Queues
+from nv_pci_standin import ADDRESS, ROM_AT, Chip, PciMachine
+from rm_standin import Mistake
+from simulated_pci import Simulated, opened
+
+from tiny_nv.nvk import classes as gsp_classes
+from tiny_nv.nvk.device import NvDevice
+from tiny_nv.pci import bring_up, falcon, gsp, messages
+from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+
+KERNEL_FILES, BY_VFIO = ("nvidia", ""), ("vfio-pci", "DMA")
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for what does not come."""
+    monkeypatch.setattr(bring_up, "START_SECONDS", 0.01)
+    monkeypatch.setattr(falcon, "_SECONDS", 0.01)
+    monkeypatch.setattr(gsp, "_START_SECONDS", 0.05)
+    monkeypatch.setattr(gsp, "_ANSWER_SECONDS", 0.05)
+
+
+def machine_of(architecture: int = 0x17, driver: str = "nvidia", iommu: str = "") -> PciMachine:
+    """A machine with one card that has a GSP."""
+    return PciMachine(Chip(architecture, driver=driver, iommu=iommu))
+
+
+def gsp_of(machine: PciMachine) -> Gsp:
+    """The GSP of the one card."""
+    found = machine.chips[0].gsp
+    assert found is not None
+    return found
+
+
+def check_back(machine: PciMachine, driver: str) -> None:
+    """Nothing is left of what was done to the card."""
+    (chip,) = machine.chips
+    assert chip.driver == driver
+    assert not chip.mapped
+    assert not chip.memory.is_master
+    assert not chip.memory.pinned
+    assert not machine.pinned
+    assert not any(machine.files.values())
+
+
+def refusal(machine: PciMachine, driver: str = "nvidia") -> str:
+    """What opening says, after which the card is back."""
+    with pytest.raises(DeviceUnavailable) as found:
+        opened(machine)
+    check_back(machine, driver)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(("driver", "iommu"), [KERNEL_FILES, BY_VFIO])
+@pytest.mark.parametrize("architecture", [0x17, 0x19])
+def test_a_card_is_started_and_given_back(architecture: int, driver: str, iommu: str) -> None:
+    machine = machine_of(architecture, driver, iommu)
+    (chip,) = machine.chips
+
+    device = opened(machine)
+
+    found = gsp_of(machine)
+    assert found.falcon.runs == found.booter.runs - 1 == 1  # the sequence resumes by the booter
+    assert device.arch == {0x17: "sm_86", 0x19: "sm_89"}[architecture]
+    assert chip.words[0x1400 // 4] == 0xFF50
+    assert chip.memory.is_master
+    device.close()
+    assert found.told == []  # it was reset
+    assert chip.resets == 1
+    check_back(machine, driver)
+
+
+def test_a_card_is_brought_up_once_for_all_its_users() -> None:
+    machine = machine_of()
+    first, second = opened(machine), opened(machine)
+    assert first.card is second.card
+    first.close()
+    assert machine.chips[0].driver == ""
+    second.close()
+    check_back(machine, "nvidia")
+
+
+def test_a_card_can_be_opened_again() -> None:
+    machine = machine_of()
+    for _ in range(2):
+        opened(machine).close()
+    assert machine.chips[0].resets == 2
+
+
+# --- what the system refuses
+
+
+@pytest.mark.parametrize(
+    ("end", "number", "said"),
+    [
+        ("huge pages", errno.ENOMEM, "nr_hugepages"),
+        ("/resource1", errno.EACCES, "resource1 cannot be opened"),
+        ("gsp-570.144.bin", errno.EACCES, "cannot be read"),
+        ("/pagemap", errno.EACCES, "CAP_SYS_ADMIN"),
+    ],
+)
+def test_what_the_system_refuses(end: str, number: int, said: str) -> None:
+    machine = machine_of()
+    machine.refused[end] = number
+    assert said in refusal(machine)
+
+
+def test_physical_addresses_that_are_hidden() -> None:
+    machine = machine_of()
+    machine.pages_moved = True
+    assert "CAP_SYS_ADMIN" in refusal(machine)
+
+
+def test_an_iommu_that_translates_needs_vfio() -> None:
+    said = refusal(machine_of(iommu="DMA-FQ"))
+    assert "bind it to vfio-pci" in said
+
+
+@pytest.mark.parametrize(
+    ("end", "said"), [("/vfio/7", "through vfio"), ("vfio map", "ulimit -l"), ("mmap", "mapped")]
+)
+def test_what_vfio_refuses(end: str, said: str) -> None:
+    machine = machine_of(0x17, *BY_VFIO)
+    machine.refused[end] = errno.EACCES
+    assert said in refusal(machine, "vfio-pci")
+
+
+def test_a_group_of_vfio_with_a_function_of_others() -> None:
+    machine = machine_of(0x17, *BY_VFIO)
+    machine.group_status = 0
+    assert "another function" in refusal(machine, "vfio-pci")
+
+
+# --- firmware and video BIOS
+
+
+@pytest.mark.slow
+def test_firmware_that_is_compressed() -> None:
+    opened(PciMachine(Chip(), compression=".xz")).close()
+    assert "zstd -d /lib/firmware" in refusal(PciMachine(Chip(), compression=".zst"))
+
+
+def changed(machine: PciMachine, offset: int, content: bytes) -> PciMachine:
+    """A machine whose video BIOS has other bytes."""
+    at = ROM_AT + offset
+    machine.chips[0].bytes[at : at + len(content)] = numpy.frombuffer(content, numpy.uint8)
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "said"),
+    [
+        (b"\x55\xaa", b"\0\0", "begins with 0000"),
+        (b"PCIR", b"XXXX", "no PCI data"),
+        (b"BIT\0", b"BYT\0", "no BIOS information table"),
+        (b"\x70\x02\x04\x00", b"\x71", "names no programs"),
+        (b"\x85\x01", b"\x86", "no program FWSEC"),
+        (b"DMAP", b"PAMD", "no DMAP"),
+    ],
+)
+def test_a_video_bios_of_another_form(place: bytes, content: bytes, said: str) -> None:
+    assert said in refusal(changed(machine_of(), rom().index(place), content))
+
+
+def test_fwsec_that_was_changed_does_not_run() -> None:
+    machine = changed(machine_of(), rom().index(FWSEC.code) + 600, b"\x55\xaa\x55\xaa")
+    said = refusal(machine)
+    assert "FWSEC" in said
+    assert "protects 0x0" in said
+    assert "not what was signed" in gsp_of(machine).falcon.refused or machine.chips[0].resets
+
+
+def test_signatures_that_are_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gsp_standin.gsp.FUSE", 5)
+    assert "the firmware is too old" in refusal(machine_of())
+
+
+# --- steps that fail
+
+
+def test_fwsec_that_tells_an_error() -> None:
+    machine = machine_of()
+    gsp_of(machine).fwsec_error = 0x2A
+    assert "error 0x2a" in refusal(machine)
+
+
+def test_a_falcon_that_does_not_halt(soon: None) -> None:
+    machine = machine_of()
+    gsp_of(machine).falcon.never_halts = True
+    assert "GSP does not halt" in refusal(machine)
+
+
+def test_a_booter_that_ends_with_a_status() -> None:
+    machine = machine_of()
+    gsp_of(machine).booter_status = 0x17
+    assert "status 0x17" in refusal(machine)
+
+
+def test_firmware_that_is_not_the_signed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = machine_of()
+    monkeypatch.setattr("gsp_standin.programs.IMAGE", IMAGE[:-1] + b"\0")
+    assert "status 0x31" in refusal(machine)
+
+
+def test_a_gsp_that_never_answers(soon: None) -> None:
+    machine = machine_of()
+    gsp_of(machine).is_silent = True
+    assert "does not start" in refusal(machine)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([9], "operation 9"),
+        ([0, 4], "operation 0"),
+        ([2, 0x1404, 0xFF, 0x55, 1, 3], "waits for 0x55 in register 0x1404 (its error 3)"),
+        ([4, 0x1404, 9], "saves register 0x1404 at 9"),
+    ],
+)
+def test_sequences_that_fail(words: list[int], said: str) -> None:
+    machine = machine_of()
+    gsp_of(machine).sequence = words
+    assert said in refusal(machine)
+
+
+def test_an_address_space_that_is_refused() -> None:
+    machine = machine_of()
+    gsp_of(machine).refused["alloc 0x90f1"] = 0x40
+    assert "an address space (class 0x90f1): INVALID_STATE" in refusal(machine)
+
+
+def test_a_channel_that_is_refused_leaves_nothing() -> None:
+    machine = machine_of()
+    gsp_of(machine).refused["alloc 0xc56f"] = 0x1F
+    with pytest.raises(DeviceError, match="a compute channel"):
+        opened(machine)
+    check_back(machine, "nvidia")
+
+
+# --- a card that runs
+
+
+@pytest.fixture
+def device() -> Iterator[NvDevice]:
+    """A card that runs, closed in the end."""
+    found = opened(machine_of())
+    yield found
+    found.close()
+
+
+def gsp_behind(device: NvDevice) -> Gsp:
+    """The GSP of an open card."""
+    assert isinstance(device, Simulated)
+    return gsp_of(device.machine)
+
+
+def queues_of(device: NvDevice) -> Queues:
+    """The GSP's side of the queues of an open card."""
+    found = gsp_behind(device).queues
+    assert found is not None
+    return found
+
+
+def test_memory_of_the_card_is_seen_through_bar1(device: NvDevice) -> None:
+    card = device.card
+    assert isinstance(card, bring_up.OpenedCard)
+    memory = gsp_behind(device).memory
+    made = [card.allocate(size, is_visible=True) for size in (4096, 3 << 20, 8192)]
+
+    for number, each in enumerate(made, 1):
+        from tinycore.plugin import bytes_at  # noqa: PLC0415
+
+        bytes_at(each.host, each.size)[:4] = bytes([number] * 4)
+        bytes_at(each.host, each.size)[-4:] = bytes([number] * 4)
+    for number, each in enumerate(made, 1):
+        first, last = memory.video(each.physical, 4), memory.video(each.physical + each.size - 4, 4)
+        assert bytes_at(first, 4) == bytes_at(last, 4) == bytes([number] * 4)
+    for each in made:
+        card.free(each)
+    assert not card.windows.tables.root.used - 1  # rings of channels are seen too
+
+
+def test_memory_that_is_used_up(device: NvDevice) -> None:
+    with pytest.raises(OutOfMemory):
+        device.card.allocate(8 << 30)
+    with pytest.raises(OutOfMemory):
+        device.card.allocate(512 << 20, is_visible=True)
+    device.card.free(device.card.allocate(3 << 30))
+
+
+def test_large_messages_go_on_in_records(device: NvDevice) -> None:
+    card = device.card
+    assert isinstance(card, bring_up.OpenedCard)
+    found: list[int] = []
+    target = gsp_behind(device)
+    target.answer = lambda function, content: found.append(len(content)) or b"done"  # type: ignore[func-returns-value, method-assign]
+
+    size = messages.LARGEST_CONTENT + 5000
+    assert card.processor.call(0x4C, bytes(size), "a large message") == b"done"
+    assert found == [size]
+    del target.answer
+
+
+def test_the_queues_wrap_around(device: NvDevice) -> None:
+    for _ in range(2 * messages.ELEMENTS):
+        device.card.rm.control(
+            device.group.compute.handle,
+            gsp_control(),
+            device.card.rm.record("work_submit_token"),
+        )
+
+
+def gsp_control() -> gsp_classes.Control:
+    """A control that changes nothing."""
+    return gsp_classes.Control.GET_WORK_SUBMIT_TOKEN
+
+
+def test_a_message_that_is_damaged(device: NvDevice) -> None:
+    queues_of(device).damage = 0x10
+    with pytest.raises(DeviceError, match="its checksum differs"):
+        test_the_queues_wrap_around(device)
+    gsp_behind(device).chip.reset()
+
+
+def test_a_gsp_that_stops_to_answer(device: NvDevice, soon: None) -> None:
+    gsp_behind(device).is_silent = True
+    with pytest.raises(DeviceError, match="does not answer within"):
+        test_the_queues_wrap_around(device)
+
+
+def test_errors_that_the_gsp_logs_are_told(device: NvDevice) -> None:
+    text = struct.pack("<III", 31, 0, 1) + b"MMU fault of engine GRAPHICS\0"
+    queues_of(device).send(0x1006, text)
+    queues_of(device).send(0x1004, struct.pack("<IIII", 1, 1, 0, 31))
+    assert "Xid 31" in "".join(device.fault() for _ in range(3))
+    card = device.card
+    assert isinstance(card, bring_up.OpenedCard)
+    assert "MMU fault of engine GRAPHICS" in card.processor.state()
+
+
+# --- what the stand-in punishes
+
+
+def unpinned(machine: PciMachine) -> None:
+    machine.chips[0].memory.is_master = True
+    machine.chips[0].memory.read(0x1234000, 16)
+
+
+def without_bus_mastering(machine: PciMachine) -> None:
+    machine.chips[0].memory.read(0x1234000, 16)
+
+
+def during_reset(machine: PciMachine) -> None:
+    gsp_of(machine).write(0x1103C0, 1)
+    gsp_of(machine).write(0x110040, 0)
+
+
+def while_scrubbing(machine: PciMachine) -> None:
+    for value in (1, 0):
+        gsp_of(machine).write(0x1103C0, value)
+    gsp_of(machine).write(0x110040, 0)
+
+
+def dma_by_context(machine: PciMachine) -> None:
+    gsp_of(machine).write(0x110118, 0x600)
+
+
+def start_by_the_wrong_register(machine: PciMachine) -> None:
+    gsp_of(machine).write(0x110100, 2)
+
+
+def unknown_register(machine: PciMachine) -> None:
+    file = machine.open(f"/sys/bus/pci/devices/{ADDRESS}/resource0")
+    machine.chips[0].driver = ""
+    machine.store_register(machine.map(0, 16 << 20, 3, 1, file, 0) + 0x88000, 1)
+
+
+def table_that_is_cached(machine: PciMachine) -> None:
+    memory = machine.chips[0].memory
+    memory.is_master = True
+    memory.pin(memory.video_at, 2 << 20, 0x40000000)
+    memory.table(0x40000000, 2)[0] = 2 << 1 | 0x40001000 >> 12 << 8
+    memory.walk(0x40000000)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        unpinned,
+        without_bus_mastering,
+        during_reset,
+        while_scrubbing,
+        dma_by_context,
+        start_by_the_wrong_register,
+        unknown_register,
+        table_that_is_cached,
+    ],
+)
+def test_mistakes_are_found(action: Callable[[PciMachine], None]) -> None:
+    with pytest.raises(Mistake):
+        action(machine_of())

@@ -1,0 +1,85 @@
+"""The suite's cases of memory and order through the interface PCI, and a sample of its kernels: a
+card of Ampere by the kernel's files, one of Ada by vfio. Both have 4 GiB and a BAR1 of 256 MiB.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import pytest
+from nv_pci_standin import Chip, PciMachine
+from simulated_pci import backend_of
+from trials import run_trial
+
+from tinycore import Context
+from tinycore.plugin import register, unregister
+from tinycore.testing.suite import Subject
+from tinycore.testing.suite.case import Level, Trial, trials
+
+OTHERS = {"host_memory", "external_pointer", "varied", "image", "peer_copy"}
+LONG = {
+    "test_a_captured_step_computes_what_it_did",
+    "test_a_long_loop",
+    "test_freed_memory_comes_back",
+    "test_thousands_of_launches",
+}
+CARDS = {"ampere": (0x17, "nvidia", ""), "ada-vfio": (0x19, "vfio-pci", "DMA")}
+SAMPLE = 24
+
+
+def on_cards(level: Level) -> pytest.MarkDecorator:
+    """Cards, and the trials of a level that run on them."""
+    chosen = [t for t in trials(level) if t.case.level == level and not t.needs & OTHERS]
+    cases = [
+        (card, trial)
+        for place, card in enumerate(CARDS)
+        for trial in chosen
+        if level != Level.COMPUTE or zlib.crc32(trial.name.encode()) % SAMPLE == place
+    ]
+    return pytest.mark.parametrize(
+        ("subject", "trial"),
+        [
+            pytest.param(
+                card,
+                trial,
+                id=f"{card}-{trial.name}",
+                marks=[pytest.mark.slow] if trial.name in LONG else [],
+            )
+            for card, trial in cases
+        ],
+        indirect=["subject"],
+        scope="module",
+    )
+
+
+@pytest.fixture(scope="module")
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    """A card of a stand-in, whose kernels are our own PTX."""
+    architecture, driver, iommu = CARDS[request.param]
+    chip = Chip(architecture, driver=driver, iommu=iommu)
+    register(backend_of(PciMachine(chip)))
+    found = Subject("NV:PTX")
+    with Context(DEV="NV:PTX"), found.chosen():
+        yield found
+    unregister("NV")
+    assert chip.driver == driver
+    assert not chip.memory.is_master
+
+
+@pytest.mark.sample(5)
+@on_cards(Level.MEMORY)
+def test_memory(subject: Subject, trial: Trial) -> None:
+    run_trial(trial, subject)
+
+
+@pytest.mark.sample(5)
+@on_cards(Level.ORDER)
+def test_order(subject: Subject, trial: Trial) -> None:
+    run_trial(trial, subject)
+
+
+@pytest.mark.sample(5)
+@on_cards(Level.COMPUTE)
+def test_kernels(subject: Subject, trial: Trial) -> None:
+    run_trial(trial, subject)
