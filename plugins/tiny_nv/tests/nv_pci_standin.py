@@ -382,7 +382,7 @@ class PciMachine(StandInFiles):
             for chip in self.chips:
                 chip.memory.unpin(address, size)
                 if chip.gsp is not None and chip.memory.is_master:
-                    chip.gsp.resources.refresh_all()  # what the card still addresses is missed
+                    chip.gsp.check_memory()
             self.host.unmap(address, size)
             return
         chip = next(chip for chip in self.chips if address in chip.mapped)

@@ -12,6 +12,7 @@ from gsp_standin.gsp import Gsp
 from gsp_standin.images import FWSEC, IMAGE, rom
 from gsp_standin.messages import Queues
 from nv_pci_standin import ADDRESS, ROM_AT, Chip, PciMachine
+from pci_faults import SEEDED
 from rm_standin import Mistake
 from simulated_pci import Simulated, opened
 
@@ -19,6 +20,7 @@ from tiny_nv.nvk import classes as gsp_classes
 from tiny_nv.nvk.device import NvDevice
 from tiny_nv.pci import bring_up, falcon, gsp, messages
 from tinycore.errors import DeviceError, DeviceUnavailable, OutOfMemory
+from tinycore.plugin import bytes_at
 
 KERNEL_FILES, BY_VFIO = ("nvidia", ""), ("vfio-pci", "DMA")
 
@@ -97,6 +99,14 @@ def test_a_card_can_be_opened_again() -> None:
     for _ in range(2):
         opened(machine).close()
     assert machine.chips[0].resets == 2
+
+
+def test_a_card_that_cannot_be_reset_addresses_memory_no_more() -> None:
+    machine = machine_of()
+    device = opened(machine)
+    machine.refused["/reset"] = errno.ENOTTY
+    device.close()
+    check_back(machine, "nvidia")
 
 
 # --- what the system refuses
@@ -280,8 +290,6 @@ def test_memory_of_the_card_is_seen_through_bar1(device: NvDevice) -> None:
     made = [card.allocate(size, is_visible=True) for size in (4096, 3 << 20, 8192)]
 
     for number, each in enumerate(made, 1):
-        from tinycore.plugin import bytes_at  # noqa: PLC0415
-
         bytes_at(each.host, each.size)[:4] = bytes([number] * 4)
         bytes_at(each.host, each.size)[-4:] = bytes([number] * 4)
     for number, each in enumerate(made, 1):
@@ -292,12 +300,35 @@ def test_memory_of_the_card_is_seen_through_bar1(device: NvDevice) -> None:
     assert not card.windows.tables.root.used - 1  # rings of channels are seen too
 
 
+def test_memory_of_the_system_in_several_huge_pages(device: NvDevice) -> None:
+    made = device.card.allocate((5 << 20) + 4096, is_system=True, is_visible=True)
+    (space,) = gsp_behind(device).resources.roots
+    region = space.memory.region_at(made.address)
+    assert region is not None
+    at = made.address - region.address
+    assert region.data.nbytes == at + made.size
+
+    bytes_at(made.host, made.size)[:: 1 << 20] = bytes([1, 2, 3, 4, 5, 6])
+
+    assert region.data[at : at + made.size : 1 << 20].tolist() == [1, 2, 3, 4, 5, 6]
+    device.card.free(made)
+    assert space.memory.region_at(made.address) is None
+
+
 def test_memory_that_is_used_up(device: NvDevice) -> None:
     with pytest.raises(OutOfMemory):
         device.card.allocate(8 << 30)
     with pytest.raises(OutOfMemory):
         device.card.allocate(512 << 20, is_visible=True)
     device.card.free(device.card.allocate(3 << 30))
+
+
+def test_memory_that_is_freed_is_unpinned(device: NvDevice) -> None:
+    pinned = gsp_behind(device).memory.pinned
+    before = {*pinned}
+    for size in (4096, 5 << 20, 2 << 20):
+        device.card.free(device.card.allocate(size, is_system=True))
+        assert {*pinned} == before
 
 
 def test_large_messages_go_on_in_records(device: NvDevice) -> None:
@@ -320,6 +351,20 @@ def test_the_queues_wrap_around(device: NvDevice) -> None:
             gsp_control(),
             device.card.rm.record("work_submit_token"),
         )
+
+
+def test_a_message_of_several_elements_goes_over_the_end(device: NvDevice) -> None:
+    card = device.card
+    assert isinstance(card, bring_up.OpenedCard)
+    found: list[bytes] = []
+    target = gsp_behind(device)
+    target.answer = lambda function, content: found.append(content) or b""  # type: ignore[func-returns-value, method-assign]
+
+    sent = [bytes([number]) * (9 * 4096) for number in range(1, 9)]
+    for content in sent:
+        card.processor.call(0x4C, content, "a message")
+    del target.answer
+    assert found == sent
 
 
 def gsp_control() -> gsp_classes.Control:
@@ -411,3 +456,10 @@ def table_that_is_cached(machine: PciMachine) -> None:
 def test_mistakes_are_found(action: Callable[[PciMachine], None]) -> None:
     with pytest.raises(Mistake):
         action(machine_of())
+
+
+def test_each_seeded_fault_changes_one_text() -> None:
+    for name, old, new in SEEDED.faults:
+        text = (SEEDED.package / SEEDED.folder / name).read_text("utf-8")
+        assert text.count(old) == 1, (name, old)
+        assert old != new

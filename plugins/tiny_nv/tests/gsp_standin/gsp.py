@@ -177,6 +177,13 @@ class Gsp:
         self.queues = Queues(self.memory, self.memory.read(at, 72))
         self.serve()
 
+    def check_memory(self) -> None:
+        """Raise Mistake if memory was taken back that the card still addresses."""
+        self.resources.refresh_all()
+        if self.queues is not None and self.falcon.is_active:
+            for page in (*self.queues.commands, *self.queues.status):
+                self.memory.host_of(page, PAGE)
+
     def serve(self) -> None:
         """Answer all messages that have come."""
         while self.queues is not None and self.falcon.is_active:

@@ -13,8 +13,8 @@ from typing import Final
 
 __all__ = ["BOOTER", "BOOTLOADER", "FUSE", "FWSEC", "IMAGE", "SIGNED", "Program", "firmware", "rom"]
 
-FUSE: Final = 2
-"""Versions up to it are revoked, in bits: the oldest one allowed is 2."""
+FUSE: Final = 3
+"""Versions up to it are revoked, in bits: the oldest one allowed is 3."""
 MAPPER, BUFFER = 0x140, 0x200
 """Where FWSEC's DMEM mapper and buffer of commands are in its data."""
 

@@ -69,7 +69,7 @@ class Memory:
     def fresh_frame(self) -> int:
         """A physical address of a huge page, none beside the one before."""
         self._next += 1
-        return (0x40_0000_0000 - self._next * 3 * HUGE) & -HUGE
+        return (0x140_0000_0000 - self._next * 3 * HUGE) & -HUGE
 
     def pin(self, host: int, size: int, bus: int) -> None:
         """Let bus addresses mean pages of the process."""

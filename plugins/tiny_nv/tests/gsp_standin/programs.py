@@ -62,7 +62,7 @@ def check_meta(memory: Memory, content: bytes, frts: int, memory_bytes: int) -> 
         m["firmware"] - m["heap"] >= m["heap_bytes"] >= 0x8100000,
         m["boot"] - m["firmware"] >= m["image_bytes"],
         m["frts"] - m["boot"] >= m["bootloader_bytes"],
-        m["end"] - m["frts"] >= m["frts_bytes"] == MEBIBYTE,
+        m["end"] - m["frts"] == m["frts_bytes"] == MEBIBYTE,
         m["begin"] - m["open_heap"] == m["open_heap_bytes"],
         m["memory"] - m["vga"] == m["vga_bytes"],
         m["reserved"] == m["open_heap"],
