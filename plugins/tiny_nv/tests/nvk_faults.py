@@ -178,6 +178,24 @@ FAULTS: Final[tuple[Fault, ...]] = (
     ("events.py", "_REPEAT: Final = 2", "_REPEAT: Final = 0"),
     ("events.py", "_FIFO_EVENT: Final = 35", "_FIFO_EVENT: Final = 37"),
     ("device.py", "queue.append(*methods.local_memory(self.scratch.address, per_tpc))", "pass"),
+    ("layouts.py", "hUserdMemory@32 userdOffset@64:8", "hUserdMemory@32 userdOffset@72:8"),
+    ("layouts.py", '"userdOffset@72:8 engineType', '"userdOffset@64:8 engineType'),
+    ("layouts.py", "kindOverride@40 dmaOffset@48:8", "kindOverride@48 dmaOffset@40:8"),
+    ("layouts.py", 'layout("schedule", 2,', 'layout("schedule", 3,'),
+    ("mapping.py", "1 << 8 | 1 << 4 | 1 << 15", "1 << 8 | 1 << 4"),
+    ("mapping.py", "_OWNED_BY_UVM: Final = 0x48", "_OWNED_BY_UVM: Final = 0x40"),
+    (
+        "mapping.py",
+        "            self.uvm.register_va_space(card.uuid, card.va_space)\n",
+        "            pass\n",
+    ),
+    ("uvm.py", "READ_WRITE_ATOMIC: Final = 1", "READ_WRITE_ATOMIC: Final = 3"),
+    ("rm.py", "1 << 4 | 1 << 12 | 1 << 30", "1 << 4 | 1 << 30"),
+    (
+        "rm.py",
+        "            limit=size - 1,\n            fd=-1",
+        "            limit=size,\n            fd=-1",
+    ),
 )
 
 SEEDED: Final = Seeded(TESTS, SOURCES, "nvk", RUN, CHOSEN, 1000, FAULTS)

@@ -131,6 +131,7 @@ def test_much_memory_is_copied_without_staging(facts: CardFacts, make: Make) -> 
     device = make(machine)
     numbers = numpy.arange(MUCH + 5, dtype=numpy.uint32).view(numpy.uint8)[5 : 5 + MUCH]
     buffer = device.allocator.alloc(MUCH)
+    before = device.group.copies.written
     device.allocator.write(buffer, memoryview(numbers))
     found = numpy.frombuffer(mmap.mmap(-1, MUCH + 4096), numpy.uint8)
     device.allocator.read(memoryview(found[3 : 3 + MUCH]), buffer)
@@ -139,6 +140,7 @@ def test_much_memory_is_copied_without_staging(facts: CardFacts, make: Make) -> 
     assert not found[:3].any()
     assert not found[3 + MUCH :].any()
     assert pinned(machine) == 2
+    assert device.group.copies.written - before == 2, "it was cut into pieces"
     clients = machine.resources.clients.values()
     memories = [m for c in clients for m in c.objects.values() if isinstance(m, Memory)]
     assert not [m for m in memories if m.pages.host_address]
