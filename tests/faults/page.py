@@ -197,11 +197,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--page", type=Path, required=True, help="the file to write")
     given = parser.parse_args(words)
     kept = json.loads(given.verdicts.read_text("utf-8"))
-    verdicts: dict[Key, Verdict] = {
-        tuple(key): Verdict(**row) for key, row in kept if row["word"] in ("noticed", "survived")
-    }
+    verdicts: dict[Key, Verdict] = {tuple(key): Verdict(**row) for key, row in kept}
     answers = tomllib.loads(SURVIVORS.read_text("utf-8"))["survivor"]
-    rows = rows_of(verdicts, Equivalents.read(EQUIVALENT), answers)
+    found = rows_of(verdicts, Equivalents.read(EQUIVALENT), answers)
+    rows = [row for row in found if row.verdict.word != "at import" or row.outcome != "open"]
     import_ahead()
     with TemporaryDirectory() as folder:
         told = Retrial(rows, Path(folder)).failures()

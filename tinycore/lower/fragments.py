@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from tinycore.dtype import PointerDType
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number
 from tinycore.render.base import pointer_of
 from tinycore.uop.affine import coefficient, divisor
 from tinycore.uop.matrix import Fragment, MatrixDescriptor, MatrixLoad, MatrixUnit
@@ -62,7 +61,6 @@ def fragment(
     if load is not None and (tiles := tiles_of(value, held, loops, lane, load)) is not None:
         return tiles
     along, most = held.map.neighbors
-    number: Number = (*loops[along].arg.number, Part.TURN) if most > 1 else ()
 
     def held_from(first: int, turn: UOp | None) -> UOp:
         places = {
@@ -76,7 +74,7 @@ def fragment(
 
     together, turn = most, None
     for lanes in (most >> times for times in range(most.bit_length() - 1)):
-        step = UOp.range(lanes, number, AxisKind.VECTOR)
+        step = UOp.range(lanes, (*loops[along].arg.number, Part.TURN), AxisKind.VECTOR)
         if lanes == most:
             together, turn = lanes, step
         if lies_together(held_from(0, step), step):  # a swizzle keeps pieces of a row

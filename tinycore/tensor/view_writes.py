@@ -36,7 +36,6 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
     if place is not node and is_detached(node, base):
         value = UOp(Op.DETACH, value.dtype, (value,))
     if graph.is_memory(base):
-        whole_fixed(base.shape)
         memory = node if graph.is_memory(node) else base
         change = value if memory is node else graph.insert(memory, place, value)
         mark = LEAF if any(t.requires_grad for t in tensors) else None

@@ -35,7 +35,7 @@ from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.scratch import Scratch, agrees, integers_below, random_values
 from tinycore.engine.search import Report, search, tune, tuned_plan
 from tinycore.engine.search_process import Worker
-from tinycore.engine.trial import Outcome
+from tinycore.engine.trial import Outcome, Trial
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Split
 from tinycore.uop.node import UOp
@@ -327,3 +327,13 @@ def test_a_candidate_that_was_lost_is_told_to_who_traces(
         report.note((Split((0,), 4),), Outcome("failed", detail="it was ended"))
 
     assert "failed: split(0 by 4): it was ended" in capsys.readouterr().err
+
+
+def test_a_program_that_tells_no_time_is_timed_around_its_launch() -> None:
+    trial = Trial(kernels(buffer(4) * buffer(4))[0], Device["PYTHON"], Device["PYTHON"].toolchain)
+    trial.scratch = Scratch(trial.ast, "PYTHON")
+    trial.values = []
+
+    seconds = trial.run(lambda *given, **options: None)
+
+    assert 0 <= seconds < 60

@@ -253,6 +253,14 @@ def test_gradient_of_columns_that_belong_to_no_singular_value() -> None:
     assert_close(gradient, expected, dtypes.float64, "rest")
 
 
+def test_gradient_at_a_singular_value_of_one() -> None:
+    x = Tensor([[0.0], [1.0]], dtype=dtypes.float64)
+    u, s, v = x.svd(full_matrices=False)
+
+    assert s.tolist() == [1.0]
+    assert abs(wide((u @ v.T)[0].sum().gradient(x)[0])).tolist() == [[1.0], [0.0]]
+
+
 # --- the polar factor
 
 

@@ -81,7 +81,7 @@ def test_every_dtype_has_its_code(dtype: DType, version: tuple[int, int] | None)
     assert DLPACK_DTYPES[found.code, found.bits] is dtype
     assert found.lanes == 1
     if version is not None:
-        assert (managed.version.major, managed.flags) == (1, 0)
+        assert (managed.version.major, managed.version.minor, managed.flags) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("dtype", TORCH, ids=lambda dtype: dtype.name)

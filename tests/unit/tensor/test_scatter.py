@@ -47,6 +47,16 @@ def test_a_product_with_zeros_has_the_gradient_of_the_others() -> None:
     )
 
 
+def test_a_factor_beside_zeros_has_no_gradient() -> None:
+    x, y = Tensor([2.0, 3.0], requires_grad=True), Tensor([0.0], requires_grad=True)
+    x.scatter_reduce(0, Tensor([0]), y, "prod").sum().backward()
+
+    assert x.grad is not None
+    assert y.grad is not None
+    assert x.grad.tolist() == [0.0, 1.0]
+    assert y.grad.tolist() == [2.0]
+
+
 def test_an_extreme_is_shared_by_those_that_reach_it() -> None:
     x, y = numpy.ones((5, 4)), numpy.ones((3, 4))
 
