@@ -30,6 +30,8 @@ __all__ = ["Counts", "counts_of", "in_waves", "turns_of"]
 SECTOR: Final = 32
 """Bytes of the smallest piece that a cache moves."""
 LINE: Final = 128
+SUBGROUP_OF_TILES: Final = 32
+"""Lanes that name the rows of a MATRIX_LOAD."""
 WINDOW: Final = 8
 """Steps of a loop whose lines stay in the near cache."""
 WORD: Final = 4
@@ -168,9 +170,10 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
             if local:
                 count_shared(counts, card, address, active, access.item_bytes, weight)
                 continue
-            rows = in_subgroups(address, active, card.subgroup, access.item_bytes, LINE)
-            least = subgroups * card.subgroup * access.item_bytes / LINE
-            counts.lines += max(distinct(rows) / len(sample), least) * weight
+            if access.node.op is not Op.ASYNC_COPY:  # those go past the near cache
+                rows = in_subgroups(address, active, card.subgroup, access.item_bytes, LINE)
+                least = subgroups * card.subgroup * access.item_bytes / LINE
+                counts.lines += max(distinct(rows) / len(sample), least) * weight
             sectors.append(pieces(address, active, access.item_bytes, SECTOR))
         if sectors:
             joined = numpy.concatenate([s.reshape(len(sample), -1) for s in sectors], axis=1)
@@ -203,6 +206,9 @@ def addressed(places: Places, access: Access) -> tuple[Array, Array]:
     active = numpy.ones(places.shape, bool)
     for gate in gates:
         active = active & places.spread(gate).astype(bool)
+    if access.node.op is Op.MATRIX_LOAD:  # of two tiles half of the lanes name a row
+        named = access.node.dtype.size_bytes // access.node.arg.word_bytes * access.node.arg.rows
+        active = active & (numpy.arange(places.shape[2]) % SUBGROUP_OF_TILES < named)
     return address.astype(numpy.int64), active
 
 

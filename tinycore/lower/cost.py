@@ -41,6 +41,13 @@ FILL_CYCLES: Final = 0.5
 BUFFER_CYCLES: Final = 4.0
 """Cost of loading both operands of a multiply-add from buffers: more than from shared memory."""
 
+NEAR_RATE: Final = 128
+"""Bytes that a unit gets from its shared memory in a clock: 32 banks of a word."""
+FAR_CYCLES: Final = 4.0
+"""Cost of a word from the cache of all units, in words from shared memory, where it is not said."""
+MOST_RESIDENT: Final = 32
+"""Groups that a unit has at once where nothing else bounds them."""
+
 
 class Cost(NamedTuple):
     """The price of a proposal; costs are compared field by field."""
@@ -199,3 +206,37 @@ def cycles_of_shared_tile(wide: int, tall: int, depth: int) -> float:
 def cycles_of_thread(sharers: int = 1) -> float:
     """Cycles per multiply-add whose operands a thread loads from a buffer itself."""
     return 1 + BUFFER_CYCLES * (1 + 1 / sharers)
+
+
+# --- units of a card
+
+
+def resident_groups(limits: Limits, threads: int, registers: int) -> int:
+    """Occupancy: groups that a unit has at once, by its threads and registers; 0 if not even one.
+
+    Of what is not stated there is enough.
+    """
+    if registers > (limits.thread_registers or registers):
+        return 0
+    room = [
+        stated // each
+        for stated, each in (
+            (limits.unit_threads, threads),
+            (limits.unit_registers, threads * registers),
+        )
+        if stated
+    ]
+    return min(room, default=MOST_RESIDENT)
+
+
+def unevenness(limits: Limits, groups: int) -> float:
+    """Wave quantization: the work of the unit with most groups, as a multiple of the average's."""
+    if not limits.units:
+        return 1.0
+    return -(-groups // limits.units) * limits.units / groups
+
+
+def cycles_of_loads(limits: Limits, near: float, far: float) -> float:
+    """The cost of words from shared memory and of those from L2, in words from shared memory."""
+    rate = NEAR_RATE / limits.l2_rate if limits.l2_rate else FAR_CYCLES
+    return near + rate * far

@@ -59,8 +59,13 @@ def loops_to_launch(kernel: UOp, limits: Limits) -> UOp:
 
 
 def groups_of(kernel: UOp) -> list[UOp]:
-    """The GRID loops, the innermost first."""
-    groups = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
+    """The GRID loops, the innermost first: in the order of the nest that has most of them."""
+    nodes = kernel.toposort()
+    groups = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
+    nests = [[r for r in n.src[1:] if r in groups] for n in nodes if n.op is Op.END]
+    nest = max(nests, key=len, default=[])
+    if len(nest) == len(groups):
+        return nest[::-1]
     return sorted(groups, key=lambda n: n.arg.number, reverse=True)
 
 

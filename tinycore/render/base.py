@@ -106,6 +106,21 @@ class Limits:
     buffers_aligned: bool = True
     """True if every buffer starts at a multiple of `access_alignment`; not for launches on views
     that start anywhere, for which a kernel is lowered once more."""
+    units: int = 0
+    """Compute units (multiprocessors, cores) that groups are spread over; 0: it is not stated."""
+    unit_threads: int = 0
+    """The most threads that a unit has at once; 0: it is not stated."""
+    unit_registers: int = 0
+    """Registers of 4 bytes that the threads of a unit share; 0: it is not stated."""
+    unit_shared_bytes: int = 0
+    """Memory of a unit that its groups share out among them; 0: it is not stated."""
+    thread_registers: int = 0
+    """The most registers of 4 bytes that a thread has; 0: it is not stated."""
+    l2_bytes: int = 0
+    """The cache that all units share, where groups find what others have read; 0: it is not
+    stated."""
+    l2_rate: float = 0.0
+    """Bytes that a unit gets from that cache in a clock when all do; 0: it is not stated."""
     stream_bytes: int = 0
     """The last cache: arrays as large are stored past the caches (a STORE with STREAM for `arg`),
     and of rows that are read several times the next is fetched (a LOAD's `arg`, bytes ahead).

@@ -458,8 +458,8 @@ class CStyle(Renderer):
                 return self.matrix_sum(u, writer)
             case Op.MATRIX_LOAD:
                 return self.matrix_load(u, writer)
-            case Op.SHUFFLE if self.shuffle:
-                return self.shuffle.format(value=unwrapped(writer[u.src[0]]), mask=u.arg)
+            case Op.SHUFFLE:
+                return self.exchanged(u, writer)
             case _:
                 return self.alu(u, [writer[s] for s in u.src], writer)
 
@@ -550,6 +550,12 @@ class CStyle(Renderer):
             writer.define(call.definition)
         operands = (unwrapped(writer[s]) for s in u.src)
         return call.expression.format(*operands, type=writer.type(u.dtype))
+
+    def exchanged(self, u: UOp, writer: Writer) -> str:
+        """The value of another lane, as `shuffle` has it."""
+        if not self.shuffle:
+            raise self.refusal(u.op)
+        return self.shuffle.format(value=unwrapped(writer[u.src[0]]), mask=u.arg)
 
     def matrix_load(self, u: UOp, writer: Writer) -> str:
         """An operand loaded by the lanes together, as `matrix_loads` has it for the instruction."""

@@ -307,6 +307,8 @@ class Llvm(Renderer):
                 return self.dot(u, writer)
             case Op.MATRIX:
                 return self.matrix_sum(u, writer)
+            case Op.SHUFFLE:
+                return self.shuffle(u, writer)
             case Op.WHERE:
                 test, yes, no = operands
                 return writer.add(f"select {type_name(source)} {test}, {kind} {yes}, {kind} {no}")
@@ -434,6 +436,10 @@ class Llvm(Renderer):
 
     def dot(self, u: UOp, writer: Writer) -> str:
         """Products of neighboring lanes, where `Limits.pair_bytes` says that there are any."""
+        raise self.refusal(u.op)
+
+    def shuffle(self, u: UOp, writer: Writer) -> str:
+        """The value of another lane, for targets whose devices state `Limits.shuffles`."""
         raise self.refusal(u.op)
 
     def matrix_sum(self, u: UOp, writer: Writer) -> str:

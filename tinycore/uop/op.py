@@ -186,7 +186,7 @@ class AxisKind(enum.Enum):
     PARALLEL = "parallel"  # iterations shared out among threads of a CPU
     GRID = "grid"  # a workgroup index
     BLOCK = "block"  # a thread index inside a workgroup
-    LANE = "lane"  # a thread of the subgroup that a matrix unit works for
+    LANE = "lane"  # a thread index that counts first: neighbors are lanes of a subgroup
     FRAGMENT = "fragment"  # an axis of a matrix whose elements the lanes of a subgroup hold
     GROUP = "group"  # a reduction shared by the threads of a workgroup
     FILL = "fill"  # a fill of shared memory, its steps dealt out to the threads of a workgroup

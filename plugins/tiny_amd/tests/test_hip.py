@@ -25,6 +25,8 @@ from tiny_amd import comgr
 from tinycore import Context, Tensor, dtypes
 from tinycore.errors import CompileError, CompilerUnavailable
 from tinycore.plugin import register, unregister
+from tinycore.testing.suite.case import Level, Trial, trials
+from tinycore.testing.suite.subject import Subject
 
 PROGRAMS: Final = TensorPrograms("AMD")
 
@@ -84,6 +86,14 @@ def check_accesses_of_bytes(binary: bytes) -> None:
 def test_accesses_that_may_lie_anywhere_are_of_bytes() -> None:
     """LLVM would join them, counting on a setting of the kernel's driver."""
     check_accesses_of_bytes(ZigCompiler("gfx1100").compile(ANYWHERE))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    "trial", trials(Level.COMPUTE, "test_lanes_exchange_values"), ids=lambda trial: trial.name
+)
+def test_lanes_exchange_values_as_the_suite_says(trial: Trial, card: None) -> None:
+    trial.run(Subject("AMD"))
 
 
 # --- COMGR itself

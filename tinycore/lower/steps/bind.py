@@ -23,7 +23,8 @@ ON_LOOPS: Final = {
 """Kinds to which a loop of each kind may be bound, on a device that runs loops."""
 ON_GRIDS: Final = {
     AxisKind.LOOP: {
-        *(AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GRID, AxisKind.BLOCK, AxisKind.FILL)
+        *(AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GRID, AxisKind.BLOCK, AxisKind.FILL),
+        AxisKind.LANE,
     },
     AxisKind.REDUCE: {AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.PARTIAL, AxisKind.GROUP},
 }
@@ -65,7 +66,7 @@ class Bind:
             return "threads share the outermost loop of the whole kernel only"
         if not counter.is_fixed and int(counter.src[0].vmin) < 1:
             return "it may have no step, and a launch has at least one group: split it guarded"
-        if kind in (AxisKind.GRID, AxisKind.BLOCK) and axis not in loops.launchable:
+        if kind in (AxisKind.GRID, AxisKind.BLOCK, AxisKind.LANE) and axis not in loops.launchable:
             return "something is stored outside of it, which every thread would store"
         if kind is AxisKind.PAIR and (axis not in loops.filling or counter.extent != 2):
             return "it is not one of two steps that fill scratch memory"

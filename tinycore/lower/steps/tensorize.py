@@ -18,7 +18,7 @@ from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, closer_of, counter_of, text_of
 from tinycore.lower.steps.split import INNER, Split
 from tinycore.render.base import Limits
-from tinycore.uop.matrix import MatrixUnit
+from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
 
@@ -62,7 +62,9 @@ class Tensorize:
     def objection(self, loops: Loops, limits: Limits) -> str | None:
         """Why the step must not be done; None when it may."""
         unit = self.unit
-        if unit not in limits.matrix or (unit.threads > 1 and unit.threads % limits.subgroup):
+        of_several = isinstance(unit.load, MatrixDescriptor) and limits.subgroup > 1
+        rest = unit.threads % limits.subgroup if of_several else unit.threads
+        if unit not in limits.matrix or rest not in ((0,) if of_several else (1, limits.subgroup)):
             return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
         for axis, size in self.cuts:
             if problem := loops.undecided(axis):

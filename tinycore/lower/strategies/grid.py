@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from tinycore.lower.cost import Cost, Proposal, apply_cheapest, cycles_of_thread
+from tinycore.lower.cost import (
+    Cost,
+    Proposal,
+    apply_cheapest,
+    cycles_of_thread,
+    unevenness,
+)
 from tinycore.lower.draft import Draft, fuse_loops
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import fills_of
@@ -26,6 +32,13 @@ SHORTEST_SHARED: Final = 32
 """Steps of a sum from which on sharing it pays."""
 ROWS_OF_A_THREAD: Final = 4
 """Outputs of a register tile beside its lanes."""
+UNROLLED_MORE: Final = 8
+"""The same where units are stated, whose groups are few: a thread has so many loads under way."""
+CARD_LINE_BYTES: Final = 128
+"""Bytes of a line of a card's cache."""
+MOST_UNEVEN: Final = 1.25
+"""Work of the unit with most groups, as a multiple of the average's, from which on groups are too
+few."""
 UNROLLED: Final = 4
 """Steps of a sum that are unrolled."""
 
@@ -33,8 +46,24 @@ UNROLLED: Final = 4
 def plan_grid(draft: Draft) -> None:
     """Threads and groups for the outputs; loops that cannot be launched stay loops."""
     fuse_loops(draft)
+    if draft.limits.units:
+        split_digits(draft)
     wanted = min(draft.limits.block_wanted, draft.limits.block_threads)
     apply_cheapest(draft, propose_grid(draft.facts, draft.limits, wanted))
+
+
+def split_digits(draft: Draft) -> None:
+    """Cut output loops that every address takes apart by one size, as heads and their features.
+
+    Strides along the two loops are known, and were along neither of them.
+    """
+    for loop in draft.facts.launchable:
+        digits = (Op.FLOORDIV, Op.FLOORMOD)
+        apart = [n for n in draft.facts.nodes if n.op in digits and n.src[0] is loop]
+        sizes = {n.src[1].arg if n.src[1].op is Op.CONST else 0 for n in apart}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        if loop.is_fixed and 1 < size < loop.extent and loop.extent % size == 0:
+            draft.do(Split(loop.arg.number, size))
 
 
 def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
@@ -67,8 +96,10 @@ def thread_each(draft: Draft, wanted: int) -> None:
 
 def shared_sum(facts: KernelFacts, limits: Limits) -> UOp | None:
     """The loop of a sum to share among the threads of a group: the one along memory."""
-    if not limits.sums_are_shared or facts.has_order or facts.outputs_launched >= limits.threads:
+    if not limits.sums_are_shared or facts.has_order:
         return None
+    if facts.outputs_launched >= limits.threads:
+        return sum_of_lanes(facts, limits)
     launched = set(facts.launchable)
     loops = [
         r
@@ -77,6 +108,27 @@ def shared_sum(facts: KernelFacts, limits: Limits) -> UOp | None:
         and all(n.ranges <= launched for n in facts.reductions if r in n.src[1:])
     ]
     return max(loops, key=lambda r: (contiguous_accesses(facts, r), r.extent), default=None)
+
+
+def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
+    """The loop of a short sum along memory that lanes of a subgroup share, though outputs are many.
+
+    A row for each thread would be a line of the cache for each; lanes read lines together. Only
+    where no operand is read again for other outputs, which a thread or a group would keep.
+    """
+    innermost = {n.src[-1] for n in facts.reductions}
+    loop = next(iter(innermost)) if len(innermost) == 1 else None
+    if loop is None or not limits.units or not facts.is_fixed or loop not in facts.reduced:
+        return None
+    widest = max((n.dtype.itemsize for n in facts.loads), default=1)
+    lanes = limits.vector_bytes // widest
+    steps = loop.extent // max(lanes, 1)
+    fits = 2 <= steps <= limits.subgroup and loop.extent == steps * lanes
+    is_power = not steps & (steps - 1)
+    folds = all(n.dtype in limits.shuffles for n in facts.reductions)
+    if not (fits and is_power and folds and suits_lanes(facts, loop)):
+        return None
+    return loop if grid_shared.sides_of(facts) is None else None
 
 
 def sharers_of(facts: KernelFacts, limits: Limits, wanted: int) -> int:
@@ -92,15 +144,47 @@ def contiguous_accesses(facts: KernelFacts, loop: UOp) -> int:
 
 def group_each(draft: Draft, loop: UOp, wanted: int) -> None:
     """A group of threads for each sum, or for as many side by side as fill a piece of a cache."""
-    copies = 1 if suits_lanes(draft.facts, loop) else give_piece(draft)
+    beside, longest = 1, loop.extent
+    if suits_lanes(draft.facts, loop):
+        copies = 1
+        if draft.limits.units and not draft.facts.has_recurrence:
+            longest = max(longest // draft.lanes(), 1)
+    elif draft.limits.units:
+        copies, beside = give_line(draft)
+        wanted //= beside
+    else:
+        copies = give_piece(draft)
     members = [n for n in draft.facts.reductions if loop in n.src[1:]]
     # Each thread leaves a part there, and some leave another.
     part = sum(2 * max(n.dtype.itemsize, 4) for n in members) * copies
-    most = draft.limits.shared_bytes // part
-    threads = floor_power_of_two(min(wanted, most, loop.extent, draft.limits.block[0]))
+    most = draft.limits.shared_bytes // (part * beside)
+    threads = floor_power_of_two(min(wanted, most, longest, draft.limits.block[0]))
     if threads > 1:
         share(draft, loop, threads)
     launch_outputs(draft, wanted // threads)
+
+
+def give_line(draft: Draft) -> tuple[int, int]:
+    """Lanes of a thread, and threads side by side that read a line of rows together; how many.
+
+    As many as a line has room for, if there are still groups for each unit.
+    """
+    before = {r.arg.number for r in draft.facts.loops_of_kind(AxisKind.VECTOR)}
+    give_lanes(draft)
+    given = [r for r in draft.facts.loops_of_kind(AxisKind.VECTOR) if r.arg.number not in before]
+    if not given:
+        return 1, 1
+    lanes, outer = given[0].extent, (*given[0].arg.number[:-1], 0)
+    loop = next((r for r in draft.facts.launchable if r.arg.number == outer), None)
+    narrow = min(n.dtype.itemsize for n in draft.facts.loads if given[0] in n.ranges)
+    vectors = draft.facts.outputs_launched
+    beside = CARD_LINE_BYTES // (lanes * narrow)
+    while beside > 1 and unevenness(draft.limits, -(-vectors // beside)) > MOST_UNEVEN:
+        beside //= 2
+    if loop is None or beside < 2 or loop.extent % beside:
+        return lanes, 1
+    draft.do(Split(outer, beside), Bind((*outer, 1), AxisKind.LANE))
+    return lanes, beside
 
 
 def give_piece(draft: Draft) -> int:
@@ -137,8 +221,10 @@ def share(draft: Draft, loop: UOp, threads: int) -> None:
         number, steps = (*number, 0), steps // lanes
     draft.do(Split(number, threads, Tail.GUARD), Bind((*number, 1), AxisKind.GROUP))
     rounds = steps // threads
-    if loop.is_fixed and steps % threads == 0 and rounds % UNROLLED == 0 and rounds > UNROLLED:
-        draft.do(Split((*number, 0), UNROLLED), Bind((*number, 0, 1), AxisKind.UNROLL))
+    for times in (UNROLLED_MORE, UNROLLED) if draft.limits.units else (UNROLLED,):
+        if loop.is_fixed and steps % threads == 0 and rounds % times == 0 and rounds > times:
+            draft.do(Split((*number, 0), times), Bind((*number, 0, 1), AxisKind.UNROLL))
+            return
 
 
 # --- several outputs to a thread
@@ -204,7 +290,8 @@ def unroll_sums(draft: Draft) -> None:
 
 def launch_outputs(draft: Draft, wanted: int) -> None:
     """Groups of up to `wanted` threads, filled from the innermost output on."""
-    room = list(draft.limits.block[len(draft.facts.loops_of_kind(AxisKind.GROUP)) :])
+    taken = (AxisKind.GROUP, AxisKind.LANE)
+    room = list(draft.limits.block[sum(len(draft.facts.loops_of_kind(k)) for k in taken) :])
     for loop in reversed(draft.facts.launchable):
         number, extent = loop.arg.number, loop.extent
         most = min(wanted, room[0]) if room and not is_filled_inside(draft, loop) else 1

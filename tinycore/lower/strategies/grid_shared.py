@@ -16,7 +16,13 @@ from functools import partial
 from typing import Final
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.cost import Cost, Proposal, cycles_of_shared_tile
+from tinycore.lower.cost import (
+    Cost,
+    Proposal,
+    cycles_of_shared_tile,
+    resident_groups,
+    unevenness,
+)
 from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
@@ -24,6 +30,7 @@ from tinycore.lower.loops import Number, counter_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.lower.steps.stage import Dimension, Stage, scratch_bytes, staged_values
+from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.tile import Bind, Reorder, Split, Step, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.affine import coefficient
@@ -32,6 +39,13 @@ from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
 
+LARGE_REGISTER_TILES: Final = ((8, 8), (8, 4))
+"""The same for devices that state their registers, where they are enough."""
+ADDRESSES: Final = 24
+"""Registers of a thread beside its sums and operands."""
+LEAST_FILLED: Final = 4
+"""The fraction of the threads that keep a device busy, from which on tiles are thought of whose
+groups are too few: what that costs is known where the units are."""
 REGISTER_TILES: Final = ((4, 4), (4, 2), (2, 2), (1, 2), (1, 1))
 """Columns and rows of outputs that one thread computes."""
 DEPTHS: Final = (16, 8, 4)
@@ -67,9 +81,11 @@ def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> It
     if found is None or not limits.shared_is_near or not limits.shared_bytes:
         return
     outputs = facts.outputs_launched * sharers
-    for wide, tall in REGISTER_TILES:
+    least = limits.threads // (LEAST_FILLED if limits.units else 1)
+    for wide, tall in register_tiles(limits, wanted):
         few = wide == tall == 1 and outputs >= wanted and sharers == 1
-        if few or outputs >= wide * tall * limits.threads:
+        if few or outputs >= wide * tall * least:
+            uneven = unevenness(limits, -(-outputs // (wide * tall * wanted)))
             for depth in DEPTHS:
                 apply = partial(
                     tile_and_stage,
@@ -79,8 +95,18 @@ def propose(facts: KernelFacts, limits: Limits, wanted: int, sharers: int) -> It
                     depth=depth,
                     sharers=sharers,
                 )
-                cost = Cost(cycles_of_shared_tile(wide, tall, depth))
+                cost = Cost(cycles_of_shared_tile(wide, tall, depth) * uneven)
                 yield Proposal(f"grid shared {wide}x{tall}x{depth}", None, cost, apply)
+
+
+def register_tiles(limits: Limits, threads: int) -> tuple[tuple[int, int], ...]:
+    """The tiles of a thread whose sums, operands and addresses fit the registers of a device."""
+    large = (
+        (wide, tall)
+        for wide, tall in LARGE_REGISTER_TILES
+        if resident_groups(limits, threads, wide * tall + 2 * (wide + tall) + ADDRESSES) > 1
+    )
+    return (*large, *REGISTER_TILES) if limits.unit_registers else REGISTER_TILES
 
 
 def sides_of(facts: KernelFacts) -> Sides | None:
@@ -116,14 +142,16 @@ def tile_and_stage(
     """A block of outputs for each group, and stages for what it reads. False if none fits."""
     exact = draft.facts.overwrites
     wide, tall = registers
+    steps = math.prod(r.extent for r in draft.facts.reduced)
     across = 1 << (wanted.bit_length() // 2)
-    lanes = draft.lanes() >= wide > 1 and suits_vectors(draft.facts, sides.columns[-1])
-    kind = AxisKind.VECTOR if lanes else AxisKind.UNROLL
+    lanes = min(draft.lanes(), wide) if suits_vectors(draft.facts, sides.columns[-1]) else 1
+    lanes = lanes if lanes == wide or draft.limits.units else 1
+    kind = AxisKind.VECTOR if lanes > 1 else AxisKind.UNROLL
     # A side that is short leaves its threads to the other.
     high = tiles_of(sides.rows, wanted // across, tall, exact)
     broad = tiles_of(sides.columns, wanted // threads_in(high), wide, exact)
     high = tiles_of(sides.rows, wanted // threads_in(broad), tall, exact)
-    columns = cut_side(draft, sides.columns, broad, kind)
+    columns = cut_side(draft, sides.columns, broad, kind, lanes)
     rows = cut_side(draft, sides.rows, high, AxisKind.UNROLL)
     if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
         return False
@@ -131,7 +159,11 @@ def tile_and_stage(
     at, inner = cut_depth(draft, depth)
     if sharers > 1 and not share_sums(draft, inner, sharers):
         return False
-    return stage_all(draft, at, inner, (*rows, *columns)) and fits_group(draft)
+    if not stage_all(draft, at, inner, (*rows, *columns)) or not fits_group(draft):
+        return False
+    widest = max(n.dtype.itemsize for n in draft.facts.loads)
+    order_blocks(draft, sides.rows[-1], sides.columns[-1], steps, widest)
+    return True
 
 
 def suits_vectors(facts: KernelFacts, loop: UOp) -> bool:
@@ -141,20 +173,22 @@ def suits_vectors(facts: KernelFacts, loop: UOp) -> bool:
 
 
 def cut_side(
-    draft: Draft, loops: tuple[UOp, ...], tiles: list[Tile], kind: AxisKind
+    draft: Draft, loops: tuple[UOp, ...], tiles: list[Tile], kind: AxisKind, lanes: int = 1
 ) -> list[Dimension]:
-    """Cut output loops; `kind` is that of the copies of the innermost.
+    """Cut output loops; `kind` is that of the copies of the innermost, `lanes` those of a vector.
 
     For each loop how the steps of the tile are counted.
     """
     return [
-        cut_loop(draft, loop, *tile, kind if loop is loops[-1] else AxisKind.UNROLL)
+        cut_loop(draft, loop, *tile, kind if loop is loops[-1] else AxisKind.UNROLL, lanes)
         for loop, tile in zip(loops, tiles, strict=True)
         if math.prod(tile) > 1
     ]
 
 
-def cut_loop(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind) -> Dimension:
+def cut_loop(
+    draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind, lanes: int = 1
+) -> Dimension:
     """Cut a loop into groups, threads and the copies of a thread."""
     number, steps = loop.arg.number, threads * copies
     tail = Tail.AUTO if loop.is_fixed else Tail.GUARD
@@ -163,6 +197,11 @@ def cut_loop(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind)
         groups.append(Split(number, steps, tail))
     if groups:
         number = (*number, 1)
+    if kind is AxisKind.VECTOR and copies > lanes:
+        # Several vectors to a thread lie apart.
+        draft.do(*groups, Split(number, threads * lanes), Bind((*number, 0), AxisKind.UNROLL))
+        dimension = cut_lanes(draft, (*number, 1), threads, lanes)
+        return ((*number, 0), threads * lanes), *dimension
     if threads == 1 or copies == 1:
         draft.do(*groups, Bind(number, AxisKind.BLOCK if copies == 1 else kind))
         return ((number, 1),)
@@ -172,6 +211,16 @@ def cut_loop(draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind)
     own = (Bind((*number, part), kind) for part, kind in enumerate(order))
     draft.do(*groups, Split(number, inner), *own)
     return ((*number, 0), inner), ((*number, 1), 1)
+
+
+def cut_lanes(draft: Draft, number: Number, threads: int, lanes: int) -> Dimension:
+    """Cut a loop into threads and the lanes of one vector of each."""
+    if threads == 1:
+        draft.do(Bind(number, AxisKind.VECTOR))
+        return ((number, 1),)
+    draft.do(Split(number, lanes))
+    draft.do(Bind((*number, 0), AxisKind.BLOCK), Bind((*number, 1), AxisKind.VECTOR))
+    return ((*number, 0), lanes), ((*number, 1), 1)
 
 
 def steps_in_tile(draft: Draft, dimensions: list[Dimension]) -> int:
@@ -388,7 +437,7 @@ def loop_tile(extent: int, most: int, copies: int, exact: bool) -> Tile:
     With `exact` none may be computed twice.
     """
     best, tile = math.inf, (1, 1)
-    for own in (n for n in (4, 2, 1) if n <= copies):
+    for own in (n for n in (8, 4, 2, 1) if n <= copies):
         for threads in range(1, min(most, extent // own) + 1):
             steps = threads * own
             if exact and extent % steps:

@@ -15,13 +15,21 @@ from typing import Final
 
 from tinycore.config import settings
 from tinycore.errors import ArgumentError
-from tinycore.lower.cost import Cost, Proposal
+from tinycore.lower.cost import (
+    Cost,
+    Proposal,
+    cycles_of_loads,
+    resident_groups,
+    unevenness,
+)
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, counter_of, fills_of, stores_of
 from tinycore.lower.steps.stage import BANKS_BYTES, Dimension, Stage, scratch_bytes
 from tinycore.lower.steps.tensorize import COLUMNS, ROWS, STEPS, Tensorize
+from tinycore.lower.strategies.block_order import order_blocks
 from tinycore.lower.strategies.grid_shared import (
+    LEAST_FILLED,
     Sides,
     arrays,
     deal_out,
@@ -47,6 +55,7 @@ LEAST_TURNS: Final = 2
 """Copies that are worth having even where that leaves room for one group at a time."""
 GROUPS_OF_A_UNIT: Final = 2
 """Groups that should fit beside each other, so that one computes while another waits."""
+REGISTERS_OF_ADDRESSES: Final = 40
 MOST_WASTE: Final = 1.25
 """Most work of padded tiles, as a multiple of the product's."""
 MOST_WASTE_OF_ONE: Final = 4.0
@@ -63,6 +72,9 @@ class Tile:
     columns: int
 
 
+LARGE_TILES: Final = (Tile(2, 4, 64, 64), Tile(4, 2, 64, 64), Tile(2, 2, 64, 64))
+"""Tiles whose sums take most of the registers of a unit, so that one group has it: for devices
+whose copies to shared memory are under way meanwhile."""
 ONE_TILE: Final = Tile(1, 1, 1, 1)
 """One tile of the unit, whatever its size."""
 TILES: Final = (
@@ -82,11 +94,16 @@ def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
     if sides is None:
         return
     for unit in units:
-        for tile in TILES:
+        for tile in (*LARGE_TILES, *TILES) if limits.units else TILES:
             if suits(facts, limits, unit, tile, sides):
                 apply = partial(use_unit, unit=unit, tile=tile, sides=sides)
                 name = f"{unit.name} {tile.tall}x{tile.wide} of {tile.rows}x{tile.columns}"
-                yield Proposal(name, None, Cost(loads_of_product(unit, tile)), apply)
+                loads = loads_of_product(unit, tile)
+                if limits.units:
+                    groups = groups_of_product(facts, unit, tile, sides)
+                    near = loads_of_product(unit, replace(tile, tall=1, wide=1))
+                    loads = cycles_of_loads(limits, near, loads) * unevenness(limits, groups)
+                yield Proposal(name, None, Cost(loads), apply)
 
 
 def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
@@ -96,11 +113,32 @@ def loads_of_product(unit: MatrixUnit, tile: Tile) -> float:
     return words / (tall * unit.m) + words / (wide * unit.n)
 
 
+def groups_of_product(facts: KernelFacts, unit: MatrixUnit, tile: Tile, sides: Sides) -> int:
+    """Number of groups by which a product in tiles of a size is computed."""
+    rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
+    down = -(-rows // (tile.tall * copies(tile.rows, unit.m) * unit.m))
+    across = -(-columns // (tile.wide * copies(tile.columns, unit.n) * unit.n))
+    return down * across * (facts.outputs_launched // (rows * columns))
+
+
+def registers_of_tile(unit: MatrixUnit, tile: Tile) -> int:
+    """Registers of a thread, roughly: its sums, the fragments of one step, and addresses."""
+    tall, wide = copies(tile.rows, unit.m), copies(tile.columns, unit.n)
+    held = {"a": tall, "b": wide, "out": tall * wide}
+    fragments = ((unit.fragment(name), times) for name, times in held.items())
+    sizes = (f.count * f.dtype.itemsize * times // WORD_BYTES for f, times in fragments)
+    return sum(sizes) + REGISTERS_OF_ADDRESSES
+
+
 def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
     """True if tiles of a size keep the device busy, and do not pass the ends of a product."""
     threads = tile.tall * tile.wide * unit.threads
     if threads > max(limits.block_wanted, unit.threads):
         return False
+    if tile in LARGE_TILES:
+        registers = registers_of_tile(unit, tile)
+        if not limits.async_bytes or not resident_groups(limits, threads, registers):
+            return False
     rows, columns = longest(sides.rows).extent, longest(sides.columns).extent
     tall, wide = tile.tall * copies(tile.rows, unit.m), tile.wide * copies(tile.columns, unit.n)
     down, across = -(-rows // (tall * unit.m)), -(-columns // (wide * unit.n))
@@ -110,7 +148,8 @@ def suits(facts: KernelFacts, limits: Limits, unit: MatrixUnit, tile: Tile, side
     if padded > most * rows * columns * steps:
         return False
     others = facts.outputs_launched // (rows * columns)
-    return tile == ONE_TILE or down * across * others * threads >= limits.threads
+    least = limits.threads // (LEAST_FILLED if limits.units else 1)
+    return tile == ONE_TILE or down * across * others * threads >= least
 
 
 def use_unit(draft: Draft, unit: MatrixUnit, tile: Tile, sides: Sides) -> bool:
@@ -164,6 +203,7 @@ def tensorize(given: Draft, unit: MatrixUnit, tile: Tile, sides: Sides, turns: i
         turns > LEAST_TURNS and scratch_bytes(draft.kernel, draft.limits.converted) > room
     ):
         return False
+    order_blocks(draft, row, column, longest(tuple(given.facts.reduced)).extent, unit.a.itemsize)
     given.become(draft)
     return True
 

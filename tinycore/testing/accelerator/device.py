@@ -517,7 +517,7 @@ def backend_of(parts: Parts = CORRECT) -> Backend:
 
     return Backend(
         name=parts.name,
-        api=(1, 12),
+        api=(1, 13),
         interfaces=parts.interfaces,
         count=lambda: DEVICES,
         open=lambda index, interface: parts.device(index, interface, parts),

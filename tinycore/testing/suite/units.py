@@ -106,7 +106,8 @@ def test_lanes_exchange_values(subject: Subject, dtype: DType) -> None:
 
 def staged(subject: Subject, unit: MatrixUnit, size: tuple[int, int, int]) -> LinearKernel:
     """A product planned for a unit, with its operands in shared memory."""
-    limits = replace(subject.limits, matrix=(unit,), threads=1, block_wanted=unit.threads)
+    few = replace(subject.limits, matrix=(unit,), threads=1, units=0)
+    limits = replace(few, block_wanted=unit.threads)
     kernel = product_of_types(*size, unit.a, unit.b, unit.out)
     return lower(kernel, subject.toolchain.renderer, "by_tiles", plan_for(kernel, limits))
 

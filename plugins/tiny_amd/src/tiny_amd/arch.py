@@ -1,7 +1,8 @@
 """Facts of AMD's architectures that plans and sources depend on.
 
-AMD, "RDNA3 Instruction Set Architecture" (2023), chapters 2 and 12; the number of compute units is
-that of the largest card of the architecture.
+AMD, "RDNA3 Instruction Set Architecture" (2023), chapters 2 and 12; "AMD Instinct MI300 Instruction
+Set Architecture" (2024). The number of compute units and the size of their cache are those of the
+product page of the largest card of the architecture.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final
 
 from tiny_amd.generation import CDNA, RDNA, Generation
 from tiny_amd.matrix import CDNA2, CDNA3, CDNA4, RDNA3, RDNA4, Instruction
+from tinycore.dtype import dtypes
 from tinycore.errors import CompilerUnavailable
 from tinycore.render.base import Limits
 
@@ -20,6 +22,10 @@ VECTOR_BYTES: Final = 16
 """Widest load of a lane: global_load_b128."""
 SHARED_BYTES: Final = 64 << 10
 WANTED_THREADS: Final = 256
+SHUFFLED: Final = (dtypes.float32, dtypes.int32, dtypes.uint32)
+"""Types of one word, which ds_swizzle and ds_bpermute move between lanes."""
+WAVES_OF_A_UNIT: Final = 32
+"""The most waves that a compute unit has at once."""
 THREADS_OF_A_UNIT: Final = 256
 """Threads that keep a compute unit busy."""
 
@@ -38,19 +44,21 @@ class Arch:
     """Threads of a wave."""
     generation: Generation = RDNA
     """Its packets, and the buffers of its queues."""
+    l2_bytes: int = 4 << 20
+    """The cache that its compute units share: of an Instinct MI300, those of one die."""
     is_driven: bool = True
     """True if the plugin drives cards of it; kernels are compiled for all."""
 
 
 ARCHS: Final = {
-    "gfx1100": Arch(96),
+    "gfx1100": Arch(96, l2_bytes=6 << 20),
     "gfx1101": Arch(60),
-    "gfx1102": Arch(32, 0x40000),
-    "gfx1151": Arch(40, 0x60000),
+    "gfx1102": Arch(32, 0x40000, l2_bytes=2 << 20),
+    "gfx1151": Arch(40, 0x60000, l2_bytes=2 << 20),
     "gfx1030": Arch(80, 0x40000, (), is_driven=False),
     "gfx1200": Arch(32, 0x60000, RDNA4),
-    "gfx1201": Arch(64, 0x60000, RDNA4),
-    "gfx90a": Arch(104, 0x80000, CDNA2, 64, CDNA, is_driven=False),
+    "gfx1201": Arch(64, 0x60000, RDNA4, l2_bytes=8 << 20),
+    "gfx90a": Arch(104, 0x80000, CDNA2, 64, CDNA, l2_bytes=8 << 20, is_driven=False),
     "gfx942": Arch(304, 0x80000, CDNA3, 64, CDNA),
     "gfx950": Arch(256, 0x80000, CDNA4, 64, CDNA, is_driven=False),
 }
@@ -79,6 +87,13 @@ def limits_of(arch: Arch) -> Limits:
         block_threads=1024,
         block_wanted=WANTED_THREADS,
         shared_bytes=SHARED_BYTES,
-        subgroup=arch.wave if arch.matrix else 1,
+        subgroup=arch.wave,
+        shuffles=SHUFFLED,
         matrix=tuple(instruction.unit for instruction in arch.matrix),
+        units=arch.units,
+        unit_threads=WAVES_OF_A_UNIT * arch.wave,
+        unit_registers=arch.vector_bytes_per_unit // 4,
+        unit_shared_bytes=SHARED_BYTES,
+        thread_registers=512 if arch.generation is CDNA else 256,  # of CDNA half accumulate
+        l2_bytes=arch.l2_bytes,
     )

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from tiny_amd.render import SWIZZLED_LANES, swizzle_offset
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import pointer_of
 from tinycore.render.cstyle import CStyle
@@ -31,8 +32,8 @@ __all__ = ["AmdHip"]
 RESERVED: Final = frozenset(
     "alignas alignof and and_eq as asm auto bitand bitor bool break case catch char class compl "
     "const constexpr const_cast continue decltype default delete do double dynamic_cast else enum "
-    "explicit export extern false float for friend goto if inline int load long mutable namespace "
-    "new noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "explicit export extern false float for friend goto if inline int lane load long mutable "
+    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
     "reinterpret_cast return root shared short signed sizeof static static_assert static_cast "
     "store struct switch template this thread_local throw true try typedef typeid typename union "
     "unsigned using vec virtual void volatile wchar_t while xor xor_eq FUNCTION".split()
@@ -49,6 +50,10 @@ ROOTS: Final = """\
 FUNCTION float root(float x) { return __builtin_sqrtf(x); }
 FUNCTION double root(double x) { return __builtin_sqrt(x); }
 FUNCTION _Float16 root(_Float16 x) { return (_Float16)__builtin_sqrtf((float)x); }"""
+LANE: Final = """\
+FUNCTION int lane() {
+  return __builtin_amdgcn_mbcnt_hi(-1, __builtin_amdgcn_mbcnt_lo(-1, 0));
+}"""
 BARRIER: Final = (
     '__builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup"); __builtin_amdgcn_s_barrier(); '
     '__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");'
@@ -185,6 +190,16 @@ class AmdHip(CStyle):
         return f"{writer.type(dtype)}{{}}"
 
     # --- expressions
+
+    def exchanged(self, u: UOp, writer: Writer) -> str:
+        """The word of another lane: ds_swizzle within 32 lanes, ds_bpermute beyond them."""
+        word = f"as<int>({unwrapped(writer[u.src[0]])})"
+        if u.arg < SWIZZLED_LANES:
+            call = f"__builtin_amdgcn_ds_swizzle({word}, {swizzle_offset(u.arg)})"
+        else:
+            writer.define(LANE)
+            call = f"__builtin_amdgcn_ds_bpermute((lane() ^ {u.arg}) << 2, {word})"
+        return f"as<{writer.type(u.dtype)}>({call})"
 
     def alu(self, u: UOp, operands: Sequence[str], writer: Writer) -> str:
         """Arithmetic; a shift takes its amount modulo the width."""

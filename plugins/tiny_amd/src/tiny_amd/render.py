@@ -19,11 +19,11 @@ from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import SHARED_ALIGNMENT
 from tinycore.render.llvm import Llvm, MatrixIntrinsic
 from tinycore.render.llvm_types import storage_name, type_name
-from tinycore.render.llvm_writer import Writer
+from tinycore.render.llvm_writer import Writer, reinterpreted
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-__all__ = ["AmdLlvm"]
+__all__ = ["AmdLlvm", "swizzle_offset"]
 
 UNUSED: Final = (
     *("dispatch-ptr", "queue-ptr", "dispatch-id", "implicitarg-ptr", "lds-kernel-id", "heap-ptr"),
@@ -31,6 +31,15 @@ UNUSED: Final = (
     *("flat-scratch-init", "cluster-id-x", "cluster-id-y", "cluster-id-z"),
 )
 """Implicit kernel arguments, declined: none of our kernels reads them, and each takes registers."""
+
+
+SWIZZLED_LANES: Final = 32
+"""Lanes among which ds_swizzle exchanges words."""
+
+
+def swizzle_offset(mask: int) -> int:
+    """The offset of ds_swizzle by which a lane reads that of its number XOR `mask`."""
+    return mask << 10 | SWIZZLED_LANES - 1
 
 
 WMMA_LANES: Final = 32
@@ -134,6 +143,33 @@ class AmdLlvm(Llvm):
             return value
         kind = type_name(u.dtype)
         return writer.add(f'call {kind} asm "", "=v,0"({kind} {value}) convergent')
+
+    def shuffle(self, u: UOp, writer: Writer) -> str:
+        """The word of another lane: ds_swizzle within 32 lanes, ds_bpermute beyond them."""
+        kind, (source,) = type_name(u.dtype), u.src
+        word = reinterpreted(source.dtype, "i32", writer[source], writer)
+        if u.arg < SWIZZLED_LANES:
+            called = "i32 @llvm.amdgcn.ds.swizzle"
+            writer.declarations.setdefault(f"declare {called}(i32, i32 immarg)")
+            text = f"call {called}(i32 {word}, i32 {swizzle_offset(u.arg)})"
+        else:
+            called = "i32 @llvm.amdgcn.ds.bpermute"
+            writer.declarations.setdefault(f"declare {called}(i32, i32)")
+            other = writer.add(f"xor i32 {self.lane(writer)}, {u.arg}")
+            place = writer.add(f"shl i32 {other}, 2")
+            text = f"call {called}(i32 {place}, i32 {word})"
+        found = writer.add(text)
+        return found if kind == "i32" else writer.add(f"bitcast i32 {found} to {kind}")
+
+    @staticmethod
+    def lane(writer: Writer) -> str:
+        """The number of this work-item in its wave."""
+        number = "0"
+        for half in ("lo", "hi"):
+            called = f"i32 @llvm.amdgcn.mbcnt.{half}"
+            writer.declarations.setdefault(f"declare {called}(i32, i32)")
+            number = writer.add(f"call {called}(i32 -1, i32 {number})")
+        return number
 
     def special(self, u: UOp, writer: Writer) -> str:
         """The number of this work-item in its group, or of its group."""

@@ -31,6 +31,13 @@ WANTED_THREADS: Final = 128
 """Threads in a group: four SIMD groups."""
 THREADS_OF_A_CORE: Final = 384
 """Threads that keep a GPU core busy."""
+THREADS_AT_ONCE: Final = 1024
+"""Threads that a core of Apple has at once: P. Turner, "metal-benchmarks", of M1 and M2."""
+REGISTER_BYTES: Final = 208 << 10
+"""Registers of such a core, by the same measurements."""
+MOST_REGISTERS: Final = 128
+FIRST_OF_OTHERS: Final = 2000
+"""The least value of MTLGPUFamily that is not of Apple's own GPUs."""
 MOST_BUFFERS: Final = 30
 """The table of buffers has 31 entries, of which one is for the values of variables."""
 
@@ -48,6 +55,11 @@ class Family:
     has_matrices: bool
     """Whether SIMD groups multiply matrices of 8 by 8."""
     shared_bytes: int = 32 << 10
+
+    @property
+    def is_apple(self) -> bool:
+        """Whether its cores are Apple's."""
+        return self.number < FIRST_OF_OTHERS
 
 
 FAMILIES: Final = {
@@ -132,4 +144,8 @@ def limits_of(arch: Arch) -> Limits:
         subgroup=LANES if arch.units else 1,
         shuffles=SHUFFLED if arch.units else (),
         matrix=arch.units,
+        units=arch.facts.cores,
+        unit_threads=THREADS_AT_ONCE if arch.facts.is_apple else 0,
+        unit_registers=REGISTER_BYTES // 4 if arch.facts.is_apple else 0,
+        thread_registers=MOST_REGISTERS if arch.facts.is_apple else 0,
     )

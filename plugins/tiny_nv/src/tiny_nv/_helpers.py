@@ -107,6 +107,32 @@ template <int N> FUNCTION void copy_async(void *to, const void *origin, bool wan
 }"""
 """cp.async, which leaves out the first cache where it can; zeros take no memory."""
 
+TILES: Final = """\
+template <class T, bool turned> FUNCTION T load_tiles(const void *row) {
+  unsigned place;
+  asm("{ .reg .u64 x; cvta.to.shared.u64 x, %1; cvt.u32.u64 %0, x; }" : "=r"(place) : "l"(row));
+  vec<unsigned, sizeof(T) / 4> x;
+#define TILES(count, words, trans, ...) \\
+  asm volatile("ldmatrix.sync.aligned.m8n8.x" count trans ".shared.b16 " \\
+    "{" words "}, [%" count "];" \\
+    : __VA_ARGS__ : "r"(place) : "memory")
+  if constexpr (sizeof(T) == 16 && turned)
+    TILES("4", "%0, %1, %2, %3", ".trans", "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3]));
+  else if constexpr (sizeof(T) == 16)
+    TILES("4", "%0, %1, %2, %3", "", "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3]));
+  else if constexpr (sizeof(T) == 8 && turned)
+    TILES("2", "%0, %1", ".trans", "=r"(x.v[0]), "=r"(x.v[1]));
+  else if constexpr (sizeof(T) == 8)
+    TILES("2", "%0, %1", "", "=r"(x.v[0]), "=r"(x.v[1]));
+  else if constexpr (turned)
+    TILES("1", "%0", ".trans", "=r"(x.v[0]));
+  else
+    TILES("1", "%0", "", "=r"(x.v[0]));
+#undef TILES
+  return as<T>(x);
+}"""
+"""ldmatrix of one, two or four tiles, by the size of what a lane gets."""
+
 HELPERS: Final = {
     "half": HALF_SOURCE,
     "extremes": EXTREMES,
@@ -114,5 +140,6 @@ HELPERS: Final = {
     "quotients": QUOTIENTS,
     "truncations": TRUNCATIONS,
     "asynchronous copies": ASYNC,
+    "tiles": TILES,
 }
 """Groups of functions by name; each is written where a kernel calls one of them."""

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.dtype import DType, dtypes
-from tinycore.uop.matrix import MatrixDescriptor, MatrixUnit
+from tinycore.uop.matrix import MatrixDescriptor, MatrixLoad, MatrixUnit
 
 __all__ = [
     "DESCRIBED",
     "DESCRIPTOR",
     "FUNCTIONS",
     "INSTRUCTIONS",
+    "LOAD",
     "WARPGROUP",
     "Instruction",
     "WarpgroupInstruction",
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 REGISTER_BYTES: Final = 4
+LOAD: Final = MatrixLoad("ldmatrix", turned_bytes=2)
+"""ldmatrix, which moves up to four tiles of 8 rows of 16 bytes, and turns those of 2 bytes: PTX
+ISA 9.0, section 9.7.14.5.15."""
 OUT_MAP: Final = "n2 n4 m1 m2 m4 | n1 m8"
 OPERAND_MAPS: Final = {
     8: ("k1 k2 m1 m2 m4 | m8 k4", "k1 k2 n1 n2 n4 | k4"),
@@ -112,7 +116,7 @@ def unit_of(a: DType, out: DType = dtypes.float32) -> MatrixUnit:
     k = 32 // a.itemsize
     name = f"mma_m16n8k{k}_{PTX_NAMES[a]}"
     rounds = a is dtypes.float32  # which is tf32 in an instruction
-    return MatrixUnit(name, 16, 8, k, a, a, out, 32, *OPERAND_MAPS[k], OUT_MAP, rounds)
+    return MatrixUnit(name, 16, 8, k, a, a, out, 32, *OPERAND_MAPS[k], OUT_MAP, rounds, LOAD)
 
 
 INSTRUCTIONS: Final[Mapping[str, Instruction]] = {

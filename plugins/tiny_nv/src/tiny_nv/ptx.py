@@ -26,6 +26,7 @@ from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.facts import BOOL_ARITHMETIC, is_register, is_safe_division, is_safe_shift
 from tinycore.render.literals import as_stored
+from tinycore.uop.matrix import MatrixDescriptor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, SHIFTS, Op
 
@@ -260,8 +261,12 @@ class Ptx(Renderer):
                 self.write_warpgroup_matrix(u, text)
             case Op.MATRIX:
                 self.write_matrix(u, text)
-            case Op.MATRIX_LOAD:
+            case Op.MATRIX_LOAD if isinstance(u.arg, MatrixDescriptor):
                 self.write_descriptor(u, text)
+            case Op.MATRIX_LOAD:
+                self.write_matrix_load(u, text)
+            case Op.SHUFFLE:
+                self.write_shuffle(u, text)
             case Op.ASYNC_COPY:
                 self.write_async_copy(u, text)
             case Op.COMMIT:
@@ -424,8 +429,13 @@ class Ptx(Renderer):
 
     def packed(self, instruction: str, place: str, kind: Kind, dtype: DType, text: Text) -> Lanes:
         """Lanes from memory, whose words are kept for a matrix instruction."""
-        size = dtype.scalar().itemsize
         words = self.words(instruction, place, dtype.size_bytes // WORD_BYTES, "", text)
+        return self.held_as_words(words, kind, dtype.scalar().itemsize, text)
+
+    def held_as_words(self, words: list[str], kind: Kind, size: int, text: Text) -> Lanes:
+        """The lanes of words that are kept for a matrix instruction."""
+        if size == WORD_BYTES:
+            return tuple(text.new(kind, "mov.b32", word) for word in words)
         parts = [tuple(self.apart(word, kind, size, text)) for word in words]
         text.packed.update(zip(parts, words, strict=True))
         return tuple(lane for part in parts for lane in part)
@@ -543,6 +553,22 @@ class Ptx(Renderer):
             text.put(line)
         text.values[u] = tuple(sums)
 
+    def write_matrix_load(self, u: UOp, text: Text) -> None:
+        """Tiles of shared memory, a row of which each lane names."""
+        words = [text.register(UINT) for _ in range(u.dtype.size_bytes // WORD_BYTES)]
+        turned = ".trans" if u.arg.is_turned else ""
+        place = self.address(u.src[0], text)
+        instruction = f"ldmatrix.sync.aligned.m8n8.x{len(words)}{turned}.shared.b16"
+        text.put(f"{instruction} {{{', '.join(words)}}}, {place}")
+        kind, size = self.kind(u.dtype, text), u.dtype.scalar().itemsize
+        text.values[u] = self.held_as_words(words, kind, size, text)
+
+    def write_shuffle(self, u: UOp, text: Text) -> None:
+        """The word of the lane whose number is this one's XOR the mask."""
+        kind, (value,) = self.kind(u.dtype, text), text.values[u.src[0]]
+        operands = (self.held(kind, value, text), str(u.arg), "31", "0xffffffff")
+        text.values[u] = (text.new(kind, "shfl.sync.bfly.b32", *operands),)
+
     def fragment(self, value: UOp, text: Text) -> list[str]:
         """The words of what a lane holds of an operand."""
         lanes, kind = text.values[value], self.kind(value.dtype, text)
@@ -638,6 +664,11 @@ class Ptx(Renderer):
         kind = self.kind(u.dtype, text)
         if u.op in SHIFTS:
             operands[1] = self.shift(u, operands[1], text)
+        if u.op in (Op.IDIV, Op.MOD) and is_split_of_bits(u):
+            by = int(u.src[1].arg)
+            if u.op is Op.MOD:
+                return text.new(kind, f"and.{kind.bits}", operands[0], str(by - 1))
+            return text.new(kind, f"shr.u{kind.bits[1:]}", operands[0], str(by.bit_length() - 1))
         if u.op in (Op.IDIV, Op.MOD) and not is_safe_division(u):
             found = self.quotient(u, kind, operands, text)
         elif u.op in BIT_OPERATIONS:
@@ -810,6 +841,16 @@ def factors_of(matrix: UOp) -> list[UOp]:
     """Factors of a MATRIX, with the vectors and elements that they are assembled from."""
     together = (Op.MATRIX, Op.VECTORIZE, Op.EXTRACT)
     return UOp.sink(*matrix.src[:2]).toposort(lambda n: n.op in together or n.op is Op.SINK)
+
+
+def is_split_of_bits(u: UOp) -> bool:
+    """True for a quotient or remainder by a power of two of what is never negative.
+
+    ptxas does not know the signs, and makes several instructions of rem.s32.
+    """
+    value, by = u.src
+    known = by.op is Op.CONST and by.arg > 0 and not by.arg & (by.arg - 1)
+    return known and value.bounds[0] >= 0
 
 
 def is_packed(dtype: DType) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tiny_nv._helpers import HELPERS, PRELUDE
-from tiny_nv.matrix import DESCRIBED, DESCRIPTOR, FUNCTIONS
+from tiny_nv.matrix import DESCRIBED, DESCRIPTOR, FUNCTIONS, LOAD
 from tiny_nv.program import entry_name
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import LinearKernel, pointer_of
@@ -35,8 +35,8 @@ RESERVED: Final = frozenset(
     "alignas alignof and and_eq as asm auto bitand bitor bool break case catch char class compl "
     "const constexpr const_cast continue copy_async decltype default delete described do double "
     "dynamic_cast else enum explicit export extern false float for friend goto greatest half "
-    "half_bits if inline int least load long memcpy mutable namespace new noexcept not not_eq "
-    "nullptr operator or or_eq private protected public quotient register reinterpret_cast "
+    "half_bits if inline int least load load_tiles long memcpy mutable namespace new noexcept not "
+    "not_eq nullptr operator or or_eq private protected public quotient register reinterpret_cast "
     "remainder return root rounded shared short signed sizeof static static_assert static_cast "
     "store struct switch template this thread_local throw to_float to_half to_int to_long "
     "to_unsigned_long true try typedef typeid typename union unsigned using vec virtual void "
@@ -93,8 +93,10 @@ class CudaC(CStyle):
         for name, function in FUNCTIONS.items()
     }
     matrix_loads: ClassVar[Mapping[str, MatrixCall]] = {
-        DESCRIPTOR.name: MatrixCall("described<{type}>({pointer})", DESCRIBED)
+        DESCRIPTOR.name: MatrixCall("described<{type}>({pointer})", DESCRIBED),
+        LOAD.name: MatrixCall("load_tiles<{type}, {turned}>({pointer})", HELPERS["tiles"]),
     }
+    shuffle: ClassVar[str] = "__shfl_xor_sync(0xffffffffu, {value}, {mask})"
     async_copy: ClassVar[str] = "copy_async<{bytes}>({to}, {origin}, {gate});"
     async_definition: ClassVar[str] = HELPERS["asynchronous copies"]
     commit: ClassVar[str] = 'asm volatile("cp.async.commit_group;" ::: "memory");'

@@ -22,6 +22,9 @@ MOST_TEXTURES: Final = 16
 """Images that a kernel may read: instructions name so many samplers, and launches load so many."""
 REGISTER_FILE: Final = 96
 MOST_WAVES: Final = 16
+VECTOR_WORDS: Final = 4
+MOST_VECTORS: Final = 48
+"""Registers of four words that ir3 gives a thread."""
 PRIVATE_GRANULE: Final = 512
 """Private memory of a thread is a power of two of so many bytes."""
 INSTRUCTION_GROUP_BYTES: Final = 128
@@ -99,4 +102,9 @@ def limits_of(chip: Chip, images: bool = True) -> Limits:
         shared_bytes=SHARED_BYTES,
         buffers=MOST_TEXTURES + 1,  # any of them may be images, and one is written
         image=(LARGEST_IMAGE, LARGEST_IMAGE) if images else None,
+        units=chip.cores,
+        unit_threads=MOST_WAVES * WAVE,
+        unit_registers=REGISTER_FILE * VECTOR_WORDS * WAVE * 2,
+        unit_shared_bytes=SHARED_BYTES,
+        thread_registers=MOST_VECTORS * VECTOR_WORDS,
     )

@@ -1,0 +1,50 @@
+"""Values that the lanes of a warp exchange, and operands that they load together by tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy
+import pytest
+from matrix_programs import noted
+from simulated import Simulated, backend_of
+from standin import Card
+
+from tinycore import Context, Tensor
+from tinycore.plugin import register, unregister
+from tinycore.testing.suite.case import Level, Trial, trials
+from tinycore.testing.suite.subject import Subject
+
+PROVEN = [
+    trial
+    for name in ("test_lanes_exchange_values", "test_matrix_units_load_operands")
+    for trial in trials(Level.COMPUTE, name)
+]
+
+
+@pytest.fixture(scope="module", params=["NVRTC", "PTX"])
+def card(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A card that the executor plays, whose kernels nvrtc or we write."""
+    if request.param == "NVRTC":
+        request.getfixturevalue("nvrtc")
+    register(backend_of(Simulated((Card(),))))
+    with Context(DEV=f"CUDA:{request.param}"):
+        yield
+    unregister("CUDA")
+
+
+@pytest.mark.sample(3)
+@pytest.mark.usefixtures("card")
+@pytest.mark.parametrize("trial", PROVEN, ids=lambda trial: trial.name)
+def test_lanes_do_as_the_suite_says(trial: Trial) -> None:
+    trial.run(Subject("CUDA"))
+
+
+@pytest.mark.usefixtures("card")
+def test_sums_of_rows_are_folded_by_lanes() -> None:
+    x = numpy.random.default_rng(0).integers(-5, 6, (3, 500)).astype(numpy.float32)
+    with noted() as sources:
+        found = Tensor(x).sum(1).numpy()
+
+    assert numpy.array_equal(found, x.sum(1))
+    assert any(word in sources.texts[-1] for word in ("__shfl_xor_sync(", "shfl.sync.bfly.b32 "))

@@ -1,0 +1,179 @@
+"""Plans by facts of a card's units: large tiles, groups for each unit, the order of groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from tests.unit.lower.matrices import MMA
+from tests.unit.lower.test_async_copies import computed
+from tests.unit.lower.test_tensorize import CARD, product_for
+from tinycore import Tensor
+from tinycore.builtin.interpreter import PythonRenderer
+from tinycore.dtype import dtypes
+from tinycore.lower.cost import resident_groups, unevenness
+from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
+from tinycore.lower.strategies.block_order import band_of
+from tinycore.lower.tile import Bind, Plan, Reorder
+from tinycore.render.base import Limits, LinearKernel
+from tinycore.testing.kernels import product_of_types
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind, Op
+
+UNIT = replace(
+    CARD,
+    matrix=(MMA,),
+    async_bytes=(4, 8, 16),
+    units=1,
+    unit_threads=2048,
+    unit_registers=64 << 10,
+    thread_registers=255,
+)
+"""A card of one unit, which any number of groups keeps busy."""
+
+
+def checked(ast: UOp, plan: Plan, limits: Limits, size: tuple[int, int, int]) -> LinearKernel:
+    """A product under a plan, computed as NumPy does."""
+    rows, inner, columns = size
+    linear, (found, left, right) = computed(ast, plan, limits)
+    expected = left.reshape(rows, inner) @ right.reshape(inner, columns)
+    assert numpy.array_equal(found.reshape(rows, columns), expected)
+    return linear
+
+
+def groups(ast: UOp, limits: Limits) -> tuple[int, int, int]:
+    """The groups of the plan for some limits."""
+    linear = lower(ast, PythonRenderer(limits), "product", plan_for(ast, limits))
+    return linear.launch("grid")
+
+
+def singles(*size: int) -> UOp:
+    """A product of single numbers."""
+    rows, inner, columns = size
+    return product_of_types(rows, inner, columns, *(dtypes.float32,) * 3)
+
+
+def test_sums_of_a_large_tile_are_those_of_numpy() -> None:
+    size = (128, 32, 256)
+    ast = product_for(MMA, size)
+
+    assert checked(ast, plan_for(ast, UNIT), UNIT, size).launch("grid") == (1, 1, 1)
+    assert groups(ast, replace(UNIT, units=0)) == (2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "few",
+    [replace(UNIT, thread_registers=120), replace(UNIT, unit_registers=30 << 10)],
+    ids=["thread", "unit"],
+)
+def test_a_tile_whose_sums_fit_no_registers_is_not_chosen(few: Limits) -> None:
+    assert groups(product_for(MMA, (128, 64, 256)), few) == (2, 1, 1)
+
+
+def test_a_thread_has_eight_rows_and_columns_where_registers_are_stated() -> None:
+    size = (128, 24, 128)
+    ast = singles(*size)
+    few = replace(UNIT, unit_registers=0, matrix=())
+    many = replace(few, unit_registers=64 << 10)
+
+    assert checked(ast, plan_for(ast, many), many, size).launch("grid") == (1, 1, 1)
+    assert groups(ast, few) == (2, 2, 1)
+
+
+def test_groups_are_smaller_where_there_would_be_too_few_for_the_units() -> None:
+    ast = singles(128, 24, 128)
+    stated = [replace(UNIT, matrix=(), units=units) for units in (1, 4, 16)]
+
+    assert [groups(ast, limits) for limits in stated] == [(1, 1, 1), (2, 2, 1), (4, 4, 1)]
+
+
+def test_blocks_are_in_bands_where_operands_do_not_fit_the_cache() -> None:
+    size = (512, 16, 512)
+    ast = singles(*size)
+    few = replace(UNIT, matrix=(), units=4, l2_bytes=1 << 10)
+    enough = replace(few, l2_bytes=1 << 20)
+    plan = plan_for(ast, few)
+
+    assert checked(ast, plan, few, size).launch("grid") == (2, 4, 2)
+    assert groups(ast, enough) == (4, 4, 1)
+    assert [len(s.axes) for s in plan if isinstance(s, Reorder)][-1] == 3
+
+
+def test_a_band_reads_as_much_of_both_operands() -> None:
+    square = (128.0, 128.0)
+
+    assert band_of(32, 32, 64, square) == 8
+    assert band_of(32, 32, 64, (128.0, 512.0)) == 16
+    assert band_of(32, 8, 64, square) is None  # a wave has whole rows of blocks, and enough of them
+    assert band_of(31, 32, 64, square) is None
+
+
+def test_units_with_more_groups_than_others_are_waited_for() -> None:
+    limits = Limits(units=132)
+
+    assert unevenness(limits, 132) == 1
+    assert unevenness(limits, 133) == 264 / 133
+    assert unevenness(limits, 33) == 4
+    assert unevenness(Limits(), 33) == 1
+
+
+def test_groups_of_a_unit_share_its_threads_and_registers() -> None:
+    limits = Limits(unit_threads=1024, unit_registers=64 << 10, thread_registers=255)
+
+    assert resident_groups(limits, 256, 32) == 4
+    assert resident_groups(limits, 256, 128) == 2
+    assert resident_groups(limits, 256, 256) == 0
+
+
+def test_a_product_of_a_card_without_facts_is_planned_as_before() -> None:
+    ast = singles(128, 24, 128)
+    none = replace(UNIT, units=0, unit_threads=0, unit_registers=0, thread_registers=0)
+
+    assert plan_for(ast, none) == plan_for(ast, replace(none, l2_bytes=1, l2_rate=1.0))
+    assert plan_for(ast, none) != plan_for(ast, UNIT)
+
+
+# --- sums
+
+
+SUMMING = replace(UNIT, matrix=(), units=2, threads=512, shuffles=(dtypes.float32,))
+
+
+def sums_of(shape: tuple[int, ...], axis: int) -> UOp:
+    """Sums of an array along an axis."""
+    return Tensor.empty(*shape, device="PYTHON").sum(axis).schedule()[-1].ast
+
+
+def test_threads_side_by_side_read_lines_of_columns() -> None:
+    ast = sums_of((256, 128), 0)
+    plan = plan_for(ast, SUMMING)
+    linear, (found, given) = computed(ast, plan, SUMMING)
+
+    assert numpy.array_equal(found, given.reshape(256, 128).sum(0))
+    assert Bind((1, 0, 1), AxisKind.LANE) in plan
+    assert linear.launch("block")[0] == 8  # of 4 lanes: a line of 128 bytes
+    assert plan_for(ast, replace(SUMMING, units=0)) != plan
+
+
+def test_lanes_share_short_sums_of_many_rows() -> None:
+    ast = sums_of((1024, 64), 1)
+    linear, (found, given) = computed(ast, plan_for(ast, SUMMING), SUMMING)
+    apart = lower(ast, PythonRenderer(replace(SUMMING, units=0)), "sum")
+
+    assert numpy.array_equal(found, given.reshape(1024, 64).sum(1))
+    assert linear.launch("block")[:2] == (16, 16)
+    assert not any(u.op is Op.SHUFFLE for u in apart.uops)
+    assert [u.arg for u in linear.uops if u.op is Op.SHUFFLE] == [1, 2, 4, 8]
+
+
+def test_outputs_that_addresses_take_apart_are_two_loops() -> None:
+    x, w = (Tensor.empty(*shape, device="PYTHON") for shape in ((4, 1, 64), (4, 64, 32)))
+    ast = (x @ w).reshape(1, 128).contiguous().schedule()[-1].ast
+    linear, (found, left, right) = computed(ast, plan_for(ast, SUMMING), SUMMING)
+    expected = left.reshape(4, 1, 64) @ right.reshape(4, 64, 32)
+
+    assert numpy.array_equal(found, expected.reshape(-1))
+    assert any(u.op is Op.LOAD and u.dtype.count == 4 for u in linear.uops)

@@ -1,0 +1,72 @@
+"""Block order: the order in which the groups of a product are begun, by what they find in L2.
+
+Floor 3'. Units begin groups in the order of their numbers, a wave of them at a time. In the order
+of the result's rows a wave reads few rows of one operand and all columns of the other; in bands of
+several rows of blocks it reads about as many of both, which is the least (threadblock swizzling of
+CUTLASS). It matters where the operands do not fit L2 together.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from tinycore.lower.draft import Draft
+from tinycore.lower.loops import Number
+from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
+
+__all__ = ["band_of", "order_blocks"]
+
+LEAST_GAIN: Final = 1.1
+"""How many more operands a wave must read in the order of rows than in bands."""
+
+
+def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int) -> None:
+    """Put the groups of a product of `depth` steps into bands, where that saves reads of memory."""
+    operands = (row.extent + column.extent) * depth * itemsize
+    limits = draft.limits
+    if not limits.units or not limits.l2_bytes or operands <= limits.l2_bytes:
+        return
+    grid = [r for r in draft.facts.outputs if r.arg.kind is AxisKind.GRID]
+    below = [r for r in grid if is_part(r, row.arg.number)]
+    beside = [r for r in grid if is_part(r, column.arg.number)]
+    if len(below) != 1 or len(beside) != 1 or not (below[0].is_fixed and beside[0].is_fixed):
+        return
+    (down,), (across,) = below, beside
+    sizes = (row.extent / down.extent, column.extent / across.extent)
+    band = band_of(down.extent, across.extent, limits.units, sizes)
+    if band is None:
+        return
+    number, beside_it = down.arg.number, across.arg.number
+    others = [r.arg.number for r in grid if r not in (down, across)]
+    draft.do(
+        Split(number, band),
+        Bind((*number, 0), AxisKind.GRID),
+        Bind((*number, 1), AxisKind.GRID),
+        Reorder((*others, (*number, 0), beside_it, (*number, 1))),
+    )
+
+
+def band_of(down: int, across: int, wave: int, sizes: tuple[float, float]) -> int | None:
+    """The rows of blocks in a band; None where the order of rows is as good.
+
+    `sizes` are the rows and columns of a block, by which a wave of groups reads of each operand.
+    """
+    tall, wide = sizes
+
+    def read(rows: float, columns: float) -> float:
+        return min(rows, down) * tall + min(columns, across) * wide
+
+    def read_in(band: int) -> float:
+        return read(band * math.ceil(wave / (band * across)), wave / band)
+
+    heights = [n for n in range(1, down) if down % n == 0]
+    best = min(heights, key=read_in, default=1)
+    return best if best > 1 and read_in(1) >= LEAST_GAIN * read_in(best) else None
+
+
+def is_part(loop: UOp, number: Number) -> bool:
+    """True if a loop was cut from the one with a number, or is it."""
+    return bool(loop.arg.number[: len(number)] == number)
