@@ -163,7 +163,7 @@ class Retrial:
         if not files:
             return told
         host = Host(self.scratch, self.folder / "at-import.json", self.judge)
-        status, printed = self.scratch.pytest(files, SECONDS, [host])
+        status, printed = self.scratch.pytest([*files, "-m", "slow or not slow"], SECONDS, [host])
         if status != 0:
             return [*told, printed]
         noticed = json.loads(self.kept.read_text("utf-8"))
@@ -195,6 +195,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--tree", required=True, help="the commit that was judged")
     parser.add_argument("--verdicts", type=Path, required=True, help="what `tests.faults` kept")
     parser.add_argument("--page", type=Path, required=True, help="the file to write")
+    parser.add_argument("--note", default="", help="the ways in which it was judged otherwise")
     given = parser.parse_args(words)
     kept = json.loads(given.verdicts.read_text("utf-8"))
     verdicts: dict[Key, Verdict] = {tuple(key): Verdict(**row) for key, row in kept}
@@ -204,7 +205,8 @@ def main(words: Sequence[str]) -> int:
     import_ahead()
     with TemporaryDirectory() as folder:
         told = Retrial(rows, Path(folder)).failures()
-    print(*told, sep="\n", end="")
+    for line in told:
+        print(line)
     given.page.write_text(page(rows, given, bool(told)), "utf-8")
     return int(bool(told))
 
@@ -228,6 +230,8 @@ Judged by `python -m tests.faults --seed {given.seed} --count {given.count}` on 
 {given.tree}; this page is written by
 `python -m tests.faults.page --seed {given.seed} --count {given.count} --tree {given.tree} \
 --verdicts FILE --page FILE`.
+
+{given.note}
 
 {table(rows, given.count)}
 
