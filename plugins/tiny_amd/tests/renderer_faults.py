@@ -94,7 +94,7 @@ FAULTS: Final[tuple[Fault, ...]] = (
         '"gfx942": Arch(304, 0x80000, CDNA3, 64, CDNA)',
         '"gfx942": Arch(304, 0x80000, CDNA3, 32, CDNA)',
     ),
-    ("arch.py", '"gfx1201": Arch(64, 0x60000, RDNA4)', '"gfx1201": Arch(64, 0x60000, RDNA3)'),
+    ("arch.py", '"gfx1201": Arch(64, 0x60000, RDNA4,', '"gfx1201": Arch(64, 0x60000, RDNA3,'),
     # HIP
     (
         "hip.py",
